@@ -1,0 +1,122 @@
+"""Batches of a split, exactly resumable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_fmvae.data.dataset import Split
+from pyro_fmvae.data.pixels import as_float, sample_binary
+
+
+class Batches:
+    """A re-iterable loader: one iteration is one epoch.
+
+    Every epoch visits each row once; the last batch is short where `batch_size` does not divide the number of
+    rows. Batches are ``(x,)`` or ``(x, labels)``: float32 [B, *event_shape] and int64 [B, L].
+
+    The order of an epoch is a function of (`seed`, epoch), the pixels that dynamic binarisation draws are one
+    of (`seed`, epoch, position of the batch) and of the kind of device. The state therefore is two integers.
+    It moves on as a batch is handed out, so a checkpoint written in the body of the loop continues with the
+    next batch; for the same reason an iteration that was broken off is continued, not restarted, by the next.
+
+    Args:
+        split: the rows. They are kept on `device` as they are stored.
+        batch_size: B, at least 1; it may exceed the number of rows.
+        seed: of the order and of the drawn pixels, at least 0.
+        shuffle: a new order in each epoch; False keeps the order of the rows.
+        device: where the batches are wanted.
+
+    Raises:
+        ValueError: `batch_size` < 1, `seed` < 0, or an empty split.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
+        if seed < 0:
+            raise ValueError(f"seed: expected at least 0, got {seed}")
+        if len(split) == 0:
+            raise ValueError("split: expected at least one row, got an empty split")
+        self.num_data = len(split)
+        """Number of rows: N."""
+        self.batch_size = batch_size
+        self.seed = seed
+        self.shuffle = shuffle
+        self.device = torch.device(device)
+        self._x = split.x.to(self.device)
+        self._labels = None if split.labels is None else split.labels.to(self.device)
+        self._resample = split.resample
+        self._epoch = 0
+        self._position = 0
+
+    def __len__(self) -> int:
+        """Number of batches in an epoch."""
+        return -(-self.num_data // self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        """The batches that are left of the current epoch."""
+        epoch = self._epoch
+        order = self._order(epoch)
+        while self._epoch == epoch:
+            position = self._position
+            self._epoch, self._position = divmod(epoch * len(self) + position + 1, len(self))
+            yield self._batch(order, epoch, position)
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the next batch lies: `epoch` and `position`, both counted from 0."""
+        return {"epoch": self._epoch, "position": self._position}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Continue from a state of a loader with the same split, `batch_size`, `seed` and `shuffle`.
+
+        Raises:
+            ValueError: a key is missing or a number out of range.
+        """
+        missing = {"epoch", "position"} - set(state)
+        if missing:
+            raise ValueError(f"state: expected the keys epoch and position, got {sorted(state)}")
+        epoch, position = state["epoch"], state["position"]
+        if epoch < 0 or not 0 <= position < len(self):
+            raise ValueError(
+                f"state: expected epoch >= 0 and 0 <= position < {len(self)}, got {epoch} and {position}"
+            )
+        self._epoch, self._position = epoch, position
+
+    def _batch(self, order: Tensor, epoch: int, position: int) -> tuple[Tensor, ...]:
+        rows = order[position * self.batch_size : (position + 1) * self.batch_size]
+        stored = self._x.index_select(0, rows)
+        if self._resample:
+            stored = sample_binary(stored, self._generator(epoch, position, device=self.device))
+        x = as_float(stored)
+        return (x,) if self._labels is None else (x, self._labels.index_select(0, rows))
+
+    def _order(self, epoch: int) -> Tensor:
+        if not self.shuffle:
+            return torch.arange(self.num_data, device=self.device)
+        return torch.randperm(self.num_data, generator=self._generator(epoch)).to(self.device)
+
+    def _generator(self, *key: int, device: torch.device | str = "cpu") -> torch.Generator:
+        """A generator seeded by `seed` and `key`, independent between keys of any length."""
+        entropy = np.random.SeedSequence(self.seed, spawn_key=key)
+        return torch.Generator(device).manual_seed(int(entropy.generate_state(1)[0]))
+
+
+def whole(split: Split, device: torch.device | str = "cpu") -> tuple[Tensor, ...]:
+    """All rows in their order, as one batch; dynamic binarisation is drawn with a fixed seed.
+
+    Raises:
+        ValueError: an empty split.
+    """
+    return next(iter(Batches(split, max(len(split), 1), shuffle=False, device=device)))

@@ -1,0 +1,103 @@
+"""Reading .csv files."""
+
+import csv
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from pyro_fmvae.data.raw import Raw
+
+_LABEL = "label:"
+
+
+def read_csv(path: Path) -> Raw:
+    """Read a table of comma separated numbers.
+
+    A first row without any number is a header. Columns that it calls ``label:NAME`` hold integer labels,
+    where an empty field or -1 is an unknown one; all other columns are features. Empty lines are skipped.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: anything else; the message names the file and the line, counted from 1.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    rows = _rows(path)
+    line, first = next(rows, (0, []))
+    if not first:
+        raise ValueError(f"{path}: the file is empty")
+    numbers = [_is_number(field) for field in first]
+    if any(numbers) and not all(numbers):
+        raise ValueError(
+            f"{path}, line {line}: expected a row of numbers or a header of names, "
+            f"got {first[numbers.index(False)]!r} among numbers"
+        )
+    header = [] if any(numbers) else [name.strip() for name in first]
+    label_columns = [column for column, name in enumerate(header) if name.startswith(_LABEL)]
+    names = tuple(header[column].removeprefix(_LABEL).strip() for column in label_columns)
+    if "" in names or len(set(names)) != len(names):
+        raise ValueError(
+            f"{path}, line {line}: label columns need different, non-empty names, got {list(names)}"
+        )
+    feature_columns = [column for column in range(len(first)) if column not in label_columns]
+    if not feature_columns:
+        raise ValueError(f"{path}, line {line}: all columns are labels; expected at least one feature")
+
+    features: list[list[float]] = []
+    labels: list[list[int]] = []
+    if not header:
+        features.append([_feature(field, path, line) for field in first])
+    for line, row in rows:
+        if len(row) != len(first):
+            raise ValueError(f"{path}, line {line}: expected {len(first)} fields, got {len(row)}")
+        features.append([_feature(row[column], path, line) for column in feature_columns])
+        labels.append([_label(row[column], path, line) for column in label_columns])
+    if not features:
+        raise ValueError(f"{path}: a header at line {line}, but no rows of numbers")
+    return Raw(np.array(features), np.array(labels, dtype=np.int64) if names else None, names)
+
+
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line number, counted from 1, and fields of each row that is not empty."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file)
+        try:
+            for row in reader:
+                if row:
+                    yield reader.line_num, row
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ValueError(
+                f"{path}, line {reader.line_num + 1}: not comma separated text: {error}"
+            ) from error
+
+
+def _is_number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True
+
+
+def _feature(field: str, path: Path, line: int) -> float:
+    try:
+        value = float(field)
+    except ValueError as error:
+        raise ValueError(f"{path}, line {line}: expected a number, got {field!r}") from error
+    if not math.isfinite(value):
+        raise ValueError(f"{path}, line {line}: expected a finite number, got {field!r}")
+    return value
+
+
+def _label(field: str, path: Path, line: int) -> int:
+    if not field.strip():
+        return -1
+    try:
+        value = int(field)
+    except ValueError as error:
+        raise ValueError(f"{path}, line {line}: expected an integer label, got {field!r}") from error
+    if value < -1:
+        raise ValueError(f"{path}, line {line}: expected a label >= -1, where -1 is unknown, got {value}")
+    return value

@@ -1,0 +1,88 @@
+"""Statically binarised MNIST: the fixed draw that most published likelihoods are reported on."""
+
+import shutil
+import tempfile
+import urllib.request
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from pyro_fmvae.data.dataset import Dataset, Split
+from pyro_fmvae.data.npz_file import read_arrays
+from pyro_fmvae.data.preprocessing import Kind, Preprocessing
+
+URL: Final = "http://www.cs.toronto.edu/~larocheh/public/datasets/binarized_mnist/"
+SHAPE: Final = (28, 28)
+SIZES: Final = {"train": 50_000, "valid": 10_000, "test": 10_000}
+_TIMEOUT: Final = 60.0  # seconds without an answer
+
+
+def load_mnist_static(root: Path) -> Dataset:
+    """50,000 training, 10,000 validation and 10,000 test images [28, 28] in {0, 1}, without labels.
+
+    Read from ``mnist_static.npz`` (`x_train`, `x_valid` and optionally `x_test`: without it the data set has
+    no test split) or else from ``binarized_mnist_{train,valid,test}.amat``; what is missing of the latter is
+    downloaded. No published checksums are known, so the structure of the text files is verified instead: the
+    number of rows, 784 values in each, all of them 0 or 1.
+
+    Args:
+        root: the folder of these files.
+
+    Raises:
+        FileNotFoundError: a download failed.
+        ValueError: a file is not as described.
+    """
+    archive = root / "mnist_static.npz"
+    if archive.is_file():
+        arrays = read_arrays(archive, required=("x_train", "x_valid"), optional=("x_test",))
+        images = {key.removeprefix("x_"): _check(x, f"{archive}: {key!r}") for key, x in arrays.items()}
+    else:
+        images = {split: _read_amat(_fetch(root, split), n) for split, n in SIZES.items()}
+    preprocessing = Preprocessing(Kind.BINARY, SHAPE)
+    splits = {split: Split(preprocessing(x)) for split, x in images.items()}
+    return Dataset("mnist-static", splits["train"], splits["valid"], splits.get("test"), preprocessing)
+
+
+def _check(x: np.ndarray, source: str) -> np.ndarray:
+    if x.shape[1:] not in (SHAPE, (784,)) or len(x) == 0 or not ((x == 0) | (x == 1)).all():
+        raise ValueError(
+            f"{source}: expected values 0 and 1 of shape [n, 28, 28] or [n, 784], "
+            f"got {x.dtype} {list(x.shape)}"
+        )
+    return x.reshape(-1, *SHAPE).astype(np.bool_)
+
+
+def _fetch(root: Path, split: str) -> Path:
+    """The path of a text file, which is downloaded under a temporary name if it is missing."""
+    path = root / f"binarized_mnist_{split}.amat"
+    if path.is_file():
+        return path
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=root) as folder:
+            partial = Path(folder) / path.name
+            with (
+                urllib.request.urlopen(URL + path.name, timeout=_TIMEOUT) as answer,
+                partial.open("wb") as file,
+            ):
+                shutil.copyfileobj(answer, file)
+            _read_amat(partial, SIZES[split])
+            partial.replace(path)
+    except OSError as error:
+        raise FileNotFoundError(f"data_root: {path} could not be downloaded from {URL}: {error}") from error
+    return path
+
+
+def _read_amat(path: Path, n: int) -> np.ndarray:
+    """Images, bool [n, 28, 28], from a text file of n rows of 784 digits 0 or 1, separated by spaces."""
+    text = np.frombuffer(path.read_bytes(), dtype=np.uint8)
+    digits = text[(text != ord(" ")) & (text != ord("\r"))]
+    # Each line now is 784 digits and a line feed, except that the last line feed may be missing.
+    if digits.size % 785 == 784:
+        digits = np.append(digits, np.uint8(ord("\n")))
+    if digits.size == n * 785:
+        table = digits.reshape(n, 785)
+        if (table[:, 784] == ord("\n")).all() and ((table[:, :784] | 1) == ord("1")).all():
+            return (table[:, :784] == ord("1")).reshape(n, *SHAPE)
+    raise ValueError(f"{path}: expected {n} lines of 784 digits, each 0 or 1")

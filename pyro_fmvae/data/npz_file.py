@@ -1,0 +1,107 @@
+"""Reading .npz files, without ever unpickling."""
+
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from pyro_fmvae.data.raw import Raw
+
+
+def read_npz(path: Path) -> Raw:
+    """Read a data set from a .npz file.
+
+    The file holds `x`, [n, H, W], [n, H, W, 3] or [n, D], where images are bool, uint8 or float; optionally
+    `labels`, integers [n, L] or [n], -1 = unknown; and optionally `label_names`, L strings.
+
+    Raises:
+        ValueError: anything else; the message names the file and the array.
+    """
+    arrays = read_arrays(path, required=("x",), optional=("labels", "label_names"))
+    x = arrays["x"]
+    _check_observations(x, path)
+    if "labels" not in arrays:
+        if "label_names" in arrays:
+            raise ValueError(f"{path}: there are 'label_names' but no 'labels'")
+        return Raw(x)
+    labels = _check_labels(arrays["labels"], len(x), path)
+    return Raw(x, labels, _check_names(arrays.get("label_names"), labels.shape[1], path))
+
+
+def read_arrays(
+    path: Path, required: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> dict[str, np.ndarray]:
+    """The named arrays of a .npz file, without those optional ones that it lacks.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is not a .npz file, is damaged, lacks a required array, or holds a pickled one.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path}: not a .npz file")
+    with np.load(path, allow_pickle=False) as archive:
+        for name in required:
+            if name not in archive:
+                raise ValueError(
+                    f"{path}: expected an array {name!r}, found {', '.join(archive.files) or 'none'}"
+                )
+        return {name: _read(archive, name, path) for name in required + optional if name in archive}
+
+
+def _read(archive: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
+    try:
+        array = archive[name]
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        if "Object arrays" in str(error):
+            raise ValueError(
+                f"{path}: {name!r} is a pickled array of objects; pickles are refused"
+            ) from error
+        raise ValueError(f"{path}: {name!r} is damaged: {error}") from error
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{path}: {name!r} is not an array in .npy format")
+    return array
+
+
+def _check_observations(x: np.ndarray, path: Path) -> None:
+    if x.dtype.kind not in "buif":
+        raise ValueError(f"{path}: 'x' must hold numbers, got dtype {x.dtype}")
+    table = x.ndim == 2
+    if not (table or x.ndim == 3 or (x.ndim == 4 and x.shape[3] == 3)):
+        raise ValueError(
+            f"{path}: 'x' must have shape [n, H, W], [n, H, W, 3] or [n, D], got {list(x.shape)}"
+        )
+    if x.size == 0:
+        raise ValueError(f"{path}: 'x' is empty, its shape is {list(x.shape)}")
+    if not table and x.dtype not in (np.bool_, np.uint8) and x.dtype.kind != "f":
+        raise ValueError(f"{path}: images in 'x' must be bool, uint8 or float, got dtype {x.dtype}")
+    if not np.isfinite(x).all():
+        raise ValueError(f"{path}: 'x' must be finite, but holds NaN or infinity")
+
+
+def _check_labels(labels: np.ndarray, n: int, path: Path) -> np.ndarray:
+    if labels.dtype.kind not in "bui":
+        raise ValueError(f"{path}: 'labels' must hold integers, got dtype {labels.dtype}")
+    columns = labels[:, None] if labels.ndim == 1 else labels
+    if columns.ndim != 2 or len(columns) != n or columns.shape[1] == 0:
+        raise ValueError(
+            f"{path}: 'labels' must have shape [{n}, L] or [{n}], as 'x', got {list(labels.shape)}"
+        )
+    if columns.min() < -1:
+        raise ValueError(f"{path}: 'labels' must be >= -1, where -1 is unknown, got {columns.min()}")
+    return columns.astype(np.int64)
+
+
+def _check_names(names: np.ndarray | None, count: int, path: Path) -> tuple[str, ...]:
+    if names is None:
+        return tuple(f"label{column}" for column in range(count))
+    if names.dtype.kind != "U" or names.shape != (count,):
+        raise ValueError(
+            f"{path}: 'label_names' must be {count} strings, one per column of 'labels', "
+            f"got dtype {names.dtype} of shape {list(names.shape)}"
+        )
+    if len(set(names.tolist())) != count:
+        raise ValueError(f"{path}: 'label_names' must differ from each other, got {names.tolist()}")
+    return tuple(names.tolist())

@@ -1,0 +1,151 @@
+"""How raw arrays become observations, in a form that a run can store and repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_fmvae.data.pixels import as_float, sample_binary
+
+Binarization = Literal["dynamic", "threshold"]
+
+_SAMPLING_SEED = 0  # of the one draw of binary pixels for data that must look the same at every visit
+
+
+class Kind(Enum):
+    """What one observation is."""
+
+    BINARY = "binary"
+    """Pixels or features in {0, 1}."""
+    IMAGE = "image"
+    """Greys or colours in [0, 1]."""
+    TABLE = "table"
+    """Real columns, standardised."""
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """The map from a raw array to the stored observations of a `Split`.
+
+    Scale of raw pixels: bool and uint8 with maximum 1 are 0 and 1, other uint8 is divided by 255, floats are
+    taken as they are and must lie in [0, 1].
+    """
+
+    kind: Kind
+    event_shape: tuple[int, ...]
+    """Shape of one observation: (H, W), (H, W, 3) or (D,)."""
+    binarization: Binarization | None = None
+    """How greys become binary: by one draw with a fixed seed ('dynamic': only training splits are drawn
+    afresh at each visit), by a threshold at 1/2, or None: they must be binary already. Only with
+    `Kind.BINARY`."""
+    mean: tuple[float, ...] | None = None
+    """Column means [D] of the training split. Only with `Kind.TABLE`."""
+    std: tuple[float, ...] | None = None
+    """Column standard deviations [D] of the training split, 1 for constant columns. With `Kind.TABLE`."""
+
+    @classmethod
+    def standardizing(cls, training: np.ndarray) -> Preprocessing:
+        """The preprocessing of a table, fitted to its training rows [n, D]."""
+        training = training.astype(np.float64)
+        std = training.std(axis=0)
+        # Rounding leaves a constant column with a standard deviation of about 1e-17 instead of 0.
+        std[training.min(axis=0) == training.max(axis=0)] = 1.0
+        mean = training.mean(axis=0)
+        return cls(Kind.TABLE, training.shape[1:], mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+
+    @property
+    def binary(self) -> bool:
+        """True where a Bernoulli observation is right, False where a Gaussian one is."""
+        return self.kind is Kind.BINARY
+
+    def __call__(self, raw: np.ndarray, source: str = "x") -> Tensor:
+        """Stored observations, bool, uint8 or float32 [n, *event_shape] (see `Split.x`).
+
+        Args:
+            raw: finite numbers [n, *event_shape].
+            source: what error messages call the array.
+
+        Raises:
+            ValueError: the shape is not that of this preprocessing, or values lie outside its range.
+        """
+        if raw.shape[1:] != self.event_shape:
+            raise ValueError(
+                f"{source}: expected observations of shape {list(self.event_shape)}, "
+                f"got {list(raw.shape[1:])}"
+            )
+        if self.kind is Kind.TABLE:
+            standardised = (raw.astype(np.float64) - np.asarray(self.mean)) / np.asarray(self.std)
+            return torch.from_numpy(standardised.astype(np.float32))
+        stored = _pixels(raw, source)
+        return self._binary(stored, source) if self.binary else stored
+
+    def _binary(self, stored: Tensor, source: str) -> Tensor:
+        if stored.dtype == torch.bool:
+            return stored
+        if self.binarization == "threshold":
+            return as_float(stored) >= 0.5
+        if self.binarization == "dynamic":
+            return sample_binary(stored, torch.Generator().manual_seed(_SAMPLING_SEED))
+        grey = as_float(stored)
+        if not ((grey == 0) | (grey == 1)).all():
+            raise ValueError(f"{source}: expected binary values, 0 or 1, but there are others")
+        return grey.bool()
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON object; `from_dict` gives an equal preprocessing back, floats to the bit."""
+        return {
+            "kind": self.kind.value,
+            "event_shape": list(self.event_shape),
+            "binarization": self.binarization,
+            "mean": None if self.mean is None else list(self.mean),
+            "std": None if self.std is None else list(self.std),
+        }
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> Preprocessing:
+        """The inverse of `to_dict`.
+
+        Raises:
+            ValueError: `state` is not what `to_dict` writes.
+        """
+        try:
+            mean, std = state["mean"], state["std"]
+            return cls(
+                kind=Kind(state["kind"]),
+                event_shape=tuple(state["event_shape"]),
+                binarization=check_binarization(state["binarization"]) if state["binarization"] else None,
+                mean=None if mean is None else tuple(mean),
+                std=None if std is None else tuple(std),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"preprocessing: not what to_dict() writes: {error!r}") from error
+
+
+def check_binarization(binarization: str) -> Binarization:
+    """The argument itself.
+
+    Raises:
+        ValueError: it is neither 'dynamic' nor 'threshold'.
+    """
+    for known in get_args(Binarization):
+        if binarization == known:
+            return known
+    raise ValueError(f"binarization: expected 'dynamic' or 'threshold', got {binarization!r}")
+
+
+def _pixels(raw: np.ndarray, source: str) -> Tensor:
+    if raw.dtype == np.bool_ or (raw.dtype == np.uint8 and raw.max(initial=0) <= 1):
+        return torch.from_numpy(raw.astype(np.bool_))
+    if raw.dtype == np.uint8:
+        return torch.from_numpy(np.ascontiguousarray(raw))
+    if raw.min(initial=0) < 0 or raw.max(initial=0) > 1:
+        raise ValueError(
+            f"{source}: expected uint8 or values in [0, 1], got {raw.dtype} in [{raw.min():g}, {raw.max():g}]"
+        )
+    return torch.from_numpy(raw.astype(np.float32))

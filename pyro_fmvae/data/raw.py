@@ -1,0 +1,16 @@
+"""What a person's own file holds, before any preprocessing."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Raw(NamedTuple):
+    """The contents of a file, in row order, checked: finite numbers, at least one row, labels >= -1."""
+
+    x: np.ndarray
+    """bool, uint8, integer or float: [n, H, W], [n, H, W, 3] or [n, D]."""
+    labels: np.ndarray | None = None
+    """int64 [n, L], -1 = unknown."""
+    label_names: tuple[str, ...] = ()
+    """L different names."""

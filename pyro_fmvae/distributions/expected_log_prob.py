@@ -1,0 +1,174 @@
+"""E_q[log p(value | parents)] in closed form, by pair of classes: the counterpart of torch's ``kl_divergence``.
+
+``TraceConjugate_ELBO`` knows no family by itself. What it can integrate is what is registered here; a new pair takes one
+decorated function, in the user's own code if need be.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyro_fmvae.distributions.dirichlet import DIRICHLET, NaturalDirichlet
+from pyro_fmvae.distributions.mixture import Assignment, Component, Label
+from pyro_fmvae.distributions.normal_gamma import NaturalNormalGamma, NormalGamma
+
+Posteriors = Mapping[str, Distribution]
+Formula = Callable[[Distribution, Distribution, Posteriors], Tensor]
+F = TypeVar("F", bound=Callable[..., Tensor])
+
+_FORMULAS: dict[tuple[type, type], Formula] = {}
+
+
+def register_expected_log_prob(q: type[Distribution], p: type[Distribution]) -> Callable[[F], F]:
+    """Register a closed form of E_q[log p(value | parents)] for a pair of distribution classes.
+
+    Args:
+        q: class of the variational distribution of the value, ``Delta`` for an observed value. ``Independent`` wrappers
+            are taken off before the look-up. Subclasses are matched too, the most specific registration first.
+        p: class of the model's distribution at the site, with an attribute ``parents`` that lists its arguments.
+
+    The function is called as ``f(q, p, posteriors)``, with ``posteriors`` a mapping from the names of the conjugate
+    parents to their posterior distributions. It returns a table over the components, [..., K], with the data's batch
+    shape in front, and must never call ``p.log_prob``: the parents that ``p`` holds need not have been drawn.
+    """
+
+    def decorate(formula: F) -> F:
+        _FORMULAS[q, p] = formula
+        return formula
+
+    return decorate
+
+
+def unwrap(fn: Distribution) -> Distribution:
+    """The distribution inside any ``Independent`` wrappers."""
+    while isinstance(fn, torch.distributions.Independent):
+        fn = fn.base_dist
+    return fn
+
+
+def expected_log_prob(q: Distribution, p: Distribution, posteriors: Posteriors) -> Tensor:
+    """E_q[log p(value | parents)], with the parents under their posteriors, as a table over the components.
+
+    Args:
+        q: variational distribution of the value, or ``Delta`` for an observed value.
+        p: the model's distribution at the site.
+        posteriors: posterior of each conjugate parent, by the name of the argument of ``p``.
+
+    Returns:
+        [..., K], K being the components of the discrete parent (or of the value itself, for an :class:`Assignment`).
+
+    Raises:
+        NotImplementedError: no closed form is registered for the pair.
+    """
+    inner = unwrap(q)
+    for q_class in type(inner).__mro__:
+        for p_class in type(p).__mro__:
+            formula = _FORMULAS.get((q_class, p_class))
+            if formula is not None:
+                return formula(inner, p, posteriors)
+    raise NotImplementedError(
+        f"no closed form of E_q[log p] is registered for q = {type(inner).__name__} and p = {type(p).__name__}; "
+        "add one with register_expected_log_prob"
+    )
+
+
+@register_expected_log_prob(torch.distributions.Categorical, Assignment)
+@register_expected_log_prob(Assignment, Assignment)
+def _assignment(q: Distribution, p: Assignment, posteriors: Posteriors) -> Tensor:
+    """E[log π_k] [..., K]: ψ(c_k) - ψ(Σ c) under a Dirichlet posterior, log π_k at a point estimate."""
+    weights = unwrap(posteriors["weights"])
+    if isinstance(weights, NaturalDirichlet):
+        return DIRICHLET.expected_stats(weights.natural)
+    if isinstance(weights, dist.Dirichlet):
+        return DIRICHLET.mean_stats(weights.concentration)
+    if isinstance(weights, dist.Delta):
+        return weights.v.log()
+    raise NotImplementedError(f"weights: no closed form of E[log π] under {type(weights).__name__}")
+
+
+@register_expected_log_prob(dist.Delta, Label)
+def _label(q: dist.Delta, p: Label, posteriors: Posteriors) -> Tensor:
+    """log p(label | r=k) [..., K]: 0 where the label is k or unknown, -inf elsewhere."""
+    label = q.v.unsqueeze(-1)
+    component = torch.arange(posteriors["assignment"].num_components, device=label.device)
+    return torch.zeros((), device=label.device).masked_fill((label >= 0) & (label != component), -torch.inf)
+
+
+@register_expected_log_prob(torch.distributions.Normal, Component)
+def _normal_component(q: torch.distributions.Normal, p: Component, posteriors: Posteriors) -> Tensor:
+    return gaussian_table(q.loc, q.scale.square(), _component_stats(posteriors["loc_precision"]))
+
+
+@register_expected_log_prob(torch.distributions.MultivariateNormal, Component)
+@register_expected_log_prob(torch.distributions.LowRankMultivariateNormal, Component)
+def _multivariate_component(q: torch.distributions.MultivariateNormal, p: Component, posteriors: Posteriors) -> Tensor:
+    return gaussian_table(q.loc, q.variance, _component_stats(posteriors["loc_precision"]))
+
+
+@register_expected_log_prob(dist.Delta, Component)
+def _point_component(q: dist.Delta, p: Component, posteriors: Posteriors) -> Tensor:
+    return gaussian_table(q.v, torch.zeros_like(q.v), _component_stats(posteriors["loc_precision"]))
+
+
+def _component_stats(posterior: Distribution) -> Tensor:
+    """E[t] of (μ, α) [..., K, 2D+2], in the layout of ``NormalGammaFamily``."""
+    posterior = unwrap(posterior)
+    if isinstance(posterior, NormalGamma):
+        return posterior.expected_stats()
+    if isinstance(posterior, dist.Delta):
+        loc, precision = posterior.v.unbind(-2)
+        scaled_loc = precision * loc
+        sums = torch.stack([precision.log().sum(-1), (scaled_loc * loc).sum(-1)], -1)
+        return torch.cat([sums, precision, scaled_loc], -1)
+    raise NotImplementedError(f"loc_precision: no closed form of E[log N] under {type(posterior).__name__}")
+
+
+def gaussian_table(mean: Tensor, variance: Tensor, stats: Tensor) -> Tensor:
+    """E[log N(z; μ_k, 1/α_k)] for z of the given mean and variance, by equation 6.
+
+    The expectation is linear in E[t], so the whole table is one matrix product of the data's statistics
+    (mean² + variance, mean) with the components' expected ones; no tensor of size B·K·D exists, in either direction.
+    The expanded square would lose digits where means are far from the origin, so each factor is first moved to the
+    precision-weighted centre of its components, in float64, which makes the terms that cancel as small as can be.
+
+    Args:
+        mean: of q(z), [..., B, D].
+        variance: of q(z), per dimension, [..., B, D].
+        stats: E[t] of the components in the layout of ``NormalGammaFamily``, [..., K, 2D+2].
+
+    Returns:
+        [..., B, K], in float64 if ``mean`` is or if torch may round float32 products, else in float32. Never in
+        autocast's type.
+    """
+    dim = mean.shape[-1]
+    if stats.shape[-1] != 2 * dim + 2:
+        raise ValueError(f"loc_precision has {stats.shape[-1] // 2 - 1} dimensions, z has {dim}")
+    dtype = _product_dtype(mean)
+    log_precision, square, precision, scaled_loc = stats.split([1, 1, dim, dim], -1)
+    with torch.no_grad():
+        centre = (scaled_loc.sum(-2, keepdim=True) / precision.sum(-2, keepdim=True)).to(mean.device, dtype)
+        shift = centre.to(stats.device, stats.dtype)
+    square = square + (shift * (shift * precision - 2 * scaled_loc)).sum(-1, keepdim=True)
+    scaled_loc = scaled_loc - shift * precision
+    constant = 0.5 * (log_precision - square - dim * math.log(2 * math.pi))
+    factors = torch.cat([-0.5 * precision, scaled_loc], -1).to(mean.device, dtype)
+    with torch.autocast(mean.device.type, enabled=False):
+        centred = mean.to(dtype) - centre
+        data = torch.cat([centred.square() + variance.to(dtype), centred], -1)
+        return constant.to(mean.device, dtype).mT + data @ factors.mT
+
+
+def _product_dtype(tensor: Tensor) -> torch.dtype:
+    """float64 for float64, and wherever TF32 or bfloat16 may stand in for float32 inside a matrix product."""
+    if tensor.dtype == torch.float64:
+        return torch.float64
+    try:
+        exact = torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # raised where only some backends were allowed to round
+        exact = False
+    return torch.float32 if exact else torch.float64

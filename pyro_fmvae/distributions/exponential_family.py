@@ -1,0 +1,135 @@
+"""One small interface for exponential families in minimal natural parameters, and the two backward rules.
+
+A density of the family is ``log p(θ) = λ·t(θ) - A(λ) + log h(θ)``, with natural parameters λ, statistics t and
+log-normaliser A. Families pack λ, and E[t] with it, into the last dimension of one float64 tensor, in the same order.
+
+What makes an optimiser over λ trivial is that the gradients which arrive at λ already are *natural* gradients (the
+ordinary gradient times the inverse Fisher matrix). Two rules give them without ever forming that matrix:
+
+* a closed form is a function of the expected statistics, and ``∂f/∂E[t]`` *is* the natural gradient of f with respect
+  to λ, because the Fisher matrix is ``∂E[t]/∂λ``. So :meth:`ExponentialFamily.expected_stats` passes the gradient
+  through unchanged, and :meth:`ExponentialFamily.kl`, whose natural gradient is ``λ - λ₀``, says just that;
+* a draw is a function of the standard parameters, so :meth:`ExponentialFamily.standard` applies the inverse Fisher
+  matrix to the gradient, in closed form.
+
+See Hoffman et al. (2013), Stochastic variational inference, Section 2, and Paquet et al. (2018), equations 7 and 12-14.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class ExponentialFamily(ABC):
+    """An exponential family; stateless, so that one instance serves every distribution of the family."""
+
+    @abstractmethod
+    def natural(self, *standard: Tensor) -> Tensor:
+        """Pack standard parameters into natural ones, shape [..., P]."""
+
+    @abstractmethod
+    def unpack(self, natural: Tensor) -> tuple[Tensor, ...]:
+        """Natural parameters [..., P] to standard ones, differentiated as it stands (no backward rule of its own)."""
+
+    @abstractmethod
+    def log_normalizer(self, natural: Tensor) -> Tensor:
+        """A(λ), shape [...]; its gradient is E[t]."""
+
+    @abstractmethod
+    def mean_stats(self, natural: Tensor) -> Tensor:
+        """E[t] = ∇A(λ), packed like λ, differentiated as it stands."""
+
+    @abstractmethod
+    def relative_entropy(self, natural: Tensor, prior: Tensor) -> Tensor:
+        """KL(λ || λ₀) [...], written so that nothing cancels, differentiated as it stands."""
+
+    @abstractmethod
+    def inverse_fisher(self, standard: tuple[Tensor, ...], grads: tuple[Tensor, ...]) -> Tensor:
+        """Natural gradient [..., P] from the gradients with respect to the standard parameters."""
+
+    @abstractmethod
+    def in_domain(self, natural: Tensor) -> Tensor:
+        """Whether each λ [..., P] is a proper member of the family, bool [...]."""
+
+    def expected_stats(self, natural: Tensor) -> Tensor:
+        """E[t] [..., P], whose backward delivers natural gradients to λ."""
+        return _ExpectedStats.apply(natural, self)
+
+    def standard(self, natural: Tensor) -> tuple[Tensor, ...]:
+        """Standard parameters, whose backward delivers natural gradients to λ."""
+        return _Standard.apply(natural, self)
+
+    def kl(self, natural: Tensor, prior: Tensor) -> Tensor:
+        """KL(λ || λ₀) [...], whose backward delivers the natural gradient λ - λ₀ to λ (and the ordinary one to λ₀)."""
+        return _RelativeEntropy.apply(natural, prior, self)
+
+
+class _ExpectedStats(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, natural: Tensor, family: ExponentialFamily) -> Tensor:
+        return family.mean_stats(natural)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return grad, None
+
+
+class _Standard(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, natural: Tensor, family: ExponentialFamily) -> tuple[Tensor, ...]:
+        standard = tuple(parameter.clone() for parameter in family.unpack(natural))
+        ctx.save_for_backward(*standard)
+        ctx.family = family
+        return standard
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return ctx.family.inverse_fisher(ctx.saved_tensors, grads), None
+
+
+class _RelativeEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, natural: Tensor, prior: Tensor, family: ExponentialFamily) -> Tensor:
+        ctx.save_for_backward(natural, prior)
+        ctx.family = family
+        return family.relative_entropy(natural, prior)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:  # type: ignore[override]
+        natural, prior = ctx.saved_tensors
+        grad = grad.unsqueeze(-1)
+        to_prior = None
+        if ctx.needs_input_grad[1]:
+            to_prior = grad * (ctx.family.mean_stats(prior) - ctx.family.mean_stats(natural))
+            to_prior = to_prior.sum_to_size(prior.shape)
+        return (grad * (natural - prior)).sum_to_size(natural.shape), to_prior, None
+
+
+class _ScaleGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, factor: Tensor | float) -> Tensor:
+        ctx.factor = factor
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return grad * ctx.factor, None
+
+
+def scale_gradient(tensor: Tensor, factor: Tensor | float) -> Tensor:
+    """The tensor itself, whose gradient is multiplied by ``factor`` (broadcastable to it) on the way back."""
+    return _ScaleGradient.apply(tensor, factor)
+
+
+class NaturalParameter(torch.nn.Parameter):
+    """Natural parameters that an optimiser recognises by type. Always float64: see :class:`NormalGammaFamily`.
+
+    Args:
+        data: natural parameters [..., P] of some :class:`ExponentialFamily`, copied and converted to float64.
+        requires_grad: as in :class:`torch.nn.Parameter`.
+    """
+
+    def __new__(cls, data: Tensor, requires_grad: bool = True) -> "NaturalParameter":
+        return super().__new__(cls, data.detach().to(torch.float64, copy=True), requires_grad)

@@ -1,0 +1,168 @@
+"""Assignments to mixture components, and what hangs on them, as distributions that remember their parents.
+
+``TraceConjugate_ELBO`` recognises a conjugate program by the classes at its sites and by the *identity* of the tensors
+that they were built from, so each class here keeps those very tensors through ``expand``, and lists them in ``parents``.
+
+Shapes: a component index k is the last batch dimension of ``loc_precision``; its other batch dimensions (factors,
+particles) line up with those of the assignment left of the data. With factors at -2 and data at -1,
+
+    weights [I, 1, K]    loc_precision [I, K, 2, D]    assignment [I, B]    z [I, B, D]
+"""
+
+from typing import Any
+
+import torch
+from pyro.distributions import Categorical, TorchDistribution
+from torch import Tensor
+from torch.distributions import constraints
+from torch.distributions.utils import lazy_property
+
+
+class Assignment(TorchDistribution):
+    """Which component each point belongs to: r ~ Categorical(π). Paquet et al. (2018), equation 1.
+
+    Args:
+        weights: π, on the simplex, [..., K], the very value of a Dirichlet site.
+
+    ``pyro.distributions.Categorical`` renormalises and thereby loses the tensor that it was given; this class keeps it,
+    and looks at what is in it only to draw or to score.
+    """
+
+    parents = ("weights",)
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    has_enumerate_support = True
+
+    weights: Tensor
+
+    def __init__(self, weights: Tensor, validate_args: bool | None = None) -> None:
+        if weights.dim() == 0:
+            raise ValueError("weights: expected shape [..., K], got a scalar")
+        self.weights = weights
+        super().__init__(weights.shape[:-1], torch.Size(), validate_args=validate_args)
+
+    @constraints.dependent_property(is_discrete=True, event_dim=0)
+    def support(self) -> constraints.Constraint:
+        """{0, ..., K-1}."""
+        return constraints.integer_interval(0, self.num_components - 1)
+
+    @property
+    def num_components(self) -> int:
+        """K."""
+        return self.weights.shape[-1]
+
+    @lazy_property
+    def categorical(self) -> Categorical:
+        """The same distribution as Pyro's own class."""
+        weights = self.weights.expand(*self.batch_shape, self.num_components)
+        return Categorical(probs=weights, validate_args=self._validate_args)
+
+    def expand(self, batch_shape: torch.Size, _instance: "Assignment | None" = None) -> "Assignment":
+        """Expand to ``batch_shape``; ``weights`` stays the tensor that was given."""
+        return _expand_keeping(self, batch_shape, "weights")
+
+    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
+        """Component indices, int64 [*sample_shape, ...]."""
+        return self.categorical.sample(sample_shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log π_r."""
+        return self.categorical.log_prob(value)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """All indices, [K, ...], or [K, 1, ..., 1] if not ``expand``."""
+        return self.categorical.enumerate_support(expand)
+
+
+class Label(TorchDistribution):
+    """A label of an assignment: certain where it is known, and without information where it is -1.
+
+    As an observed child of the assignment (``pyro.sample("label", Label(assignment), obs=labels)``) it clamps the
+    assignments of the labelled points: log-probability 0 if the label equals the assignment or is -1, else -inf.
+
+    Args:
+        assignment: component indices, the very value of an :class:`Assignment` site, [...].
+    """
+
+    parents = ("assignment",)
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    support = constraints.integer_interval(-1, torch.iinfo(torch.int64).max)
+
+    assignment: Tensor
+
+    def __init__(self, assignment: Tensor, validate_args: bool | None = None) -> None:
+        self.assignment = assignment
+        super().__init__(assignment.shape, torch.Size(), validate_args=validate_args)
+
+    def expand(self, batch_shape: torch.Size, _instance: "Label | None" = None) -> "Label":
+        """Expand to ``batch_shape``; ``assignment`` stays the tensor that was given."""
+        return _expand_keeping(self, batch_shape, "assignment")
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """0 where the label is the assignment or unknown (-1), -inf elsewhere."""
+        if self._validate_args:
+            self._validate_sample(value)
+        impossible = (value >= 0) & (value != self.assignment)
+        return torch.zeros((), device=value.device).masked_fill(impossible, -torch.inf)
+
+    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
+        """The assignment itself: labels drawn from the model are always known."""
+        return self.assignment.expand(self._extended_shape(sample_shape))
+
+
+class Component(TorchDistribution):
+    """The Gaussian component that a point is assigned to: z | r=k ~ N(μ_k, 1/α_k). Paquet et al. (2018), equation 1.
+
+    Args:
+        loc_precision: (μ, α) stacked, the very value of a Normal-Gamma site, [..., K, 2, D].
+        assignment: component indices, the very value of an :class:`Assignment` site, [...].
+    """
+
+    parents = ("loc_precision", "assignment")
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    support = constraints.real_vector
+    has_rsample = True
+
+    loc_precision: Tensor
+    assignment: Tensor
+
+    def __init__(self, loc_precision: Tensor, assignment: Tensor, validate_args: bool | None = None) -> None:
+        if loc_precision.dim() < 3 or loc_precision.shape[-2] != 2:
+            raise ValueError(f"loc_precision: expected shape [..., K, 2, D], got {tuple(loc_precision.shape)}")
+        self.loc_precision, self.assignment = loc_precision, assignment
+        super().__init__(assignment.shape, loc_precision.shape[-1:], validate_args=validate_args)
+
+    def expand(self, batch_shape: torch.Size, _instance: "Component | None" = None) -> "Component":
+        """Expand to ``batch_shape``; both parents stay the tensors that were given."""
+        return _expand_keeping(self, batch_shape, "loc_precision", "assignment")
+
+    def normal(self) -> torch.distributions.Normal:
+        """The Gaussian of each point's own component, parameters [..., D] (assignments may be enumerated)."""
+        leading = self.loc_precision.shape[:-3]
+        index = tuple(
+            torch.arange(size, device=self.assignment.device).view(-1, *(1,) * (len(leading) - i))
+            for i, size in enumerate(leading)
+        )
+        loc, precision = self.loc_precision[(*index, self.assignment)].unbind(-2)
+        return torch.distributions.Normal(loc, precision.rsqrt(), validate_args=False)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log N(z; μ_r, 1/α_r), summed over D."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return self.normal().log_prob(value).sum(-1)
+
+    def rsample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
+        """Reparameterised draws [*sample_shape, ..., D]."""
+        normal = self.normal()
+        shape = self._extended_shape(sample_shape)
+        noise = torch.randn(shape, dtype=normal.loc.dtype, device=normal.loc.device)
+        return normal.loc + normal.scale * noise
+
+
+def _expand_keeping(fn: Any, batch_shape: torch.Size, *parents: str) -> Any:
+    new = fn._get_checked_instance(type(fn))
+    for parent in parents:
+        setattr(new, parent, getattr(fn, parent))
+    TorchDistribution.__init__(new, torch.Size(batch_shape), fn.event_shape, validate_args=False)
+    new._validate_args = fn._validate_args
+    return new

@@ -1,0 +1,259 @@
+"""The Normal-Gamma family over the mean and precision of a D-dimensional Gaussian with independent dimensions.
+
+Paquet et al. (2018), Section 2.2 and equations 12-13. The concentrations s and a count observations, so every conjugate
+update leaves them equal over the D dimensions; they are stored once, which makes the family minimal: 2D + 2 numbers.
+"""
+
+from typing import Any
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+from torch.distributions import constraints, register_kl
+from torch.distributions.utils import lazy_property
+
+from pyro_fmvae.distributions.exponential_family import ExponentialFamily, scale_gradient
+
+_SMALLEST_PRECISION = 1e-30  # a float32 draw from Gamma(0.01, 0.01) underflows every other time
+
+
+class NormalGammaFamily(ExponentialFamily):
+    """Π_d N(μ_d; m_d, 1/(s α_d)) Gamma(α_d; a, rate b_d).
+
+    Packed as λ = (λ1, λ4, λ2[D], λ3[D]) with statistics t = (Σ_d log α_d, Σ_d α_d μ_d², α[D], (α μ)[D]):
+
+        λ1 = a - 1/2,  λ4 = -s/2,  λ2 = -(b + s m²/2),  λ3 = s m                              (equation 12)
+
+    ``b = -λ2 - λ3²/(2s)`` subtracts nearly equal numbers when \\|m\\|√s is large against the spread, so λ has to be
+    float64.
+    """
+
+    def natural(self, *standard: Tensor) -> Tensor:
+        """Pack loc m [..., D], mean_concentration s [...], concentration a [...] and rate b [..., D] into [..., 2D+2]."""
+        m, s, a, b = standard
+        s_d, a_d = s.unsqueeze(-1), a.unsqueeze(-1)
+        parts = (a_d - 0.5, -0.5 * s_d, -(b + 0.5 * s_d * m.square()), s_d * m)
+        batch = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
+        dim = max(m.shape[-1], b.shape[-1])
+        sizes = (1, 1, dim, dim)
+        return torch.cat([part.expand(*batch, size) for part, size in zip(parts, sizes, strict=True)], -1)
+
+    def unpack(self, natural: Tensor) -> tuple[Tensor, ...]:
+        """(m [..., D], s [...], a [...], b [..., D])."""
+        dim = natural.shape[-1] // 2 - 1
+        first, fourth, second, third = natural.split([1, 1, dim, dim], -1)
+        s = -2 * fourth
+        m = third / s
+        return m, s.squeeze(-1), first.squeeze(-1) + 0.5, -second - 0.5 * third * m
+
+    def log_normalizer(self, natural: Tensor) -> Tensor:
+        """A(λ) = Σ_d { log Γ(a) - a log b_d - 1/2 log s } (the base measure keeps the powers of 2π)."""
+        m, s, a, b = self.unpack(natural)
+        return m.shape[-1] * (torch.lgamma(a) - 0.5 * s.log()) - a * b.log().sum(-1)
+
+    def mean_stats(self, natural: Tensor) -> Tensor:
+        """E[t]: D ψ(a) - Σ log b, D/s + Σ m² a/b, a/b [D], m a/b [D]."""
+        m, s, a, b = self.unpack(natural)
+        return self._stats_from_standard(m, s, a, b)
+
+    def _stats_from_standard(self, m: Tensor, s: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        dim = m.shape[-1]
+        precision = a.unsqueeze(-1) / b
+        scaled_loc = precision * m
+        log_precision = dim * torch.digamma(a) - b.log().sum(-1)
+        square = dim / s + (scaled_loc * m).sum(-1)
+        return torch.cat([log_precision.unsqueeze(-1), square.unsqueeze(-1), precision, scaled_loc], -1)
+
+    def relative_entropy(self, natural: Tensor, prior: Tensor) -> Tensor:
+        """The KL divergence of Appendix C.1 (with log Γ where the paper prints ψ), summed over d: shape [...]."""
+        return self._kl_from_standard(self.unpack(natural), self.unpack(prior))
+
+    @staticmethod
+    def _kl_from_standard(q: tuple[Tensor, ...], p: tuple[Tensor, ...]) -> Tensor:
+        (m, s, a, b), (m0, s0, a0, b0) = q, p
+        ratio = s0 / s
+        shared = 0.5 * (ratio - ratio.log() - 1) + torch.lgamma(a0) - torch.lgamma(a) + (a - a0) * torch.digamma(a) - a
+        s0, a, a0 = s0.unsqueeze(-1), a.unsqueeze(-1), a0.unsqueeze(-1)
+        per_dim = a / b * (0.5 * s0 * (m - m0).square() + b0) + a0 * (b.log() - b0.log())
+        return per_dim.shape[-1] * shared + per_dim.sum(-1)
+
+    def inverse_fisher(self, standard: tuple[Tensor, ...], grads: tuple[Tensor, ...]) -> Tensor:
+        """Natural gradient from (∂m, ∂s, ∂a, ∂b): J F⁻¹ Jᵀ is block-diagonal in (s), (a, b) and (m), solved by hand."""
+        (m, s, a, b), (grad_m, grad_s, grad_a, grad_b) = standard, grads
+        dim = m.shape[-1]
+        variance = b / a.unsqueeze(-1)
+        curvature = dim * (torch.polygamma(1, a) - 1 / a)
+        first = ((grad_a + (grad_b * variance).sum(-1)) / curvature).unsqueeze(-1)
+        fourth = (-s.square() * grad_s / dim).unsqueeze(-1)
+        third = grad_m * variance - 2 * fourth * m
+        second = -variance * (first + grad_b * b + grad_m * m) + fourth * m.square()
+        return torch.cat([first, fourth, second, third], -1)
+
+    def in_domain(self, natural: Tensor) -> Tensor:
+        """s, a and every b positive (and m finite)."""
+        m, s, a, b = self.unpack(natural)
+        return (s > 0) & (a > 0) & (b > 0).all(-1) & m.isfinite().all(-1)
+
+
+NORMAL_GAMMA = NormalGammaFamily()
+
+
+class _NaturalDomain(constraints.Constraint):
+    event_dim = 1
+
+    def check(self, value: Tensor) -> Tensor:
+        return NORMAL_GAMMA.in_domain(value)
+
+
+class NormalGamma(TorchDistribution):
+    """Normal-Gamma distribution over (μ, α), stacked: a draw has event shape (2, D), row 0 is μ and row 1 is α.
+
+    Args:
+        loc: m, prior mean of μ, [..., D].
+        mean_concentration: s > 0, pseudo-observations behind ``loc``, [...].
+        concentration: a > 0, shape of the Gamma over each precision α_d, [...].
+        rate: b > 0, its rate, [..., D].
+
+    Raises:
+        ValueError: a parameter outside its domain, with validation on.
+    """
+
+    arg_constraints = {
+        "loc": constraints.real_vector,
+        "mean_concentration": constraints.positive,
+        "concentration": constraints.positive,
+        "rate": constraints.independent(constraints.positive, 1),
+    }
+    support = constraints.independent(constraints.stack([constraints.real, constraints.positive], -2), 1)
+    has_rsample = True
+
+    loc: Tensor
+    mean_concentration: Tensor
+    concentration: Tensor
+    rate: Tensor
+
+    def __init__(
+        self,
+        loc: Tensor,
+        mean_concentration: Tensor | float,
+        concentration: Tensor | float,
+        rate: Tensor | float,
+        validate_args: bool | None = None,
+    ) -> None:
+        if not isinstance(loc, Tensor) or loc.dim() == 0:
+            raise ValueError("loc: expected a tensor of shape [..., D]")
+        s, a, b = (torch.as_tensor(t, dtype=loc.dtype, device=loc.device) for t in (mean_concentration, concentration, rate))
+        dim = loc.shape[-1] if b.dim() == 0 else max(loc.shape[-1], b.shape[-1])
+        batch = torch.broadcast_shapes(loc.shape[:-1], s.shape, a.shape, b.shape[:-1])
+        self.loc, self.rate = loc.expand(*batch, dim), b.expand(*batch, dim)
+        self.mean_concentration, self.concentration = s.expand(batch), a.expand(batch)
+        super().__init__(batch, torch.Size((2, dim)), validate_args=validate_args)
+
+    def expand(self, batch_shape: torch.Size, _instance: "NormalGamma | None" = None) -> "NormalGamma":
+        """Expand every parameter to ``batch_shape``."""
+        new = self._get_checked_instance(NormalGamma, _instance)
+        batch, dim = torch.Size(batch_shape), self.event_shape[-1]
+        new.loc, new.rate = self.loc.expand(*batch, dim), self.rate.expand(*batch, dim)
+        new.mean_concentration = self.mean_concentration.expand(batch)
+        new.concentration = self.concentration.expand(batch)
+        super(NormalGamma, new).__init__(batch, self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    @property
+    def mean(self) -> Tensor:
+        """E[(μ, α)] = (m, a/b), [..., 2, D]."""
+        return torch.stack(torch.broadcast_tensors(self.loc, self.concentration.unsqueeze(-1) / self.rate), -2)
+
+    def rsample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
+        """Reparameterised draws, [*sample_shape, ..., 2, D]; precisions are kept above 1e-30."""
+        shape = self._extended_shape(sample_shape)
+        shape = (*shape[:-2], shape[-1])
+        shape_parameter = self.concentration.unsqueeze(-1).expand(shape)
+        precision = torch._standard_gamma(shape_parameter) / self.rate.expand(shape)
+        precision = precision.clamp(min=_SMALLEST_PRECISION)
+        noise = torch.randn(shape, dtype=precision.dtype, device=precision.device)
+        mean = self.loc + noise * (self.mean_concentration.unsqueeze(-1) * precision).rsqrt()
+        return torch.stack([mean, precision], -2)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log N(μ; m, 1/(sα)) + log Gamma(α; a, b), summed over D."""
+        if self._validate_args:
+            self._validate_sample(value)
+        mean, precision = value.unbind(-2)
+        scale = (self.mean_concentration.unsqueeze(-1) * precision).rsqrt()
+        gamma = torch.distributions.Gamma(self.concentration.unsqueeze(-1), self.rate, validate_args=False)
+        normal = torch.distributions.Normal(self.loc, scale, validate_args=False)
+        return (gamma.log_prob(precision) + normal.log_prob(mean)).sum(-1)
+
+    @property
+    def standard(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(m, s, a, b), in the dtype in which they are kept."""
+        return self.loc, self.mean_concentration, self.concentration, self.rate
+
+    def expected_stats(self) -> Tensor:
+        """E[t] in the layout of :class:`NormalGammaFamily`, [..., 2D+2]."""
+        return NORMAL_GAMMA._stats_from_standard(*self.standard)
+
+
+class NaturalNormalGamma(NormalGamma):
+    """A Normal-Gamma posterior given by natural parameters; the gradients that reach them are natural gradients.
+
+    Args:
+        natural: λ, float64 [..., 2D+2] in the layout of :class:`NormalGammaFamily`, usually a ``NaturalParameter``.
+        dtype: of draws and log-densities; torch's default dtype if None.
+
+    Raises:
+        ValueError: λ outside the family's domain, with validation on.
+    """
+
+    arg_constraints = {"natural": _NaturalDomain()}
+    family = NORMAL_GAMMA
+
+    def __init__(self, natural: Tensor, dtype: torch.dtype | None = None, validate_args: bool | None = None) -> None:
+        if natural.dim() == 0 or natural.shape[-1] < 4 or natural.shape[-1] % 2:
+            raise ValueError(f"natural: expected shape [..., 2D+2] with D >= 1, got {tuple(natural.shape)}")
+        self.natural = natural
+        self.dtype = torch.get_default_dtype() if dtype is None else dtype
+        event = torch.Size((2, natural.shape[-1] // 2 - 1))
+        TorchDistribution.__init__(self, natural.shape[:-1], event, validate_args=validate_args)
+
+    @lazy_property
+    def _standard(self) -> tuple[Tensor, ...]:
+        dim = self.event_shape[-1]
+        sizes: tuple[tuple[int, ...], ...] = ((dim,), (), (), (dim,))
+        standard = NORMAL_GAMMA.standard(self.natural)
+        return tuple(t.to(self.dtype).expand(*self.batch_shape, *size) for t, size in zip(standard, sizes, strict=True))
+
+    loc = property(lambda self: self._standard[0])  # type: ignore[assignment]
+    mean_concentration = property(lambda self: self._standard[1])  # type: ignore[assignment]
+    concentration = property(lambda self: self._standard[2])  # type: ignore[assignment]
+    rate = property(lambda self: self._standard[3])  # type: ignore[assignment]
+
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> "NaturalNormalGamma":
+        """Expand to ``batch_shape``; the natural parameters stay the tensor that was given."""
+        new = self._get_checked_instance(NaturalNormalGamma, _instance)
+        new.natural, new.dtype = self.natural, self.dtype
+        TorchDistribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    def expected_stats(self) -> Tensor:
+        """E[t] in float64, with natural gradients: [..., 2D+2] with the batch shape of ``natural``."""
+        return NORMAL_GAMMA.expected_stats(self.natural)
+
+    def with_gradient_scale(self, factor: Tensor | float) -> "NaturalNormalGamma":
+        """The same distribution, with the gradients that reach its natural parameters multiplied by ``factor``."""
+        new = NaturalNormalGamma(scale_gradient(self.natural, factor), self.dtype, validate_args=False)
+        return new.expand(self.batch_shape)
+
+
+@register_kl(NormalGamma, NormalGamma)
+def _kl_normal_gamma(q: NormalGamma, p: NormalGamma) -> Tensor:
+    return NORMAL_GAMMA._kl_from_standard(q.standard, p.standard)
+
+
+@register_kl(NaturalNormalGamma, NormalGamma)
+def _kl_natural_normal_gamma(q: NaturalNormalGamma, p: NormalGamma) -> Tensor:
+    prior = NORMAL_GAMMA.natural(*(t.to(q.natural) for t in p.standard))
+    return NORMAL_GAMMA.kl(q.natural, prior).expand(torch.broadcast_shapes(q.batch_shape, p.batch_shape))

@@ -1,0 +1,176 @@
+"""The part of the bound that a mixture contributes, with its assignments summed out. Paquet et al. (2018), eqs 4b-4c, 5, 8."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions.util import scale_and_mask
+from pyro.poutine import Trace
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyro_fmvae.distributions import Label, NaturalDirichlet, NaturalNormalGamma, expected_log_prob
+from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.infer.structure import Child, Mixture, Program, Site
+
+NATURAL = (NaturalDirichlet, NaturalNormalGamma)
+Posterior = Callable[[str], Distribution]
+
+
+class Role(Enum):
+    """The part of equation 4 that a site's loss belongs to."""
+
+    RECONSTRUCTION = "reconstruction"
+    KL_Z = "kl_z"
+    KL_R = "kl_r"
+    KL_GLOBAL = "kl_global"
+    LABEL = "label"
+
+
+@dataclass(frozen=True)
+class Term:
+    """One summand of the loss: the site it belongs to, its part of the bound, and its value in nats (a scalar)."""
+
+    name: str
+    role: Role
+    value: Tensor
+
+
+@dataclass(frozen=True)
+class MixtureTables:
+    """Everything about one mixture that does not depend on how its terms are weighted.
+
+    Attributes:
+        site: the assignment's site in the model.
+        log_weights: E[log π], [..., K].
+        children: (child, its site, its table E[log p] [..., K]), labels apart.
+        labels: the same for observed labels, and for the assignment itself where it is observed.
+        given: the guide's own responsibilities [..., K], or None if they are to be optimal.
+    """
+
+    site: Site
+    log_weights: Tensor
+    children: list[tuple[Child, Site, Tensor]]
+    labels: list[tuple[Site, Tensor]]
+    given: Tensor | None
+
+    def logits(self) -> Tensor:
+        """Unnormalised log responsibilities without labels, the exponent of equation 5: [..., K]."""
+        total = self.log_weights
+        for _, site, table in self.children:
+            ratio = _ratio(site, self.site)
+            total = total + (table if ratio is None else ratio.unsqueeze(-1) * table)
+        return total.expand(*self.site["fn"].batch_shape, self.log_weights.shape[-1])
+
+    def responsibilities(self, clamped: bool = True) -> Tensor:
+        """γ [..., K]: the guide's, or optimal by equation 5; clamped to the labels that are known unless told not to."""
+        if self.given is not None:
+            return self.given
+        logits = self.logits().detach()
+        if clamped:
+            for _, table in self.labels:
+                logits = logits + table
+        return logits.softmax(-1)
+
+
+def tabulate(
+    program: Program, mixture: Mixture, guide: Trace, posterior: Posterior, kl_weight: float | Tensor = 1.0
+) -> MixtureTables:
+    """Evaluate E[log p] of everything in a mixture.
+
+    Args:
+        program: the structure that ``mixture`` belongs to.
+        mixture: the assignment and its children.
+        guide: trace of the guide.
+        posterior: posterior of a conjugate parent by the name of its site.
+        kl_weight: the weight that KL[z] is going to get; natural posteriors do not see it.
+    """
+    site = program.model.nodes[mixture.name]
+    fn = site["fn"]
+    weights = {argument: posterior(name) for argument, name in mixture.parents.items()}
+    children: list[tuple[Child, Site, Tensor]] = []
+    labels: list[tuple[Site, Tensor]] = []
+    for child in mixture.children:
+        child_site = program.model.nodes[child.name]
+        parents = {argument: posterior(name) for argument, name in child.parents.items()}
+        if not child_site["is_observed"] and not (isinstance(kl_weight, float) and kl_weight == 1.0):
+            parents = {argument: _unweighted(q, kl_weight) for argument, q in parents.items()}
+        table = _table(child_site, program.posterior(guide, child.name), {**parents, "assignment": fn})
+        if isinstance(child_site["fn"], Label):
+            labels.append((child_site, table))
+        else:
+            children.append((child, child_site, table))
+    if site["is_observed"]:
+        labels.append((site, expected_log_prob(dist.Delta(site["value"]), Label(site["value"]), {"assignment": fn})))
+    given = None
+    if not site["is_observed"] and mixture.name in guide.nodes:
+        given = unwrap(guide.nodes[mixture.name]["fn"]).probs
+    log_weights = _table(site, fn, weights)
+    return MixtureTables(site, log_weights.to(children[0][2]) if children else log_weights, children, labels, given)
+
+
+def mixture_terms(
+    tables: MixtureTables, program: Program, guide: Trace, label_weight: float | Tensor, kl_weight: float | Tensor
+) -> list[Term]:
+    """KL[z] of each latent child, KL[r], and Δ's classification term.
+
+    The responsibilities are constants here: at their optimum the bound is stationary in them, so value and gradient are
+    those of the collapsed form logsumexp_k{...}, and the parts can be reported and weighted apart.
+    """
+    gamma = tables.responsibilities()
+    terms = []
+    for child, site, table in tables.children:
+        expected = (gamma * table).sum(-1)
+        if site["is_observed"]:
+            terms.append(Term(child.name, Role.RECONSTRUCTION, -_total(expected, site)))
+        else:
+            kl = _total(-expected - _entropy(program.posterior(guide, child.name)), site)
+            terms.append(Term(child.name, Role.KL_Z, kl_weight * kl))
+    kl_r = torch.special.xlogy(gamma, gamma).sum(-1) - (gamma * tables.log_weights).sum(-1)
+    terms.append(Term(tables.site["name"], Role.KL_R, _total(kl_r, tables.site)))
+    weighted = isinstance(label_weight, Tensor) or label_weight > 0
+    for site, table in tables.labels:
+        if weighted:
+            log_probs = tables.logits().log_softmax(-1)
+            log_likelihood = torch.where(table == 0, log_probs, 0.0).sum(-1)
+            known = (table < 0).any(-1)
+            loss = -label_weight * _total(torch.where(known, log_likelihood, 0.0), site)
+            terms.append(Term(site["name"] if site is not tables.site else f"{site['name']}/label", Role.LABEL, loss))
+    return terms
+
+
+def _table(site: Site, q: Distribution, parents: dict[str, Any]) -> Tensor:
+    try:
+        return expected_log_prob(q, site["fn"], parents)
+    except NotImplementedError as error:
+        raise NotImplementedError(f"site '{site['name']}': {error}") from None
+
+
+def _entropy(q: Distribution) -> Tensor:
+    point = unwrap(q)
+    return -q.log_prob(point.v) if isinstance(point, dist.Delta) else q.entropy()
+
+
+def _unweighted(q: Distribution, weight: float | Tensor) -> Distribution:
+    return q.with_gradient_scale(1 / weight) if isinstance(q, NATURAL) else q
+
+
+def _total(tensor: Tensor, site: Site) -> Tensor:
+    return scale_and_mask(tensor, site["scale"], site["mask"]).sum()
+
+
+def _ratio(child: Site, assignment: Site) -> Tensor | None:
+    """How much more a child counts than its assignment, or None if they count the same."""
+    mask = None if child["mask"] is assignment["mask"] else child["mask"]
+    same = child["scale"] is assignment["scale"] or (
+        not isinstance(child["scale"], Tensor)
+        and not isinstance(assignment["scale"], Tensor)
+        and child["scale"] == assignment["scale"]
+    )
+    if same and mask is None:
+        return None
+    ratio = torch.as_tensor(child["scale"] / assignment["scale"]).expand(child["fn"].batch_shape)
+    return ratio if mask is None else ratio * mask

@@ -1,0 +1,29 @@
+"""Telling Pyro about the parameters of a module without putting them into its global store."""
+
+import weakref
+from typing import Any
+
+import torch
+from pyro.distributions import constraints
+from pyro.poutine.runtime import effectful
+
+
+def param_statements(name: str, module: torch.nn.Module) -> None:
+    """Issue a ``pyro.param`` statement for every parameter of a module, so that handlers and ``SVI`` see them.
+
+    ``pyro.module`` keeps parameters in a global store under their names; a second module of the same name is then silently
+    left untrained. These statements carry the module's own parameters and store nothing, whatever
+    ``pyro.settings`` says about ``module_local_params``.
+
+    Args:
+        name: prefix of the statements' names, unique within a model or guide.
+        module: the module; parameters that need no gradient are left out.
+    """
+    for suffix, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            _statement(f"{name}$$${suffix}", parameter)
+
+
+def _statement(name: str, parameter: Any) -> None:
+    parameter.unconstrained = weakref.ref(parameter)
+    effectful(type="param")(lambda *_, **__: parameter)(name, parameter, constraint=constraints.real, name=name)

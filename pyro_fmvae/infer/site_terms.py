@@ -1,0 +1,146 @@
+"""Losses of single sites, and the checks that name a site when something is not finite."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions.util import scale_and_mask
+from pyro.poutine import Trace
+from torch import Tensor
+from torch.distributions import Distribution, kl_divergence
+
+from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.infer.mixture_terms import NATURAL, Role, Term
+from pyro_fmvae.infer.structure import Program, Site, sample_sites
+
+
+def log_prob_sum(site: Site) -> Tensor:
+    """The log-density of a site at its value, scaled and masked, summed over its plates."""
+    return scale_and_mask(site["fn"].log_prob(site["value"]), site["scale"], site["mask"]).sum()
+
+
+def kl_sum(q: Distribution, site: Site) -> Tensor:
+    """KL(q || p) of a model's site, scaled and masked, summed over its plates.
+
+    Raises:
+        NotImplementedError: torch knows no closed form for the pair.
+    """
+    return scale_and_mask(kl_divergence(q, site["fn"]), site["scale"], site["mask"]).sum()
+
+
+def latent_term(program: Program, guide: Trace, name: str) -> Term:
+    """The term of a latent site: an analytic KL where it is valid, a reparameterised sample otherwise.
+
+    KL(q || p) may stand in for the sample's log-ratio if p's parameters don't depend on anything that the guide draws
+    after this site; that holds if whatever precedes the site in the model precedes it in the guide.
+
+    Raises:
+        ValueError: the guide's distribution can't be sampled with gradients.
+    """
+    site, guide_site = program.model.nodes[name], guide.nodes[name]
+    q = guide_site["fn"]
+    role = Role.KL_GLOBAL if isinstance(q, NATURAL) or _is_parent(program, name) else Role.KL_Z
+    if not q.has_rsample:
+        raise ValueError(
+            f"site '{name}': {type(unwrap(q)).__name__} in the guide has no reparameterised sampler, and no registered "
+            "class sums it out"
+        )
+    if not isinstance(unwrap(q), dist.Delta) and _in_order(program, guide, name):
+        try:
+            return Term(name, role, kl_sum(q, site))
+        except NotImplementedError:
+            pass
+    return Term(name, role, log_prob_sum(guide_site) - log_prob_sum(site))
+
+
+def _in_order(program: Program, guide: Trace, name: str) -> bool:
+    before = list(sample_sites(program.model))
+    before = before[: before.index(name)]
+    in_guide = list(sample_sites(guide))
+    return set(before).isdisjoint(in_guide[in_guide.index(name) :])
+
+
+def _is_parent(program: Program, name: str) -> bool:
+    return any(
+        name in parents.values()
+        for mixture in program.mixtures
+        for parents in (mixture.parents, *(child.parents for child in mixture.children))
+    )
+
+
+def sum_terms(terms: list[Term]) -> Tensor:
+    """The sum of the terms' values (0 if there are none), in the widest type among them."""
+    return sum((term.value for term in terms[1:]), terms[0].value) if terms else torch.zeros(())
+
+
+def check_finite(loss: Tensor, terms: list[Term]) -> None:
+    """Raise a ValueError that names the sites whose loss is not finite, if ``loss``, their sum, is not."""
+    if not loss.isfinite():
+        culprits = ", ".join(f"'{term.name}' ({term.value.item()})" for term in terms if not term.value.isfinite())
+        raise ValueError(
+            f"the loss is not finite ({loss.item()}), because of the sites {culprits or '(their sum)'}; NaN may also mean that "
+            "a site's distribution was computed from a value that TraceConjugate_ELBO does not draw"
+        )
+
+
+def check_gradients(parameters: dict[str, Tensor], terms: Callable[[], list[Term]]) -> None:
+    """Raise a ValueError that names parameters whose gradient is not finite, and the sites that it comes from.
+
+    Args:
+        parameters: leaves by name, with their gradients. If one is not finite, all gradients are dropped.
+        terms: evaluates the loss's terms once more, to find out which is to blame.
+    """
+    graded = {name: p for name, p in parameters.items() if p.grad is not None}
+    norms = torch._foreach_norm([p.grad for p in graded.values()])
+    if not norms or torch.stack([norm.to(norms[0]) for norm in norms]).isfinite().all():
+        return
+    bad = [name for name, p in graded.items() if not p.grad.isfinite().all()]  # type: ignore[union-attr]
+    leaves = [graded[name] for name in bad]
+    culprits = []
+    for term in terms():
+        grads: Any = ()
+        if term.value.requires_grad:
+            grads = torch.autograd.grad(term.value, leaves, allow_unused=True, retain_graph=True)
+        if any(grad is not None and not grad.isfinite().all() for grad in grads):
+            culprits.append(f"'{term.name}'")
+    for p in parameters.values():
+        p.grad = None
+    where = ", ".join(culprits) or "none when evaluated again with fresh random numbers"
+    raise ValueError(f"the gradient of {', '.join(bad)} is not finite; sites that it comes from: {where}")
+
+
+def check_unscaled(grad: Tensor) -> None:
+    """A hook on the loss: raise if somebody scaled it on the way to ``backward``, which would distort λ silently."""
+    if grad.item() != 1:
+        raise ValueError(
+            f"the loss was multiplied by {grad.item():g} before backward(): natural gradients need the total loss, data "
+            "scaled to all N points, not a mean. Scale with poutine.scale inside the program, or scale what you report"
+        )
+
+
+class BoundMethod(torch.nn.Module):
+    """A bound method of a module, as a module of its own that shares the owner's parameters."""
+
+    def __init__(self, method: Any) -> None:
+        super().__init__()
+        self.owner = method.__self__
+        self.name = method.__name__
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method."""
+        return getattr(self.owner, self.name)(*args, **kwargs)
+
+
+def as_module(program: Any) -> torch.nn.Module:
+    """A module, or a bound method of one as a module.
+
+    Raises:
+        TypeError: something else, whose parameters could not be found.
+    """
+    if isinstance(program, torch.nn.Module):
+        return program
+    if inspect.ismethod(program) and isinstance(program.__self__, torch.nn.Module):
+        return BoundMethod(program)
+    raise TypeError(f"expected a torch.nn.Module or a bound method of one, got {type(program).__name__}")

@@ -1,0 +1,169 @@
+"""Which sites of a model and guide form mixtures, and what posterior each of their parents has.
+
+Recognition goes by the class of the distribution at a site and by the identity of the tensors that it was given: ``replay``
+hands the guide's very tensors to the model, so a parent that *is* a site's value belongs to that site, and a parent that
+was derived from one does not.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyro.distributions as dist
+from pyro.poutine import Trace
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyro_fmvae.distributions import Assignment
+from pyro_fmvae.distributions.expected_log_prob import unwrap
+
+Site = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Child:
+    """A site whose distribution has recognised parents: its name, and the site of each conjugate parent by argument."""
+
+    name: str
+    parents: dict[str, str]
+
+
+@dataclass
+class Mixture:
+    """One assignment site with the site of its weights and everything that hangs on it."""
+
+    name: str
+    parents: dict[str, str]
+    children: list[Child] = field(default_factory=list)
+
+
+@dataclass
+class Program:
+    """The structure of one pair of traces.
+
+    Attributes:
+        model: the model's trace, plates' own sites included.
+        mixtures: assignments with their children.
+        latents: names of the other unobserved sites, present in the model and in the guide.
+        observed: names of the other observed sites of the model.
+        auxiliary: names of sites that are only in the guide.
+    """
+
+    model: Trace
+    mixtures: list[Mixture]
+    latents: list[str]
+    observed: list[str]
+    auxiliary: list[str]
+
+    def posterior(self, guide: Trace, name: str) -> Distribution:
+        """The posterior of a site: the guide's distribution, or a point mass where the site is observed."""
+        site = self.model.nodes[name]
+        if site["is_observed"]:
+            return dist.Delta(site["value"], event_dim=site["fn"].event_dim)
+        return guide.nodes[name]["fn"]
+
+
+def sample_sites(trace: Trace) -> dict[str, Site]:
+    """The sample statements of a trace by name, without plates' index sites and deterministic values."""
+    return {
+        name: site
+        for name, site in trace.nodes.items()
+        if site["type"] == "sample"
+        and type(site["fn"]).__name__ != "_Subsample"
+        and not site["infer"].get("_deterministic", False)
+    }
+
+
+def recognise(model: Trace, guide: Trace) -> Program:
+    """Read the structure off a model's trace that was replayed against a guide's.
+
+    Raises:
+        ValueError: a program that is not of a recognised shape; the message names the site and the argument.
+    """
+    sites, guide_sites = sample_sites(model), sample_sites(guide)
+    owners = {id(site["value"]): name for name, site in sites.items()}
+    mixtures = {
+        name: Mixture(name, _conjugate_parents(site, owners, sites))
+        for name, site in sites.items()
+        if isinstance(site["fn"], Assignment)
+    }
+    program = Program(model, list(mixtures.values()), [], [], [])
+    for name, site in sites.items():
+        if name in guide_sites:
+            _check_shapes(site, guide_sites[name])
+        if name in mixtures:
+            continue
+        if not site["is_observed"] and name not in guide_sites:
+            raise ValueError(f"site '{name}': it is neither observed nor in the guide, and nothing integrates over it")
+        if hasattr(site["fn"], "parents"):
+            _attach(site, owners, sites, mixtures)
+        elif hasattr(unwrap(site["fn"]), "parents"):
+            raise ValueError(f"site '{name}': {type(unwrap(site['fn'])).__name__} may not be wrapped by to_event")
+        elif site["is_observed"]:
+            program.observed.append(name)
+        else:
+            program.latents.append(name)
+    program.auxiliary = _auxiliary_sites(guide_sites, sites)
+    return program
+
+
+def _check_shapes(site: Site, guide_site: Site) -> None:
+    shapes = [(fn.batch_shape, fn.event_shape) for fn in (site["fn"], guide_site["fn"])]
+    if shapes[0] != shapes[1]:
+        (batch, event), (guide_batch, guide_event) = shapes
+        raise ValueError(
+            f"site '{site['name']}': batch and event shape are {tuple(batch)} and {tuple(event)} in the model but "
+            f"{tuple(guide_batch)} and {tuple(guide_event)} in the guide (is it inside the same plates in both?)"
+        )
+
+
+def _attach(site: Site, owners: dict[int, str], sites: dict[str, Site], mixtures: dict[str, Mixture]) -> None:
+    assignment = _owner(site, "assignment", owners)
+    if assignment not in mixtures:
+        raise ValueError(f"site '{site['name']}': argument 'assignment' is the value of '{assignment}', which is no Assignment")
+    if site["fn"].batch_shape != sites[assignment]["fn"].batch_shape:
+        raise ValueError(
+            f"site '{site['name']}': its batch shape {tuple(site['fn'].batch_shape)} is not that of its assignment "
+            f"'{assignment}', {tuple(sites[assignment]['fn'].batch_shape)} (is it inside the same plates?)"
+        )
+    parents = _conjugate_parents(site, owners, sites)
+    components = sites[assignment]["fn"].num_components
+    inside = {frame.name for frame in site["cond_indep_stack"]}
+    for argument, parent in parents.items():
+        shape = sites[parent]["fn"].batch_shape
+        if not shape or shape[-1] != components:
+            raise ValueError(
+                f"site '{parent}': expected {components} components (as many as '{assignment}' has) in its last batch "
+                f"dimension, got batch shape {tuple(shape)}; it is argument '{argument}' of site '{site['name']}'"
+            )
+        shared = [f.name for f in sites[parent]["cond_indep_stack"] if f.dim == -1 and f.name in inside]
+        if shared:
+            raise ValueError(f"site '{parent}': components may not lie in plate '{shared[0]}', which holds '{site['name']}' too")
+    mixtures[assignment].children.append(Child(site["name"], parents))
+
+
+def _conjugate_parents(site: Site, owners: dict[int, str], sites: dict[str, Site]) -> dict[str, str]:
+    names = {argument: _owner(site, argument, owners) for argument in site["fn"].parents if argument != "assignment"}
+    for argument, name in names.items():
+        if isinstance(sites[name]["fn"], Assignment):
+            raise ValueError(f"site '{site['name']}': argument '{argument}' is the value of the assignment '{name}'")
+    return names
+
+
+def _owner(site: Site, argument: str, owners: dict[int, str]) -> str:
+    value: Tensor = getattr(site["fn"], argument)
+    name = owners.get(id(value))
+    if name is None:
+        raise ValueError(
+            f"site '{site['name']}': argument '{argument}' of {type(site['fn']).__name__} is not the value of a sample site "
+            "but a tensor derived from one (or a constant); give it the very tensor that pyro.sample returned"
+        )
+    return name
+
+
+def _auxiliary_sites(guide_sites: dict[str, Site], sites: dict[str, Site]) -> list[str]:
+    auxiliary = [name for name in guide_sites if name not in sites]
+    for name in auxiliary:
+        site = guide_sites[name]
+        if not (site["infer"].get("is_auxiliary") or site["is_observed"]):
+            raise ValueError(f"site '{name}': it is in the guide but not in the model, and not marked as auxiliary")
+    return auxiliary

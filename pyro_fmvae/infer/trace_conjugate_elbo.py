@@ -1,0 +1,267 @@
+"""The evidence lower bound of a conjugate program, exact where it can be. Paquet et al. (2018), equations 4-8."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pyro.poutine as poutine
+import torch
+from pyro.infer.elbo import ELBO, ELBOModule
+from pyro.infer.util import is_validation_enabled
+from pyro.poutine import Trace
+from pyro.util import check_site_shape
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyro_fmvae.distributions import Label
+from pyro_fmvae.infer.mixture_terms import NATURAL, MixtureTables, Posterior, Role, Term, mixture_terms, tabulate
+from pyro_fmvae.infer.placeholder import PlaceholderMessenger
+from pyro_fmvae.infer.site_terms import (
+    as_module,
+    check_finite,
+    check_gradients,
+    check_unscaled,
+    kl_sum,
+    latent_term,
+    log_prob_sum,
+    sum_terms,
+)
+from pyro_fmvae.infer.structure import Mixture, Program, recognise, sample_sites
+
+
+class TraceConjugate_ELBO(ELBO):
+    """An ELBO that sums assignments out and integrates conjugate parents analytically.
+
+    It works wherever Pyro's own ELBOs do, as ``SVI(model, guide, optim, loss=TraceConjugate_ELBO())`` or as
+    ``TraceConjugate_ELBO()(model, guide)``, and needs no annotation in the program. A site is treated as follows:
+
+    * an ``Assignment`` that is not observed is summed out, at its optimal probabilities (equation 5) or, where the guide
+      has the site too, at the guide's;
+    * a ``Component`` (or any class registered by ``register_expected_log_prob``) enters through the expectation of its
+      log-density under the posteriors of its parents, which are not drawn;
+    * a ``Label`` that is observed clamps the assignments that it knows;
+    * any other latent site gives an analytic KL divergence where torch has one and the guide's sites precede it in the
+      model's order, and a reparameterised sample's log-ratio otherwise;
+    * an observed site gives its log-likelihood at the sample.
+
+    Anything else is an error that names the site. Gradients that arrive at natural parameters are natural gradients of
+    the *total* loss (data scaled to N points), undisturbed by ``poutine.scale``: take steps with ``NaturalGradient``.
+
+    Args:
+        label_weight: Δ >= 0 of equation 8, the weight of the classification term on labelled points. While it is
+            positive, the posteriors that it differentiates must be in standard parameters, under a first-order optimiser.
+        kl_weight: weight > 0 of KL[z] (equation 4b). Neither the responsibilities nor the natural gradients see it.
+        num_particles: samples over which the loss is averaged.
+        max_plate_nesting: as in :class:`pyro.infer.elbo.ELBO`; needed only to vectorise particles, guessed if not given.
+        vectorize_particles: draw the particles in one plate rather than one after another.
+
+    Both weights are attributes that may be set between steps, to a float or to a scalar tensor.
+
+    Raises:
+        ValueError: a negative ``label_weight``, or a ``kl_weight`` that is not positive.
+    """
+
+    def __init__(
+        self,
+        label_weight: float = 0.0,
+        kl_weight: float = 1.0,
+        num_particles: int = 1,
+        max_plate_nesting: float = math.inf,
+        vectorize_particles: bool = False,
+    ) -> None:
+        if not label_weight >= 0:
+            raise ValueError(f"label_weight: expected a number >= 0, got {label_weight}")
+        if not 0 < kl_weight < math.inf:
+            raise ValueError(f"kl_weight: expected a number > 0, got {kl_weight}")
+        super().__init__(
+            num_particles=num_particles, max_plate_nesting=max_plate_nesting, vectorize_particles=vectorize_particles
+        )
+        self.label_weight: float | Tensor = float(label_weight)
+        self.kl_weight: float | Tensor = float(kl_weight)
+
+    def __call__(self, model: Any, guide: Any) -> ELBOModule:
+        """A ``torch.nn.Module`` that computes the loss, with the parameters of model and guide.
+
+        Args:
+            model, guide: modules, or bound methods of modules.
+        """
+        return super().__call__(as_module(model), as_module(guide))
+
+    def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
+        """The negative ELBO in nats, summed over the data set: what ``SVI.evaluate_loss`` returns."""
+        with torch.no_grad():
+            return self.differentiable_loss(model, guide, *args, **kwargs).item()
+
+    def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """The same as a scalar tensor to call ``backward`` on, once and unscaled.
+
+        Raises:
+            ValueError: (with validation on) a site's loss that is not finite; on the way back, a loss that was scaled.
+        """
+        return self.total(self.terms(model, guide, *args, **kwargs))
+
+    def total(self, terms: list[Term]) -> Tensor:
+        """The sum of the loss's terms, checked and guarded if validation is on (see :meth:`differentiable_loss`)."""
+        loss = sum_terms(terms)
+        if is_validation_enabled():
+            check_finite(loss, terms)
+            if loss.requires_grad and any(term.role is Role.KL_GLOBAL for term in terms):
+                loss.register_hook(check_unscaled)
+        return loss
+
+    def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
+        """Add the gradients of the loss to all parameters, and return the loss: what ``SVI.step`` calls.
+
+        Raises:
+            ValueError: (with validation on) a loss or a gradient that is not finite, with the site that caused it.
+        """
+        with poutine.trace(param_only=True) as capture:
+            loss = self.differentiable_loss(model, guide, *args, **kwargs)
+        self.backward(loss, capture.trace, lambda: self.terms(model, guide, *args, **kwargs))
+        return loss.item()
+
+    @staticmethod
+    def backward(loss: Tensor, parameters: Trace, terms: Callable[[], list[Term]]) -> None:
+        """Propagate back, and check the gradients of all parameters if validation is on.
+
+        Args:
+            loss: from :meth:`total`.
+            parameters: trace of the ``pyro.param`` statements of the program.
+            terms: evaluates the terms once more, to find out which one spoilt a gradient.
+        """
+        if loss.requires_grad:
+            loss.backward()
+            if is_validation_enabled():
+                check_gradients({name: s["value"].unconstrained() for name, s in parameters.nodes.items()}, terms)
+
+    def loss_per_site(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """The summands of the loss by site name: reconstruction, KL[z], KL[r] and global KLs apart, scalars in nats."""
+        return {term.name: term.value for term in self.terms(model, guide, *args, **kwargs)}
+
+    def loss_per_role(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> dict[Role, Tensor]:
+        """The summands of the loss by their part of equation 4, for every :class:`Role` (0 where no site has it)."""
+        terms = self.terms(model, guide, *args, **kwargs)
+        return {role: sum_terms([term for term in terms if term.role is role]) for role in Role}
+
+    def responsibilities(
+        self, model: Any, guide: Any, *args: Any, clamped: bool = True, **kwargs: Any
+    ) -> dict[str, Tensor]:
+        """γ of every assignment site, equation 5.
+
+        Args:
+            model, guide: the program; further arguments are passed on to both.
+            clamped: whether observed labels clamp the responsibilities of their points.
+
+        Returns:
+            Name of the assignment site → [..., K], with the batch shape of the site in front.
+        """
+        with torch.no_grad():
+            program, guide_trace = self.trace(model, guide, *args, **kwargs)
+            tables = self._tabulate(program, guide_trace)
+            return {table.site["name"]: table.responsibilities(clamped) for table in tables}
+
+    def terms(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> list[Term]:
+        """Every summand of the loss, averaged over the particles."""
+        return self.average([self.terms_of(*pair) for pair in self.traces(model, guide, *args, **kwargs)])
+
+    def average(self, runs: list[list[Term]]) -> list[Term]:
+        """The terms of several runs, one per particle (or one for all, if they are vectorised), averaged."""
+        if self.num_particles == 1:
+            return runs[0]
+        return [
+            Term(same[0].name, same[0].role, torch.stack([term.value for term in same]).sum() / self.num_particles)
+            for same in zip(*runs, strict=True)
+        ]
+
+    def traces(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> list[tuple[Program, Trace]]:
+        """One :meth:`trace` per particle, or a single one for all of them if they are vectorised."""
+        return list(self._get_traces(model, guide, args, kwargs))
+
+    def trace(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> tuple[Program, Trace]:
+        """Run the guide, and the model against it, with placeholders for whatever is integrated out.
+
+        Returns:
+            The structure of the program (with the model's trace in it), and the guide's trace.
+
+        Raises:
+            ValueError: a program that is not of a recognised shape; the message names the site.
+        """
+        return self._get_trace(model, guide, args, kwargs)
+
+    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Program, Trace]:
+        with PlaceholderMessenger() as placeholders:
+            guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
+            try:
+                model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
+            except ValueError as error:
+                if placeholders.replaced and "invalid values" in str(error):
+                    raise ValueError(
+                        f"the model builds a distribution from the value of one of the sites {placeholders.replaced}, which "
+                        "TraceConjugate_ELBO integrates out instead of drawing: only classes registered by "
+                        "register_expected_log_prob may take these values"
+                    ) from error
+                raise
+        if is_validation_enabled():
+            for site in (*sample_sites(guide_trace).values(), *sample_sites(model_trace).values()):
+                shape = torch.zeros(()).expand(site["fn"].batch_shape)
+                check_site_shape({**site, "log_prob": shape}, self.max_plate_nesting)
+        return recognise(model_trace, guide_trace), guide_trace
+
+    def terms_of(self, program: Program, guide: Trace) -> list[Term]:
+        """The summands of the loss for one pair of traces."""
+        terms = self.conjugate_terms(program, guide)
+        done = {term.name for term in terms}
+        terms += [latent_term(program, guide, name) for name in program.latents if name not in done]
+        for name in program.observed:
+            terms.append(Term(name, Role.RECONSTRUCTION, -log_prob_sum(program.model.nodes[name])))
+        for name in program.auxiliary:
+            terms.append(Term(name, Role.KL_Z, log_prob_sum(guide.nodes[name])))
+        return terms
+
+    def conjugate_terms(self, program: Program, guide: Trace) -> list[Term]:
+        """The summands that natural posteriors appear in; only the structure of the model's trace is looked at.
+
+        Args:
+            program: the structure, which may come from an earlier pass.
+            guide: trace of the guide, run under the same placeholders.
+        """
+        posterior = self._posterior(program, guide)
+        terms = [
+            Term(name, Role.KL_GLOBAL, kl_sum(posterior(name), program.model.nodes[name]))
+            for name in program.latents
+            if isinstance(guide.nodes[name]["fn"], NATURAL)
+        ]
+        for tables in self._tabulate(program, guide):
+            terms += mixture_terms(tables, program, guide, self.label_weight, self.kl_weight)
+        return terms
+
+    def _tabulate(self, program: Program, guide: Trace) -> list[MixtureTables]:
+        posterior = self._posterior(program, guide)
+        if isinstance(self.label_weight, Tensor) or self.label_weight > 0:
+            for mixture in program.mixtures:
+                _check_first_order(mixture, program, guide)
+        return [tabulate(program, mixture, guide, posterior, self.kl_weight) for mixture in program.mixtures]
+
+    @staticmethod
+    def _posterior(program: Program, guide: Trace) -> Posterior:
+        """Posteriors by site name; a scaled site's natural gradient is that of the unscaled one, so ρ keeps its meaning."""
+
+        def posterior(name: str) -> Distribution:
+            q, scale = program.posterior(guide, name), program.model.nodes[name]["scale"]
+            unscaled = not isinstance(scale, Tensor) and scale == 1
+            return q if unscaled or not isinstance(q, NATURAL) else q.with_gradient_scale(1 / scale)
+
+        return posterior
+
+
+def _check_first_order(mixture: Mixture, program: Program, guide: Trace) -> None:
+    labelled = program.model.nodes[mixture.name]["is_observed"] or any(
+        isinstance(program.model.nodes[child.name]["fn"], Label) for child in mixture.children
+    )
+    parents = {*mixture.parents.values(), *(name for child in mixture.children for name in child.parents.values())}
+    for name in sorted(parents) if labelled else ():
+        if isinstance(program.posterior(guide, name), NATURAL):
+            raise ValueError(
+                f"site '{name}': while label_weight > 0, the posterior of a labelled factor has no natural-gradient step; "
+                "give the guide a Dirichlet or NormalGamma in standard parameters, under a first-order optimiser"
+            )

@@ -1,0 +1,14 @@
+"""Networks: amortised encoders and decoders, in torch alone.
+
+An encoder maps data ``x[..., *event_shape]`` to the location and scale of a diagonal normal, each
+``[..., latent_dim]``. A decoder maps ``z[..., latent_dim]`` to ``[..., outputs, *event_shape]``: as many
+numbers per element of the data as its observation model wants (one logit, or a mean and a raw scale). The
+dimensions ``...`` are any number of batch dimensions, none included. What leaves a network has the dtype of
+its parameters, under ``torch.autocast`` too: densities want full precision.
+"""
+
+from .conv28 import ConvDecoder28, ConvEncoder28
+from .mlp import MLPDecoder, MLPEncoder
+from .normal_head import NormalHead
+
+__all__ = ["ConvDecoder28", "ConvEncoder28", "MLPDecoder", "MLPEncoder", "NormalHead"]

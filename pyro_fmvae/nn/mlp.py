@@ -1,0 +1,70 @@
+"""Multilayer perceptrons, for data of any shape."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+
+from torch import Tensor, nn
+
+from .arguments import check_event, check_size, check_sizes
+from .initialization import scaled_normal_
+from .normal_head import NormalHead
+
+
+def _hidden_layers(sizes: Sequence[int]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for size_in, size_out in pairwise(sizes):
+        linear = nn.Linear(size_in, size_out)
+        scaled_normal_(linear, gain=2.0)
+        layers += [linear, nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+class MLPEncoder(nn.Module):
+    """Hidden layers of rectified units, then means and log variances.
+
+    Args:
+        event_shape: shape of one data point, for example ``(28, 28)``.
+        latent_dim: number of latent dimensions.
+        hidden: size of each hidden layer; none at all makes a linear encoder.
+    """
+
+    def __init__(self, event_shape: Sequence[int], latent_dim: int, hidden: Sequence[int] = (200,)) -> None:
+        super().__init__()
+        self.event_shape = check_sizes("event_shape", event_shape)
+        sizes = (prod(self.event_shape), *check_sizes("hidden", hidden, may_be_empty=True))
+        self.hidden = _hidden_layers(sizes)
+        self.head = NormalHead(sizes[-1], latent_dim)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode ``x[..., *event_shape]`` as location and scale, each ``[..., latent_dim]``."""
+        check_event("x", x, self.event_shape)
+        return self.head(self.hidden(x.flatten(-len(self.event_shape))))
+
+
+class MLPDecoder(nn.Module):
+    """Hidden layers of rectified units, then a linear layer to the observation model's parameters.
+
+    Args:
+        latent_dim: number of latent dimensions.
+        event_shape: shape of one data point.
+        outputs: numbers per element of a data point, for example 1 for a Bernoulli logit.
+        hidden: size of each hidden layer, in the order of computation; none at all makes a linear decoder.
+    """
+
+    def __init__(
+        self, latent_dim: int, event_shape: Sequence[int], outputs: int = 1, hidden: Sequence[int] = (200,)
+    ) -> None:
+        super().__init__()
+        self.latent_dim = check_size("latent_dim", latent_dim)
+        self.output_shape = (check_size("outputs", outputs), *check_sizes("event_shape", event_shape))
+        sizes = (latent_dim, *check_sizes("hidden", hidden, may_be_empty=True))
+        self.hidden = _hidden_layers(sizes)
+        self.linear = nn.Linear(sizes[-1], prod(self.output_shape))
+        scaled_normal_(self.linear, gain=1.0)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Decode ``z[..., latent_dim]`` to ``[..., outputs, *event_shape]``."""
+        check_event("z", z, (self.latent_dim,))
+        features = self.linear(self.hidden(z)).to(self.linear.weight.dtype)
+        return features.unflatten(-1, self.output_shape)

@@ -1,0 +1,116 @@
+"""Natural-gradient steps for natural parameters, one torch optimiser for everything else."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pyro
+import torch
+from pyro.optim import PyroOptim
+from torch import Tensor
+from torch.optim import Optimizer
+
+from pyro_fmvae.distributions import NaturalParameter
+
+
+class NaturalGradient(PyroOptim):
+    """λ ← (1 - ρ) λ + ρ λ* for every ``NaturalParameter``, and one torch optimiser over all other parameters.
+
+    The gradient that ``TraceConjugate_ELBO`` (or any loss over natural posteriors) leaves at a natural parameter is the
+    natural gradient λ - λ* already, so the step is λ ← λ - ρ · grad: Paquet et al. (2018), equations 7, 13 and 14. With
+    ρ = 1 and all data in the batch it is the exact conjugate posterior. This takes the gradient of the *total* loss,
+    with data scaled to N points; a loss that was divided by anything is refused by ``TraceConjugate_ELBO``.
+
+    It is a ``PyroOptim``, so ``SVI(model, guide, optim, loss)`` takes it. Without SVI, call it with the parameters after
+    ``backward``; gradients are not zeroed.
+
+    Args:
+        rate: ρ in (0, 1], or a schedule that maps the number of steps taken so far to ρ.
+        others: makes a torch optimiser from a list of parameters, such as ``partial(torch.optim.Adam, lr=1e-3)``. It
+            is called once, at construction if ``parameters`` are given, else at the first step.
+        parameters: all parameters to optimise, if known beforehand; those that turn up later are added.
+
+    Attributes:
+        others: the torch optimiser, or None as long as there is none: what learning-rate schedulers are made for.
+        steps: the number of natural-gradient steps taken.
+
+    Raises:
+        ValueError: ρ outside (0, 1], at construction or at the step.
+    """
+
+    def __init__(
+        self,
+        rate: float | Callable[[int], float],
+        others: Callable[[list[Tensor]], Optimizer],
+        parameters: Iterable[Tensor] = (),
+    ) -> None:
+        super().__init__(torch.optim.SGD, {})
+        if not callable(rate):
+            _check_rate(rate)
+        self.rate = rate
+        self.steps = 0
+        self.others: Optimizer | None = None
+        self._make_others = others
+        self._known: set[Tensor] = set()
+        self._loaded: dict[str, Any] | None = None
+        self._adopt(parameters)
+
+    @property
+    def current_rate(self) -> float:
+        """ρ of the next step."""
+        return self.rate(self.steps) if callable(self.rate) else self.rate
+
+    def __call__(self, params: Iterable[Tensor], *args: Any, **kwargs: Any) -> None:
+        """Take a step on all given parameters that have a gradient."""
+        params = list(params)
+        self.step_others(params)
+        self.step_natural(params)
+
+    def step_natural(self, params: Iterable[Tensor]) -> None:
+        """Take the natural-gradient step on the natural parameters among ``params``."""
+        rate = self.current_rate
+        _check_rate(rate)
+        with torch.no_grad():
+            for p in params:
+                if isinstance(p, NaturalParameter) and p.grad is not None:
+                    p.sub_(p.grad, alpha=rate)
+        self.steps += 1
+
+    def step_others(self, params: Iterable[Tensor]) -> None:
+        """Take the torch optimiser's step on the other parameters among ``params``."""
+        self._adopt(params)
+        if self.others is not None:
+            self.others.step()
+
+    def _adopt(self, params: Iterable[Tensor]) -> None:
+        new = [p for p in params if not isinstance(p, NaturalParameter) and p not in self._known]
+        if not new:
+            return
+        new.sort(key=lambda p: pyro.get_param_store().param_name(p) or "")  # SVI hands over a set, in no fixed order
+        if self.others is None:
+            self.others = self._make_others(new)
+        else:
+            self.others.add_param_group({"params": new})
+        self._known.update(new)
+        if self._loaded is not None:
+            self.others.load_state_dict(self._loaded)
+            self._loaded = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Steps taken, and the torch optimiser's state."""
+        return {"steps": self.steps, "others": None if self.others is None else self.others.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` returned; if the parameters aren't known yet, as soon as they are."""
+        self.steps = state_dict["steps"]
+        if self.others is not None and state_dict["others"] is not None:
+            self.others.load_state_dict(state_dict["others"])
+        else:
+            self._loaded = state_dict["others"]
+
+    get_state = state_dict
+    set_state = load_state_dict
+
+
+def _check_rate(rate: float) -> None:
+    if not 0 < rate <= 1:
+        raise ValueError(f"rate: expected a step size in (0, 1], got {rate}")

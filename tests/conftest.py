@@ -1,0 +1,28 @@
+import matplotlib
+import pyro
+import pytest
+import torch
+
+matplotlib.use("Agg")
+torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items):
+    if not torch.cuda.is_available():
+        skip = pytest.mark.skip(reason="needs a CUDA device")
+        for item in items:
+            if "gpu" in item.keywords:
+                item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def clean_slate():
+    """Each test starts from the same seeds, in float64, with an empty parameter store and validation on."""
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    pyro.set_rng_seed(0)  # random, numpy and torch
+    pyro.clear_param_store()
+    with pyro.validation_enabled(True):
+        yield
+    pyro.clear_param_store()
+    torch.set_default_dtype(dtype)

@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+import torch
+
+from pyro_fmvae.data import Kind, Preprocessing, load_file
+from pyro_fmvae.data.files import split_file
+
+RNG = np.random.default_rng(0)
+
+
+def write(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("x", "kind", "dtype"),
+    [
+        (RNG.integers(0, 2, (10, 4, 4)).astype(np.uint8), Kind.BINARY, torch.bool),
+        (RNG.integers(0, 2, (10, 5)).astype(np.uint8), Kind.BINARY, torch.bool),
+        (RNG.integers(0, 2, (10, 5)).astype(bool), Kind.BINARY, torch.bool),
+        (RNG.integers(0, 256, (10, 4, 4)).astype(np.uint8), Kind.IMAGE, torch.uint8),
+        (RNG.integers(0, 256, (10, 5)).astype(np.uint8), Kind.IMAGE, torch.uint8),
+        (RNG.integers(0, 256, (10, 4, 4, 3)).astype(np.uint8), Kind.IMAGE, torch.uint8),
+        (RNG.random((10, 4, 4)), Kind.IMAGE, torch.float32),
+        (RNG.random((10, 5)), Kind.TABLE, torch.float32),
+        (RNG.integers(0, 9, (10, 5)), Kind.TABLE, torch.float32),
+    ],
+)
+def test_the_kind_of_a_file(tmp_path, x, kind, dtype):
+    data = split_file(write(tmp_path / "mine.npz", x=x), seed=0)
+    assert data.name == "mine"
+    assert data.preprocessing.kind is kind and data.event_shape == x.shape[1:]
+    assert {data.split(name).x.dtype for name in ("train", "valid", "test")} == {dtype}
+
+
+@pytest.mark.parametrize(
+    ("n", "sizes"), [(3, (1, 1, 1)), (10, (8, 1, 1)), (19, (17, 1, 1)), (100, (80, 10, 10))]
+)
+def test_each_row_is_in_one_split_with_its_labels(tmp_path, n, sizes):
+    x = (np.arange(n) / n).reshape(n, 1, 1)
+    labels = np.arange(n)
+    data = split_file(write(tmp_path / "a.npz", x=x, labels=labels), seed=0)
+    splits = [data.train, data.valid, data.test]
+    assert tuple(len(split) for split in splits) == sizes
+    rows = torch.cat([split.labels for split in splits])[:, 0]
+    assert sorted(rows.tolist()) == list(range(n))
+    torch.testing.assert_close(torch.cat([split.x for split in splits]).flatten() * n, rows.float())
+    assert data.label_names == ("label0",) and data.label_sizes == (n,)
+
+
+def test_the_seed_makes_the_split(tmp_path):
+    path = write(tmp_path / "a.npz", x=RNG.random((50, 2, 2)))
+    first, again, other = (split_file(path, seed).train.x for seed in (0, 0, 1))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_a_table_is_standardised_by_its_training_rows(tmp_path):
+    table = RNG.normal(7, 3, (200, 2))
+    data = split_file(write(tmp_path / "a.npz", x=table), seed=0)
+    x = data.train.x.double()
+    torch.testing.assert_close(x.mean(dim=0), torch.zeros(2).double(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(x.std(dim=0, unbiased=False), torch.ones(2).double(), atol=1e-5, rtol=0)
+    assert data.valid.x.mean().abs() > 1e-3  # the training rows' mean, not its own
+
+
+def test_a_csv(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("a,label:kind\n" + "".join(f"{row},{row % 3}\n" for row in range(30)))
+    data = split_file(path, seed=0)
+    assert data.label_names == ("kind",) and data.label_sizes == (3,)
+    split = load_file(path, data.preprocessing)
+    raw = split.x[:, 0] * data.preprocessing.std[0] + data.preprocessing.mean[0]
+    torch.testing.assert_close(raw, torch.arange(30, dtype=torch.float32))  # row order
+    assert split.labels[:, 0].tolist() == [row % 3 for row in range(30)]
+
+
+def test_unknown_labels_have_no_size(tmp_path):
+    labels = np.array([[-1, 2], [-1, -1], [-1, 0]])
+    data = split_file(write(tmp_path / "a.npz", x=np.zeros((3, 1)), labels=labels), seed=0)
+    assert data.label_sizes == (0, 3)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_too_few_rows(tmp_path, n):
+    with pytest.raises(ValueError, match=rf"a\.npz: expected at least 3 rows .*, got {n}"):
+        split_file(write(tmp_path / "a.npz", x=np.zeros((n, 2))), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("x", "preprocessing", "message"),
+    [
+        (
+            np.zeros((2, 3)),
+            Preprocessing(Kind.BINARY, (4,)),
+            r"expected observations of shape \[4\], got \[3\]",
+        ),
+        (np.full((2, 4), 0.5), Preprocessing(Kind.BINARY, (4,)), "expected binary values, 0 or 1"),
+        (np.full((2, 4), 2.0), Preprocessing(Kind.IMAGE, (4,)), r"expected uint8 or values in \[0, 1\]"),
+    ],
+)
+def test_a_file_that_does_not_fit_the_run(tmp_path, x, preprocessing, message):
+    path = write(tmp_path / "a.npz", x=x)
+    with pytest.raises(ValueError, match=rf"a\.npz: 'x': {message}"):
+        load_file(path, preprocessing)
+
+
+def test_float_images_out_of_range(tmp_path):
+    with pytest.raises(ValueError, match=r"a\.npz: 'x': expected uint8 or values in \[0, 1\], got float64"):
+        split_file(write(tmp_path / "a.npz", x=np.full((3, 2, 2), 1.5)), seed=0)
+
+
+def test_one_new_row_is_enough(tmp_path):
+    split = load_file(write(tmp_path / "a.npz", x=np.ones((1, 4), bool)), Preprocessing(Kind.BINARY, (4,)))
+    assert len(split) == 1 and split.labels is None
+
+
+def test_another_suffix(tmp_path):
+    (tmp_path / "a.npy").touch()
+    with pytest.raises(ValueError, match=r"a\.npy: expected a file that ends in \.npz or \.csv"):
+        load_file(tmp_path / "a.npy", Preprocessing(Kind.BINARY, (4,)))
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"a\.npz: no such file"):
+        load_file(tmp_path / "a.npz", Preprocessing(Kind.BINARY, (4,)))

@@ -1,0 +1,142 @@
+import io
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+
+from pyro_fmvae.data.npz_file import read_arrays, read_npz
+
+X = np.arange(24.0).reshape(4, 6)
+
+
+def write(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+def with_member(path, name, content):
+    """A zip archive with one member."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(name, content)
+    return path
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (4, 2, 3), (4, 2, 2, 3)])
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.float32, np.float64])
+def test_observations(tmp_path, shape, dtype):
+    x = np.ones(shape, dtype=dtype)
+    raw = read_npz(write(tmp_path / "a.npz", x=x))
+    assert raw.x.dtype == dtype and (raw.x == x).all()
+    assert raw.labels is None and raw.label_names == ()
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ([0, 1, -1, 3], [[0], [1], [-1], [3]]),
+        ([[0, 5], [-1, 1], [2, 2], [1, 0]], [[0, 5], [-1, 1], [2, 2], [1, 0]]),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.int8, np.int64])
+def test_labels(tmp_path, labels, expected, dtype):
+    raw = read_npz(write(tmp_path / "a.npz", x=X, labels=np.array(labels, dtype=dtype)))
+    assert raw.labels.dtype == np.int64 and raw.labels.tolist() == expected
+    assert raw.label_names == ("label0", "label1")[: len(expected[0])]
+
+
+def test_label_names(tmp_path):
+    path = write(tmp_path / "a.npz", x=X, labels=np.zeros((4, 2), int), label_names=["body", "hair"])
+    assert read_npz(path).label_names == ("body", "hair")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"y": X}, "expected an array 'x', found y"),
+        ({}, "expected an array 'x', found none"),
+        ({"x": np.array([["a", "b"]])}, "'x' must hold numbers, got dtype <U1"),
+        ({"x": X * 1j}, "'x' must hold numbers, got dtype complex128"),
+        ({"x": np.float64(3)}, r"'x' must have shape .*, got \[\]"),
+        ({"x": np.zeros(4)}, r"'x' must have shape \[n, H, W\], \[n, H, W, 3\] or \[n, D\], got \[4\]"),
+        ({"x": np.zeros((4, 2, 2, 1))}, r"'x' must have shape .*, got \[4, 2, 2, 1\]"),
+        ({"x": np.zeros((0, 6))}, r"'x' is empty, its shape is \[0, 6\]"),
+        ({"x": np.zeros((4, 0))}, r"'x' is empty, its shape is \[4, 0\]"),
+        ({"x": np.zeros((4, 2, 2), int)}, "images in 'x' must be bool, uint8 or float, got dtype int64"),
+        ({"x": np.array([[1.0, np.nan]])}, "'x' must be finite, but holds NaN or infinity"),
+        ({"x": np.array([[1.0, -np.inf]])}, "'x' must be finite, but holds NaN or infinity"),
+        ({"x": X.astype(object)}, "'x' is a pickled array of objects; pickles are refused"),
+        ({"x": X, "labels": np.zeros(4, object)}, "'labels' is a pickled array of objects; pickles are"),
+        ({"x": X, "labels": np.zeros(4)}, "'labels' must hold integers, got dtype float64"),
+        (
+            {"x": X, "labels": np.zeros(3, int)},
+            r"'labels' must have shape \[4, L\] or \[4\], as 'x', got \[3\]",
+        ),
+        ({"x": X, "labels": np.zeros((4, 0), int)}, r"'labels' must have shape .*, got \[4, 0\]"),
+        ({"x": X, "labels": np.zeros((4, 1, 1), int)}, r"'labels' must have shape .*, got \[4, 1, 1\]"),
+        ({"x": X, "labels": np.int64(1)}, r"'labels' must have shape .*, got \[\]"),
+        ({"x": X, "labels": [0, 1, -2, 0]}, "'labels' must be >= -1, where -1 is unknown, got -2"),
+        ({"x": X, "label_names": ["a"]}, "there are 'label_names' but no 'labels'"),
+        ({"x": X, "labels": [0] * 4, "label_names": ["a", "b"]}, r"'label_names' must be 1 strings.*\[2\]"),
+        ({"x": X, "labels": [0] * 4, "label_names": [3]}, "'label_names' must be 1 strings.* dtype int64"),
+        ({"x": X, "labels": [[0, 0]] * 4, "label_names": ["a", "a"]}, "'label_names' must differ"),
+    ],
+)
+def test_bad_contents(tmp_path, arrays, message):
+    path = write(tmp_path / "a.npz", **arrays)
+    with pytest.raises(ValueError, match=rf"a\.npz: {message}"):
+        read_npz(path)
+
+
+def truncated_member():
+    buffer = io.BytesIO()
+    np.save(buffer, X)
+    return buffer.getvalue()[:-8]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "not a .npz file"),
+        (b"some text", "not a .npz file"),
+        (pickle.dumps({"x": [1]}), "not a .npz file"),
+    ],
+)
+def test_files_of_another_format(tmp_path, content, message):
+    path = tmp_path / "a.npz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"a\.npz: {message}"):
+        read_npz(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x", b"text", "'x' is not an array in .npy format"),
+        ("x.npy", pickle.dumps([1, 2]), "'x' is not an array in .npy format"),
+        ("x.npy", truncated_member(), "'x' is damaged"),
+        ("x.npy", b"\x93NUMPY\x01\x00", "'x' is damaged"),
+    ],
+)
+def test_archives_with_strange_members(tmp_path, name, content, message):
+    with pytest.raises(ValueError, match=rf"a\.npz: {message}"):
+        read_npz(with_member(tmp_path / "a.npz", name, content))
+
+
+def test_a_flipped_bit_is_noticed(tmp_path):
+    path = write(tmp_path / "a.npz", x=X)
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="'x' is damaged"):
+        read_npz(path)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"a\.npz: no such file"):
+        read_npz(tmp_path / "a.npz")
+
+
+def test_only_the_named_arrays_are_read(tmp_path):
+    path = write(tmp_path / "a.npz", x=X, other=np.zeros(2, object))
+    assert list(read_arrays(path, ("x",), ("absent",))) == ["x"]

@@ -1,0 +1,27 @@
+import pytest
+import torch
+
+from pyro_fmvae.data.pixels import as_float, sample_binary
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        torch.tensor([False, True]),
+        torch.tensor([0, 255], dtype=torch.uint8),
+        torch.tensor([0.0, 1.0]),
+    ],
+)
+def test_the_dtype_says_the_scale(stored):
+    assert as_float(stored).dtype == torch.float32
+    assert as_float(stored).tolist() == [0, 1]
+
+
+def test_frequencies_are_the_grey_levels():
+    n = 40_000
+    grey = torch.tensor([0, 51, 128, 255], dtype=torch.uint8)
+    drawn = sample_binary(grey.expand(n, 4), torch.Generator().manual_seed(0))
+    assert drawn.dtype == torch.bool
+    frequency = drawn.float().mean(dim=0)
+    assert frequency[0] == 0 and frequency[3] == 1
+    torch.testing.assert_close(frequency, as_float(grey), atol=5 * 0.5 / n**0.5, rtol=0)

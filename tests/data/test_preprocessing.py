@@ -1,0 +1,105 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from pyro_fmvae.data import Kind, Preprocessing
+from pyro_fmvae.data.pixels import as_float
+
+TABLE = np.array([[1.0, 5.0, 0.1], [3.0, 5.0, 0.2], [8.0, 5.0, 0.7]])
+
+
+@pytest.mark.parametrize(
+    "preprocessing",
+    [
+        Preprocessing(Kind.BINARY, (28, 28), "dynamic"),
+        Preprocessing(Kind.BINARY, (28, 28), "threshold"),
+        Preprocessing(Kind.IMAGE, (8, 8, 3)),
+        Preprocessing.standardizing(TABLE),
+    ],
+)
+def test_json_round_trip(preprocessing):
+    assert Preprocessing.from_dict(json.loads(json.dumps(preprocessing.to_dict()))) == preprocessing
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"kind": "sound"}, {"event_shape": 3}, {"binarization": "often"}, {"mean": 1.5}, None],
+)
+def test_a_malformed_state(change):
+    state = {} if change is None else Preprocessing.standardizing(TABLE).to_dict() | change
+    with pytest.raises(ValueError, match=r"preprocessing: not what to_dict\(\) writes"):
+        Preprocessing.from_dict(state)
+
+
+def test_only_binary_kinds_call_for_a_bernoulli():
+    assert [Preprocessing(kind, (2,)).binary for kind in Kind] == [True, False, False]
+
+
+def test_a_table_is_standardised_and_constant_columns_are_centred():
+    table = np.concatenate([TABLE, np.full((3, 1), 0.1)], axis=1)
+    x = Preprocessing.standardizing(table)(table)
+    assert x.dtype == torch.float32
+    x = x.double()
+    torch.testing.assert_close(x.mean(dim=0), torch.zeros(4).double(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        x.std(dim=0, unbiased=False), torch.tensor([1, 0, 1, 0]).double(), atol=1e-6, rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (np.array([[False, True]]), [[0, 1]]),
+        (np.array([[0, 1]], dtype=np.uint8), [[0, 1]]),
+        (np.array([[51, 255]], dtype=np.uint8), [[0.2, 1]]),
+        (np.array([[0.25, 1.0]], dtype=np.float64), [[0.25, 1]]),
+    ],
+)
+def test_the_scale_of_images(raw, expected):
+    x = as_float(Preprocessing(Kind.IMAGE, (2,))(raw))
+    torch.testing.assert_close(x, torch.tensor(expected, dtype=torch.float32))
+
+
+def test_threshold():
+    x = Preprocessing(Kind.BINARY, (3,), "threshold")(np.array([[127, 128, 255]], dtype=np.uint8))
+    assert x.tolist() == [[False, True, True]]
+
+
+def test_dynamic_draws_once_with_a_fixed_seed_and_leaves_binary_values_alone():
+    grey = np.full((10_000, 2), 51, dtype=np.uint8)
+    preprocessing = Preprocessing(Kind.BINARY, (2,), "dynamic")
+    x = preprocessing(grey)
+    assert x.dtype == torch.bool and torch.equal(x, preprocessing(grey))
+    assert abs(x.float().mean() - 0.2) < 5 * 0.4 / 20_000**0.5
+    assert preprocessing(np.array([[1, 0]], dtype=np.uint8)).tolist() == [[True, False]]
+
+
+def test_floats_that_are_binary_serve_a_binary_run():
+    assert Preprocessing(Kind.BINARY, (2,))(np.array([[1.0, 0.0]])).tolist() == [[True, False]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "message"),
+    [
+        (Kind.IMAGE, np.zeros((1, 3)), r"x: expected observations of shape \[2\], got \[3\]"),
+        (Kind.IMAGE, np.zeros((1, 2, 1)), r"x: expected observations of shape \[2\], got \[2, 1\]"),
+        (
+            Kind.IMAGE,
+            np.array([[0.0, 1.5]]),
+            r"x: expected uint8 or values in \[0, 1\], got float64 in \[0, 1.5\]",
+        ),
+        (Kind.IMAGE, np.array([[-1, 1]]), r"x: expected uint8 or values in \[0, 1\], got int64 in \[-1, 1\]"),
+        (Kind.BINARY, np.array([[0.0, 0.5]]), "x: expected binary values, 0 or 1, but there are others"),
+        (Kind.BINARY, np.array([[0, 255]], np.uint8)[:, ::-1] // 2, "x: expected binary values, 0 or 1"),
+    ],
+)
+def test_arrays_that_do_not_fit(kind, raw, message):
+    with pytest.raises(ValueError, match=message):
+        Preprocessing(kind, (2,))(raw)
+
+
+def test_an_error_names_the_source():
+    with pytest.raises(ValueError, match=r"new.npz: 'x': expected observations"):
+        Preprocessing(Kind.TABLE, (2,), mean=(0, 0), std=(1, 1))(np.zeros((1, 3)), "new.npz: 'x'")
