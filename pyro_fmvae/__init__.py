@@ -2,9 +2,55 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
+from pyro_fmvae.distributions import (
+    Assignment,
+    BernoulliObservation,
+    Component,
+    FactorialMixture,
+    GaussianObservation,
+    Label,
+    NaturalDirichlet,
+    NaturalNormalGamma,
+    NaturalParameter,
+    NormalGamma,
+    expected_log_prob,
+    register_expected_log_prob,
+)
+from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, Role, TraceConjugate_ELBO, with_assignments
+from pyro_fmvae.models import VAE, FactorialMixtureVAE, Hyperprior
+from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
+from pyro_fmvae.train import Progress, Record, fit
+
 try:
     __version__ = version("pyro_fmvae")
 except PackageNotFoundError:  # a checkout that was never installed
     __version__ = "0+unknown"
 
-__all__ = ["__version__"]
+__all__ = [
+    "VAE",
+    "Assignment",
+    "AutoConjugate",
+    "BernoulliObservation",
+    "Component",
+    "ConjugateSVI",
+    "FactorialMixture",
+    "FactorialMixtureVAE",
+    "GaussianObservation",
+    "Hyperprior",
+    "Label",
+    "NaturalDirichlet",
+    "NaturalGradient",
+    "NaturalNormalGamma",
+    "NaturalParameter",
+    "NormalGamma",
+    "Progress",
+    "Record",
+    "RobbinsMonro",
+    "Role",
+    "TraceConjugate_ELBO",
+    "__version__",
+    "expected_log_prob",
+    "register_expected_log_prob",
+    "fit",
+    "with_assignments",
+]

@@ -1,11 +1,14 @@
-"""The Dirichlet family: natural parameters, posterior, KL. Paquet et al. (2018), Section 2.2 and equation 14."""
+"""The Dirichlet family: natural parameters, posterior, KL. Paquet et al. (2018), Section 2.2, equation 14."""
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from pyro.distributions import Dirichlet
 from torch import Tensor
-from torch.distributions import constraints, register_kl
+from torch.distributions import register_kl
 
-from pyro_fmvae.distributions.exponential_family import ExponentialFamily, scale_gradient
+from pyro_fmvae.distributions.exponential_family import ExponentialFamily, check_natural, scale_gradient
 
 
 class DirichletFamily(ExponentialFamily):
@@ -34,16 +37,18 @@ class DirichletFamily(ExponentialFamily):
         return gap - self.log_normalizer(natural) + self.log_normalizer(prior)
 
     def inverse_fisher(self, standard: tuple[Tensor, ...], grads: tuple[Tensor, ...]) -> Tensor:
-        """Solve (diag ψ'(c) - ψ'(Σ c) 11ᵀ) n = g by the Sherman-Morrison formula."""
+        """Solve (diag ψ'(c) - ψ'(Σ c) 11ᵀ) n = g by Sherman and Morrison; 0 for K = 1, where π = 1."""
         (concentration,), (grad,) = standard, grads
-        diagonal = torch.polygamma(1, concentration)
+        if concentration.shape[-1] == 1:
+            return torch.zeros_like(grad)
+        inverse = 1 / torch.polygamma(1, concentration)
         shared = torch.polygamma(1, concentration.sum(-1, keepdim=True))
-        scaled = grad / diagonal
-        correction = shared * scaled.sum(-1, keepdim=True) / (1 - shared * (1 / diagonal).sum(-1, keepdim=True))
-        return scaled + correction / diagonal
+        scaled = grad * inverse
+        correction = shared * scaled.sum(-1, keepdim=True) / (1 - shared * inverse.sum(-1, keepdim=True))
+        return scaled + correction * inverse
 
     def in_domain(self, natural: Tensor) -> Tensor:
-        """c > 0 in every entry."""
+        """Whether every c is positive."""
         return (natural > 0).all(-1)
 
 
@@ -51,43 +56,41 @@ DIRICHLET = DirichletFamily()
 
 
 class NaturalDirichlet(Dirichlet):
-    """A Dirichlet posterior that remembers its natural parameters, so that gradients at them are natural gradients.
+    """A Dirichlet posterior given by natural parameters, which receive natural gradients.
 
     Args:
-        natural: concentrations λ = c, float64 [..., K] (usually a ``NaturalParameter``).
+        natural: concentrations λ = c, float64 [..., K], usually a ``NaturalParameter``.
         dtype: of draws and log-densities; torch's default dtype if None.
 
     Raises:
-        ValueError: a concentration that is not positive, with validation on.
+        ValueError: λ that is not float64, or (with validation on) a concentration that is not positive.
     """
 
-    natural: Tensor
     family = DIRICHLET
 
-    def __init__(self, natural: Tensor, dtype: torch.dtype | None = None, validate_args: bool | None = None) -> None:
+    def __init__(
+        self, natural: Tensor, dtype: torch.dtype | None = None, validate_args: bool | None = None
+    ) -> None:
+        check_natural(natural)
         self.natural = natural
         self.dtype = torch.get_default_dtype() if dtype is None else dtype
         (concentration,) = DIRICHLET.standard(natural)
         super().__init__(concentration.to(self.dtype), validate_args=validate_args)
 
-    def expand(self, batch_shape: torch.Size, _instance: "NaturalDirichlet | None" = None) -> "NaturalDirichlet":
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "NaturalDirichlet":
         """Expand to ``batch_shape``; the natural parameters stay the tensor that was given."""
         new = self._get_checked_instance(NaturalDirichlet, _instance)
         new.natural, new.dtype = self.natural, self.dtype
         return super().expand(batch_shape, _instance=new)
 
     def with_gradient_scale(self, factor: Tensor | float) -> "NaturalDirichlet":
-        """The same distribution, with the gradients that reach its natural parameters multiplied by ``factor``."""
+        """The same distribution, whose gradients reach the natural parameters multiplied by ``factor``."""
         new = NaturalDirichlet(scale_gradient(self.natural, factor), self.dtype, validate_args=False)
         return new.expand(self.batch_shape)
 
-    @constraints.dependent_property(is_discrete=False, event_dim=1)
-    def support(self) -> constraints.Constraint:
-        """The simplex."""
-        return constraints.simplex
 
-
-@register_kl(NaturalDirichlet, Dirichlet)
-def _kl_natural_dirichlet(q: NaturalDirichlet, p: Dirichlet) -> Tensor:
-    kl = DIRICHLET.kl(q.natural, p.concentration.to(q.natural))
-    return kl.expand(torch.broadcast_shapes(q.batch_shape, p.batch_shape))
+@register_kl(NaturalDirichlet, torch.distributions.Dirichlet)
+def _kl_natural_dirichlet(q: NaturalDirichlet, p: torch.distributions.Dirichlet) -> Tensor:
+    (prior,) = DIRICHLET.standard(p.natural) if isinstance(p, NaturalDirichlet) else (p.concentration,)
+    prior = prior.to(q.natural)
+    return DIRICHLET.kl(q.natural, prior).expand(torch.broadcast_shapes(q.batch_shape, p.batch_shape))

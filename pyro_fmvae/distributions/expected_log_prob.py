@@ -1,21 +1,23 @@
-"""E_q[log p(value | parents)] in closed form, by pair of classes: the counterpart of torch's ``kl_divergence``.
+"""E_q[log p(value | parents)] in closed form, by pair of classes, as torch does for ``kl_divergence``.
 
-``TraceConjugate_ELBO`` knows no family by itself. What it can integrate is what is registered here; a new pair takes one
-decorated function, in the user's own code if need be.
+``TraceConjugate_ELBO`` knows no family by itself. What it can integrate is what is registered here; a new
+pair takes one decorated function, in the user's own code if need be.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution
 
 from pyro_fmvae.distributions.dirichlet import DIRICHLET, NaturalDirichlet
+from pyro_fmvae.distributions.exponential_family import to_float64
 from pyro_fmvae.distributions.mixture import Assignment, Component, Label
-from pyro_fmvae.distributions.normal_gamma import NaturalNormalGamma, NormalGamma
+from pyro_fmvae.distributions.normal_gamma import NormalGamma
 
 Posteriors = Mapping[str, Distribution]
 Formula = Callable[[Distribution, Distribution, Posteriors], Tensor]
@@ -28,13 +30,16 @@ def register_expected_log_prob(q: type[Distribution], p: type[Distribution]) -> 
     """Register a closed form of E_q[log p(value | parents)] for a pair of distribution classes.
 
     Args:
-        q: class of the variational distribution of the value, ``Delta`` for an observed value. ``Independent`` wrappers
-            are taken off before the look-up. Subclasses are matched too, the most specific registration first.
-        p: class of the model's distribution at the site, with an attribute ``parents`` that lists its arguments.
+        q: class of the variational distribution of the value, ``Delta`` for an observed value.
+            ``Independent`` wrappers are taken off before the look-up. Subclasses are matched too, the most
+            specific registration first (that for q, then that for p).
+        p: class of the model's distribution at the site, with an attribute ``parents`` that lists its
+            arguments.
 
-    The function is called as ``f(q, p, posteriors)``, with ``posteriors`` a mapping from the names of the conjugate
-    parents to their posterior distributions. It returns a table over the components, [..., K], with the data's batch
-    shape in front, and must never call ``p.log_prob``: the parents that ``p`` holds need not have been drawn.
+    The function is called as ``f(q, p, posteriors)``, with ``posteriors`` a mapping from the names of the
+    parents to their posterior distributions. It returns a table over the components, [..., K], with the
+    data's batch shape in front, and must never call ``p.log_prob``: the parents that ``p`` holds need not
+    have been drawn.
     """
 
     def decorate(formula: F) -> F:
@@ -60,7 +65,8 @@ def expected_log_prob(q: Distribution, p: Distribution, posteriors: Posteriors) 
         posteriors: posterior of each conjugate parent, by the name of the argument of ``p``.
 
     Returns:
-        [..., K], K being the components of the discrete parent (or of the value itself, for an :class:`Assignment`).
+        [..., K], K being the components of the discrete parent (or of the value itself, for an
+        :class:`Assignment`).
 
     Raises:
         NotImplementedError: no closed form is registered for the pair.
@@ -72,8 +78,8 @@ def expected_log_prob(q: Distribution, p: Distribution, posteriors: Posteriors) 
             if formula is not None:
                 return formula(inner, p, posteriors)
     raise NotImplementedError(
-        f"no closed form of E_q[log p] is registered for q = {type(inner).__name__} and p = {type(p).__name__}; "
-        "add one with register_expected_log_prob"
+        f"no closed form of E_q[log p] is registered for q = {type(inner).__name__} and "
+        f"p = {type(p).__name__}; add one with register_expected_log_prob"
     )
 
 
@@ -84,7 +90,7 @@ def _assignment(q: Distribution, p: Assignment, posteriors: Posteriors) -> Tenso
     weights = unwrap(posteriors["weights"])
     if isinstance(weights, NaturalDirichlet):
         return DIRICHLET.expected_stats(weights.natural)
-    if isinstance(weights, dist.Dirichlet):
+    if isinstance(weights, torch.distributions.Dirichlet):
         return DIRICHLET.mean_stats(weights.concentration)
     if isinstance(weights, dist.Delta):
         return weights.v.log()
@@ -93,10 +99,13 @@ def _assignment(q: Distribution, p: Assignment, posteriors: Posteriors) -> Tenso
 
 @register_expected_log_prob(dist.Delta, Label)
 def _label(q: dist.Delta, p: Label, posteriors: Posteriors) -> Tensor:
-    """log p(label | r=k) [..., K]: 0 where the label is k or unknown, -inf elsewhere."""
-    label = q.v.unsqueeze(-1)
-    component = torch.arange(posteriors["assignment"].num_components, device=label.device)
-    return torch.zeros((), device=label.device).masked_fill((label >= 0) & (label != component), -torch.inf)
+    """Table [..., K] of log p(label | r=k): 0 where the label is k or unknown (-1), -inf elsewhere."""
+    assignment: Any = posteriors["assignment"]
+    count, label = assignment.num_components, q.v.unsqueeze(-1)
+    if p._validate_args and not ((label >= -1) & (label < count)).all():
+        raise ValueError(f"label: expected -1 (unknown) or a component from 0 to {count - 1}")
+    components = torch.arange(count, device=label.device)
+    return torch.zeros((), device=label.device).masked_fill((label >= 0) & (label != components), -torch.inf)
 
 
 @register_expected_log_prob(torch.distributions.Normal, Component)
@@ -106,7 +115,9 @@ def _normal_component(q: torch.distributions.Normal, p: Component, posteriors: P
 
 @register_expected_log_prob(torch.distributions.MultivariateNormal, Component)
 @register_expected_log_prob(torch.distributions.LowRankMultivariateNormal, Component)
-def _multivariate_component(q: torch.distributions.MultivariateNormal, p: Component, posteriors: Posteriors) -> Tensor:
+def _multivariate_component(
+    q: torch.distributions.MultivariateNormal, p: Component, posteriors: Posteriors
+) -> Tensor:
     return gaussian_table(q.loc, q.variance, _component_stats(posteriors["loc_precision"]))
 
 
@@ -116,12 +127,12 @@ def _point_component(q: dist.Delta, p: Component, posteriors: Posteriors) -> Ten
 
 
 def _component_stats(posterior: Distribution) -> Tensor:
-    """E[t] of (μ, α) [..., K, 2D+2], in the layout of ``NormalGammaFamily``."""
+    """E[t] of (μ, α) [..., K, 2D+2] in float64, in the layout of ``NormalGammaFamily``."""
     posterior = unwrap(posterior)
     if isinstance(posterior, NormalGamma):
         return posterior.expected_stats()
     if isinstance(posterior, dist.Delta):
-        loc, precision = posterior.v.unbind(-2)
+        loc, precision = to_float64(posterior.v).unbind(-2)
         scaled_loc = precision * loc
         sums = torch.stack([precision.log().sum(-1), (scaled_loc * loc).sum(-1)], -1)
         return torch.cat([sums, precision, scaled_loc], -1)
@@ -132,43 +143,75 @@ def gaussian_table(mean: Tensor, variance: Tensor, stats: Tensor) -> Tensor:
     """E[log N(z; μ_k, 1/α_k)] for z of the given mean and variance, by equation 6.
 
     The expectation is linear in E[t], so the whole table is one matrix product of the data's statistics
-    (mean² + variance, mean) with the components' expected ones; no tensor of size B·K·D exists, in either direction.
-    The expanded square would lose digits where means are far from the origin, so each factor is first moved to the
-    precision-weighted centre of its components, in float64, which makes the terms that cancel as small as can be.
+    (mean² + variance, mean) with the components' expected ones; no tensor of size B·K·D exists, in either
+    direction. The expanded square would lose digits where means are far from the origin, so each factor is
+    first moved to the precision-weighted centre c of its components, in float64. What float32 then rounds are
+    terms of the size of a/b (m - c)².
 
     Args:
         mean: of q(z), [..., B, D].
         variance: of q(z), per dimension, [..., B, D].
-        stats: E[t] of the components in the layout of ``NormalGammaFamily``, [..., K, 2D+2].
+        stats: E[t] of the components in the layout of ``NormalGammaFamily``, float64 [..., K, 2D+2].
 
     Returns:
-        [..., B, K], in float64 if ``mean`` is or if torch may round float32 products, else in float32. Never in
-        autocast's type.
+        [..., B, K], in float64 if ``mean`` is or if torch may round float32 products, else in float32. Never
+        in autocast's type, nor are its gradients; they can't be differentiated again.
+
+    Raises:
+        ValueError: z and the components differ in D.
     """
-    dim = mean.shape[-1]
-    if stats.shape[-1] != 2 * dim + 2:
-        raise ValueError(f"loc_precision has {stats.shape[-1] // 2 - 1} dimensions, z has {dim}")
-    dtype = _product_dtype(mean)
-    log_precision, square, precision, scaled_loc = stats.split([1, 1, dim, dim], -1)
-    with torch.no_grad():
-        centre = (scaled_loc.sum(-2, keepdim=True) / precision.sum(-2, keepdim=True)).to(mean.device, dtype)
-        shift = centre.to(stats.device, stats.dtype)
-    square = square + (shift * (shift * precision - 2 * scaled_loc)).sum(-1, keepdim=True)
-    scaled_loc = scaled_loc - shift * precision
-    constant = 0.5 * (log_precision - square - dim * math.log(2 * math.pi))
-    factors = torch.cat([-0.5 * precision, scaled_loc], -1).to(mean.device, dtype)
-    with torch.autocast(mean.device.type, enabled=False):
-        centred = mean.to(dtype) - centre
-        data = torch.cat([centred.square() + variance.to(dtype), centred], -1)
-        return constant.to(mean.device, dtype).mT + data @ factors.mT
+    if stats.shape[-1] != 2 * mean.shape[-1] + 2:
+        raise ValueError(f"loc_precision has {stats.shape[-1] // 2 - 1} dimensions, z has {mean.shape[-1]}")
+    return _GaussianTable.apply(mean, variance, stats)
+
+
+class _GaussianTable(torch.autograd.Function):
+    """One node, differentiated by hand: fewer operations, and none of the products in autocast's type."""
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, variance: Tensor, stats: Tensor) -> Tensor:
+        dim, device, dtype = mean.shape[-1], mean.device, _product_dtype(mean)
+        log_precision, square, precision, scaled_loc = stats.split([1, 1, dim, dim], -1)
+        centre = (scaled_loc.sum(-2, keepdim=True) / precision.sum(-2, keepdim=True)).to(device, dtype)
+        shift = centre.to(stats)
+        with torch.autocast(device.type, enabled=False):
+            moved = torch.addcmul(scaled_loc, shift, precision, value=-1)  # E[α (μ - c)]
+            square = square - (scaled_loc + moved) @ shift.mT  # Σ_d E[α (μ - c)²]
+            constant = 0.5 * (log_precision - square) - 0.5 * dim * math.log(2 * math.pi)
+            factors = torch.cat([-0.5 * precision, moved], -1).to(device, dtype)
+            centred = mean.to(dtype) - centre
+            data = torch.cat([centred.square() + variance.to(dtype), centred], -1)
+            ctx.save_for_backward(mean, variance, stats, data, factors, shift)
+            return data @ factors.mT + constant.to(device, dtype).mT
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """With respect to E[t]: the data's own statistics, (1/2, -1/2, -(mean² + variance)/2, mean)."""
+        mean, variance, stats, data, factors, shift = ctx.saved_tensors
+        to_mean = to_variance = to_stats = None
+        with torch.autocast(grad.device.type, enabled=False):
+            if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
+                to_square, to_centred = (grad @ factors).chunk(2, -1)
+                centred = data[..., mean.shape[-1] :]
+                to_mean = torch.addcmul(to_centred, centred, to_square, value=2).sum_to_size(mean.shape)
+                to_variance = to_square.sum_to_size(variance.shape)
+            if ctx.needs_input_grad[2]:
+                square, centred = (grad.mT @ data).to(stats).chunk(2, -1)
+                count = grad.sum(-2).unsqueeze(-1).to(stats)
+                linear = torch.addcmul(centred, shift, count)
+                square = torch.addcmul(square, shift, centred + linear)
+                to_stats = torch.cat([0.5 * count, -0.5 * count, -0.5 * square, linear], -1)
+                to_stats = to_stats.sum_to_size(stats.shape)
+        return to_mean, to_variance, to_stats
 
 
 def _product_dtype(tensor: Tensor) -> torch.dtype:
-    """float64 for float64, and wherever TF32 or bfloat16 may stand in for float32 inside a matrix product."""
+    """Float64 for float64, and wherever TF32 or bfloat16 may stand in for float32 inside a matrix product."""
     if tensor.dtype == torch.float64:
         return torch.float64
     try:
         exact = torch.get_float32_matmul_precision() == "highest"
     except RuntimeError:  # raised where only some backends were allowed to round
         exact = False
-    return torch.float32 if exact else torch.float64
+    return torch.float32 if exact or tensor.device.type == "mps" else torch.float64

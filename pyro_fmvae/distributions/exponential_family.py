@@ -1,18 +1,22 @@
 """One small interface for exponential families in minimal natural parameters, and the two backward rules.
 
-A density of the family is ``log p(θ) = λ·t(θ) - A(λ) + log h(θ)``, with natural parameters λ, statistics t and
-log-normaliser A. Families pack λ, and E[t] with it, into the last dimension of one float64 tensor, in the same order.
+A density of the family is ``log p(θ) = λ·t(θ) - A(λ) + log h(θ)``, with natural parameters λ, statistics t
+and log-normaliser A. Families pack λ, and E[t] with it, into the last dimension of one float64 tensor, in
+the same order.
 
-What makes an optimiser over λ trivial is that the gradients which arrive at λ already are *natural* gradients (the
-ordinary gradient times the inverse Fisher matrix). Two rules give them without ever forming that matrix:
+What makes an optimiser over λ trivial is that the gradients which arrive at λ already are *natural*
+gradients (the ordinary gradient times the inverse Fisher matrix). Two rules give them without ever forming
+that matrix:
 
-* a closed form is a function of the expected statistics, and ``∂f/∂E[t]`` *is* the natural gradient of f with respect
-  to λ, because the Fisher matrix is ``∂E[t]/∂λ``. So :meth:`ExponentialFamily.expected_stats` passes the gradient
-  through unchanged, and :meth:`ExponentialFamily.kl`, whose natural gradient is ``λ - λ₀``, says just that;
-* a draw is a function of the standard parameters, so :meth:`ExponentialFamily.standard` applies the inverse Fisher
-  matrix to the gradient, in closed form.
+* a closed form is a function of the expected statistics, and ``∂f/∂E[t]`` *is* the natural gradient of f
+  with respect to λ, because the Fisher matrix is ``∂E[t]/∂λ``. So :meth:`ExponentialFamily.expected_stats`
+  passes the gradient through unchanged, and :meth:`ExponentialFamily.kl`, whose natural gradient is ``λ -
+  λ₀``, says just that;
+* a draw is a function of the standard parameters, so :meth:`ExponentialFamily.standard` applies the inverse
+  Fisher matrix to the gradient, in closed form.
 
-See Hoffman et al. (2013), Stochastic variational inference, Section 2, and Paquet et al. (2018), equations 7 and 12-14.
+See Hoffman et al. (2013), Stochastic variational inference, Section 2, and Paquet et al. (2018), equations 7
+and 12-14.
 """
 
 from abc import ABC, abstractmethod
@@ -31,7 +35,7 @@ class ExponentialFamily(ABC):
 
     @abstractmethod
     def unpack(self, natural: Tensor) -> tuple[Tensor, ...]:
-        """Natural parameters [..., P] to standard ones, differentiated as it stands (no backward rule of its own)."""
+        """Natural parameters [..., P] to standard ones, differentiated as it stands."""
 
     @abstractmethod
     def log_normalizer(self, natural: Tensor) -> Tensor:
@@ -62,7 +66,7 @@ class ExponentialFamily(ABC):
         return _Standard.apply(natural, self)
 
     def kl(self, natural: Tensor, prior: Tensor) -> Tensor:
-        """KL(λ || λ₀) [...], whose backward delivers the natural gradient λ - λ₀ to λ (and the ordinary one to λ₀)."""
+        """KL(λ || λ₀) [...], whose backward delivers λ - λ₀ to λ, and the ordinary gradient to λ₀."""
         return _RelativeEntropy.apply(natural, prior, self)
 
 
@@ -72,7 +76,7 @@ class _ExpectedStats(torch.autograd.Function):
         return family.mean_stats(natural)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return grad, None
 
 
@@ -85,7 +89,7 @@ class _Standard(torch.autograd.Function):
         return standard
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         return ctx.family.inverse_fisher(ctx.saved_tensors, grads), None
 
 
@@ -97,7 +101,7 @@ class _RelativeEntropy(torch.autograd.Function):
         return family.relative_entropy(natural, prior)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         natural, prior = ctx.saved_tensors
         grad = grad.unsqueeze(-1)
         to_prior = None
@@ -114,7 +118,7 @@ class _ScaleGradient(torch.autograd.Function):
         return tensor.view_as(tensor)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return grad * ctx.factor, None
 
 
@@ -123,13 +127,36 @@ def scale_gradient(tensor: Tensor, factor: Tensor | float) -> Tensor:
     return _ScaleGradient.apply(tensor, factor)
 
 
+def to_float64(tensor: Tensor) -> Tensor:
+    """The tensor in float64, on the CPU if its own device has no float64 (Apple's)."""
+    return tensor.to("cpu" if tensor.device.type == "mps" else tensor.device, torch.float64)
+
+
+def check_natural(natural: Tensor) -> None:
+    """Refuse natural parameters that lost their digits, say by ``module.float()``.
+
+    Raises:
+        ValueError: ``natural`` is not float64.
+    """
+    if natural.dtype != torch.float64:
+        raise ValueError(f"natural: expected float64 (a NaturalParameter is), got {natural.dtype}")
+
+
 class NaturalParameter(torch.nn.Parameter):
-    """Natural parameters that an optimiser recognises by type. Always float64: see :class:`NormalGammaFamily`.
+    """Natural parameters, recognised by type: also after a copy, pickling or loading of a state.
 
     Args:
-        data: natural parameters [..., P] of some :class:`ExponentialFamily`, copied and converted to float64.
+        data: natural parameters [..., P] of some :class:`ExponentialFamily`, copied and converted to float64
+            (why: see :class:`NormalGammaFamily`).
         requires_grad: as in :class:`torch.nn.Parameter`.
     """
 
     def __new__(cls, data: Tensor, requires_grad: bool = True) -> "NaturalParameter":
         return super().__new__(cls, data.detach().to(torch.float64, copy=True), requires_grad)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Pickle as this class; torch's own rule would restore a plain ``Parameter``."""
+        return NaturalParameter, (self.data, self.requires_grad)
+
+
+torch.serialization.add_safe_globals([NaturalParameter])  # for torch.load(weights_only=True)

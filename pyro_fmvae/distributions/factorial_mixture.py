@@ -1,4 +1,7 @@
-"""The prior over z with its assignments summed out, as one distribution. Paquet et al. (2018), equations 9-10."""
+"""The prior over z with its assignments summed out, in one distribution. Paquet et al. (2018), eqs 9-10."""
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from pyro.distributions import Dirichlet, Independent, StudentT, TorchDistribution
@@ -19,31 +22,35 @@ class FactorialMixture(TorchDistribution):
         ValueError: shapes that don't fit, or (with validation on) weights off the simplex.
     """
 
-    arg_constraints = {"weights": constraints.independent(constraints.simplex, 1)}
+    arg_constraints: dict[str, constraints.Constraint] = {  # noqa: RUF012
+        "weights": constraints.independent(constraints.simplex, 1)
+    }
     support = constraints.independent(constraints.real, 2)
 
     def __init__(self, weights: Tensor, components: Distribution, validate_args: bool | None = None) -> None:
         if weights.dim() < 2 or components.batch_shape != weights.shape or len(components.event_shape) != 1:
             raise ValueError(
-                f"components: expected batch shape {tuple(weights.shape)} (that of weights, [..., I, K]) and event shape (D,), "
-                f"got {tuple(components.batch_shape)} and {tuple(components.event_shape)}"
+                f"components: expected batch shape {list(weights.shape)} (that of weights, [..., I, K]) and "
+                f"event shape [D], got {list(components.batch_shape)} and {list(components.event_shape)}"
             )
         self.weights, self.components = weights, components
         event = torch.Size((weights.shape[-2], components.event_shape[0]))
         super().__init__(weights.shape[:-2], event, validate_args=validate_args)
 
     @classmethod
-    def predictive(cls, weights: Dirichlet, loc_precision: NormalGamma, dtype: torch.dtype | None = None) -> "FactorialMixture":
+    def predictive(
+        cls, weights: Dirichlet, loc_precision: NormalGamma, dtype: torch.dtype | None = None
+    ) -> "FactorialMixture":
         """The posterior predictive of z: π and (μ, α) integrated out (equation 10).
 
         Args:
-            weights: q(π), event shape (K,), batch shape [I] or, as its plates leave it, [I, 1].
-            loc_precision: q(μ, α), batch shape [I, K], event shape (2, D).
+            weights: q(π), event shape (K,), batch shape [..., I] or, as its plates leave it, [..., I, 1].
+            loc_precision: q(μ, α), batch shape [..., I, K], event shape (2, D).
             dtype: of the mixture's parameters; torch's default dtype if None.
 
         Returns:
-            Mixing proportions c / Σc; components Student-t with 2a degrees of freedom, location m and *squared* scale
-            ((s+1)/s)(b/a) in each dimension.
+            Mixing proportions c / Σc; components Student-t with 2a degrees of freedom, location m and
+            *squared* scale ((s+1)/s)(b/a) in each dimension.
         """
         dtype = torch.get_default_dtype() if dtype is None else dtype
         m, s, a, b = loc_precision.standard
@@ -51,10 +58,11 @@ class FactorialMixture(TorchDistribution):
         scale = ((s + 1) / s * b / a).sqrt()
         student = StudentT(*(t.to(dtype) for t in torch.broadcast_tensors(2 * a, m, scale)))
         concentration = weights.concentration.to(dtype)
-        concentration = concentration.reshape(*loc_precision.batch_shape)
+        if concentration.dim() > len(loc_precision.batch_shape):
+            concentration = concentration.squeeze(-2)
         return cls(concentration / concentration.sum(-1, keepdim=True), Independent(student, 1))
 
-    def expand(self, batch_shape: torch.Size, _instance: "FactorialMixture | None" = None) -> "FactorialMixture":
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "FactorialMixture":
         """Expand to ``batch_shape``."""
         new = self._get_checked_instance(FactorialMixture, _instance)
         shape = torch.Size((*batch_shape, *self.weights.shape[-2:]))
@@ -64,7 +72,7 @@ class FactorialMixture(TorchDistribution):
         return new
 
     def component_logits(self, value: Tensor) -> Tensor:
-        """log π_ik + log p(z_i | k), [..., I, K], for z [..., I, D]."""
+        """For z [..., I, D]: log π_ik + log p(z_i | k), [..., I, K]."""
         return self.weights.log() + self.components.log_prob(value.unsqueeze(-2))
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -73,17 +81,14 @@ class FactorialMixture(TorchDistribution):
             self._validate_sample(value)
         return self.component_logits(value).logsumexp(-1).sum(-1)
 
-    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draws [*sample_shape, ..., I, D]."""
-        with torch.no_grad():
-            shape = self._extended_shape(sample_shape)[:-1]
-            codes = torch.distributions.Categorical(self.weights, validate_args=False).sample(sample_shape)
-            return self.sample_given(codes.expand(shape))
+        weights = torch.distributions.Categorical(self.weights, validate_args=False)
+        return self.sample_given(weights.sample(torch.Size(sample_shape)))
 
     def sample_given(self, codes: Tensor) -> Tensor:
-        """Draws z [..., I, D] from the components with the given indices [..., I]."""
-        batch = codes.shape[:-1]
+        """Draws z [..., I, D] from the components of the given indices [..., I] (all K are drawn)."""
         with torch.no_grad():
-            draws = self.components.expand(torch.Size((*batch, *self.weights.shape[-2:]))).sample()
-            index = codes[..., None, None].expand(*codes.shape, 1, draws.shape[-1])
-            return draws.gather(-2, index).squeeze(-2)
+            shape = torch.Size((*codes.shape[:-1], *self.weights.shape[-2:]))
+            draws = self.components.expand(shape).sample()
+            return draws.take_along_dim(codes[..., None, None], -2).squeeze(-2)

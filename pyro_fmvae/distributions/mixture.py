@@ -1,14 +1,18 @@
 """Assignments to mixture components, and what hangs on them, as distributions that remember their parents.
 
-``TraceConjugate_ELBO`` recognises a conjugate program by the classes at its sites and by the *identity* of the tensors
-that they were built from, so each class here keeps those very tensors through ``expand``, and lists them in ``parents``.
+``TraceConjugate_ELBO`` recognises a conjugate program by the classes at its sites and by the *identity* of
+the tensors that they were built from, so each class here keeps those very tensors through ``expand``, and
+lists them in ``parents``.
 
-Shapes: a component index k is the last batch dimension of ``loc_precision``; its other batch dimensions (factors,
-particles) line up with those of the assignment left of the data. With factors at -2 and data at -1,
+Shapes: a component index k is the last batch dimension of ``loc_precision``; its other batch dimensions
+(factors, particles) line up with those of the assignment left of the data. With factors at -2 and data at
+-1,
 
     weights [I, 1, K]    loc_precision [I, K, 2, D]    assignment [I, B]    z [I, B, D]
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,12 +28,12 @@ class Assignment(TorchDistribution):
     Args:
         weights: π, on the simplex, [..., K], the very value of a Dirichlet site.
 
-    ``pyro.distributions.Categorical`` renormalises and thereby loses the tensor that it was given; this class keeps it,
-    and looks at what is in it only to draw or to score.
+    ``pyro.distributions.Categorical`` renormalises and thereby loses the tensor that it was given; this
+    class keeps it, and looks at what is in it only to draw or to score.
     """
 
     parents = ("weights",)
-    arg_constraints: dict[str, constraints.Constraint] = {}
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
     has_enumerate_support = True
 
     weights: Tensor
@@ -56,16 +60,21 @@ class Assignment(TorchDistribution):
         weights = self.weights.expand(*self.batch_shape, self.num_components)
         return Categorical(probs=weights, validate_args=self._validate_args)
 
-    def expand(self, batch_shape: torch.Size, _instance: "Assignment | None" = None) -> "Assignment":
+    @property
+    def probs(self) -> Tensor:
+        """Normalised probabilities, expanded to the batch shape, [..., K]."""
+        return self.categorical.probs
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "Assignment":
         """Expand to ``batch_shape``; ``weights`` stays the tensor that was given."""
         return _expand_keeping(self, batch_shape, "weights")
 
-    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Component indices, int64 [*sample_shape, ...]."""
         return self.categorical.sample(sample_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log π_r."""
+        """Of indices [...]: log π_r."""
         return self.categorical.log_prob(value)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
@@ -76,15 +85,16 @@ class Assignment(TorchDistribution):
 class Label(TorchDistribution):
     """A label of an assignment: certain where it is known, and without information where it is -1.
 
-    As an observed child of the assignment (``pyro.sample("label", Label(assignment), obs=labels)``) it clamps the
-    assignments of the labelled points: log-probability 0 if the label equals the assignment or is -1, else -inf.
+    As an observed child of the assignment (``pyro.sample("label", Label(assignment), obs=labels)``) it
+    clamps the assignments of the labelled points: log-probability 0 if the label equals the assignment or is
+    -1, else -inf.
 
     Args:
         assignment: component indices, the very value of an :class:`Assignment` site, [...].
     """
 
     parents = ("assignment",)
-    arg_constraints: dict[str, constraints.Constraint] = {}
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
     support = constraints.integer_interval(-1, torch.iinfo(torch.int64).max)
 
     assignment: Tensor
@@ -93,7 +103,7 @@ class Label(TorchDistribution):
         self.assignment = assignment
         super().__init__(assignment.shape, torch.Size(), validate_args=validate_args)
 
-    def expand(self, batch_shape: torch.Size, _instance: "Label | None" = None) -> "Label":
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "Label":
         """Expand to ``batch_shape``; ``assignment`` stays the tensor that was given."""
         return _expand_keeping(self, batch_shape, "assignment")
 
@@ -101,24 +111,27 @@ class Label(TorchDistribution):
         """0 where the label is the assignment or unknown (-1), -inf elsewhere."""
         if self._validate_args:
             self._validate_sample(value)
-        impossible = (value >= 0) & (value != self.assignment)
+        impossible = ((value >= 0) & (value != self.assignment)).expand(_joint_shape(self, value.shape))
         return torch.zeros((), device=value.device).masked_fill(impossible, -torch.inf)
 
-    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """The assignment itself: labels drawn from the model are always known."""
         return self.assignment.expand(self._extended_shape(sample_shape))
 
 
 class Component(TorchDistribution):
-    """The Gaussian component that a point is assigned to: z | r=k ~ N(μ_k, 1/α_k). Paquet et al. (2018), equation 1.
+    """A point's own Gaussian component: z | r=k ~ N(μ_k, 1/α_k). Paquet et al. (2018), equation 1.
 
     Args:
         loc_precision: (μ, α) stacked, the very value of a Normal-Gamma site, [..., K, 2, D].
         assignment: component indices, the very value of an :class:`Assignment` site, [...].
+
+    Raises:
+        ValueError: shapes that don't fit.
     """
 
     parents = ("loc_precision", "assignment")
-    arg_constraints: dict[str, constraints.Constraint] = {}
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
     support = constraints.real_vector
     has_rsample = True
 
@@ -127,39 +140,55 @@ class Component(TorchDistribution):
 
     def __init__(self, loc_precision: Tensor, assignment: Tensor, validate_args: bool | None = None) -> None:
         if loc_precision.dim() < 3 or loc_precision.shape[-2] != 2:
-            raise ValueError(f"loc_precision: expected shape [..., K, 2, D], got {tuple(loc_precision.shape)}")
+            shape = list(loc_precision.shape)
+            raise ValueError(f"loc_precision: expected shape [..., K, 2, D], got {shape}")
         self.loc_precision, self.assignment = loc_precision, assignment
-        super().__init__(assignment.shape, loc_precision.shape[-1:], validate_args=validate_args)
+        leading = loc_precision.shape[:-3]
+        try:
+            batch = torch.broadcast_shapes((*leading, 1) if leading else (), assignment.shape)
+        except RuntimeError:
+            raise ValueError(
+                f"assignment: expected a shape [..., B] that fits {list(leading)}, left of the components in "
+                f"loc_precision, got {list(assignment.shape)}"
+            ) from None
+        super().__init__(batch, loc_precision.shape[-1:], validate_args=validate_args)
 
-    def expand(self, batch_shape: torch.Size, _instance: "Component | None" = None) -> "Component":
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "Component":
         """Expand to ``batch_shape``; both parents stay the tensors that were given."""
         return _expand_keeping(self, batch_shape, "loc_precision", "assignment")
 
-    def normal(self) -> torch.distributions.Normal:
-        """The Gaussian of each point's own component, parameters [..., D] (assignments may be enumerated)."""
+    def _selected(self) -> tuple[Tensor, Tensor]:
+        """Mean and precision of each point's own component, [..., D] (assignments may be enumerated)."""
         leading = self.loc_precision.shape[:-3]
         index = tuple(
             torch.arange(size, device=self.assignment.device).view(-1, *(1,) * (len(leading) - i))
             for i, size in enumerate(leading)
         )
         loc, precision = self.loc_precision[(*index, self.assignment)].unbind(-2)
-        return torch.distributions.Normal(loc, precision.rsqrt(), validate_args=False)
+        return loc, precision
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log N(z; μ_r, 1/α_r), summed over D."""
+        """Of z [..., D]: that of N(z; μ_r, 1/α_r), summed over D."""
         if self._validate_args:
             self._validate_sample(value)
-        return self.normal().log_prob(value).sum(-1)
+        loc, precision = self._selected()
+        gap = value - loc
+        # In terms of α, never of α^(-1/2): where α is 1e-30, the gradient of that is beyond float32.
+        log_prob = 0.5 * (precision.log() - math.log(2 * math.pi) - precision * gap * gap).sum(-1)
+        return log_prob.expand(_joint_shape(self, value.shape[:-1]))
 
-    def rsample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Reparameterised draws [*sample_shape, ..., D]."""
-        normal = self.normal()
-        shape = self._extended_shape(sample_shape)
-        noise = torch.randn(shape, dtype=normal.loc.dtype, device=normal.loc.device)
-        return normal.loc + normal.scale * noise
+        loc, precision = self._selected()
+        noise = torch.randn(self._extended_shape(sample_shape), dtype=loc.dtype, device=loc.device)
+        return loc + noise * precision.rsqrt()
 
 
-def _expand_keeping(fn: Any, batch_shape: torch.Size, *parents: str) -> Any:
+def _joint_shape(fn: Any, batch_shape: torch.Size) -> torch.Size:
+    return torch.broadcast_shapes(fn.batch_shape, batch_shape)
+
+
+def _expand_keeping(fn: Any, batch_shape: Sequence[int], *parents: str) -> Any:
     new = fn._get_checked_instance(type(fn))
     for parent in parents:
         setattr(new, parent, getattr(fn, parent))

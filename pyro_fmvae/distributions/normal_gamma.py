@@ -1,9 +1,12 @@
-"""The Normal-Gamma family over the mean and precision of a D-dimensional Gaussian with independent dimensions.
+"""The Normal-Gamma family over mean and precision of a D-dimensional Gaussian, its dimensions independent.
 
-Paquet et al. (2018), Section 2.2 and equations 12-13. The concentrations s and a count observations, so every conjugate
-update leaves them equal over the D dimensions; they are stored once, which makes the family minimal: 2D + 2 numbers.
+Paquet et al. (2018), Section 2.2 and equations 12-13. The concentrations s and a count observations, so
+every conjugate update leaves them equal over the D dimensions; they are stored once, which makes the family
+minimal: 2D + 2 numbers.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,9 +15,14 @@ from torch import Tensor
 from torch.distributions import constraints, register_kl
 from torch.distributions.utils import lazy_property
 
-from pyro_fmvae.distributions.exponential_family import ExponentialFamily, scale_gradient
+from pyro_fmvae.distributions.exponential_family import (
+    ExponentialFamily,
+    check_natural,
+    scale_gradient,
+    to_float64,
+)
 
-_SMALLEST_PRECISION = 1e-30  # a float32 draw from Gamma(0.01, 0.01) underflows every other time
+_SMALLEST_PRECISION = 1e-30  # half of all draws from Gamma(0.01, 0.01) are smaller
 
 
 class NormalGammaFamily(ExponentialFamily):
@@ -24,12 +32,12 @@ class NormalGammaFamily(ExponentialFamily):
 
         λ1 = a - 1/2,  λ4 = -s/2,  λ2 = -(b + s m²/2),  λ3 = s m                              (equation 12)
 
-    ``b = -λ2 - λ3²/(2s)`` subtracts nearly equal numbers when \\|m\\|√s is large against the spread, so λ has to be
-    float64.
+    ``b = -λ2 - λ3²/(2s)`` subtracts nearly equal numbers when m is large against the spread, so λ
+    has to be float64.
     """
 
     def natural(self, *standard: Tensor) -> Tensor:
-        """Pack loc m [..., D], mean_concentration s [...], concentration a [...] and rate b [..., D] into [..., 2D+2]."""
+        """Pack m [..., D], s [...], a [...] and b [..., D] into [..., 2D+2]."""
         m, s, a, b = standard
         s_d, a_d = s.unsqueeze(-1), a.unsqueeze(-1)
         parts = (a_d - 0.5, -0.5 * s_d, -(b + 0.5 * s_d * m.square()), s_d * m)
@@ -56,7 +64,8 @@ class NormalGammaFamily(ExponentialFamily):
         m, s, a, b = self.unpack(natural)
         return self._stats_from_standard(m, s, a, b)
 
-    def _stats_from_standard(self, m: Tensor, s: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    @staticmethod
+    def _stats_from_standard(m: Tensor, s: Tensor, a: Tensor, b: Tensor) -> Tensor:
         dim = m.shape[-1]
         precision = a.unsqueeze(-1) / b
         scaled_loc = precision * m
@@ -65,20 +74,21 @@ class NormalGammaFamily(ExponentialFamily):
         return torch.cat([log_precision.unsqueeze(-1), square.unsqueeze(-1), precision, scaled_loc], -1)
 
     def relative_entropy(self, natural: Tensor, prior: Tensor) -> Tensor:
-        """The KL divergence of Appendix C.1 (with log Γ where the paper prints ψ), summed over d: shape [...]."""
+        """Appendix C.1 (with log Γ where the paper prints ψ), summed over d: [...]."""
         return self._kl_from_standard(self.unpack(natural), self.unpack(prior))
 
     @staticmethod
     def _kl_from_standard(q: tuple[Tensor, ...], p: tuple[Tensor, ...]) -> Tensor:
         (m, s, a, b), (m0, s0, a0, b0) = q, p
         ratio = s0 / s
-        shared = 0.5 * (ratio - ratio.log() - 1) + torch.lgamma(a0) - torch.lgamma(a) + (a - a0) * torch.digamma(a) - a
+        shared = 0.5 * (ratio - ratio.log() - 1) - a + (a - a0) * torch.digamma(a)
+        shared = shared + torch.lgamma(a0) - torch.lgamma(a)
         s0, a, a0 = s0.unsqueeze(-1), a.unsqueeze(-1), a0.unsqueeze(-1)
         per_dim = a / b * (0.5 * s0 * (m - m0).square() + b0) + a0 * (b.log() - b0.log())
         return per_dim.shape[-1] * shared + per_dim.sum(-1)
 
     def inverse_fisher(self, standard: tuple[Tensor, ...], grads: tuple[Tensor, ...]) -> Tensor:
-        """Natural gradient from (∂m, ∂s, ∂a, ∂b): J F⁻¹ Jᵀ is block-diagonal in (s), (a, b) and (m), solved by hand."""
+        """From (∂m, ∂s, ∂a, ∂b), solved by hand: the metric has the blocks (m), (s) and (a, b)."""
         (m, s, a, b), (grad_m, grad_s, grad_a, grad_b) = standard, grads
         dim = m.shape[-1]
         variance = b / a.unsqueeze(-1)
@@ -90,7 +100,7 @@ class NormalGammaFamily(ExponentialFamily):
         return torch.cat([first, fourth, second, third], -1)
 
     def in_domain(self, natural: Tensor) -> Tensor:
-        """s, a and every b positive (and m finite)."""
+        """Whether s, a and every b are positive (and m finite)."""
         m, s, a, b = self.unpack(natural)
         return (s > 0) & (a > 0) & (b > 0).all(-1) & m.isfinite().all(-1)
 
@@ -106,25 +116,28 @@ class _NaturalDomain(constraints.Constraint):
 
 
 class NormalGamma(TorchDistribution):
-    """Normal-Gamma distribution over (μ, α), stacked: a draw has event shape (2, D), row 0 is μ and row 1 is α.
+    """Normal-Gamma distribution over (μ, α), stacked: a draw has shape (2, D), row 0 is μ and row 1 is α.
 
     Args:
-        loc: m, prior mean of μ, [..., D].
+        loc: m, mean of μ, [..., D].
         mean_concentration: s > 0, pseudo-observations behind ``loc``, [...].
         concentration: a > 0, shape of the Gamma over each precision α_d, [...].
-        rate: b > 0, its rate, [..., D].
+        rate: b > 0, its rate, [..., D] or a number.
 
     Raises:
-        ValueError: a parameter outside its domain, with validation on.
+        ValueError: shapes that don't fit, or (with validation on) a parameter outside its domain.
     """
 
-    arg_constraints = {
+    arg_constraints: dict[str, constraints.Constraint] = {  # noqa: RUF012
         "loc": constraints.real_vector,
         "mean_concentration": constraints.positive,
         "concentration": constraints.positive,
         "rate": constraints.independent(constraints.positive, 1),
     }
-    support = constraints.independent(constraints.stack([constraints.real, constraints.positive], -2), 1)
+    # Not `stack`, whose transform leaves the log-determinant unsummed where the dimension is negative.
+    support = constraints.independent(
+        constraints.cat([constraints.real, constraints.positive], dim=-2, lengths=[1, 1]), 2
+    )
     has_rsample = True
 
     loc: Tensor
@@ -142,14 +155,24 @@ class NormalGamma(TorchDistribution):
     ) -> None:
         if not isinstance(loc, Tensor) or loc.dim() == 0:
             raise ValueError("loc: expected a tensor of shape [..., D]")
-        s, a, b = (torch.as_tensor(t, dtype=loc.dtype, device=loc.device) for t in (mean_concentration, concentration, rate))
-        dim = loc.shape[-1] if b.dim() == 0 else max(loc.shape[-1], b.shape[-1])
-        batch = torch.broadcast_shapes(loc.shape[:-1], s.shape, a.shape, b.shape[:-1])
+        s, a, b = (
+            torch.as_tensor(t, dtype=loc.dtype, device=loc.device)
+            for t in (mean_concentration, concentration, rate)
+        )
+        b = b if b.dim() else b.unsqueeze(-1)
+        try:
+            (dim,) = torch.broadcast_shapes(loc.shape[-1:], b.shape[-1:])
+            batch = torch.broadcast_shapes(loc.shape[:-1], s.shape, a.shape, b.shape[:-1])
+        except RuntimeError:
+            raise ValueError(
+                "expected loc [..., D], mean_concentration [...], concentration [...] and rate [..., D], got "
+                + ", ".join(str(list(t.shape)) for t in (loc, s, a, b))
+            ) from None
         self.loc, self.rate = loc.expand(*batch, dim), b.expand(*batch, dim)
         self.mean_concentration, self.concentration = s.expand(batch), a.expand(batch)
         super().__init__(batch, torch.Size((2, dim)), validate_args=validate_args)
 
-    def expand(self, batch_shape: torch.Size, _instance: "NormalGamma | None" = None) -> "NormalGamma":
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "NormalGamma":
         """Expand every parameter to ``batch_shape``."""
         new = self._get_checked_instance(NormalGamma, _instance)
         batch, dim = torch.Size(batch_shape), self.event_shape[-1]
@@ -163,54 +186,61 @@ class NormalGamma(TorchDistribution):
     @property
     def mean(self) -> Tensor:
         """E[(μ, α)] = (m, a/b), [..., 2, D]."""
-        return torch.stack(torch.broadcast_tensors(self.loc, self.concentration.unsqueeze(-1) / self.rate), -2)
+        return torch.stack([self.loc, self.concentration.unsqueeze(-1) / self.rate], -2)
 
-    def rsample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
-        """Reparameterised draws, [*sample_shape, ..., 2, D]; precisions are kept above 1e-30."""
-        shape = self._extended_shape(sample_shape)
-        shape = (*shape[:-2], shape[-1])
-        shape_parameter = self.concentration.unsqueeze(-1).expand(shape)
-        precision = torch._standard_gamma(shape_parameter) / self.rate.expand(shape)
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Reparameterised draws, [*sample_shape, ..., 2, D]; precisions are kept above 1e-30.
+
+        Drawn in float64: near the prior, α^(-3/2) in the gradient of μ is beyond float32.
+        """
+        *batch, _, dim = self._extended_shape(sample_shape)
+        m, s, a, b = (to_float64(t) for t in self.standard)
+        precision = torch._standard_gamma(a.unsqueeze(-1).expand(*batch, dim)) / b
         precision = precision.clamp(min=_SMALLEST_PRECISION)
-        noise = torch.randn(shape, dtype=precision.dtype, device=precision.device)
-        mean = self.loc + noise * (self.mean_concentration.unsqueeze(-1) * precision).rsqrt()
-        return torch.stack([mean, precision], -2)
+        loc = m + torch.randn_like(precision) * (s.unsqueeze(-1) * precision).rsqrt()
+        return torch.stack([loc, precision], -2).to(self.loc)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log N(μ; m, 1/(sα)) + log Gamma(α; a, b), summed over D."""
+        """Of (μ, α) [..., 2, D]: that of N(μ; m, 1/(sα)) plus that of Gamma(α; a, b), summed over D."""
         if self._validate_args:
             self._validate_sample(value)
-        mean, precision = value.unbind(-2)
-        scale = (self.mean_concentration.unsqueeze(-1) * precision).rsqrt()
-        gamma = torch.distributions.Gamma(self.concentration.unsqueeze(-1), self.rate, validate_args=False)
-        normal = torch.distributions.Normal(self.loc, scale, validate_args=False)
-        return (gamma.log_prob(precision) + normal.log_prob(mean)).sum(-1)
+        loc, precision = value.unbind(-2)
+        s, a = self.mean_concentration.unsqueeze(-1), self.concentration.unsqueeze(-1)
+        gap = loc - self.loc
+        normal = 0.5 * (s.log() + precision.log() - math.log(2 * math.pi) - s * precision * gap * gap)
+        gamma = a * self.rate.log() - torch.lgamma(a) + (a - 1) * precision.log() - self.rate * precision
+        return (normal + gamma).sum(-1)
 
     @property
-    def standard(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(m, s, a, b), in the dtype in which they are kept."""
+    def standard(self) -> tuple[Tensor, ...]:
+        """(m, s, a, b) of shapes [..., D], [...], [...], [..., D], in the dtype in which they are kept."""
         return self.loc, self.mean_concentration, self.concentration, self.rate
 
     def expected_stats(self) -> Tensor:
-        """E[t] in the layout of :class:`NormalGammaFamily`, [..., 2D+2]."""
-        return NORMAL_GAMMA._stats_from_standard(*self.standard)
+        """E[t] in float64, in the layout of :class:`NormalGammaFamily`, [..., 2D+2]."""
+        m, s, a, b = (to_float64(t) for t in self.standard)
+        return NORMAL_GAMMA._stats_from_standard(m, s, a, b)
 
 
 class NaturalNormalGamma(NormalGamma):
-    """A Normal-Gamma posterior given by natural parameters; the gradients that reach them are natural gradients.
+    """A Normal-Gamma posterior given by natural parameters, which receive natural gradients.
 
     Args:
-        natural: λ, float64 [..., 2D+2] in the layout of :class:`NormalGammaFamily`, usually a ``NaturalParameter``.
+        natural: λ, float64 [..., 2D+2] in the layout of :class:`NormalGammaFamily`, usually a
+            ``NaturalParameter``.
         dtype: of draws and log-densities; torch's default dtype if None.
 
     Raises:
-        ValueError: λ outside the family's domain, with validation on.
+        ValueError: λ of another shape or dtype, or (with validation on) outside the family's domain.
     """
 
-    arg_constraints = {"natural": _NaturalDomain()}
+    arg_constraints: dict[str, constraints.Constraint] = {"natural": _NaturalDomain()}  # noqa: RUF012
     family = NORMAL_GAMMA
 
-    def __init__(self, natural: Tensor, dtype: torch.dtype | None = None, validate_args: bool | None = None) -> None:
+    def __init__(
+        self, natural: Tensor, dtype: torch.dtype | None = None, validate_args: bool | None = None
+    ) -> None:
+        check_natural(natural)
         if natural.dim() == 0 or natural.shape[-1] < 4 or natural.shape[-1] % 2:
             raise ValueError(f"natural: expected shape [..., 2D+2] with D >= 1, got {tuple(natural.shape)}")
         self.natural = natural
@@ -219,18 +249,18 @@ class NaturalNormalGamma(NormalGamma):
         TorchDistribution.__init__(self, natural.shape[:-1], event, validate_args=validate_args)
 
     @lazy_property
-    def _standard(self) -> tuple[Tensor, ...]:
-        dim = self.event_shape[-1]
-        sizes: tuple[tuple[int, ...], ...] = ((dim,), (), (), (dim,))
-        standard = NORMAL_GAMMA.standard(self.natural)
-        return tuple(t.to(self.dtype).expand(*self.batch_shape, *size) for t, size in zip(standard, sizes, strict=True))
+    def standard(self) -> tuple[Tensor, ...]:
+        """(m, s, a, b) in float64; only draws and densities ask for them, closed forms don't."""
+        m, s, a, b = NORMAL_GAMMA.standard(self.natural)
+        batch, dim = self.batch_shape, self.event_shape[-1]
+        return m.expand(*batch, dim), s.expand(batch), a.expand(batch), b.expand(*batch, dim)
 
-    loc = property(lambda self: self._standard[0])  # type: ignore[assignment]
-    mean_concentration = property(lambda self: self._standard[1])  # type: ignore[assignment]
-    concentration = property(lambda self: self._standard[2])  # type: ignore[assignment]
-    rate = property(lambda self: self._standard[3])  # type: ignore[assignment]
+    loc = property(lambda self: self.standard[0].to(self.dtype))
+    mean_concentration = property(lambda self: self.standard[1].to(self.dtype))
+    concentration = property(lambda self: self.standard[2].to(self.dtype))
+    rate = property(lambda self: self.standard[3].to(self.dtype))
 
-    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> "NaturalNormalGamma":
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "NaturalNormalGamma":
         """Expand to ``batch_shape``; the natural parameters stay the tensor that was given."""
         new = self._get_checked_instance(NaturalNormalGamma, _instance)
         new.natural, new.dtype = self.natural, self.dtype
@@ -243,14 +273,15 @@ class NaturalNormalGamma(NormalGamma):
         return NORMAL_GAMMA.expected_stats(self.natural)
 
     def with_gradient_scale(self, factor: Tensor | float) -> "NaturalNormalGamma":
-        """The same distribution, with the gradients that reach its natural parameters multiplied by ``factor``."""
+        """The same distribution, whose gradients reach the natural parameters multiplied by ``factor``."""
         new = NaturalNormalGamma(scale_gradient(self.natural, factor), self.dtype, validate_args=False)
         return new.expand(self.batch_shape)
 
 
 @register_kl(NormalGamma, NormalGamma)
 def _kl_normal_gamma(q: NormalGamma, p: NormalGamma) -> Tensor:
-    return NORMAL_GAMMA._kl_from_standard(q.standard, p.standard)
+    standard = (tuple(to_float64(t) for t in fn.standard) for fn in (q, p))
+    return NORMAL_GAMMA._kl_from_standard(*standard).to(q.loc)
 
 
 @register_kl(NaturalNormalGamma, NormalGamma)

@@ -19,10 +19,10 @@ from pyro_fmvae.infer.structure import Site, sample_sites
 
 
 class AutoConjugate(nn.Module):
-    """Natural posteriors for every Dirichlet and Normal-Gamma site that an ``Assignment`` or ``Component`` hangs on.
+    """Natural posteriors for every Dirichlet and Normal-Gamma site that is the parent of a mixture's site.
 
-    Call it first thing in a guide, with the arguments of the model; the guide then has to sample only what is left, and
-    may enter the model's plates itself, since this creates none::
+    Call it first thing in a guide, with the arguments of the model; the guide then has to sample only what is
+    left, and may enter the model's plates itself, since this creates none::
 
         class Guide(nn.Module):
             def __init__(self):
@@ -38,8 +38,8 @@ class AutoConjugate(nn.Module):
 
     Args:
         model: a recognised model.
-        count: pseudo-observations behind the random initial posteriors, > 0. ``pyro_fmvae.infer.seeding`` gives better
-            starting points once there are encoded data.
+        count: pseudo-observations behind the random initial posteriors, > 0. ``pyro_fmvae.infer.seeding``
+            gives better starting points once there are encoded data.
     """
 
     def __init__(self, model: Callable[..., Any], count: float = 10.0) -> None:
@@ -55,7 +55,7 @@ class AutoConjugate(nn.Module):
         """Find the conjugate sites and make their posteriors; arguments as for the model.
 
         Raises:
-            ValueError: the model has no conjugate site.
+            ValueError: the model has no conjugate site, or one inside a plate that is subsampled.
             NotImplementedError: a parent of a recognised site has no known conjugate posterior.
         """
         with poutine.block(), InitMessenger(_harmless_value):
@@ -70,11 +70,14 @@ class AutoConjugate(nn.Module):
         }
         for name, site in sites.items():
             if name in wanted and not site["is_observed"]:
+                _check_whole(site)
                 kind, _ = natural_prior(site["fn"])
                 self.posteriors[name] = NaturalPosterior(kind, random_natural(site["fn"], self.count))
                 self._sites[name] = {"cond_indep_stack": site["cond_indep_stack"]}
         if not self._sites:
-            raise ValueError("model: no Dirichlet or NormalGamma site is the parent of an Assignment or a Component")
+            raise ValueError(
+                "model: no Dirichlet or NormalGamma site is the parent of an Assignment or a Component"
+            )
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample every conjugate site; arguments as for the model. Returns the values by site name."""
@@ -92,6 +95,15 @@ class AutoConjugate(nn.Module):
         posterior = self.posteriors[name]
         assert isinstance(posterior, ConjugatePosterior)
         return posterior
+
+
+def _check_whole(site: Site) -> None:
+    for frame in site["cond_indep_stack"]:
+        if frame.full_size not in (None, frame.size):
+            raise ValueError(
+                f"site '{site['name']}': plate '{frame.name}' is subsampled, so one run does not "
+                "show its posterior whole; write it by hand"
+            )
 
 
 def _harmless_value(site: Site) -> Tensor:

@@ -1,21 +1,34 @@
 """Re-entering the plates of a recorded site."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from typing import Any
 
-from pyro.poutine.indep_messenger import IndepMessenger
+from pyro.poutine import Trace
+from pyro.poutine.messenger import Messenger
 
 from pyro_fmvae.infer.structure import Site
 
 
-@contextmanager
-def frames_of(site: Site) -> Iterator[None]:
-    """Enter the plates that a recorded site was in, without issuing their index sites a second time in one trace.
+class frames_of(Messenger):
+    """Enter the plates that a recorded site was in, without issuing their index sites again.
+
+    Sequential plates are re-entered too, at the iteration that the site was recorded in.
 
     Args:
         site: a sample site; the statement inside has to bring its full batch shape.
     """
-    with ExitStack() as stack:
-        for frame in site["cond_indep_stack"]:
-            stack.enter_context(IndepMessenger(frame.name, frame.size, dim=frame.dim))
-        yield
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self._frames = tuple(site["cond_indep_stack"])
+
+    def _process_message(self, msg: Any) -> None:
+        msg["cond_indep_stack"] = self._frames + msg["cond_indep_stack"]
+
+
+def subsamples(trace: Trace) -> Trace:
+    """The index sites of a trace's plates alone: replayed, they give another run the same minibatch."""
+    indices = Trace()
+    for name, site in trace.nodes.items():
+        if type(site.get("fn")).__name__ == "_Subsample":
+            indices.add_node(name, **site)
+    return indices

@@ -1,4 +1,4 @@
-"""The part of the bound that a mixture contributes, with its assignments summed out. Paquet et al. (2018), eqs 4b-4c, 5, 8."""
+"""What a mixture adds to the bound, its assignments summed out: Paquet et al. (2018), eqs 4b-c, 5, 8."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,13 @@ from pyro.poutine import Trace
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_fmvae.distributions import Label, NaturalDirichlet, NaturalNormalGamma, expected_log_prob
+from pyro_fmvae.distributions import (
+    Assignment,
+    Label,
+    NaturalDirichlet,
+    NaturalNormalGamma,
+    expected_log_prob,
+)
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.structure import Child, Mixture, Program, Site
 
@@ -32,11 +38,19 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class Term:
-    """One summand of the loss: the site it belongs to, its part of the bound, and its value in nats (a scalar)."""
+    """One summand of the loss.
+
+    Attributes:
+        name: the site that it belongs to.
+        role: its part of the bound.
+        value: in nats, a scalar.
+        natural: whether it is the KL divergence of a natural posterior.
+    """
 
     name: str
     role: Role
     value: Tensor
+    natural: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,7 +62,7 @@ class MixtureTables:
         log_weights: E[log π], [..., K].
         children: (child, its site, its table E[log p] [..., K]), labels apart.
         labels: the same for observed labels, and for the assignment itself where it is observed.
-        given: the guide's own responsibilities [..., K], or None if they are to be optimal.
+        given: log of the guide's own responsibilities [..., K], or None if they are to be optimal.
     """
 
     site: Site
@@ -65,15 +79,17 @@ class MixtureTables:
             total = total + (table if ratio is None else ratio.unsqueeze(-1) * table)
         return total.expand(*self.site["fn"].batch_shape, self.log_weights.shape[-1])
 
-    def responsibilities(self, clamped: bool = True) -> Tensor:
-        """γ [..., K]: the guide's, or optimal by equation 5; clamped to the labels that are known unless told not to."""
-        if self.given is not None:
-            return self.given
-        logits = self.logits().detach()
+    def log_responsibilities(self, clamped: bool = True) -> Tensor:
+        """Log γ [..., K]: the guide's, or optimal by equation 5, and then constant; known labels clamp both.
+
+        Args:
+            clamped: False to leave the labels out.
+        """
+        logits = self.logits().detach() if self.given is None else self.given
         if clamped:
             for _, table in self.labels:
                 logits = logits + table
-        return logits.softmax(-1)
+        return logits.log_softmax(-1)
 
 
 def tabulate(
@@ -97,30 +113,40 @@ def tabulate(
         child_site = program.model.nodes[child.name]
         parents = {argument: posterior(name) for argument, name in child.parents.items()}
         if not child_site["is_observed"] and not (isinstance(kl_weight, float) and kl_weight == 1.0):
-            parents = {argument: _unweighted(q, kl_weight) for argument, q in parents.items()}
+            parents = {argument: _with_gradient_divided(q, kl_weight) for argument, q in parents.items()}
         table = _table(child_site, program.posterior(guide, child.name), {**parents, "assignment": fn})
         if isinstance(child_site["fn"], Label):
-            labels.append((child_site, table))
+            labels.append((child_site, _where_unmasked(table, child_site)))
         else:
             children.append((child, child_site, table))
     if site["is_observed"]:
-        labels.append((site, expected_log_prob(dist.Delta(site["value"]), Label(site["value"]), {"assignment": fn})))
+        observed = dist.Delta(site["value"])
+        table = expected_log_prob(observed, Label(site["value"]), {"assignment": fn})
+        labels.append((site, _where_unmasked(table, site)))
     given = None
     if not site["is_observed"] and mixture.name in guide.nodes:
-        given = unwrap(guide.nodes[mixture.name]["fn"]).probs
+        given = _log_probs(guide.nodes[mixture.name])
     log_weights = _table(site, fn, weights)
-    return MixtureTables(site, log_weights.to(children[0][2]) if children else log_weights, children, labels, given)
+    if children:
+        log_weights = log_weights.to(children[0][2])
+    return MixtureTables(site, log_weights, children, labels, given)
 
 
 def mixture_terms(
-    tables: MixtureTables, program: Program, guide: Trace, label_weight: float | Tensor, kl_weight: float | Tensor
+    tables: MixtureTables,
+    program: Program,
+    guide: Trace,
+    label_weight: float | Tensor,
+    kl_weight: float | Tensor,
 ) -> list[Term]:
     """KL[z] of each latent child, KL[r], and Δ's classification term.
 
-    The responsibilities are constants here: at their optimum the bound is stationary in them, so value and gradient are
-    those of the collapsed form logsumexp_k{...}, and the parts can be reported and weighted apart.
+    Optimal responsibilities are constants here: the bound is stationary in them, so value and gradient are
+        those
+    of the collapsed form logsumexp_k{...}, and the parts can be reported and weighted apart.
     """
-    gamma = tables.responsibilities()
+    log_gamma = tables.log_responsibilities()
+    gamma = log_gamma.exp()
     terms = []
     for child, site, table in tables.children:
         expected = (gamma * table).sum(-1)
@@ -129,7 +155,8 @@ def mixture_terms(
         else:
             kl = _total(-expected - _entropy(program.posterior(guide, child.name)), site)
             terms.append(Term(child.name, Role.KL_Z, kl_weight * kl))
-    kl_r = torch.special.xlogy(gamma, gamma).sum(-1) - (gamma * tables.log_weights).sum(-1)
+    log_ratio = torch.where(gamma > 0, log_gamma, 0.0) - tables.log_weights
+    kl_r = (gamma * log_ratio).sum(-1)
     terms.append(Term(tables.site["name"], Role.KL_R, _total(kl_r, tables.site)))
     weighted = isinstance(label_weight, Tensor) or label_weight > 0
     for site, table in tables.labels:
@@ -138,8 +165,55 @@ def mixture_terms(
             log_likelihood = torch.where(table == 0, log_probs, 0.0).sum(-1)
             known = (table < 0).any(-1)
             loss = -label_weight * _total(torch.where(known, log_likelihood, 0.0), site)
-            terms.append(Term(site["name"] if site is not tables.site else f"{site['name']}/label", Role.LABEL, loss))
+            name = f"{site['name']}/label" if site is tables.site else site["name"]
+            terms.append(Term(name, Role.LABEL, loss))
     return terms
+
+
+def natural_posteriors(program: Program, guide: Trace) -> Posterior:
+    """Posteriors by site name, those of scaled sites with the natural gradient of the unscaled site.
+
+    The scale multiplies the KL divergence and whatever a common ``poutine.scale`` holds beside it; divided
+    out of the gradient, it leaves λ - λ*, so that ρ keeps its meaning.
+    """
+
+    def posterior(name: str) -> Distribution:
+        q, scale = program.posterior(guide, name), program.model.nodes[name]["scale"]
+        unscaled = not isinstance(scale, Tensor) and scale == 1
+        return q if unscaled else _with_gradient_divided(q, scale)
+
+    return posterior
+
+
+def _with_gradient_divided(q: Distribution, scale: float | Tensor) -> Distribution:
+    natural = unwrap(q)
+    if not isinstance(natural, NATURAL):
+        return q
+    events = len(q.event_shape) - len(natural.event_shape)
+    if isinstance(scale, Tensor):
+        scale = scale.to(natural.natural)
+        if scale.dim():
+            scale = scale[(..., *(None,) * (events + 1))]
+    scaled: Any = natural.with_gradient_scale(1 / scale)
+    return scaled.to_event(events)
+
+
+def check_first_order(mixture: Mixture, program: Program, guide: Trace) -> None:
+    """Raise a ValueError if Δ's term would be differentiated with respect to natural parameters."""
+    sites = program.model.nodes
+    labels = any(isinstance(sites[child.name]["fn"], Label) for child in mixture.children)
+    if not (labels or sites[mixture.name]["is_observed"]):
+        return
+    parents = [*mixture.parents.values()]
+    for child in mixture.children:
+        parents += child.parents.values()
+    for name in parents:
+        if isinstance(unwrap(program.posterior(guide, name)), NATURAL):
+            raise ValueError(
+                f"site '{name}': while label_weight > 0, the posterior of a labelled factor has no "
+                "natural-gradient step; give the guide a Dirichlet or NormalGamma in standard parameters, "
+                "under a first-order optimiser"
+            )
 
 
 def _table(site: Site, q: Distribution, parents: dict[str, Any]) -> Tensor:
@@ -149,13 +223,26 @@ def _table(site: Site, q: Distribution, parents: dict[str, Any]) -> Tensor:
         raise NotImplementedError(f"site '{site['name']}': {error}") from None
 
 
+def _log_probs(site: Site) -> Tensor:
+    q = unwrap(site["fn"])
+    if isinstance(q, Assignment):
+        q = q.categorical
+    if not isinstance(q, torch.distributions.Categorical):
+        raise NotImplementedError(
+            f"site '{site['name']}': expected a Categorical in the guide, got {type(q).__name__}"
+        )
+    return q.logits
+
+
+def _where_unmasked(table: Tensor, site: Site) -> Tensor:
+    """A label's table, without what it says about points that its site masks out."""
+    mask = site["mask"]
+    return table if mask is None else torch.where(torch.as_tensor(mask).unsqueeze(-1), table, 0.0)
+
+
 def _entropy(q: Distribution) -> Tensor:
     point = unwrap(q)
     return -q.log_prob(point.v) if isinstance(point, dist.Delta) else q.entropy()
-
-
-def _unweighted(q: Distribution, weight: float | Tensor) -> Distribution:
-    return q.with_gradient_scale(1 / weight) if isinstance(q, NATURAL) else q
 
 
 def _total(tensor: Tensor, site: Site) -> Tensor:

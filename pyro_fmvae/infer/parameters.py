@@ -9,11 +9,11 @@ from pyro.poutine.runtime import effectful
 
 
 def param_statements(name: str, module: torch.nn.Module) -> None:
-    """Issue a ``pyro.param`` statement for every parameter of a module, so that handlers and ``SVI`` see them.
+    """Issue a ``pyro.param`` statement for every parameter of a module, for handlers and ``SVI`` to see.
 
-    ``pyro.module`` keeps parameters in a global store under their names; a second module of the same name is then silently
-    left untrained. These statements carry the module's own parameters and store nothing, whatever
-    ``pyro.settings`` says about ``module_local_params``.
+    ``pyro.module`` keeps parameters in a global store under their names; a second module of the same name is
+    then silently left untrained. These statements carry the module's own parameters and store nothing,
+    whatever ``pyro.settings`` says about ``module_local_params``.
 
     Args:
         name: prefix of the statements' names, unique within a model or guide.
@@ -26,4 +26,6 @@ def param_statements(name: str, module: torch.nn.Module) -> None:
 
 def _statement(name: str, parameter: Any) -> None:
     parameter.unconstrained = weakref.ref(parameter)
-    effectful(type="param")(lambda *_, **__: parameter)(name, parameter, constraint=constraints.real, name=name)
+    effectful(type="param")(lambda *_, **__: parameter)(
+        name, parameter, constraint=constraints.real, name=name
+    )

@@ -6,7 +6,7 @@ import torch
 from pyro.distributions import Categorical
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from pyro_fmvae.distributions import Assignment, NaturalDirichlet, NaturalNormalGamma
 from pyro_fmvae.distributions.expected_log_prob import unwrap
@@ -15,44 +15,51 @@ _CONCRETE = {"__bool__", "__int__", "__float__", "__index__", "__array__", "item
 
 
 class Unsampled(Tensor):
-    """A value that was never drawn. It has a shape and a dtype; whatever is computed from it is poisoned.
+    """A value that was never drawn: it has a shape and a dtype, and so has whatever is computed from it.
 
-    A floating-point result of any operation is NaN throughout, an integer or boolean one is :class:`Unsampled` again, and
-    asking for a number raises. So a use that the ELBO did not recognise cannot bias the loss: it makes it NaN.
+    So a use that the ELBO did not recognise cannot bias the loss silently: asking for a number, as a branch,
+        a check of
+    a distribution's arguments or the loss itself do, raises an error that names the site.
     """
 
+    site: str
+
     @classmethod
-    def like(cls, shape: torch.Size, dtype: torch.dtype) -> "Unsampled":
-        """A placeholder of the given shape, NaN if floating."""
+    def like(cls, shape: torch.Size, dtype: torch.dtype, site: str) -> "Unsampled":
+        """A placeholder of the given shape for the value of a site, NaN if floating."""
         fill = torch.nan if dtype.is_floating_point else 0
-        return torch.full((1,), fill, dtype=dtype).expand(shape).as_subclass(cls)
+        return _mark(torch.full((1,), fill, dtype=dtype).expand(shape), site)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run ``func`` on plain tensors and poison what comes out."""
+        """Run ``func`` on plain tensors, and mark what comes out."""
+        kwargs = kwargs or {}
+        inputs = tree_leaves((args, kwargs))
+        site = next((x.site for x in inputs if isinstance(x, Unsampled) and hasattr(x, "site")), "?")
         if getattr(func, "__name__", "") in _CONCRETE:
-            raise RuntimeError(
-                "a conjugate or enumerated site has no value here: TraceConjugate_ELBO integrates over it in closed form, so "
-                "the model may not branch on it"
+            raise ValueError(
+                f"site '{site}': its value is needed, but TraceConjugate_ELBO integrates over it in closed "
+                "form and never draws it: a program may not branch on it, nor build a distribution from it, "
+                "except of a class that register_expected_log_prob knows"
             )
         with torch._C.DisableTorchFunctionSubclass():
-            return tree_map(_poison, func(*args, **(kwargs or {})))
+            return tree_map(lambda result: _poison(result, site), func(*args, **kwargs))
 
 
-def _poison(result: Any) -> Any:
+def _mark(tensor: Tensor, site: str) -> Unsampled:
+    marked = tensor.as_subclass(Unsampled)
+    marked.site = site
+    return marked
+
+
+def _poison(result: Any, site: str) -> Any:
     if not isinstance(result, Tensor):
         return result
-    if result.is_floating_point():
-        return torch.full_like(result, torch.nan)
-    return result.as_subclass(Unsampled)
+    return _mark(torch.full_like(result, torch.nan) if result.is_floating_point() else result, site)
 
 
 class PlaceholderMessenger(Messenger):
     """Puts placeholders in the place of natural posteriors and of assignments that are not observed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.replaced: list[str] = []
 
     def _pyro_sample(self, msg: Any) -> None:
         if msg["done"] or msg["is_observed"]:
@@ -64,6 +71,5 @@ class PlaceholderMessenger(Messenger):
             dtype = torch.int64
         else:
             return
-        msg["value"] = Unsampled.like(msg["fn"].shape(), dtype)
+        msg["value"] = Unsampled.like(msg["fn"].shape(), dtype, msg["name"])
         msg["done"] = True
-        self.replaced.append(msg["name"])

@@ -32,7 +32,7 @@ class ConjugatePosterior(nn.Module, ABC):
         """Its natural parameters, float64, detached."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """Move between devices, but stay in float64 when networks are converted by ``module.float()`` and the like."""
+        """Move between devices, but stay in float64 through ``module.float()`` and the like."""
 
         def keep_dtype(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
@@ -103,7 +103,8 @@ class StandardNormalGamma(ConjugatePosterior):
 
     def forward(self) -> Distribution:
         """NormalGamma(m, s, a, b), in torch's default dtype."""
-        return NormalGamma(*(parameter.to(torch.get_default_dtype()) for parameter in self._standard()))
+        m, s, a, b = (parameter.to(torch.get_default_dtype()) for parameter in self._standard())
+        return NormalGamma(m, s, a, b)
 
     def natural_value(self) -> Tensor:
         """λ, detached."""
@@ -111,7 +112,7 @@ class StandardNormalGamma(ConjugatePosterior):
 
 
 def natural_prior(prior: Distribution) -> tuple[type[NaturalDirichlet] | type[NaturalNormalGamma], Tensor]:
-    """The class of natural posterior that is conjugate to a prior, and the prior's own natural parameters (float64).
+    """The class of natural posterior that is conjugate to a prior, and the prior's own λ (float64).
 
     Raises:
         NotImplementedError: no conjugate posterior is known for the class.
@@ -149,8 +150,8 @@ def random_natural(prior: Distribution, count: float, generator: torch.Generator
         generator: source of the random numbers; torch's own if None.
 
     Returns:
-        λ [..., P], float64: after ``count`` observations of unit variance around a random mean (m0 plus unit noise), or
-        ``count`` observations of each component.
+        λ [..., P], float64: after ``count`` observations of unit variance around a random mean (m0 plus unit
+        noise), or ``count`` observations of each component.
     """
     kind, natural = natural_prior(prior)
     if kind is NaturalDirichlet:

@@ -23,13 +23,17 @@ def kmeans(points: Tensor, num_clusters: int, generator: torch.Generator, iterat
         centres = torch.cat([centres, points[index]])
         nearest = torch.minimum(nearest, torch.cdist(points, points[index]).square().squeeze(-1))
     for _ in range(iterations):
-        members = torch.nn.functional.one_hot(torch.cdist(points, centres).argmin(-1), num_clusters).to(points)
+        members = torch.nn.functional.one_hot(torch.cdist(points, centres).argmin(-1), num_clusters).to(
+            points
+        )
         counts = members.sum(0).unsqueeze(-1)
         centres = torch.where(counts > 0, members.mT @ points / counts.clamp(min=1), centres)
     return torch.cdist(points, centres).argmin(-1)
 
 
-def conjugate_update(prior: Tensor, gamma: Tensor, mean: Tensor, variance: Tensor, scale: float = 1.0) -> Tensor:
+def conjugate_update(
+    prior: Tensor, gamma: Tensor, mean: Tensor, variance: Tensor, scale: float = 1.0
+) -> Tensor:
     """λ* of the Normal-Gamma posteriors: equation 13, all data at once.
 
     Args:

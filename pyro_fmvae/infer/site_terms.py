@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Distribution, kl_divergence
 
 from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.infer.mixture_terms import NATURAL, Role, Term
+from pyro_fmvae.infer.mixture_terms import Role, Term
 from pyro_fmvae.infer.structure import Program, Site, sample_sites
 
 
@@ -27,25 +27,33 @@ def kl_sum(q: Distribution, site: Site) -> Tensor:
     Raises:
         NotImplementedError: torch knows no closed form for the pair.
     """
-    return scale_and_mask(kl_divergence(q, site["fn"]), site["scale"], site["mask"]).sum()
+    try:
+        kl = kl_divergence(q, site["fn"])
+    except NotImplementedError:
+        raise NotImplementedError(
+            f"site '{site['name']}': no closed form of KL(q || p) is registered for q = "
+            f"{type(unwrap(q)).__name__} and p = {type(unwrap(site['fn'])).__name__}"
+        ) from None
+    return scale_and_mask(kl, site["scale"], site["mask"]).sum()
 
 
 def latent_term(program: Program, guide: Trace, name: str) -> Term:
     """The term of a latent site: an analytic KL where it is valid, a reparameterised sample otherwise.
 
-    KL(q || p) may stand in for the sample's log-ratio if p's parameters don't depend on anything that the guide draws
-    after this site; that holds if whatever precedes the site in the model precedes it in the guide.
+    KL(q || p) may stand in for the sample's log-ratio if p's parameters don't depend on anything that the
+    guide draws after this site; that holds if whatever precedes the site in the model precedes it in the
+    guide.
 
     Raises:
         ValueError: the guide's distribution can't be sampled with gradients.
     """
     site, guide_site = program.model.nodes[name], guide.nodes[name]
     q = guide_site["fn"]
-    role = Role.KL_GLOBAL if isinstance(q, NATURAL) or _is_parent(program, name) else Role.KL_Z
+    role = Role.KL_GLOBAL if _is_parent(program, name) else Role.KL_Z
     if not q.has_rsample:
         raise ValueError(
-            f"site '{name}': {type(unwrap(q)).__name__} in the guide has no reparameterised sampler, and no registered "
-            "class sums it out"
+            f"site '{name}': {type(unwrap(q)).__name__} in the guide has no reparameterised sampler, and no "
+            "registered class sums it out"
         )
     if not isinstance(unwrap(q), dist.Delta) and _in_order(program, guide, name):
         try:
@@ -78,33 +86,35 @@ def sum_terms(terms: list[Term]) -> Tensor:
 def check_finite(loss: Tensor, terms: list[Term]) -> None:
     """Raise a ValueError that names the sites whose loss is not finite, if ``loss``, their sum, is not."""
     if not loss.isfinite():
-        culprits = ", ".join(f"'{term.name}' ({term.value.item()})" for term in terms if not term.value.isfinite())
+        culprits = ", ".join(
+            f"'{term.name}' ({term.value.item()})" for term in terms if not term.value.isfinite()
+        )
         raise ValueError(
-            f"the loss is not finite ({loss.item()}), because of the sites {culprits or '(their sum)'}; NaN may also mean that "
-            "a site's distribution was computed from a value that TraceConjugate_ELBO does not draw"
+            f"the loss is not finite ({loss.item()}), because of the sites {culprits or '(their sum)'}"
         )
 
 
 def check_gradients(parameters: dict[str, Tensor], terms: Callable[[], list[Term]]) -> None:
-    """Raise a ValueError that names parameters whose gradient is not finite, and the sites that it comes from.
+    """Raise a ValueError that names parameters whose gradient is not finite, and the sites to blame.
 
     Args:
         parameters: leaves by name, with their gradients. If one is not finite, all gradients are dropped.
         terms: evaluates the loss's terms once more, to find out which is to blame.
     """
-    graded = {name: p for name, p in parameters.items() if p.grad is not None}
-    norms = torch._foreach_norm([p.grad for p in graded.values()])
-    if not norms or torch.stack([norm.to(norms[0]) for norm in norms]).isfinite().all():
+    grads = {name: p.grad for name, p in parameters.items() if p.grad is not None}
+    if not grads:
         return
-    bad = [name for name, p in graded.items() if not p.grad.isfinite().all()]  # type: ignore[union-attr]
-    leaves = [graded[name] for name in bad]
+    norms = torch._foreach_norm(list(grads.values()))
+    if torch.stack([norm.to(norms[0]) for norm in norms]).isfinite().all():
+        return
+    bad = [name for name, grad in grads.items() if not grad.isfinite().all()]
+    leaves = [parameters[name] for name in bad]
     culprits = []
     for term in terms():
-        grads: Any = ()
         if term.value.requires_grad:
-            grads = torch.autograd.grad(term.value, leaves, allow_unused=True, retain_graph=True)
-        if any(grad is not None and not grad.isfinite().all() for grad in grads):
-            culprits.append(f"'{term.name}'")
+            parts = torch.autograd.grad(term.value, leaves, allow_unused=True, retain_graph=True)
+            if any(grad is not None and not grad.isfinite().all() for grad in parts):
+                culprits.append(f"'{term.name}'")
     for p in parameters.values():
         p.grad = None
     where = ", ".join(culprits) or "none when evaluated again with fresh random numbers"
@@ -112,11 +122,12 @@ def check_gradients(parameters: dict[str, Tensor], terms: Callable[[], list[Term
 
 
 def check_unscaled(grad: Tensor) -> None:
-    """A hook on the loss: raise if somebody scaled it on the way to ``backward``, which would distort λ silently."""
+    """A hook on the loss: raise if it was scaled on its way to ``backward``, which would distort λ."""
     if grad.item() != 1:
         raise ValueError(
-            f"the loss was multiplied by {grad.item():g} before backward(): natural gradients need the total loss, data "
-            "scaled to all N points, not a mean. Scale with poutine.scale inside the program, or scale what you report"
+            f"the loss was multiplied by {grad.item():g} before backward(): natural gradients need the total "
+            "loss, data scaled to all N points, not a mean. Scale with poutine.scale inside the program, or "
+            "scale what you report"
         )
 
 

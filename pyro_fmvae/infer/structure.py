@@ -1,8 +1,8 @@
 """Which sites of a model and guide form mixtures, and what posterior each of their parents has.
 
-Recognition goes by the class of the distribution at a site and by the identity of the tensors that it was given: ``replay``
-hands the guide's very tensors to the model, so a parent that *is* a site's value belongs to that site, and a parent that
-was derived from one does not.
+Recognition goes by the class of the distribution at a site and by the identity of the tensors that it was
+given: ``replay`` hands the guide's very tensors to the model, so a parent that *is* a site's value belongs to
+that site, and a parent that was derived from one does not.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ Site = dict[str, Any]
 
 @dataclass(frozen=True)
 class Child:
-    """A site whose distribution has recognised parents: its name, and the site of each conjugate parent by argument."""
+    """A site with recognised parents: its name, and the site of each conjugate parent by argument."""
 
     name: str
     parents: dict[str, str]
@@ -80,7 +80,9 @@ def recognise(model: Trace, guide: Trace) -> Program:
         ValueError: a program that is not of a recognised shape; the message names the site and the argument.
     """
     sites, guide_sites = sample_sites(model), sample_sites(guide)
-    owners = {id(site["value"]): name for name, site in sites.items()}
+    owners: dict[int, str] = {}
+    for name, site in sites.items():
+        owners.setdefault(id(site["value"]), name)
     mixtures = {
         name: Mixture(name, _conjugate_parents(site, owners, sites))
         for name, site in sites.items()
@@ -90,14 +92,19 @@ def recognise(model: Trace, guide: Trace) -> Program:
     for name, site in sites.items():
         if name in guide_sites:
             _check_shapes(site, guide_sites[name])
+        if not hasattr(site["fn"], "parents") and hasattr(unwrap(site["fn"]), "parents"):
+            raise ValueError(
+                f"site '{name}': {type(unwrap(site['fn'])).__name__} may not be wrapped by to_event; "
+                "use a plate"
+            )
         if name in mixtures:
             continue
         if not site["is_observed"] and name not in guide_sites:
-            raise ValueError(f"site '{name}': it is neither observed nor in the guide, and nothing integrates over it")
+            raise ValueError(
+                f"site '{name}': it is neither observed nor in the guide, and nothing integrates over it"
+            )
         if hasattr(site["fn"], "parents"):
             _attach(site, owners, sites, mixtures)
-        elif hasattr(unwrap(site["fn"]), "parents"):
-            raise ValueError(f"site '{name}': {type(unwrap(site['fn'])).__name__} may not be wrapped by to_event")
         elif site["is_observed"]:
             program.observed.append(name)
         else:
@@ -111,41 +118,70 @@ def _check_shapes(site: Site, guide_site: Site) -> None:
     if shapes[0] != shapes[1]:
         (batch, event), (guide_batch, guide_event) = shapes
         raise ValueError(
-            f"site '{site['name']}': batch and event shape are {tuple(batch)} and {tuple(event)} in the model but "
-            f"{tuple(guide_batch)} and {tuple(guide_event)} in the guide (is it inside the same plates in both?)"
+            f"site '{site['name']}': batch and event shape are {tuple(batch)} and {tuple(event)} in the "
+            f"model but {tuple(guide_batch)} and {tuple(guide_event)} in the guide (is it inside the same "
+            "plates in both?)"
         )
 
 
 def _attach(site: Site, owners: dict[int, str], sites: dict[str, Site], mixtures: dict[str, Mixture]) -> None:
+    name, batch_shape = site["name"], site["fn"].batch_shape
+    if "assignment" not in site["fn"].parents:
+        raise ValueError(f"site '{name}': {type(site['fn']).__name__} has no argument 'assignment'")
     assignment = _owner(site, "assignment", owners)
     if assignment not in mixtures:
-        raise ValueError(f"site '{site['name']}': argument 'assignment' is the value of '{assignment}', which is no Assignment")
-    if site["fn"].batch_shape != sites[assignment]["fn"].batch_shape:
         raise ValueError(
-            f"site '{site['name']}': its batch shape {tuple(site['fn'].batch_shape)} is not that of its assignment "
-            f"'{assignment}', {tuple(sites[assignment]['fn'].batch_shape)} (is it inside the same plates?)"
+            f"site '{name}': argument 'assignment' is the value of '{assignment}', which is no Assignment"
+        )
+    assignment_fn = sites[assignment]["fn"]
+    if batch_shape != assignment_fn.batch_shape:
+        raise ValueError(
+            f"site '{name}': its batch shape {tuple(batch_shape)} is not that of its assignment "
+            f"'{assignment}', {tuple(assignment_fn.batch_shape)} (is it inside the same plates?)"
         )
     parents = _conjugate_parents(site, owners, sites)
-    components = sites[assignment]["fn"].num_components
-    inside = {frame.name for frame in site["cond_indep_stack"]}
     for argument, parent in parents.items():
-        shape = sites[parent]["fn"].batch_shape
-        if not shape or shape[-1] != components:
+        _check_components(site, argument, sites[parent], assignment, assignment_fn.num_components)
+    mixtures[assignment].children.append(Child(name, parents))
+
+
+def _check_components(site: Site, argument: str, parent: Site, assignment: str, components: int) -> None:
+    name, shape = parent["name"], parent["fn"].batch_shape
+    if not shape or shape[-1] != components:
+        raise ValueError(
+            f"site '{name}': expected {components} components (as many as '{assignment}' has) in its last "
+            f"batch dimension, got batch shape {tuple(shape)}; it is argument '{argument}' of site "
+            f"'{site['name']}'"
+        )
+    inside = {frame.name for frame in site["cond_indep_stack"]}
+    for frame in parent["cond_indep_stack"]:
+        if frame.dim == -1 and frame.name in inside:
             raise ValueError(
-                f"site '{parent}': expected {components} components (as many as '{assignment}' has) in its last batch "
-                f"dimension, got batch shape {tuple(shape)}; it is argument '{argument}' of site '{site['name']}'"
+                f"site '{name}': components may not lie in plate '{frame.name}', which holds "
+                f"'{site['name']}' too"
             )
-        shared = [f.name for f in sites[parent]["cond_indep_stack"] if f.dim == -1 and f.name in inside]
-        if shared:
-            raise ValueError(f"site '{parent}': components may not lie in plate '{shared[0]}', which holds '{site['name']}' too")
-    mixtures[assignment].children.append(Child(site["name"], parents))
+    batch = site["fn"].batch_shape
+    left, room = shape[:-1], batch[:-1]
+    if len(left) > len(room) or any(
+        size not in (1, at) for size, at in zip(reversed(left), reversed(room), strict=False)
+    ):
+        raise ValueError(
+            f"site '{name}': its batch shape {tuple(shape)} (components last) does not line up with "
+            f"{tuple(batch)} of site '{site['name']}' (data last): is it in a plate that that site is not in?"
+        )
 
 
 def _conjugate_parents(site: Site, owners: dict[int, str], sites: dict[str, Site]) -> dict[str, str]:
-    names = {argument: _owner(site, argument, owners) for argument in site["fn"].parents if argument != "assignment"}
+    names = {
+        argument: _owner(site, argument, owners)
+        for argument in site["fn"].parents
+        if argument != "assignment"
+    }
     for argument, name in names.items():
         if isinstance(sites[name]["fn"], Assignment):
-            raise ValueError(f"site '{site['name']}': argument '{argument}' is the value of the assignment '{name}'")
+            raise ValueError(
+                f"site '{site['name']}': argument '{argument}' is the value of the assignment '{name}'"
+            )
     return names
 
 
@@ -154,8 +190,9 @@ def _owner(site: Site, argument: str, owners: dict[int, str]) -> str:
     name = owners.get(id(value))
     if name is None:
         raise ValueError(
-            f"site '{site['name']}': argument '{argument}' of {type(site['fn']).__name__} is not the value of a sample site "
-            "but a tensor derived from one (or a constant); give it the very tensor that pyro.sample returned"
+            f"site '{site['name']}': argument '{argument}' of {type(site['fn']).__name__} is not the value "
+            "of a sample site but a tensor derived from one (or a constant); give it the very tensor that "
+            "pyro.sample returned"
         )
     return name
 
@@ -165,5 +202,12 @@ def _auxiliary_sites(guide_sites: dict[str, Site], sites: dict[str, Site]) -> li
     for name in auxiliary:
         site = guide_sites[name]
         if not (site["infer"].get("is_auxiliary") or site["is_observed"]):
-            raise ValueError(f"site '{name}': it is in the guide but not in the model, and not marked as auxiliary")
+            raise ValueError(
+                f"site '{name}': it is in the guide but not in the model, and not marked as auxiliary"
+            )
+        if not (site["is_observed"] or site["fn"].has_rsample):
+            raise ValueError(
+                f"site '{name}': {type(unwrap(site['fn'])).__name__} in the guide has no reparameterised "
+                "sampler"
+            )
     return auxiliary

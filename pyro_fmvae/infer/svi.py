@@ -5,22 +5,26 @@ from typing import Any
 import pyro.poutine as poutine
 import torch
 from pyro.infer import SVI
-from pyro.infer.util import zero_grads
+from pyro.infer.util import is_validation_enabled, zero_grads
+from pyro.poutine import Trace
 from torch import Tensor
 
 from pyro_fmvae.distributions import NaturalParameter
+from pyro_fmvae.infer.frames import subsamples
+from pyro_fmvae.infer.mixture_terms import Term
 from pyro_fmvae.infer.placeholder import PlaceholderMessenger
-from pyro_fmvae.infer.site_terms import sum_terms
+from pyro_fmvae.infer.site_terms import check_gradients, sum_terms
 from pyro_fmvae.infer.structure import Program
 from pyro_fmvae.infer.trace_conjugate_elbo import TraceConjugate_ELBO
 
 
 class ConjugateSVI(SVI):
-    """``SVI`` for :class:`TraceConjugate_ELBO` in either order of the paper's step 3 (Paquet et al., 2018, Section 2.4).
+    """``SVI`` for :class:`TraceConjugate_ELBO`, in either order of Paquet et al. (2018), Section 2.4.
 
-    By default, as in ``SVI``, λ takes its step with the responsibilities of the pass that gave the networks' gradients. With
-    ``recompute``, the networks step first, the guide is run again, and λ steps with the responsibilities at the updated
-    encoder: the paper's order, at the price of one more pass through the encoder.
+    By default, as in ``SVI``, λ takes its step with the responsibilities of the pass that gave the networks'
+    gradients. With ``recompute``, the networks step first, the guide is run again (on the same minibatch), then
+    λ steps with the responsibilities at the updated encoder: the paper's order, at the price of one more pass
+    through the encoder.
 
     Args:
         model, guide: the program.
@@ -29,31 +33,55 @@ class ConjugateSVI(SVI):
         recompute: whether to use the paper's order.
     """
 
-    def __init__(self, model: Any, guide: Any, optim: Any, elbo: TraceConjugate_ELBO, recompute: bool = False) -> None:
+    def __init__(
+        self, model: Any, guide: Any, optim: Any, elbo: TraceConjugate_ELBO, recompute: bool = False
+    ) -> None:
         super().__init__(model, guide, optim, loss=elbo)
         self.elbo = elbo
         self.recompute = recompute
 
     def step(self, *args: Any, **kwargs: Any) -> float:
         """One step on a batch; returns the loss before it, in nats, for all N points."""
-        if not self.recompute:
-            return super().step(*args, **kwargs)
         with poutine.trace(param_only=True) as capture:
             traces = self.elbo.traces(self.model, self.guide, *args, **kwargs)
             loss = self.elbo.total(self.elbo.average([self.elbo.terms_of(*pair) for pair in traces]))
-        self.elbo.backward(loss, capture.trace, lambda: self.elbo.terms(self.model, self.guide, *args, **kwargs))
-        params = [site["value"].unconstrained() for site in capture.trace.nodes.values()]
-        self.optim.step_others(params)
-        program, _ = traces[-1]
-        self._refresh(program, [p for p in params if isinstance(p, NaturalParameter)], args, kwargs)
-        self.optim.step_natural(params)
+        self.elbo.backward(
+            loss, capture.trace, lambda: self.elbo.terms(self.model, self.guide, *args, **kwargs)
+        )
+        named = {name: site["value"].unconstrained() for name, site in capture.trace.nodes.items()}
+        params = list(dict.fromkeys(named.values()))  # in program order; a shared parameter once
+        if self.recompute:
+            self.optim.step_others(params)
+            self._refresh(
+                traces, {n: p for n, p in named.items() if isinstance(p, NaturalParameter)}, args, kwargs
+            )
+            self.optim.step_natural(params)
+        else:
+            self.optim(params)
         zero_grads(params)
         return loss.item()
 
-    def _refresh(self, program: Program, natural: list[Tensor], args: Any, kwargs: Any) -> None:
-        """Replace the gradients of λ by those at the current encoder, by a second pass over the guide alone."""
-        with poutine.block(), PlaceholderMessenger():
-            guide = poutine.trace(self.guide).get_trace(*args, **kwargs)
-        loss = sum_terms(self.elbo.conjugate_terms(program, guide))
-        for p, grad in zip(natural, torch.autograd.grad(loss, natural, allow_unused=True), strict=True):
+    def _refresh(
+        self, traces: list[tuple[Program, Trace]], natural: dict[str, Tensor], args: Any, kwargs: Any
+    ) -> None:
+        """Replace the gradients of λ by those at the current encoder: a second pass over the guide alone."""
+
+        def terms() -> list[Term]:
+            return self.elbo.average([self._conjugate_terms(*pair, args, kwargs) for pair in traces])
+
+        loss = sum_terms(terms())
+        if not (natural and loss.requires_grad):
+            return
+        leaves = list(natural.values())
+        for p, grad in zip(leaves, torch.autograd.grad(loss, leaves, allow_unused=True), strict=True):
             p.grad = grad
+        if is_validation_enabled():
+            check_gradients(natural, terms)
+
+    def _conjugate_terms(self, program: Program, guide: Trace, args: Any, kwargs: Any) -> list[Term]:
+        rerun = self.guide
+        if self.elbo.vectorize_particles:
+            rerun = self.elbo._vectorized_num_particles(rerun)
+        with poutine.block(), PlaceholderMessenger():
+            rerun = poutine.replay(rerun, trace=subsamples(guide))
+            return self.elbo.conjugate_terms(program, poutine.trace(rerun).get_trace(*args, **kwargs))

@@ -1,7 +1,8 @@
-"""The evidence lower bound of a conjugate program, exact where it can be. Paquet et al. (2018), equations 4-8."""
+"""The evidence lower bound of a conjugate program, exact where it can be: Paquet et al. (2018), eqs 4-8."""
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyro.poutine as poutine
@@ -11,10 +12,18 @@ from pyro.infer.util import is_validation_enabled
 from pyro.poutine import Trace
 from pyro.util import check_site_shape
 from torch import Tensor
-from torch.distributions import Distribution
 
-from pyro_fmvae.distributions import Label
-from pyro_fmvae.infer.mixture_terms import NATURAL, MixtureTables, Posterior, Role, Term, mixture_terms, tabulate
+from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.infer.mixture_terms import (
+    NATURAL,
+    MixtureTables,
+    Role,
+    Term,
+    check_first_order,
+    mixture_terms,
+    natural_posteriors,
+    tabulate,
+)
 from pyro_fmvae.infer.placeholder import PlaceholderMessenger
 from pyro_fmvae.infer.site_terms import (
     as_module,
@@ -26,33 +35,38 @@ from pyro_fmvae.infer.site_terms import (
     log_prob_sum,
     sum_terms,
 )
-from pyro_fmvae.infer.structure import Mixture, Program, recognise, sample_sites
+from pyro_fmvae.infer.structure import Program, recognise, sample_sites
 
 
 class TraceConjugate_ELBO(ELBO):
     """An ELBO that sums assignments out and integrates conjugate parents analytically.
 
     It works wherever Pyro's own ELBOs do, as ``SVI(model, guide, optim, loss=TraceConjugate_ELBO())`` or as
-    ``TraceConjugate_ELBO()(model, guide)``, and needs no annotation in the program. A site is treated as follows:
+    ``TraceConjugate_ELBO()(model, guide)``, and needs no annotation in the program. A site is treated as
+    follows:
 
-    * an ``Assignment`` that is not observed is summed out, at its optimal probabilities (equation 5) or, where the guide
-      has the site too, at the guide's;
-    * a ``Component`` (or any class registered by ``register_expected_log_prob``) enters through the expectation of its
-      log-density under the posteriors of its parents, which are not drawn;
+    * an ``Assignment`` that is not observed is summed out, at its optimal probabilities (equation 5) or,
+      where the guide has the site too, at the guide's;
+    * a ``Component`` (or any class registered by ``register_expected_log_prob``) enters through the
+      expectation of its log-density under the posteriors of its parents, which are not drawn;
     * a ``Label`` that is observed clamps the assignments that it knows;
-    * any other latent site gives an analytic KL divergence where torch has one and the guide's sites precede it in the
-      model's order, and a reparameterised sample's log-ratio otherwise;
+    * any other latent site gives an analytic KL divergence where torch has one and the guide's sites precede
+      it in the model's order, and a reparameterised sample's log-ratio otherwise;
     * an observed site gives its log-likelihood at the sample.
 
-    Anything else is an error that names the site. Gradients that arrive at natural parameters are natural gradients of
-    the *total* loss (data scaled to N points), undisturbed by ``poutine.scale``: take steps with ``NaturalGradient``.
+    Anything else is an error that names the site. Gradients that arrive at natural parameters are natural
+    gradients of the *total* loss (data scaled to N points), undisturbed by ``poutine.scale``: take steps with
+    ``NaturalGradient``.
 
     Args:
-        label_weight: Δ >= 0 of equation 8, the weight of the classification term on labelled points. While it is
-            positive, the posteriors that it differentiates must be in standard parameters, under a first-order optimiser.
-        kl_weight: weight > 0 of KL[z] (equation 4b). Neither the responsibilities nor the natural gradients see it.
+        label_weight: Δ >= 0 of equation 8, the weight of the classification term on labelled points. While it
+            is positive, the posteriors that it differentiates must be in standard parameters, under a
+            first-order optimiser.
+        kl_weight: weight > 0 of KL[z] (equation 4b). Neither the responsibilities nor the natural gradients
+            see it.
         num_particles: samples over which the loss is averaged.
-        max_plate_nesting: as in :class:`pyro.infer.elbo.ELBO`; needed only to vectorise particles, guessed if not given.
+        max_plate_nesting: as in :class:`pyro.infer.elbo.ELBO`; needed only to vectorise particles, guessed if
+            not given.
         vectorize_particles: draw the particles in one plate rather than one after another.
 
     Both weights are attributes that may be set between steps, to a float or to a scalar tensor.
@@ -74,7 +88,9 @@ class TraceConjugate_ELBO(ELBO):
         if not 0 < kl_weight < math.inf:
             raise ValueError(f"kl_weight: expected a number > 0, got {kl_weight}")
         super().__init__(
-            num_particles=num_particles, max_plate_nesting=max_plate_nesting, vectorize_particles=vectorize_particles
+            num_particles=num_particles,
+            max_plate_nesting=max_plate_nesting,
+            vectorize_particles=vectorize_particles,
         )
         self.label_weight: float | Tensor = float(label_weight)
         self.kl_weight: float | Tensor = float(kl_weight)
@@ -96,16 +112,17 @@ class TraceConjugate_ELBO(ELBO):
         """The same as a scalar tensor to call ``backward`` on, once and unscaled.
 
         Raises:
-            ValueError: (with validation on) a site's loss that is not finite; on the way back, a loss that was scaled.
+            ValueError: (with validation on) a site's loss that is not finite; on the way back, a loss that
+                was scaled.
         """
         return self.total(self.terms(model, guide, *args, **kwargs))
 
     def total(self, terms: list[Term]) -> Tensor:
-        """The sum of the loss's terms, checked and guarded if validation is on (see :meth:`differentiable_loss`)."""
+        """The sum of the loss's terms; with validation on, checked as in :meth:`differentiable_loss`."""
         loss = sum_terms(terms)
         if is_validation_enabled():
             check_finite(loss, terms)
-            if loss.requires_grad and any(term.role is Role.KL_GLOBAL for term in terms):
+            if loss.requires_grad and any(term.natural for term in terms):
                 loss.register_hook(check_unscaled)
         return loss
 
@@ -113,7 +130,8 @@ class TraceConjugate_ELBO(ELBO):
         """Add the gradients of the loss to all parameters, and return the loss: what ``SVI.step`` calls.
 
         Raises:
-            ValueError: (with validation on) a loss or a gradient that is not finite, with the site that caused it.
+            ValueError: (with validation on) a loss or a gradient that is not finite, with the site that
+                caused it.
         """
         with poutine.trace(param_only=True) as capture:
             loss = self.differentiable_loss(model, guide, *args, **kwargs)
@@ -132,14 +150,16 @@ class TraceConjugate_ELBO(ELBO):
         if loss.requires_grad:
             loss.backward()
             if is_validation_enabled():
-                check_gradients({name: s["value"].unconstrained() for name, s in parameters.nodes.items()}, terms)
+                check_gradients(
+                    {name: s["value"].unconstrained() for name, s in parameters.nodes.items()}, terms
+                )
 
     def loss_per_site(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """The summands of the loss by site name: reconstruction, KL[z], KL[r] and global KLs apart, scalars in nats."""
+        """The summands of the loss by site name, scalars in nats."""
         return {term.name: term.value for term in self.terms(model, guide, *args, **kwargs)}
 
     def loss_per_role(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> dict[Role, Tensor]:
-        """The summands of the loss by their part of equation 4, for every :class:`Role` (0 where no site has it)."""
+        """The summands of the loss by their part of equation 4: every :class:`Role`, 0 if it has none."""
         terms = self.terms(model, guide, *args, **kwargs)
         return {role: sum_terms([term for term in terms if term.role is role]) for role in Role}
 
@@ -157,8 +177,8 @@ class TraceConjugate_ELBO(ELBO):
         """
         with torch.no_grad():
             program, guide_trace = self.trace(model, guide, *args, **kwargs)
-            tables = self._tabulate(program, guide_trace)
-            return {table.site["name"]: table.responsibilities(clamped) for table in tables}
+            tables = self.tabulate(program, guide_trace)
+            return {table.site["name"]: table.log_responsibilities(clamped).exp() for table in tables}
 
     def terms(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> list[Term]:
         """Every summand of the loss, averaged over the particles."""
@@ -169,7 +189,7 @@ class TraceConjugate_ELBO(ELBO):
         if self.num_particles == 1:
             return runs[0]
         return [
-            Term(same[0].name, same[0].role, torch.stack([term.value for term in same]).sum() / self.num_particles)
+            replace(same[0], value=torch.stack([term.value for term in same]).sum() / self.num_particles)
             for same in zip(*runs, strict=True)
         ]
 
@@ -189,18 +209,10 @@ class TraceConjugate_ELBO(ELBO):
         return self._get_trace(model, guide, args, kwargs)
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Program, Trace]:
-        with PlaceholderMessenger() as placeholders:
+        with PlaceholderMessenger():
             guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
-            try:
-                model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
-            except ValueError as error:
-                if placeholders.replaced and "invalid values" in str(error):
-                    raise ValueError(
-                        f"the model builds a distribution from the value of one of the sites {placeholders.replaced}, which "
-                        "TraceConjugate_ELBO integrates out instead of drawing: only classes registered by "
-                        "register_expected_log_prob may take these values"
-                    ) from error
-                raise
+            replayed = poutine.replay(model, trace=guide_trace)
+            model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
         if is_validation_enabled():
             for site in (*sample_sites(guide_trace).values(), *sample_sites(model_trace).values()):
                 shape = torch.zeros(()).expand(site["fn"].batch_shape)
@@ -219,49 +231,26 @@ class TraceConjugate_ELBO(ELBO):
         return terms
 
     def conjugate_terms(self, program: Program, guide: Trace) -> list[Term]:
-        """The summands that natural posteriors appear in; only the structure of the model's trace is looked at.
+        """The summands that natural posteriors appear in; of the model's trace, only the structure matters.
 
         Args:
             program: the structure, which may come from an earlier pass.
             guide: trace of the guide, run under the same placeholders.
         """
-        posterior = self._posterior(program, guide)
-        terms = [
-            Term(name, Role.KL_GLOBAL, kl_sum(posterior(name), program.model.nodes[name]))
-            for name in program.latents
-            if isinstance(guide.nodes[name]["fn"], NATURAL)
-        ]
-        for tables in self._tabulate(program, guide):
+        posterior = natural_posteriors(program, guide)
+        terms = []
+        for name in program.latents:
+            if isinstance(unwrap(guide.nodes[name]["fn"]), NATURAL):
+                kl = kl_sum(posterior(name), program.model.nodes[name])
+                terms.append(Term(name, Role.KL_GLOBAL, kl, natural=True))
+        for tables in self.tabulate(program, guide):
             terms += mixture_terms(tables, program, guide, self.label_weight, self.kl_weight)
         return terms
 
-    def _tabulate(self, program: Program, guide: Trace) -> list[MixtureTables]:
-        posterior = self._posterior(program, guide)
+    def tabulate(self, program: Program, guide: Trace) -> list[MixtureTables]:
+        """The tables E[log p] of every mixture, that responsibilities and losses are made of."""
         if isinstance(self.label_weight, Tensor) or self.label_weight > 0:
             for mixture in program.mixtures:
-                _check_first_order(mixture, program, guide)
+                check_first_order(mixture, program, guide)
+        posterior = natural_posteriors(program, guide)
         return [tabulate(program, mixture, guide, posterior, self.kl_weight) for mixture in program.mixtures]
-
-    @staticmethod
-    def _posterior(program: Program, guide: Trace) -> Posterior:
-        """Posteriors by site name; a scaled site's natural gradient is that of the unscaled one, so ρ keeps its meaning."""
-
-        def posterior(name: str) -> Distribution:
-            q, scale = program.posterior(guide, name), program.model.nodes[name]["scale"]
-            unscaled = not isinstance(scale, Tensor) and scale == 1
-            return q if unscaled or not isinstance(q, NATURAL) else q.with_gradient_scale(1 / scale)
-
-        return posterior
-
-
-def _check_first_order(mixture: Mixture, program: Program, guide: Trace) -> None:
-    labelled = program.model.nodes[mixture.name]["is_observed"] or any(
-        isinstance(program.model.nodes[child.name]["fn"], Label) for child in mixture.children
-    )
-    parents = {*mixture.parents.values(), *(name for child in mixture.children for name in child.parents.values())}
-    for name in sorted(parents) if labelled else ():
-        if isinstance(program.posterior(guide, name), NATURAL):
-            raise ValueError(
-                f"site '{name}': while label_weight > 0, the posterior of a labelled factor has no natural-gradient step; "
-                "give the guide a Dirichlet or NormalGamma in standard parameters, under a first-order optimiser"
-            )

@@ -15,22 +15,27 @@ from pyro_fmvae.distributions import NaturalParameter
 class NaturalGradient(PyroOptim):
     """λ ← (1 - ρ) λ + ρ λ* for every ``NaturalParameter``, and one torch optimiser over all other parameters.
 
-    The gradient that ``TraceConjugate_ELBO`` (or any loss over natural posteriors) leaves at a natural parameter is the
-    natural gradient λ - λ* already, so the step is λ ← λ - ρ · grad: Paquet et al. (2018), equations 7, 13 and 14. With
-    ρ = 1 and all data in the batch it is the exact conjugate posterior. This takes the gradient of the *total* loss,
-    with data scaled to N points; a loss that was divided by anything is refused by ``TraceConjugate_ELBO``.
+    The gradient that ``TraceConjugate_ELBO`` (or any loss over natural posteriors) leaves at a natural
+    parameter is the natural gradient λ - λ* already, so the step is λ ← λ - ρ · grad: Paquet et al. (2018),
+    equations 7, 13 and 14. With ρ = 1 and all data in the batch it is the exact conjugate posterior. This
+    takes the gradient of the *total* loss, with data scaled to N points; a loss that was divided by anything
+    is refused by ``TraceConjugate_ELBO``.
 
-    It is a ``PyroOptim``, so ``SVI(model, guide, optim, loss)`` takes it. Without SVI, call it with the parameters after
-    ``backward``; gradients are not zeroed.
+    It is a ``PyroOptim``, so ``SVI(model, guide, optim, loss)`` takes it. Without SVI, call it with the
+    parameters after ``backward``; gradients are not zeroed.
 
     Args:
         rate: ρ in (0, 1], or a schedule that maps the number of steps taken so far to ρ.
-        others: makes a torch optimiser from a list of parameters, such as ``partial(torch.optim.Adam, lr=1e-3)``. It
-            is called once, at construction if ``parameters`` are given, else at the first step.
-        parameters: all parameters to optimise, if known beforehand; those that turn up later are added.
+        others: makes a torch optimiser from a list of parameters, such as ``partial(torch.optim.Adam,
+            lr=1e-3)``. It is called once, at construction if ``parameters`` are given, else at the first
+            step.
+        parameters: all parameters to optimise, if known beforehand; those that turn up later are added. Give
+            them if :meth:`state_dict` is to be loaded in another process: ``SVI`` hands over parameters as a
+            set, whose order is certain only for those in Pyro's parameter store.
 
     Attributes:
-        others: the torch optimiser, or None as long as there is none: what learning-rate schedulers are made for.
+        others: the torch optimiser, or None as long as there is none: what learning-rate schedulers are made
+            for.
         steps: the number of natural-gradient steps taken.
 
     Raises:
@@ -52,7 +57,8 @@ class NaturalGradient(PyroOptim):
         self._make_others = others
         self._known: set[Tensor] = set()
         self._loaded: dict[str, Any] | None = None
-        self._adopt(parameters)
+        self._restored = 0
+        self._adopt(p for p in parameters if not isinstance(p, NaturalParameter))
 
     @property
     def current_rate(self) -> float:
@@ -70,42 +76,67 @@ class NaturalGradient(PyroOptim):
         rate = self.current_rate
         _check_rate(rate)
         with torch.no_grad():
-            for p in params:
+            for p in dict.fromkeys(params):  # each once, even if it has several names
                 if isinstance(p, NaturalParameter) and p.grad is not None:
                     p.sub_(p.grad, alpha=rate)
         self.steps += 1
 
     def step_others(self, params: Iterable[Tensor]) -> None:
-        """Take the torch optimiser's step on the other parameters among ``params``."""
-        self._adopt(params)
-        if self.others is not None:
-            self.others.step()
+        """Take the torch optimiser's step on the other parameters among ``params``, and no further ones."""
+        given = [p for p in dict.fromkeys(params) if not isinstance(p, NaturalParameter)]
+        self._adopt(given)
+        if self.others is None:
+            return
+        absent = self._known.difference(given) if len(given) < len(self._known) else ()
+        kept = [(p, p.grad) for p in absent if p.grad is not None]
+        for p, _ in kept:
+            p.grad = None
+        self.others.step()
+        for p, grad in kept:
+            p.grad = grad
 
     def _adopt(self, params: Iterable[Tensor]) -> None:
-        new = [p for p in params if not isinstance(p, NaturalParameter) and p not in self._known]
+        new = [p for p in params if p not in self._known]
         if not new:
             return
-        new.sort(key=lambda p: pyro.get_param_store().param_name(p) or "")  # SVI hands over a set, in no fixed order
+        new.sort(key=lambda p: pyro.get_param_store().param_name(p) or "")  # SVI hands over a set
         if self.others is None:
             self.others = self._make_others(new)
         else:
             self.others.add_param_group({"params": new})
         self._known.update(new)
-        if self._loaded is not None:
-            self.others.load_state_dict(self._loaded)
+        self._restore()
+
+    def _restore(self) -> None:
+        """Give the parameter groups that exist by now the state that was loaded for them."""
+        if self.others is None or self._loaded is None:
+            return
+        now, then, done = self.others.state_dict(), self._loaded, self._restored
+        groups = then["param_groups"][done : len(now["param_groups"])]
+        state = {i: then["state"][i] for group in groups for i in group["params"] if i in then["state"]}
+        self.others.load_state_dict(
+            {"state": {**now["state"], **state}, "param_groups": [*now["param_groups"][:done], *groups]}
+        )
+        self._restored = done + len(groups)
+        if self._restored == len(then["param_groups"]):
             self._loaded = None
 
     def state_dict(self) -> dict[str, Any]:
         """Steps taken, and the torch optimiser's state."""
-        return {"steps": self.steps, "others": None if self.others is None else self.others.state_dict()}
+        return {
+            "steps": self.steps,
+            "others": self._loaded if self.others is None else self.others.state_dict(),
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned; if the parameters aren't known yet, as soon as they are."""
+        """Take over what :meth:`state_dict` returned; for parameters that aren't known yet, once they are.
+
+        Raises:
+            ValueError: parameter groups of other sizes than those of the state.
+        """
         self.steps = state_dict["steps"]
-        if self.others is not None and state_dict["others"] is not None:
-            self.others.load_state_dict(state_dict["others"])
-        else:
-            self._loaded = state_dict["others"]
+        self._loaded, self._restored = state_dict["others"], 0
+        self._restore()
 
     get_state = state_dict
     set_state = load_state_dict

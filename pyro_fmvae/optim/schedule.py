@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RobbinsMonro:
-    """ρ_τ = (τ0 + τ)^(-κ) for τ = 1, 2, ...: Paquet et al. (2018), equation 7; Hoffman et al. (2013), equation 26.
+    """ρ_τ = (τ0 + τ)^(-κ) for τ = 1, 2, ...: Paquet et al. (2018), eq. 7; Hoffman et al. (2013), eq. 26.
 
     Args:
         delay: τ0 >= 0, in steps; a larger one damps the first steps.
         forgetting: κ in (1/2, 1], how fast old batches are forgotten.
-        first_step: if given, ρ is rescaled so that ρ_1 is this; the paper's 0.01 does not follow from its τ0 and κ.
+        first_step: if given, ρ is rescaled so that ρ_1 is this; the paper's 0.01 does not follow from its τ0
+            and κ.
 
     Raises:
         ValueError: an argument out of range.

@@ -1,0 +1,15 @@
+"""The command line: ``pyro-fmvae`` or ``python -m pyro_fmvae``."""
+
+import sys
+from collections.abc import Sequence
+
+from pyro_fmvae.cli import run_command
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit: 0 if it was done, 2 with one line on standard error if the input was bad."""
+    sys.exit(run_command(sys.argv[1:] if arguments is None else arguments))
+
+
+if __name__ == "__main__":
+    main()

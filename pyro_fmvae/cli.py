@@ -1,0 +1,133 @@
+"""Parsing of the command line; what the commands do is in :mod:`pyro_fmvae.commands`."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, NoReturn
+
+from jsonargparse import ArgumentParser, Namespace
+
+from pyro_fmvae import commands
+from pyro_fmvae.config import TrainConfig
+
+PROGRAM = "pyro-fmvae"
+
+
+class UsageError(Exception):
+    """Arguments that could not be understood."""
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        raise UsageError(message)
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Parse and run; returns the exit status."""
+    try:
+        namespace = build_parser().parse_args(list(arguments))
+        return _dispatch(namespace)
+    except UsageError as error:
+        return _complain(f"{_one_line(error)} (see {PROGRAM} --help)")
+    except (ValueError, OSError) as error:
+        return _complain(_one_line(error))
+
+
+def build_parser() -> ArgumentParser:
+    """The parser with its subcommands."""
+    parser = _Parser(prog=PROGRAM, description="Factorial mixture VAEs: train, evaluate, sample, encode.")
+    subcommands = parser.add_subcommands(dest="command")
+    subcommands.add_subcommand("train", _train_parser(), help="train a model; without options, on generated smileys")
+    subcommands.add_subcommand("evaluate", _evaluate_parser(), help="print measures of a run as one JSON object")
+    subcommands.add_subcommand("sample", _sample_parser(), help="draw from a run's model")
+    subcommands.add_subcommand("encode", _encode_parser(), help="write codes, responsibilities and means of data")
+    return parser
+
+
+def _train_parser() -> ArgumentParser:
+    parser = _Parser(description="Train a model. Defaults that depend on the data are chosen by it.")
+    parser.add_argument("--config", action="config", help="YAML or JSON file with any of these options")
+    for option in fields(TrainConfig):
+        flag = "--" + option.name.replace("_", "-")
+        kind: Any = sizes if option.name in ("factors", "hidden") else option.type
+        parser.add_argument(flag, type=kind, default=option.default, help=option.metadata["help"])
+    parser.add_argument("--out", type=str | None, default=None, help="folder of the run; default: a new one in runs/")
+    parser.add_argument("--resume", type=str | None, default=None, metavar="RUN", help="continue an interrupted run")
+    return parser
+
+
+def _evaluate_parser() -> ArgumentParser:
+    parser = _Parser(description="Evaluate a run.")
+    _add_run(parser)
+    parser.add_argument("--num-samples", type=int, default=0, help="draws per point for the collapsed and weighted bounds")
+    return parser
+
+
+def _sample_parser() -> ArgumentParser:
+    parser = _Parser(description="Draw from a run's model: a grid of images (.png), or arrays (.npz).")
+    parser.add_argument("run", type=str, help="folder of a run")
+    parser.add_argument("--out", type=str, required=True, help="file to write: .png or .npz")
+    parser.add_argument("--codes", type=str | None, default=None, help="component of each factor, * to draw it: 0,1,*,*")
+    parser.add_argument("--grid", type=str, default="8x8", help="rows x columns")
+    parser.add_argument("--seed", type=int, default=0, help="of the draws")
+    parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, ... or auto")
+    return parser
+
+
+def _encode_parser() -> ArgumentParser:
+    parser = _Parser(description="Encode data: responsibilities, codes and means, in row order.")
+    _add_run(parser)
+    parser.add_argument("--out", type=str, required=True, help="file to write: .npz")
+    return parser
+
+
+def _add_run(parser: ArgumentParser) -> None:
+    parser.add_argument("run", type=str, help="folder of a run")
+    parser.add_argument("--data", type=str | None, default=None, help="name or file; default: what the run was trained on")
+    parser.add_argument("--data-root", type=str | None, default=None, help="folder of published data sets")
+    parser.add_argument("--split", type=str, default="test", help="train, valid or test; a file is taken whole")
+    parser.add_argument("--seed", type=int, default=0, help="of the draws")
+    parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, ... or auto")
+
+
+def sizes(text: Any) -> tuple[int, ...]:
+    """A tuple of sizes from ``2,2,64``."""
+    parts = text if isinstance(text, list | tuple) else str(text).split(",")
+    try:
+        return tuple(int(part) for part in parts)
+    except ValueError:
+        raise ValueError(f"expected sizes separated by commas, such as 2,2,64, got '{text}'") from None
+
+
+def _dispatch(namespace: Namespace) -> int:
+    options = namespace[namespace.command]
+    if namespace.command == "train":
+        given = {option.name: getattr(options, option.name) for option in fields(TrainConfig)}
+        if options.resume is not None:
+            return _resume(options, given)
+        return commands.train(TrainConfig(**given), options.out)
+    arguments = {name: value for name, value in vars(options).items()}
+    return getattr(commands, namespace.command)(**arguments)
+
+
+def _resume(options: Namespace, given: dict[str, Any]) -> int:
+    free = ("data_root", "device")
+    changed = [
+        f"--{option.name.replace('_', '-')}"
+        for option in fields(TrainConfig)
+        if option.name not in free and given[option.name] != option.default
+    ]
+    if options.out is not None:
+        changed.append("--out")
+    if changed:
+        raise UsageError(f"--resume continues a run as it was started: {', '.join(changed)} can't be changed")
+    return commands.resume(options.resume, options.data_root, options.device)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _complain(message: str) -> int:
+    print(f"{PROGRAM}: error: {message}", file=sys.stderr)
+    return 2

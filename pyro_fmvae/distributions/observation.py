@@ -1,0 +1,97 @@
+"""Observation models: what a decoder's numbers mean."""
+
+from abc import ABC, abstractmethod
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+
+class Observation(ABC):
+    """A family of densities p(x | features) over data points of ``event_dim`` dimensions.
+
+    Args:
+        event_dim: number of dimensions of one data point, for example 2 for an image of shape (H, W).
+
+    Attributes:
+        outputs: numbers that the decoder gives per element of a data point.
+    """
+
+    outputs: int
+
+    def __init__(self, event_dim: int) -> None:
+        if event_dim < 1:
+            raise ValueError(f"event_dim: expected a number of dimensions >= 1, got {event_dim}")
+        self.event_dim = event_dim
+
+    @abstractmethod
+    def __call__(self, features: Tensor) -> Distribution:
+        """The density of x for a decoder's ``features``, shape [..., outputs, *event_shape]."""
+
+    @abstractmethod
+    def mean(self, features: Tensor) -> Tensor:
+        """E[x], shape [..., *event_shape]."""
+
+    @abstractmethod
+    def std(self, features: Tensor) -> Tensor:
+        """Standard deviation of each element of x, shape [..., *event_shape]."""
+
+    def _split(self, features: Tensor) -> tuple[Tensor, ...]:
+        return features.unbind(-self.event_dim - 1)
+
+
+class BernoulliObservation(Observation):
+    """Binary data with independent elements; the decoder gives logits."""
+
+    outputs = 1
+
+    def __call__(self, features: Tensor) -> Distribution:
+        """Bernoulli(logits), elements independent."""
+        (logits,) = self._split(features)
+        return dist.Bernoulli(logits=logits).to_event(self.event_dim)
+
+    def mean(self, features: Tensor) -> Tensor:
+        """The probabilities."""
+        (logits,) = self._split(features)
+        return logits.sigmoid()
+
+    def std(self, features: Tensor) -> Tensor:
+        """Square root of p(1 - p)."""
+        mean = self.mean(features)
+        return (mean * (1 - mean)).sqrt()
+
+
+class GaussianObservation(Observation):
+    """Real data with independent elements; the decoder gives means and the logits of a bounded standard deviation.
+
+    Args:
+        event_dim: number of dimensions of one data point.
+        min_scale, max_scale: bounds of the standard deviation, a scaled sigmoid (Paquet et al., 2018, Section 4.2, use
+            0.001 and 0.4 for pixels in [-1, 1]).
+
+    Raises:
+        ValueError: the bounds are not 0 < min_scale < max_scale.
+    """
+
+    outputs = 2
+
+    def __init__(self, event_dim: int, min_scale: float = 0.001, max_scale: float = 0.4) -> None:
+        super().__init__(event_dim)
+        if not 0 < min_scale < max_scale:
+            raise ValueError(
+                f"min_scale, max_scale: expected 0 < min_scale < max_scale, got {min_scale} and {max_scale}"
+            )
+        self.min_scale, self.max_scale = min_scale, max_scale
+
+    def __call__(self, features: Tensor) -> Distribution:
+        """Normal(mean, scale), elements independent."""
+        return dist.Normal(self.mean(features), self.std(features)).to_event(self.event_dim)
+
+    def mean(self, features: Tensor) -> Tensor:
+        """The first of the decoder's two numbers."""
+        return self._split(features)[0]
+
+    def std(self, features: Tensor) -> Tensor:
+        """The second one, squashed between the bounds."""
+        return self.min_scale + (self.max_scale - self.min_scale) * torch.sigmoid(self._split(features)[1])

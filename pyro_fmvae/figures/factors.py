@@ -1,0 +1,113 @@
+"""What the pictures of latent factors need to know of a model."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_CHUNK = 128  # points decoded at once
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """A generator whose latent vector z consists of I blocks of D numbers, each with components of its own.
+
+    Raises:
+        ValueError: arguments that do not fit each other.
+    """
+
+    decode: Callable[[Tensor], Tensor]
+    """z [n, I·D] to E[x | z]: images [n, H, W] or [n, H, W, 3] in [0, 1], or table rows [n, columns]."""
+    sample_latent: Callable[[int, Tensor], Tensor]
+    """n and codes, int64 [n, I], to z [n, I·D]: block i drawn from component ``codes[:, i]``."""
+    means: Sequence[Tensor]
+    """I tensors [K_i, D], of the type and on the device that `decode` takes: each component's location."""
+    shares: Sequence[Tensor]
+    """I tensors [K_i], not negative: how much data each component stands for; divided by their sum."""
+    names: Sequence[str] = ()
+    """I names; 'factor 1', 'factor 2', … if left out."""
+
+    def __post_init__(self) -> None:
+        if not self.means or any(mean.dim() != 2 or 0 in mean.shape for mean in self.means):
+            raise ValueError(
+                f"means: expected tensors [K_i, D], got {[list(mean.shape) for mean in self.means]}"
+            )
+        if len({mean.shape[1] for mean in self.means}) > 1:
+            raise ValueError(f"means: expected one D, got {[mean.shape[1] for mean in self.means]}")
+        if [list(share.shape) for share in self.shares] != [[size] for size in self.sizes]:
+            found = [list(share.shape) for share in self.shares]
+            raise ValueError(f"shares: expected sizes {self.sizes}, got shapes {found}")
+        shares = tuple(share.detach().double().cpu() for share in self.shares)
+        if not all(bool((share >= 0).all()) and 0 < float(share.sum()) < float("inf") for share in shares):
+            raise ValueError("shares: expected numbers >= 0 with a sum > 0 in every factor")
+        names = tuple(self.names) or tuple(f"factor {factor + 1}" for factor in range(len(self.means)))
+        if len(names) != len(self.means):
+            raise ValueError(f"names: expected {len(self.means)}, got {len(names)}")
+        object.__setattr__(self, "shares", tuple(share / share.sum() for share in shares))
+        object.__setattr__(self, "names", names)
+
+    @property
+    def sizes(self) -> list[int]:
+        """K_i of every factor."""
+        return [len(mean) for mean in self.means]
+
+    def used(self, factor: int) -> Tensor:
+        """Which components stand for more than a twentieth of an equal share: bool [K_i]."""
+        return self.shares[factor] > 1 / (20 * self.sizes[factor])
+
+    def order(self, factor: int) -> Tensor:
+        """The components of a factor from the most to the least used: int64 [K_i]."""
+        return self.shares[factor].argsort(descending=True, stable=True)
+
+    def typical(self) -> Tensor:
+        """Put z [I·D] together from the location of each factor's most used component."""
+        return torch.cat(
+            [mean[self.order(i)[0].to(mean.device)] for i, mean in enumerate(self.means)]
+        ).detach()
+
+    def at_components(self, factor: int, components: Tensor, base: Tensor | None = None) -> Tensor:
+        """E[x | z] with one block at the locations of components and all others at a base.
+
+        Args:
+            factor: whose block it is.
+            components: int64 [n].
+            base: z [I·D]; `typical` if left out.
+
+        Returns:
+            [n, ...].
+        """
+        means = self.means[factor].detach()
+        z = (self.typical() if base is None else base).expand(len(components), -1)
+        return self.decode_all(with_block(z, means[components.to(means.device)], factor))
+
+    @torch.no_grad()
+    def decode_all(self, z: Tensor) -> Tensor:
+        """E[x | z] for z [n, I·D], a part at a time so that many points need little memory."""
+        return torch.cat([self.decode(part) for part in z.split(_CHUNK)])
+
+    def check_base(self, base: Tensor | None) -> None:
+        """Raise ValueError unless a base is one latent vector [I·D] or left out."""
+        size = sum(mean.shape[1] for mean in self.means)
+        if base is not None and base.shape != (size,):
+            raise ValueError(f"base: expected shape [{size}], got {list(base.shape)}")
+
+
+def with_block(z: Tensor, block: Tensor, factor: int) -> Tensor:
+    """A copy of z [n, I·D] with the block of one factor replaced by another [n, D]."""
+    dim = block.shape[-1]
+    z = z.clone()
+    z[:, factor * dim : (factor + 1) * dim] = block
+    return z
+
+
+@contextmanager
+def random_stream(seed: int) -> Iterator[None]:
+    """Random numbers that start from a seed inside, and go on outside as if nothing had been drawn."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            torch.cuda.manual_seed_all(seed)
+        yield

@@ -1,0 +1,77 @@
+"""A stretch of training with one loss and one optimiser."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pyro_fmvae.infer.svi import ConjugateSVI
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long a phase lasts: a number of iterations or of minutes, exactly one of them; 0 leaves the phase out.
+
+    Raises:
+        ValueError: both, neither, or a negative one.
+    """
+
+    iterations: int | None = None
+    minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.iterations is None) == (self.minutes is None):
+            raise ValueError("budget: expected either iterations or minutes")
+        if not (self.iterations or 0) >= 0 or not 0 <= (self.minutes or 0) < math.inf:
+            raise ValueError(f"budget: expected a number >= 0, got {self}")
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.iterations or self.minutes)
+
+    def fraction(self, step: int, seconds: float) -> float:
+        """How much of it is used up after so many steps and seconds; 1 or more: all of it."""
+        if self.iterations is not None:
+            return step / self.iterations if self.iterations else 1.0
+        return seconds / (60 * self.minutes) if self.minutes else 1.0
+
+
+class Phase(ABC):
+    """One phase of training; subclasses say what is learnt, and how it starts.
+
+    Args:
+        name: for records.
+        budget: how long it lasts.
+        program: the module whose ``model`` and ``guide`` are learnt, and worth evaluating meanwhile.
+    """
+
+    svi: ConjugateSVI
+
+    def __init__(self, name: str, budget: Budget, program: torch.nn.Module) -> None:
+        self.name, self.budget, self.program = name, budget, program
+
+    @abstractmethod
+    def enter(self) -> None:
+        """Bring the model into the form that this phase needs, and make ``svi`` with a fresh optimiser."""
+
+    def prepare(self, batches: Iterable[Any]) -> None:  # noqa: B027 - most phases have nothing to prepare
+        """Start values that depend on data; not called when a phase is resumed."""
+
+    def before_step(self, fraction: float) -> None:  # noqa: B027 - most phases have no schedule
+        """Set whatever follows a schedule; ``fraction`` in [0, 1) of the budget is used up."""
+
+    def step(self, *batch: Any) -> float:
+        """One step on a batch; returns the loss in nats, for all N points."""
+        return self.svi.step(*batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimiser's state."""
+        return self.svi.optim.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the optimiser's state; after :meth:`enter`."""
+        self.svi.optim.load_state_dict(state)

@@ -1,0 +1,151 @@
+"""Factors that are vectorised together: equal numbers of components, equal labelling."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from pyro_fmvae.distributions import Assignment, Component, FactorialMixture, Label, NormalGamma
+from pyro_fmvae.infer.posteriors import (
+    ConjugatePosterior,
+    NaturalPosterior,
+    natural_prior,
+    random_natural,
+    to_natural,
+    to_standard,
+)
+
+
+@dataclass(frozen=True)
+class Hyperprior:
+    """Hyperparameters of equations 1 and 2 of Paquet et al. (2018), with their defaults.
+
+    Args:
+        c0: concentration of the Dirichlet over mixing weights, > 0.
+        m0: prior mean of the components' means.
+        s0: pseudo-observations behind it, > 0.
+        a0, b0: shape and rate of the Gamma over precisions, > 0.
+
+    Raises:
+        ValueError: a number out of range.
+    """
+
+    c0: float = 1.0
+    m0: float = 0.0
+    s0: float = 1.0
+    a0: float = 0.01
+    b0: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name in ("c0", "s0", "a0", "b0"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}: expected a number > 0, got {getattr(self, name)}")
+
+
+class FactorGroup(nn.Module):
+    """A group of factors: their sites in the model and the guide, and the posterior of their parameters.
+
+    Args:
+        factors: indices of the factors in z, I_g of them.
+        num_components: K, of each of them.
+        dim: D, dimensions of each factor.
+        columns: for labelled factors, the column of the labels that each belongs to; empty for unlabelled ones.
+        hyperprior: of all of them.
+        suffix: of the names of sites and plates; empty in a model with a single group.
+    """
+
+    def __init__(
+        self,
+        factors: Sequence[int],
+        num_components: int,
+        dim: int,
+        columns: Sequence[int] = (),
+        hyperprior: Hyperprior | None = None,
+        suffix: str = "",
+    ) -> None:
+        super().__init__()
+        self.factors, self.columns, self.suffix = tuple(factors), tuple(columns), suffix
+        self.num_components, self.dim = num_components, dim
+        self.hyperprior = hyperprior or Hyperprior()
+        self.weights: ConjugatePosterior = self._random_posterior(self.weights_prior(), 1)
+        self.loc_precision: ConjugatePosterior = self._random_posterior(self.loc_precision_prior(), num_components)
+
+    def _random_posterior(self, prior: Any, size: int) -> NaturalPosterior:
+        kind, _ = natural_prior(prior)
+        return NaturalPosterior(kind, random_natural(prior.expand([len(self.factors), size]), count=10.0))
+
+    def weights_prior(self) -> dist.Dirichlet:
+        """Dirichlet(c0, ..., c0), event shape (K,)."""
+        return dist.Dirichlet(torch.full((self.num_components,), self.hyperprior.c0))
+
+    def loc_precision_prior(self) -> NormalGamma:
+        """NormalGamma(m0, s0, a0, b0), event shape (2, D)."""
+        h = self.hyperprior
+        return NormalGamma(torch.full((self.dim,), h.m0), h.s0, h.a0, h.b0)
+
+    def plates(self) -> tuple[pyro.plate, pyro.plate]:
+        """The plates of factors (dim -2) and of components (dim -1), to be made once per trace."""
+        factors = pyro.plate(f"factors{self.suffix}", len(self.factors), dim=-2)
+        return factors, pyro.plate(f"components{self.suffix}", self.num_components, dim=-1)
+
+    def model(self, data: pyro.plate, labels: Tensor | None) -> Tensor:
+        """The sites of equations 1 and 2 for this group.
+
+        Args:
+            data: the plate of data points, dim -1, not entered.
+            labels: int64 [B, columns], -1 = unknown, or None.
+
+        Returns:
+            z [I_g, B, D].
+        """
+        factors, components = self.plates()
+        with factors:
+            weights = pyro.sample(f"weights{self.suffix}", self.weights_prior())
+            with components:
+                loc_precision = pyro.sample(f"loc_precision{self.suffix}", self.loc_precision_prior())
+        with data, factors:
+            assignment = pyro.sample(
+                f"assignment{self.suffix}", Assignment(weights), infer={"enumerate": "parallel"}
+            )
+            if labels is not None and self.columns:
+                observed = labels[:, list(self.columns)].mT
+                pyro.sample(f"label{self.suffix}", Label(assignment), obs=observed)
+            return pyro.sample(f"z{self.suffix}", Component(loc_precision, assignment))
+
+    def guide(self, data: pyro.plate, loc: Tensor, scale: Tensor) -> None:
+        """q(π) q(μ, α) and q(z | x) for this group; loc and scale are [I_g, B, D]."""
+        factors, components = self.plates()
+        with factors:
+            pyro.sample(f"weights{self.suffix}", self.weights())
+            with components:
+                pyro.sample(f"loc_precision{self.suffix}", self.loc_precision())
+        with data, factors:
+            pyro.sample(f"z{self.suffix}", dist.Normal(loc, scale).to_event(1))
+
+    def predictive(self) -> FactorialMixture:
+        """The posterior predictive of z, event shape (I_g, D): equation 10."""
+        return FactorialMixture.predictive(self.weights(), self.loc_precision())
+
+    def counts(self) -> Tensor:
+        """c - c0: how many data points each component stands for, [I_g, K], float64."""
+        return self.weights.natural_value().squeeze(-2) - self.hyperprior.c0
+
+    def set_natural(self, weights: Tensor, loc_precision: Tensor) -> None:
+        """Replace λ: weights [I_g, 1, K] and loc_precision [I_g, K, 2D+2]."""
+        device = self.weights.natural_value().device
+        weights_kind, _ = natural_prior(self.weights_prior())
+        loc_precision_kind, _ = natural_prior(self.loc_precision_prior())
+        self.weights = NaturalPosterior(weights_kind, weights.to(device))
+        self.loc_precision = NaturalPosterior(loc_precision_kind, loc_precision.to(device))
+
+    def use_standard(self) -> None:
+        """Keep λ in standard parameters from now on, for first-order steps."""
+        self.weights, self.loc_precision = to_standard(self.weights), to_standard(self.loc_precision)
+
+    def use_natural(self) -> None:
+        """Keep λ in natural parameters from now on, for natural-gradient steps."""
+        self.weights, self.loc_precision = to_natural(self.weights), to_natural(self.loc_precision)

@@ -1,0 +1,238 @@
+"""The factorial mixture prior VAE. Paquet, Ghaisas and Tieleman (2018)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyro
+import torch
+from torch import Tensor, nn
+from torch.distributions import Normal
+
+from pyro_fmvae.distributions import Observation
+from pyro_fmvae.infer.parameters import param_statements
+from pyro_fmvae.infer.posteriors import natural_prior
+from pyro_fmvae.infer.seeding import conjugate_update, kmeans
+from pyro_fmvae.infer.trace_conjugate_elbo import TraceConjugate_ELBO
+from pyro_fmvae.models.factor_group import FactorGroup, Hyperprior
+from pyro_fmvae.models.vae import VAE
+
+
+class FactorialMixtureVAE(nn.Module):
+    """A VAE whose latent vector is a Cartesian product of factors, each with its own Gaussian mixture prior.
+
+        π_i ~ Dirichlet(c0),  (μ, α)_ik ~ NormalGamma(m0, s0, a0, b0),  r_i ~ Categorical(π_i),
+        z_i | r_i = k ~ N(μ_ik, 1/α_ik),  x ~ p(x | decoder(z_1, ..., z_I))
+
+    :meth:`model` and :meth:`guide` are a Pyro program for ``TraceConjugate_ELBO``. Factors with equal K and equal labelling
+    share one set of vectorised sites; with several such groups the names of sites carry the suffix ``_0``, ``_1``, ...
+
+    Args:
+        encoder: maps x [..., *event_shape] to the location and scale of q(z), each [..., I·D].
+        decoder: maps z [..., I·D] to features [..., outputs, *event_shape].
+        observation: what the features mean.
+        num_components: K_i of every factor; I is their number.
+        dim: D, dimensions of each factor.
+        num_data: N, data points in the training set.
+        labelled: indices of the factors that labels belong to, in the order of the labels' columns.
+        hyperprior: c0, m0, s0, a0, b0.
+
+    Raises:
+        ValueError: an argument out of range.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        decoder: nn.Module,
+        observation: Observation,
+        num_components: Sequence[int],
+        dim: int,
+        num_data: int,
+        labelled: Sequence[int] = (),
+        hyperprior: Hyperprior | None = None,
+    ) -> None:
+        super().__init__()
+        sizes = tuple(num_components)
+        if not sizes or min(sizes) < 1:
+            raise ValueError(f"num_components: expected at least one factor, each with K >= 1, got {sizes}")
+        if dim < 1 or num_data < 1:
+            raise ValueError(f"dim, num_data: expected numbers >= 1, got {dim} and {num_data}")
+        if len(set(labelled)) != len(labelled) or not set(labelled) <= set(range(len(sizes))):
+            raise ValueError(f"labelled: expected different factors out of 0..{len(sizes) - 1}, got {tuple(labelled)}")
+        self.encoder, self.decoder, self.observation = encoder, decoder, observation
+        self.num_components, self.dim, self.num_data, self.labelled = sizes, dim, num_data, tuple(labelled)
+        self.groups = nn.ModuleList(self._make_groups(hyperprior or Hyperprior()))
+        order = [factor for group in self.factor_groups() for factor in group.factors]
+        self._to_factors = [order.index(factor) for factor in range(len(sizes))]
+
+    def _make_groups(self, hyperprior: Hyperprior) -> list[FactorGroup]:
+        kinds: dict[tuple[int, bool], list[int]] = {}
+        for factor, size in enumerate(self.num_components):
+            kinds.setdefault((size, factor in self.labelled), []).append(factor)
+        groups = []
+        for number, ((size, labelled), factors) in enumerate(kinds.items()):
+            columns = [self.labelled.index(factor) for factor in factors] if labelled else []
+            suffix = f"_{number}" if len(kinds) > 1 else ""
+            groups.append(FactorGroup(factors, size, self.dim, columns, hyperprior, suffix))
+        return groups
+
+    def factor_groups(self) -> list[FactorGroup]:
+        """The groups of factors that are vectorised together."""
+        return [group for group in self.groups if isinstance(group, FactorGroup)]
+
+    def model(self, x: Tensor, labels: Tensor | None = None) -> None:
+        """The generative model, equations 1 and 2.
+
+        Args:
+            x: a batch [B, *event_shape].
+            labels: int64 [B, number of labelled factors], -1 = unknown; None if nothing is known.
+        """
+        param_statements("decoder", self.decoder)
+        data = pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1)
+        z = self._join([group.model(data, labels) for group in self.factor_groups()])
+        with data:
+            pyro.sample("x", self.observation(self.decoder(z)), obs=x)
+
+    def guide(self, x: Tensor, labels: Tensor | None = None) -> None:
+        """The posterior approximation without its assignments, equation 3; arguments as for :meth:`model`."""
+        param_statements("encoder", self.encoder)
+        self._guide(x, *self.encoder(x))
+
+    def prior_model(self, x: Tensor, labels: Tensor | None = None) -> None:
+        """The model without its observations, for learning λ from encodings alone; arguments as for :meth:`model`."""
+        data = pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1)
+        for group in self.factor_groups():
+            group.model(data, labels)
+
+    def prior_guide(self, x: Tensor, labels: Tensor | None = None) -> None:
+        """The guide with the encoder held fixed."""
+        with torch.no_grad():
+            encoded = self.encoder(x)
+        self._guide(x, *encoded)
+
+    def _guide(self, x: Tensor, loc: Tensor, scale: Tensor) -> None:
+        param_statements("prior", self.groups)
+        loc, scale = self._split(loc), self._split(scale)
+        data = pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1)
+        for group in self.factor_groups():
+            group.guide(data, self._take(loc, group), self._take(scale, group))
+
+    def _split(self, z: Tensor) -> Tensor:
+        """[..., B, I·D] to [I, ..., B, D]."""
+        return z.unflatten(-1, (len(self.num_components), self.dim)).movedim(-2, 0)
+
+    def _take(self, z: Tensor, group: FactorGroup) -> Tensor:
+        """The factors of a group out of z [I, ...]."""
+        return z if len(self.groups) == 1 else z[list(group.factors)]
+
+    def _join(self, groups: Sequence[Tensor]) -> Tensor:
+        """Groups' z [..., I_g, B, D] to [..., B, I·D], factors in their own order."""
+        z = torch.cat(list(groups), -3) if len(groups) > 1 else groups[0]
+        if len(groups) > 1:
+            z = z[..., self._to_factors, :, :]
+        z = z.transpose(-3, -2).flatten(-2)
+        return z if z.dim() == 2 else z.unsqueeze(-3)  # plates left of the factors keep their place
+
+    def pretraining(self) -> VAE:
+        """The plain VAE with the same networks, for the phase before there is a prior to speak of."""
+        return VAE(self.encoder, self.decoder, self.observation, len(self.num_components) * self.dim, self.num_data)
+
+    @torch.no_grad()
+    def responsibilities(self, x: Tensor) -> list[Tensor]:
+        """γ_i of every factor, by equation 5 and without labels: I tensors [B, K_i]."""
+        by_site = TraceConjugate_ELBO().responsibilities(self.model, self.guide, x)
+        per_factor: list[Tensor] = [x] * len(self.num_components)
+        for group in self.factor_groups():
+            for factor, gamma in zip(group.factors, by_site[f"assignment{group.suffix}"], strict=True):
+                per_factor[factor] = gamma
+        return per_factor
+
+    def codes(self, x: Tensor) -> Tensor:
+        """The product-quantised code of each point: argmax_k γ_ik, int64 [B, I]."""
+        return torch.stack([gamma.argmax(-1) for gamma in self.responsibilities(x)], -1)
+
+    @torch.no_grad()
+    def sample_latent(self, num_samples: int, codes: Tensor | None = None) -> Tensor:
+        """Draws of z from the posterior predictive, equations 9 and 10: [num_samples, I·D].
+
+        Args:
+            num_samples: how many.
+            codes: int64 [num_samples, I], the component of each factor, -1 to draw it; None draws all.
+        """
+        parts = []
+        for group in self.factor_groups():
+            mixture = group.predictive()
+            drawn = torch.distributions.Categorical(mixture.weights).sample((num_samples,))
+            if codes is not None:
+                given = codes[:, list(group.factors)].to(drawn.device)
+                drawn = torch.where(given >= 0, given, drawn)
+            parts.append(mixture.sample_given(drawn).movedim(-2, 0))
+        return self._join(parts)
+
+    def log_prior(self, z: Tensor) -> Tensor:
+        """log of the posterior predictive density of z [B, I·D], assignments and parameters integrated out: [B]."""
+        split = self._split(z)
+        return torch.stack(
+            [group.predictive().log_prob(self._take(split, group).movedim(0, -2)) for group in self.factor_groups()]
+        ).sum(0)
+
+    @torch.no_grad()
+    def log_weights(self, x: Tensor, num_samples: int) -> Tensor:
+        """log p(x | z) + log p(z) - log q(z | x) for draws of z from q: [num_samples, B].
+
+        Their mean is the collapsed bound on log p(x), the log of the mean of their exponentials the importance-weighted one
+        (Burda et al., 2016).
+        """
+        q = Normal(*self.encoder(x), validate_args=False)
+        weights = []
+        for _ in range(num_samples):
+            z = q.sample()
+            log_likelihood = self.observation(self.decoder(z)).log_prob(x)
+            weights.append(log_likelihood + self.log_prior(z) - q.log_prob(z).sum(-1))
+        return torch.stack(weights)
+
+    def used_components(self) -> list[int]:
+        """Per factor, how many components stand for more than a twentieth of an equal share of the data."""
+        used = [0] * len(self.num_components)
+        for group in self.factor_groups():
+            threshold = self.num_data / (20 * group.num_components)
+            for factor, counts in zip(group.factors, group.counts(), strict=True):
+                used[factor] = int((counts > threshold).sum())
+        return used
+
+    @torch.no_grad()
+    def seed(self, loc: Tensor, scale: Tensor, labels: Tensor | None, generator: torch.Generator) -> None:
+        """Start λ from encoded data: clusters by label where a factor has labels, k-means++ clusters elsewhere.
+
+        Args:
+            loc, scale: of q(z | x) for M points of the training set, [M, I·D].
+            labels: int64 [M, number of labelled factors], -1 = unknown, or None.
+            generator: source of the random numbers, on the CPU.
+        """
+        mean, variance = self._split(loc), self._split(scale).square()
+        for group in self.factor_groups():
+            weights, loc_precision = [], []
+            for number, factor in enumerate(group.factors):
+                known = labels[:, group.columns[number]] if labels is not None and group.columns else None
+                if known is not None and (known >= 0).any():
+                    rows = (known >= 0).nonzero().squeeze(-1)
+                    clusters = known[rows]
+                else:
+                    rows = torch.arange(len(loc), device=loc.device)
+                    clusters = kmeans(mean[factor], group.num_components, generator)
+                gamma = nn.functional.one_hot(clusters, group.num_components)
+                per_row = self.num_data / len(rows)
+                prior = natural_prior(group.loc_precision_prior().expand([group.num_components]))[1].to(loc.device)
+                loc_precision.append(
+                    conjugate_update(prior, gamma, mean[factor, rows], variance[factor, rows], per_row)
+                )
+                weights.append(group.hyperprior.c0 + per_row * gamma.sum(0, keepdim=True).double())
+            group.set_natural(torch.stack(weights), torch.stack(loc_precision))
+
+    def match(self, state_dict: Mapping[str, Any]) -> None:
+        """Give every posterior the parameterisation that it has in a state dictionary, so that this can be loaded."""
+        for number, group in enumerate(self.factor_groups()):
+            if f"groups.{number}.weights.natural" in state_dict:
+                group.use_natural()
+            else:
+                group.use_standard()

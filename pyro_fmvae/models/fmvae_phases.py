@@ -1,0 +1,152 @@
+"""The phases in which a factorial mixture VAE is learnt. Paquet et al. (2018), Sections 2.4, 2.5 and Appendix E."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
+from pyro_fmvae.infer.phase import Budget, Phase
+from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
+from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
+
+SEEDING_POINTS = 20_000
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What the phases share.
+
+    Args:
+        learning_rate: of Adam, for the networks.
+        final_learning_rate: what it falls to, geometrically, within the last half of the joint phase; None: it stays.
+        prior_learning_rate: of Adam, for λ of labelled factors while ``label_weight`` > 0.
+        rate: step sizes ρ of the natural gradient in the joint and refining phases.
+        initial_rate: the same while λ alone is fitted.
+        label_weight: Δ >= 0 of equation 8, in the joint phase.
+        kl_weight: weight of KL[z] (4b) at the start of the joint phase, moving linearly to 1 at its half. > 0.
+        kl_annealing: share of the pretraining in which the weight of its KL divergence grows from 0 to 1, in [0, 1].
+        recompute: compute responsibilities again at the updated encoder (the paper's order).
+
+    Raises:
+        ValueError: a number out of range.
+    """
+
+    learning_rate: float = 1e-3
+    final_learning_rate: float | None = None
+    prior_learning_rate: float = 1e-2
+    rate: RobbinsMonro = field(default_factory=lambda: RobbinsMonro(first_step=0.01))
+    initial_rate: RobbinsMonro = field(default_factory=lambda: RobbinsMonro(delay=10.0, first_step=0.5))
+    label_weight: float = 0.0
+    kl_weight: float = 1.0
+    kl_annealing: float = 0.0
+    recompute: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "prior_learning_rate", "kl_weight"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: expected a number > 0, got {getattr(self, name)}")
+        if self.final_learning_rate is not None and not 0 < self.final_learning_rate <= self.learning_rate:
+            raise ValueError(
+                f"final_learning_rate: expected a number in (0, {self.learning_rate}], got {self.final_learning_rate}"
+            )
+        if not 0 <= self.label_weight < math.inf:
+            raise ValueError(f"label_weight: expected a number >= 0, got {self.label_weight}")
+        if not 0 <= self.kl_annealing <= 1:
+            raise ValueError(f"kl_annealing: expected a number in [0, 1], got {self.kl_annealing}")
+
+
+class Pretraining(Phase):
+    """The networks alone, under a N(0, I) prior."""
+
+    def __init__(self, model: FactorialMixtureVAE, learning: Learning, budget: Budget) -> None:
+        self.vae, self.learning = model.pretraining(), learning
+        super().__init__("pretrain", budget, self.vae)
+
+    def enter(self) -> None:
+        """Adam over the networks."""
+        adam = partial(torch.optim.Adam, lr=self.learning.learning_rate, fused=True)
+        optim = NaturalGradient(1.0, adam, self.vae.parameters())
+        self.svi = ConjugateSVI(self.vae.model, self.vae.guide, optim, TraceConjugate_ELBO())
+
+    def before_step(self, fraction: float) -> None:
+        """Anneal the weight of the KL divergence."""
+        annealing = self.learning.kl_annealing
+        self.vae.kl_weight = 1.0 if fraction >= annealing else max(fraction / annealing, 1e-3)
+
+
+class PriorFitting(Phase):
+    """λ alone: seeded from encoded data, then fitted by natural-gradient steps with the encoder as it is."""
+
+    def __init__(self, model: FactorialMixtureVAE, learning: Learning, budget: Budget, seed: int = 0) -> None:
+        super().__init__("prior", budget, model)
+        self.model, self.learning, self.seed = model, learning, seed
+
+    def enter(self) -> None:
+        """Natural steps only; the networks' parameters are handed to no optimiser."""
+        for group in self.model.factor_groups():
+            group.use_natural()
+        optim = NaturalGradient(self.learning.initial_rate, partial(torch.optim.SGD, lr=0.0))
+        self.svi = ConjugateSVI(self.model.prior_model, self.model.prior_guide, optim, TraceConjugate_ELBO())
+
+    def prepare(self, batches: Iterable[Any]) -> None:
+        """Seed λ from up to 20,000 encoded points."""
+        self.model.seed(*encode_some(self.model, batches), torch.Generator().manual_seed(self.seed))
+
+
+class Joint(Phase):
+    """Networks and λ together; with ``label_weight`` > 0, λ of labelled factors takes first-order steps."""
+
+    def __init__(
+        self, model: FactorialMixtureVAE, learning: Learning, budget: Budget, name: str = "joint", decay: bool = True
+    ) -> None:
+        super().__init__(name, budget, model)
+        self.model, self.learning, self.decay = model, learning, decay
+
+    def enter(self) -> None:
+        """Natural or standard parameters for λ, and one Adam over all but the natural ones."""
+        model, learning = self.model, self.learning
+        for group in model.factor_groups():
+            if learning.label_weight > 0 and group.columns:
+                group.use_standard()
+            else:
+                group.use_natural()
+        networks = [*model.encoder.parameters(), *model.decoder.parameters()]
+        groups = [{"params": networks, "lr": learning.learning_rate}]
+        first_order = [p for g in model.factor_groups() if g.columns for p in g.parameters()]
+        if learning.label_weight > 0 and first_order:
+            groups.append({"params": first_order, "lr": learning.prior_learning_rate})
+        optim = NaturalGradient(
+            learning.rate, lambda _: torch.optim.Adam(groups, fused=True), model.parameters()
+        )
+        elbo = TraceConjugate_ELBO(label_weight=learning.label_weight, kl_weight=learning.kl_weight)
+        self.svi = ConjugateSVI(model.model, model.guide, optim, elbo, recompute=learning.recompute)
+
+    def before_step(self, fraction: float) -> None:
+        """Move the KL weight to 1 in the first half, the learning rate to its final value in the second."""
+        learning = self.learning
+        self.svi.elbo.kl_weight = learning.kl_weight + (1.0 - learning.kl_weight) * min(2 * fraction, 1.0)
+        if learning.final_learning_rate is not None and self.decay:
+            ratio = learning.final_learning_rate / learning.learning_rate
+            optimiser = self.svi.optim.others
+            optimiser.param_groups[0]["lr"] = learning.learning_rate * ratio ** max(2 * fraction - 1, 0.0)
+
+
+def encode_some(model: FactorialMixtureVAE, batches: Iterable[Any]) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Encode up to 20,000 points of a loader: location, scale [M, I·D], and labels [M, L] or None."""
+    locs, scales, labels, total = [], [], [], 0
+    with torch.no_grad():
+        for batch in batches:
+            x, *rest = batch if isinstance(batch, (tuple, list)) else (batch,)
+            loc, scale = model.encoder(x)
+            locs.append(loc)
+            scales.append(scale)
+            labels += rest
+            total += len(x)
+            if total >= SEEDING_POINTS:
+                break
+    return torch.cat(locs), torch.cat(scales), torch.cat(labels) if labels else None

@@ -1,0 +1,254 @@
+"""A run: a folder with its configuration, records, checkpoint and figures, and the objects that it stands for."""
+
+import json
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pyro_fmvae import checkpoint
+from pyro_fmvae.config import PHASES, TrainConfig, resolve
+from pyro_fmvae.data import Batches, Dataset, Kind, Preprocessing, hide_labels, load
+from pyro_fmvae.distributions import BernoulliObservation, GaussianObservation, Observation
+from pyro_fmvae.infer.phase import Phase
+from pyro_fmvae.models import FactorialMixtureVAE
+from pyro_fmvae.models.fmvae_phases import Joint, Pretraining, PriorFitting
+from pyro_fmvae.nn import ConvDecoder28, ConvEncoder28, MLPDecoder, MLPEncoder
+from pyro_fmvae.train import Progress, Record, fit
+
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+CHECKPOINT = "checkpoint"
+FIGURES = "figures"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run's folder says about it, without its data.
+
+    Attributes:
+        folder: where it is kept.
+        config: resolved options.
+        num_data: N, points in the training set.
+        preprocessing: how raw data become the model's input.
+        label_names: one per label column of the data set.
+    """
+
+    folder: Path
+    config: TrainConfig
+    num_data: int
+    preprocessing: Preprocessing
+    label_names: tuple[str, ...]
+
+    @classmethod
+    def create(cls, folder: Path, config: TrainConfig, dataset: Dataset) -> "Run":
+        """Resolve the options, make the folder and write its configuration.
+
+        Raises:
+            ValueError: options that don't fit the data, or a folder that exists already.
+        """
+        run = cls(folder, resolve(config, dataset), len(dataset.train), dataset.preprocessing, dataset.label_names)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            raise ValueError(f"out: {folder} exists already, and runs are never overwritten") from None
+        content = json.dumps(run._description(), indent=1) + "\n"
+        checkpoint.write_atomically(folder / CONFIG, lambda path: path.write_text(content))
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> "Run":
+        """Read the configuration of a run.
+
+        Raises:
+            ValueError: the folder is no run.
+        """
+        try:
+            values = json.loads((folder / CONFIG).read_text())
+            return cls(
+                folder,
+                TrainConfig.from_dict(values),
+                values["num_data"],
+                Preprocessing.from_dict(values["preprocessing"]),
+                tuple(values["label_names"]),
+            )
+        except FileNotFoundError:
+            raise ValueError(f"run: {folder} is no run (there is no {CONFIG} in it)") from None
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise ValueError(f"run: {folder / CONFIG} is damaged ({error!r})") from None
+
+    def _description(self) -> dict[str, Any]:
+        return {
+            **self.config.to_dict(),
+            "num_data": self.num_data,
+            "preprocessing": self.preprocessing.to_dict(),
+            "label_names": list(self.label_names),
+            "versions": {
+                "python": platform.python_version(),
+                **{name: version(name) for name in ("pyro_fmvae", "torch", "pyro-ppl", "numpy")},
+            },
+        }
+
+    @property
+    def labelled(self) -> tuple[int, ...]:
+        """Factors that labels were trained on: the leading ones."""
+        return tuple(range(len(self.label_names))) if self.config.labels else ()
+
+    def load_data(self, data_root: str | None = None) -> Dataset:
+        """The data set that it was trained on.
+
+        Raises:
+            ValueError: it has changed since.
+        """
+        config = self.config
+        root = data_root or config.data_root
+        dataset = load(config.data, Path(root) if root else None, binarization=config.binarization, seed=0)
+        if len(dataset.train) != self.num_data:
+            raise ValueError(f"data: {self.num_data} training points were expected, there are {len(dataset.train)} now")
+        return dataset
+
+    def observation(self) -> Observation:
+        """Bernoulli for binary data, Gaussian with bounds that suit the scale for others."""
+        event_dim = len(self.preprocessing.event_shape)
+        if self.preprocessing.binary:
+            return BernoulliObservation(event_dim)
+        table = self.preprocessing.kind is Kind.TABLE
+        return GaussianObservation(event_dim, *((0.05, 2.0) if table else (0.01, 0.5)))
+
+    def build_model(self) -> FactorialMixtureVAE:
+        """The untrained model."""
+        config, observation, shape = self.config, self.observation(), self.preprocessing.event_shape
+        assert config.factors is not None and config.factor_dim is not None and config.hidden is not None
+        latent = len(config.factors) * config.factor_dim
+        encoder: torch.nn.Module
+        decoder: torch.nn.Module
+        if config.network == "conv28":
+            encoder, decoder = ConvEncoder28(latent), ConvDecoder28(latent, observation.outputs)
+        else:
+            encoder = MLPEncoder(shape, latent, config.hidden)
+            decoder = MLPDecoder(latent, shape, observation.outputs, config.hidden[::-1])
+        return FactorialMixtureVAE(
+            encoder,
+            decoder,
+            observation,
+            config.factors,
+            config.factor_dim,
+            self.num_data,
+            self.labelled,
+            config.hyperprior,
+        )
+
+    def load_model(self, device: torch.device) -> FactorialMixtureVAE:
+        """The model as it was at the last checkpoint.
+
+        Raises:
+            FileNotFoundError, ValueError: there is no checkpoint, or it is damaged.
+        """
+        state, _ = checkpoint.load(self.folder / CHECKPOINT)
+        model = self.build_model()
+        model.match(state["model"])
+        model.load_state_dict(state["model"])
+        return model.to(device).eval()
+
+
+class Training:
+    """A run under way: model, phases, loader and progress, and how to save and restore them together.
+
+    Args:
+        run: the run.
+        dataset: its data.
+        device: where to train.
+    """
+
+    def __init__(self, run: Run, dataset: Dataset, device: torch.device) -> None:
+        self.run, self.device = run, device
+        config = run.config
+        assert config.batch_size is not None
+        torch.manual_seed(config.seed)
+        self.model = run.build_model().to(device)
+        self.phases = self._phases(config)
+        labels = hide_labels(dataset.train, config.labels, config.seed) if config.labels else None
+        training = replace(dataset.train, labels=labels)
+        self.batches = Batches(training, config.batch_size, seed=config.seed, device=device)
+        self.progress = Progress()
+
+    def _phases(self, config: TrainConfig) -> list[Phase]:
+        pretrain, prior, joint, refine = config.budgets()
+        learning = config.learning()
+        last = replace(
+            learning, label_weight=0.0, kl_weight=1.0, learning_rate=learning.final_learning_rate or learning.learning_rate
+        )
+        return [
+            Pretraining(self.model, learning, pretrain),
+            PriorFitting(self.model, learning, prior, config.seed),
+            Joint(self.model, learning, joint),
+            Joint(self.model, last, refine, name=PHASES[-1]),
+        ]
+
+    def records(self, resumed: bool = False) -> Iterator[Record]:
+        """Train from where it stands: see :func:`pyro_fmvae.train.fit`."""
+        return fit(self.phases, self.batches, self.progress, resumed)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every phase is done."""
+        return self.progress.phase >= len(self.phases)
+
+    def save(self) -> None:
+        """Write a checkpoint of everything, atomically."""
+        progress = self.progress
+        state = {
+            "progress": {"phase": progress.phase, "step": progress.step, "total_steps": progress.total_steps},
+            "batches": self.batches.state_dict(),
+            "model": self.model.state_dict(),
+            "phase": None if self.finished else self.phases[progress.phase].state_dict(),
+            "random": {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all()},
+        }
+        clock = {"seconds": progress.seconds, "total_seconds": progress.total_seconds}
+        checkpoint.save(self.run.folder / CHECKPOINT, state, clock)
+
+    def restore(self) -> None:
+        """Take over the last checkpoint, to continue with ``records(resumed=True)``."""
+        state, clock = checkpoint.load(self.run.folder / CHECKPOINT)
+        self.progress = Progress(**state["progress"], **clock)
+        self.model.match(state["model"])
+        if not self.finished:
+            phase = self.phases[self.progress.phase]
+            phase.enter()
+            self.model.load_state_dict(state["model"])
+            phase.load_state_dict(state["phase"])
+        else:
+            self.model.load_state_dict(state["model"])
+        self.model.to(self.device)
+        self.batches.load_state_dict(state["batches"])
+        torch.set_rng_state(state["random"]["cpu"])
+        torch.cuda.set_rng_state_all(state["random"]["cuda"])
+
+
+def new_folder(parent: Path, name: str) -> Path:
+    """The first of ``parent/name-001``, ``parent/name-002``, ... that does not exist."""
+    number = 1
+    while (folder := parent / f"{name}-{number:03d}").exists():
+        number += 1
+    return folder
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of that name; ``auto`` is a GPU where there is one.
+
+    Raises:
+        ValueError: there is no such device.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device: '{name}' cannot be used here ({str(error).splitlines()[0]})") from None
+    return device
+

@@ -1,0 +1,197 @@
+"""A training session at the terminal: progress bar, log, records, checkpoints, and what is shown at the end."""
+
+import json
+import logging
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from pyro_fmvae import checkpoint, figures
+from pyro_fmvae.data import Batches, Dataset, Kind, Split
+from pyro_fmvae.evaluate import bound, label_agreement
+from pyro_fmvae.run import FIGURES, METRICS, Training
+from pyro_fmvae.train import Record
+
+RECORD_EVERY = 250  # steps
+MONITORED_POINTS = 500
+CHECKPOINT_EVERY = 10.0  # seconds
+
+logger = logging.getLogger("pyro_fmvae")
+
+
+def follow(training: Training, dataset: Dataset, resumed: bool) -> int:
+    """Train to the end, or until Ctrl-C; returns the exit status."""
+    folder = training.run.folder
+    with _log_file(folder / "train.log"), _interruption() as interrupted:
+        logger.info("%s %s on %s, %d points", "resuming" if resumed else "starting", folder, training.device, training.run.num_data)
+        if _loop(training, dataset, resumed, interrupted):
+            print(f"\nStopped. Continue with: pyro-fmvae train --resume {folder}", file=sys.stderr)
+            return 130
+        logger.info("trained %d steps in %.0f s", training.progress.total_steps, training.progress.total_seconds)
+    report(training, dataset)
+    return 0
+
+
+def _loop(training: Training, dataset: Dataset, resumed: bool, interrupted: list[bool]) -> bool:
+    """Consume the records; returns whether it was interrupted."""
+    metrics = _Metrics(training, dataset, resumed)
+    saved = time.monotonic()
+    with _Bar(training) as bar:
+        for record in training.records(resumed):
+            values = metrics.record(record)
+            bar.update(record, values)
+            if record.step == 0 or interrupted or time.monotonic() - saved > CHECKPOINT_EVERY:
+                training.save()
+                saved = time.monotonic()
+            if interrupted:
+                return True
+    training.save()
+    return False
+
+
+class _Metrics:
+    """Appends a record of validation measures to ``metrics.jsonl`` every so many steps."""
+
+    def __init__(self, training: Training, dataset: Dataset, resumed: bool) -> None:
+        self.training, self.path = training, training.run.folder / METRICS
+        rows = torch.arange(min(MONITORED_POINTS, len(dataset.valid)))
+        validation = Split(dataset.valid.x[rows], resample=dataset.valid.resample)
+        self.validation = Batches(validation, len(rows), shuffle=False, device=training.device)
+        if resumed:
+            self._drop_later_records()
+
+    def _drop_later_records(self) -> None:
+        """Forget what was recorded after the checkpoint: it is going to be recorded again."""
+        last = self.training.progress.total_steps
+        lines = self.path.read_text().splitlines(keepends=True) if self.path.exists() else []
+        kept = "".join(line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= last)
+        checkpoint.write_atomically(self.path, lambda path: path.write_text(kept))
+
+    def record(self, record: Record) -> dict[str, Any] | None:
+        """Measure, append and return, if it is time to; None otherwise."""
+        if record.step % RECORD_EVERY and record.fraction < 1:
+            return None
+        if record.step == 0 and record.total_steps > 0:
+            return None  # the last record of the phase before
+        model, phase = self.training.model, self.training.phases[self.training.progress.phase]
+        model.eval()
+        measures = bound(phase.program, self.validation)
+        model.train()
+        used = model.used_components() if phase.program is model else [0] * len(model.num_components)
+        names = ("elbo", "reconstruction", "kl_z", "kl_r", "kl_global")
+        values = {
+            "step": record.total_steps,
+            "phase": record.phase,
+            **{name: measures[name] for name in names},
+            "used_components": used,
+            "seconds": round(record.seconds, 3),
+        }
+        with self.path.open("a") as file:
+            file.write(json.dumps(values) + "\n")
+        logger.info("%s step %d: elbo %.2f, used components %s", record.phase, record.step, values["elbo"], used)
+        return values
+
+
+class _Bar:
+    """A progress bar over the phases, where standard error is a terminal."""
+
+    def __init__(self, training: Training) -> None:
+        total = sum(not phase.budget.empty for phase in training.phases)
+        done = sum(not phase.budget.empty for phase in training.phases[: training.progress.phase])
+        layout = "{desc:<9}{percentage:3.0f}%|{bar}| {elapsed}{postfix}"
+        self.bar = tqdm(total=total, initial=done, disable=None, bar_format=layout)
+        self.done = float(done)
+
+    def __enter__(self) -> "_Bar":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.bar.close()
+
+    def update(self, record: Record, values: dict[str, Any] | None) -> None:
+        """Move on to where the record stands."""
+        if record.step == 0:
+            self.bar.set_description_str(record.phase)
+        self.bar.update(self.done + record.fraction - self.bar.n)
+        if record.fraction >= 1:
+            self.done += 1
+        if values:
+            self.bar.set_postfix_str(f"validation ELBO {values['elbo']:.2f} nats")
+
+
+def report(training: Training, dataset: Dataset) -> None:
+    """Print what was learnt, on test data (validation data if there are none), and draw the figures."""
+    run, model = training.run, training.model.eval()
+    name = "valid" if dataset.test is None else "test"
+    rows = dataset.split(name)
+    batches = Batches(rows, 500, shuffle=False, device=training.device)
+    measures = bound(model, batches)
+    print(f"\n{len(rows):,} {name} points, nats per point: ELBO {measures['elbo']:.2f} = reconstruction "
+          f"{measures['reconstruction']:.2f} - KL[z] {measures['kl_z']:.2f} - KL[r] {measures['kl_r']:.2f}")
+    print(f"components in use: {', '.join(f'{u} of {k}' for u, k in zip(model.used_components(), model.num_components, strict=True))}")
+    if rows.labels is not None:
+        factors = [i if i < len(run.labelled) else None for i in range(len(dataset.label_names))]
+        agreement = label_agreement(model, batches, dataset.label_names, factors)
+        _print_agreement(agreement, name, run.config.labels or 0.0)
+    draw(training, dataset, rows)
+    print(f"figures in {run.folder / FIGURES}, everything else in {run.folder}")
+
+
+def draw(training: Training, dataset: Dataset, rows: Split) -> None:
+    pass
+
+
+def _print_agreement(agreement: dict[str, Any], split: str, share: float) -> None:
+    if agreement["accuracy"]:
+        print(f"\nproperty      accuracy on unlabelled {split} points ({share:.0%} of the training points were labelled)")
+        for label, accuracy in agreement["accuracy"].items():
+            print(f"  {label:<12}{accuracy:.4f}")
+    if agreement["clustering"]:
+        print("\nlabel         best factor   matching accuracy   NMI")
+        for label, values in agreement["clustering"].items():
+            print(f"  {label:<12}{values['factor']:>7}{values['accuracy']:>20.4f}{values['nmi']:>12.4f}")
+    print()
+
+
+@contextmanager
+def _interruption() -> Iterator[list[bool]]:
+    """A list that is filled by Ctrl-C, so that training stops between two steps; a second Ctrl-C stops at once."""
+    flag: list[bool] = []
+
+    def handler(*_: Any) -> None:
+        if flag:
+            raise KeyboardInterrupt
+        flag.append(True)
+
+    previous = signal.signal(signal.SIGINT, handler)
+    try:
+        yield flag
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+@contextmanager
+def _log_file(path: Path) -> Iterator[None]:
+    """Write the package's log to a file, and to standard error where that is no terminal with a progress bar."""
+    handlers: list[logging.Handler] = [logging.FileHandler(path)]
+    if not sys.stderr.isatty():
+        handlers.append(logging.StreamHandler())
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        logger.addHandler(handler)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        for handler in handlers:
+            logger.removeHandler(handler)
+            handler.close()
