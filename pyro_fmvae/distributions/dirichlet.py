@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from pyro.distributions import Dirichlet
+from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 from torch.distributions import register_kl
 
@@ -31,9 +32,10 @@ class DirichletFamily(ExponentialFamily):
         """E[log π_k] = ψ(c_k) - ψ(Σ c_k) [..., K]."""
         return torch.digamma(natural) - torch.digamma(natural.sum(-1, keepdim=True))
 
-    def relative_entropy(self, natural: Tensor, prior: Tensor) -> Tensor:
+    def relative_entropy(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
         """KL(Dir(c) || Dir(c₀)) [...]."""
-        gap = ((natural - prior) * self.mean_stats(natural)).sum(-1)
+        stats = self.mean_stats(natural) if stats is None else stats
+        gap = ((natural - prior) * stats).sum(-1)
         return gap - self.log_normalizer(natural) + self.log_normalizer(prior)
 
     def inverse_fisher(self, standard: tuple[Tensor, ...], grads: tuple[Tensor, ...]) -> Tensor:
@@ -93,4 +95,4 @@ class NaturalDirichlet(Dirichlet):
 def _kl_natural_dirichlet(q: NaturalDirichlet, p: torch.distributions.Dirichlet) -> Tensor:
     (prior,) = DIRICHLET.standard(p.natural) if isinstance(p, NaturalDirichlet) else (p.concentration,)
     prior = prior.to(q.natural)
-    return DIRICHLET.kl(q.natural, prior).expand(torch.broadcast_shapes(q.batch_shape, p.batch_shape))
+    return DIRICHLET.kl(q.natural, prior).expand(broadcast_shape(q.batch_shape, p.batch_shape))

@@ -46,8 +46,14 @@ class ExponentialFamily(ABC):
         """E[t] = ∇A(λ), packed like λ, differentiated as it stands."""
 
     @abstractmethod
-    def relative_entropy(self, natural: Tensor, prior: Tensor) -> Tensor:
-        """KL(λ || λ₀) [...], written so that nothing cancels, differentiated as it stands."""
+    def relative_entropy(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
+        """KL(λ || λ₀) [...], written so that nothing cancels, differentiated as it stands.
+
+        Args:
+            natural: λ, [..., P].
+            prior: λ₀, [..., P] or broadcastable to that.
+            stats: E[t] at λ if it is known already, [..., P].
+        """
 
     @abstractmethod
     def inverse_fisher(self, standard: tuple[Tensor, ...], grads: tuple[Tensor, ...]) -> Tensor:
@@ -65,9 +71,15 @@ class ExponentialFamily(ABC):
         """Standard parameters, whose backward delivers natural gradients to λ."""
         return _Standard.apply(natural, self)
 
-    def kl(self, natural: Tensor, prior: Tensor) -> Tensor:
-        """KL(λ || λ₀) [...], whose backward delivers λ - λ₀ to λ, and the ordinary gradient to λ₀."""
-        return _RelativeEntropy.apply(natural, prior, self)
+    def kl(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
+        """KL(λ || λ₀) [...], whose backward delivers λ - λ₀ to λ, and the ordinary gradient to λ₀.
+
+        Args:
+            natural: λ, [..., P].
+            prior: λ₀, [..., P] or broadcastable to that.
+            stats: E[t] at λ if it is known already, [..., P].
+        """
+        return _RelativeEntropy.apply(natural, prior, None if stats is None else stats.detach(), self)
 
 
 class _ExpectedStats(torch.autograd.Function):
@@ -95,20 +107,22 @@ class _Standard(torch.autograd.Function):
 
 class _RelativeEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, natural: Tensor, prior: Tensor, family: ExponentialFamily) -> Tensor:
-        ctx.save_for_backward(natural, prior)
+    def forward(
+        ctx: Any, natural: Tensor, prior: Tensor, stats: Tensor | None, family: ExponentialFamily
+    ) -> Tensor:
+        stats = family.mean_stats(natural) if stats is None else stats
+        ctx.save_for_backward(natural, prior, stats)
         ctx.family = family
-        return family.relative_entropy(natural, prior)
+        return family.relative_entropy(natural, prior, stats)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
-        natural, prior = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        natural, prior, stats = ctx.saved_tensors
         grad = grad.unsqueeze(-1)
         to_prior = None
         if ctx.needs_input_grad[1]:
-            to_prior = grad * (ctx.family.mean_stats(prior) - ctx.family.mean_stats(natural))
-            to_prior = to_prior.sum_to_size(prior.shape)
-        return (grad * (natural - prior)).sum_to_size(natural.shape), to_prior, None
+            to_prior = (grad * (ctx.family.mean_stats(prior) - stats)).sum_to_size(prior.shape)
+        return (natural - prior).mul_(grad).sum_to_size(natural.shape), to_prior, None, None
 
 
 class _ScaleGradient(torch.autograd.Function):

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from pyro.distributions import Categorical, TorchDistribution
+from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 from torch.distributions import constraints
 from torch.distributions.utils import lazy_property
@@ -145,8 +146,8 @@ class Component(TorchDistribution):
         self.loc_precision, self.assignment = loc_precision, assignment
         leading = loc_precision.shape[:-3]
         try:
-            batch = torch.broadcast_shapes((*leading, 1) if leading else (), assignment.shape)
-        except RuntimeError:
+            batch = broadcast_shape((*leading, 1) if leading else (), assignment.shape)
+        except ValueError:
             raise ValueError(
                 f"assignment: expected a shape [..., B] that fits {list(leading)}, left of the components in "
                 f"loc_precision, got {list(assignment.shape)}"
@@ -185,7 +186,7 @@ class Component(TorchDistribution):
 
 
 def _joint_shape(fn: Any, batch_shape: torch.Size) -> torch.Size:
-    return torch.broadcast_shapes(fn.batch_shape, batch_shape)
+    return broadcast_shape(fn.batch_shape, batch_shape)
 
 
 def _expand_keeping(fn: Any, batch_shape: Sequence[int], *parents: str) -> Any:

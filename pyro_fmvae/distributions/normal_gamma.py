@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from pyro.distributions import TorchDistribution
+from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 from torch.distributions import constraints, register_kl
 from torch.distributions.utils import lazy_property
@@ -41,7 +42,7 @@ class NormalGammaFamily(ExponentialFamily):
         m, s, a, b = standard
         s_d, a_d = s.unsqueeze(-1), a.unsqueeze(-1)
         parts = (a_d - 0.5, -0.5 * s_d, -(b + 0.5 * s_d * m.square()), s_d * m)
-        batch = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
+        batch = broadcast_shape(*(part.shape[:-1] for part in parts))
         dim = max(m.shape[-1], b.shape[-1])
         sizes = (1, 1, dim, dim)
         return torch.cat([part.expand(*batch, size) for part, size in zip(parts, sizes, strict=True)], -1)
@@ -52,7 +53,8 @@ class NormalGammaFamily(ExponentialFamily):
         first, fourth, second, third = natural.split([1, 1, dim, dim], -1)
         s = -2 * fourth
         m = third / s
-        return m, s.squeeze(-1), first.squeeze(-1) + 0.5, -second - 0.5 * third * m
+        b = torch.addcmul(second, third, m, value=0.5).neg_()
+        return m, s.squeeze(-1), first.squeeze(-1) + 0.5, b
 
     def log_normalizer(self, natural: Tensor) -> Tensor:
         """A(λ) = Σ_d { log Γ(a) - a log b_d - 1/2 log s } (the base measure keeps the powers of 2π)."""
@@ -73,19 +75,24 @@ class NormalGammaFamily(ExponentialFamily):
         square = dim / s + (scaled_loc * m).sum(-1)
         return torch.cat([log_precision.unsqueeze(-1), square.unsqueeze(-1), precision, scaled_loc], -1)
 
-    def relative_entropy(self, natural: Tensor, prior: Tensor) -> Tensor:
+    def relative_entropy(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
         """Appendix C.1 (with log Γ where the paper prints ψ), summed over d: [...]."""
-        return self._kl_from_standard(self.unpack(natural), self.unpack(prior))
+        s, a = -2 * natural[..., 1], natural[..., 0] + 0.5
+        stats = self.mean_stats(natural) if stats is None else stats
+        return self._kl(s, a, stats, self.unpack(prior))
 
     @staticmethod
-    def _kl_from_standard(q: tuple[Tensor, ...], p: tuple[Tensor, ...]) -> Tensor:
-        (m, s, a, b), (m0, s0, a0, b0) = q, p
-        ratio = s0 / s
-        shared = 0.5 * (ratio - ratio.log() - 1) - a + (a - a0) * torch.digamma(a)
+    def _kl(s: Tensor, a: Tensor, stats: Tensor, prior: tuple[Tensor, ...]) -> Tensor:
+        """The same from s, a and E[t], which hold m, a/b and Σ log b: no logarithm of a [K, D] tensor here."""
+        m0, s0, a0, b0 = prior
+        dim = stats.shape[-1] // 2 - 1
+        log_precision, precision, scaled_loc = stats[..., 0], stats[..., 2 : dim + 2], stats[..., dim + 2 :]
+        ratio, digamma = s0 / s, torch.digamma(a)
+        shared = 0.5 * (ratio - ratio.log() - 1) - a + (a - a0) * digamma
         shared = shared + torch.lgamma(a0) - torch.lgamma(a)
-        s0, a, a0 = s0.unsqueeze(-1), a.unsqueeze(-1), a0.unsqueeze(-1)
-        per_dim = a / b * (0.5 * s0 * (m - m0).square() + b0) + a0 * (b.log() - b0.log())
-        return per_dim.shape[-1] * shared + per_dim.sum(-1)
+        apart = torch.addcmul(scaled_loc, m0, precision, value=-1).square_().div_(precision).sum(-1)
+        log_rates = dim * digamma - log_precision - b0.log().expand(*b0.shape[:-1], dim).sum(-1)
+        return dim * shared + 0.5 * s0 * apart + (precision * b0).sum(-1) + a0 * log_rates
 
     def inverse_fisher(self, standard: tuple[Tensor, ...], grads: tuple[Tensor, ...]) -> Tensor:
         """From (∂m, ∂s, ∂a, ∂b), solved by hand: the metric has the blocks (m), (s) and (a, b)."""
@@ -100,9 +107,9 @@ class NormalGammaFamily(ExponentialFamily):
         return torch.cat([first, fourth, second, third], -1)
 
     def in_domain(self, natural: Tensor) -> Tensor:
-        """Whether s, a and every b are positive (and m finite)."""
-        m, s, a, b = self.unpack(natural)
-        return (s > 0) & (a > 0) & (b > 0).all(-1) & m.isfinite().all(-1)
+        """Whether s, a and every b are positive (b is NaN where m is not finite)."""
+        _, s, a, b = self.unpack(natural)
+        return (s > 0) & (a > 0) & (b > 0).all(-1)
 
 
 NORMAL_GAMMA = NormalGammaFamily()
@@ -161,13 +168,14 @@ class NormalGamma(TorchDistribution):
         )
         b = b if b.dim() else b.unsqueeze(-1)
         try:
-            (dim,) = torch.broadcast_shapes(loc.shape[-1:], b.shape[-1:])
-            batch = torch.broadcast_shapes(loc.shape[:-1], s.shape, a.shape, b.shape[:-1])
-        except RuntimeError:
+            (dim,) = broadcast_shape(loc.shape[-1:], b.shape[-1:])
+            batch = broadcast_shape(loc.shape[:-1], s.shape, a.shape, b.shape[:-1])
+        except ValueError:
             raise ValueError(
                 "expected loc [..., D], mean_concentration [...], concentration [...] and rate [..., D], got "
                 + ", ".join(str(list(t.shape)) for t in (loc, s, a, b))
             ) from None
+        self._given = (loc, s, a, b)
         self.loc, self.rate = loc.expand(*batch, dim), b.expand(*batch, dim)
         self.mean_concentration, self.concentration = s.expand(batch), a.expand(batch)
         super().__init__(batch, torch.Size((2, dim)), validate_args=validate_args)
@@ -176,12 +184,17 @@ class NormalGamma(TorchDistribution):
         """Expand every parameter to ``batch_shape``."""
         new = self._get_checked_instance(NormalGamma, _instance)
         batch, dim = torch.Size(batch_shape), self.event_shape[-1]
+        new._given = self._given
         new.loc, new.rate = self.loc.expand(*batch, dim), self.rate.expand(*batch, dim)
         new.mean_concentration = self.mean_concentration.expand(batch)
         new.concentration = self.concentration.expand(batch)
         super(NormalGamma, new).__init__(batch, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
+
+    def pack(self) -> Tensor:
+        """λ in float64, packed before any expansion: broadcastable to [..., 2D+2]."""
+        return NORMAL_GAMMA.natural(*(to_float64(parameter) for parameter in self._given))
 
     @property
     def mean(self) -> Tensor:
@@ -236,6 +249,7 @@ class NaturalNormalGamma(NormalGamma):
 
     arg_constraints: dict[str, constraints.Constraint] = {"natural": _NaturalDomain()}  # noqa: RUF012
     family = NORMAL_GAMMA
+    _known_stats: tuple[Any, Tensor] | None = None
 
     def __init__(
         self, natural: Tensor, dtype: torch.dtype | None = None, validate_args: bool | None = None
@@ -269,8 +283,18 @@ class NaturalNormalGamma(NormalGamma):
         return new
 
     def expected_stats(self) -> Tensor:
-        """E[t] in float64, with natural gradients: [..., 2D+2] with the batch shape of ``natural``."""
-        return NORMAL_GAMMA.expected_stats(self.natural)
+        """E[t] in float64, with natural gradients: [..., 2D+2] with the batch shape of ``natural``.
+
+        It is computed once for as long as λ stays what it is.
+        """
+        key = (self.natural._version, torch.is_grad_enabled())
+        if self._known_stats is None or self._known_stats[0] != key:
+            self._known_stats = (key, NORMAL_GAMMA.expected_stats(self.natural))
+        return self._known_stats[1]
+
+    def pack(self) -> Tensor:
+        """λ, by way of the standard parameters, so that its gradients follow their rule."""
+        return NORMAL_GAMMA.natural(*self.standard)
 
     def with_gradient_scale(self, factor: Tensor | float) -> "NaturalNormalGamma":
         """The same distribution, whose gradients reach the natural parameters multiplied by ``factor``."""
@@ -280,11 +304,12 @@ class NaturalNormalGamma(NormalGamma):
 
 @register_kl(NormalGamma, NormalGamma)
 def _kl_normal_gamma(q: NormalGamma, p: NormalGamma) -> Tensor:
-    standard = (tuple(to_float64(t) for t in fn.standard) for fn in (q, p))
-    return NORMAL_GAMMA._kl_from_standard(*standard).to(q.loc)
+    _, s, a, _ = (to_float64(parameter) for parameter in q.standard)
+    prior = tuple(to_float64(parameter) for parameter in p.standard)
+    return NORMAL_GAMMA._kl(s, a, q.expected_stats(), prior).to(q.loc)
 
 
 @register_kl(NaturalNormalGamma, NormalGamma)
 def _kl_natural_normal_gamma(q: NaturalNormalGamma, p: NormalGamma) -> Tensor:
-    prior = NORMAL_GAMMA.natural(*(t.to(q.natural) for t in p.standard))
-    return NORMAL_GAMMA.kl(q.natural, prior).expand(torch.broadcast_shapes(q.batch_shape, p.batch_shape))
+    kl = NORMAL_GAMMA.kl(q.natural, p.pack().to(q.natural), q.expected_stats())
+    return kl.expand(broadcast_shape(q.batch_shape, p.batch_shape))

@@ -7,7 +7,7 @@ from torch.distributions import kl_divergence
 
 from pyro_fmvae.distributions import DIRICHLET, NaturalDirichlet, NaturalParameter
 
-C = [[0.5, 2.0, 4.0], [3.0, 1.0, 1.5]]
+C = [[0.5, 2.0, 4.0], [3.1, 1.0, 1.5]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -1,12 +1,10 @@
-import copy
-import io
 import math
 
 import pytest
 import torch
 from torch.distributions import Dirichlet, Gamma, Normal, kl_divergence
 
-from pyro_fmvae.distributions import DIRICHLET, NORMAL_GAMMA, NaturalParameter
+from pyro_fmvae.distributions import DIRICHLET, NORMAL_GAMMA
 from pyro_fmvae.distributions.exponential_family import check_natural, scale_gradient, to_float64
 
 EPS = torch.finfo(torch.float64).eps
@@ -249,59 +247,6 @@ def test_scale_gradient(factor):
     torch.testing.assert_close(scaled, x, rtol=0, atol=0)
     scaled.square().sum().backward()
     torch.testing.assert_close(x.grad, 2 * x.detach() * factor)
-
-
-def module_with_natural():
-    module = torch.nn.Module()
-    module.natural = NaturalParameter(torch.arange(3.0))
-    return module
-
-
-def through_torch_save(weights_only):
-    def reload(module):
-        buffer = io.BytesIO()
-        torch.save(module if not weights_only else dict(module.named_parameters()), buffer)
-        buffer.seek(0)
-        loaded = torch.load(buffer, weights_only=weights_only)
-        return loaded["natural"] if weights_only else loaded.natural
-
-    return reload
-
-
-def through_state_dict(module):
-    other = module_with_natural()
-    other.natural.data.zero_()
-    other.load_state_dict(module.state_dict())
-    return other.natural
-
-
-@pytest.mark.parametrize(
-    "copied",
-    [
-        lambda module: module.natural,
-        lambda module: copy.deepcopy(module).natural,
-        through_state_dict,
-        through_torch_save(weights_only=False),
-        through_torch_save(weights_only=True),
-    ],
-    ids=["itself", "deepcopy", "state_dict", "save", "save-weights-only"],
-)
-def test_natural_parameter_keeps_its_type(copied):
-    natural = copied(module_with_natural())
-    assert type(natural) is NaturalParameter
-    assert isinstance(natural, torch.nn.Parameter)
-    assert natural.dtype == torch.float64
-    assert natural.requires_grad and natural.is_leaf
-    assert natural.tolist() == [0.0, 1.0, 2.0]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_natural_parameter_is_a_float64_copy(dtype):
-    data = torch.ones(3, dtype=dtype, requires_grad=True)
-    natural = NaturalParameter(data, requires_grad=False)
-    natural += 1
-    assert natural.dtype == torch.float64 and not natural.requires_grad
-    assert data.tolist() == [1.0] * 3
 
 
 def test_float64_is_asked_for():

@@ -77,7 +77,7 @@ def test_float32_gradients_keep_their_digits(shift):
     torch.testing.assert_close(
         gradient.double(), exact.grad, rtol=1e-4, atol=1e-4 * exact.grad.abs().max().item()
     )
-    # The step leads to λ* = λ₀ + Σ γ t: compare the rates b of λ*, which are what is left of terms of 1e4 · b.
+    # The step leads to λ* = λ₀ + Σ γ t: b is what is left of terms 1e4 times larger.
     prior = NORMAL_GAMMA.natural(
         torch.zeros(D), torch.tensor(1e-3), torch.tensor(0.5), torch.full((D,), 1e-3)
     )

@@ -115,6 +115,7 @@ def test_enumerated_component(loc_precision):
         expected = brute_force(loc_precision, torch.full((I, B), k), z)
         torch.testing.assert_close(table[k], expected)
     assert fn.sample((6,)).shape == (6, K, I, B, D)
+    assert fn.expand(torch.Size((2, K, I, B))).log_prob(z).shape == (2, K, I, B)
 
 
 def test_component_with_particles(loc_precision):
