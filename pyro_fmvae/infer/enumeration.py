@@ -31,13 +31,14 @@ def with_assignments(model: Callable[..., Any], guide: Callable[..., Any]) -> Ca
     def guide_with_assignments(*args: Any, **kwargs: Any) -> Any:
         with poutine.block(), torch.no_grad():
             program, trace = elbo.trace(model, guide, *args, **kwargs)
-            added = [(tables.site, tables.log_responsibilities().exp()) for tables in elbo.tabulate(program, trace)]
+            mixtures = elbo.tabulate(program, trace)
+            added = [(tables.site, tables.log_responsibilities()) for tables in mixtures]
         with poutine.replay(trace=subsamples(trace)):
             result = guide(*args, **kwargs)
-        for site, gamma in added:
+        for site, logits in added:
             mask = True if site["mask"] is None else site["mask"]
             with frames_of(site), poutine.scale(scale=site["scale"]), poutine.mask(mask=mask):
-                pyro.sample(site["name"], dist.Categorical(gamma), infer={"enumerate": "parallel"})
+                pyro.sample(site["name"], dist.Categorical(logits=logits), infer={"enumerate": "parallel"})
         return result
 
     return guide_with_assignments

@@ -24,8 +24,13 @@ def param_statements(name: str, module: torch.nn.Module) -> None:
             _statement(f"{name}$$${suffix}", parameter)
 
 
+def _value(parameter: Any, constraint: constraints.Constraint) -> Any:
+    return parameter
+
+
+_param = effectful(_value, type="param")
+
+
 def _statement(name: str, parameter: Any) -> None:
     parameter.unconstrained = weakref.ref(parameter)
-    effectful(type="param")(lambda *_, **__: parameter)(
-        name, parameter, constraint=constraints.real, name=name
-    )
+    _param(parameter, constraint=constraints.real, name=name)

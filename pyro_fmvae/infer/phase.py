@@ -2,18 +2,19 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pyro_fmvae.infer.svi import ConjugateSVI
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How long a phase lasts: a number of iterations or of minutes, exactly one of them; 0 leaves the phase out.
+    """How long a phase lasts: a number of iterations or of minutes, exactly one of them; 0 leaves it out.
 
     Raises:
         ValueError: both, neither, or a negative one.
@@ -47,12 +48,16 @@ class Phase(ABC):
         name: for records.
         budget: how long it lasts.
         program: the module whose ``model`` and ``guide`` are learnt, and worth evaluating meanwhile.
+
+    Attributes:
+        svi: what takes the steps; made by :meth:`enter`.
     """
 
     svi: ConjugateSVI
 
     def __init__(self, name: str, budget: Budget, program: torch.nn.Module) -> None:
-        self.name, self.budget, self.program = name, budget, program
+        self.name, self.budget = name, budget
+        self.program: Any = program  # with model and guide, which torch's annotations know nothing of
 
     @abstractmethod
     def enter(self) -> None:
@@ -75,3 +80,23 @@ class Phase(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over the optimiser's state; after :meth:`enter`."""
         self.svi.optim.load_state_dict(state)
+
+
+def endless(batches: Iterable[Any]) -> Iterator[Any]:
+    """The batches of a loader, iterated over again and again.
+
+    Raises:
+        ValueError: the loader is empty.
+    """
+    while True:
+        empty = True
+        for batch in batches:
+            empty = False
+            yield batch
+        if empty:
+            raise ValueError("batches: expected at least one batch, got an empty loader")
+
+
+def arguments(batch: Any) -> Sequence[Any]:
+    """A batch as the arguments of a program: a tensor alone is the only one."""
+    return (batch,) if isinstance(batch, Tensor) else batch

@@ -12,14 +12,15 @@ from pyro_fmvae.distributions import Assignment, NaturalDirichlet, NaturalNormal
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 
 _CONCRETE = {"__bool__", "__int__", "__float__", "__index__", "__array__", "item", "tolist", "numpy"}
+_GETTERS: tuple[Any, ...] = (Tensor.shape, Tensor.dtype, Tensor.device)
+_SHAPE = {*(getter.__get__ for getter in _GETTERS), Tensor.dim, Tensor.size}
 
 
 class Unsampled(Tensor):
     """A value that was never drawn: it has a shape and a dtype, and so has whatever is computed from it.
 
     So a use that the ELBO did not recognise cannot bias the loss silently: asking for a number, as a branch,
-        a check of
-    a distribution's arguments or the loss itself do, raises an error that names the site.
+    the check of a distribution's arguments and the loss itself do, raises an error that names the site.
     """
 
     site: str
@@ -28,12 +29,15 @@ class Unsampled(Tensor):
     def like(cls, shape: torch.Size, dtype: torch.dtype, site: str) -> "Unsampled":
         """A placeholder of the given shape for the value of a site, NaN if floating."""
         fill = torch.nan if dtype.is_floating_point else 0
-        return _mark(torch.full((1,), fill, dtype=dtype).expand(shape), site)
+        return _mark(torch.full((), fill, dtype=dtype).expand(shape), site)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run ``func`` on plain tensors, and mark what comes out."""
         kwargs = kwargs or {}
+        if func in _SHAPE:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
         inputs = tree_leaves((args, kwargs))
         site = next((x.site for x in inputs if isinstance(x, Unsampled) and hasattr(x, "site")), "?")
         if getattr(func, "__name__", "") in _CONCRETE:
@@ -55,11 +59,15 @@ def _mark(tensor: Tensor, site: str) -> Unsampled:
 def _poison(result: Any, site: str) -> Any:
     if not isinstance(result, Tensor):
         return result
-    return _mark(torch.full_like(result, torch.nan) if result.is_floating_point() else result, site)
+    return _mark(torch.full_like(result, torch.nan if result.is_floating_point() else 0), site)
 
 
 class PlaceholderMessenger(Messenger):
-    """Puts placeholders in the place of natural posteriors and of assignments that are not observed."""
+    """Puts placeholders in the place of natural posteriors and of assignments that are not observed.
+
+    Raises:
+        ValueError: a child of an assignment would have to be drawn from the model.
+    """
 
     def _pyro_sample(self, msg: Any) -> None:
         if msg["done"] or msg["is_observed"]:
@@ -69,6 +77,11 @@ class PlaceholderMessenger(Messenger):
             dtype = fn.dtype
         elif isinstance(fn, Assignment | Categorical):
             dtype = torch.int64
+        elif hasattr(fn, "parents"):
+            raise ValueError(
+                f"site '{msg['name']}': it is neither observed nor in the guide, and nothing integrates over "
+                "it"
+            )
         else:
             return
         msg["value"] = Unsampled.like(msg["fn"].shape(), dtype, msg["name"])

@@ -90,13 +90,13 @@ def recognise(model: Trace, guide: Trace) -> Program:
     }
     program = Program(model, list(mixtures.values()), [], [], [])
     for name, site in sites.items():
-        if name in guide_sites:
-            _check_shapes(site, guide_sites[name])
         if not hasattr(site["fn"], "parents") and hasattr(unwrap(site["fn"]), "parents"):
             raise ValueError(
                 f"site '{name}': {type(unwrap(site['fn'])).__name__} may not be wrapped by to_event; "
                 "use a plate"
             )
+        if name in guide_sites:
+            _check_shapes(site, guide_sites[name])
         if name in mixtures:
             continue
         if not site["is_observed"] and name not in guide_sites:
@@ -160,15 +160,6 @@ def _check_components(site: Site, argument: str, parent: Site, assignment: str, 
                 f"site '{name}': components may not lie in plate '{frame.name}', which holds "
                 f"'{site['name']}' too"
             )
-    batch = site["fn"].batch_shape
-    left, room = shape[:-1], batch[:-1]
-    if len(left) > len(room) or any(
-        size not in (1, at) for size, at in zip(reversed(left), reversed(room), strict=False)
-    ):
-        raise ValueError(
-            f"site '{name}': its batch shape {tuple(shape)} (components last) does not line up with "
-            f"{tuple(batch)} of site '{site['name']}' (data last): is it in a plate that that site is not in?"
-        )
 
 
 def _conjugate_parents(site: Site, owners: dict[int, str], sites: dict[str, Site]) -> dict[str, str]:

@@ -22,7 +22,7 @@ class ConjugateSVI(SVI):
     """``SVI`` for :class:`TraceConjugate_ELBO`, in either order of Paquet et al. (2018), Section 2.4.
 
     By default, as in ``SVI``, λ takes its step with the responsibilities of the pass that gave the networks'
-    gradients. With ``recompute``, the networks step first, the guide is run again (on the same minibatch), then
+    gradients. With ``recompute``, the networks step first, the guide is run again on the same minibatch, and
     λ steps with the responsibilities at the updated encoder: the paper's order, at the price of one more pass
     through the encoder.
 

@@ -213,11 +213,12 @@ class TraceConjugate_ELBO(ELBO):
             guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
             replayed = poutine.replay(model, trace=guide_trace)
             model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
+        program = recognise(model_trace, guide_trace)
         if is_validation_enabled():
             for site in (*sample_sites(guide_trace).values(), *sample_sites(model_trace).values()):
                 shape = torch.zeros(()).expand(site["fn"].batch_shape)
                 check_site_shape({**site, "log_prob": shape}, self.max_plate_nesting)
-        return recognise(model_trace, guide_trace), guide_trace
+        return program, guide_trace
 
     def terms_of(self, program: Program, guide: Trace) -> list[Term]:
         """The summands of the loss for one pair of traces."""

@@ -22,7 +22,7 @@ class NaturalGradient(PyroOptim):
     is refused by ``TraceConjugate_ELBO``.
 
     It is a ``PyroOptim``, so ``SVI(model, guide, optim, loss)`` takes it. Without SVI, call it with the
-    parameters after ``backward``; gradients are not zeroed.
+    parameters after ``backward``; it drops their gradients, so that none is counted twice.
 
     Args:
         rate: ρ in (0, 1], or a schedule that maps the number of steps taken so far to ρ.
@@ -66,10 +66,12 @@ class NaturalGradient(PyroOptim):
         return self.rate(self.steps) if callable(self.rate) else self.rate
 
     def __call__(self, params: Iterable[Tensor], *args: Any, **kwargs: Any) -> None:
-        """Take a step on all given parameters that have a gradient."""
+        """Take a step on all given parameters that have a gradient, and drop the gradients."""
         params = list(params)
         self.step_others(params)
         self.step_natural(params)
+        for p in params:
+            p.grad = None
 
     def step_natural(self, params: Iterable[Tensor]) -> None:
         """Take the natural-gradient step on the natural parameters among ``params``."""

@@ -1,7 +1,6 @@
 """A small program for the tests of inference, and a brute-force evaluation of its bound."""
 
 import math
-from dataclasses import dataclass
 
 import pyro
 import pyro.distributions as dist
@@ -42,6 +41,7 @@ class Toy(nn.Module):
     def __init__(self, factors=2, components=3, dim=2, width=5, num_data=20, standard=False):
         super().__init__()
         self.factors, self.components, self.dim, self.num_data = factors, components, dim, num_data
+        self.batch_size = None  # of minibatches that the data plate chooses
         self.assigned = None  # makes the guide's own distribution of the assignment
         self.encoder = nn.Linear(width, 2 * factors * dim)
         self.decoder = nn.Linear(factors * dim, width)
@@ -55,27 +55,28 @@ class Toy(nn.Module):
         return torch.bernoulli(torch.full((size, self.encoder.in_features), 0.5))
 
     def plates(self, x):
-        return (
-            pyro.plate("data", self.num_data, subsample=x, dim=-1),
-            pyro.plate("factors", self.factors, dim=-2),
-            pyro.plate("components", self.components, dim=-1),
-        )
+        """The plates, and the batch: x itself, or a part of it that the data plate chooses."""
+        if self.batch_size is None:
+            data = pyro.plate("data", self.num_data, subsample=x, dim=-1)
+        else:
+            data = pyro.plate("data", self.num_data, subsample_size=self.batch_size, dim=-1)
+            x = x[data.indices]
+        factors = pyro.plate("factors", self.factors, dim=-2)
+        return x, data, factors, pyro.plate("components", self.components, dim=-1)
 
     def prior(self):
         return NormalGamma(torch.full((self.dim,), M0), S0, A0, B0)
 
     def model(self, x, labels=None):
         param_statements("decoder", self.decoder)
-        data, factors, components = self.plates(x)
+        x, data, factors, components = self.plates(x)
         with factors:
             weights = pyro.sample("weights", dist.Dirichlet(torch.full((self.components,), C0)))
             with components:
                 loc_precision = pyro.sample("loc_precision", self.prior())
         with data:
             with factors:
-                assignment = pyro.sample(
-                    "assignment", Assignment(weights), infer={"enumerate": "parallel"}
-                )
+                assignment = pyro.sample("assignment", Assignment(weights), infer={"enumerate": "parallel"})
                 if labels is not None:
                     pyro.sample("label", Label(assignment), obs=labels)
                 z = pyro.sample("z", Component(loc_precision, assignment))
@@ -94,7 +95,7 @@ class Toy(nn.Module):
 
     def guide(self, x, labels=None):
         param_statements("guide", self.encoder)
-        data, factors, components = self.plates(x)
+        x, data, factors, components = self.plates(x)
         self.sample_globals(factors, components)
         loc, scale = self.encode(x)
         with data, factors:
@@ -110,7 +111,14 @@ class Toy(nn.Module):
                 pyro.sample("loc_precision", self.loc_precision())
 
 
-@dataclass
+def globals_of(suffix="", components=3, dim=2):
+    """The globals of one mixture without a plate of factors."""
+    weights = pyro.sample(f"weights{suffix}", dist.Dirichlet(torch.ones(components)))
+    with pyro.plate(f"components{suffix}", components, dim=-1):
+        prior = NormalGamma(torch.zeros(dim), 1.0, 1.0, 1.0)
+        return weights, pyro.sample(f"loc_precision{suffix}", prior)
+
+
 class BruteForce:
     """Equations 4a-4e by naive broadcasting over [I, B, K, D]; every attribute is a loss in nats.
 

@@ -216,7 +216,9 @@ class TestClassificationTerm:
     def test_natural_posteriors_of_unlabelled_mixtures_are_fine(self):
         toy = Toy()
         x = toy.data(B)
-        losses = [seeded(TraceConjugate_ELBO(label_weight=w).loss, toy.model, toy.guide, x) for w in (0.0, 1.0)]
+        losses = [
+            seeded(TraceConjugate_ELBO(label_weight=w).loss, toy.model, toy.guide, x) for w in (0.0, 1.0)
+        ]
         assert losses[0] == losses[1]
 
 
@@ -227,3 +229,15 @@ def test_standard_posteriors_give_the_same_value():
     brute = bound(standard, elbo, x)
     assert_sites(seeded(elbo.loss_per_site, standard.model, standard.guide, x), brute)
     assert "weights" in nodes(standard.guide, x)
+
+
+@pytest.mark.parametrize("vectorize", [False, True])
+def test_particles_with_labels(labels, vectorize):
+    toy = Toy(standard=True)
+    x = toy.data(B)
+    options = {"num_particles": 3, "vectorize_particles": vectorize, "max_plate_nesting": 2}
+    elbo, single = (TraceConjugate_ELBO(label_weight=5.0, **o) for o in (options, {}))
+    sites = elbo.loss_per_site(toy.model, toy.guide, x, labels)
+    for name, loss in single.loss_per_site(toy.model, toy.guide, x, labels).items():
+        if name != "x":
+            assert_close(sites[name], loss, **EXACT, msg=lambda text, name=name: f"{name}: {text}")

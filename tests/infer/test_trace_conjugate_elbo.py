@@ -157,7 +157,9 @@ class Forwarded(torch.nn.Module):
 
 
 def test_called_with_something_without_parameters():
-    with pytest.raises(TypeError, match=r"expected a torch\.nn\.Module or a bound method of one, got function"):
+    with pytest.raises(
+        TypeError, match=r"expected a torch\.nn\.Module or a bound method of one, got function"
+    ):
         TraceConjugate_ELBO()(lambda: None, lambda: None)
 
 
@@ -165,7 +167,9 @@ def test_called_with_something_without_parameters():
 def test_svi_trains_two_models_of_one_class_apart(local):
     with pyro.settings.context(module_local_params=local):
         toys = [Toy(), Toy()]
-        svis = [SVI(t.model, t.guide, NaturalGradient(0.1, torch.optim.Adam), TraceConjugate_ELBO()) for t in toys]
+        svis = [
+            SVI(t.model, t.guide, NaturalGradient(0.1, torch.optim.Adam), TraceConjugate_ELBO()) for t in toys
+        ]
         x = toys[0].data()
         for toy, other, svi in zip(toys, toys[::-1], svis, strict=True):
             before = [{n: p.detach().clone() for n, p in t.named_parameters()} for t in (toy, other)]

@@ -1,0 +1,185 @@
+"""The autoguide for conjugate globals."""
+
+import copy
+from functools import partial
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from pyro_fmvae.distributions import Assignment, Component, NaturalParameter, NormalGamma
+from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO, with_assignments
+from pyro_fmvae.infer.posteriors import to_standard
+from pyro_fmvae.optim import NaturalGradient
+from tests.infer.programs import Toy, bound, nodes, seeded
+
+frozen = partial(torch.optim.SGD, lr=0.0)
+
+
+class Combined(nn.Module):
+    """The autoguide with the user's own amortised guide, which enters the model's plates itself."""
+
+    def __init__(self, toy):
+        super().__init__()
+        self.toy = toy
+        self.conjugate = AutoConjugate(toy.model)
+
+    def forward(self, x, labels=None):
+        self.conjugate(x)
+        x, data, factors, _ = self.toy.plates(x)
+        loc, scale = self.toy.encode(x)
+        with data, factors:
+            pyro.sample("z", dist.Normal(loc, scale).to_event(1))
+
+
+@pytest.fixture
+def toy():
+    return Toy()
+
+
+def adopt(toy, conjugate):
+    """Let the hand-written guide have the same posteriors."""
+    toy.weights, toy.loc_precision = conjugate.posterior("weights"), conjugate.posterior("loc_precision")
+
+
+def test_one_full_step_is_the_exact_posterior(toy):
+    x, elbo = toy.data(), TraceConjugate_ELBO()
+    guide = Combined(toy)
+    seeded(guide, x)
+    adopt(toy, guide.conjugate)
+    brute = bound(toy, elbo, x)
+    svi = pyro.infer.SVI(toy.model, guide, NaturalGradient(1.0, frozen), elbo)
+    assert seeded(svi.step, x) == pytest.approx(brute.total.item(), rel=1e-12)
+    for name, optimum in zip(("weights", "loc_precision"), brute.optimum(x, toy), strict=True):
+        assert_close(guide.conjugate.posterior(name).natural_value(), optimum, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("vectorize", [False, True])
+def test_particles(toy, vectorize):
+    x = toy.data()
+    guide = Combined(toy)
+    elbo = TraceConjugate_ELBO(num_particles=3, vectorize_particles=vectorize, max_plate_nesting=2)
+    elbo.loss(toy.model, guide, x)
+    adopt(toy, guide.conjugate)
+    brute = bound(toy, TraceConjugate_ELBO(), x)
+    sites = elbo.loss_per_site(toy.model, guide, x)
+    for name in ("z", "assignment", "weights", "loc_precision"):
+        assert_close(sites[name], brute.per_site[name], rtol=1e-11, atol=1e-11)
+
+
+def test_sites_are_those_of_the_model_without_its_plates_index_sites(toy):
+    x = toy.data()
+    model, guide = nodes(toy.model, x), nodes(AutoConjugate(toy.model), x)
+    for name in ("weights", "loc_precision"):
+        assert guide[name]["cond_indep_stack"] == model[name]["cond_indep_stack"]
+        assert guide[name]["fn"].shape() == model[name]["fn"].shape()
+    assert "factors" not in guide
+    assert {name for name, site in guide.items() if site["type"] == "param"} == {
+        "AutoConjugate$$$posteriors.weights.natural",
+        "AutoConjugate$$$posteriors.loc_precision.natural",
+    }
+
+
+def sequential(z):
+    for i in pyro.plate("factors", 2):
+        weights = pyro.sample(f"weights_{i}", dist.Dirichlet(torch.ones(3)))
+        with pyro.plate(f"components_{i}", 3, dim=-1):
+            loc_precision = pyro.sample(f"loc_precision_{i}", NormalGamma(torch.zeros(2), 1.0, 1.0, 1.0))
+        with pyro.plate(f"data_{i}", len(z[i]), dim=-1):
+            assignment = pyro.sample(f"assignment_{i}", Assignment(weights), infer={"enumerate": "parallel"})
+            pyro.sample(f"z_{i}", Component(loc_precision, assignment), obs=z[i])
+
+
+@pytest.mark.filterwarnings("ignore:Found vars in model but not guide:UserWarning")
+def test_several_mixtures_and_sequential_plates():
+    z = torch.randn(2, 7, 2)
+    guide = AutoConjugate(sequential)
+    guide(z)
+    names = {f"{site}_{i}" for site in ("weights", "loc_precision") for i in range(2)}
+    assert set(guide.posteriors) == names
+    model, trace = nodes(sequential, z), nodes(guide, z)
+    for name in names:
+        assert trace[name]["cond_indep_stack"] == model[name]["cond_indep_stack"]
+    conjugate = TraceConjugate_ELBO().loss(sequential, guide, z)
+    single = sum(TraceConjugate_ELBO().loss_per_site(sequential, guide, z).values())
+    assert conjugate == pytest.approx(single.item())
+    pyro.infer.TraceEnum_ELBO(max_plate_nesting=1).loss(sequential, with_assignments(sequential, guide), z)
+
+
+def test_state_dict_and_deep_copy(toy):
+    x = toy.data()
+    guide, other = AutoConjugate(toy.model), AutoConjugate(toy.model)
+    guide.setup(x)
+    other.setup(x)
+    other.load_state_dict(guide.state_dict())
+    clone = copy.deepcopy(guide)
+    for name in ("weights", "loc_precision"):
+        for same in (other, clone):
+            assert torch.equal(same.posterior(name).natural, guide.posterior(name).natural)
+            assert same.posterior(name).natural is not guide.posterior(name).natural
+            assert isinstance(same.posterior(name).natural, NaturalParameter)
+    assert clone(x).keys() == guide(x).keys()
+    assert not any(name.startswith("_model") for name, _ in guide.named_parameters())
+
+
+def test_float_leaves_natural_parameters_in_float64(toy):
+    guide = Combined(toy)
+    guide(toy.data())
+    guide.conjugate.posteriors["weights"] = to_standard(guide.conjugate.posterior("weights"))
+    guide.float()
+    assert toy.encoder.weight.dtype == torch.float32
+    assert all(p.dtype == torch.float64 for p in guide.conjugate.parameters())
+    assert (
+        guide.conjugate.posterior("loc_precision").natural
+        is dict(guide.named_parameters())["conjugate.posteriors.loc_precision.natural"]
+    )
+
+
+def test_components_start_apart(toy):
+    guide = AutoConjugate(toy.model, count=50.0)
+    guide.setup(toy.data())
+    q = guide.posterior("loc_precision")()
+    assert torch.pdist(q.loc[0].detach()).min() > 0.01
+    assert_close(q.mean_concentration.detach(), torch.full((2, 3), 50.6))
+
+
+def test_observed_globals_have_no_posterior(toy):
+    weights = torch.full((2, 1, 3), 1 / 3)
+    guide = AutoConjugate(pyro.poutine.condition(toy.model, {"weights": weights}))
+    guide.setup(toy.data())
+    assert set(guide.posteriors) == {"loc_precision"}
+
+
+@pytest.mark.parametrize("count", [0.0, -1.0])
+def test_count_out_of_range(toy, count):
+    with pytest.raises(ValueError, match="count: expected a number > 0, got"):
+        AutoConjugate(toy.model, count=count)
+
+
+def test_a_model_without_conjugate_sites():
+    with pytest.raises(ValueError, match="model: no Dirichlet or NormalGamma site is the parent of"):
+        AutoConjugate(lambda: pyro.sample("x", dist.Normal(0.0, 1.0)))()
+
+
+def test_a_parent_of_another_class():
+    def model():
+        weights = pyro.sample("weights", dist.LogNormal(torch.zeros(3), 1.0).to_event(1))
+        with pyro.plate("data", 2, dim=-1):
+            pyro.sample("assignment", Assignment(weights))
+
+    with pytest.raises(NotImplementedError, match="no conjugate posterior is known for LogNormal"):
+        AutoConjugate(model)()
+
+
+def test_a_subsampled_plate_of_globals():
+    def model():
+        with pyro.plate("factors", 4, subsample_size=2, dim=-2):
+            weights = pyro.sample("weights", dist.Dirichlet(torch.ones(3)))
+            with pyro.plate("data", 5, dim=-1):
+                pyro.sample("assignment", Assignment(weights))
+
+    with pytest.raises(ValueError, match="site 'weights': plate 'factors' is subsampled"):
+        AutoConjugate(model)()

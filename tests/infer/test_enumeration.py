@@ -1,0 +1,172 @@
+"""The same program under Pyro's own TraceEnum_ELBO, and with Pyro's other tools."""
+
+import pyro
+import pyro.poutine as poutine
+import pytest
+import torch
+from pyro.infer import Predictive, TraceEnum_ELBO, infer_discrete
+from pyro.infer.inspect import get_model_relations
+from torch.testing import assert_close
+
+from pyro_fmvae.infer import TraceConjugate_ELBO, with_assignments
+from tests.infer.programs import Adjust, Toy, bound, gradients, nodes
+
+RUNS, PARTICLES = 40, 100
+LABELS = torch.tensor([[0, -1, 2, -1, 1, 0], [-1, -1, 1, 0, 2, -1]])
+# Pyro cannot know that x does not depend on the assignments, once these are enumerated in the guide.
+pytestmark = pytest.mark.filterwarnings(r"ignore:(?s)\s*at model site \"x\", possibly invalid:RuntimeWarning")
+
+
+def enumerating(**options):
+    settings = {"num_particles": PARTICLES, "vectorize_particles": True, "max_plate_nesting": 2, **options}
+    return TraceEnum_ELBO(**settings)
+
+
+def ours(**options):
+    settings = {"num_particles": PARTICLES, "vectorize_particles": True, "max_plate_nesting": 2, **options}
+    return TraceConjugate_ELBO(**settings)
+
+
+def estimate(evaluate, runs=RUNS):
+    """Mean and standard error of a random tensor."""
+    values = torch.stack([torch.as_tensor(evaluate()) for _ in range(runs)])
+    return values.mean(0), values.std(0) / runs**0.5
+
+
+def assert_equal_in_expectation(one, other, sigmas=4.5):
+    """Two estimates agree within their standard errors, in every entry."""
+    (mean, error), (other_mean, other_error) = one, other
+    gap = (mean - other_mean).abs()
+    assert (gap <= sigmas * (error**2 + other_error**2).sqrt()).all(), f"{gap} against {error}, {other_error}"
+
+
+@pytest.mark.parametrize("labels", [(), (LABELS,)], ids=["unlabelled", "labelled"])
+@pytest.mark.parametrize("size", [{"factors": 2}, {"factors": 1}, {"components": 1}], ids=str)
+def test_value_equals_trace_enum_with_the_assignment_in_the_guide(size, labels):
+    toy = Toy(**size)
+    labels = tuple(x[: toy.factors].clamp(max=toy.components - 1) for x in labels)
+    x = toy.data(6)
+    guide = with_assignments(toy.model, toy.guide)
+    theirs = estimate(lambda: enumerating().loss(toy.model, guide, x, *labels))
+    conjugate = estimate(lambda: ours().loss(toy.model, toy.guide, x, *labels))
+    assert_equal_in_expectation(theirs, conjugate)
+    assert theirs[1] < 0.01 * conjugate[0].abs()
+
+
+def test_value_equals_trace_enum_with_masked_points():
+    toy = Toy()
+    x = toy.data(6)
+    keep = torch.tensor([True, False, True, True, False, True])
+    adjust = Adjust(["x", "z", "assignment"], mask=keep)
+    model, guide = adjust(toy.model), adjust(toy.guide)
+    theirs = estimate(lambda: enumerating().loss(model, with_assignments(model, guide), x))
+    assert_equal_in_expectation(theirs, estimate(lambda: ours().loss(model, guide, x)))
+
+
+def test_the_bound_of_subsampling_plates():
+    toy = Toy(num_data=12)
+    x = toy.data(12)
+    whole = bound(toy, TraceConjugate_ELBO(), x)
+    toy.batch_size = 4
+    guide, elbo = with_assignments(toy.model, toy.guide), TraceConjugate_ELBO()
+    theirs = estimate(lambda: enumerating(num_particles=1).loss(toy.model, guide, x), 150)
+    assert_equal_in_expectation(theirs, estimate(lambda: elbo.loss(toy.model, toy.guide, x), 150))
+    names = ("weights.natural", "loc_precision.natural")
+
+    def evaluate():
+        sites = elbo.loss_per_site(toy.model, toy.guide, x)
+        latent = sum(value for name, value in sites.items() if name != "x")
+        grads = gradients(latent, toy)
+        return torch.cat([latent.detach().reshape(1), *(grads[name].flatten() for name in names)])
+
+    steps = [
+        toy.get_parameter(n).detach() - best for n, best in zip(names, whole.optimum(x, toy), strict=True)
+    ]
+    latent = (whole.total - whole.reconstruction).detach()
+    expected = torch.cat([latent.reshape(1), *(step.flatten() for step in steps)])
+    assert_equal_in_expectation(estimate(evaluate, 150), (expected, torch.zeros(())))
+
+
+def test_the_added_assignments_belong_to_the_same_minibatch():
+    toy = Toy(num_data=12)
+    toy.batch_size, x = 4, toy.data(12)
+    trace = nodes(with_assignments(toy.model, toy.guide), x)
+    index, q = trace["data"]["value"], trace["assignment"]["fn"]
+    toy.batch_size = None
+    toy.num_data = 4
+    expected = TraceConjugate_ELBO().responsibilities(toy.model, toy.guide, x[index])["assignment"]
+    assert_close(q.probs, expected)
+    assert trace["assignment"]["scale"] == 3
+
+
+def test_gradients_equal_those_of_trace_enum():
+    toy = Toy()
+    x = toy.data(6)
+    guide = with_assignments(toy.model, toy.guide)
+    names = [name for name, _ in toy.named_parameters()]
+
+    def gradient(elbo, guide):
+        grads = gradients(elbo.differentiable_loss(toy.model, guide, x), toy)
+        return torch.cat([grads[name].flatten() for name in names])
+
+    theirs = estimate(lambda: gradient(enumerating(), guide))
+    conjugate = estimate(lambda: gradient(ours(), toy.guide))
+    assert_equal_in_expectation(theirs, conjugate)
+    # The comparison has power: errors are small against the gradients themselves, natural ones included.
+    sizes = [parameter.numel() for parameter in toy.parameters()]
+    for error, mean in zip(theirs[1].split(sizes), conjugate[0].split(sizes), strict=True):
+        assert error.norm() < 0.2 * mean.norm()
+
+
+def test_enumeration_in_the_model_is_the_tighter_bound():
+    toy = Toy()
+    x = toy.data(6)
+    theirs, error = estimate(lambda: enumerating().loss(toy.model, toy.guide, x))
+    conjugate, other = estimate(lambda: ours().loss(toy.model, toy.guide, x))
+    assert theirs + 4.5 * (error**2 + other**2).sqrt() < conjugate
+
+
+def test_svi_with_trace_enum_trains_the_same_program():
+    toy = Toy()
+    x = toy.data()
+    svi = pyro.infer.SVI(toy.model, toy.guide, pyro.optim.Adam({"lr": 1e-2}), enumerating(num_particles=1))
+    before = toy.encoder.weight.detach().clone()
+    svi.step(x)
+    assert not torch.equal(before, toy.encoder.weight)
+
+
+def test_infer_discrete_finds_the_likely_components():
+    toy = Toy(components=3, dim=2)
+    x = toy.data(6)
+    posterior = nodes(toy.guide, x)
+    drawn = {name: posterior[name]["value"] for name in ("weights", "loc_precision", "z")}
+    conditioned = poutine.condition(toy.model, data=drawn)
+    decoded = nodes(infer_discrete(conditioned, first_available_dim=-3, temperature=0), x)
+    loc, precision = drawn["loc_precision"].unsqueeze(1).unbind(-2)
+    normal = torch.distributions.Normal(loc, precision.rsqrt())
+    logits = drawn["weights"].log() + normal.log_prob(drawn["z"].unsqueeze(-2)).sum(-1)
+    assert_close(decoded["assignment"]["value"], logits.argmax(-1))
+
+
+def test_predictive_draws_from_model_and_guide():
+    toy = Toy()
+    x = toy.data(6)
+    sites = ["weights", "loc_precision", "assignment", "z", "x"]
+    prior = Predictive(toy.model, num_samples=3, return_sites=sites)(x)
+    assert prior["assignment"].shape == (3, 2, 6)
+    assert prior["z"].shape == (3, 2, 6, 2)
+    posterior = Predictive(toy.model, guide=toy.guide, num_samples=3, return_sites=sites)(x)
+    assert posterior["weights"].shape == (3, 2, 1, 3)
+    conditioned = poutine.condition(toy.model, data={"assignment": torch.ones(2, 6, dtype=torch.int64)})
+    assert (Predictive(conditioned, num_samples=3, return_sites=sites)(x)["assignment"] == 1).all()
+
+
+def test_model_relations():
+    toy = Toy()
+    relations = get_model_relations(toy.model, (toy.data(6), torch.zeros(2, 6, dtype=torch.int64)))
+    assert set(relations["sample_sample"]["z"]) >= {"loc_precision", "assignment"}
+    assert set(relations["sample_sample"]["label"]) >= {"assignment"}
+    assert set(relations["sample_sample"]["assignment"]) >= {"weights"}
+    assert relations["plate_sample"]["data"] == ["assignment", "label", "z"]
+    assert relations["observed"] == ["label", "x"]
+    assert relations["sample_dist"]["z"] == "Component"

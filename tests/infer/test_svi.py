@@ -1,0 +1,162 @@
+"""Steps with recomputed responsibilities."""
+
+import copy
+from functools import partial
+
+import pyro
+import pytest
+import torch
+from pyro.infer import SVI
+from torch.testing import assert_close
+
+from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
+from pyro_fmvae.optim import NaturalGradient
+from tests.infer.programs import Toy, bound, seeded
+
+RATE = 0.4
+adam = partial(torch.optim.Adam, lr=1e-2)
+
+
+def assert_same(one, other, **tolerance):
+    for (name, p), q in zip(one.named_parameters(), other.parameters(), strict=True):
+        assert_close(p, q, **(tolerance or {"rtol": 0, "atol": 0}), msg=lambda text, n=name: f"{n}: {text}")
+
+
+def two_passes(toy, x, labels=()):
+    """The paper's order by hand: networks, then γ at the new encoder, then λ by equation 13."""
+    elbo = TraceConjugate_ELBO()
+    networks = [*toy.encoder.parameters(), *toy.decoder.parameters()]
+    optim = adam(networks)
+    seeded(elbo.differentiable_loss, toy.model, toy.guide, x, *labels).backward()
+    optim.step()
+    kwargs = {"labels": labels[0]} if labels else {}
+    for posterior, best in zip(
+        (toy.weights, toy.loc_precision), bound(toy, elbo, x, **kwargs).optimum(x, toy), strict=True
+    ):
+        with torch.no_grad():
+            posterior.natural.mul_(1 - RATE).add_(best, alpha=RATE)
+
+
+@pytest.mark.parametrize("labels", [(), (torch.arange(12).reshape(2, 6) % 4 - 1,)], ids=["free", "labelled"])
+def test_recompute_is_the_order_of_the_paper(labels):
+    toy = Toy()
+    by_hand, x = copy.deepcopy(toy), toy.data(6)
+    two_passes(by_hand, x, labels)
+    optim = NaturalGradient(RATE, adam)
+    svi = ConjugateSVI(toy.model, toy.guide, optim, TraceConjugate_ELBO(), recompute=True)
+    seeded(svi.step, x, *labels)
+    assert_same(toy, by_hand, rtol=1e-11, atol=1e-11)
+    assert optim.steps == 1
+
+
+@pytest.mark.parametrize("vectorize", [False, True])
+def test_recompute_with_particles(vectorize):
+    """q(z) has no random inputs here, so λ moves as with one particle, at whatever encoder results."""
+    toy = Toy()
+    x = toy.data(6)
+    before = [p.natural_value().clone() for p in (toy.weights, toy.loc_precision)]
+    elbo = TraceConjugate_ELBO(num_particles=3, vectorize_particles=vectorize, max_plate_nesting=2)
+    ConjugateSVI(toy.model, toy.guide, NaturalGradient(RATE, adam), elbo, recompute=True).step(x)
+    after = [p.natural_value().clone() for p in (toy.weights, toy.loc_precision)]
+    for posterior, value in zip((toy.weights, toy.loc_precision), before, strict=True):
+        with torch.no_grad():
+            posterior.natural.copy_(value)
+    optima = bound(toy, TraceConjugate_ELBO(), x).optimum(x, toy)
+    for start, best, end in zip(before, optima, after, strict=True):
+        assert_close(end, (1 - RATE) * start + RATE * best, rtol=1e-11, atol=1e-11)
+
+
+def test_recompute_stays_on_the_minibatch_that_the_plate_chose():
+    toy = Toy(num_data=12)
+    by_hand, x = copy.deepcopy(toy), toy.data(12)
+    toy.batch_size = 4
+    with torch.no_grad():
+        guide = seeded(TraceConjugate_ELBO().trace, toy.model, toy.guide, x)[1]
+    batch = x[guide.nodes["data"]["value"]]
+    svi = ConjugateSVI(
+        toy.model, toy.guide, NaturalGradient(RATE, no_steps), TraceConjugate_ELBO(), recompute=True
+    )
+    seeded(svi.step, x)
+    optima = bound(by_hand, TraceConjugate_ELBO(), batch).optimum(batch, by_hand)
+    for name, best in zip(("weights", "loc_precision"), optima, strict=True):
+        start, end = (getattr(t, name).natural_value() for t in (by_hand, toy))
+        assert_close(end, (1 - RATE) * start + RATE * best, rtol=1e-11, atol=1e-11)
+
+
+no_steps = partial(torch.optim.SGD, lr=0.0)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_without_recompute_it_is_svi(steps):
+    toy = Toy()
+    other, x = copy.deepcopy(toy), toy.data(6)
+    svis = [
+        make(t.model, t.guide, NaturalGradient(RATE, adam), TraceConjugate_ELBO())
+        for make, t in ((ConjugateSVI, toy), (SVI, other))
+    ]
+    for step in range(steps):
+        values = [seeded(svi.step, x, seed=step) for svi in svis]
+        assert values[0] == values[1]
+    assert_same(toy, other)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_parameter_with_two_names_moves_once(recompute):
+    toy = Toy()
+    other, x = copy.deepcopy(toy), toy.data(6)
+
+    def twice(x):
+        pyro.module("again", toy.weights)
+        toy.guide(x)
+
+    for t, guide in ((toy, twice), (other, other.guide)):
+        svi = ConjugateSVI(
+            t.model, guide, NaturalGradient(RATE, adam), TraceConjugate_ELBO(), recompute=recompute
+        )
+        seeded(svi.step, x)
+    assert_same(toy, other)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_standard_posteriors_take_first_order_steps(recompute):
+    toy = Toy(standard=True)
+    x, labels = toy.data(6), torch.zeros(2, 6, dtype=torch.int64)
+    before = toy.loc_precision.loc.detach().clone()
+    elbo = TraceConjugate_ELBO(label_weight=1000.0)
+    svi = ConjugateSVI(toy.model, toy.guide, NaturalGradient(RATE, adam), elbo, recompute=recompute)
+    svi.step(x, labels)
+    assert_close((toy.loc_precision.loc - before).abs(), torch.full_like(before, 1e-2), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_bfloat16_networks_leave_natural_parameters_in_float64(recompute):
+    torch.set_default_dtype(torch.float32)
+    toy = Toy()
+    x = toy.data()
+
+    def autocast(program):
+        def run(*args):
+            with torch.autocast("cpu", torch.bfloat16):
+                return program(*args)
+
+        return run
+
+    encode, likelihood = toy.encode, toy.likelihood
+    seen = []
+
+    def encode_in_bfloat16(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            loc, scale = encode(x)
+        seen.append(loc.dtype)
+        return loc.float(), scale.float()
+
+    toy.encode, toy.likelihood = encode_in_bfloat16, autocast(likelihood)
+    before = toy.loc_precision.natural_value().clone()
+    optima = bound(toy, TraceConjugate_ELBO(), x).optimum(x, toy)
+    optim = NaturalGradient(1.0, partial(torch.optim.SGD, lr=0.0))
+    ConjugateSVI(toy.model, toy.guide, optim, TraceConjugate_ELBO(), recompute=recompute).step(x)
+    assert torch.bfloat16 in seen
+    assert toy.loc_precision.natural.dtype == toy.weights.natural.dtype == torch.float64
+    assert not torch.equal(before, toy.loc_precision.natural_value())
+    for posterior, best in zip((toy.weights, toy.loc_precision), optima, strict=True):
+        assert_close(posterior.natural_value(), best, rtol=1e-4, atol=1e-4)
