@@ -23,7 +23,7 @@ _NOTES = (
 
 
 def attribute_rows(factors: Factors, rows: int = 6, seed: int = 0) -> Figure:
-    """Rows of generated images: a base draw, then for each factor the same with this factor's block drawn anew.
+    """Rows of images: a base draw, then for each factor the same with this factor's block drawn anew.
 
     The new block comes from another component than the base's, both drawn among the components in use in
     proportion to their shares; below each image stands which one gave way to which. A factor with a single

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from pyro_fmvae.figures.components import share_text
+from pyro_fmvae.figures.components import caption
 from pyro_fmvae.figures.factors import Factors
-from pyro_fmvae.figures.page import FAINT, INK, MARGIN, QUIET, Page, frame, shorten, text_width
+from pyro_fmvae.figures.page import INK, MARGIN, PALE, QUIET, Page, frame, shorten, text_width
 from pyro_fmvae.figures.pixels import as_array
 
 MOST_COLUMNS = 64
@@ -18,7 +17,7 @@ MOST_COMPONENTS = 16
 _CELL = 26  # height
 _HEAD = 42
 _LONGEST_NAME = 200
-_BAR = 14
+_BAR, _BAR_HEIGHT = 14, 132
 
 
 def column_means(factors: Factors, columns: Sequence[str], unit: str = "standardised value") -> Figure:
@@ -48,20 +47,22 @@ def column_means(factors: Factors, columns: Sequence[str], unit: str = "standard
     names = [shorten(name, _LONGEST_NAME, 8, keep_end=True) for name in columns]
     longest = max(text_width(name, 8) for name in names)
     upright = longest > width - 6
-    labels = [[_label(factors, i, k) for k in order.tolist()] for i, order in enumerate(orders)]
+    labels = [[caption(factors, i, k) for k in order.tolist()] for i, order in enumerate(orders)]
     indent = MARGIN + 8 + round(max(text_width(label, 8) for block in labels for label in block))
     top = MARGIN + (round(longest) if upright else 16) + 4
+    start = top
     heights = [_HEAD + len(order) * _CELL for order in orders]
     headings = [_heading(factors, i) for i in range(len(orders))]
     body = max(count * width, *(round(text_width(heading, 9, weight="bold")) for heading in headings))
-    page = Page(indent + body + 96, max(top + sum(heights), top + _HEAD + 110) + MARGIN)
+    scale = max(float(max(np.abs(rows).max() for rows in values)), 1e-6)
+    bar = 20 + _BAR + 30 + round(max(text_width(text, 7) for text in _ends(scale)))
+    page = Page(indent + body + bar, max(top + sum(heights), top + _HEAD + _BAR_HEIGHT) + MARGIN)
     for column, name in enumerate(names):
         centre = indent + (column + 0.5) * width
         if upright:
             page.text(centre, top, name, 8, rotation=90, ha="center", va="bottom")
         else:
             page.text(centre, top - 4, name, 8, ha="center", va="baseline")
-    scale = max(float(max(np.abs(rows).max() for rows in values)), 1e-6)
     for factor, rows in enumerate(values):
         page.text(indent, top + 32, headings[factor], 9, weight="bold", va="baseline")
         _heatmap(
@@ -74,13 +75,8 @@ def column_means(factors: Factors, columns: Sequence[str], unit: str = "standard
             width,
         )
         top += heights[factor]
-    _colour_bar(page, scale, unit, page.width - 76, page.height - MARGIN - sum(heights) + _HEAD)
+    _colour_bar(page, scale, unit, indent + body + 20, start + _HEAD)
     return page.figure
-
-
-def _label(factors: Factors, factor: int, component: int) -> str:
-    used = factors.used(factor)[component]
-    return f"{component}: {share_text(factors.shares[factor][component]) if used else 'unused'}"
 
 
 def _heading(factors: Factors, factor: int) -> str:
@@ -105,7 +101,7 @@ def _heatmap(
     frame(axes)
     for number, (label, in_use) in enumerate(zip(labels, used, strict=True)):
         middle = top + (number + 0.5) * _CELL
-        page.text(left - 8, middle, label, 8, ha="right", color=INK if in_use else FAINT)
+        page.text(left - 8, middle, label, 8, ha="right", color=INK if in_use else PALE)
         for column in range(count if width >= 40 else 0):
             value = rows[number, column]
             text = f"{value:.2f}".replace("-", "−") if scale < 100 else f"{value:.3g}".replace("-", "−")
@@ -114,14 +110,18 @@ def _heatmap(
 
 
 def _colour_bar(page: Page, scale: float, unit: str, left: int, top: int) -> None:
-    height = 100
-    axes = page.axes(left, top, _BAR, height)
-    norm = Normalize(-scale, scale)
-    axes.imshow(
-        norm(np.linspace(scale, -scale, height))[:, None], cmap="RdBu_r", vmin=0, vmax=1, aspect="auto"
-    )
+    axes = page.axes(left, top, _BAR, _BAR_HEIGHT)
+    shades = np.linspace(1, 0, _BAR_HEIGHT)[:, None]
+    axes.imshow(shades, cmap="RdBu_r", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     frame(axes)
-    for value, where in ((scale, 4), (0.0, height / 2), (-scale, height - 4)):
-        page.text(left + _BAR + 6, top + where, f"{value:.2g}".replace("-", "−"), 7, color=QUIET)
-    right = left + _BAR + 48
-    page.text(right, top + height / 2, unit, 7, rotation=90, ha="center", va="center", color=QUIET)
+    ends = _ends(scale)
+    for text, where in zip(ends, (5, _BAR_HEIGHT / 2, _BAR_HEIGHT - 5), strict=True):
+        page.text(left + _BAR + 6, top + where, text, 7, color=QUIET)
+    right = left + _BAR + 18 + max(text_width(text, 7) for text in ends)
+    unit = shorten(unit, _BAR_HEIGHT, 7)
+    page.text(right, top + _BAR_HEIGHT / 2, unit, 7, rotation=90, ha="center", va="center", color=QUIET)
+
+
+def _ends(scale: float) -> list[str]:
+    """Labels of the colour bar, from the top."""
+    return [f"{value:.2g}".replace("-", "−") for value in (scale, 0.0, -scale)]

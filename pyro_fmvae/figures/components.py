@@ -1,13 +1,13 @@
 """Each factor's components, as images of their means."""
 
+import math
 from typing import NamedTuple
 
-import numpy as np
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae.figures.factors import Factors
-from pyro_fmvae.figures.page import FAINT, INK, MARGIN, QUIET, Page, shorten
+from pyro_fmvae.figures.page import INK, MARGIN, PALE, QUIET, Page, shorten, text_width
 from pyro_fmvae.figures.pixels import as_images, cell_size
 
 MOST = 64
@@ -18,6 +18,7 @@ _GAP = 6
 _CAPTION = 20
 _HEAD = 46
 _BETWEEN = 28  # between the blocks of two factors
+_SMALL = 6.5  # points
 _NARROWEST = 120  # so that a factor's heading has room
 
 
@@ -53,29 +54,49 @@ def component_grid(factors: Factors, base: Tensor | None = None, cols: int = 16)
         as_images("decode", factors.at_components(factor, order, base)) for factor, order in enumerate(orders)
     ]
     size = cell_size(images[0], _TARGET)
-    blocks, width, height = _arrange([len(order) for order in orders], cols, size)
+    captions = [
+        [caption(factors, factor, number) for number in order.tolist()] for factor, order in enumerate(orders)
+    ]
+    widest = max(text_width(text, _SMALL) for block in captions for text in block)
+    pitch = max(size[1], math.ceil(widest) + 4) + _GAP
+    blocks, width, height = _arrange([len(order) for order in orders], cols, pitch, size[0] + _CAPTION)
     page = Page(width, height)
     for factor, block in enumerate(blocks):
         _heading(page, factors, factor, block)
-        _tiles(page, factors, factor, block, orders[factor], images[factor], size)
+        used = factors.used(factor)[orders[factor]].tolist()
+        for number, (image, text) in enumerate(zip(images[factor], captions[factor], strict=True)):
+            left = block.left + number % block.columns * pitch + (pitch - _GAP - size[1]) // 2
+            top = block.top + _HEAD + number // block.columns * (size[0] + _CAPTION)
+            page.picture(image, left, top, size, faded=not used[number])
+            colour = INK if used[number] else PALE
+            middle = left + size[1] / 2
+            page.text(middle, top + size[0] + 13, text, _SMALL, ha="center", va="baseline", color=colour)
     return page.figure
 
 
-def _arrange(counts: list[int], cols: int, size: tuple[int, int]) -> tuple[list[_Block], int, int]:
-    """Place the factors' blocks like words on lines; return them with the width and height of the page."""
-    height, width = size
-    widest = max(cols * (width + _GAP) - _GAP, _NARROWEST)
+def _arrange(counts: list[int], cols: int, across: int, down: int) -> tuple[list[_Block], int, int]:
+    """Place the factors' blocks like words on lines.
+
+    Args:
+        counts: images of each factor.
+        cols: images that fit on a line.
+        across, down: from one image to the next.
+
+    Returns:
+        The blocks, and the width and height of the page.
+    """
+    widest = max(cols * across, _NARROWEST)
     blocks: list[_Block] = []
     left, top, bottom, right = 0, 0, 0, 0
     for count in counts:
         columns = min(count, cols)
-        needed = max(columns * (width + _GAP) - _GAP, _NARROWEST)
+        needed = max(columns * across, _NARROWEST)
         if left and left + needed > widest:
             left, top = 0, bottom + _BETWEEN // 2
-        blocks.append(_Block(MARGIN + left, MARGIN + top, columns, needed))
-        right = max(right, left + needed)
-        bottom = max(bottom, top + _HEAD + -(-count // columns) * (height + _CAPTION))
-        left += needed + _BETWEEN
+        blocks.append(_Block(MARGIN + left, MARGIN + top, columns, needed - _GAP))
+        right = max(right, left + needed - _GAP)
+        bottom = max(bottom, top + _HEAD - (-count // columns) * down)
+        left += needed + _BETWEEN - _GAP
     return blocks, right + 2 * MARGIN, bottom + MARGIN + MARGIN // 2
 
 
@@ -83,35 +104,20 @@ def _heading(page: Page, factors: Factors, factor: int, block: _Block) -> None:
     used, size = int(factors.used(factor).sum()), factors.sizes[factor]
     note = f"{used} of {size} in use"
     if size > MOST:
-        rest = factors.order(factor)[MOST:]
-        note += f"; the {MOST} most used shown, {len(rest)} left out ({share_text(factors.shares[factor][rest].sum())})"
+        share = _share(factors.shares[factor][factors.order(factor)[MOST:]].sum())
+        note += f"; {MOST} shown, {size - MOST} left out ({share} of the data)"
     title = shorten(factors.names[factor], block.width, 10, weight="bold")
     page.text(block.left, block.top + 14, title, 10, weight="bold", va="baseline")
     page.text(block.left, block.top + 34, shorten(note, block.width, 8), 8, color=QUIET, va="baseline")
 
 
-def _tiles(
-    page: Page,
-    factors: Factors,
-    factor: int,
-    block: _Block,
-    order: Tensor,
-    images: np.ndarray,
-    size: tuple[int, int],
-) -> None:
-    height, width = size
-    used = factors.used(factor)
-    for number, component in enumerate(order.tolist()):
-        left = block.left + number % block.columns * (width + _GAP)
-        top = block.top + _HEAD + number // block.columns * (height + _CAPTION)
-        page.picture(images[number], left, top, size, faded=not used[component])
-        share = share_text(factors.shares[factor][component]) if used[component] else "unused"
-        caption = shorten(f"{component}: {share}", width + _GAP, 6.5)
-        colour = INK if used[component] else FAINT
-        page.text(left + width / 2, top + height + 13, caption, 6.5, ha="center", va="baseline", color=colour)
+def caption(factors: Factors, factor: int, component: int) -> str:
+    """A component's number, as in a code, and its share of the data."""
+    used = factors.used(factor)[component]
+    return f"{component}: {_share(factors.shares[factor][component]) if used else 'unused'}"
 
 
-def share_text(share: Tensor | float) -> str:
+def _share(share: Tensor | float) -> str:
     """A fraction as a short percentage."""
     percent = 100 * float(share)
     if 0 < percent < 0.1:

@@ -20,7 +20,7 @@ _KL = (
     ("kl_r", "KL[r]", "#8b49a6"),
     ("kl_global", "KL[global]", "#808080"),
 )
-_WIDTH, _INDENT = 900, 84
+_WIDTH, _INDENT, _RIGHT = 920, 84, 36
 _LINE = 22
 
 
@@ -46,7 +46,8 @@ def training_curves(records: Sequence[Mapping[str, Any]], names: Sequence[str] =
 
     Args:
         records: of a run's ``metrics.jsonl``, with any of the keys step, phase, elbo, reconstruction, kl_z,
-            kl_r, kl_global and used_components (a list, one number per factor).
+            kl_r, kl_global and used_components (a list, one number per factor). Steps count through all
+            phases.
         names: of the factors; 'factor 1', … if left out.
 
     Raises:
@@ -61,7 +62,7 @@ def training_curves(records: Sequence[Mapping[str, Any]], names: Sequence[str] =
     panels = [panel for panel in _panels(records, names) if panel.curves]
     phases = _phases(records, steps)
     legends = [
-        _wrap([(name, colour) for name, colour in dict((p[0], p[1]) for p in phases).items()]),
+        _wrap(list({name: colour for name, colour, *_ in phases}.items())),
         *(_wrap([(_entry(c, panel.whole), c.colour) for c in panel.curves]) for panel in panels),
     ]
     heights = [len(legend) * _LINE + 6 for legend in legends]
@@ -72,20 +73,12 @@ def training_curves(records: Sequence[Mapping[str, Any]], names: Sequence[str] =
     for number, panel in enumerate(panels):
         _draw_legend(page, legends[number + 1], top)
         top += heights[number + 1]
-        axes = page.axes(_INDENT, top, _WIDTH - _INDENT - MARGIN, panel.height)
+        axes = page.axes(_INDENT, top, _WIDTH - _INDENT - _RIGHT, panel.height)
         _draw(axes, panel, steps, phases, last=number == len(panels) - 1)
-        page.text(
-            MARGIN + 8,
-            top + panel.height / 2,
-            panel.label,
-            8,
-            rotation=90,
-            ha="center",
-            va="center",
-            color=QUIET,
-        )
+        middle = top + panel.height / 2
+        page.text(MARGIN, middle, panel.label, 8, rotation=90, va="center", color=QUIET)
         top += panel.height + 18
-    page.text((_INDENT + _WIDTH - MARGIN) / 2, page.height - MARGIN - 4, "step", 8, ha="center", color=QUIET)
+    page.text((_INDENT + _WIDTH - _RIGHT) / 2, page.height - MARGIN - 4, "step", 8, ha="center", color=QUIET)
     return page.figure
 
 
@@ -101,16 +94,14 @@ def _panels(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[
         ]
         return [curve for curve in found if np.isfinite(curve.values).any()]
 
-    used = [list(record.get("used_components") or ()) for record in records]
+    lists = (record.get("used_components") for record in records)
+    used = [list(row) if isinstance(row, (list, tuple)) else [] for row in lists]
     count = max(len(row) for row in used)
     if names and len(names) < count:
         raise ValueError(f"names: expected {count}, got {len(names)}")
     names = names or [f"factor {factor + 1}" for factor in range(count)]
-    colours = (
-        matplotlib.colormaps["tab10"].colors
-        if count <= 10
-        else matplotlib.colormaps["turbo"](np.linspace(0, 0.95, count))
-    )
+    where = np.arange(count) if count <= 10 else np.linspace(0, 0.95, count)
+    colours = matplotlib.colormaps["tab10" if count <= 10 else "turbo"](where)
     factors = [
         _Curve(
             shorten(names[factor], 180, 8),
@@ -119,6 +110,7 @@ def _panels(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[
         )
         for factor in range(count)
     ]
+    factors = [curve for curve in factors if np.isfinite(curve.values).any()]
     return [
         _Panel("nats per data point", 240, curves(_BOUND), False),
         _Panel("nats per data point", 150, curves(_KL), False),
@@ -196,7 +188,8 @@ def _draw(
     few = [steps[0]] if len(set(steps)) == 1 else None
     axes.xaxis.set_major_locator(FixedLocator(few) if few else MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_locator(MaxNLocator(6 if panel.height > 200 else 4, integer=panel.whole))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}".replace("-", "−")))
     axes.tick_params(labelsize=8, labelcolor=QUIET, color=FAINT, labelbottom=last, bottom=last)
     axes.grid(axis="y", color="white" if phases else FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -209,7 +202,7 @@ def _limits(values: np.ndarray, whole: bool) -> tuple[float, float]:
     values = values[np.isfinite(values)]
     low, high = float(values.min()), float(values.max())
     if whole:
-        return 0.0, max(high, 1.0) * 1.1
+        return 0.0, max(high, 1.0) * 1.2
     if len(values) >= 20:
         inner_low, inner_high = np.quantile(values, [0.1, 0.9])
         reach = 0.5 * (inner_high - inner_low)

@@ -1,0 +1,68 @@
+"""The pictures that a finished run leaves behind."""
+
+import json
+
+import torch
+
+from pyro_fmvae import figures
+from pyro_fmvae.data import Batches, Kind, Split
+from pyro_fmvae.figures.columns import MOST_COLUMNS
+from pyro_fmvae.models import FactorialMixtureVAE
+from pyro_fmvae.run import FIGURES, METRICS, Run
+
+RECONSTRUCTED = 20
+
+
+def factors_of(model: FactorialMixtureVAE, names: tuple[str, ...] = ()) -> figures.Factors:
+    """What the pictures of factors need to know of a model.
+
+    Args:
+        model: trained.
+        names: of the leading factors; the others are numbered.
+    """
+    means, shares = [None] * len(model.num_components), [None] * len(model.num_components)
+    for group in model.factor_groups():
+        location = group.predictive().components.base_dist.loc
+        for number, factor in enumerate(group.factors):
+            means[factor] = location[number].detach()
+            shares[factor] = group.counts()[number].clamp(min=0)
+    count = len(model.num_components)
+    return figures.Factors(
+        decode=lambda z: model.observation.mean(model.decoder(z)),
+        sample_latent=model.sample_latent,
+        means=means,
+        shares=shares,
+        names=(*names, *(f"factor {factor + 1}" for factor in range(len(names), count))),
+    )
+
+
+@torch.no_grad()
+def draw(run: Run, model: FactorialMixtureVAE, rows: Split) -> None:
+    """Draw every figure that suits the data into the run's folder.
+
+    Args:
+        run: the run.
+        model: as trained.
+        rows: data to reconstruct.
+    """
+    folder = run.folder / FIGURES
+    folder.mkdir(exist_ok=True)
+    device = next(model.parameters()).device
+    factors = factors_of(model, tuple(run.label_names[i] for i in run.labelled))
+    records = [json.loads(line) for line in (run.folder / METRICS).read_text().splitlines()]
+    drawn = {"training": figures.training_curves(records, factors.names)}
+    if run.image:
+        examples = rows.select(torch.arange(min(RECONSTRUCTED, len(rows))))
+        ((x, *_),) = Batches(examples, len(examples), shuffle=False, device=device)
+        mean = model.observation.mean(model.decoder(model.encoder(x)[0]))
+        drawn["factors"] = figures.attribute_rows(factors)
+        drawn["components"] = figures.component_grid(factors)
+        drawn["reconstructions"] = figures.reconstructions(x.cpu(), mean.cpu())
+        samples = factors.decode_all(model.sample_latent(64))
+        drawn["samples"] = figures.sample_grid(samples, 8, 8)
+    elif run.preprocessing.event_shape[0] <= MOST_COLUMNS:
+        columns = [f"column {number + 1}" for number in range(run.preprocessing.event_shape[0])]
+        unit = "standardised value" if run.preprocessing.kind is Kind.TABLE else "probability"
+        drawn["columns"] = figures.column_means(factors, columns, unit)
+    for name, figure in drawn.items():
+        figures.save(figure, folder / f"{name}.png")
