@@ -93,8 +93,8 @@ def fmvae_bare(net: str, setting: Setting, device: torch.device) -> Step:
     optimiser = ADAM([*encoder.parameters(), *decoder.parameters()])
     counts = group.weights.natural_value().clone()  # c [I, 1, K]
     natural = group.loc_precision.natural_value().clone()  # λ [I, K, 2D+2]
-    counts_prior = natural_prior(group.weights_prior())[1].to(device)
-    natural_zero = natural_prior(group.loc_precision_prior())[1].to(device)
+    counts_prior = natural_prior(group.priors(device)[0])[1]
+    natural_zero = natural_prior(group.priors(device)[1])[1]
 
     def tables() -> tuple[Tensor, ...]:
         """Of equation 6: constant + E[log π] [I, 1, K], factors [I, 2D, K], centre [I, 1, D]; global KLs."""
@@ -131,7 +131,7 @@ def fmvae_bare(net: str, setting: Setting, device: torch.device) -> Step:
         data = torch.cat([centred.square() + std.square(), centred], -1)
         logits = torch.baddbmm(constant, data, factors)
         entropy = scale.log().sum() + 0.5 * loc.numel() * (1 + math.log(2 * math.pi))
-        # γ is a constant here, since the bound is stationary in it. Not logsumexp: exp is slow where it underflows.
+        # γ is a constant: the bound is stationary in it. Not logsumexp: exp is slow where it underflows.
         gamma, log_gamma = logits.detach().softmax(-1), logits.detach().log_softmax(-1)
         loss = (reconstruction - (gamma * (logits - log_gamma)).sum() - entropy) * batch_scale
         loss.backward()
