@@ -50,7 +50,7 @@ __all__ = [
     "TraceConjugate_ELBO",
     "__version__",
     "expected_log_prob",
-    "register_expected_log_prob",
     "fit",
+    "register_expected_log_prob",
     "with_assignments",
 ]

@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file with everything in it, and a readable JSON beside it. Nothing is ever unpickled."""
+"""Checkpoints: everything in one safetensors file, and a readable JSON beside it. Nothing is unpickled."""
 
 import json
 import os
@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 TENSORS = "state.safetensors"
@@ -21,18 +21,23 @@ def save(folder: Path, state: Any, clock: dict[str, float] | None = None) -> Non
     Args:
         folder: made if need be; the file names in it are fixed.
         state: nested dictionaries and lists of tensors and of what JSON can hold; keys may be integers.
+            Tuples come back as lists.
         clock: times, which go into the JSON file alone, so that equal runs write equal tensors.
+
+    Raises:
+        TypeError: something in ``state`` that is neither a tensor nor fit for JSON.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
     encoded = json.dumps(_encode(state, "", tensors))
-    write_atomically(folder / TENSORS, lambda path: save_file(tensors, path, metadata={"state": encoded}))
-    readable = {**json.loads(encoded), **({"clock": clock} if clock else {})}
+    content = safetensors.torch.save(tensors, metadata={"state": encoded})
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / TENSORS, lambda path: path.write_bytes(content))
+    readable = {"state": json.loads(encoded), "clock": clock or {}}
     write_atomically(folder / READABLE, lambda path: path.write_text(json.dumps(readable, indent=1)))
 
 
-def load(folder: Path, device: torch.device | str = "cpu") -> tuple[Any, dict[str, float]]:
-    """Read what :func:`save` wrote: the state and the clock (empty if its file is missing).
+def load(folder: Path) -> tuple[Any, dict[str, float]]:
+    """Read what :func:`save` wrote: the state, its tensors on the CPU, and the clock (empty if it is lost).
 
     Raises:
         FileNotFoundError: there is no checkpoint in ``folder``.
@@ -42,14 +47,14 @@ def load(folder: Path, device: torch.device | str = "cpu") -> tuple[Any, dict[st
     if not path.is_file():
         raise FileNotFoundError(f"{folder}: no checkpoint ({TENSORS}) there")
     try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
+        with safe_open(path, framework="pt") as file:
             encoded = json.loads(file.metadata()["state"])
             state = _decode(encoded, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: not a checkpoint of pyro_fmvae, or damaged ({error})") from None
     try:
-        clock = json.loads((folder / READABLE).read_text()).get("clock", {})
-    except (OSError, json.JSONDecodeError):
+        clock = json.loads((folder / READABLE).read_text())["clock"]
+    except (OSError, ValueError, KeyError, TypeError):
         clock = {}
     return state, clock
 
@@ -57,10 +62,14 @@ def load(folder: Path, device: torch.device | str = "cpu") -> tuple[Any, dict[st
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
     """Let ``write`` fill a temporary file in the same folder, sync it, and rename it to ``path``."""
     temporary = path.with_name(f".{path.name}.tmp")
-    write(temporary)
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -69,14 +78,21 @@ def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
 
 
 def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """What JSON can hold, with the names of tensors in their place; ``tensors`` receives them."""
     if isinstance(value, Tensor):
-        tensors[name] = value.detach().cpu().contiguous()
+        while name in tensors:  # the keys 1 and "1", or "a/b" and "b" in "a"
+            name += "'"
+        tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
         return {"tensor": name}
     if isinstance(value, dict):
-        return {"items": [[key, _encode(item, f"{name}/{key}".lstrip("/"), tensors)] for key, item in value.items()]}
+        return {"items": [[key, _encode(item, _join(name, key), tensors)] for key, item in value.items()]}
     if isinstance(value, list | tuple):
-        return [_encode(item, f"{name}/{index}".lstrip("/"), tensors) for index, item in enumerate(value)]
+        return [_encode(item, _join(name, index), tensors) for index, item in enumerate(value)]
     return value
+
+
+def _join(name: str, key: Any) -> str:
+    return f"{name}/{key}" if name else str(key)
 
 
 def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:

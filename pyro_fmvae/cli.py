@@ -3,14 +3,16 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
+import torch
 from jsonargparse import ArgumentParser, Namespace
 
 from pyro_fmvae import commands
 from pyro_fmvae.config import TrainConfig
 
 PROGRAM = "pyro-fmvae"
+INTERRUPTED = 130
 
 
 class UsageError(Exception):
@@ -23,24 +25,38 @@ class _Parser(ArgumentParser):
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Parse and run; returns the exit status."""
+    """Parse and run.
+
+    Returns:
+        The exit status: 0; 2 for bad input, with one line on standard error; 130 after Ctrl-C.
+    """
     try:
         namespace = build_parser().parse_args(list(arguments))
         return _dispatch(namespace)
     except UsageError as error:
         return _complain(f"{_one_line(error)} (see {PROGRAM} --help)")
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, MemoryError) as error:
         return _complain(_one_line(error))
+    except RuntimeError as error:
+        if not _is_memory(error):
+            raise
+        return _complain(f"not enough memory: {str(error).splitlines()[0]}")
+    except KeyboardInterrupt:
+        print(f"{PROGRAM}: stopped", file=sys.stderr)
+        return INTERRUPTED
 
 
 def build_parser() -> ArgumentParser:
     """The parser with its subcommands."""
     parser = _Parser(prog=PROGRAM, description="Factorial mixture VAEs: train, evaluate, sample, encode.")
     subcommands = parser.add_subcommands(dest="command")
-    subcommands.add_subcommand("train", _train_parser(), help="train a model; without options, on generated smileys")
-    subcommands.add_subcommand("evaluate", _evaluate_parser(), help="print measures of a run as one JSON object")
-    subcommands.add_subcommand("sample", _sample_parser(), help="draw from a run's model")
-    subcommands.add_subcommand("encode", _encode_parser(), help="write codes, responsibilities and means of data")
+    for name, subparser, text in (
+        ("train", _train_parser(), "train a model; without options, on generated smileys"),
+        ("evaluate", _evaluate_parser(), "print measures of a run as one JSON object"),
+        ("sample", _sample_parser(), "draw from a run's model"),
+        ("encode", _encode_parser(), "write codes, responsibilities and means of data"),
+    ):
+        subcommands.add_subcommand(name, subparser, help=text)
     return parser
 
 
@@ -51,15 +67,16 @@ def _train_parser() -> ArgumentParser:
         flag = "--" + option.name.replace("_", "-")
         kind: Any = sizes if option.name in ("factors", "hidden") else option.type
         parser.add_argument(flag, type=kind, default=option.default, help=option.metadata["help"])
-    parser.add_argument("--out", type=str | None, default=None, help="folder of the run; default: a new one in runs/")
-    parser.add_argument("--resume", type=str | None, default=None, metavar="RUN", help="continue an interrupted run")
+    parser.add_argument("--out", type=str | None, help="folder of the run; default: a new one in runs/")
+    parser.add_argument("--resume", type=str | None, metavar="RUN", help="continue an interrupted run")
     return parser
 
 
 def _evaluate_parser() -> ArgumentParser:
     parser = _Parser(description="Evaluate a run.")
     _add_run(parser)
-    parser.add_argument("--num-samples", type=int, default=0, help="draws per point for the collapsed and weighted bounds")
+    parser.add_argument("--seed", type=int, default=0, help="of the draws")
+    parser.add_argument("--num-samples", type=int, default=0, help="draws per point, for tighter bounds")
     return parser
 
 
@@ -67,7 +84,7 @@ def _sample_parser() -> ArgumentParser:
     parser = _Parser(description="Draw from a run's model: a grid of images (.png), or arrays (.npz).")
     parser.add_argument("run", type=str, help="folder of a run")
     parser.add_argument("--out", type=str, required=True, help="file to write: .png or .npz")
-    parser.add_argument("--codes", type=str | None, default=None, help="component of each factor, * to draw it: 0,1,*,*")
+    parser.add_argument("--codes", type=str | None, help="component of each factor, * to draw it: 0,1,*,*")
     parser.add_argument("--grid", type=str, default="8x8", help="rows x columns")
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
     parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, ... or auto")
@@ -83,10 +100,10 @@ def _encode_parser() -> ArgumentParser:
 
 def _add_run(parser: ArgumentParser) -> None:
     parser.add_argument("run", type=str, help="folder of a run")
-    parser.add_argument("--data", type=str | None, default=None, help="name or file; default: what the run was trained on")
-    parser.add_argument("--data-root", type=str | None, default=None, help="folder of published data sets")
-    parser.add_argument("--split", type=str, default="test", help="train, valid or test; a file is taken whole")
-    parser.add_argument("--seed", type=int, default=0, help="of the draws")
+    parser.add_argument("--data", type=str | None, help="name or file; default: what the run was trained on")
+    parser.add_argument("--data-root", type=str | None, help="folder of published data sets")
+    split = "of the run's data or of a named data set; a file is taken whole"
+    parser.add_argument("--split", type=Literal["train", "valid", "test"], default="test", help=split)
     parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, ... or auto")
 
 
@@ -106,8 +123,7 @@ def _dispatch(namespace: Namespace) -> int:
         if options.resume is not None:
             return _resume(options, given)
         return commands.train(TrainConfig(**given), options.out)
-    arguments = {name: value for name, value in vars(options).items()}
-    return getattr(commands, namespace.command)(**arguments)
+    return getattr(commands, namespace.command)(**vars(options))
 
 
 def _resume(options: Namespace, given: dict[str, Any]) -> int:
@@ -122,6 +138,11 @@ def _resume(options: Namespace, given: dict[str, Any]) -> int:
     if changed:
         raise UsageError(f"--resume continues a run as it was started: {', '.join(changed)} can't be changed")
     return commands.resume(options.resume, options.data_root, options.device)
+
+
+def _is_memory(error: RuntimeError) -> bool:
+    """Whether memory ran out: on the CPU, torch says so in the text alone."""
+    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
 
 
 def _one_line(error: Exception) -> str:

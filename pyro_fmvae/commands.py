@@ -1,6 +1,7 @@
 """The commands behind the command line: train, resume, evaluate, sample, encode."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,28 +9,38 @@ from typing import Any
 import numpy as np
 import torch
 
-from pyro_fmvae import checkpoint
-from pyro_fmvae.config import TrainConfig
-from pyro_fmvae.data import Batches, Kind, Split, load, load_file
+from pyro_fmvae import checkpoint, figures
+from pyro_fmvae.config import LARGEST, TrainConfig
+from pyro_fmvae.data import Batches, Kind, Split, load
+from pyro_fmvae.data.files import READERS, read
+from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.evaluate import bound, label_agreement, tighter_bounds
 from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.run import Run, Training, new_folder, resolve_device
+from pyro_fmvae.run import CHECKPOINT, Run, Training, new_folder, resolve_device
 from pyro_fmvae.session import follow
 
 EVALUATION_BATCH = 500
+LARGEST_GRID = 1_000_000
 
 
 def train(config: TrainConfig, out: str | None) -> int:
     """Start a run, train it to its end, and show what came of it."""
     device = resolve_device(config.device)
-    if Path(config.data).is_file():
+    if config.data not in LOADERS and Path(config.data).is_file():
         config = replace(config, data=str(Path(config.data).resolve()))
     root = Path(config.data_root).resolve() if config.data_root else None
     config = replace(config, data_root=str(root) if root else None)
     dataset = load(config.data, root, binarization=config.binarization)
     folder = Path(out) if out else new_folder(Path("runs"), dataset.name)
-    run = Run.create(folder, config, dataset)
-    return follow(Training(run, dataset, device), dataset, resumed=False)
+    run = Run.new(folder, config, dataset)
+    training = Training(run, dataset, device)
+    run.write()
+    try:
+        return follow(training, dataset, resumed=False)
+    except Exception:
+        if not (folder / CHECKPOINT).exists():  # it failed before there was anything to continue from
+            shutil.rmtree(folder)
+        raise
 
 
 def resume(folder: str, data_root: str | None, device: str) -> int:
@@ -50,59 +61,55 @@ def evaluate(
     """Print the measures of a run as one JSON object on one line."""
     if num_samples < 0:
         raise ValueError(f"num_samples: expected a number >= 0, got {num_samples}")
+    _check_seed(seed)
     opened = Run.open(Path(run))
     place = resolve_device(device)
-    rows, label_names = _rows(opened, data, data_root, split)
     model = opened.load_model(place)
+    rows, label_names = _rows(opened, data, data_root, split)
     batches = Batches(rows, EVALUATION_BATCH, shuffle=False, device=place)
     result: dict[str, Any] = bound(model, batches, seed)
     if num_samples:
         result |= tighter_bounds(model, batches, num_samples, seed)
     result["used_components"] = model.used_components()
     if rows.labels is not None:
-        factors = [i if i < len(opened.labelled) else None for i in range(len(label_names))]
-        result |= label_agreement(model, batches, label_names, factors)
+        result |= label_agreement(model, batches, label_names, opened.factors_of(label_names))
     print(json.dumps(result))
     return 0
 
 
 def sample(run: str, out: str, codes: str | None, grid: str, seed: int, device: str) -> int:
     """Draw from a run's model, and write a grid of images or arrays."""
-    from pyro_fmvae import figures
-
     opened, target = Run.open(Path(run)), Path(out)
+    _check_seed(seed)
     rows, columns = _grid(grid)
-    image = opened.preprocessing.kind is not Kind.TABLE and len(opened.preprocessing.event_shape) >= 2
-    if target.suffix != ".npz" and not (target.suffix == ".png" and image):
-        raise ValueError(f"out: expected a .npz file{' or a .png' if image else ' (the data are no images)'}, got '{out}'")
+    endings = (".npz", ".png") if opened.image else (".npz",)
+    _check_ending(target, endings)
     assert opened.config.factors is not None
     wanted = parse_codes(codes, opened.config.factors).expand(rows * columns, -1)
-    place = resolve_device(device)
-    model = opened.load_model(place)
+    model = opened.load_model(resolve_device(device))
     torch.manual_seed(seed)
     with torch.no_grad():
-        z = model.sample_latent(rows * columns, wanted)
-        mean = model.observation.mean(model.decoder(z)).cpu()
+        drawn = model.sample_codes(rows * columns, wanted)
+        z = model.sample_latent(rows * columns, drawn)
+        mean = model.observation.mean(model.decoder(z)).cpu().numpy()
     if target.suffix == ".npz":
-        arrays = {"x": original_units(opened, mean.numpy()), "z": z.cpu().numpy(), "codes": wanted.numpy()}
-        checkpoint.write_atomically(target, lambda path: _save_arrays(path, arrays))
+        x = original_units(opened, mean)
+        _save_arrays(target, {"x": x, "z": z.cpu().numpy(), "codes": drawn.cpu().numpy()})
     else:
-        figures.save(figures.sample_grid(mean.numpy(), rows, columns), target)
+        figures.save(figures.sample_grid(mean, rows, columns), target)
     print(f"wrote {target}")
     return 0
 
 
-def encode(run: str, data: str | None, data_root: str | None, split: str, out: str, seed: int, device: str) -> int:
+def encode(run: str, data: str | None, data_root: str | None, split: str, out: str, device: str) -> int:
     """Write responsibilities, codes and posterior means of data, in row order."""
     opened, target = Run.open(Path(run)), Path(out)
-    if target.suffix != ".npz":
-        raise ValueError(f"out: expected a .npz file, got '{out}'")
+    _check_ending(target, (".npz",))
     place = resolve_device(device)
-    rows, _ = _rows(opened, data, data_root, split)
     model = opened.load_model(place)
-    torch.manual_seed(seed)
+    rows, _ = _rows(opened, data, data_root, split)
     arrays = encode_rows(model, Batches(rows, EVALUATION_BATCH, shuffle=False, device=place))
-    checkpoint.write_atomically(target, lambda path: _save_arrays(path, arrays))
+    _save_arrays(target, arrays)
     print(f"wrote {target}: {', '.join(f'{name} {array.shape}' for name, array in arrays.items())}")
     return 0
 
@@ -122,14 +129,19 @@ def parse_codes(codes: str | None, factors: tuple[int, ...]) -> torch.Tensor:
         raise ValueError(f"codes: expected {len(factors)} of them, one per factor, got '{codes}'")
     numbers = []
     for factor, (part, components) in enumerate(zip(parts, factors, strict=True)):
-        if part != "*" and not (part.isdigit() and int(part) < components):
+        if part != "*" and not (part.isdecimal() and int(part) < components):
             raise ValueError(f"codes: expected * or 0..{components - 1} for factor {factor}, got '{part}'")
         numbers.append(-1 if part == "*" else int(part))
     return torch.tensor([numbers])
 
 
 def encode_rows(model: FactorialMixtureVAE, batches: Batches) -> dict[str, np.ndarray]:
-    """Encode every row: ``codes`` [N, I], ``mean`` and ``scale`` [N, I·D], ``responsibilities_i`` [N, K_i] per factor."""
+    """Encode every row.
+
+    Returns:
+        ``codes`` [N, I], ``mean`` and ``scale`` of q(z | x) [N, I·D], and for each factor i
+        ``responsibilities_i`` [N, K_i].
+    """
     arrays: dict[str, list[torch.Tensor]] = {}
     with torch.no_grad():
         for x, *_ in batches:
@@ -154,30 +166,57 @@ def _rows(run: Run, data: str | None, data_root: str | None, split: str) -> tupl
     if data is None:
         dataset = run.load_data(data_root)
         return dataset.split(split), dataset.label_names
-    if Path(data).suffix in (".npz", ".csv"):
-        rows = load_file(data, run.preprocessing)
-        columns = 0 if rows.labels is None else rows.labels.shape[1]
-        if columns == len(run.label_names):
-            return rows, run.label_names
-        if run.labelled and columns:
-            raise ValueError(f"labels: {data} has {columns} label columns, the run was trained on {len(run.label_names)}")
-        return rows, tuple(f"label{column}" for column in range(columns))
+    if data not in LOADERS and Path(data).suffix.lower() in READERS:
+        raw = read(Path(data))
+        labels = None if raw.labels is None else torch.from_numpy(raw.labels)
+        return Split(run.preprocessing(raw.x, f"{data}: 'x'"), labels), _names(run, data, raw.label_names)
     dataset = load(data, Path(data_root) if data_root else None, binarization=run.config.binarization)
-    if dataset.event_shape != run.preprocessing.event_shape:
+    ours, theirs = run.preprocessing, dataset.preprocessing
+    if (ours.kind, ours.event_shape) != (theirs.kind, theirs.event_shape):
         raise ValueError(
-            f"data: the run was trained on data of shape {run.preprocessing.event_shape}, "
-            f"'{data}' is of shape {dataset.event_shape}"
+            f"data: the run was trained on {ours.kind.value} data of shape {ours.event_shape}, "
+            f"'{data}' is {theirs.kind.value} data of shape {theirs.event_shape}"
         )
     return dataset.split(split), dataset.label_names
 
 
+def _names(run: Run, data: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of a file's label columns: where it gives none, those of the run."""
+    if not run.label_names or names != tuple(f"label{column}" for column in range(len(names))):
+        return names
+    if names and len(names) != len(run.label_names):
+        count = len(run.label_names)
+        raise ValueError(f"labels: {data} has {len(names)} columns of labels, the run's data have {count}")
+    return run.label_names
+
+
 def _grid(text: str) -> tuple[int, int]:
     rows, _, columns = text.partition("x")
-    if not (rows.isdigit() and columns.isdigit() and int(rows) and int(columns)):
-        raise ValueError(f"grid: expected rows x columns, such as 8x8, got '{text}'")
+    if not (rows.isdecimal() and columns.isdecimal() and 0 < int(rows) * int(columns) <= LARGEST_GRID):
+        raise ValueError(
+            f"grid: expected rows x columns, such as 8x8, at most {LARGEST_GRID:,}, got '{text}'"
+        )
     return int(rows), int(columns)
 
 
-def _save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    with path.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed <= LARGEST:
+        raise ValueError(f"seed: expected a number in 0..{LARGEST}, got {seed}")
+
+
+def _check_ending(target: Path, endings: tuple[str, ...]) -> None:
+    if target.suffix not in endings:
+        raise ValueError(f"out: expected a name that ends in {' or '.join(endings)}, got '{target}'")
+    if target.is_dir():
+        raise ValueError(f"out: {target} is a folder")
+
+
+def _save_arrays(target: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Write a .npz file, never half of it; folders that are missing are made."""
+
+    def write(path: Path) -> None:
+        with path.open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint.write_atomically(target, write)

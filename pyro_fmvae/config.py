@@ -12,7 +12,8 @@ from pyro_fmvae.models.fmvae_phases import Learning
 from pyro_fmvae.optim import RobbinsMonro
 
 PHASES = ("pretrain", "prior", "joint", "refine")
-SHARES_OF_TIME = (0.25, 0.04, 0.71, 0.0), (0.2, 0.02, 0.48, 0.3)  # without and with labels
+SHARES_OF_TIME = (0.2, 0.02, 0.48, 0.3)  # of the phases; those that are left out give theirs to the others
+LARGEST = 2**31 - 1  # of any number of things
 
 
 def _option(default: Any, text: str) -> Any:
@@ -21,32 +22,36 @@ def _option(default: Any, text: str) -> Any:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The options of `pyro-fmvae train`; None stands for a default that depends on the data (see :func:`resolve`)."""
+    """The options of ``pyro-fmvae train``; None is a default that depends on the data (see :func:`resolve`).
+
+    Raises:
+        ValueError: a number out of range.
+    """
 
     model: Literal["fmvae"] = _option("fmvae", "model to train")
     data: str = _option("smiley", "smiley, mnist, mnist-static, or the path of an .npz or .csv file")
-    data_root: str | None = _option(None, "folder in which published data sets are looked for first, and kept")
+    data_root: str | None = _option(None, "folder in which published data sets are kept")
     binarization: Literal["dynamic", "threshold"] = _option("dynamic", "how mnist's greys become binary")
     factors: tuple[int, ...] | None = _option(None, "number of components of each factor, such as 2,2,64")
     factor_dim: int | None = _option(None, "dimensions of each factor")
     labels: float | None = _option(None, "share of the training points whose labels are used, in [0, 1]")
-    network: Literal["mlp", "conv28"] | None = _option(None, "mlp, or conv28: the paper's pair for 28x28 images")
+    network: Literal["mlp", "conv28"] | None = _option(None, "mlp, or conv28, the paper's for 28x28")
     hidden: tuple[int, ...] | None = _option(None, "sizes of the mlp's hidden layers, such as 400 or 400,400")
     batch_size: int | None = _option(None, "points per batch")
     pretrain_iterations: int | None = _option(None, "iterations of the networks alone, under a N(0, I) prior")
     prior_iterations: int | None = _option(None, "iterations of the prior alone")
     joint_iterations: int | None = _option(None, "iterations of everything together")
     refine_iterations: int | None = _option(None, "iterations with label_weight 0, after the joint ones")
-    max_minutes: float | None = _option(None, "train by the clock instead: minutes, shared out among the phases")
+    max_minutes: float | None = _option(None, "train by the clock instead: minutes for all phases")
     learning_rate: float = _option(1e-3, "Adam's, for the networks")
     final_learning_rate: float | None = _option(None, "what it falls to in the last half of the joint phase")
-    prior_learning_rate: float = _option(1e-2, "Adam's, for the prior of labelled factors while label_weight > 0")
-    label_weight: float | None = _option(None, "weight of the classification term on labelled points, equation 8")
+    prior_learning_rate: float = _option(1e-2, "Adam's, for labelled factors while label_weight > 0")
+    label_weight: float | None = _option(None, "weight of the classification of labelled points")
     kl_weight: float = _option(1.0, "weight of KL[z] at the start of the joint phase; it moves to 1")
     kl_annealing: float = _option(0.0, "share of pretraining in which the KL weight grows from 0 to 1")
     delay: float = _option(2000.0, "tau_0 of the natural gradient's step size (tau_0 + tau)^-kappa")
     forgetting: float = _option(0.7, "kappa of the same, in (1/2, 1]")
-    first_step: float | None = _option(0.01, "first step size of the natural gradient; none: what tau_0 and kappa give")
+    first_step: float | None = _option(0.01, "its first step; null: what tau_0 and kappa give")
     recompute: bool = _option(False, "recompute responsibilities at the updated encoder, as the paper does")
     c0: float = _option(1.0, "Dirichlet concentration of the mixing weights")
     m0: float = _option(0.0, "prior mean of the components' means")
@@ -61,18 +66,18 @@ class TrainConfig:
             raise ValueError(f"labels: expected a share in [0, 1], got {self.labels}")
         for name in ("factors", "hidden"):
             sizes = getattr(self, name)
-            if sizes is not None and (not sizes or min(sizes) < 1):
+            if sizes is not None and not (sizes and min(sizes) >= 1 and max(sizes) <= LARGEST):
                 raise ValueError(f"{name}: expected sizes >= 1, such as 2,2,64, got {sizes}")
-        for name in ("factor_dim", "batch_size"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected a number >= 1, got {getattr(self, name)}")
-        for name in PHASES:
-            if (getattr(self, f"{name}_iterations") or 0) < 0:
-                raise ValueError(f"{name}_iterations: expected a number >= 0, got {getattr(self, f'{name}_iterations')}")
+        iterations = [f"{name}_iterations" for name in PHASES]
+        least = {"factor_dim": 1, "batch_size": 1, "seed": 0, **dict.fromkeys(iterations, 0)}
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            if value is not None and not smallest <= value <= LARGEST:
+                raise ValueError(f"{name}: expected a number in {smallest}..{LARGEST}, got {value}")
         if self.max_minutes is not None and not 0 < self.max_minutes < math.inf:
             raise ValueError(f"max_minutes: expected a number > 0, got {self.max_minutes}")
-        if self.seed < 0:
-            raise ValueError(f"seed: expected a number >= 0, got {self.seed}")
+        if self.delay == math.inf:
+            raise ValueError("delay: expected a finite number, got inf")
         _ = self.hyperprior, self.learning(), self.rate  # raise what is wrong with theirs
 
     @property
@@ -100,10 +105,12 @@ class TrainConfig:
 
     def budgets(self) -> tuple[Budget, ...]:
         """One budget per phase of :data:`PHASES`, for a resolved configuration."""
+        iterations = [getattr(self, f"{name}_iterations") for name in PHASES]
         if self.max_minutes is None:
-            return tuple(Budget(iterations=getattr(self, f"{name}_iterations")) for name in PHASES)
-        shares = SHARES_OF_TIME[bool(self.labels and self.label_weight)]
-        return tuple(Budget(minutes=share * self.max_minutes) for share in shares)
+            return tuple(Budget(iterations=number) for number in iterations)
+        shares = [share if number else 0.0 for share, number in zip(SHARES_OF_TIME, iterations, strict=True)]
+        total = sum(shares) or 1.0
+        return tuple(Budget(minutes=self.max_minutes * share / total) for share in shares)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON object."""
@@ -125,11 +132,18 @@ def resolve(config: TrainConfig, dataset: Dataset) -> TrainConfig:
     """
     image = dataset.preprocessing.kind is not Kind.TABLE and len(dataset.event_shape) >= 2
     paper = dataset.event_shape == (28, 28)
-    if dataset.name == "smiley":
-        defaults = {"factors": (2, 2, 2, 2), "factor_dim": 8, "labels": 0.1, "hidden": (400,), "batch_size": 128}
+    if config.data == "smiley":
+        defaults = {
+            "factors": (2, 2, 2, 2),
+            "factor_dim": 8,
+            "labels": 0.1,
+            "hidden": (400,),
+            "batch_size": 128,
+        }
         iterations: Sequence[int] = (1000, 100, 2500, 1500)
     elif paper:
         defaults = {"factors": (64,), "factor_dim": 64, "labels": 0.0, "network": "conv28", "batch_size": 64}
+        defaults["final_learning_rate"] = 0.1 * config.learning_rate
         iterations = (5000, 500, 20000, 2000)
     else:
         size, dim = ((16,), 16) if image else ((8,), min(8, math.prod(dataset.event_shape)))
@@ -137,7 +151,8 @@ def resolve(config: TrainConfig, dataset: Dataset) -> TrainConfig:
         iterations = (1500, 200, 3000, 1000)
     defaults = {"network": "mlp", "hidden": (400,), "label_weight": 100.0, **defaults}
     defaults |= {f"{name}_iterations": number for name, number in zip(PHASES, iterations, strict=True)}
-    config = replace(config, **{name: value for name, value in defaults.items() if getattr(config, name) is None})
+    missing: dict[str, Any] = {name: v for name, v in defaults.items() if getattr(config, name) is None}
+    config = replace(config, **missing)
     if not config.labels:
         config = replace(config, label_weight=0.0)
     if not config.label_weight:
@@ -148,6 +163,8 @@ def resolve(config: TrainConfig, dataset: Dataset) -> TrainConfig:
 
 def _check(config: TrainConfig, dataset: Dataset) -> None:
     assert config.factors is not None
+    if all(getattr(config, f"{name}_iterations") == 0 for name in PHASES):
+        raise ValueError("iterations: expected at least one phase with more than 0")
     if config.network == "conv28" and dataset.event_shape != (28, 28):
         raise ValueError(f"network: conv28 takes 28x28 images, the data are of shape {dataset.event_shape}")
     if not config.labels:
@@ -162,5 +179,6 @@ def _check(config: TrainConfig, dataset: Dataset) -> None:
     for name, size, components in zip(dataset.label_names, dataset.label_sizes, config.factors, strict=False):
         if size > components:
             raise ValueError(
-                f"factors: label '{name}' has values up to {size - 1}, so its factor needs {size} components, not {components}"
+                f"factors: label '{name}' has values up to {size - 1}, so its factor needs {size} "
+                f"components, not {components}"
             )

@@ -1,4 +1,4 @@
-"""Measures of a trained model: bounds on log p(x) with their parts, accuracy, agreement of clusters with labels."""
+"""Measures of a trained model: bounds on log p(x), accuracy, agreement of clusters with labels."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
+from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 from sklearn.metrics import normalized_mutual_info_score
+from sklearn.metrics.cluster import contingency_matrix
 from torch import Tensor
 
 from pyro_fmvae.infer import Role, TraceConjugate_ELBO
@@ -26,7 +27,7 @@ class Evaluable(Protocol):
         """The posterior approximation."""
 
     def log_weights(self, x: Tensor, num_samples: int) -> Tensor:
-        """log p(x | z) + log p(z) - log q(z | x), [num_samples, B]."""
+        """Values of log p(x | z) + log p(z) - log q(z | x), [num_samples, B]."""
 
 
 class Coding(Protocol):
@@ -45,8 +46,11 @@ def bound(model: Evaluable, batches: Iterable[tuple[Tensor, ...]], seed: int = 0
         seed: of the draws of z; the generator's state is restored afterwards.
 
     Returns:
-        ``n``, ``elbo`` = ``reconstruction`` - ``kl_z`` - ``kl_r``, these three, and (no part of this bound) ``kl_global``,
-        the divergence of λ from the hyperprior divided by N: lines 4d and 4e of equation 4.
+        ``n``, ``elbo`` = ``reconstruction`` - ``kl_z`` - ``kl_r``, these three, and (no part of this bound)
+        ``kl_global``, the divergence of λ from the hyperprior divided by N: lines 4d and 4e of equation 4.
+
+    Raises:
+        ValueError: no data.
     """
     elbo, count = TraceConjugate_ELBO(), 0
     totals = dict.fromkeys((Role.RECONSTRUCTION, Role.KL_Z, Role.KL_R, Role.KL_GLOBAL), 0.0)
@@ -71,7 +75,7 @@ def bound(model: Evaluable, batches: Iterable[tuple[Tensor, ...]], seed: int = 0
 def tighter_bounds(
     model: Evaluable, batches: Iterable[tuple[Tensor, ...]], num_samples: int, seed: int = 0
 ) -> dict[str, float]:
-    """The bound with assignments and parameters integrated out, and its importance-weighted form (Burda et al., 2016).
+    """The collapsed bound, and its importance-weighted form (Burda et al., 2016).
 
     Args:
         model: with :meth:`Evaluable.log_weights`.
@@ -81,7 +85,12 @@ def tighter_bounds(
 
     Returns:
         ``collapsed`` and ``importance_weighted``, nats per data point, and ``num_samples``.
+
+    Raises:
+        ValueError: no data, or S < 1.
     """
+    if num_samples < 1:
+        raise ValueError(f"num_samples: expected a number >= 1, got {num_samples}")
     collapsed = weighted = 0.0
     count = 0
     with _seeded(seed):
@@ -91,7 +100,11 @@ def tighter_bounds(
             weighted += (log_weights.logsumexp(0) - math.log(num_samples)).sum().item()
             count += len(x)
     _check_count(count)
-    return {"collapsed": collapsed / count, "importance_weighted": weighted / count, "num_samples": num_samples}
+    return {
+        "collapsed": collapsed / count,
+        "importance_weighted": weighted / count,
+        "num_samples": num_samples,
+    }
 
 
 def label_agreement(
@@ -109,9 +122,10 @@ def label_agreement(
         factors: for each column, the factor that was trained on it, or None.
 
     Returns:
-        ``accuracy``: name → share of points whose code is the label, for columns with a factor; ``clustering``: for the
-        others name → the ``factor`` that agrees best, the ``accuracy`` of the best one-to-one matching of its components
-        to labels, and ``nmi``, the normalised mutual information. Columns without known labels are left out.
+        ``accuracy``: name → share of points whose code is the label, for columns with a factor;
+        ``clustering``: for the others name → the ``factor`` that agrees best, its ``nmi`` (normalised mutual
+        information), and the ``accuracy`` of the best one-to-one matching of its components to labels.
+        Columns without known labels are left out.
     """
     pairs = [(model.codes(x).cpu(), labels.cpu()) for x, labels in batches]
     codes, labels = torch.cat([c for c, _ in pairs]).numpy(), torch.cat([y for _, y in pairs]).numpy()
@@ -133,9 +147,12 @@ def label_agreement(
 
 
 def matching_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
-    """Share of points whose cluster is matched to their label, under the best one-to-one matching (Hungarian method)."""
-    table = np.zeros((labels.max() + 1, clusters.max() + 1), dtype=np.int64)
-    np.add.at(table, (labels, clusters), 1)
+    """Share of points whose cluster is matched to their label, under the best one-to-one matching.
+
+    Args:
+        labels, clusters: integers [N], N >= 1. The matching is found by the Hungarian method.
+    """
+    table = contingency_matrix(labels, clusters)
     rows, columns = linear_sum_assignment(table, maximize=True)
     return float(table[rows, columns].sum() / len(labels))
 

@@ -3,6 +3,7 @@
 import json
 
 import torch
+from torch import Tensor
 
 from pyro_fmvae import figures
 from pyro_fmvae.data import Batches, Kind, Split
@@ -20,18 +21,17 @@ def factors_of(model: FactorialMixtureVAE, names: tuple[str, ...] = ()) -> figur
         model: trained.
         names: of the leading factors; the others are numbered.
     """
-    means, shares = [None] * len(model.num_components), [None] * len(model.num_components)
-    for group in model.factor_groups():
-        location = group.predictive().components.base_dist.loc
-        for number, factor in enumerate(group.factors):
-            means[factor] = location[number].detach()
-            shares[factor] = group.counts()[number].clamp(min=0)
     count = len(model.num_components)
+    means: dict[int, Tensor] = {}
+    shares: dict[int, Tensor] = {}
+    for group in model.factor_groups():
+        means |= dict(zip(group.factors, group.locations(), strict=True))
+        shares |= dict(zip(group.factors, group.counts().clamp(min=0), strict=True))
     return figures.Factors(
         decode=lambda z: model.observation.mean(model.decoder(z)),
         sample_latent=model.sample_latent,
-        means=means,
-        shares=shares,
+        means=[means[factor] for factor in range(count)],
+        shares=[shares[factor] for factor in range(count)],
         names=(*names, *(f"factor {factor + 1}" for factor in range(len(names), count))),
     )
 

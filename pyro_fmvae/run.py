@@ -1,14 +1,16 @@
-"""A run: a folder with its configuration, records, checkpoint and figures, and the objects that it stands for."""
+"""A run: a folder with configuration, records, checkpoint and figures, and the objects that it stands for."""
 
 import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.config import PHASES, TrainConfig, resolve
@@ -45,20 +47,27 @@ class Run:
     label_names: tuple[str, ...]
 
     @classmethod
-    def create(cls, folder: Path, config: TrainConfig, dataset: Dataset) -> "Run":
-        """Resolve the options, make the folder and write its configuration.
+    def new(cls, folder: Path, config: TrainConfig, dataset: Dataset) -> "Run":
+        """A run that is not on disk yet, its options resolved.
 
         Raises:
-            ValueError: options that don't fit the data, or a folder that exists already.
+            ValueError: options that don't fit the data.
         """
-        run = cls(folder, resolve(config, dataset), len(dataset.train), dataset.preprocessing, dataset.label_names)
+        resolved = resolve(config, dataset)
+        return cls(folder, resolved, len(dataset.train), dataset.preprocessing, dataset.label_names)
+
+    def write(self) -> None:
+        """Make the folder and write the configuration into it.
+
+        Raises:
+            ValueError: the folder exists already.
+        """
         try:
-            folder.mkdir(parents=True)
+            self.folder.mkdir(parents=True)
         except FileExistsError:
-            raise ValueError(f"out: {folder} exists already, and runs are never overwritten") from None
-        content = json.dumps(run._description(), indent=1) + "\n"
-        checkpoint.write_atomically(folder / CONFIG, lambda path: path.write_text(content))
-        return run
+            raise ValueError(f"out: {self.folder} exists already, and runs are never overwritten") from None
+        content = json.dumps(self._description(), indent=1) + "\n"
+        checkpoint.write_atomically(self.folder / CONFIG, lambda path: path.write_text(content))
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
@@ -78,8 +87,8 @@ class Run:
             )
         except FileNotFoundError:
             raise ValueError(f"run: {folder} is no run (there is no {CONFIG} in it)") from None
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ValueError(f"run: {folder / CONFIG} is damaged ({error!r})") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"run: {folder / CONFIG} is damaged ({error})") from None
 
     def _description(self) -> dict[str, Any]:
         return {
@@ -98,6 +107,16 @@ class Run:
         """Factors that labels were trained on: the leading ones."""
         return tuple(range(len(self.label_names))) if self.config.labels else ()
 
+    def factors_of(self, label_names: Sequence[str]) -> list[int | None]:
+        """The factor that was trained on each of these labels, None where there is none."""
+        trained = {self.label_names[factor]: factor for factor in self.labelled}
+        return [trained.get(name) for name in label_names]
+
+    @property
+    def image(self) -> bool:
+        """Whether a data point is an image."""
+        return self.preprocessing.kind is not Kind.TABLE and len(self.preprocessing.event_shape) >= 2
+
     def load_data(self, data_root: str | None = None) -> Dataset:
         """The data set that it was trained on.
 
@@ -108,7 +127,10 @@ class Run:
         root = data_root or config.data_root
         dataset = load(config.data, Path(root) if root else None, binarization=config.binarization, seed=0)
         if len(dataset.train) != self.num_data:
-            raise ValueError(f"data: {self.num_data} training points were expected, there are {len(dataset.train)} now")
+            number = len(dataset.train)
+            raise ValueError(f"data: {self.num_data} training points were expected, there are {number} now")
+        if (dataset.preprocessing, dataset.label_names) != (self.preprocessing, self.label_names):
+            raise ValueError(f"data: '{config.data}' is not what it was when the run was started")
         return dataset
 
     def observation(self) -> Observation:
@@ -150,8 +172,9 @@ class Run:
         """
         state, _ = checkpoint.load(self.folder / CHECKPOINT)
         model = self.build_model()
-        model.match(state["model"])
-        model.load_state_dict(state["model"])
+        with _fitting(self):
+            model.match(state["model"])
+            model.load_state_dict(state["model"])
         return model.to(device).eval()
 
 
@@ -179,9 +202,8 @@ class Training:
     def _phases(self, config: TrainConfig) -> list[Phase]:
         pretrain, prior, joint, refine = config.budgets()
         learning = config.learning()
-        last = replace(
-            learning, label_weight=0.0, kl_weight=1.0, learning_rate=learning.final_learning_rate or learning.learning_rate
-        )
+        rate = learning.final_learning_rate or learning.learning_rate
+        last = replace(learning, label_weight=0.0, kl_weight=1.0, learning_rate=rate)
         return [
             Pretraining(self.model, learning, pretrain),
             PriorFitting(self.model, learning, prior, config.seed),
@@ -206,27 +228,47 @@ class Training:
             "batches": self.batches.state_dict(),
             "model": self.model.state_dict(),
             "phase": None if self.finished else self.phases[progress.phase].state_dict(),
-            "random": {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all()},
+            "random": {"cpu": torch.get_rng_state(), "cuda": self._cuda_state()},
         }
         clock = {"seconds": progress.seconds, "total_seconds": progress.total_seconds}
         checkpoint.save(self.run.folder / CHECKPOINT, state, clock)
 
     def restore(self) -> None:
-        """Take over the last checkpoint, to continue with ``records(resumed=True)``."""
+        """Take over the last checkpoint, to continue with ``records(resumed=True)``.
+
+        Raises:
+            FileNotFoundError, ValueError: there is no checkpoint, or it is damaged.
+        """
         state, clock = checkpoint.load(self.run.folder / CHECKPOINT)
+        with _fitting(self.run):
+            self._take_over(state, clock)
+
+    def _take_over(self, state: Any, clock: dict[str, Any]) -> None:
         self.progress = Progress(**state["progress"], **clock)
         self.model.match(state["model"])
         if not self.finished:
-            phase = self.phases[self.progress.phase]
-            phase.enter()
-            self.model.load_state_dict(state["model"])
-            phase.load_state_dict(state["phase"])
-        else:
-            self.model.load_state_dict(state["model"])
-        self.model.to(self.device)
+            self.phases[self.progress.phase].enter()
+        self.model.load_state_dict(state["model"])
+        if not self.finished:
+            self.phases[self.progress.phase].load_state_dict(state["phase"])
         self.batches.load_state_dict(state["batches"])
         torch.set_rng_state(state["random"]["cpu"])
-        torch.cuda.set_rng_state_all(state["random"]["cuda"])
+        if self.device.type == "cuda" and state["random"]["cuda"] is not None:
+            torch.cuda.set_rng_state(state["random"]["cuda"], self.device)
+
+    def _cuda_state(self) -> Tensor | None:
+        """State of the random numbers on the GPU that is trained on."""
+        return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
+
+
+@contextmanager
+def _fitting(run: Run) -> Iterator[None]:
+    """Say it in one line if a checkpoint turns out to be that of another model."""
+    try:
+        yield
+    except (RuntimeError, LookupError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"run: {run.folder / CHECKPOINT} does not fit {CONFIG} ({reason})") from None
 
 
 def new_folder(parent: Path, name: str) -> Path:
@@ -247,8 +289,7 @@ def resolve_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, ImportError) as error:
         raise ValueError(f"device: '{name}' cannot be used here ({str(error).splitlines()[0]})") from None
     return device
-

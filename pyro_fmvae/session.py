@@ -1,4 +1,4 @@
-"""A training session at the terminal: progress bar, log, records, checkpoints, and what is shown at the end."""
+"""A training session at the terminal: progress bar, log, records, checkpoints, and the report at the end."""
 
 import json
 import logging
@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from pyro_fmvae import checkpoint, figures
-from pyro_fmvae.data import Batches, Dataset, Kind, Split
+from pyro_fmvae import checkpoint
+from pyro_fmvae.data import Batches, Dataset, Split
 from pyro_fmvae.evaluate import bound, label_agreement
+from pyro_fmvae.gallery import draw
 from pyro_fmvae.run import FIGURES, METRICS, Training
 from pyro_fmvae.train import Record
 
@@ -30,11 +31,13 @@ def follow(training: Training, dataset: Dataset, resumed: bool) -> int:
     """Train to the end, or until Ctrl-C; returns the exit status."""
     folder = training.run.folder
     with _log_file(folder / "train.log"), _interruption() as interrupted:
-        logger.info("%s %s on %s, %d points", "resuming" if resumed else "starting", folder, training.device, training.run.num_data)
+        verb = "resuming" if resumed else "starting"
+        logger.info("%s %s on %s, %d points", verb, folder, training.device, training.run.num_data)
         if _loop(training, dataset, resumed, interrupted):
             print(f"\nStopped. Continue with: pyro-fmvae train --resume {folder}", file=sys.stderr)
             return 130
-        logger.info("trained %d steps in %.0f s", training.progress.total_steps, training.progress.total_seconds)
+        progress = training.progress
+        logger.info("trained %d steps in %.0f s", progress.total_steps, progress.total_seconds)
     report(training, dataset)
     return 0
 
@@ -95,7 +98,8 @@ class _Metrics:
         }
         with self.path.open("a") as file:
             file.write(json.dumps(values) + "\n")
-        logger.info("%s step %d: elbo %.2f, used components %s", record.phase, record.step, values["elbo"], used)
+        where = f"{record.phase} step {record.step}"
+        logger.info("%s: elbo %.2f, used components %s", where, values["elbo"], used)
         return values
 
 
@@ -133,24 +137,24 @@ def report(training: Training, dataset: Dataset) -> None:
     rows = dataset.split(name)
     batches = Batches(rows, 500, shuffle=False, device=training.device)
     measures = bound(model, batches)
-    print(f"\n{len(rows):,} {name} points, nats per point: ELBO {measures['elbo']:.2f} = reconstruction "
-          f"{measures['reconstruction']:.2f} - KL[z] {measures['kl_z']:.2f} - KL[r] {measures['kl_r']:.2f}")
-    print(f"components in use: {', '.join(f'{u} of {k}' for u, k in zip(model.used_components(), model.num_components, strict=True))}")
+    print(
+        f"\n{len(rows):,} {name} points, nats per point: ELBO {measures['elbo']:.2f} = reconstruction "
+        f"{measures['reconstruction']:.2f} - KL[z] {measures['kl_z']:.2f} - KL[r] {measures['kl_r']:.2f}"
+    )
+    used = zip(model.used_components(), model.num_components, strict=True)
+    print(f"components in use: {', '.join(f'{number} of {size}' for number, size in used)}")
     if rows.labels is not None:
-        factors = [i if i < len(run.labelled) else None for i in range(len(dataset.label_names))]
-        agreement = label_agreement(model, batches, dataset.label_names, factors)
+        names = dataset.label_names
+        agreement = label_agreement(model, batches, names, run.factors_of(names))
         _print_agreement(agreement, name, run.config.labels or 0.0)
-    draw(training, dataset, rows)
+    draw(run, model, rows)
     print(f"figures in {run.folder / FIGURES}, everything else in {run.folder}")
-
-
-def draw(training: Training, dataset: Dataset, rows: Split) -> None:
-    pass
 
 
 def _print_agreement(agreement: dict[str, Any], split: str, share: float) -> None:
     if agreement["accuracy"]:
-        print(f"\nproperty      accuracy on unlabelled {split} points ({share:.0%} of the training points were labelled)")
+        labelled = f"{share:.0%} of the training points were labelled"
+        print(f"\nproperty      accuracy on unlabelled {split} points ({labelled})")
         for label, accuracy in agreement["accuracy"].items():
             print(f"  {label:<12}{accuracy:.4f}")
     if agreement["clustering"]:
@@ -162,7 +166,7 @@ def _print_agreement(agreement: dict[str, Any], split: str, share: float) -> Non
 
 @contextmanager
 def _interruption() -> Iterator[list[bool]]:
-    """A list that is filled by Ctrl-C, so that training stops between two steps; a second Ctrl-C stops at once."""
+    """A list that Ctrl-C fills, so that training stops between two steps; a second one stops it at once."""
     flag: list[bool] = []
 
     def handler(*_: Any) -> None:
@@ -179,7 +183,7 @@ def _interruption() -> Iterator[list[bool]]:
 
 @contextmanager
 def _log_file(path: Path) -> Iterator[None]:
-    """Write the package's log to a file, and to standard error where that is no terminal with a progress bar."""
+    """Write the package's log to a file, and to standard error unless a terminal shows a progress bar."""
     handlers: list[logging.Handler] = [logging.FileHandler(path)]
     if not sys.stderr.isatty():
         handlers.append(logging.StreamHandler())

@@ -1,13 +1,11 @@
-"""The training loop: phases in, records out. Progress bars, logs, checkpoints and figures hang on it from outside."""
+"""The training loop: phases in, records out. Progress bars, logs and checkpoints hang on it from outside."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
-from pyro_fmvae.infer.phase import Phase
+from pyro_fmvae.infer.phase import Phase, arguments, endless
 
 
 @dataclass
@@ -27,10 +25,6 @@ class Progress:
     total_steps: int = 0
     seconds: float = 0.0
     total_seconds: float = 0.0
-
-    def state_dict(self) -> dict[str, Any]:
-        """The fields as a JSON object."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -59,14 +53,16 @@ def fit(
 ) -> Iterator[Record]:
     """Run phases one after another, and yield a record at the start of each and after every step.
 
-    The consumer of the records may save, log, draw, or simply stop: between two records everything is consistent.
+    The consumer of the records may save, log, draw, or simply stop: between two records everything is
+    consistent. To continue in the same process, call it again with the same progress and ``resumed=True``.
 
     Args:
         phases: what to learn, in order; those with an empty budget are left out.
-        batches: a loader, iterated over again and again. A batch is a tensor ``x`` or a tuple of arguments for the model
-            and the guide, such as ``(x, labels)``.
+        batches: a loader, iterated over again and again. A batch is a tensor ``x`` or a tuple of arguments
+            for the model and the guide, such as ``(x, labels)``.
         progress: where to start, and kept up to date; a fresh one if None.
-        resumed: the current phase was entered and its state loaded already, so that it must not be started anew.
+        resumed: the current phase was entered and its state loaded already, so that it must not be started
+            anew.
 
     Yields:
         A :class:`Record` for every step.
@@ -75,7 +71,7 @@ def fit(
         ValueError: ``batches`` is empty.
     """
     progress = progress or Progress()
-    source = _endless(batches)
+    source = endless(batches)
     while progress.phase < len(phases):
         phase = phases[progress.phase]
         if not phase.budget.empty:
@@ -88,7 +84,7 @@ def fit(
             while (fraction := phase.budget.fraction(progress.step, progress.seconds)) < 1:
                 phase.before_step(fraction)
                 batch = next(source)
-                loss = phase.step(*_arguments(batch))
+                loss = phase.step(*arguments(batch))
                 progress.step += 1
                 progress.total_steps += 1
                 progress.seconds = time.monotonic() - started
@@ -101,17 +97,3 @@ def fit(
 def _record(phase: Phase, progress: Progress, loss: float | None) -> Record:
     fraction = min(phase.budget.fraction(progress.step, progress.seconds), 1.0)
     return Record(phase.name, progress.step, progress.total_steps, fraction, loss, progress.total_seconds)
-
-
-def _arguments(batch: Any) -> Sequence[Any]:
-    return (batch,) if isinstance(batch, Tensor) else batch
-
-
-def _endless(batches: Iterable[Any]) -> Iterator[Any]:
-    while True:
-        empty = True
-        for batch in batches:
-            empty = False
-            yield batch
-        if empty:
-            raise ValueError("batches: expected at least one batch, got an empty loader")

@@ -26,3 +26,9 @@ def clean_slate():
         yield
     pyro.clear_param_store()
     torch.set_default_dtype(dtype)
+
+
+@pytest.fixture
+def single_precision(clean_slate):
+    """Torch's own default dtype, which the loaders of data sets and the command line work in."""
+    torch.set_default_dtype(torch.float32)

@@ -21,7 +21,13 @@ LAYERS = [
     {"train"},
     {"evaluate"},
     {"figures"},
-    {"presets", "cli", "__main__"},
+    {"config"},
+    {"run"},
+    {"gallery"},
+    {"session"},
+    {"commands"},
+    {"cli"},
+    {"__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # Besides the standard library, the lowest layers see only these.
@@ -117,7 +123,9 @@ def tree(tmp_path):
         ("checkpoint.py", "from .train import fit"),
         ("train.py", "from .evaluate import evaluate"),
         ("evaluate.py", "from . import figures"),
-        ("figures.py", "from .presets import SMILEY"),
+        ("figures.py", "from .config import TrainConfig"),
+        ("run.py", "from .session import follow"),
+        ("commands.py", "from .cli import run_command"),
         ("infer/elbo.py", "from pyro_fmvae import FMVAE"),
         ("infer/elbo.py", "from .. import FMVAE"),
         ("infer/elbo.py", "import pyro_fmvae"),

@@ -5,12 +5,8 @@ from pyro_fmvae.distributions.expected_log_prob import expected_log_prob, regist
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily, NaturalParameter
 from pyro_fmvae.distributions.factorial_mixture import FactorialMixture
 from pyro_fmvae.distributions.mixture import Assignment, Component, Label
-from pyro_fmvae.distributions.normal_gamma import (
-    NORMAL_GAMMA,
-    NaturalNormalGamma,
-    NormalGamma,
-    NormalGammaFamily,
-)
+from pyro_fmvae.distributions.normal_gamma import NaturalNormalGamma, NormalGamma
+from pyro_fmvae.distributions.normal_gamma_family import NORMAL_GAMMA, NormalGammaFamily
 from pyro_fmvae.distributions.observation import BernoulliObservation, GaussianObservation, Observation
 
 __all__ = [

@@ -168,7 +168,8 @@ def gaussian_table(mean: Tensor, variance: Tensor, stats: Tensor) -> Tensor:
 class _GaussianTable(torch.autograd.Function):
     """One node, differentiated by hand: none of the products in autocast's type, and few large temporaries.
 
-    With c the centre, E[log N] = E[log N at z=c] + (mean - c)·E[α (μ - c)] - ((mean - c)² + variance)·E[α] / 2.
+    With c the centre,
+    E[log N] = E[log N at z=c] + (mean - c)·E[α (μ - c)] - ((mean - c)² + variance)·E[α] / 2.
     """
 
     @staticmethod

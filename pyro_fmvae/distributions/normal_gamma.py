@@ -1,4 +1,4 @@
-"""The Normal-Gamma family over mean and precision of a D-dimensional Gaussian, its dimensions independent.
+"""Normal-Gamma distributions over mean and precision of a D-dimensional Gaussian, its dimensions independent.
 
 Paquet et al. (2018), Section 2.2 and equations 12-13. The concentrations s and a count observations, so
 every conjugate update leaves them equal over the D dimensions; they are stored once, which makes the family
@@ -16,103 +16,10 @@ from torch import Tensor
 from torch.distributions import constraints, register_kl
 from torch.distributions.utils import lazy_property
 
-from pyro_fmvae.distributions.exponential_family import (
-    ExponentialFamily,
-    check_natural,
-    scale_gradient,
-    to_float64,
-)
+from pyro_fmvae.distributions.exponential_family import check_natural, scale_gradient, to_float64
+from pyro_fmvae.distributions.normal_gamma_family import NORMAL_GAMMA
 
 _SMALLEST_PRECISION = 1e-30  # half of all draws from Gamma(0.01, 0.01) are smaller
-
-
-class NormalGammaFamily(ExponentialFamily):
-    """Π_d N(μ_d; m_d, 1/(s α_d)) Gamma(α_d; a, rate b_d).
-
-    Packed as λ = (λ1, λ4, λ2[D], λ3[D]) with statistics t = (Σ_d log α_d, Σ_d α_d μ_d², α[D], (α μ)[D]):
-
-        λ1 = a - 1/2,  λ4 = -s/2,  λ2 = -(b + s m²/2),  λ3 = s m                              (equation 12)
-
-    ``b = -λ2 - λ3²/(2s)`` subtracts nearly equal numbers when m is large against the spread, so λ
-    has to be float64.
-    """
-
-    def natural(self, *standard: Tensor) -> Tensor:
-        """Pack m [..., D], s [...], a [...] and b [..., D] into [..., 2D+2]."""
-        m, s, a, b = standard
-        s_d, a_d = s.unsqueeze(-1), a.unsqueeze(-1)
-        parts = (a_d - 0.5, -0.5 * s_d, -(b + 0.5 * s_d * m.square()), s_d * m)
-        batch = broadcast_shape(*(part.shape[:-1] for part in parts))
-        dim = max(m.shape[-1], b.shape[-1])
-        sizes = (1, 1, dim, dim)
-        return torch.cat([part.expand(*batch, size) for part, size in zip(parts, sizes, strict=True)], -1)
-
-    def unpack(self, natural: Tensor) -> tuple[Tensor, ...]:
-        """(m [..., D], s [...], a [...], b [..., D])."""
-        dim = natural.shape[-1] // 2 - 1
-        first, fourth, second, third = natural.split([1, 1, dim, dim], -1)
-        s = -2 * fourth
-        m = third / s
-        b = torch.addcmul(second, third, m, value=0.5).neg_()
-        return m, s.squeeze(-1), first.squeeze(-1) + 0.5, b
-
-    def log_normalizer(self, natural: Tensor) -> Tensor:
-        """A(λ) = Σ_d { log Γ(a) - a log b_d - 1/2 log s } (the base measure keeps the powers of 2π)."""
-        m, s, a, b = self.unpack(natural)
-        return m.shape[-1] * (torch.lgamma(a) - 0.5 * s.log()) - a * b.log().sum(-1)
-
-    def mean_stats(self, natural: Tensor) -> Tensor:
-        """E[t]: D ψ(a) - Σ log b, D/s + Σ m² a/b, a/b [D], m a/b [D]."""
-        m, s, a, b = self.unpack(natural)
-        return self._stats_from_standard(m, s, a, b)
-
-    @staticmethod
-    def _stats_from_standard(m: Tensor, s: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        dim = m.shape[-1]
-        precision = a.unsqueeze(-1) / b
-        scaled_loc = precision * m
-        log_precision = dim * torch.digamma(a) - b.log().sum(-1)
-        square = dim / s + (scaled_loc * m).sum(-1)
-        return torch.cat([log_precision.unsqueeze(-1), square.unsqueeze(-1), precision, scaled_loc], -1)
-
-    def relative_entropy(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
-        """Appendix C.1 (with log Γ where the paper prints ψ), summed over d: [...]."""
-        s, a = -2 * natural[..., 1], natural[..., 0] + 0.5
-        stats = self.mean_stats(natural) if stats is None else stats
-        return self._kl(s, a, stats, self.unpack(prior))
-
-    @staticmethod
-    def _kl(s: Tensor, a: Tensor, stats: Tensor, prior: tuple[Tensor, ...]) -> Tensor:
-        """The same from s, a and E[t], which hold m, a/b and Σ log b: no logarithm of a [K, D] tensor here."""
-        m0, s0, a0, b0 = prior
-        dim = stats.shape[-1] // 2 - 1
-        log_precision, precision, scaled_loc = stats[..., 0], stats[..., 2 : dim + 2], stats[..., dim + 2 :]
-        ratio, digamma = s0 / s, torch.digamma(a)
-        shared = 0.5 * (ratio - ratio.log() - 1) - a + (a - a0) * digamma
-        shared = shared + torch.lgamma(a0) - torch.lgamma(a)
-        apart = torch.addcmul(scaled_loc, m0, precision, value=-1).square_().div_(precision).sum(-1)
-        log_rates = dim * digamma - log_precision - b0.log().expand(*b0.shape[:-1], dim).sum(-1)
-        return dim * shared + 0.5 * s0 * apart + (precision * b0).sum(-1) + a0 * log_rates
-
-    def inverse_fisher(self, standard: tuple[Tensor, ...], grads: tuple[Tensor, ...]) -> Tensor:
-        """From (∂m, ∂s, ∂a, ∂b), solved by hand: the metric has the blocks (m), (s) and (a, b)."""
-        (m, s, a, b), (grad_m, grad_s, grad_a, grad_b) = standard, grads
-        dim = m.shape[-1]
-        variance = b / a.unsqueeze(-1)
-        curvature = dim * (torch.polygamma(1, a) - 1 / a)
-        first = ((grad_a + (grad_b * variance).sum(-1)) / curvature).unsqueeze(-1)
-        fourth = (-s.square() * grad_s / dim).unsqueeze(-1)
-        third = grad_m * variance - 2 * fourth * m
-        second = -variance * (first + grad_b * b + grad_m * m) + fourth * m.square()
-        return torch.cat([first, fourth, second, third], -1)
-
-    def in_domain(self, natural: Tensor) -> Tensor:
-        """Whether s, a and every b are positive (b is NaN where m is not finite)."""
-        _, s, a, b = self.unpack(natural)
-        return (s > 0) & (a > 0) & (b > 0).all(-1)
-
-
-NORMAL_GAMMA = NormalGammaFamily()
 
 
 class _NaturalDomain(constraints.Constraint):
@@ -232,7 +139,7 @@ class NormalGamma(TorchDistribution):
     def expected_stats(self) -> Tensor:
         """E[t] in float64, in the layout of :class:`NormalGammaFamily`, [..., 2D+2]."""
         m, s, a, b = (to_float64(t) for t in self.standard)
-        return NORMAL_GAMMA._stats_from_standard(m, s, a, b)
+        return NORMAL_GAMMA.stats_from_standard(m, s, a, b)
 
 
 class NaturalNormalGamma(NormalGamma):
@@ -306,7 +213,7 @@ class NaturalNormalGamma(NormalGamma):
 def _kl_normal_gamma(q: NormalGamma, p: NormalGamma) -> Tensor:
     _, s, a, _ = (to_float64(parameter) for parameter in q.standard)
     prior = tuple(to_float64(parameter) for parameter in p.standard)
-    return NORMAL_GAMMA._kl(s, a, q.expected_stats(), prior).to(q.loc)
+    return NORMAL_GAMMA.kl_from_stats(s, a, q.expected_stats(), prior).to(q.loc)
 
 
 @register_kl(NaturalNormalGamma, NormalGamma)

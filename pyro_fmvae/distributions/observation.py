@@ -63,12 +63,12 @@ class BernoulliObservation(Observation):
 
 
 class GaussianObservation(Observation):
-    """Real data with independent elements; the decoder gives means and the logits of a bounded standard deviation.
+    """Real data with independent elements; the decoder gives means and logits of bounded standard deviations.
 
     Args:
         event_dim: number of dimensions of one data point.
-        min_scale, max_scale: bounds of the standard deviation, a scaled sigmoid (Paquet et al., 2018, Section 4.2, use
-            0.001 and 0.4 for pixels in [-1, 1]).
+        min_scale, max_scale: bounds of the standard deviation, a scaled sigmoid (Paquet et al., 2018,
+            Section 4.2, use 0.001 and 0.4 for pixels in [-1, 1]).
 
     Raises:
         ValueError: the bounds are not 0 < min_scale < max_scale.

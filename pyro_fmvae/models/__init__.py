@@ -1,4 +1,4 @@
-"""Paper models: each is a module with a Pyro model and guide; networks and observation models are arguments."""
+"""Paper models: modules with a Pyro model and guide; networks and observation models are arguments."""
 
 from pyro_fmvae.models.factor_group import FactorGroup, Hyperprior
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE

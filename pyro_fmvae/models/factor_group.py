@@ -1,5 +1,6 @@
 """Factors that are vectorised together: equal numbers of components, equal labelling."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,8 +9,17 @@ import pyro
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
-from pyro_fmvae.distributions import Assignment, Component, FactorialMixture, Label, NormalGamma
+from pyro_fmvae.distributions import (
+    Assignment,
+    Component,
+    FactorialMixture,
+    Label,
+    NaturalDirichlet,
+    NaturalNormalGamma,
+    NormalGamma,
+)
 from pyro_fmvae.infer.posteriors import (
     ConjugatePosterior,
     NaturalPosterior,
@@ -42,8 +52,10 @@ class Hyperprior:
 
     def __post_init__(self) -> None:
         for name in ("c0", "s0", "a0", "b0"):
-            if not getattr(self, name) > 0:
+            if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: expected a number > 0, got {getattr(self, name)}")
+        if not math.isfinite(self.m0):
+            raise ValueError(f"m0: expected a finite number, got {self.m0}")
 
 
 class FactorGroup(nn.Module):
@@ -53,7 +65,7 @@ class FactorGroup(nn.Module):
         factors: indices of the factors in z, I_g of them.
         num_components: K, of each of them.
         dim: D, dimensions of each factor.
-        columns: for labelled factors, the column of the labels that each belongs to; empty for unlabelled ones.
+        columns: for labelled factors, the column of the labels of each; empty for unlabelled ones.
         hyperprior: of all of them.
         suffix: of the names of sites and plates; empty in a model with a single group.
     """
@@ -71,26 +83,39 @@ class FactorGroup(nn.Module):
         self.factors, self.columns, self.suffix = tuple(factors), tuple(columns), suffix
         self.num_components, self.dim = num_components, dim
         self.hyperprior = hyperprior or Hyperprior()
-        self.weights: ConjugatePosterior = self._random_posterior(self.weights_prior(), 1)
-        self.loc_precision: ConjugatePosterior = self._random_posterior(self.loc_precision_prior(), num_components)
+        self.plates = (
+            pyro.plate(f"factors{suffix}", len(self.factors), dim=-2),
+            pyro.plate(f"components{suffix}", num_components, dim=-1),
+        )
+        self._priors: dict[Any, tuple[dist.Dirichlet, NormalGamma]] = {}
+        weights, loc_precision = self.priors()
+        self.weights: ConjugatePosterior = self._random_posterior(weights)
+        self.loc_precision: ConjugatePosterior = self._random_posterior(loc_precision)
 
-    def _random_posterior(self, prior: Any, size: int) -> NaturalPosterior:
+    def _random_posterior(self, prior: Distribution) -> NaturalPosterior:
         kind, _ = natural_prior(prior)
-        return NaturalPosterior(kind, random_natural(prior.expand([len(self.factors), size]), count=10.0))
+        return NaturalPosterior(kind, random_natural(prior, count=10.0))
 
-    def weights_prior(self) -> dist.Dirichlet:
-        """Dirichlet(c0, ..., c0), event shape (K,)."""
-        return dist.Dirichlet(torch.full((self.num_components,), self.hyperprior.c0))
+    def priors(self, device: torch.device | str = "cpu") -> tuple[dist.Dirichlet, NormalGamma]:
+        """p(π), batch shape [I_g, 1], and p(μ, α), batch shape [I_g, K], on a device.
 
-    def loc_precision_prior(self) -> NormalGamma:
-        """NormalGamma(m0, s0, a0, b0), event shape (2, D)."""
-        h = self.hyperprior
-        return NormalGamma(torch.full((self.dim,), h.m0), h.s0, h.a0, h.b0)
+        They never change, so they are made once per device and default dtype, not at every step.
+        """
+        key = (torch.device(device), torch.get_default_dtype())
+        if key not in self._priors:
+            h, count = self.hyperprior, len(self.factors)
+            weights = dist.Dirichlet(torch.full((self.num_components,), h.c0, device=device))
+            loc_precision = NormalGamma(torch.full((self.dim,), h.m0, device=device), h.s0, h.a0, h.b0)
+            self._priors[key] = (
+                weights.expand(torch.Size((count, 1))),
+                loc_precision.expand((count, self.num_components)),
+            )
+        return self._priors[key]
 
-    def plates(self) -> tuple[pyro.plate, pyro.plate]:
-        """The plates of factors (dim -2) and of components (dim -1), to be made once per trace."""
-        factors = pyro.plate(f"factors{self.suffix}", len(self.factors), dim=-2)
-        return factors, pyro.plate(f"components{self.suffix}", self.num_components, dim=-1)
+    @property
+    def device(self) -> torch.device:
+        """Where λ is kept."""
+        return next(self.parameters()).device
 
     def model(self, data: pyro.plate, labels: Tensor | None) -> Tensor:
         """The sites of equations 1 and 2 for this group.
@@ -102,11 +127,12 @@ class FactorGroup(nn.Module):
         Returns:
             z [I_g, B, D].
         """
-        factors, components = self.plates()
+        factors, components = self.plates
+        weights_prior, loc_precision_prior = self.priors(self.device)
         with factors:
-            weights = pyro.sample(f"weights{self.suffix}", self.weights_prior())
+            weights = pyro.sample(f"weights{self.suffix}", weights_prior)
             with components:
-                loc_precision = pyro.sample(f"loc_precision{self.suffix}", self.loc_precision_prior())
+                loc_precision = pyro.sample(f"loc_precision{self.suffix}", loc_precision_prior)
         with data, factors:
             assignment = pyro.sample(
                 f"assignment{self.suffix}", Assignment(weights), infer={"enumerate": "parallel"}
@@ -118,7 +144,7 @@ class FactorGroup(nn.Module):
 
     def guide(self, data: pyro.plate, loc: Tensor, scale: Tensor) -> None:
         """q(π) q(μ, α) and q(z | x) for this group; loc and scale are [I_g, B, D]."""
-        factors, components = self.plates()
+        factors, components = self.plates
         with factors:
             pyro.sample(f"weights{self.suffix}", self.weights())
             with components:
@@ -131,16 +157,20 @@ class FactorGroup(nn.Module):
         return FactorialMixture.predictive(self.weights(), self.loc_precision())
 
     def counts(self) -> Tensor:
-        """c - c0: how many data points each component stands for, [I_g, K], float64."""
+        """How many data points each component stands for, c - c0: [I_g, K], float64."""
         return self.weights.natural_value().squeeze(-2) - self.hyperprior.c0
+
+    def locations(self) -> Tensor:
+        """m: the posterior mean of every component's mean, [I_g, K, D], in torch's default dtype."""
+        posterior = self.loc_precision()
+        assert isinstance(posterior, NormalGamma)
+        return posterior.loc.detach()
 
     def set_natural(self, weights: Tensor, loc_precision: Tensor) -> None:
         """Replace λ: weights [I_g, 1, K] and loc_precision [I_g, K, 2D+2]."""
-        device = self.weights.natural_value().device
-        weights_kind, _ = natural_prior(self.weights_prior())
-        loc_precision_kind, _ = natural_prior(self.loc_precision_prior())
-        self.weights = NaturalPosterior(weights_kind, weights.to(device))
-        self.loc_precision = NaturalPosterior(loc_precision_kind, loc_precision.to(device))
+        device = self.device
+        self.weights = NaturalPosterior(NaturalDirichlet, weights.to(device))
+        self.loc_precision = NaturalPosterior(NaturalNormalGamma, loc_precision.to(device))
 
     def use_standard(self) -> None:
         """Keep λ in standard parameters from now on, for first-order steps."""

@@ -6,7 +6,7 @@ from typing import Any
 import pyro
 import torch
 from torch import Tensor, nn
-from torch.distributions import Normal
+from torch.distributions import Categorical, Normal
 
 from pyro_fmvae.distributions import Observation
 from pyro_fmvae.infer.parameters import param_statements
@@ -23,12 +23,13 @@ class FactorialMixtureVAE(nn.Module):
         π_i ~ Dirichlet(c0),  (μ, α)_ik ~ NormalGamma(m0, s0, a0, b0),  r_i ~ Categorical(π_i),
         z_i | r_i = k ~ N(μ_ik, 1/α_ik),  x ~ p(x | decoder(z_1, ..., z_I))
 
-    :meth:`model` and :meth:`guide` are a Pyro program for ``TraceConjugate_ELBO``. Factors with equal K and equal labelling
-    share one set of vectorised sites; with several such groups the names of sites carry the suffix ``_0``, ``_1``, ...
+    :meth:`model` and :meth:`guide` are a Pyro program for ``TraceConjugate_ELBO``. Factors with equal K and
+    equal labelling share one set of vectorised sites; with several such groups the names of sites carry the
+    suffix ``_0``, ``_1``, ...
 
     Args:
-        encoder: maps x [..., *event_shape] to the location and scale of q(z), each [..., I·D].
-        decoder: maps z [..., I·D] to features [..., outputs, *event_shape].
+        encoder: maps x ``[..., *event_shape]`` to the location and scale of q(z), each [..., I·D].
+        decoder: maps z [..., I·D] to features ``[..., outputs, *event_shape]``.
         observation: what the features mean.
         num_components: K_i of every factor; I is their number.
         dim: D, dimensions of each factor.
@@ -58,7 +59,8 @@ class FactorialMixtureVAE(nn.Module):
         if dim < 1 or num_data < 1:
             raise ValueError(f"dim, num_data: expected numbers >= 1, got {dim} and {num_data}")
         if len(set(labelled)) != len(labelled) or not set(labelled) <= set(range(len(sizes))):
-            raise ValueError(f"labelled: expected different factors out of 0..{len(sizes) - 1}, got {tuple(labelled)}")
+            known = f"different factors out of 0..{len(sizes) - 1}"
+            raise ValueError(f"labelled: expected {known}, got {tuple(labelled)}")
         self.encoder, self.decoder, self.observation = encoder, decoder, observation
         self.num_components, self.dim, self.num_data, self.labelled = sizes, dim, num_data, tuple(labelled)
         self.groups = nn.ModuleList(self._make_groups(hyperprior or Hyperprior()))
@@ -84,7 +86,7 @@ class FactorialMixtureVAE(nn.Module):
         """The generative model, equations 1 and 2.
 
         Args:
-            x: a batch [B, *event_shape].
+            x: a batch ``[B, *event_shape]``.
             labels: int64 [B, number of labelled factors], -1 = unknown; None if nothing is known.
         """
         param_statements("decoder", self.decoder)
@@ -99,7 +101,7 @@ class FactorialMixtureVAE(nn.Module):
         self._guide(x, *self.encoder(x))
 
     def prior_model(self, x: Tensor, labels: Tensor | None = None) -> None:
-        """The model without its observations, for learning λ from encodings alone; arguments as for :meth:`model`."""
+        """The model without x, for learning λ from encodings alone; arguments as for :meth:`model`."""
         data = pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1)
         for group in self.factor_groups():
             group.model(data, labels)
@@ -135,21 +137,37 @@ class FactorialMixtureVAE(nn.Module):
 
     def pretraining(self) -> VAE:
         """The plain VAE with the same networks, for the phase before there is a prior to speak of."""
-        return VAE(self.encoder, self.decoder, self.observation, len(self.num_components) * self.dim, self.num_data)
+        latent_dim = len(self.num_components) * self.dim
+        return VAE(self.encoder, self.decoder, self.observation, latent_dim, self.num_data)
 
     @torch.no_grad()
     def responsibilities(self, x: Tensor) -> list[Tensor]:
         """γ_i of every factor, by equation 5 and without labels: I tensors [B, K_i]."""
-        by_site = TraceConjugate_ELBO().responsibilities(self.model, self.guide, x)
-        per_factor: list[Tensor] = [x] * len(self.num_components)
-        for group in self.factor_groups():
-            for factor, gamma in zip(group.factors, by_site[f"assignment{group.suffix}"], strict=True):
-                per_factor[factor] = gamma
-        return per_factor
+        by_site = TraceConjugate_ELBO().responsibilities(self.prior_model, self.prior_guide, x)
+        in_groups = [
+            gamma for group in self.factor_groups() for gamma in by_site[f"assignment{group.suffix}"]
+        ]
+        return [in_groups[place] for place in self._to_factors]
 
     def codes(self, x: Tensor) -> Tensor:
         """The product-quantised code of each point: argmax_k γ_ik, int64 [B, I]."""
         return torch.stack([gamma.argmax(-1) for gamma in self.responsibilities(x)], -1)
+
+    @torch.no_grad()
+    def sample_codes(self, num_samples: int, codes: Tensor | None = None) -> Tensor:
+        """Draws of the component of each factor, equation 9: int64 [num_samples, I].
+
+        Args:
+            num_samples: how many.
+            codes: int64 [num_samples, I], those that are given, -1 elsewhere; None draws all.
+        """
+        weights = [group.predictive().weights for group in self.factor_groups()]
+        drawn = [Categorical(w, validate_args=False).sample((num_samples,)) for w in weights]
+        all_drawn = torch.cat(drawn, -1)[:, self._to_factors]
+        if codes is None:
+            return all_drawn
+        given = codes.to(all_drawn.device)
+        return torch.where(given >= 0, given, all_drawn)
 
     @torch.no_grad()
     def sample_latent(self, num_samples: int, codes: Tensor | None = None) -> Tensor:
@@ -159,31 +177,31 @@ class FactorialMixtureVAE(nn.Module):
             num_samples: how many.
             codes: int64 [num_samples, I], the component of each factor, -1 to draw it; None draws all.
         """
+        codes = self.sample_codes(num_samples, codes)
         parts = []
         for group in self.factor_groups():
-            mixture = group.predictive()
-            drawn = torch.distributions.Categorical(mixture.weights).sample((num_samples,))
-            if codes is not None:
-                given = codes[:, list(group.factors)].to(drawn.device)
-                drawn = torch.where(given >= 0, given, drawn)
-            parts.append(mixture.sample_given(drawn).movedim(-2, 0))
+            parts.append(group.predictive().sample_given(codes[:, list(group.factors)]).movedim(-2, 0))
         return self._join(parts)
 
     def log_prior(self, z: Tensor) -> Tensor:
-        """log of the posterior predictive density of z [B, I·D], assignments and parameters integrated out: [B]."""
+        """Log of the posterior predictive density of z [B, I·D], equation 10 with π and r summed out: [B]."""
         split = self._split(z)
         return torch.stack(
-            [group.predictive().log_prob(self._take(split, group).movedim(0, -2)) for group in self.factor_groups()]
+            [
+                group.predictive().log_prob(self._take(split, group).movedim(0, -2))
+                for group in self.factor_groups()
+            ]
         ).sum(0)
 
     @torch.no_grad()
     def log_weights(self, x: Tensor, num_samples: int) -> Tensor:
-        """log p(x | z) + log p(z) - log q(z | x) for draws of z from q: [num_samples, B].
+        """Values of log p(x | z) + log p(z) - log q(z | x) at draws of z from q: [num_samples, B].
 
-        Their mean is the collapsed bound on log p(x), the log of the mean of their exponentials the importance-weighted one
-        (Burda et al., 2016).
+        Their mean is the collapsed bound on log p(x), the log of the mean of their exponentials the
+        importance-weighted one (Burda et al., 2016).
         """
-        q = Normal(*self.encoder(x), validate_args=False)
+        loc, scale = self.encoder(x)
+        q = Normal(loc, scale, validate_args=False)
         weights = []
         for _ in range(num_samples):
             z = q.sample()
@@ -202,7 +220,7 @@ class FactorialMixtureVAE(nn.Module):
 
     @torch.no_grad()
     def seed(self, loc: Tensor, scale: Tensor, labels: Tensor | None, generator: torch.Generator) -> None:
-        """Start λ from encoded data: clusters by label where a factor has labels, k-means++ clusters elsewhere.
+        """Start λ from encoded data: clusters by label where a factor has labels, by k-means elsewhere.
 
         Args:
             loc, scale: of q(z | x) for M points of the training set, [M, I·D].
@@ -212,6 +230,7 @@ class FactorialMixtureVAE(nn.Module):
         mean, variance = self._split(loc), self._split(scale).square()
         for group in self.factor_groups():
             weights, loc_precision = [], []
+            _, prior = natural_prior(group.priors(loc.device)[1])
             for number, factor in enumerate(group.factors):
                 known = labels[:, group.columns[number]] if labels is not None and group.columns else None
                 if known is not None and (known >= 0).any():
@@ -222,15 +241,13 @@ class FactorialMixtureVAE(nn.Module):
                     clusters = kmeans(mean[factor], group.num_components, generator)
                 gamma = nn.functional.one_hot(clusters, group.num_components)
                 per_row = self.num_data / len(rows)
-                prior = natural_prior(group.loc_precision_prior().expand([group.num_components]))[1].to(loc.device)
-                loc_precision.append(
-                    conjugate_update(prior, gamma, mean[factor, rows], variance[factor, rows], per_row)
-                )
+                moments = mean[factor, rows], variance[factor, rows]
+                loc_precision.append(conjugate_update(prior[number], gamma, *moments, per_row))
                 weights.append(group.hyperprior.c0 + per_row * gamma.sum(0, keepdim=True).double())
             group.set_natural(torch.stack(weights), torch.stack(loc_precision))
 
     def match(self, state_dict: Mapping[str, Any]) -> None:
-        """Give every posterior the parameterisation that it has in a state dictionary, so that this can be loaded."""
+        """Give every posterior the parameterisation that it has in a state dictionary, to load that."""
         for number, group in enumerate(self.factor_groups()):
             if f"groups.{number}.weights.natural" in state_dict:
                 group.use_natural()

@@ -1,4 +1,4 @@
-"""The phases in which a factorial mixture VAE is learnt. Paquet et al. (2018), Sections 2.4, 2.5 and Appendix E."""
+"""The phases in which a factorial mixture VAE is learnt. Paquet et al. (2018), Section 2.4 and Appendix E."""
 
 import math
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
-from pyro_fmvae.infer.phase import Budget, Phase
+from pyro_fmvae.infer.phase import Budget, Phase, arguments, endless
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
 from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
 
@@ -23,13 +23,15 @@ class Learning:
 
     Args:
         learning_rate: of Adam, for the networks.
-        final_learning_rate: what it falls to, geometrically, within the last half of the joint phase; None: it stays.
+        final_learning_rate: what it falls to, geometrically, in the last half of the joint phase; None: it
+            stays.
         prior_learning_rate: of Adam, for λ of labelled factors while ``label_weight`` > 0.
         rate: step sizes ρ of the natural gradient in the joint and refining phases.
         initial_rate: the same while λ alone is fitted.
         label_weight: Δ >= 0 of equation 8, in the joint phase.
-        kl_weight: weight of KL[z] (4b) at the start of the joint phase, moving linearly to 1 at its half. > 0.
-        kl_annealing: share of the pretraining in which the weight of its KL divergence grows from 0 to 1, in [0, 1].
+        kl_weight: weight > 0 of KL[z] (4b) at the start of the joint phase, moving linearly to 1 at its half.
+        kl_annealing: share of the pretraining in which the weight of its KL divergence grows from 0 to 1, in
+            [0, 1].
         recompute: compute responsibilities again at the updated encoder (the paper's order).
 
     Raises:
@@ -51,8 +53,9 @@ class Learning:
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: expected a number > 0, got {getattr(self, name)}")
         if self.final_learning_rate is not None and not 0 < self.final_learning_rate <= self.learning_rate:
+            range_ = f"(0, {self.learning_rate}]"
             raise ValueError(
-                f"final_learning_rate: expected a number in (0, {self.learning_rate}], got {self.final_learning_rate}"
+                f"final_learning_rate: expected a number in {range_}, got {self.final_learning_rate}"
             )
         if not 0 <= self.label_weight < math.inf:
             raise ValueError(f"label_weight: expected a number >= 0, got {self.label_weight}")
@@ -65,6 +68,7 @@ class Pretraining(Phase):
 
     def __init__(self, model: FactorialMixtureVAE, learning: Learning, budget: Budget) -> None:
         self.vae, self.learning = model.pretraining(), learning
+        self.kl_weight = 1.0
         super().__init__("pretrain", budget, self.vae)
 
     def enter(self) -> None:
@@ -76,7 +80,11 @@ class Pretraining(Phase):
     def before_step(self, fraction: float) -> None:
         """Anneal the weight of the KL divergence."""
         annealing = self.learning.kl_annealing
-        self.vae.kl_weight = 1.0 if fraction >= annealing else max(fraction / annealing, 1e-3)
+        self.kl_weight = 1.0 if fraction >= annealing else max(fraction / annealing, 1e-3)
+
+    def step(self, *batch: Any) -> float:
+        """One step at the present weight of the KL divergence; labels are not looked at."""
+        return self.svi.step(batch[0], kl_weight=self.kl_weight)
 
 
 class PriorFitting(Phase):
@@ -102,7 +110,12 @@ class Joint(Phase):
     """Networks and λ together; with ``label_weight`` > 0, λ of labelled factors takes first-order steps."""
 
     def __init__(
-        self, model: FactorialMixtureVAE, learning: Learning, budget: Budget, name: str = "joint", decay: bool = True
+        self,
+        model: FactorialMixtureVAE,
+        learning: Learning,
+        budget: Budget,
+        name: str = "joint",
+        decay: bool = True,
     ) -> None:
         super().__init__(name, budget, model)
         self.model, self.learning, self.decay = model, learning, decay
@@ -139,14 +152,15 @@ class Joint(Phase):
 def encode_some(model: FactorialMixtureVAE, batches: Iterable[Any]) -> tuple[Tensor, Tensor, Tensor | None]:
     """Encode up to 20,000 points of a loader: location, scale [M, I·D], and labels [M, L] or None."""
     locs, scales, labels, total = [], [], [], 0
+    wanted = min(SEEDING_POINTS, model.num_data)
     with torch.no_grad():
-        for batch in batches:
-            x, *rest = batch if isinstance(batch, (tuple, list)) else (batch,)
+        for batch in endless(batches):  # what a resumable loader has left of its epoch may be too few
+            x, *rest = arguments(batch)
             loc, scale = model.encoder(x)
             locs.append(loc)
             scales.append(scale)
             labels += rest
             total += len(x)
-            if total >= SEEDING_POINTS:
+            if total >= wanted:
                 break
     return torch.cat(locs), torch.cat(scales), torch.cat(labels) if labels else None

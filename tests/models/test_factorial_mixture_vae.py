@@ -1,0 +1,434 @@
+import math
+
+import pyro
+import pyro.poutine as poutine
+import pytest
+import torch
+from pyro.infer import Predictive
+from pyro.infer.inspect import get_model_relations
+from scipy import stats
+
+from pyro_fmvae import (
+    BernoulliObservation,
+    ConjugateSVI,
+    FactorialMixtureVAE,
+    Hyperprior,
+    NaturalGradient,
+    NormalGamma,
+    Role,
+    TraceConjugate_ELBO,
+)
+from tests.models.small import (
+    SHAPE,
+    binary_data,
+    brute_force,
+    drawn_z,
+    factor_losses,
+    losses,
+    posterior_of,
+    small_model,
+)
+
+
+def some_labels(sizes, size=20):
+    """int64 [B, columns], a third of them unknown."""
+    return torch.stack([torch.randint(-1, k, (size,)) for k in sizes], -1)
+
+
+def centred(model, precision=1e9):
+    """Make λ as good as certain that every component is N(0, I)."""
+    for group in model.factor_groups():
+        shape = (len(group.factors), group.num_components)
+        parts = [
+            torch.full((*shape, n), value)
+            for n, value in ((1, 1), (1, -0.5), (model.dim, -1), (model.dim, 0))
+        ]
+        group.set_natural(torch.ones(shape).unsqueeze(-2), precision * torch.cat(parts, -1))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("sizes", "labelled"),
+    [((3,), ()), ((1,), ()), ((2, 2), ()), ((1, 4, 1), ()), ((3, 2, 3, 4), (3, 0)), ((2, 2, 2), (0, 1, 2))],
+)
+def test_bound_is_brute_force_evaluation(sizes, labelled):
+    model, x = small_model(sizes, labelled=labelled), binary_data(7)
+    labels = some_labels([sizes[i] for i in labelled], 7) if labelled else None
+    expected = brute_force(model, x, labels)
+    for role, value in losses(model, x, *(() if labels is None else (labels,))).items():
+        assert value.item() == pytest.approx(expected[role].item(), rel=1e-9), role
+
+
+def test_hyperpriors_are_arguments():
+    prior = Hyperprior(c0=0.7, m0=-1.0, s0=0.3, a0=2.0, b0=0.5)
+    model, x = small_model((2, 3), hyperprior=prior), binary_data(5)
+    expected = brute_force(model, x, prior=prior)
+    assert losses(model, x)[Role.KL_GLOBAL].item() == pytest.approx(expected[Role.KL_GLOBAL].item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["c0", "s0", "a0", "b0"])
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+def test_hyperprior_refuses(name, value):
+    with pytest.raises(ValueError, match=rf"^{name}: expected a number > 0, got {value}"):
+        Hyperprior(**{name: value})
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_hyperprior_refuses_m0(value):
+    with pytest.raises(ValueError, match=r"^m0: expected a finite number"):
+        Hyperprior(m0=value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_components": ()}, "num_components"),
+        ({"num_components": (2, 0)}, "num_components"),
+        ({"num_data": 0}, "dim, num_data"),
+        ({"dim": 0}, "dim, num_data"),
+        ({"labelled": (2,)}, "labelled"),
+        ({"labelled": (1, 1)}, "labelled"),
+        ({"labelled": (-1,)}, "labelled"),
+    ],
+)
+def test_constructor_refuses(changes, message):
+    arguments = {"num_components": (2, 2), "dim": 2, "num_data": 5, **changes}
+    network = torch.nn.Identity()
+    with pytest.raises(ValueError, match=rf"^{message}.*: expected"):
+        FactorialMixtureVAE(network, network, BernoulliObservation(1), **arguments)
+
+
+def test_one_component_at_the_standard_normal_is_the_plain_vae():
+    model, x = centred(small_model((1, 1))), binary_data(7)
+    mixture, plain = losses(model, x), losses_of_vae(model.pretraining(), x)
+    assert mixture[Role.KL_R].item() == 0
+    assert mixture[Role.KL_Z].item() == pytest.approx(plain[Role.KL_Z].item(), rel=1e-7)
+    gap = mixture[Role.RECONSTRUCTION] - plain[Role.RECONSTRUCTION]
+    assert gap.abs() < 0.2 * plain[Role.RECONSTRUCTION]  # not the same z
+
+
+def losses_of_vae(vae, x):
+    pyro.set_rng_seed(3)
+    with torch.no_grad():
+        return TraceConjugate_ELBO().loss_per_role(vae.model, vae.guide, x)
+
+
+def test_parameters_as_points_through_delta_sites():
+    """ξ as point parameters: VaDE's model. KL[z] and KL[r] then are those of a plain Gaussian mixture."""
+    model, x = small_model((3,)), binary_data(7)
+    weights = torch.tensor([[[0.2, 0.5, 0.3]]])
+    loc, precision = torch.randn(1, 3, 2), 1 + torch.rand(1, 3, 2)
+
+    def guide(x):
+        factors, components = model.factor_groups()[0].plates
+        with factors:
+            pyro.sample("weights", pyro.distributions.Delta(weights, event_dim=1))
+            with components:
+                pyro.sample(
+                    "loc_precision", pyro.distributions.Delta(torch.stack([loc, precision], -2), event_dim=2)
+                )
+        mean, scale = (t.unsqueeze(0) for t in model.encoder(x))
+        with pyro.plate("data", model.num_data, subsample=torch.arange(len(x)), dim=-1), factors:
+            pyro.sample("z", pyro.distributions.Normal(mean, scale).to_event(1))
+
+    with torch.no_grad():
+        actual = TraceConjugate_ELBO().loss_per_role(model.model, guide, x)
+        mean, scale = model.encoder(x)
+    q = torch.distributions.Normal(mean.unsqueeze(1), scale.unsqueeze(1))  # [B, 1, D]
+    p = torch.distributions.Normal(loc, precision.rsqrt())  # [1, K, D]
+    divergence = torch.distributions.kl_divergence(q, p).sum(-1)
+    gamma = (weights[0].log() - divergence).softmax(-1)
+    per_point = model.num_data / len(x)
+    assert actual[Role.KL_Z].item() == pytest.approx(per_point * (gamma * divergence).sum().item())
+    kl_r = per_point * (gamma * (gamma / weights[0]).log()).sum().item()
+    assert actual[Role.KL_R].item() == pytest.approx(kl_r)
+
+
+@pytest.mark.parametrize("sizes", [(3, 3), (2, 3)])
+def test_vectorised_particles(sizes):
+    model, x = small_model(sizes), binary_data(6)
+    elbo = TraceConjugate_ELBO(num_particles=400, vectorize_particles=True, max_plate_nesting=2)
+    with torch.no_grad():
+        many, one = elbo.loss_per_role(model.model, model.guide, x), losses(model, x)
+        loc, scale = model.encoder(x)
+        z = loc + scale * torch.randn(400, *loc.shape)
+        log_likelihood = model.observation(model.decoder(z)).log_prob(x).sum(-1) * model.num_data / len(x)
+    for role in (Role.KL_Z, Role.KL_R, Role.KL_GLOBAL):
+        assert many[role].item() == pytest.approx(one[role].item(), rel=1e-9), role
+    error = 5 * log_likelihood.std().item() * math.sqrt(2 / 400)
+    assert -many[Role.RECONSTRUCTION].item() == pytest.approx(log_likelihood.mean().item(), abs=error)
+
+
+def step(model, x, *labels):
+    adam = NaturalGradient(0.5, lambda p: torch.optim.Adam(p, lr=1e-2))
+    return ConjugateSVI(model.model, model.guide, adam, TraceConjugate_ELBO()).step(x, *labels)
+
+
+def copy_of(module):
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def changed(module, before):
+    return {name for name, value in module.state_dict().items() if not torch.equal(value, before[name])}
+
+
+def test_two_models_in_one_process():
+    first, second, x = small_model((2, 3)), small_model((2, 3)), binary_data()
+    before = copy_of(first), copy_of(second)
+    step(first, x)
+    assert changed(first, before[0]) == set(before[0])
+    assert changed(second, before[1]) == set()
+    step(second, x)
+    assert changed(second, before[1]) == set(before[1])
+    assert list(pyro.get_param_store().keys()) == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "labelled", "size", "labels"),
+    [
+        ((1,), (), 20, None),
+        ((2,), (), 1, None),
+        ((2, 3), (0,), 20, -1),
+        ((2, 3), (0,), 20, 1),
+        ((1, 3), (0,), 1, 0),
+        ((2,), (), 50, None),
+    ],
+    ids=["K=1", "one point", "all unknown", "all known", "K=1 labelled", "more than N"],
+)
+def test_edge_cases_take_finite_steps(sizes, labelled, size, labels):
+    model = small_model(sizes, labelled=labelled)
+    before = copy_of(model)
+    given = () if labels is None else (torch.full((size, len(labelled)), labels),)
+    assert math.isfinite(step(model, binary_data(size), *given))
+    assert changed(model, before) == set(before)
+    assert all(value.isfinite().all() for value in model.state_dict().values())
+
+
+def test_full_natural_step_is_the_exact_posterior_of_labelled_points():
+    model, x = small_model((2,), num_data=20, labelled=(0,)), binary_data(20)
+    y = torch.arange(20) % 2
+    loc, scale = (t.detach() for t in model.encoder(x))
+    optim = NaturalGradient(1.0, lambda p: torch.optim.SGD(p, lr=0.0))
+    ConjugateSVI(model.model, model.guide, optim, TraceConjugate_ELBO()).step(x, y.unsqueeze(-1))
+    c, m, s, a, b = posterior_of(model, 0)
+    assert c.tolist() == pytest.approx([11, 11])
+    for k in range(2):
+        rows = y == k
+        mean = loc[rows].sum(0) / 11  # s0 = 1 at m0 = 0
+        assert torch.allclose(m[k], mean)
+        squares = (loc[rows] ** 2 + scale[rows] ** 2).sum(0)
+        assert torch.allclose(b[k], 0.01 + 0.5 * (squares - 11 * mean**2))
+        assert (s[k].item(), a[k].item()) == pytest.approx((11, 5.01))
+
+
+def test_responsibilities_and_codes():
+    sizes = (3, 2, 3)
+    model, x = small_model(sizes, labelled=(1,)), binary_data(6)
+    gammas = model.responsibilities(x)
+    for factor, gamma in enumerate(gammas):
+        assert gamma.shape == (6, sizes[factor])
+        assert torch.allclose(gamma.sum(-1), torch.ones(6))
+        kl_z, kl_r = factor_losses(model, factor, x)
+        c = posterior_of(model, factor)[0]
+        log_weights = c.digamma() - c.sum().digamma()
+        assert torch.allclose((gamma * (gamma.log() - log_weights)).sum(-1), kl_r)
+        assert kl_z.shape == kl_r.shape
+    assert torch.equal(model.codes(x), torch.stack([gamma.argmax(-1) for gamma in gammas], -1))
+
+
+@torch.no_grad()
+def test_log_weights_lie_between_the_bounds():
+    model, x = small_model((2, 3)), binary_data(8)
+    log_weights = model.log_weights(x, 800)
+    assert log_weights.shape == (800, 8)
+    collapsed = log_weights.mean(0)
+    weighted = log_weights.logsumexp(0) - math.log(800)
+    assert (weighted >= collapsed).all()
+    kl = sum(sum(factor_losses(model, factor, x)) for factor in range(2))
+    loc, scale = model.encoder(x)
+    z = loc + scale * torch.randn(4000, *loc.shape)
+    log_likelihood = model.observation(model.decoder(z)).log_prob(x)
+    eleven = log_likelihood.mean(0) - kl
+    error = 4 * (log_weights.std(0) / math.sqrt(800) + log_likelihood.std(0) / math.sqrt(4000))
+    assert (collapsed >= eleven - error).all()
+    assert (collapsed > eleven + error).any()  # it is tighter
+
+
+def student(model, factor, k):
+    """The predictive density of component k, by scipy."""
+    _, m, s, a, b = (t.detach().numpy() for t in posterior_of(model, factor))
+    return stats.t(2 * a[k], m[k], ((s[k] + 1) / s[k] * b[k] / a[k]) ** 0.5)
+
+
+@pytest.mark.parametrize("sizes", [(3,), (1,), (3, 2, 3)])
+def test_log_prior_is_brute_force_sum(sizes):
+    model, z = small_model(sizes), torch.randn(4, len(sizes) * 2)
+    for row, actual in zip(z.numpy(), model.log_prior(z), strict=True):
+        expected = 0.0
+        for factor, components in enumerate(sizes):
+            c = posterior_of(model, factor)[0]
+            part = row[2 * factor : 2 * factor + 2]
+            density = sum(
+                (c[k] / c.sum()).item() * student(model, factor, k).pdf(part).prod()
+                for k in range(components)
+            )
+            expected += math.log(density)
+        assert actual.item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_sample_latent_follows_the_predictive_of_the_given_components():
+    model, n = small_model((3, 2, 3)), 4000
+    z = model.sample_latent(n, torch.tensor([[2, 0, 1]]).expand(n, -1))
+    for factor, k in enumerate((2, 0, 1)):
+        for d in range(2):
+            law = student(model, factor, k)
+            column = z[:, 2 * factor + d].numpy()
+            one = stats.t(law.args[0], law.args[1][d], law.args[2][d])
+            assert stats.kstest(column, one.cdf).pvalue > 1e-4
+
+
+def test_sample_codes_draws_what_is_not_given():
+    model, n = small_model((3, 2, 4)), 4000
+    codes = model.sample_codes(n, torch.tensor([[-1, 1, -1]]).expand(n, -1))
+    assert codes.shape == (n, 3)
+    assert (codes[:, 1] == 1).all()
+    for factor in (0, 2):
+        c = posterior_of(model, factor)[0]
+        counts = torch.bincount(codes[:, factor], minlength=len(c))
+        assert stats.chisquare(counts, n * (c / c.sum()).numpy()).pvalue > 1e-4
+    assert model.sample_codes(5).shape == (5, 3)
+    assert model.sample_latent(5).shape == (5, 6)
+
+
+def test_used_components_are_those_above_a_twentieth_of_an_equal_share():
+    model = small_model((2, 4, 2), num_data=80)  # thresholds 2 and 1
+    counts = {2: [[2.0, 2.001], [2.5, 50.0]], 4: [[1.0, 0.9, 1.1, 70.0]]}
+    for group in model.factor_groups():
+        weights = torch.tensor(counts[group.num_components]).unsqueeze(-2) + group.hyperprior.c0
+        group.set_natural(weights, group.loc_precision.natural_value())
+    assert model.used_components() == [1, 2, 2]
+
+
+def clusters_of(centres, size=40, dim=2):
+    """Points [M, D] near their centres, and the index of each one's centre."""
+    members = torch.arange(size) % len(centres)
+    return centres[members].unsqueeze(-1) + 0.01 * torch.randn(size, dim), members
+
+
+def test_seed_starts_from_labels_and_from_clusters():
+    model = small_model((2, 3, 2), num_data=400, labelled=(2,))
+    labelled, y = clusters_of(torch.tensor([-3.0, 3.0]))
+    clustered, _ = clusters_of(torch.tensor([-9.0, 0.0, 9.0]))
+    two, _ = clusters_of(torch.tensor([5.0, -5.0]))
+    loc = torch.cat([two, clustered, labelled], -1)
+    y = y.where(torch.arange(40) < 30, -1).unsqueeze(-1)
+    model.seed(loc, torch.full_like(loc, 0.1), y, torch.Generator().manual_seed(0))
+    c, m, s, a, _ = posterior_of(model, 2)  # component k is label k; m shrinks by s0 = 1 of 201
+    assert m[:, 0].tolist() == pytest.approx([-3, 3], rel=0.02)
+    assert c.tolist() == pytest.approx([201, 201])
+    assert s.tolist() == pytest.approx([201, 201])
+    assert a.tolist() == pytest.approx([100.01, 100.01])
+    for factor, centres in ((0, [-5, 5]), (1, [-9, 0, 9])):
+        c, m, *_ = posterior_of(model, factor)
+        assert sorted(m[:, 0].tolist()) == pytest.approx(centres, rel=0.02, abs=0.02)
+        assert (c - 1).sum().item() == pytest.approx(400)
+
+
+def test_seed_without_any_label_clusters_and_equal_generators_give_equal_starts():
+    model, (loc, _) = small_model((3,), labelled=(0,)), clusters_of(torch.tensor([-9.0, 0.0, 9.0]))
+    states = []
+    for labels in (None, torch.full((40, 1), -1)):
+        model.seed(loc, torch.full_like(loc, 0.1), labels, torch.Generator().manual_seed(1))
+        assert sorted(posterior_of(model, 0)[1][:, 0].tolist()) == pytest.approx([-9, 0, 9], rel=0.2, abs=0.2)
+        states.append(copy_of(model))
+    assert changed(model, states[0]) == set()
+
+
+def test_seed_with_fewer_points_than_components():
+    model, x = small_model((8,), num_data=2), binary_data(2)
+    model.seed(*(t.detach() for t in model.encoder(x)), None, torch.Generator().manual_seed(0))
+    assert math.isfinite(step(model, x))
+
+
+def test_either_parameterisation_is_loaded():
+    source, target = small_model((2, 3), labelled=(0,)), small_model((2, 3), labelled=(0,))
+    source.factor_groups()[0].use_standard()
+    for state in (copy_of(source), copy_of(small_model((2, 3), labelled=(0,)))):
+        target.match(state)
+        target.load_state_dict(state)
+        assert changed(target, state) == set()
+
+
+def test_standard_and_natural_parameters_give_the_same_bound():
+    model, x = small_model((2, 3)), binary_data(5)
+    natural = losses(model, x)
+    for group in model.factor_groups():
+        group.use_standard()
+    standard = losses(model, x)
+    for role in (
+        Role.KL_Z,
+        Role.KL_R,
+        Role.KL_GLOBAL,
+    ):  # z is another draw: conjugate sites are drawn before it
+        assert standard[role].item() == pytest.approx(natural[role].item(), rel=1e-9), role
+
+
+VAGUE_NO_MORE = Hyperprior(a0=3.0, b0=2.0)
+
+
+def test_predictive_draws_every_site():
+    model, x = small_model((2, 3), hyperprior=VAGUE_NO_MORE), binary_data(4)
+    draws = Predictive(model.model, num_samples=3)(x)
+    assert draws["z_0"].shape == (3, 1, 4, 2)
+    assert draws["assignment_1"].shape == (3, 1, 4)
+    posterior = Predictive(model.model, guide=model.guide, num_samples=3)(x)
+    assert posterior["loc_precision_1"].shape[-4:] == (1, 3, 2, 2)
+
+
+def test_relations_show_the_structure():
+    model = small_model((3,), labelled=(0,), hyperprior=VAGUE_NO_MORE)
+    relations = get_model_relations(model.model, (binary_data(4), torch.zeros(4, 1, dtype=torch.int64)))
+    assert relations["plate_sample"]["components"] == ["loc_precision"]
+    assert set(relations["plate_sample"]["factors"]) == {
+        "weights",
+        "loc_precision",
+        "assignment",
+        "label",
+        "z",
+    }
+    assert relations["observed"] == ["label", "x"]
+    assert relations["sample_sample"]["assignment"] == ["weights"]
+    assert set(relations["sample_sample"]["z"]) == {"assignment", "loc_precision"}
+    assert relations["sample_sample"]["label"] == ["assignment"]
+    assert relations["sample_sample"]["x"] == ["z"]
+
+
+def test_conditioned_model_has_the_density_of_its_formula():
+    model, x = small_model((2,), hyperprior=VAGUE_NO_MORE), binary_data(4)
+    values = {
+        "weights": torch.tensor([[[0.3, 0.7]]]),
+        "loc_precision": torch.rand(1, 2, 2, 2) + 0.5,
+        "assignment": torch.tensor([[0, 1, 1, 0]]),
+        "z": torch.randn(1, 4, 2),
+    }
+    trace = poutine.trace(poutine.condition(model.model, data=values)).get_trace(x)
+    trace.compute_log_prob()
+    loc, precision = values["loc_precision"][0, values["assignment"][0]].unbind(-2)
+    density = torch.distributions.Normal(loc, precision.rsqrt()).log_prob(values["z"][0]).sum(-1)
+    assert torch.allclose(trace.nodes["z"]["unscaled_log_prob"][0], density)
+    prior = NormalGamma(torch.zeros(2), 1.0, 3.0, 2.0).log_prob(values["loc_precision"])
+    assert torch.allclose(trace.nodes["loc_precision"]["log_prob"], prior)
+    assert trace.nodes["z"]["log_prob_sum"].item() == pytest.approx(5 * density.sum().item())  # N / B = 5
+
+
+def test_module_stays_in_double_precision_where_it_must():
+    model = small_model((2,)).float()
+    assert model.factor_groups()[0].loc_precision.natural_value().dtype == torch.float64
+    assert next(model.encoder.parameters()).dtype == torch.float32
+
+
+def test_draws_of_the_guide_are_those_of_the_encoder():
+    model, x = small_model((2, 3)), binary_data(2000)[:1].expand(2000, *SHAPE)
+    z, (loc, scale) = drawn_z(model, x), model.encoder(x[:1])
+    assert ((z.mean(0) - loc[0]).abs() < 5 * scale[0] / math.sqrt(2000)).all()
+    assert torch.allclose(z.std(0), scale[0], rtol=0.1)

@@ -1,0 +1,238 @@
+import math
+
+import pytest
+import torch
+
+from pyro_fmvae import RobbinsMonro, Role, TraceConjugate_ELBO, fit
+from pyro_fmvae.data import Batches, Split
+from pyro_fmvae.evaluate import bound
+from pyro_fmvae.infer.phase import Budget
+from pyro_fmvae.infer.posteriors import NaturalPosterior
+from pyro_fmvae.models.fmvae_phases import Joint, Learning, Pretraining, PriorFitting, encode_some
+from tests.models.small import SHAPE, binary_data, small_model
+
+TEN = Budget(iterations=10)
+
+
+def labelled_model(num_data=20):
+    """Factors of 2 (labelled), 3 and 2 components: three groups."""
+    return small_model((2, 3, 2), num_data=num_data, labelled=(0,), spread=False)
+
+
+def batch(size=20, known=10):
+    """x, and the labels of the first few points."""
+    y = torch.arange(size) % 2
+    return binary_data(size), y.where(torch.arange(size) < known, -1).unsqueeze(-1)
+
+
+def loader(size=20, batch_size=8):
+    x, y = batch(size)
+    return Batches(Split(x.bool(), y), batch_size)
+
+
+def copy_of(module):
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def changed(module, before):
+    return {name for name, value in module.state_dict().items() if not torch.equal(value, before[name])}
+
+
+def names(module, *prefixes):
+    return {name for name in module.state_dict() if name.startswith(prefixes)}
+
+
+def test_pretraining_leaves_the_prior_alone():
+    model = labelled_model()
+    before = copy_of(model)
+    list(fit([Pretraining(model, Learning(), TEN)], [batch()]))
+    assert changed(model, before) == names(model, "encoder", "decoder")
+
+
+@pytest.mark.parametrize(
+    ("annealing", "fraction", "weight"),
+    [(0.0, 0.0, 1.0), (0.5, 0.0, 1e-3), (0.5, 0.1, 0.2), (0.5, 0.5, 1.0), (0.5, 0.9, 1.0), (1.0, 0.75, 0.75)],
+)
+def test_divergence_is_annealed(annealing, fraction, weight):
+    model, (x, labels) = labelled_model(), batch()
+    phase = Pretraining(model, Learning(kl_annealing=annealing), TEN)
+    phase.enter()
+    phase.before_step(fraction)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        parts = TraceConjugate_ELBO().loss_per_role(phase.vae.model, phase.vae.guide, x)
+    torch.manual_seed(1)
+    expected = parts[Role.RECONSTRUCTION] + weight * parts[Role.KL_Z]
+    assert phase.step(x, labels) == pytest.approx(expected.item())
+
+
+def test_bound_of_a_phase_does_not_see_the_annealing():
+    model, x = labelled_model(), batch()[0]
+    phase = Pretraining(model, Learning(kl_annealing=1.0), TEN)
+    before = bound(phase.program, [(x,)])
+    phase.before_step(0.1)
+    assert bound(phase.program, [(x,)]) == before
+
+
+def test_prior_fitting_leaves_the_networks_alone():
+    model = labelled_model()
+    before = copy_of(model)
+    list(fit([PriorFitting(model, Learning(), TEN)], [batch()]))
+    assert changed(model, before) == names(model, "groups")
+
+
+def test_prior_fitting_raises_the_bound():
+    model, data = labelled_model(), batch(known=0)
+    initial_rate = RobbinsMonro(delay=0.0, forgetting=0.51, first_step=1.0)
+    bounds = []
+    for record in fit(
+        [PriorFitting(model, Learning(initial_rate=initial_rate), Budget(iterations=20))], [data]
+    ):
+        if record.step in (0, 20):
+            parts = bound(model, [data])
+            bounds.append(-parts["kl_z"] - parts["kl_r"] - parts["kl_global"])
+    assert bounds[1] > bounds[0]
+
+
+def standard_groups(model):
+    return [not isinstance(group.loc_precision, NaturalPosterior) for group in model.factor_groups()]
+
+
+def test_labelled_factors_take_first_order_steps_at_their_own_rate():
+    model = labelled_model()
+    learning = Learning(learning_rate=1e-3, prior_learning_rate=0.05, label_weight=10.0)
+    phase = Joint(model, learning, TEN)
+    phase.enter()
+    assert standard_groups(model) == [True, False, False]
+    before = copy_of(model)
+    phase.step(*batch())
+    assert changed(model, before) == set(before)
+    first_order = names(model, "groups.0.")
+    gaps = {name: (model.state_dict()[name] - before[name]).abs().max().item() for name in before}
+    for name in first_order:  # Adam's first step is its rate
+        assert gaps[name] == pytest.approx(0.05, rel=1e-3), name
+    for name in names(model, "encoder", "decoder"):
+        assert gaps[name] <= 1.001e-3, name
+
+
+def test_without_label_weight_all_steps_are_natural():
+    model = labelled_model()
+    phase = Joint(model, Learning(), TEN)
+    phase.enter()
+    assert standard_groups(model) == [False, False, False]
+    before = copy_of(model)
+    phase.step(*batch())
+    assert changed(model, before) == set(before)
+
+
+def test_label_weight_teaches_the_labels():
+    torch.manual_seed(2)
+    y = torch.arange(40) % 2
+    x = torch.bernoulli(torch.where(y == 1, 0.9, 0.1)[:, None, None].expand(-1, *SHAPE))
+    model = labelled_model(num_data=40)
+    data = [(x, y.unsqueeze(-1))]
+    learning = Learning(learning_rate=1e-2, label_weight=100.0)
+    phases = [PriorFitting(model, learning, TEN), Joint(model, learning, Budget(iterations=60))]
+    list(fit(phases, data))
+    assert (model.codes(x)[:, 0] == y).double().mean() > 0.9
+
+
+def test_refining_rebuilds_natural_parameters_exactly():
+    model = labelled_model()
+    Joint(model, Learning(label_weight=10.0), TEN).enter()
+    before = [(g.weights.natural_value(), g.loc_precision.natural_value()) for g in model.factor_groups()]
+    Joint(model, Learning(), TEN, name="refine").enter()
+    assert standard_groups(model) == [False, False, False]
+    for group, (weights, loc_precision) in zip(model.factor_groups(), before, strict=True):
+        assert torch.equal(group.weights.natural_value(), weights)
+        assert torch.equal(group.loc_precision.natural_value(), loc_precision)
+
+
+@pytest.mark.parametrize(("fraction", "weight"), [(0.0, 20.0), (0.25, 10.5), (0.5, 1.0), (0.8, 1.0)])
+def test_weight_of_the_divergence_moves_to_one(fraction, weight):
+    phase = Joint(labelled_model(), Learning(kl_weight=20.0), TEN)
+    phase.enter()
+    phase.before_step(fraction)
+    assert phase.svi.elbo.kl_weight == pytest.approx(weight)
+
+
+@pytest.mark.parametrize(("fraction", "rate"), [(0.0, 1e-2), (0.5, 1e-2), (0.75, 1e-3), (1.0, 1e-4)])
+def test_learning_rate_falls_geometrically_in_the_second_half(fraction, rate):
+    phase = Joint(
+        labelled_model(), Learning(learning_rate=1e-2, final_learning_rate=1e-4, label_weight=1.0), TEN
+    )
+    phase.enter()
+    phase.before_step(fraction)
+    rates = [group["lr"] for group in phase.svi.optim.others.param_groups]
+    assert rates == pytest.approx([rate, 1e-2])  # that of λ stays
+
+
+@pytest.mark.usefixtures("single_precision")
+@pytest.mark.parametrize(
+    "left_out", [(), (0,), (1,), (2,), (3,), (0, 1), (0, 1, 3), (1, 2, 3)], ids=lambda out: f"without {out}"
+)
+@pytest.mark.parametrize("recompute", [False, True])
+def test_any_phase_can_be_left_out(left_out, recompute):
+    model = labelled_model()
+    budgets = [Budget(iterations=0 if number in left_out else 2) for number in range(4)]
+    learning = Learning(label_weight=5.0, recompute=recompute)
+    phases = [
+        Pretraining(model, learning, budgets[0]),
+        PriorFitting(model, learning, budgets[1]),
+        Joint(model, learning, budgets[2]),
+        Joint(model, Learning(recompute=recompute), budgets[3], name="refine"),
+    ]
+    records = list(fit(phases, loader()))
+    assert all(math.isfinite(record.loss) for record in records if record.step)
+    assert all(value.isfinite().all() for value in model.state_dict().values())
+    assert list(dict.fromkeys(record.phase for record in records)) == [
+        phase.name for number, phase in enumerate(phases) if number not in left_out
+    ]
+
+
+@pytest.mark.usefixtures("single_precision")
+@pytest.mark.parametrize(("size", "batch_size"), [(3, 64), (9, 8), (8, 8)])
+def test_small_data_and_a_last_batch_of_one(size, batch_size):
+    model = labelled_model(num_data=size)
+    learning = Learning(label_weight=5.0)
+    phases = [
+        Pretraining(model, learning, TEN),
+        PriorFitting(model, learning, TEN),
+        Joint(model, learning, TEN),
+    ]
+    assert all(math.isfinite(record.loss) for record in fit(phases, loader(size, batch_size)) if record.step)
+
+
+@pytest.mark.usefixtures("single_precision")
+def test_seeding_sees_all_points_wherever_the_loader_stands():
+    model, batches = labelled_model(), loader(20, 8)
+    for _ in range(2):
+        next(iter(batches))  # a last batch of four is left of this epoch
+    loc, scale, labels = encode_some(model, batches)
+    assert len(loc) == len(scale) == len(labels) >= 20
+    assert len(encode_some(model, [binary_data(12), binary_data(8)])[0]) == 20
+
+
+def test_seeding_from_an_empty_loader_is_an_error():
+    with pytest.raises(ValueError, match=r"^batches: expected at least one"):
+        encode_some(labelled_model(), [])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("learning_rate", 0.0),
+        ("learning_rate", math.nan),
+        ("prior_learning_rate", -1.0),
+        ("kl_weight", 0.0),
+        ("kl_weight", math.inf),
+        ("final_learning_rate", 0.0),
+        ("final_learning_rate", 1.0),
+        ("label_weight", -1.0),
+        ("label_weight", math.nan),
+        ("kl_annealing", 1.5),
+    ],
+)
+def test_learning_refuses(name, value):
+    with pytest.raises(ValueError, match=rf"^{name}: expected a number"):
+        Learning(**{name: value})

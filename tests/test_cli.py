@@ -1,0 +1,567 @@
+import fcntl
+import json
+import os
+import pickle
+import shutil
+import struct
+import sys
+import termios
+import time
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from pyro_fmvae import __main__, commands, session
+from pyro_fmvae.config import TrainConfig
+from tests.models.small import brute_force
+from tests.runs import SIZE, TINY, command, state, succeed, train, write_files
+
+pytestmark = pytest.mark.usefixtures("single_precision")
+
+KINDS = {  # kind → options of its run
+    "binary": {"labels": 0.5, "factors": "2,2,3"},
+    "grey": {"factors": "3,2"},
+    "colour": {"labels": 1.0, "factors": "2"},
+    "table": {"factors": "4"},
+    "csv": {"labels": 0.5, "factors": "2,3"},
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return write_files(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def runs(files, tmp_path_factory):
+    """Kind of data → folder of a run that was trained on it; figures only in that on binary images."""
+    parent = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        for kind, options in KINDS.items():
+            status, _, err = train(parent / kind, files[kind], **options)
+            assert status == 0, err
+            patch.setattr(session, "draw", lambda *_: None)
+    return {kind: parent / kind for kind in KINDS}
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    monkeypatch.setattr(session, "draw", lambda *_: None)
+
+
+def evaluate(run, *arguments):
+    """The object that ``evaluate`` prints, on one line."""
+    out = succeed("evaluate", run, *arguments)
+    assert out.count("\n") == 1
+    return json.loads(out)
+
+
+def arrays(path):
+    with np.load(path) as archive:
+        return dict(archive)
+
+
+def encode(run, path, *arguments):
+    succeed("encode", run, "--out", path, *arguments)
+    return arrays(path)
+
+
+# ------------------------------------------------------------------ what works
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_evaluate(runs, kind):
+    result = evaluate(runs[kind])
+    assert result["n"] == SIZE // 10
+    assert result["elbo"] == result["reconstruction"] - result["kl_z"] - result["kl_r"]
+    factors = json.loads((runs[kind] / "config.json").read_text())["factors"]
+    assert all(0 <= used <= k for used, k in zip(result["used_components"], factors, strict=True))
+    assert evaluate(runs[kind]) == result
+    assert evaluate(runs[kind], "--seed", 1) != result
+
+
+def test_evaluate_against_labels(runs, files):
+    assert set(evaluate(runs["binary"])["accuracy"]) == {"side", "noise"}
+    assert evaluate(runs["grey"]).keys() & {"accuracy", "clustering"} == set()
+    unsupervised = evaluate(runs["table"], "--split", "train")
+    assert unsupervised["accuracy"] == {}
+    assert set(unsupervised["clustering"]["label0"]) == {"factor", "accuracy", "nmi"}
+
+
+def test_evaluate_a_file_goes_by_the_names_of_its_labels(runs, files):
+    whole = evaluate(runs["binary"], "--data", files["binary"])
+    assert whole["n"] == SIZE
+    assert evaluate(runs["binary"], "--data", files["reversed"])["accuracy"] == whole["accuracy"]
+    unlabelled = evaluate(runs["binary"], "--data", files["unlabelled"])
+    assert unlabelled == {name: value for name, value in whole.items() if name in unlabelled}
+    assert "accuracy" not in unlabelled
+
+
+def test_evaluate_leaves_unknown_labels_out(runs, files, tmp_path):
+    codes = encode(runs["binary"], tmp_path / "codes.npz", "--data", files["partly"])["codes"]
+    labels = arrays(files["partly"])["labels"]
+    accuracy = evaluate(runs["binary"], "--data", files["partly"])["accuracy"]
+    for column, name in enumerate(("side", "noise")):
+        known = labels[:, column] >= 0
+        assert accuracy[name] == pytest.approx(np.mean(codes[known, column] == labels[known, column]))
+
+
+def test_evaluate_bounds(runs):
+    result = evaluate(runs["binary"], "--num-samples", 50)
+    assert result["num_samples"] == 50
+    assert result["collapsed"] <= result["importance_weighted"]
+    assert evaluate(runs["binary"]).keys() == result.keys() - {
+        "num_samples",
+        "collapsed",
+        "importance_weighted",
+    }
+
+
+def test_evaluate_agrees_with_brute_force(runs, files):
+    torch.set_default_dtype(torch.float64)
+    model = commands.Run.open(runs["binary"]).load_model(torch.device("cpu")).double()
+    x = torch.from_numpy(arrays(files["binary"])["x"]).double()
+    expected = {role.value: loss.item() / model.num_data for role, loss in brute_force(model, x).items()}
+    torch.set_default_dtype(torch.float32)
+    result = evaluate(runs["binary"], "--data", files["binary"])
+    for name in ("kl_z", "kl_r", "kl_global"):
+        assert result[name] == pytest.approx(expected[name], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_encode(runs, files, tmp_path, kind):
+    encoded = encode(runs[kind], tmp_path / "new" / "codes.npz", "--data", files[kind])
+    factors = json.loads((runs[kind] / "config.json").read_text())["factors"]
+    assert encoded["codes"].shape == (SIZE, len(factors))
+    assert encoded["mean"].shape == encoded["scale"].shape == (SIZE, 2 * len(factors))
+    assert (encoded["scale"] > 0).all()
+    for factor, components in enumerate(factors):
+        gamma = encoded[f"responsibilities_{factor}"]
+        assert gamma.shape == (SIZE, components)
+        assert gamma.sum(-1) == pytest.approx(np.ones(SIZE), abs=1e-5)
+        assert (gamma.argmax(-1) == encoded["codes"][:, factor]).all()
+    assert len(encoded) == 3 + len(factors)
+
+
+def test_encode_keeps_the_order_of_rows(runs, files, tmp_path):
+    contents = arrays(files["binary"])
+    np.savez(tmp_path / "backwards.npz", x=contents["x"][::-1])
+    there = encode(runs["binary"], tmp_path / "there.npz", "--data", files["binary"])
+    back = encode(runs["binary"], tmp_path / "back.npz", "--data", tmp_path / "backwards.npz")
+    for name, array in there.items():
+        assert array == pytest.approx(back[name][::-1], abs=1e-5), name
+
+
+def test_encode_and_evaluate_apply_the_runs_own_standardisation(runs, files, tmp_path):
+    preprocessing = json.loads((runs["csv"] / "config.json").read_text())["preprocessing"]
+    rows = np.loadtxt(files["csv"], delimiter=",", skiprows=1)
+    (tmp_path / "one.csv").write_text(",".join(map(str, rows[17, :3])) + "\n")
+    everything = encode(runs["csv"], tmp_path / "all.npz", "--data", files["csv"])
+    one = encode(runs["csv"], tmp_path / "one.npz", "--data", tmp_path / "one.csv")
+    assert one["mean"][0] == pytest.approx(everything["mean"][17], rel=1e-4)
+    model = commands.Run.open(runs["csv"]).load_model(torch.device("cpu"))
+    x = (rows[17, :3] - preprocessing["mean"]) / preprocessing["std"]
+    expected = model.encoder(torch.tensor(x, dtype=torch.float32))[0]
+    assert one["mean"][0] == pytest.approx(expected.detach().numpy(), rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sample(runs, tmp_path, kind):
+    sizes = json.loads((runs[kind] / "config.json").read_text())
+    shape = tuple(sizes["preprocessing"]["event_shape"])
+    succeed("sample", runs[kind], "--out", tmp_path / "samples.npz", "--grid", "3x5")
+    drawn = arrays(tmp_path / "samples.npz")
+    assert drawn["x"].shape == (15, *shape)
+    assert drawn["z"].shape == (15, 2 * len(sizes["factors"]))
+    assert ((drawn["codes"] >= 0) & (drawn["codes"] < sizes["factors"])).all()
+    model = commands.Run.open(runs[kind]).load_model(torch.device("cpu"))
+    with torch.no_grad():
+        mean = model.observation.mean(model.decoder(torch.from_numpy(drawn["z"]))).numpy()
+    if kind in ("table", "csv"):  # back in the units of the file
+        mean = mean * sizes["preprocessing"]["std"] + sizes["preprocessing"]["mean"]
+    assert drawn["x"] == pytest.approx(mean, abs=1e-4)
+
+
+def test_sample_with_codes(runs, tmp_path):
+    succeed("sample", runs["binary"], "--out", tmp_path / "s.npz", "--codes", "1,*,2", "--grid", "4x4")
+    codes = arrays(tmp_path / "s.npz")["codes"]
+    assert (codes[:, 0] == 1).all()
+    assert (codes[:, 2] == 2).all()
+    assert set(codes[:, 1]) == {0, 1}
+
+
+@pytest.mark.parametrize("ending", ["png", "npz"])
+def test_samples_depend_on_the_seed_alone(runs, tmp_path, ending):
+    contents = []
+    for seed in (0, 0, 1):
+        path = tmp_path / f"{len(contents)}.{ending}"
+        succeed("sample", runs["binary"], "--out", path, "--grid", "2x2", "--seed", seed)
+        contents.append(path.read_bytes())
+    assert contents[0] == contents[1] != contents[2]
+
+
+def test_a_run_keeps_what_it_promises(runs):
+    run = runs["binary"]
+    assert {path.name for path in run.iterdir()} == {
+        *("config.json", "metrics.jsonl", "checkpoint", "figures", "train.log"),
+    }
+    assert {path.name for path in (run / "checkpoint").iterdir()} == {"state.safetensors", "state.json"}
+    assert all(path.suffix == ".png" for path in (run / "figures").iterdir())
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    names = (
+        "step",
+        "phase",
+        "elbo",
+        "reconstruction",
+        "kl_z",
+        "kl_r",
+        "kl_global",
+        "used_components",
+        "seconds",
+    )
+    assert all(tuple(record) == names for record in records)
+    assert [(record["phase"], record["step"]) for record in records] == [
+        *(("pretrain", 0), ("pretrain", 3), ("prior", 6), ("joint", 9), ("refine", 12)),
+    ]
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_smiley_is_the_default(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = {**TINY, "--batch-size": "512"}
+    succeed("train", *(text for pair in small.items() for text in pair))
+    assert os.listdir(tmp_path / "runs") == ["smiley-001"]
+    result = evaluate("runs/smiley-001", "--split", "valid")
+    assert set(result["accuracy"]) == {"eyes", "mouth", "hat", "bowtie"}
+    assert evaluate("runs/smiley-001", "--data", "smiley", "--split", "valid") == result
+    succeed("sample", "runs/smiley-001", "--out", "faces.png", "--codes", "0,1,*,*")
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_options_of_a_run_in_a_config_file_give_an_equal_run(runs, tmp_path):
+    values = json.loads((runs["binary"] / "config.json").read_text())
+    options = {name: value for name, value in values.items() if name in TrainConfig.__dataclass_fields__}
+    for name, dump in (("options.yaml", yaml.safe_dump), ("options.json", json.dumps)):
+        (tmp_path / name).write_text(dump(options))
+        succeed("train", "--config", tmp_path / name, "--out", tmp_path / f"{name}-run")
+        assert state(tmp_path / f"{name}-run") == state(runs["binary"])
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_command_line_overrides_the_config_file(files, tmp_path):
+    (tmp_path / "options.yaml").write_text(f"data: {files['grey']}\nfactors: [2, 2]\nseed: 3\n")
+    arguments = [text for pair in TINY.items() for text in pair]
+    succeed(
+        "train", "--config", tmp_path / "options.yaml", *arguments, "--seed", 4, "--out", tmp_path / "run"
+    )
+    values = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (values["factors"], values["seed"]) == ([2, 2], 4)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_minutes(files, tmp_path):
+    start = time.monotonic()
+    status, _, err = train(tmp_path / "run", files["grey"], max_minutes=0.03)
+    assert status == 0, err
+    assert time.monotonic() - start < 10  # the machine may be busy
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert 1.8 <= records[-1]["seconds"] < 4
+    assert [*dict.fromkeys(record["phase"] for record in records)] == ["pretrain", "prior", "joint"]
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_progress_bar_on_a_terminal(files, tmp_path, monkeypatch):
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
+    try:
+        with os.fdopen(slave, "w") as terminal, monkeypatch.context() as patch:
+            patch.setattr(sys, "stderr", terminal)
+            arguments = ["train", "--data", str(files["grey"]), "--out", str(tmp_path / "run")]
+            arguments += [text for pair in TINY.items() for text in pair]
+            assert __main__.run_command(arguments) == 0
+        shown = os.read(master, 100_000).decode()
+    finally:
+        os.close(master)
+    assert "pretrain   0%|" in shown
+    assert "joint" in shown
+    assert "100%|" in shown
+    assert "validation ELBO -" in shown
+    assert "step 3: elbo" not in shown  # the log would break the bar
+    assert "step 3: elbo" in (tmp_path / "run" / "train.log").read_text()
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_data_without_a_test_split(tmp_path):
+    rng = np.random.default_rng(0)
+    x = {f"x_{split}": rng.integers(0, 2, (20, 28, 28)).astype(np.uint8) for split in ("train", "valid")}
+    np.savez(tmp_path / "mnist_static.npz", **x)
+    status, _, err = train(tmp_path / "run", "mnist-static", data_root=tmp_path, network="mlp", factors="2")
+    assert status == 0, err
+    assert command("evaluate", tmp_path / "run") == (
+        2,
+        "",
+        "pyro-fmvae: error: split: the data set 'mnist-static' has no test split\n",
+    )
+    assert evaluate(tmp_path / "run", "--split", "valid")["n"] == 20
+
+
+def test_exit_status_is_that_of_the_process(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        __main__.main(["nonsense"])
+    assert exit_.value.code == 2
+    with pytest.raises(SystemExit) as exit_:
+        __main__.main(["train", "--help"])
+    assert exit_.value.code == 0
+    assert "--factors" in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------ what does not
+
+
+class Trap:
+    def __reduce__(self):
+        return os.abort, ()
+
+
+@pytest.fixture(scope="module")
+def place(files, runs, tmp_path_factory):
+    """A folder with files and runs that are wrong in many ways, and ``run``, one that is right."""
+    folder = tmp_path_factory.mktemp("place")
+    for path in files.values():
+        shutil.copy(path, folder / path.name)
+    x = np.random.default_rng(0).random((20, 4, 3))
+    bad = {
+        "nan": {"x": np.where(x > 0.9, np.nan, x)},
+        "range": {"x": 3 * x},
+        "negative": {"x": x - 0.5},
+        "label9": {"x": x, "labels": np.full((20, 1), 9)},
+        "label_length": {"x": x, "labels": np.zeros((19, 1), int)},
+        "label_shape": {"x": x, "labels": np.zeros((20, 3), int)},
+        "float_labels": {"x": x, "labels": np.zeros((20, 1))},
+        "empty": {"x": np.zeros((0, 4, 3))},
+        "two_rows": {"x": x[:2]},
+        "no_x": {"y": x},
+        "pickled": {"x": np.array([Trap(), 1], dtype=object)},
+        "other_shape": {"x": x[:, :3]},
+    }
+    for name, contents in bad.items():
+        np.savez(folder / f"{name}.npz", **contents)
+    (folder / "text.npz").write_text("hello")
+    (folder / "words.csv").write_text("a,b\n1,x\n")
+    configs = {
+        "broken": "factors: [1,\n: :",
+        "unknown": "nonsense: 3\n",
+        "list": "- 1\n",
+        "types": "seed: hello\n",
+    }
+    for name, text in configs.items():
+        (folder / f"{name}.yaml").write_text(text)
+    (folder / "binary.yaml").write_bytes(b"\xff\xfe\x00\x01")
+    (folder / "no_run").mkdir()
+    for name in ("run", "no_checkpoint", "pickled_checkpoint", "cut_checkpoint", "bad_config", "odd_config"):
+        shutil.copytree(runs["binary"], folder / name)
+    (folder / "no_checkpoint/checkpoint/state.safetensors").unlink()
+    (folder / "pickled_checkpoint/checkpoint/state.safetensors").write_bytes(pickle.dumps(Trap()))
+    cut = folder / "cut_checkpoint/checkpoint/state.safetensors"
+    cut.write_bytes(cut.read_bytes()[:-9])
+    (folder / "bad_config/config.json").write_text("{")
+    (folder / "odd_config/config.json").write_text('{"seed": "x", "factors": null, "hidden": null}')
+    return folder
+
+
+TRAIN = [  # options, and a part of the message
+    ("--nonsense 1", "unrecognized arguments: --nonsense"),
+    ("--seed x", "seed"),
+    ("--seed -1", "seed: expected a number in 0.."),
+    ("--seed 99999999999999999999", "seed: expected"),
+    ("--labels 2", "labels: expected a share"),
+    ("--labels nan", "labels"),
+    ("--factors 0", "factors: expected sizes"),
+    ("--factors a,b", "factors"),
+    ("--factors 2.5", "factors"),
+    ("--factors=", "factors"),
+    ("--factors 99999999999", "factors: expected sizes"),
+    ("--factor-dim 0", "factor_dim: expected"),
+    ("--factor-dim 99999999999999999999", "factor_dim: expected"),
+    ("--batch-size -1", "batch_size: expected"),
+    ("--hidden 0", "hidden: expected"),
+    ("--learning-rate nan", "learning_rate"),
+    ("--learning-rate -1", "learning_rate: expected"),
+    ("--joint-iterations 1.5", "joint_iterations"),
+    ("--joint-iterations -1", "joint_iterations: expected"),
+    ("--pretrain-iterations 0 --prior-iterations 0 --joint-iterations 0", "iterations: expected"),
+    ("--max-minutes -1", "max_minutes: expected"),
+    ("--max-minutes soon", "max_minutes"),
+    ("--label-weight -1", "label_weight: expected"),
+    ("--kl-weight 0", "kl_weight: expected"),
+    ("--c0 inf", "c0"),
+    ("--delay inf", "delay"),
+    ("--forgetting 0.3", "forgetting: expected"),
+    ("--model vae", "model"),
+    ("--network foo", "network"),
+    ("--network conv28", "network: conv28 takes 28x28"),
+    ("--binarization foo", "binarization"),
+    ("--device cuda:99", "device: 'cuda:99' cannot be used"),
+    ("--device nonsense", "device: 'nonsense' cannot be used"),
+    ("--data foo", "data: expected one of smiley"),
+    ("--data .", "data: expected one of smiley"),
+    ("--data missing.npz", "data: expected one of smiley"),
+    ("--data nan.npz", "finite"),
+    ("--data range.npz", "values in [0, 1]"),
+    ("--data negative.npz", "values in [0, 1]"),
+    ("--data label9.npz --labels 1 --factors 2", "its factor needs 10 components"),
+    ("--data label_length.npz", "'labels' must have shape"),
+    ("--data label_shape.npz --labels 1 --factors 2", "factors: expected at least one for each of the 3"),
+    ("--data float_labels.npz", "must hold integers"),
+    ("--data empty.npz", "'x' is empty"),
+    ("--data two_rows.npz", "at least 3 rows"),
+    ("--data no_x.npz", "expected an array 'x'"),
+    ("--data pickled.npz", "pickles are refused"),
+    ("--data text.npz", "not a .npz file"),
+    ("--data words.csv", "expected a number"),
+    ("--data grey.npz --labels 1", "has no labels to train on"),
+    ("--data mnist-static --data-root text.npz", "data_root"),
+    ("--config broken.yaml", "config"),
+    ("--config unknown.yaml", "nonsense"),
+    ("--config list.yaml", "config"),
+    ("--config types.yaml", "seed"),
+    ("--config binary.yaml", "decode"),
+    ("--config missing.yaml", "File does not exist"),
+    ("--out run", "out: run exists already"),
+    ("--out text.npz", "out: text.npz exists already"),
+    ("--out text.npz/run", "Not a directory"),
+    ("--out /proc/run", "/proc/run"),
+]
+OTHERS = [
+    ("", "command"),
+    ("nonsense", "invalid choice: 'nonsense'"),
+    ("train --resume no_run", "is no run"),
+    ("train --resume nowhere", "is no run"),
+    ("train --resume text.npz", "Not a directory"),
+    ("train --resume run --seed 3 --out x", "--seed, --out can't be changed"),
+    ("train --resume no_checkpoint", "no checkpoint"),
+    ("train --resume pickled_checkpoint", "not a checkpoint"),
+    ("train --resume cut_checkpoint", "not a checkpoint"),
+    ("train --resume bad_config", "is damaged"),
+    ("train --resume odd_config", "is damaged"),
+    ("evaluate", "required"),
+    ("evaluate nowhere", "is no run"),
+    ("evaluate no_checkpoint", "no checkpoint"),
+    ("evaluate pickled_checkpoint", "not a checkpoint"),
+    ("evaluate cut_checkpoint", "not a checkpoint"),
+    ("evaluate bad_config", "is damaged"),
+    ("evaluate run --split nonsense", "split"),
+    ("evaluate run --split nonsense --data binary.npz", "split"),
+    ("evaluate run --num-samples -1", "num_samples: expected"),
+    ("evaluate run --num-samples x", "num_samples"),
+    ("evaluate run --seed -1", "seed: expected"),
+    ("evaluate run --data other_shape.npz", "expected observations of shape [4, 3]"),
+    ("evaluate run --data grey.npz", "expected binary values"),
+    ("evaluate run --data sheet.csv", "expected observations of shape [4, 3]"),
+    ("evaluate run --data nan.npz", "finite"),
+    ("evaluate run --data foo", "data: expected one of smiley"),
+    ("evaluate run --data missing.npz", "no such file"),
+    ("evaluate run --data smiley", "is binary data of shape (32, 32)"),
+    ("evaluate run --device cuda:99", "device"),
+    ("sample run", "required"),
+    ("sample nowhere --out x.png", "is no run"),
+    ("sample run --out x.gif", "out: expected a name that ends in .npz or .png"),
+    ("sample table --out x.png", "is no run"),
+    ("sample run --out text.npz/x.png", "text.npz"),
+    ("sample run --out x.png --grid 3", "grid: expected"),
+    ("sample run --out x.png --grid 0x3", "grid: expected"),
+    ("sample run --out x.png --grid 9999999x9999999", "grid: expected"),
+    ("sample run --out x.png --codes 1", "codes: expected 3 of them"),
+    ("sample run --out x.png --codes 2,0,0", "codes: expected * or 0..1 for factor 0"),
+    ("sample run --out x.png --codes a,0,0", "codes: expected"),
+    ("sample run --out x.png --codes=-1,0,0", "codes: expected"),
+    ("sample run --out x.png --seed -1", "seed: expected"),
+    ("encode run", "required"),
+    ("encode run --out x.png", "out: expected a name that ends in .npz"),
+    ("encode run --out text.npz/x.npz", "text.npz"),
+    ("encode run --out x.npz --data nan.npz", "finite"),
+    ("encode run --out x.npz --split nonsense", "split"),
+    ("encode cut_checkpoint --out x.npz", "not a checkpoint"),
+]
+
+
+def contents(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def check_complaint(folder, monkeypatch, arguments, part):
+    """One line on standard error, status 2, nothing on standard output, no file touched."""
+    monkeypatch.chdir(folder)
+    before = contents(folder)
+    status, out, err = command(*arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("pyro-fmvae: error: ")
+    assert part in err
+    assert err.endswith("\n")
+    assert err.count("\n") == 1
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize(("options", "part"), TRAIN, ids=lambda value: str(value) if value else "")
+def test_train_complains(place, monkeypatch, options, part):
+    given = options.split()
+    defaults = {"--data": "grey.npz", "--out": "new", **TINY}
+    flat = [text for pair in defaults.items() if pair[0] not in options for text in pair]
+    check_complaint(place, monkeypatch, ["train", *given, *flat], part)
+
+
+@pytest.mark.parametrize(("arguments", "part"), OTHERS, ids=lambda value: str(value) if value else "nothing")
+def test_others_complain(place, monkeypatch, arguments, part):
+    check_complaint(place, monkeypatch, arguments.split(), part)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError(
+            "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate\nmany"
+        ),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB."),
+        MemoryError("Unable to allocate 20 GiB"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_too_large_a_model(files, tmp_path, monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(commands.Run, "build_model", fail)
+    arguments = ["train", "--data", str(files["grey"]), "--out", "new"]
+    check_complaint(tmp_path, monkeypatch, arguments, "allocate")
+
+
+def test_errors_of_the_program_itself_are_not_hidden(files, tmp_path, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(commands.Run, "build_model", fail)
+    with pytest.raises(RuntimeError, match="a mistake of ours"):
+        train(tmp_path / "run", files["grey"])
+
+
+def test_tables_are_no_pictures(runs, tmp_path, monkeypatch):
+    arguments = ["sample", str(runs["table"]), "--out", "x.png"]
+    check_complaint(tmp_path, monkeypatch, arguments, "out: expected a name that ends in .npz, got")
+
+
+@pytest.mark.parametrize("subcommand", ["sample", "encode"])
+def test_nothing_is_left_of_an_output_that_fails(runs, files, tmp_path, monkeypatch, subcommand):
+    def half(file, **_):
+        file.write(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(np, "savez", half)
+    (tmp_path / "x.npz").write_text("old")
+    assert command(subcommand, runs["grey"], "--out", tmp_path / "x.npz") == (
+        2,
+        "",
+        "pyro-fmvae: error: disk full\n",
+    )
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]

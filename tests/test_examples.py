@@ -1,0 +1,69 @@
+"""Every example runs, small; an example that is not listed here fails."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+# Example: arguments that make it small, and words that its output must contain.
+RUNS = {
+    "own_model.py": (["--steps", "20", "--seed-at", "10"], ["matching accuracy", "components in use"]),
+    "compare_traceenum.py": (["--steps", "20", "--samples", "30"], ["the first two differ by"]),
+    "smiley.py": (
+        ["--points", "300", "--iterations", "4", "--out", "pictures"],
+        ["bowtie", "pictures in pictures"],
+    ),
+    "mnist.py": (
+        ["--data-root", ".", "--components", "3", "--dim", "2", "--iterations", "3", "--out", "pictures"],
+        ["bound of equation 11", "importance-weighted", "of 3"],
+    ),
+    "benchmarks/step.py": (["--steps", "2", "--net", "mlp", "--setting", "1,4,4,8"], ["ratio"]),
+}
+PICTURES = {
+    "smiley.py": ["properties.png", "reconstructions.png"],
+    "mnist.py": ["components.png", "reconstructions.png", "samples.png"],
+}
+
+
+def is_script(path):
+    return '__name__ == "__main__"' in path.read_text(encoding="utf-8")
+
+
+def test_every_example_is_listed():
+    scripts = {str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.py") if is_script(path)}
+    assert sorted(scripts - set(RUNS)) == [], "missing: give RUNS a line with arguments that make it small"
+    assert sorted(set(RUNS) - scripts) == [], "listed in RUNS, but gone"
+
+
+def test_every_example_says_how_to_run_it():
+    for name in RUNS:
+        docstring = (EXAMPLES / name).read_text(encoding="utf-8").split('"""')[1]
+        assert f"python examples/{name}" in docstring
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_example_runs(name, tmp_path):
+    if name == "mnist.py":
+        rng = np.random.default_rng(0)
+        sizes = {"x_train": 70, "x_valid": 20, "x_test": 20}
+        arrays = {key: rng.integers(0, 2, (n, 28, 28), dtype=np.uint8) for key, n in sizes.items()}
+        np.savez(tmp_path / "mnist_static.npz", **arrays)
+    arguments, expected = RUNS[name]
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "PYTHONPATH": str(EXAMPLES.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    for words in expected:
+        assert words in done.stdout
+    assert "Warning" not in done.stderr
+    assert sorted(path.name for path in tmp_path.glob("pictures/*")) == PICTURES.get(name, [])

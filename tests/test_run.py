@@ -1,0 +1,278 @@
+import contextlib
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from pyro_fmvae import checkpoint, session
+from pyro_fmvae.config import TrainConfig
+from pyro_fmvae.data import load
+from pyro_fmvae.run import CHECKPOINT, Run, Training, new_folder, resolve_device
+from tests.runs import command, metrics, state, succeed, train, training, write_files
+
+pytestmark = pytest.mark.usefixtures("single_precision")
+
+LABELLED = {"labels": 0.5, "factors": "2,2,3"}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return write_files(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch):
+    """No figures, and a record every other step."""
+    monkeypatch.setattr(session, "draw", lambda *_: None)
+    monkeypatch.setattr(session, "RECORD_EVERY", 2)
+
+
+@pytest.fixture(scope="module")
+def whole(files, tmp_path_factory):
+    """A run that nothing happened to."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "draw", lambda *_: None)
+        patch.setattr(session, "RECORD_EVERY", 2)
+        folder = tmp_path_factory.mktemp("whole") / "run"
+        status, _, err = train(folder, files["binary"], **LABELLED)
+    assert status == 0, err
+    return folder
+
+
+class Killed(Exception):
+    pass
+
+
+def stop_at(monkeypatch, number, stop):
+    """Call ``stop`` in the place of record ``number`` (counted from 0 in each process)."""
+    records = Training.records
+
+    def stopping(self, resumed=False):
+        for count, record in enumerate(records(self, resumed)):
+            if count == number:
+                stop()
+            yield record
+
+    monkeypatch.setattr(Training, "records", stopping)
+
+
+def kill():
+    raise Killed
+
+
+def test_equal_runs_are_equal_to_the_bit(files, whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        session, "CHECKPOINT_EVERY", 0.0
+    )  # neither does it matter when checkpoints are written
+    assert train(tmp_path / "run", files["binary"], **LABELLED)[0] == 0
+    assert state(tmp_path / "run") == state(whole)
+    assert metrics(tmp_path / "run") == metrics(whole)
+
+
+def test_another_seed_is_another_run(files, whole, tmp_path):
+    assert train(tmp_path / "run", files["binary"], seed=1, **LABELLED)[0] == 0
+    assert state(tmp_path / "run") != state(whole)
+
+
+@pytest.mark.parametrize("every", [0.0, math.inf], ids=["every step", "at phase starts"])
+@pytest.mark.parametrize("number", [1, 3, 4, 6, 8, 10, 12, 15])  # each phase has four records
+def test_killed_run_is_resumed_exactly(files, whole, tmp_path, monkeypatch, number, every):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "CHECKPOINT_EVERY", every)
+        stop_at(patch, number, kill)
+        with pytest.raises(Killed):
+            train(run, files["binary"], **LABELLED)
+    assert state(run) != state(whole)
+    succeed("train", "--resume", run)
+    assert state(run) == state(whole)
+    assert metrics(run) == metrics(whole)
+
+
+def test_killed_again_and_again(files, whole, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    monkeypatch.setattr(session, "CHECKPOINT_EVERY", 0.0)
+    with monkeypatch.context() as patch:
+        stop_at(patch, 3, kill)
+        with pytest.raises(Killed):
+            train(run, files["binary"], **LABELLED)
+        for _ in range(3):
+            with pytest.raises(Killed):
+                command("train", "--resume", run)
+    succeed("train", "--resume", run)
+    assert state(run) == state(whole)
+    assert metrics(run) == metrics(whole)
+
+
+@pytest.mark.parametrize("number", [0, 2, 7, 9, 15])
+def test_ctrl_c_saves_and_says_how_to_go_on(files, whole, tmp_path, monkeypatch, number):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        stop_at(patch, number, lambda: os.kill(os.getpid(), signal.SIGINT))
+        status, _, err = train(run, files["binary"], **LABELLED)
+    assert status == 130
+    assert err.splitlines()[-1] == f"Stopped. Continue with: pyro-fmvae train --resume {run}"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    succeed("train", "--resume", run)
+    assert state(run) == state(whole)
+    assert metrics(run) == metrics(whole)
+
+
+def test_ctrl_c_outside_of_training_stops_at_once(whole, monkeypatch):
+    monkeypatch.setattr(Run, "load_data", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    assert command("evaluate", whole) == (130, "", "pyro-fmvae: stopped\n")
+
+
+def test_finished_run_is_left_as_it_is(whole):
+    before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
+    assert succeed("train", "--resume", whole) == f"{whole} is finished already.\n"
+    assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
+
+
+def test_torn_record_is_forgotten(files, whole, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        stop_at(patch, 6, kill)
+        with pytest.raises(Killed):
+            train(run, files["binary"], **LABELLED)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "pha')
+    succeed("train", "--resume", run)
+    assert metrics(run) == metrics(whole)
+
+
+@pytest.mark.slow
+def test_process_that_is_killed(files, tmp_path, monkeypatch):
+    options = LABELLED | {"joint_iterations": 300}
+    assert train(tmp_path / "whole", files["binary"], **options)[0] == 0
+    run = tmp_path / "killed"
+    arguments = training(run, files["binary"], **options)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen([sys.executable, "-m", "pyro_fmvae", *arguments], env=environment) as process:
+        try:
+            deadline = time.monotonic() + 60
+            while not in_joint_phase(run):
+                assert time.monotonic() < deadline
+                time.sleep(0.005)
+        finally:
+            process.kill()
+    assert process.returncode == -signal.SIGKILL
+    assert state(run) != state(tmp_path / "whole")
+    succeed("train", "--resume", run)
+    assert state(run) == state(tmp_path / "whole")
+
+
+def in_joint_phase(run):
+    """Whether the joint phase's first checkpoint is there."""
+    with contextlib.suppress(FileNotFoundError):
+        return checkpoint.load(run / CHECKPOINT)[0]["progress"]["phase"] == 2
+    return False
+
+
+def test_resumed_data_must_be_what_they_were(files, tmp_path, monkeypatch):
+    run, data = tmp_path / "run", tmp_path / "data.npz"
+    shutil.copy(files["table"], data)
+    with monkeypatch.context() as patch:
+        stop_at(patch, 3, kill)
+        with pytest.raises(Killed):
+            train(run, data)
+    shutil.copy(files["binary"], data)
+    assert "is not what it was" in error_of("train", "--resume", run)
+    np.savez(data, x=np.zeros((9, 3)))
+    assert "48 training points were expected, there are 7 now" in error_of("train", "--resume", run)
+    data.unlink()
+    assert "existing file" in error_of("train", "--resume", run)
+
+
+def error_of(*arguments):
+    """The one line that a command complains in."""
+    status, out, err = command(*arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    return err
+
+
+def test_run_that_fails_before_its_first_checkpoint_leaves_nothing(files, tmp_path, monkeypatch):
+    stop_at(monkeypatch, 0, kill)
+    with pytest.raises(Killed):
+        train(tmp_path / "deep" / "run", files["binary"])
+    assert not (tmp_path / "deep" / "run").exists()
+
+
+def test_restored_training_continues_where_it_was(files, whole):
+    run = Run.open(whole)
+    restored = Training(run, run.load_data(), torch.device("cpu"))
+    assert not restored.finished
+    restored.restore()
+    assert restored.finished
+    assert restored.progress.total_steps == 12
+    assert restored.progress.total_seconds > 0
+
+
+def test_loaded_model_is_the_trained_one(whole):
+    run = Run.open(whole)
+    model = run.load_model(torch.device("cpu"))
+    stored = checkpoint.load(whole / CHECKPOINT)[0]["model"]
+    assert set(stored) == set(model.state_dict())
+    assert all(torch.equal(value, stored[name]) for name, value in model.state_dict().items())
+    assert not model.training
+    assert run.labelled == model.labelled == (0, 1)
+
+
+def test_configuration_is_kept(files, whole):
+    run = Run.open(whole)
+    assert run.config.data == str(files["binary"])
+    assert (run.num_data, run.label_names, run.image) == (48, ("side", "noise"), True)
+    written = json.loads((whole / "config.json").read_text())
+    assert {"python", "pyro_fmvae", "torch", "pyro-ppl", "numpy"} == set(written["versions"])
+    assert TrainConfig.from_dict(written) == run.config
+
+
+@pytest.mark.parametrize(
+    "changes", [{"hidden": [7]}, {"factors": [2, 2]}, {"factors": [2, 2, 4]}, {"factor_dim": 3}], ids=str
+)
+def test_checkpoint_of_another_model(whole, tmp_path, changes):
+    shutil.copytree(whole, tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(values | changes))
+    for arguments in (("evaluate", tmp_path / "run"), ("train", "--resume", tmp_path / "run")):
+        assert "does not fit config.json" in error_of(*arguments)
+
+
+def test_factors_of_labels_go_by_name(whole):
+    run = Run.open(whole)
+    assert run.factors_of(("noise", "side", "other")) == [1, 0, None]
+    assert replace(run, config=replace(run.config, labels=0.0)).factors_of(("side",)) == [None]
+
+
+def test_new_folders_are_numbered(tmp_path):
+    for number in ("001", "002"):
+        folder = new_folder(tmp_path / "runs", "faces")
+        assert folder == tmp_path / "runs" / f"faces-{number}"
+        folder.mkdir(parents=True)
+
+
+def test_run_is_never_overwritten(files, whole):
+    run = Run.new(whole, TrainConfig(), load("smiley"))
+    with pytest.raises(ValueError, match="exists already"):
+        run.write()
+
+
+@pytest.mark.parametrize("name", ["", "nonsense", "meta", "cuda:99", "cpu:x"])
+def test_device_that_cannot_be_used(name):
+    with pytest.raises(ValueError, match=f"^device: '{name}' cannot be used"):
+        resolve_device(name)
+
+
+def test_devices():
+    assert resolve_device("cpu") == torch.device("cpu")
+    assert resolve_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
