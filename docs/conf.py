@@ -1,6 +1,7 @@
 """Sphinx configuration; the API pages document the package of this checkout, installed or not."""
 
 import configparser
+import re
 import sys
 from pathlib import Path
 
@@ -18,6 +19,8 @@ release = setup_cfg["metadata"]["version"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
 html_title = f"{project} {release}"
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
@@ -27,3 +30,18 @@ autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
+
+# An attribute's docstring of the form "z to E[x | z]: images" is taken for a type, and its words for names.
+suppress_warnings = ["ref.python"]
+
+
+def escape_stars(app, what, name, obj, options, lines):
+    """Shapes such as [*sample_shape, D] are no emphasis; those in backticks are left alone."""
+    for number, line in enumerate(lines):
+        parts = line.split("`")
+        parts[::2] = [re.sub(r"(?<=[\[ ])\*(?=\w)", r"\\*", part) for part in parts[::2]]
+        lines[number] = "`".join(parts)
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", escape_stars, priority=900)

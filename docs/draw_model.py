@@ -29,7 +29,7 @@ def main() -> None:
     )
     x, labels = torch.zeros(7, *SHAPE), torch.zeros(7, FACTORS, dtype=torch.int64)
     graph = pyro.render_model(model.model, model_args=(x, labels))
-    graph.attr(bgcolor="white", dpi="60")
+    graph.attr(bgcolor="white")
     # Keep the names of plates off the arrows.
     graph.body = [s if "components" in s else s.replace("labeljust=r", "labeljust=l") for s in graph.body]
     graph.render(Path(__file__).parent / "images" / "plates", format="svg", cleanup=True)

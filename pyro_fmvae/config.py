@@ -12,7 +12,7 @@ from pyro_fmvae.models.fmvae_phases import Learning
 from pyro_fmvae.optim import RobbinsMonro
 
 PHASES = ("pretrain", "prior", "joint", "refine")
-SHARES_OF_TIME = (0.2, 0.02, 0.48, 0.3)  # of the phases; those that are left out give theirs to the others
+SHARES_OF_TIME = (0.15, 0.02, 0.55, 0.28)  # of the phases; those that are left out give theirs to the others
 LARGEST = 2**31 - 1  # of any number of things
 
 

@@ -26,8 +26,9 @@ class Learning:
         final_learning_rate: what it falls to, geometrically, in the last half of the joint phase; None: it
             stays.
         prior_learning_rate: of Adam, for λ of labelled factors while ``label_weight`` > 0.
-        rate: step sizes ρ of the natural gradient in the joint and refining phases.
-        initial_rate: the same while λ alone is fitted.
+        rate: step sizes ρ of the natural gradient, counted anew in each phase. Large first steps cost components:
+            what a few small batches happen not to show is forgotten. From the same 64 seeded clusters of MNIST,
+            300 steps from 0.5 down left 36 in use, from 0.01 down all 64.
         label_weight: Δ >= 0 of equation 8, in the joint phase.
         kl_weight: weight > 0 of KL[z] (4b) at the start of the joint phase, moving linearly to 1 at its half.
         kl_annealing: share of the pretraining in which the weight of its KL divergence grows from 0 to 1, in
@@ -42,7 +43,6 @@ class Learning:
     final_learning_rate: float | None = None
     prior_learning_rate: float = 1e-2
     rate: RobbinsMonro = field(default_factory=lambda: RobbinsMonro(first_step=0.01))
-    initial_rate: RobbinsMonro = field(default_factory=lambda: RobbinsMonro(delay=10.0, first_step=0.5))
     label_weight: float = 0.0
     kl_weight: float = 1.0
     kl_annealing: float = 0.0
@@ -98,7 +98,7 @@ class PriorFitting(Phase):
         """Natural steps only; the networks' parameters are handed to no optimiser."""
         for group in self.model.factor_groups():
             group.use_natural()
-        optim = NaturalGradient(self.learning.initial_rate, partial(torch.optim.SGD, lr=0.0))
+        optim = NaturalGradient(self.learning.rate, partial(torch.optim.SGD, lr=0.0))
         self.svi = ConjugateSVI(self.model.prior_model, self.model.prior_guide, optim, TraceConjugate_ELBO())
 
     def prepare(self, batches: Iterable[Any]) -> None:
@@ -110,15 +110,10 @@ class Joint(Phase):
     """Networks and λ together; with ``label_weight`` > 0, λ of labelled factors takes first-order steps."""
 
     def __init__(
-        self,
-        model: FactorialMixtureVAE,
-        learning: Learning,
-        budget: Budget,
-        name: str = "joint",
-        decay: bool = True,
+        self, model: FactorialMixtureVAE, learning: Learning, budget: Budget, name: str = "joint"
     ) -> None:
         super().__init__(name, budget, model)
-        self.model, self.learning, self.decay = model, learning, decay
+        self.model, self.learning = model, learning
 
     def enter(self) -> None:
         """Natural or standard parameters for λ, and one Adam over all but the natural ones."""
@@ -143,7 +138,7 @@ class Joint(Phase):
         """Move the KL weight to 1 in the first half, the learning rate to its final value in the second."""
         learning = self.learning
         self.svi.elbo.kl_weight = learning.kl_weight + (1.0 - learning.kl_weight) * min(2 * fraction, 1.0)
-        if learning.final_learning_rate is not None and self.decay:
+        if learning.final_learning_rate is not None:
             ratio = learning.final_learning_rate / learning.learning_rate
             optimiser = self.svi.optim.others
             optimiser.param_groups[0]["lr"] = learning.learning_rate * ratio ** max(2 * fraction - 1, 0.0)

@@ -83,11 +83,9 @@ def test_prior_fitting_leaves_the_networks_alone():
 
 def test_prior_fitting_raises_the_bound():
     model, data = labelled_model(), batch(known=0)
-    initial_rate = RobbinsMonro(delay=0.0, forgetting=0.51, first_step=1.0)
+    rate = RobbinsMonro(delay=0.0, forgetting=0.51, first_step=1.0)
     bounds = []
-    for record in fit(
-        [PriorFitting(model, Learning(initial_rate=initial_rate), Budget(iterations=20))], [data]
-    ):
+    for record in fit([PriorFitting(model, Learning(rate=rate), Budget(iterations=20))], [data]):
         if record.step in (0, 20):
             parts = bound(model, [data])
             bounds.append(-parts["kl_z"] - parts["kl_r"] - parts["kl_global"])
