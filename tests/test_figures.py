@@ -255,7 +255,7 @@ class TestTrainingCurves:
         records = [record(0, "a"), record(10, "a"), record(20, "b"), record(30, "a")]
         axes = training_curves(records).axes[0]
         spans = [(patch.get_x(), patch.get_x() + patch.get_width()) for patch in axes.patches]
-        assert spans == [(0, 20), (20, 30), (30, 30)]
+        assert spans == [(0, 10), (10, 20), (20, 30)]
         assert axes.patches[0].get_facecolor() == axes.patches[2].get_facecolor()
 
     @pytest.mark.parametrize(

@@ -119,12 +119,14 @@ def _panels(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[
 
 
 def _phases(records: Sequence[Mapping[str, Any]], steps: np.ndarray) -> list[tuple[str, str, float, float]]:
-    """Name, colour, first and last step of each stretch of records of one phase."""
+    """Name, colour, first and last step of each phase; it began where the last record before it was made."""
     found: list[tuple[str, float]] = []
+    before = steps[0]
     for record, step in zip(records, steps, strict=True):
         name = str(record.get("phase") or "")
         if not found or found[-1][0] != name:
-            found.append((name, step))
+            found.append((name, before))
+        before = step
     ends = [*(start for _, start in found[1:]), steps[-1]]
     colour: dict[str, str] = {}
     for name, _ in found:
