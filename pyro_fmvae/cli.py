@@ -65,7 +65,7 @@ def _train_parser() -> ArgumentParser:
     parser.add_argument("--config", action="config", help="YAML or JSON file with any of these options")
     for option in fields(TrainConfig):
         flag = "--" + option.name.replace("_", "-")
-        kind: Any = sizes if option.name in ("factors", "hidden") else option.type
+        kind: Any = _Sizes() if option.name in ("factors", "hidden") else option.type
         parser.add_argument(flag, type=kind, default=option.default, help=option.metadata["help"])
     parser.add_argument("--out", type=str | None, help="folder of the run; default: a new one in runs/")
     parser.add_argument("--resume", type=str | None, metavar="RUN", help="continue an interrupted run")
@@ -107,13 +107,18 @@ def _add_run(parser: ArgumentParser) -> None:
     parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, ... or auto")
 
 
-def sizes(text: Any) -> tuple[int, ...]:
-    """A tuple of sizes from ``2,2,64``."""
-    parts = text if isinstance(text, list | tuple) else str(text).split(",")
-    try:
-        return tuple(int(part) for part in parts)
-    except ValueError:
-        raise ValueError(f"expected sizes separated by commas, such as 2,2,64, got '{text}'") from None
+class _Sizes:
+    """Parser of a tuple of sizes such as ``2,2,64``; an object, since its name is what ``--help`` shows."""
+
+    def __call__(self, text: Any) -> tuple[int, ...]:
+        parts = text if isinstance(text, list | tuple) else str(text).split(",")
+        try:
+            return tuple(int(part) for part in parts)
+        except ValueError:
+            raise ValueError(f"expected sizes separated by commas, such as 2,2,64, got '{text}'") from None
+
+    def __repr__(self) -> str:
+        return "sizes"
 
 
 def _dispatch(namespace: Namespace) -> int:
