@@ -1,6 +1,8 @@
 """Parsing of the command line; what the commands do is in :mod:`pyro_fmvae.commands`."""
 
+import re
 import sys
+from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Literal, NoReturn
@@ -10,9 +12,11 @@ from jsonargparse import ArgumentParser, Namespace
 
 from pyro_fmvae import commands
 from pyro_fmvae.config import TrainConfig
+from pyro_fmvae.run import DERIVED
 
 PROGRAM = "pyro-fmvae"
 INTERRUPTED = 130
+TYPES = {"float": "a number", "int": "an integer", "bool": "true or false", "str": "text"}
 
 
 class UsageError(Exception):
@@ -21,7 +25,7 @@ class UsageError(Exception):
 
 class _Parser(ArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        raise UsageError(message)
+        raise UsageError(_translate(message))
 
 
 def run_command(arguments: Sequence[str]) -> int:
@@ -64,9 +68,11 @@ def _train_parser() -> ArgumentParser:
     parser = _Parser(description="Train a model. Defaults that depend on the data are chosen by it.")
     parser.add_argument("--config", action="config", help="YAML or JSON file with any of these options")
     for option in fields(TrainConfig):
-        flag = "--" + option.name.replace("_", "-")
+        flag = _flag(option.name)
         kind: Any = _Sizes() if option.name in ("factors", "hidden") else option.type
-        parser.add_argument(flag, type=kind, default=option.default, help=option.metadata["help"])
+        bare: dict[str, Any] = {"nargs": "?", "const": True} if kind is bool else {}
+        parser.add_argument(flag, type=kind, default=option.default, help=option.metadata["help"], **bare)
+    parser.add_argument("--" + DERIVED, type=dict | None, help=SUPPRESS)  # of a run's config.json; not read
     parser.add_argument("--out", type=str | None, help="folder of the run; default: a new one in runs/")
     parser.add_argument("--resume", type=str | None, metavar="RUN", help="continue an interrupted run")
     return parser
@@ -114,8 +120,9 @@ class _Sizes:
         parts = text if isinstance(text, list | tuple) else str(text).split(",")
         try:
             return tuple(int(part) for part in parts)
-        except ValueError:
-            raise ValueError(f"expected sizes separated by commas, such as 2,2,64, got '{text}'") from None
+        except (ValueError, TypeError):
+            message = f"expected sizes separated by commas, such as 2,2,64, got '{text}'"
+            raise ArgumentTypeError(message) from None
 
     def __repr__(self) -> str:
         return "sizes"
@@ -134,7 +141,7 @@ def _dispatch(namespace: Namespace) -> int:
 def _resume(options: Namespace, given: dict[str, Any]) -> int:
     free = ("data_root", "device")
     changed = [
-        f"--{option.name.replace('_', '-')}"
+        _flag(option.name)
         for option in fields(TrainConfig)
         if option.name not in free and given[option.name] != option.default
     ]
@@ -143,6 +150,30 @@ def _resume(options: Namespace, given: dict[str, Any]) -> int:
     if changed:
         raise UsageError(f"--resume continues a run as it was started: {', '.join(changed)} can't be changed")
     return commands.resume(options.resume, options.data_root, options.device)
+
+
+def _translate(message: str) -> str:
+    """What jsonargparse complains of, without the types of Python; what is not recognised stays as it is."""
+    message = " ".join(message.split())
+    if required := re.match("the following arguments are required: (.*)", message):
+        names = [name.rpartition(".")[2] for name in required[1].split(", ")]
+        return f"required: {', '.join(name if name == 'run' else _flag(name) for name in names)}"
+    message = re.sub(r"^argument (--[\w-]+): ", r"\1: ", message)
+    if not (found := re.match(r'Parser key "([\w.]+)": (.*)', message)):
+        return message
+    flag, text = _flag(found[1].rpartition(".")[2]), found[2]
+    wrong = re.search(r"(?:Got|Given) value: (.*)", text)
+    types = text[: wrong.start()].partition("Given value type")[0] if wrong else ""
+    wanted = [choices.replace("'", "") for choices in re.findall(r"Literal\[(.*?)\]", types)]
+    expected = [f"one of {choices}" for choices in wanted]
+    expected += [TYPES[name] for name in re.findall(r"<class '(\w+)'>", types) if name in TYPES]
+    if not (wrong and expected):
+        return f"{flag}: {text}"
+    return f"{flag}: expected {' or '.join(dict.fromkeys(expected))}, got '{wrong[1]}'"
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _is_memory(error: RuntimeError) -> bool:

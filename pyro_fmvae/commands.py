@@ -16,7 +16,7 @@ from pyro_fmvae.data.files import READERS, read
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.evaluate import bound, label_agreement, tighter_bounds
 from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.run import CHECKPOINT, Run, Training, new_folder, resolve_device
+from pyro_fmvae.run import CHECKPOINT, Run, Training, resolve_device
 from pyro_fmvae.session import follow
 
 EVALUATION_BATCH = 500
@@ -31,10 +31,10 @@ def train(config: TrainConfig, out: str | None) -> int:
     root = Path(config.data_root).resolve() if config.data_root else None
     config = replace(config, data_root=str(root) if root else None)
     dataset = load(config.data, root, binarization=config.binarization)
-    folder = Path(out) if out else new_folder(Path("runs"), dataset.name)
-    run = Run.new(folder, config, dataset)
+    run = Run.new(Path(out) if out else Path("runs") / dataset.name, config, dataset)
     training = Training(run, dataset, device)
-    run.write()
+    training.run = run.write(numbered=not out)
+    folder = training.run.folder
     try:
         return follow(training, dataset, resumed=False)
     except Exception:
@@ -67,7 +67,7 @@ def evaluate(
     model = opened.load_model(place)
     rows, label_names = _rows(opened, data, data_root, split)
     batches = Batches(rows, EVALUATION_BATCH, shuffle=False, device=place)
-    result: dict[str, Any] = bound(model, batches, seed)
+    result: dict[str, Any] = bound(model, batches, seed, max(num_samples, 1))
     if num_samples:
         result |= tighter_bounds(model, batches, num_samples, seed)
     result["used_components"] = model.used_components()
@@ -168,6 +168,7 @@ def _rows(run: Run, data: str | None, data_root: str | None, split: str) -> tupl
         return dataset.split(split), dataset.label_names
     if data not in LOADERS and Path(data).suffix.lower() in READERS:
         raw = read(Path(data))
+        run.preprocessing.check_columns(raw.column_names, data)
         labels = None if raw.labels is None else torch.from_numpy(raw.labels)
         return Split(run.preprocessing(raw.x, f"{data}: 'x'"), labels), _names(run, data, raw.label_names)
     dataset = load(data, Path(data_root) if data_root else None, binarization=run.config.binarization)

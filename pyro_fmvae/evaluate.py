@@ -37,13 +37,16 @@ class Coding(Protocol):
         """int64 [B, I]."""
 
 
-def bound(model: Evaluable, batches: Iterable[tuple[Tensor, ...]], seed: int = 0) -> dict[str, float]:
+def bound(
+    model: Evaluable, batches: Iterable[tuple[Tensor, ...]], seed: int = 0, num_samples: int = 1
+) -> dict[str, float]:
     """The predictive bound of equation 11 and its parts, in nats per data point, every constant included.
 
     Args:
         model: with its program.
         batches: (x, ...) per batch; labels are not used.
         seed: of the draws of z; the generator's state is restored afterwards.
+        num_samples: draws of z per point, for the reconstruction; the rest is exact.
 
     Returns:
         ``n``, ``elbo`` = ``reconstruction`` - ``kl_z`` - ``kl_r``, these three, and (no part of this bound)
@@ -52,7 +55,7 @@ def bound(model: Evaluable, batches: Iterable[tuple[Tensor, ...]], seed: int = 0
     Raises:
         ValueError: no data.
     """
-    elbo, count = TraceConjugate_ELBO(), 0
+    elbo, count = TraceConjugate_ELBO(num_particles=num_samples), 0
     totals = dict.fromkeys((Role.RECONSTRUCTION, Role.KL_Z, Role.KL_R, Role.KL_GLOBAL), 0.0)
     with _seeded(seed), torch.no_grad():
         for x, *_ in batches:

@@ -61,7 +61,8 @@ def draw(run: Run, model: FactorialMixtureVAE, rows: Split) -> None:
         samples = factors.decode_all(model.sample_latent(64))
         drawn["samples"] = figures.sample_grid(samples, 8, 8)
     elif run.preprocessing.event_shape[0] <= MOST_COLUMNS:
-        columns = [f"column {number + 1}" for number in range(run.preprocessing.event_shape[0])]
+        numbered = [f"column {number + 1}" for number in range(run.preprocessing.event_shape[0])]
+        columns = run.preprocessing.column_names or numbered
         unit = "standardised value" if run.preprocessing.kind is Kind.TABLE else "probability"
         drawn["columns"] = figures.column_means(factors, columns, unit)
     for name, figure in drawn.items():

@@ -3,9 +3,10 @@
 import json
 import platform
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from pyro_fmvae.nn import ConvDecoder28, ConvEncoder28, MLPDecoder, MLPEncoder
 from pyro_fmvae.train import Progress, Record, fit
 
 CONFIG = "config.json"
+DERIVED = "derived"  # its key for what is no option
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint"
 FIGURES = "figures"
@@ -56,18 +58,28 @@ class Run:
         resolved = resolve(config, dataset)
         return cls(folder, resolved, len(dataset.train), dataset.preprocessing, dataset.label_names)
 
-    def write(self) -> None:
+    def write(self, numbered: bool = False) -> "Run":
         """Make the folder and write the configuration into it.
+
+        Args:
+            numbered: make the first of ``folder-001``, ``folder-002``, ... that does not exist.
+
+        Returns:
+            The run in the folder that was made.
 
         Raises:
             ValueError: the folder exists already.
         """
-        try:
-            self.folder.mkdir(parents=True)
-        except FileExistsError:
-            raise ValueError(f"out: {self.folder} exists already, and runs are never overwritten") from None
+        for number in count(1):
+            folder = Path(f"{self.folder}-{number:03d}") if numbered else self.folder
+            with suppress(FileExistsError):
+                folder.mkdir(parents=True)
+                break
+            if not numbered:
+                raise ValueError(f"out: {folder} exists already, and runs are never overwritten")
         content = json.dumps(self._description(), indent=1) + "\n"
-        checkpoint.write_atomically(self.folder / CONFIG, lambda path: path.write_text(content))
+        checkpoint.write_atomically(folder / CONFIG, lambda path: path.write_text(content))
+        return replace(self, folder=folder)
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
@@ -78,12 +90,13 @@ class Run:
         """
         try:
             values = json.loads((folder / CONFIG).read_text())
+            derived = values[DERIVED]
             return cls(
                 folder,
                 TrainConfig.from_dict(values),
-                values["num_data"],
-                Preprocessing.from_dict(values["preprocessing"]),
-                tuple(values["label_names"]),
+                derived["num_data"],
+                Preprocessing.from_dict(derived["preprocessing"]),
+                tuple(derived["label_names"]),
             )
         except FileNotFoundError:
             raise ValueError(f"run: {folder} is no run (there is no {CONFIG} in it)") from None
@@ -91,8 +104,7 @@ class Run:
             raise ValueError(f"run: {folder / CONFIG} is damaged ({error})") from None
 
     def _description(self) -> dict[str, Any]:
-        return {
-            **self.config.to_dict(),
+        derived = {
             "num_data": self.num_data,
             "preprocessing": self.preprocessing.to_dict(),
             "label_names": list(self.label_names),
@@ -101,6 +113,7 @@ class Run:
                 **{name: version(name) for name in ("pyro_fmvae", "torch", "pyro-ppl", "numpy")},
             },
         }
+        return {**self.config.to_dict(), DERIVED: derived}
 
     @property
     def labelled(self) -> tuple[int, ...]:
@@ -207,8 +220,8 @@ class Training:
         return [
             Pretraining(self.model, learning, pretrain),
             PriorFitting(self.model, learning, prior, config.seed),
-            Joint(self.model, learning, joint),
-            Joint(self.model, last, refine, name=PHASES[-1]),
+            Joint(self.model, learning, joint, seed=config.seed if prior.empty else None),
+            Joint(self.model, last, refine, PHASES[-1], config.seed if prior.empty and joint.empty else None),
         ]
 
     def records(self, resumed: bool = False) -> Iterator[Record]:
@@ -269,14 +282,6 @@ def _fitting(run: Run) -> Iterator[None]:
     except (RuntimeError, LookupError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"run: {run.folder / CHECKPOINT} does not fit {CONFIG} ({reason})") from None
-
-
-def new_folder(parent: Path, name: str) -> Path:
-    """The first of ``parent/name-001``, ``parent/name-002``, ... that does not exist."""
-    number = 1
-    while (folder := parent / f"{name}-{number:03d}").exists():
-        number += 1
-    return folder
 
 
 def resolve_device(name: str) -> torch.device:

@@ -72,17 +72,21 @@ class _Metrics:
 
     def _drop_later_records(self) -> None:
         """Forget what was recorded after the checkpoint: it is going to be recorded again."""
-        last = self.training.progress.total_steps
+        progress, phases = self.training.progress, self.training.phases
+        begun = [phase.name for phase in phases[: progress.phase + 1]]  # the next one starts at the same step
+
+        def known(line: str) -> bool:
+            record = json.loads(line)
+            return record["step"] <= progress.total_steps and record["phase"] in begun
+
         lines = self.path.read_text().splitlines(keepends=True) if self.path.exists() else []
-        kept = "".join(line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= last)
+        kept = "".join(line for line in lines if line.endswith("\n") and known(line))
         checkpoint.write_atomically(self.path, lambda path: path.write_text(kept))
 
     def record(self, record: Record) -> dict[str, Any] | None:
         """Measure, append and return, if it is time to; None otherwise."""
         if record.step % RECORD_EVERY and record.fraction < 1:
             return None
-        if record.step == 0 and record.total_steps > 0:
-            return None  # the last record of the phase before
         model, phase = self.training.model, self.training.phases[self.training.progress.phase]
         model.eval()
         measures = bound(phase.program, self.validation)

@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 
-from pyro_fmvae import __main__, commands, session
+from pyro_fmvae import __main__, cli, commands, session
 from pyro_fmvae.config import TrainConfig
 from tests.models.small import brute_force
 from tests.runs import SIZE, TINY, command, state, succeed, train, write_files
@@ -155,7 +155,7 @@ def test_encode_keeps_the_order_of_rows(runs, files, tmp_path):
 
 
 def test_encode_and_evaluate_apply_the_runs_own_standardisation(runs, files, tmp_path):
-    preprocessing = json.loads((runs["csv"] / "config.json").read_text())["preprocessing"]
+    preprocessing = json.loads((runs["csv"] / "config.json").read_text())["derived"]["preprocessing"]
     rows = np.loadtxt(files["csv"], delimiter=",", skiprows=1)
     (tmp_path / "one.csv").write_text(",".join(map(str, rows[17, :3])) + "\n")
     everything = encode(runs["csv"], tmp_path / "all.npz", "--data", files["csv"])
@@ -170,7 +170,8 @@ def test_encode_and_evaluate_apply_the_runs_own_standardisation(runs, files, tmp
 @pytest.mark.parametrize("kind", KINDS)
 def test_sample(runs, tmp_path, kind):
     sizes = json.loads((runs[kind] / "config.json").read_text())
-    shape = tuple(sizes["preprocessing"]["event_shape"])
+    preprocessing = sizes["derived"]["preprocessing"]
+    shape = tuple(preprocessing["event_shape"])
     succeed("sample", runs[kind], "--out", tmp_path / "samples.npz", "--grid", "3x5")
     drawn = arrays(tmp_path / "samples.npz")
     assert drawn["x"].shape == (15, *shape)
@@ -180,7 +181,7 @@ def test_sample(runs, tmp_path, kind):
     with torch.no_grad():
         mean = model.observation.mean(model.decoder(torch.from_numpy(drawn["z"]))).numpy()
     if kind in ("table", "csv"):  # back in the units of the file
-        mean = mean * sizes["preprocessing"]["std"] + sizes["preprocessing"]["mean"]
+        mean = mean * preprocessing["std"] + preprocessing["mean"]
     assert drawn["x"] == pytest.approx(mean, abs=1e-4)
 
 
@@ -223,7 +224,8 @@ def test_a_run_keeps_what_it_promises(runs):
     )
     assert all(tuple(record) == names for record in records)
     assert [(record["phase"], record["step"]) for record in records] == [
-        *(("pretrain", 0), ("pretrain", 3), ("prior", 6), ("joint", 9), ("refine", 12)),
+        *(("pretrain", 0), ("pretrain", 3), ("prior", 3), ("prior", 6)),
+        *(("joint", 6), ("joint", 9), ("refine", 9), ("refine", 12)),
     ]
 
 
@@ -247,6 +249,43 @@ def test_options_of_a_run_in_a_config_file_give_an_equal_run(runs, tmp_path):
         (tmp_path / name).write_text(dump(options))
         succeed("train", "--config", tmp_path / name, "--out", tmp_path / f"{name}-run")
         assert state(tmp_path / f"{name}-run") == state(runs["binary"])
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize("kind", ["binary", "table"])
+def test_configuration_of_a_run_gives_an_equal_run(runs, tmp_path, kind):
+    succeed("train", "--config", runs[kind] / "config.json", "--out", tmp_path / "run")
+    assert state(tmp_path / "run") == state(runs[kind])
+    assert (tmp_path / "run/config.json").read_bytes() == (runs[kind] / "config.json").read_bytes()
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_small_numbers_survive_a_configuration(files, tmp_path):
+    options = {"learning_rate": "1e-05", "kl_annealing": "1e-7", "data_root": tmp_path}
+    assert train(tmp_path / "run", files["grey"], **options)[0] == 0
+    succeed("train", "--config", tmp_path / "run" / "config.json", "--out", tmp_path / "again")
+    assert state(tmp_path / "again") == state(tmp_path / "run")
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize(
+    ("given", "written", "expected"),
+    [
+        ([], "", False),
+        (["--recompute"], "", True),
+        (["--recompute", "true"], "", True),
+        (["--recompute", "false"], "", False),
+        ([], "recompute: true", True),
+        (["--recompute", "false"], "recompute: true", False),
+        (["--recompute"], "recompute: false", True),
+    ],
+)
+def test_recompute_needs_no_value(monkeypatch, tmp_path, given, written, expected):
+    configs = []
+    monkeypatch.setattr(commands, "train", lambda config, out: configs.append(config) or 0)
+    (tmp_path / "options.yaml").write_text(f"seed: 1\n{written}\n")
+    succeed("train", "--config", tmp_path / "options.yaml", *given, "--seed", "2")
+    assert [config.recompute for config in configs] == [expected]
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -387,13 +426,13 @@ TRAIN = [  # options, and a part of the message
     ("--factor-dim 99999999999999999999", "factor_dim: expected"),
     ("--batch-size -1", "batch_size: expected"),
     ("--hidden 0", "hidden: expected"),
-    ("--learning-rate nan", "learning_rate"),
+    ("--learning-rate nan", "learning-rate"),
     ("--learning-rate -1", "learning_rate: expected"),
-    ("--joint-iterations 1.5", "joint_iterations"),
+    ("--joint-iterations 1.5", "joint-iterations"),
     ("--joint-iterations -1", "joint_iterations: expected"),
     ("--pretrain-iterations 0 --prior-iterations 0 --joint-iterations 0", "iterations: expected"),
     ("--max-minutes -1", "max_minutes: expected"),
-    ("--max-minutes soon", "max_minutes"),
+    ("--max-minutes soon", "max-minutes"),
     ("--label-weight -1", "label_weight: expected"),
     ("--kl-weight 0", "kl_weight: expected"),
     ("--c0 inf", "c0"),
@@ -455,7 +494,7 @@ OTHERS = [
     ("evaluate run --split nonsense", "split"),
     ("evaluate run --split nonsense --data binary.npz", "split"),
     ("evaluate run --num-samples -1", "num_samples: expected"),
-    ("evaluate run --num-samples x", "num_samples"),
+    ("evaluate run --num-samples x", "num-samples"),
     ("evaluate run --seed -1", "seed: expected"),
     ("evaluate run --data other_shape.npz", "expected observations of shape [4, 3]"),
     ("evaluate run --data grey.npz", "expected binary values"),
@@ -485,6 +524,35 @@ OTHERS = [
     ("encode run --out x.npz --split nonsense", "split"),
     ("encode cut_checkpoint --out x.npz", "not a checkpoint"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("train --labels ten", "--labels: expected a number, got 'ten'"),
+        ("train --model vae", "--model: expected one of fmvae, got 'vae'"),
+        ("train --network foo", "--network: expected one of mlp, conv28, got 'foo'"),
+        ("train --factors 2,x", "--factors: expected sizes separated by commas, such as 2,2,64, got '2,x'"),
+        ("train --kl-weight nan", "--kl-weight: expected a number, got 'nan'"),
+        ("train --factor-dim 1.5", "--factor-dim: expected an integer, got '1.5'"),
+        ("train --seed", "--seed: expected one argument"),
+        ("train --recompute maybe", "--recompute: expected true or false, got 'maybe'"),
+        ("train --config types.yaml", "--seed: expected an integer, got 'hello'"),
+        ("train --config missing.yaml", "--config: File does not exist: "),
+        ("evaluate", "required: run"),
+        ("sample", "required: run, --out"),
+        ("evaluate run --split foo", "--split: expected one of train, valid, test, got 'foo'"),
+        ("nonsense", "argument command: invalid choice: 'nonsense'"),
+    ],
+)
+def test_complaints_speak_of_options(place, monkeypatch, arguments, message):
+    check_complaint(place, monkeypatch, arguments.split(), f"pyro-fmvae: error: {message}")
+
+
+def test_complaints_that_are_not_recognised_pass():
+    for message in ("anything", 'Parser "x" is odd', "value: 3"):
+        assert cli._translate(message) == message
+    assert cli._translate('Parser key "a.b_c": odd\nin two lines') == "--b-c: odd in two lines"
 
 
 def contents(folder):

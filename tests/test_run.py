@@ -16,7 +16,8 @@ import torch
 from pyro_fmvae import checkpoint, session
 from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data import load
-from pyro_fmvae.run import CHECKPOINT, Run, Training, new_folder, resolve_device
+from pyro_fmvae.models import FactorialMixtureVAE
+from pyro_fmvae.run import CHECKPOINT, Run, Training, resolve_device
 from tests.runs import command, metrics, state, succeed, train, training, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -232,7 +233,7 @@ def test_configuration_is_kept(files, whole):
     assert run.config.data == str(files["binary"])
     assert (run.num_data, run.label_names, run.image) == (48, ("side", "noise"), True)
     written = json.loads((whole / "config.json").read_text())
-    assert {"python", "pyro_fmvae", "torch", "pyro-ppl", "numpy"} == set(written["versions"])
+    assert {"python", "pyro_fmvae", "torch", "pyro-ppl", "numpy"} == set(written["derived"]["versions"])
     assert TrainConfig.from_dict(written) == run.config
 
 
@@ -255,10 +256,89 @@ def test_factors_of_labels_go_by_name(whole):
 
 
 def test_new_folders_are_numbered(tmp_path):
-    for number in ("001", "002"):
-        folder = new_folder(tmp_path / "runs", "faces")
-        assert folder == tmp_path / "runs" / f"faces-{number}"
-        folder.mkdir(parents=True)
+    data = load("smiley")
+    for number in ("001", "002"):  # both made before either folder is there, as by two processes at once
+        run = Run.new(tmp_path / "runs" / "faces", TrainConfig(), data)
+        written = run.write(numbered=True)
+        assert written.folder == tmp_path / "runs" / f"faces-{number}"
+        assert Run.open(written.folder) == written
+
+
+def test_runs_started_at_once_get_folders_of_their_own(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    build = Run.build_model
+    arguments = training("", files["binary"])
+    del arguments[arguments.index("--out") : arguments.index("--out") + 2]
+
+    def overtaken(self):
+        """Another run takes the first number while this one is being prepared."""
+        (tmp_path / "runs" / "binary-001").mkdir(parents=True, exist_ok=True)
+        return build(self)
+
+    monkeypatch.setattr(Run, "build_model", overtaken)
+    assert "everything else in runs/binary-002" in succeed(*arguments)
+    assert sorted(os.listdir("runs")) == ["binary-001", "binary-002"]
+    monkeypatch.setattr(Training, "records", lambda *_: kill())
+    with pytest.raises(Killed):
+        command(*arguments)
+    assert sorted(os.listdir("runs")) == ["binary-001", "binary-002"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_record_at_the_start_of_a_phase_is_neither_lost_nor_doubled(
+    files, whole, tmp_path, monkeypatch, fails
+):
+    """Killed after the record of the joint phase's start, before or after its checkpoint."""
+    run, save = tmp_path / "run", Training.save
+
+    def dying(self):
+        starting = (self.progress.phase, self.progress.step) == (2, 0)
+        if not (starting and fails):
+            save(self)
+        if starting:
+            kill()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "CHECKPOINT_EVERY", 0.0)
+        patch.setattr(Training, "save", dying)
+        with pytest.raises(Killed):
+            train(run, files["binary"], **LABELLED)
+    assert metrics(run)[-1]["phase"] == "joint"
+    succeed("train", "--resume", run)
+    assert state(run) == state(whole)
+    assert metrics(run) == metrics(whole)
+
+
+@pytest.mark.parametrize("options", [{}, {"joint_iterations": 0}], ids=["joint", "refine"])
+@pytest.mark.parametrize("number", [5, 6])
+def test_without_prior_phase_components_are_seeded_once(files, tmp_path, monkeypatch, options, number):
+    options = LABELLED | {"prior_iterations": 0} | options
+    seeded, seed = [], FactorialMixtureVAE.seed
+
+    def counting(self, *arguments):
+        seeded.append(self)
+        seed(self, *arguments)
+
+    monkeypatch.setattr(FactorialMixtureVAE, "seed", counting)
+    assert train(tmp_path / "whole", files["binary"], **options)[0] == 0
+    assert len(seeded) == 1
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "CHECKPOINT_EVERY", 0.0)
+        stop_at(patch, number, kill)
+        with pytest.raises(Killed):
+            train(run, files["binary"], **options)
+    assert len(seeded) == 2
+    succeed("train", "--resume", run)
+    assert len(seeded) == 2
+    assert state(run) == state(tmp_path / "whole")
+    assert metrics(run) == metrics(tmp_path / "whole")
+
+
+def test_with_a_prior_phase_nothing_else_seeds(whole):
+    run = Run.open(whole)
+    phases = Training(run, run.load_data(), torch.device("cpu")).phases
+    assert [phase.seed for phase in phases[1:]] == [0, None, None]
 
 
 def test_run_is_never_overwritten(files, whole):

@@ -32,7 +32,7 @@ def read_csv(path: Path) -> Raw:
     if any(numbers) and not all(numbers):
         raise ValueError(
             f"{path}, line {line}: expected a row of numbers or a header of names, "
-            f"got {first[numbers.index(False)]!r} among numbers"
+            f"got {first[numbers.index(False)]!r} among numbers{_hint(first[numbers.index(False)])}"
         )
     header = [] if any(numbers) else [name.strip() for name in first]
     label_columns = [column for column, name in enumerate(header) if name.startswith(_LABEL)]
@@ -43,7 +43,9 @@ def read_csv(path: Path) -> Raw:
         )
     feature_columns = [column for column in range(len(first)) if column not in label_columns]
     if not feature_columns:
-        raise ValueError(f"{path}, line {line}: all columns are labels; expected at least one feature")
+        raise ValueError(
+            f"{path}, line {line}: all columns are labels; expected at least one feature{_hint(first[0])}"
+        )
 
     features: list[list[float]] = []
     labels: list[list[int]] = []
@@ -56,7 +58,12 @@ def read_csv(path: Path) -> Raw:
         labels.append([_label(row[column], path, line) for column in label_columns])
     if not features:
         raise ValueError(f"{path}: a header at line {line}, but no rows of numbers")
-    return Raw(np.array(features), np.array(labels, dtype=np.int64) if names else None, names)
+    return Raw(
+        np.array(features),
+        np.array(labels, dtype=np.int64) if names else None,
+        names,
+        tuple(header[column] for column in feature_columns) if header else (),
+    )
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -85,10 +92,16 @@ def _feature(field: str, path: Path, line: int) -> float:
     try:
         value = float(field)
     except ValueError as error:
-        raise ValueError(f"{path}, line {line}: expected a number, got {field!r}") from error
+        raise ValueError(f"{path}, line {line}: expected a number, got {field!r}{_hint(field)}") from error
     if not math.isfinite(value):
         raise ValueError(f"{path}, line {line}: expected a finite number, got {field!r}")
     return value
+
+
+def _hint(field: str) -> str:
+    """What to add to an error message where a field looks like several fields."""
+    several = any(separator in field.strip() for separator in ";\t|")
+    return "; fields are separated by commas" if several else ""
 
 
 def _label(field: str, path: Path, line: int) -> int:
@@ -97,7 +110,9 @@ def _label(field: str, path: Path, line: int) -> int:
     try:
         value = int(field)
     except ValueError as error:
-        raise ValueError(f"{path}, line {line}: expected an integer label, got {field!r}") from error
+        raise ValueError(
+            f"{path}, line {line}: expected an integer label, got {field!r}{_hint(field)}"
+        ) from error
     if value < -1:
         raise ValueError(f"{path}, line {line}: expected a label >= -1, where -1 is unknown, got {value}")
     return value

@@ -1,5 +1,6 @@
 """Data sets in a person's own files."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,9 +34,11 @@ def load_file(path: str | Path, preprocessing: Preprocessing) -> Split:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is malformed, or its observations are not of the run's shape or range.
+        ValueError: the file is malformed, its observations are not of the run's shape or range, or its
+            columns have other names than the run's.
     """
     raw = read(Path(path))
+    preprocessing.check_columns(raw.column_names, str(path))
     return _split(raw, preprocessing, source=f"{path}: 'x'")
 
 
@@ -57,7 +60,7 @@ def split_file(path: Path, seed: int) -> Dataset:
     order = np.random.default_rng(seed).permutation(n)
     held_out = max(1, n // 10)
     valid, test, train = np.split(order, [held_out, 2 * held_out])
-    preprocessing = _fit(raw.x, train)
+    preprocessing = replace(_fit(raw.x, train), column_names=raw.column_names)
     everything = _split(raw, preprocessing, source=f"{path}: 'x'")
     return Dataset(
         name=path.stem,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, get_args
 
@@ -33,8 +33,10 @@ class Kind(Enum):
 class Preprocessing:
     """The map from a raw array to the stored observations of a `Split`.
 
-    Scale of raw pixels: bool and uint8 with maximum 1 are 0 and 1, other uint8 is divided by 255, floats are
-    taken as they are and must lie in [0, 1].
+    It decides the scale of raw pixels, never the array at hand: the same row gives the same grey whatever the
+    other rows are. bool is 0 and 1; floats are taken as they are and must lie in [0, 1]; uint8 is divided by
+    255, except that a binary kind without `binarization` takes uint8 0 and 1 as they are and refuses others.
+    With `binarization`, uint8 with maximum 1 is refused: greys that dark and binary pixels look the same.
     """
 
     kind: Kind
@@ -48,6 +50,9 @@ class Preprocessing:
     """Column means [D] of the training split. Only with `Kind.TABLE`."""
     std: tuple[float, ...] | None = None
     """Column standard deviations [D] of the training split, 1 for constant columns. With `Kind.TABLE`."""
+    column_names: tuple[str, ...] = field(default=(), compare=False)
+    """Names of the columns [D] where the training file gave them, else empty. They label and check columns
+    and have no part in the map, hence none in equality."""
 
     @classmethod
     def standardizing(cls, training: np.ndarray) -> Preprocessing:
@@ -85,17 +90,32 @@ class Preprocessing:
         stored = _pixels(raw, source)
         return self._binary(stored, source) if self.binary else stored
 
+    def check_columns(self, names: tuple[str, ...], source: str = "x") -> None:
+        """Nothing, where `names` are `column_names` or either is empty (unknown).
+
+        Raises:
+            ValueError: the names differ, in number, spelling or order.
+        """
+        if names and self.column_names and names != self.column_names:
+            raise ValueError(
+                f"{source}: expected the columns {', '.join(self.column_names)}, got {', '.join(names)}"
+            )
+
     def _binary(self, stored: Tensor, source: str) -> Tensor:
         if stored.dtype == torch.bool:
             return stored
+        if self.binarization is None:
+            if not ((stored == 0) | (stored == 1)).all():
+                raise ValueError(f"{source}: expected binary values, 0 or 1, but there are others")
+            return stored.bool()
+        if stored.dtype == torch.uint8 and stored.numel() and stored.max() == 1:
+            raise ValueError(
+                f"{source}: expected greys from 0 to 255, but the maximum of this uint8 array is 1; "
+                "give binary pixels as bool"
+            )
         if self.binarization == "threshold":
             return as_float(stored) >= 0.5
-        if self.binarization == "dynamic":
-            return sample_binary(stored, torch.Generator().manual_seed(_SAMPLING_SEED))
-        grey = as_float(stored)
-        if not ((grey == 0) | (grey == 1)).all():
-            raise ValueError(f"{source}: expected binary values, 0 or 1, but there are others")
-        return grey.bool()
+        return sample_binary(stored, torch.Generator().manual_seed(_SAMPLING_SEED))
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON object; `from_dict` gives an equal preprocessing back, floats to the bit."""
@@ -105,11 +125,12 @@ class Preprocessing:
             "binarization": self.binarization,
             "mean": None if self.mean is None else list(self.mean),
             "std": None if self.std is None else list(self.std),
+            "column_names": list(self.column_names),
         }
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Preprocessing:
-        """The inverse of `to_dict`.
+        """The inverse of `to_dict`; `column_names` may be missing, as in older runs.
 
         Raises:
             ValueError: `state` is not what `to_dict` writes.
@@ -122,6 +143,7 @@ class Preprocessing:
                 binarization=check_binarization(state["binarization"]) if state["binarization"] else None,
                 mean=None if mean is None else tuple(mean),
                 std=None if std is None else tuple(std),
+                column_names=tuple(state.get("column_names", ())),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"preprocessing: not what to_dict() writes: {error!r}") from error
@@ -140,9 +162,7 @@ def check_binarization(binarization: str) -> Binarization:
 
 
 def _pixels(raw: np.ndarray, source: str) -> Tensor:
-    if raw.dtype == np.bool_ or (raw.dtype == np.uint8 and raw.max(initial=0) <= 1):
-        return torch.from_numpy(raw.astype(np.bool_))
-    if raw.dtype == np.uint8:
+    if raw.dtype in (np.bool_, np.uint8):
         return torch.from_numpy(np.ascontiguousarray(raw))
     if raw.min(initial=0) < 0 or raw.max(initial=0) > 1:
         raise ValueError(

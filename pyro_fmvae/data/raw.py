@@ -14,3 +14,5 @@ class Raw(NamedTuple):
     """int64 [n, L], -1 = unknown."""
     label_names: tuple[str, ...] = ()
     """L different names."""
+    column_names: tuple[str, ...] = ()
+    """D names of the columns of `x`, where the file gives them."""

@@ -125,7 +125,7 @@ def tabulate(
         labels.append((site, _where_unmasked(table, site)))
     given = None
     if not site["is_observed"] and mixture.name in guide.nodes:
-        given = _log_probs(guide.nodes[mixture.name])
+        given = _log_probs(guide.nodes[mixture.name], fn.num_components)
     log_weights = _table(site, fn, weights)
     if children:
         log_weights = log_weights.to(children[0][2])
@@ -222,13 +222,18 @@ def _table(site: Site, q: Distribution, parents: dict[str, Any]) -> Tensor:
         raise NotImplementedError(f"site '{site['name']}': {error}") from None
 
 
-def _log_probs(site: Site) -> Tensor:
+def _log_probs(site: Site, num_components: int) -> Tensor:
     q = unwrap(site["fn"])
     if isinstance(q, Assignment):
         q = q.categorical
     if not isinstance(q, torch.distributions.Categorical):
         raise NotImplementedError(
             f"site '{site['name']}': expected a Categorical in the guide, got {type(q).__name__}"
+        )
+    if q.logits.shape[-1] != num_components:
+        raise ValueError(
+            f"site '{site['name']}': expected probabilities of {num_components} components in the guide, as "
+            f"in the model, got {q.logits.shape[-1]}"
         )
     return q.logits
 

@@ -11,7 +11,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 from pyro_fmvae.distributions import Assignment, NaturalDirichlet, NaturalNormalGamma
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 
-_CONCRETE = {"__bool__", "__int__", "__float__", "__index__", "__array__", "item", "tolist", "numpy"}
+_CONCRETE = {"__bool__", "__int__", "__float__", "__index__", "item", "tolist", "numpy"} | {
+    "__array__",
+    "__array_interface__",
+    "__dlpack__",
+}
 _GETTERS: tuple[Any, ...] = (Tensor.shape, Tensor.dtype, Tensor.device)
 _SHAPE = {*(getter.__get__ for getter in _GETTERS), Tensor.dim, Tensor.size}
 
@@ -20,34 +24,47 @@ class Unsampled(Tensor):
     """A value that was never drawn: it has a shape and a dtype, and so has whatever is computed from it.
 
     So a use that the ELBO did not recognise cannot bias the loss silently: asking for a number, as a branch,
-    the check of a distribution's arguments and the loss itself do, raises an error that names the site.
+    the check of a distribution's arguments and the loss itself do, raises an error that names the site, and
+    so does writing the value into another tensor.
     """
 
     site: str
 
     @classmethod
     def like(cls, shape: torch.Size, dtype: torch.dtype, site: str) -> "Unsampled":
-        """A placeholder of the given shape for the value of a site, NaN if floating."""
-        fill = torch.nan if dtype.is_floating_point else 0
-        return _mark(torch.full((), fill, dtype=dtype).expand(shape), site)
+        """A placeholder of the given shape for the value of a site: NaN, or an impossible index."""
+        return _mark(torch.full((), _poison_of(dtype), dtype=dtype).expand(shape), site)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run ``func`` on plain tensors, and mark what comes out."""
         kwargs = kwargs or {}
-        if func in _SHAPE:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **kwargs)
-        inputs = tree_leaves((args, kwargs))
-        site = next((x.site for x in inputs if isinstance(x, Unsampled) and hasattr(x, "site")), "?")
-        if getattr(func, "__name__", "") in _CONCRETE:
-            raise ValueError(
-                f"site '{site}': its value is needed, but TraceConjugate_ELBO integrates over it in closed "
-                "form and never draws it: a program may not branch on it, nor build a distribution from it, "
-                "except of a class that register_expected_log_prob knows"
-            )
         with torch._C.DisableTorchFunctionSubclass():
-            return tree_map(lambda result: _poison(result, site), func(*args, **kwargs))
+            if func in _SHAPE:
+                return func(*args, **kwargs)
+            inputs = tree_leaves((args, kwargs))
+            site = next((x.site for x in inputs if isinstance(x, Unsampled) and hasattr(x, "site")), "?")
+            others = [x for x in inputs if isinstance(x, Tensor) and not isinstance(x, Unsampled)]
+            versions = [x._version for x in others]
+            needed = getattr(func, "__name__", "") in _CONCRETE
+            if not needed:
+                args, kwargs = tree_map(_harmless, (args, kwargs))
+                result = func(*args, **kwargs)
+            if needed or versions != [x._version for x in others]:
+                raise ValueError(
+                    f"site '{site}': its value is needed, but TraceConjugate_ELBO integrates over it in "
+                    "closed form and never draws it: a program may not branch on it, write it into a tensor, "
+                    "nor build a distribution from it, except of a class that register_expected_log_prob "
+                    "knows"
+                )
+            return tree_map(lambda value: _poison(value, site), result)
+
+
+def _harmless(value: Any) -> Any:
+    """What stands for an impossible index while an operation runs, so that it gets as far as its result."""
+    if isinstance(value, Unsampled) and not value.is_floating_point():
+        return torch.zeros(value.shape, dtype=value.dtype, device=value.device)
+    return value
 
 
 def _mark(tensor: Tensor, site: str) -> Unsampled:
@@ -56,10 +73,16 @@ def _mark(tensor: Tensor, site: str) -> Unsampled:
     return marked
 
 
-def _poison(result: Any, site: str) -> Any:
-    if not isinstance(result, Tensor):
-        return result
-    return _mark(torch.full_like(result, torch.nan if result.is_floating_point() else 0), site)
+def _poison_of(dtype: torch.dtype) -> float | int | bool:
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.nan
+    return False if dtype == torch.bool else torch.iinfo(dtype).min
+
+
+def _poison(value: Any, site: str) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return _mark(torch.full_like(value, _poison_of(value.dtype)), site)
 
 
 class PlaceholderMessenger(Messenger):

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyro.distributions as dist
+import torch
+from pyro.distributions.util import broadcast_shape
 from pyro.poutine import Trace
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_fmvae.distributions import Assignment
+from pyro_fmvae.distributions import Assignment, Label
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 
 Site = dict[str, Any]
@@ -139,10 +141,24 @@ def _attach(site: Site, owners: dict[int, str], sites: dict[str, Site], mixtures
             f"site '{name}': its batch shape {tuple(batch_shape)} is not that of its assignment "
             f"'{assignment}', {tuple(assignment_fn.batch_shape)} (is it inside the same plates?)"
         )
+    if isinstance(site["fn"], Label) and site["is_observed"]:
+        _check_label(name, site["value"], batch_shape)
     parents = _conjugate_parents(site, owners, sites)
     for argument, parent in parents.items():
         _check_components(site, argument, sites[parent], assignment, assignment_fn.num_components)
     mixtures[assignment].children.append(Child(name, parents))
+
+
+def _check_label(name: str, label: Tensor, batch_shape: torch.Size) -> None:
+    try:
+        fits = broadcast_shape(label.shape, batch_shape) == batch_shape
+    except ValueError:
+        fits = False
+    if not fits or label.is_floating_point():
+        raise ValueError(
+            f"site '{name}': expected integer labels of shape {tuple(batch_shape)}, that of their "
+            f"assignment, got {label.dtype} of shape {tuple(label.shape)}"
+        )
 
 
 def _check_components(site: Site, argument: str, parent: Site, assignment: str, components: int) -> None:

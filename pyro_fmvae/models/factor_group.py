@@ -152,9 +152,9 @@ class FactorGroup(nn.Module):
         with data, factors:
             pyro.sample(f"z{self.suffix}", dist.Normal(loc, scale).to_event(1))
 
-    def predictive(self) -> FactorialMixture:
-        """The posterior predictive of z, event shape (I_g, D): equation 10."""
-        return FactorialMixture.predictive(self.weights(), self.loc_precision())
+    def predictive(self, dtype: torch.dtype | None = None) -> FactorialMixture:
+        """The posterior predictive of z, event shape (I_g, D), equation 10; None is torch's default dtype."""
+        return FactorialMixture.predictive(self.weights(), self.loc_precision(), dtype)
 
     def counts(self) -> Tensor:
         """How many data points each component stands for, c - c0: [I_g, K], float64."""

@@ -103,17 +103,30 @@ class PriorFitting(Phase):
 
     def prepare(self, batches: Iterable[Any]) -> None:
         """Seed λ from up to 20,000 encoded points."""
-        self.model.seed(*encode_some(self.model, batches), torch.Generator().manual_seed(self.seed))
+        _seed(self.model, batches, self.seed)
 
 
 class Joint(Phase):
-    """Networks and λ together; with ``label_weight`` > 0, λ of labelled factors takes first-order steps."""
+    """Networks and λ together; with ``label_weight`` > 0, λ of labelled factors takes first-order steps.
+
+    Args:
+        model: what is learnt.
+        learning: how.
+        budget: how long.
+        name: for records.
+        seed: seed λ from encoded data first, where no :class:`PriorFitting` did; None: leave it as it is.
+    """
 
     def __init__(
-        self, model: FactorialMixtureVAE, learning: Learning, budget: Budget, name: str = "joint"
+        self,
+        model: FactorialMixtureVAE,
+        learning: Learning,
+        budget: Budget,
+        name: str = "joint",
+        seed: int | None = None,
     ) -> None:
         super().__init__(name, budget, model)
-        self.model, self.learning = model, learning
+        self.model, self.learning, self.seed = model, learning, seed
 
     def enter(self) -> None:
         """Natural or standard parameters for λ, and one Adam over all but the natural ones."""
@@ -134,6 +147,12 @@ class Joint(Phase):
         elbo = TraceConjugate_ELBO(label_weight=learning.label_weight, kl_weight=learning.kl_weight)
         self.svi = ConjugateSVI(model.model, model.guide, optim, elbo, recompute=learning.recompute)
 
+    def prepare(self, batches: Iterable[Any]) -> None:
+        """Seed λ if a seed was given, and enter again: seeding replaces λ's parameters."""
+        if self.seed is not None:
+            _seed(self.model, batches, self.seed)
+            self.enter()
+
     def before_step(self, fraction: float) -> None:
         """Move the KL weight to 1 in the first half, the learning rate to its final value in the second."""
         learning = self.learning
@@ -142,6 +161,11 @@ class Joint(Phase):
             ratio = learning.final_learning_rate / learning.learning_rate
             optimiser = self.svi.optim.others
             optimiser.param_groups[0]["lr"] = learning.learning_rate * ratio ** max(2 * fraction - 1, 0.0)
+
+
+def _seed(model: FactorialMixtureVAE, batches: Iterable[Any], seed: int) -> None:
+    """Seed λ from up to 20,000 encoded points."""
+    model.seed(*encode_some(model, batches), torch.Generator().manual_seed(seed))
 
 
 def encode_some(model: FactorialMixtureVAE, batches: Iterable[Any]) -> tuple[Tensor, Tensor, Tensor | None]:

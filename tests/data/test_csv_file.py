@@ -33,6 +33,12 @@ def test_labels(tmp_path):
     assert raw.labels.dtype == np.int64
     assert raw.labels.tolist() == [[0, -1], [-1, 6], [2, -1]]
     assert raw.label_names == ("kind", "day")
+    assert raw.column_names == ("a", "b")
+
+
+def test_column_names(tmp_path):
+    assert read(tmp_path, " height ,\n1,2\n").column_names == ("height", "")
+    assert read(tmp_path, "1,2\n").column_names == ()
 
 
 @pytest.mark.parametrize(
@@ -43,7 +49,12 @@ def test_labels(tmp_path):
         ("a,b\n", ": a header at line 1, but no rows of numbers"),
         ("1,2\n3\n", ", line 2: expected 2 fields, got 1"),
         ("a,b\n\n1,2\n3,4,5\n", ", line 4: expected 2 fields, got 3"),
-        ("1,2\n3,x\n", ", line 2: expected a number, got 'x'"),
+        ("1;2\n3;4\n", ", line 2: expected a number, got '3;4'; fields are separated by commas$"),
+        ("a\tb\n1\t2\n", r", line 2: expected a number, got '1\\t2'; fields are separated by commas$"),
+        ("1,5;2,5\n", ", line 1: .*, got '5;2' among numbers; fields are separated by commas$"),
+        ("a,label:b;c\n1,0;2\n", ", line 2: .* label, got '0;2'; fields are separated by commas$"),
+        ("label:b;a\n0;2\n", ", line 1: all columns are labels; .*; fields are separated by commas$"),
+        ("1,2\n3,x\n", ", line 2: expected a number, got 'x'$"),
         ("a,b\n3,\n", ", line 2: expected a number, got ''"),
         ("1,2\n3,nan\n", ", line 2: expected a finite number, got 'nan'"),
         ("inf,2\n", ", line 1: expected a finite number, got 'inf'"),

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -75,6 +77,33 @@ def test_a_csv(tmp_path):
     assert split.labels[:, 0].tolist() == [row % 3 for row in range(30)]
 
 
+def test_the_columns_of_a_csv_keep_their_names(tmp_path):
+    path, new = tmp_path / "a.csv", tmp_path / "b.csv"
+    path.write_text("a,label:kind,b\n" + "".join(f"{row},0,{row % 7}\n" for row in range(30)))
+    preprocessing = split_file(path, seed=0).preprocessing
+    assert preprocessing.column_names == ("a", "b")
+    for text in ("a,b\n1,2\n", "1,2\n", "b,label:a,a\n2,0,1\n", "a,c\n1,2\n"):
+        new.write_text(text)
+        if text[:3] in ("a,b", "1,2"):
+            assert len(load_file(new, preprocessing)) == 1
+        else:
+            with pytest.raises(ValueError, match=r"b\.csv: expected the columns a, b, got (b, a|a, c)$"):
+                load_file(new, preprocessing)
+    new.write_text("b,a\n1,2\n")
+    assert len(load_file(new, replace(preprocessing, column_names=()))) == 1  # of an older run
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (4, 4, 3), (5,)])
+def test_the_run_decides_the_scale_of_a_new_file(tmp_path, shape):
+    greys = RNG.integers(0, 256, (20, *shape)).astype(np.uint8)
+    greys[3] = greys[3] % 2
+    run = split_file(write(tmp_path / "a.npz", x=greys), seed=0).preprocessing
+    everything = load_file(tmp_path / "a.npz", run)
+    dark = load_file(write(tmp_path / "dark.npz", x=greys[3:4]), run)
+    assert torch.equal(dark.observations, everything.observations[3:4])
+    assert dark.observations.max().item() == pytest.approx(1 / 255)
+
+
 def test_unknown_labels_have_no_size(tmp_path):
     labels = np.array([[-1, 2], [-1, -1], [-1, 0]])
     data = split_file(write(tmp_path / "a.npz", x=np.zeros((3, 1)), labels=labels), seed=0)
@@ -96,6 +125,11 @@ def test_too_few_rows(tmp_path, n):
             r"expected observations of shape \[4\], got \[3\]",
         ),
         (np.full((2, 4), 0.5), Preprocessing(Kind.BINARY, (4,)), "expected binary values, 0 or 1"),
+        (
+            np.array([[0, 0, 255, 255]], np.uint8),
+            Preprocessing(Kind.BINARY, (4,)),
+            "expected binary values, 0 or 1",
+        ),
         (np.full((2, 4), 2.0), Preprocessing(Kind.IMAGE, (4,)), r"expected uint8 or values in \[0, 1\]"),
     ],
 )

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,9 +24,25 @@ def test_json_round_trip(preprocessing):
     assert Preprocessing.from_dict(json.loads(json.dumps(preprocessing.to_dict()))) == preprocessing
 
 
+def test_column_names_are_stored_but_older_states_lack_them():
+    preprocessing = replace(Preprocessing.standardizing(TABLE), column_names=("a", "b", "c"))
+    state = json.loads(json.dumps(preprocessing.to_dict()))
+    assert Preprocessing.from_dict(state).column_names == ("a", "b", "c")
+    del state["column_names"]
+    older = Preprocessing.from_dict(state)
+    assert older.column_names == () and older == preprocessing
+
+
 @pytest.mark.parametrize(
     "change",
-    [{"kind": "sound"}, {"event_shape": 3}, {"binarization": "often"}, {"mean": 1.5}, None],
+    [
+        {"kind": "sound"},
+        {"event_shape": 3},
+        {"binarization": "often"},
+        {"mean": 1.5},
+        {"column_names": 3},
+        None,
+    ],
 )
 def test_a_malformed_state(change):
     state = {} if change is None else Preprocessing.standardizing(TABLE).to_dict() | change
@@ -52,7 +69,7 @@ def test_a_table_is_standardised_and_constant_columns_are_centred():
     ("raw", "expected"),
     [
         (np.array([[False, True]]), [[0, 1]]),
-        (np.array([[0, 1]], dtype=np.uint8), [[0, 1]]),
+        (np.array([[0, 1]], dtype=np.uint8), [[0, 1 / 255]]),
         (np.array([[51, 255]], dtype=np.uint8), [[0.2, 1]]),
         (np.array([[0.25, 1.0]], dtype=np.float64), [[0.25, 1]]),
     ],
@@ -73,10 +90,20 @@ def test_dynamic_draws_once_with_a_fixed_seed_and_leaves_binary_values_alone():
     x = preprocessing(grey)
     assert x.dtype == torch.bool and torch.equal(x, preprocessing(grey))
     assert abs(x.float().mean() - 0.2) < 5 * 0.4 / 20_000**0.5
-    assert preprocessing(np.array([[1, 0]], dtype=np.uint8)).tolist() == [[True, False]]
+    assert preprocessing(np.array([[True, False]])).tolist() == [[True, False]]
 
 
-def test_floats_that_are_binary_serve_a_binary_run():
+@pytest.mark.parametrize("binarization", ["dynamic", "threshold"])
+def test_where_greys_are_expected_uint8_0_and_1_are_refused(binarization):
+    preprocessing = Preprocessing(Kind.BINARY, (2,), binarization)
+    with pytest.raises(ValueError, match=r"expected greys .* maximum .* is 1; give binary pixels as bool"):
+        preprocessing(np.array([[1, 0]], dtype=np.uint8))
+    assert preprocessing(np.zeros((1, 2), np.uint8)).tolist() == [[False, False]]
+    assert preprocessing(np.array([[1.0, 0.0]])).tolist() == [[True, False]]
+
+
+def test_floats_and_uint8_that_are_binary_serve_a_binary_run():
+    assert Preprocessing(Kind.BINARY, (2,))(np.array([[1, 0]], np.uint8)).tolist() == [[True, False]]
     assert Preprocessing(Kind.BINARY, (2,))(np.array([[1.0, 0.0]])).tolist() == [[True, False]]
 
 

@@ -34,6 +34,39 @@ def test_whoever_asks_for_a_number_gets_the_site(value, ask):
         ask(value)
 
 
+def assign_by_mask(r):
+    target = torch.zeros(2, 3)
+    target[r == 1] = torch.ones(2, 3)[r == 1]
+
+
+def assign_all(r):
+    torch.zeros(2, 3, dtype=r.dtype)[:] = r
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        assign_by_mask,
+        assign_all,
+        lambda r: torch.zeros(2, 3, 4).scatter_(-1, r.unsqueeze(-1), 1.0),
+        lambda r: torch.empty(2, 3, dtype=r.dtype).copy_(r),
+        lambda r: torch.add(r, 1, out=torch.zeros(2, 3, dtype=r.dtype)),
+        lambda r: torch.zeros(2, 3).masked_fill_(r > 0, 1.0),
+    ],
+)
+def test_nobody_writes_it_into_a_tensor(write):
+    with pytest.raises(ValueError, match=REFUSED):
+        write(Unsampled.like(torch.Size((2, 3)), torch.int64, "r"))
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
+def test_a_copy_behind_its_back_is_no_index():
+    copy = torch.tensor(Unsampled.like(torch.Size((2, 3)), torch.int64, "r"))
+    assert (copy == torch.iinfo(torch.int64).min).all()
+    with pytest.raises(IndexError):
+        torch.zeros(3)[copy]
+
+
 @pytest.mark.parametrize("use", [lambda v: v.exp(), lambda v: torch.ones(3).index_select(0, v[0].long())])
 def test_results_have_shape_and_dtype_but_no_value(value, use):
     value = value if value.is_floating_point() else value.long()

@@ -54,9 +54,19 @@ def extra_site(program, fn, **options):
     return run
 
 
-def assigned_poisson(toy):
-    toy.assigned = lambda: dist.Poisson(torch.ones(2, 6))
-    return toy.model, toy.guide
+def assigned(fn):
+    """The guide has the assignment too, with the given distribution."""
+
+    def programs(toy):
+        toy.assigned = lambda: fn
+        return toy.model, toy.guide
+
+    return programs
+
+
+def labelled(labels):
+    """The program with labels."""
+    return lambda toy: (lambda x: toy.model(x, labels), toy.guide)
 
 
 def branching(toy):
@@ -212,6 +222,16 @@ WRONG = {
         changed(Replaced("z", lambda fn: fn.to_event(1))),
         "site 'z': Component may not be wrapped by to_event; use a plate",
     ),
+    "labels of another length": (
+        labelled(torch.zeros(2, 5, dtype=torch.int64)),
+        "site 'label': expected integer labels of shape (2, 6), that of their assignment, got torch.int64 of "
+        "shape (2, 5)",
+    ),
+    "labels that are no integers": (
+        labelled(torch.zeros(2, 6, dtype=torch.float32)),
+        "site 'label': expected integer labels of shape (2, 6), that of their assignment, got "
+        "torch.float32 of shape (2, 6)",
+    ),
     "a label of something else": (
         lambda toy: auto(label_of_the_weights),
         "site 'label': argument 'assignment' is the value of 'weights', which is no Assignment",
@@ -221,11 +241,11 @@ WRONG = {
         "site 'z': no closed form of E_q[log p] is registered for q = LogNormal and p = Component; add one "
         "with register_expected_log_prob",
     ),
-    "a branch on a value that is not drawn": (
+    "a branch on a value that is not drawn, or writing it into a tensor": (
         lambda toy: (branching(toy), toy.guide),
         "site 'weights': its value is needed, but TraceConjugate_ELBO integrates over it in closed form "
-        "and never draws it: a program may not branch on it, nor build a distribution from it, except of a "
-        "class that register_expected_log_prob knows",
+        "and never draws it: a program may not branch on it, write it into a tensor, nor build a "
+        "distribution from it, except of a class that register_expected_log_prob knows",
     ),
     "another distribution of an assignment's value": (
         using("assignment", lambda r: dist.Normal(1.0 * r, 1.0).to_event(2), torch.zeros(2, 6)),
@@ -248,8 +268,12 @@ WRONG = {
         lambda toy: (toy.model, extra_site(toy.guide, dist.Poisson(3.0), infer={"is_auxiliary": True})),
         "site 'extra': Poisson in the guide has no reparameterised sampler",
     ),
+    "an assignment with another number of components in the guide": (
+        assigned(dist.Categorical(torch.ones(2, 6, 2))),
+        "site 'assignment': expected probabilities of 3 components in the guide, as in the model, got 2",
+    ),
     "an assignment of another class in the guide": (
-        assigned_poisson,
+        assigned(dist.Poisson(torch.ones(2, 6))),
         "site 'assignment': expected a Categorical in the guide, got Poisson",
     ),
 }

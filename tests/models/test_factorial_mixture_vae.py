@@ -18,6 +18,7 @@ from pyro_fmvae import (
     Role,
     TraceConjugate_ELBO,
 )
+from pyro_fmvae.distributions import NORMAL_GAMMA
 from tests.models.small import (
     SHAPE,
     binary_data,
@@ -432,3 +433,21 @@ def test_draws_of_the_guide_are_those_of_the_encoder():
     z, (loc, scale) = drawn_z(model, x), model.encoder(x[:1])
     assert ((z.mean(0) - loc[0]).abs() < 5 * scale[0] / math.sqrt(2000)).all()
     assert torch.allclose(z.std(0), scale[0], rtol=0.1)
+
+
+@pytest.mark.parametrize("count", [1e4, 1e5])
+def test_log_prior_keeps_its_digits_in_float32(count, single_precision):
+    """With thousands of degrees of freedom, a difference of log Γ in float32 loses the third decimal."""
+    model = small_model((2, 2), dim=8)
+    (group,) = model.factor_groups()
+    loc, rate = torch.randn(2, 2, 8).double(), count / 2 * (torch.rand(2, 2, 8).double() + 0.5)
+    shared = torch.full((2, 2), count).double()
+    group.set_natural(torch.full((2, 1, 2), count), NORMAL_GAMMA.natural(loc, shared, shared / 2, rate))
+    z = 3 * torch.randn(50, 16)
+    scale = ((count + 1) / count * rate / (count / 2)).sqrt()
+    by_hand = stats.t.logpdf(z.double().view(50, 2, 1, 8), count, loc, scale).sum(-1)
+    expected = (torch.as_tensor(by_hand).logsumexp(-1) - math.log(2)).sum(-1)
+    with torch.no_grad():
+        actual = model.log_prior(z)
+    assert actual.dtype == torch.float32
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-6, atol=0.0)

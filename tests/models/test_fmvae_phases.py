@@ -135,6 +135,28 @@ def test_label_weight_teaches_the_labels():
     assert (model.codes(x)[:, 0] == y).double().mean() > 0.9
 
 
+@pytest.mark.parametrize("label_weight", [0.0, 10.0])
+def test_joint_phase_seeds_what_no_prior_phase_did(label_weight):
+    torch.manual_seed(2)
+    y = torch.arange(40) % 2
+    x = torch.bernoulli(torch.where(y == 1, 0.9, 0.1)[:, None, None].expand(-1, *SHAPE))
+    learning, data = Learning(label_weight=label_weight), [(x, y.unsqueeze(-1))]
+    joint, fitted = labelled_model(num_data=40), labelled_model(num_data=40)
+    fitted.load_state_dict(joint.state_dict())
+    PriorFitting(fitted, learning, TEN, seed=3).prepare(data)
+    phase = Joint(joint, learning, TEN, seed=3)
+    phase.enter()
+    phase.prepare(data)
+    assert standard_groups(joint) == [label_weight > 0, False, False]
+    for group, expected in zip(joint.factor_groups(), fitted.factor_groups(), strict=True):
+        for locations, seeded in zip(group.locations(), expected.locations(), strict=True):
+            assert torch.allclose(locations, seeded)
+            assert torch.pdist(locations).min() > 0
+    before = copy_of(joint)
+    phase.step(*batch())
+    assert changed(joint, before) == set(before)  # the optimiser has the new parameters
+
+
 def test_refining_rebuilds_natural_parameters_exactly():
     model = labelled_model()
     Joint(model, Learning(label_weight=10.0), TEN).enter()
