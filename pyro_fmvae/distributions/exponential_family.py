@@ -157,7 +157,7 @@ def check_natural(natural: Tensor) -> None:
 
 
 class NaturalParameter(torch.nn.Parameter):
-    """Natural parameters, recognised by type: also after a copy, pickling or loading of a state.
+    """Natural parameters, recognised by type: also after a copy or loading of a state.
 
     Args:
         data: natural parameters [..., P] of some :class:`ExponentialFamily`, copied and converted to float64
@@ -169,8 +169,5 @@ class NaturalParameter(torch.nn.Parameter):
         return super().__new__(cls, data.detach().to(torch.float64, copy=True), requires_grad)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """Pickle as this class; torch's own rule would restore a plain ``Parameter``."""
+        """Copy as this class; torch's own rule would give a plain ``Parameter``."""
         return NaturalParameter, (self.data, self.requires_grad)
-
-
-torch.serialization.add_safe_globals([NaturalParameter])  # for torch.load(weights_only=True)
