@@ -217,7 +217,7 @@ def _save_arrays(target: Path, arrays: dict[str, np.ndarray]) -> None:
 
     def write(path: Path) -> None:
         with path.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
+            np.savez(file, **arrays)
 
     target.parent.mkdir(parents=True, exist_ok=True)
     checkpoint.write_atomically(target, write)
