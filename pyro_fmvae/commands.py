@@ -212,7 +212,7 @@ def _check_ending(target: Path, endings: tuple[str, ...]) -> None:
         raise ValueError(f"out: {target} is a folder")
 
 
-def _save_arrays(target: Path, arrays: dict[str, np.ndarray]) -> None:
+def _save_arrays(target: Path, arrays: dict[str, Any]) -> None:
     """Write a .npz file, never half of it; folders that are missing are made."""
 
     def write(path: Path) -> None:
