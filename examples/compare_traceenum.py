@@ -27,7 +27,7 @@ from functools import partial
 
 import pyro
 import torch
-from own_model import B, Guide, Model, N, measurements, seed_components
+from own_model import B, Guide, Model, N, measurements
 from pyro.infer import SVI, TraceEnum_ELBO
 
 from pyro_fmvae import NaturalGradient, RobbinsMonro, TraceConjugate_ELBO, with_assignments
@@ -42,7 +42,9 @@ def trained(x, steps, seed):
     for step in range(steps):
         if step == steps // 2:
             guide.conjugate(x)  # makes its parameters, should this be the first call
-            seed_components(guide, x, seed)
+            with torch.no_grad():
+                loc, scale = guide.encode(x)
+            guide.conjugate.seed("z", loc, scale, torch.Generator().manual_seed(seed))
         svi.step(x[:, torch.randint(N, (B,))])
     return model, guide
 

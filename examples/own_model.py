@@ -20,7 +20,6 @@ import pyro.distributions as dist
 import torch
 from pyro.infer import SVI
 from torch import nn
-from torch.nn.functional import one_hot
 
 from pyro_fmvae import (
     Assignment,
@@ -32,8 +31,6 @@ from pyro_fmvae import (
     TraceConjugate_ELBO,
 )
 from pyro_fmvae.evaluate import matching_accuracy
-from pyro_fmvae.infer.posteriors import natural_prior
-from pyro_fmvae.infer.seeding import conjugate_update, kmeans
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder
 
 N, B, I, K, D = 2000, 100, 2, 3, 2  # noqa: E741  # data points, batch, factors, components, dimensions of a factor
@@ -51,7 +48,7 @@ class Model(nn.Module):
         with factors:
             weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
             with components:
-                loc_precision = pyro.sample("loc_precision", prior_of_components())
+                loc_precision = pyro.sample("loc_precision", NormalGamma(torch.zeros(D), 1.0, 0.01, 0.01))
         with data, factors:
             assignment = pyro.sample("assignment", Assignment(weights), infer={"enumerate": "parallel"})
             z = pyro.sample("z", Component(loc_precision, assignment))
@@ -79,10 +76,6 @@ class Guide(nn.Module):
             pyro.sample("z", dist.Normal(loc, scale).to_event(1))
 
 
-def prior_of_components():
-    return NormalGamma(torch.zeros(D), 1.0, 0.01, 0.01)  # m0, s0, a0, b0
-
-
 def plates(x):
     return (
         pyro.plate("data", N, subsample=torch.arange(x.shape[1]), dim=-1),
@@ -98,18 +91,6 @@ def measurements(seed):
     centres = 2 * torch.randn(I, K, X, generator=generator)
     x = centres[torch.arange(I).unsqueeze(-1), kinds] + 0.5 * torch.randn(I, N, X, generator=generator)
     return x, kinds
-
-
-@torch.no_grad()
-def seed_components(guide, x, seed):
-    """Start components afresh where encodings cluster: k-means, then the exact update given the clusters."""
-    loc, scale = guide.encode(x)
-    generator = torch.Generator().manual_seed(seed)
-    gamma = torch.stack([one_hot(kmeans(points, K, generator), K) for points in loc])
-    _, prior = natural_prior(prior_of_components().expand([I, K]))
-    loc_precision = conjugate_update(prior, gamma, loc, scale.square())
-    guide.conjugate.posterior("loc_precision").natural.copy_(loc_precision)
-    guide.conjugate.posterior("weights").natural.copy_(1.0 + gamma.sum(1, keepdim=True))
 
 
 def main():
@@ -130,7 +111,9 @@ def main():
     svi = SVI(model, guide, NaturalGradient(rate, partial(torch.optim.Adam, lr=5e-3)), elbo)
     for step in range(options.steps):
         if step == options.seed_at:
-            seed_components(guide, x, options.seed)
+            with torch.no_grad():
+                loc, scale = guide.encode(x)
+            guide.conjugate.seed("z", loc, scale, torch.Generator().manual_seed(options.seed))
         svi.step(x[:, torch.randint(N, (B,))])
         if step == 0 or (step + 1) % max(options.steps // 4, 1) == 0:
             print(f"step {step + 1:4}: ELBO {-svi.evaluate_loss(x) / N:9.3f} nats per specimen")

@@ -9,12 +9,14 @@ import pyro.poutine as poutine
 import torch
 from pyro.infer.autoguide.initialization import InitMessenger
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
-from pyro_fmvae.distributions import NormalGamma
+from pyro_fmvae.distributions import Component, NormalGamma
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.frames import frames_of
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.infer.posteriors import ConjugatePosterior, NaturalPosterior, natural_prior, random_natural
+from pyro_fmvae.infer.seeding import conjugate_update, kmeans
 from pyro_fmvae.infer.structure import Site, sample_sites
 
 
@@ -38,8 +40,8 @@ class AutoConjugate(nn.Module):
 
     Args:
         model: a recognised model.
-        count: pseudo-observations behind the random initial posteriors, > 0. ``pyro_fmvae.infer.seeding``
-            gives better starting points once there are encoded data.
+        count: pseudo-observations behind the random initial posteriors, > 0. :meth:`seed` gives better
+            starting points once there are encoded data.
     """
 
     def __init__(self, model: Callable[..., Any], count: float = 10.0) -> None:
@@ -50,6 +52,8 @@ class AutoConjugate(nn.Module):
         self.count = count
         self.posteriors = nn.ModuleDict()
         self._sites: dict[str, Site] = {}
+        self._priors: dict[str, Tensor] = {}
+        self._mixtures: dict[str, tuple[str, str]] = {}
 
     def setup(self, *args: Any, **kwargs: Any) -> None:
         """Find the conjugate sites and make their posteriors; arguments as for the model.
@@ -71,9 +75,16 @@ class AutoConjugate(nn.Module):
         for name, site in sites.items():
             if name in wanted and not site["is_observed"]:
                 _check_whole(site)
-                kind, _ = natural_prior(site["fn"])
+                kind, self._priors[name] = natural_prior(site["fn"])
                 self.posteriors[name] = NaturalPosterior(kind, random_natural(site["fn"], self.count))
                 self._sites[name] = {"cond_indep_stack": site["cond_indep_stack"]}
+        for name, site in sites.items():
+            if isinstance(site["fn"], Component):
+                assignment = sites.get(owners.get(id(site["fn"].assignment), ""), {}).get("fn")
+                weights = owners.get(id(getattr(assignment, "weights", None)))
+                loc_precision = owners.get(id(site["fn"].loc_precision))
+                if weights in self._sites and loc_precision in self._sites:
+                    self._mixtures[name] = weights, loc_precision
         if not self._sites:
             raise ValueError(
                 "model: no Dirichlet or NormalGamma site is the parent of an Assignment or a Component"
@@ -89,6 +100,48 @@ class AutoConjugate(nn.Module):
             with frames_of(site):
                 values[name] = pyro.sample(name, self.posterior(name)())
         return values
+
+    @torch.no_grad()
+    def seed(
+        self, name: str, loc: Tensor, scale: Tensor, generator: torch.Generator, num_data: int | None = None
+    ) -> None:
+        """Start the components of a mixture afresh where encodings cluster: k-means++, then the exact update.
+
+        Args:
+            name: of the ``Component`` site.
+            loc, scale: of q(z) for M points, ``[..., M, D]``, with the mixture's batch shape in front.
+            generator: source of the random numbers, on the CPU.
+            num_data: N, the data points that the M stand for; M if None.
+
+        Raises:
+            ValueError: the site is no ``Component``, shares its parents with others, or has another shape;
+                :meth:`setup` did not run yet; or a posterior was replaced by another kind.
+        """
+        if name not in self._mixtures:
+            known = sorted(self._mixtures)
+            raise ValueError(f"name: expected one of the Component sites {known}, got '{name}'")
+        weights, loc_precision = self._mixtures[name]
+        prior, counts_prior = self._priors[loc_precision], self._priors[weights]
+        (components, packed), batch = prior.shape[-2:], loc.shape[:-2]
+        if prior.shape[:-2] != batch or packed != 2 * loc.shape[-1] + 2 or loc.shape != scale.shape:
+            shape = [*prior.shape[:-2], "M", packed // 2 - 1]
+            raise ValueError(
+                f"loc, scale: expected shape {shape} for '{name}', got {list(loc.shape)}, {list(scale.shape)}"
+            )
+        if counts_prior.numel() != batch.numel() * components:
+            raise ValueError(f"name: the weights '{weights}' of '{name}' belong to several mixtures")
+        clusters = [kmeans(points, components, generator) for points in loc.reshape(-1, *loc.shape[-2:])]
+        gamma = one_hot(torch.stack(clusters), components).view(*loc.shape[:-1], components)
+        per_point = (num_data or loc.shape[-2]) / loc.shape[-2]
+        update = conjugate_update(prior.to(loc.device), gamma, loc, scale.square(), per_point)
+        counts = per_point * gamma.sum(-2).double().reshape(counts_prior.shape)
+        for site, natural in ((loc_precision, update), (weights, counts_prior.to(counts) + counts)):
+            posterior = self.posterior(site)
+            if not isinstance(posterior, NaturalPosterior):
+                raise ValueError(
+                    f"name: the posterior of '{site}' was replaced by another than a natural one"
+                )
+            posterior.natural.copy_(natural)
 
     def posterior(self, name: str) -> ConjugatePosterior:
         """The posterior module of a site; assign to ``posteriors[name]`` to replace it."""

@@ -14,7 +14,7 @@ from pyro_fmvae.distributions import Assignment, Component, NaturalParameter, No
 from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO, with_assignments
 from pyro_fmvae.infer.posteriors import to_standard
 from pyro_fmvae.optim import NaturalGradient
-from tests.infer.programs import Toy, bound, nodes, seeded
+from tests.infer.programs import C0, Toy, bound, nodes, seeded
 
 frozen = partial(torch.optim.SGD, lr=0.0)
 
@@ -183,3 +183,54 @@ def test_a_subsampled_plate_of_globals():
 
     with pytest.raises(ValueError, match="site 'weights': plate 'factors' is subsampled"):
         AutoConjugate(model)()
+
+
+def encodings(factors=2, components=3, size=30, dim=2):
+    """Three far groups of points per factor, [I, M, D], with their groups [I, M]."""
+    groups = torch.arange(components).repeat(size // components).expand(factors, -1)
+    centres = 10 * torch.randn(factors, components, dim)
+    points = centres.gather(1, groups.unsqueeze(-1).expand(-1, -1, dim))
+    return points + 0.1 * torch.randn(factors, size, dim), groups
+
+
+def test_seed_is_the_exact_posterior_given_the_clusters(toy):
+    conjugate = AutoConjugate(toy.model)
+    conjugate.setup(toy.data())
+    parameter = conjugate.posterior("loc_precision").natural
+    loc, groups = encodings()
+    scale = 0.1 + torch.rand_like(loc)
+    conjugate.seed("z", loc, scale, torch.Generator().manual_seed(0), num_data=60)
+    assert conjugate.posterior("loc_precision").natural is parameter
+    q, prior = conjugate.posterior("loc_precision")(), toy.prior()
+    s0 = prior.mean_concentration
+    for factor in range(2):
+        sums = [2 * loc[factor, groups[factor] == k].sum(0) for k in range(3)]
+        expected = torch.stack([(s0 * prior.loc + total) / (s0 + 20) for total in sums])
+        assert_close(q.loc[factor].sort(0).values, expected.sort(0).values)
+    assert_close(q.mean_concentration, s0 + torch.full((2, 3), 20.0))
+    counts = conjugate.posterior("weights").natural_value()
+    assert_close(counts, torch.full_like(counts, C0 + 20.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("x", (2, 30, 2), r"name: expected one of the Component sites \['z'\], got 'x'"),
+        ("z", (3, 30, 2), r"loc, scale: expected shape \[2, 'M', 2\] for 'z', got \[3, 30, 2\]"),
+        ("z", (2, 30, 4), r"loc, scale: expected shape \[2, 'M', 2\] for 'z', got \[2, 30, 4\]"),
+    ],
+)
+def test_seed_refuses(toy, name, shape, message):
+    conjugate = AutoConjugate(toy.model)
+    conjugate.setup(toy.data())
+    with pytest.raises(ValueError, match=message):
+        conjugate.seed(name, torch.zeros(shape), torch.ones(shape), torch.Generator())
+
+
+def test_seed_refuses_posteriors_of_another_kind(toy):
+    conjugate = AutoConjugate(toy.model)
+    conjugate.setup(toy.data())
+    conjugate.posteriors["loc_precision"] = to_standard(conjugate.posterior("loc_precision"))
+    loc, _ = encodings()
+    with pytest.raises(ValueError, match="the posterior of 'loc_precision' was replaced"):
+        conjugate.seed("z", loc, torch.ones_like(loc), torch.Generator())
