@@ -140,6 +140,22 @@ class NaturalGradient(PyroOptim):
         self._loaded, self._restored = state_dict["others"], 0
         self._restore()
 
+    def save(self, filename: str) -> None:
+        """Refuse: Pyro's own would pickle.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("save: would pickle; write state_dict() to a format that doesn't")
+
+    def load(self, filename: str, map_location: Any = None) -> None:
+        """Refuse: Pyro's own would unpickle.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("load: would unpickle; read a state and give it to load_state_dict()")
+
     get_state = state_dict
     set_state = load_state_dict
 

@@ -230,3 +230,12 @@ def test_learning_rate_schedulers_work_on_the_others():
         optim(params)
         assert_close(first.detach(), expected, rtol=1e-14, atol=1e-14)
         scheduler.step()
+
+
+def test_nothing_is_pickled(tmp_path):
+    optim = NaturalGradient(0.1, partial(torch.optim.SGD, lr=0.1))
+    with pytest.raises(NotImplementedError, match="save: would pickle"):
+        optim.save(str(tmp_path / "state"))
+    with pytest.raises(NotImplementedError, match="load: would unpickle"):
+        optim.load(str(tmp_path / "state"))
+    assert not list(tmp_path.iterdir())
