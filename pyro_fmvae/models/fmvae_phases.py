@@ -28,7 +28,7 @@ class Learning:
         prior_learning_rate: of Adam, for λ of labelled factors while ``label_weight`` > 0.
         rate: step sizes ρ of the natural gradient, counted anew in each phase. Large first steps cost
             components: what a few small batches happen not to show is forgotten. From the same 64 seeded
-            clusters of MNIST, 300 steps from 0.5 down left 36 in use, from 0.01 down all 64.
+            clusters of MNIST, 300 steps from 0.5 down left 38 in use, from 0.01 down all 64.
         label_weight: Δ >= 0 of equation 8, in the joint phase.
         kl_weight: weight > 0 of KL[z] (4b) at the start of the joint phase, moving linearly to 1 at its half.
         kl_annealing: share of the pretraining in which the weight of its KL divergence grows from 0 to 1, in
