@@ -206,11 +206,9 @@ class _GaussianTable(torch.autograd.Function):
             if ctx.needs_input_grad[2]:
                 about_centre = grad.mT @ data
                 half = 0.5 * grad.sum(-2).unsqueeze(-1).to(stats)
-                to_stats = stats.new_empty((*about_centre.shape[:-1], 2 * dim + 2))
-                to_stats[..., :1], to_stats[..., 1:2], to_stats[..., 2:] = half, -half, about_centre
-                square, linear = to_stats[..., 2:].split(dim, -1)
-                square.addcmul_(shift, linear, value=-1).addcmul_(shift.square(), half, value=-1)
-                linear.addcmul_(shift, half, value=2)
+                square, linear = about_centre.to(stats).split(dim, -1)
+                square = square - shift * (linear + shift * half)
+                to_stats = torch.cat([half, -half, square, linear + 2 * shift * half], -1)
                 to_stats = to_stats.sum_to_size(stats.shape)
         return to_mean, to_variance, to_stats
 

@@ -1,5 +1,6 @@
 """SVI with a choice of when the responsibilities for the natural-gradient step are computed."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pyro.poutine as poutine
@@ -8,6 +9,7 @@ from pyro.infer import SVI
 from pyro.infer.util import is_validation_enabled, zero_grads
 from pyro.poutine import Trace
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from pyro_fmvae.distributions import NaturalParameter
 from pyro_fmvae.infer.frames import subsamples
@@ -16,6 +18,8 @@ from pyro_fmvae.infer.placeholder import PlaceholderMessenger
 from pyro_fmvae.infer.site_terms import check_gradients, sum_terms
 from pyro_fmvae.infer.structure import Program
 from pyro_fmvae.infer.trace_conjugate_elbo import TraceConjugate_ELBO
+
+Traces = list[tuple[Program, Trace]]
 
 
 class ConjugateSVI(SVI):
@@ -31,23 +35,31 @@ class ConjugateSVI(SVI):
         optim: a ``NaturalGradient``, or anything with its ``step_others`` and ``step_natural``.
         elbo: the loss.
         recompute: whether to use the paper's order.
+        autocast: ``torch.bfloat16`` to run the networks' matrix products and convolutions in it. λ, the
+            prior's products and the loss stay in float64 and float32.
     """
 
     def __init__(
-        self, model: Any, guide: Any, optim: Any, elbo: TraceConjugate_ELBO, recompute: bool = False
+        self,
+        model: Any,
+        guide: Any,
+        optim: Any,
+        elbo: TraceConjugate_ELBO,
+        recompute: bool = False,
+        *,
+        autocast: torch.dtype | None = None,
     ) -> None:
         super().__init__(model, guide, optim, loss=elbo)
         self.elbo = elbo
         self.recompute = recompute
+        self.autocast = autocast
 
     def step(self, *args: Any, **kwargs: Any) -> float:
         """One step on a batch; returns the loss before it, in nats, for all N points."""
         with poutine.trace(param_only=True) as capture:
-            traces = self.elbo.traces(self.model, self.guide, *args, **kwargs)
-            loss = self.elbo.total(self.elbo.average([self.elbo.terms_of(*pair) for pair in traces]))
-        self.elbo.backward(
-            loss, capture.trace, lambda: self.elbo.terms(self.model, self.guide, *args, **kwargs)
-        )
+            traces, terms = self._terms(args, kwargs)
+            loss = self.elbo.total(terms)
+        self.elbo.backward(loss, capture.trace, lambda: self._terms(args, kwargs)[1])
         named = {name: site["value"].unconstrained() for name, site in capture.trace.nodes.items()}
         params = list(dict.fromkeys(named.values()))  # in program order; a shared parameter once
         if self.recompute:
@@ -61,22 +73,27 @@ class ConjugateSVI(SVI):
         zero_grads(params)
         return loss.item()
 
-    def _refresh(
-        self, traces: list[tuple[Program, Trace]], natural: dict[str, Tensor], args: Any, kwargs: Any
-    ) -> None:
+    def _refresh(self, traces: Traces, natural: dict[str, Tensor], args: Any, kwargs: Any) -> None:
         """Replace the gradients of λ by those at the current encoder: a second pass over the guide alone."""
-
-        def terms() -> list[Term]:
-            return self.elbo.average([self._conjugate_terms(*pair, args, kwargs) for pair in traces])
-
-        loss = sum_terms(terms())
+        loss = sum_terms(self._refreshed(traces, args, kwargs))
         if not (natural and loss.requires_grad):
             return
         leaves = list(natural.values())
         for p, grad in zip(leaves, torch.autograd.grad(loss, leaves, allow_unused=True), strict=True):
             p.grad = grad
         if is_validation_enabled():
-            check_gradients(natural, terms)
+            check_gradients(natural, lambda: self._refreshed(traces, args, kwargs))
+
+    def _terms(self, args: Any, kwargs: Any) -> tuple[Traces, list[Term]]:
+        """Run the program; its traces, and the terms of its loss, averaged over the particles."""
+        with self._autocast(args, kwargs):
+            traces = self.elbo.traces(self.model, self.guide, *args, **kwargs)
+            return traces, self.elbo.average([self.elbo.terms_of(*pair) for pair in traces])
+
+    def _refreshed(self, traces: Traces, args: Any, kwargs: Any) -> list[Term]:
+        """The terms that λ appears in, from another run of the guide alone."""
+        with self._autocast(args, kwargs):
+            return self.elbo.average([self._conjugate_terms(*pair, args, kwargs) for pair in traces])
 
     def _conjugate_terms(self, program: Program, guide: Trace, args: Any, kwargs: Any) -> list[Term]:
         rerun = self.guide
@@ -85,3 +102,9 @@ class ConjugateSVI(SVI):
         with poutine.block(), PlaceholderMessenger():
             rerun = poutine.replay(rerun, trace=subsamples(guide))
             return self.elbo.conjugate_terms(program, poutine.trace(rerun).get_trace(*args, **kwargs))
+
+    def _autocast(self, args: Any, kwargs: Any) -> AbstractContextManager[Any]:
+        if self.autocast is None:
+            return nullcontext()
+        devices = (leaf.device.type for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
+        return torch.autocast(next(devices, "cpu"), self.autocast)

@@ -62,8 +62,14 @@ class NaturalGradient(PyroOptim):
 
     @property
     def current_rate(self) -> float:
-        """ρ of the next step."""
-        return self.rate(self.steps) if callable(self.rate) else self.rate
+        """ρ of the next step.
+
+        Raises:
+            ValueError: the schedule gives a step size outside (0, 1].
+        """
+        rate = self.rate(self.steps) if callable(self.rate) else self.rate
+        _check_rate(rate)
+        return rate
 
     def __call__(self, params: Iterable[Tensor], *args: Any, **kwargs: Any) -> None:
         """Take a step on all given parameters that have a gradient, and drop the gradients."""
@@ -76,7 +82,6 @@ class NaturalGradient(PyroOptim):
     def step_natural(self, params: Iterable[Tensor]) -> None:
         """Take the natural-gradient step on the natural parameters among ``params``."""
         rate = self.current_rate
-        _check_rate(rate)
         with torch.no_grad():
             for p in dict.fromkeys(params):  # each once, even if it has several names
                 if isinstance(p, NaturalParameter) and p.grad is not None:

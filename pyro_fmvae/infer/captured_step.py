@@ -1,0 +1,111 @@
+"""One captured step: the recorded passes over a program, and the optimiser between or behind them."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from pyro_fmvae.infer.assumptions import Assumptions
+from pyro_fmvae.infer.cuda_graph import CUDAGraph, OptimizerOnDevice
+from pyro_fmvae.infer.replay import Program
+
+
+class NotFinite(ArithmeticError):
+    """The loss of a step, or one of its gradients, is not finite."""
+
+
+class CapturedStep:
+    """A step on batches of one shape.
+
+    Args:
+        passes: the recorded program. The first pass returns the loss and the gradients of ``params``; the
+            second one, if there is one, takes what else the first returned. The last one takes λ's step.
+        params: parameters that are not natural, and have a gradient.
+        optim: a ``NaturalGradient``.
+        scalars: the inputs behind the data, 0-dimensional tensors that are filled before each replay.
+        assumptions: what the recording relies on.
+        checked: whether the passes give NaN for the loss, and leave λ alone, if a gradient is not finite.
+    """
+
+    def __init__(
+        self,
+        passes: Sequence[Program],
+        params: Sequence[Tensor],
+        optim: Any,
+        scalars: Sequence[Tensor],
+        assumptions: Assumptions,
+        checked: bool,
+    ) -> None:
+        self.passes, self.params, self.optim = list(passes), list(params), optim
+        self.assumptions, self.checked = assumptions, checked
+        self._scalars = list(scalars)
+        self._filled: list[float | None] = [None] * len(scalars)
+        self._graph: CUDAGraph | None = None
+        self._on_device: OptimizerOnDevice | None = None
+
+    def __call__(self, data: Sequence[Tensor], scalars: Sequence[float | Tensor]) -> float:
+        """Take the step; returns the loss before it.
+
+        Args:
+            data: the tensors among the arguments of the program.
+            scalars: a value for each of ``self.scalars``.
+
+        Raises:
+            NotFinite: with ``checked``; λ has not changed, nor have the parameters, unless an optimiser on a
+                GPU cannot skip a step.
+        """
+        self._fill(scalars)
+        inputs = (*data, *self._scalars)
+        loss = self._graphed(inputs) if self._graphable() else self._by_parts(inputs)
+        self.optim.steps += 1
+        return loss
+
+    def _fill(self, scalars: Sequence[float | Tensor]) -> None:
+        for number, (tensor, value) in enumerate(zip(self._scalars, scalars, strict=True)):
+            if isinstance(value, Tensor):
+                tensor.copy_(value)
+                self._filled[number] = None
+            elif value != self._filled[number]:
+                tensor.fill_(value)
+                self._filled[number] = value
+
+    def _by_parts(self, inputs: Sequence[Tensor]) -> float:
+        loss, *rest = self.passes[0](*inputs)
+        value = self._checked(loss.item())
+        self._update(rest[: len(self.params)])
+        if len(self.passes) > 1:
+            self.passes[1](*inputs, *rest[len(self.params) :])
+        return value
+
+    def _checked(self, loss: float) -> float:
+        if self.checked and not math.isfinite(loss):
+            raise NotFinite
+        return loss
+
+    def _update(self, grads: Sequence[Tensor]) -> None:
+        for p, grad in zip(self.params, grads, strict=True):
+            p.grad = grad
+        self.optim.step_others(self.params)
+        for p in self.params:
+            p.grad = None
+
+    def _graphable(self) -> bool:
+        return self._scalars[0].is_cuda and OptimizerOnDevice.possible(self.optim.others)
+
+    def _graphed(self, inputs: Sequence[Tensor]) -> float:
+        if self._graph is None or self._on_device is None or not self._on_device.current(self.optim.others):
+            self._on_device = OptimizerOnDevice(self.optim.others, inputs[0].device)
+            self._graph = CUDAGraph(self._whole)
+        self._on_device.fill()
+        return self._checked(self._graph(*inputs).item())
+
+    def _whole(self, *inputs: Tensor) -> Tensor:
+        """The same without a look at any value, for a graph to record."""
+        assert self._on_device is not None
+        loss, *rest = self.passes[0](*inputs)
+        with self._on_device.steps(skip=loss.isnan() if self.checked else None):
+            self._update(rest[: len(self.params)])
+        if len(self.passes) > 1:
+            self.passes[1](*inputs, *rest[len(self.params) :])
+        return loss

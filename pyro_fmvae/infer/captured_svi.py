@@ -1,0 +1,216 @@
+"""SVI whose steps are recorded once and replayed as plain tensor programs."""
+
+import logging
+import time
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyro
+import pyro.poutine as poutine
+import torch
+from pyro.infer.util import is_validation_enabled
+from torch import Tensor
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from pyro_fmvae.distributions import NaturalParameter
+from pyro_fmvae.infer.assumptions import Assumptions, modules_of
+from pyro_fmvae.infer.capture import Recording, record, unchanged
+from pyro_fmvae.infer.captured_step import CapturedStep, NotFinite
+from pyro_fmvae.infer.replay import compiled, plain
+from pyro_fmvae.infer.site_terms import sum_terms
+from pyro_fmvae.infer.svi import ConjugateSVI
+from pyro_fmvae.infer.trace_conjugate_elbo import TraceConjugate_ELBO
+
+MOST_STEPS = 8  # captured at a time
+
+logger = logging.getLogger("pyro_fmvae")
+
+
+class CapturedSVI(ConjugateSVI):
+    """:class:`ConjugateSVI` at the speed of hand-written PyTorch.
+
+    The first step on batches of a shape runs model and guide under Pyro's handlers and records everything
+    that happens to tensors (loss, gradients, responsibilities, λ's step) as a plain tensor program; all steps
+    replay it, with the optimiser's own step behind it. On a GPU the two become one CUDA graph. Each replay
+    draws fresh random numbers and reads parameters, data, learning rates, ρ and the ELBO's weights anew.
+
+    A program is one for batches of the same shapes and for the same arguments that are not tensors; others
+    are captured as they come, the eight used last are kept. What a model does in Python (prints, counts) it
+    does only then, and numbers that it takes from Python's or NumPy's generators are constants. With
+    validation on, the first step checks what an eager step checks, later ones that loss and gradients are
+    finite.
+
+    Args:
+        model, guide, elbo, recompute, autocast: as for ``ConjugateSVI``.
+        optim: a ``NaturalGradient``.
+        compile: fuse the program's operations by ``torch.compile``, which takes seconds for each shape, and
+            on a CPU a C++ compiler.
+        eager: take the steps as ``ConjugateSVI`` does after all, to debug a program or because it cannot be
+            captured.
+
+    Raises:
+        ValueError: ``optim`` is no ``NaturalGradient``.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        guide: Any,
+        optim: Any,
+        elbo: TraceConjugate_ELBO,
+        recompute: bool = False,
+        *,
+        autocast: torch.dtype | None = None,
+        compile: bool = False,
+        eager: bool = False,
+    ) -> None:
+        if not (hasattr(optim, "current_rate") and hasattr(optim, "step_others")):
+            raise ValueError(f"optim: expected a NaturalGradient, got {type(optim).__name__}")
+        super().__init__(model, guide, optim, elbo, recompute, autocast=autocast)
+        self.compile, self.eager = compile, eager
+        self._steps: dict[Hashable, CapturedStep] = {}
+
+    def step(self, *args: Any, **kwargs: Any) -> float:
+        """One step on a batch; returns the loss before it, in nats, for all N points.
+
+        Raises:
+            CaptureError: the program cannot be captured; the message names the line.
+            ValueError: (with validation on) a loss or gradient that is not finite, with the sites that caused
+                it. On a CPU, and on a GPU with a fused optimiser, no parameter has changed then.
+        """
+        if self.eager:
+            return super().step(*args, **kwargs)
+        leaves, spec = tree_flatten((args, kwargs))
+        key = (spec, *map(_signature, leaves), *self._settings())
+        step = self._steps.pop(key, None)
+        if step is None or not step.assumptions.hold():
+            step = self._capture(leaves, spec)
+        self._steps[key] = step  # the one used last comes last
+        if len(self._steps) > MOST_STEPS:
+            del self._steps[next(iter(self._steps))]
+        data = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        try:
+            return step(data, [self.optim.current_rate, self.elbo.kl_weight, self.elbo.label_weight])
+        except NotFinite:
+            self._blame(args, kwargs)
+            raise
+
+    def _settings(self) -> tuple[Hashable, ...]:
+        """What else a program depends on; weights of 1 and 0 are among it since they leave out parts."""
+        kl, label = self.elbo.kl_weight, self.elbo.label_weight
+        return (
+            isinstance(kl, Tensor) or kl != 1.0,
+            isinstance(label, Tensor) or label != 0.0,
+            self.elbo.num_particles,
+            is_validation_enabled(),
+            torch.get_default_dtype(),
+        )
+
+    def _capture(self, leaves: Sequence[Any], spec: TreeSpec) -> CapturedStep:
+        started = time.perf_counter()
+        data = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        args, kwargs = tree_unflatten(list(leaves), spec)
+        modules = modules_of(self.model, self.guide)
+        buffers = [buffer for module in modules for buffer in module.buffers()]
+        with unchanged(buffers, data), poutine.trace(param_only=True) as statements:
+            self.elbo.total(self._terms(args, kwargs)[1])  # with all checks, if validation is on
+        sites = statements.trace.nodes
+        params = list(dict.fromkeys(site["value"].unconstrained() for site in sites.values()))
+        natural = [p for p in params if isinstance(p, NaturalParameter)]
+        others = [p for p in params if not isinstance(p, NaturalParameter)]
+        assumptions = Assumptions(modules, sites)
+        device = next((t.device for t in (*data, *params)), torch.device("cpu"))
+        rate_device = natural[0].device if natural else device
+        scalars = [
+            torch.zeros((), dtype=torch.float64, device=rate_device),
+            torch.zeros((), device=device),
+            torch.zeros((), device=device),
+        ]
+        checked = is_validation_enabled()
+        used: list[Tensor] = []
+
+        def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+            tensors = iter(inputs)
+            mine = [next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            rate, kl_weight, label_weight = tensors
+            args, kwargs = tree_unflatten(mine, spec)
+            with pyro.validation_enabled(False), torch.enable_grad(), self._weights(kl_weight, label_weight):
+                traces, terms = self._terms(args, kwargs)
+                loss = sum_terms(terms)
+                wanted = [*others, *natural]
+                grads = dict(zip(wanted, _gradients(loss, wanted), strict=True))
+                loss, ok = _guarded(loss.detach(), [g for g in grads.values() if g is not None], checked)
+                if self.recompute:
+                    refreshed = sum_terms(self._refreshed(traces, args, kwargs))
+                    grads.update(zip(natural, _gradients(refreshed, natural), strict=True))
+            used[:] = [p for p in others if grads[p] is not None]
+            with torch.no_grad():
+                for p in natural:
+                    if (grad := grads[p]) is not None:
+                        p.sub_(rate * (grad if ok is None else torch.where(ok, grad, 0.0)))
+            return (loss, *(grad for p in others if (grad := grads[p]) is not None))
+
+        recording = record(run, [*data, *scalars], [*params, *assumptions.tensors])
+        passes = self._passes(recording, len(data) + len(scalars), 1 + len(used))
+        operations = sum(node.op == "call_function" for node in recording.module.graph.nodes)
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in data)
+        seconds = time.perf_counter() - started
+        logger.info("captured the step on %s: %d operations, %.1f s", shapes, operations, seconds)
+        return CapturedStep(passes, used, self.optim, scalars, assumptions, checked)
+
+    def _passes(self, recording: Recording, num_inputs: int, num_results: int) -> list[Any]:
+        parts = recording.split(num_inputs, num_results) if self.recompute else (recording,)
+        return [(compiled if self.compile else plain)(part) for part in parts]
+
+    @contextmanager
+    def _weights(self, kl_weight: Tensor, label_weight: Tensor) -> Iterator[None]:
+        """Put tensors in the place of the ELBO's weights, unless those leave out a part of it."""
+        kept = self.elbo.kl_weight, self.elbo.label_weight
+        by_tensor = self._settings()[:2]
+        if by_tensor[0]:
+            self.elbo.kl_weight = kl_weight
+        if by_tensor[1]:
+            self.elbo.label_weight = label_weight
+        try:
+            yield
+        finally:
+            self.elbo.kl_weight, self.elbo.label_weight = kept
+
+    def _blame(self, args: Any, kwargs: Any) -> None:
+        """Raise a ValueError that names the sites behind a loss or gradient that is not finite."""
+        with poutine.trace(param_only=True) as statements:
+            loss = self.elbo.total(self._terms(args, kwargs)[1])
+        self.elbo.backward(loss, statements.trace, lambda: self._terms(args, kwargs)[1])
+        for site in statements.trace.nodes.values():
+            site["value"].unconstrained().grad = None
+        raise ValueError(
+            "the loss or a gradient was not finite, but is when evaluated again with fresh random numbers"
+        ) from None
+
+
+def _signature(leaf: Any) -> Hashable:
+    if isinstance(leaf, Tensor):
+        return (leaf.shape, leaf.stride(), leaf.dtype, leaf.device)
+    try:
+        hash(leaf)
+    except TypeError:
+        raise ValueError(
+            f"a captured step takes tensors, and arguments that can be hashed, got {type(leaf).__name__}"
+        ) from None
+    return leaf
+
+
+def _gradients(loss: Tensor, leaves: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    if not (leaves and loss.requires_grad):
+        return [None] * len(leaves)
+    return torch.autograd.grad(loss, leaves, allow_unused=True)
+
+
+def _guarded(loss: Tensor, grads: Sequence[Tensor], checked: bool) -> tuple[Tensor, Tensor | None]:
+    """The loss, NaN if it or a gradient is not finite, and whether they are; as it is if unchecked."""
+    if not checked:
+        return loss, None
+    sums = torch.stack([loss, *(grad.sum().to(loss) for grad in grads)])
+    ok = sums.isfinite().all()
+    return torch.where(ok, loss, torch.nan), ok

@@ -1,0 +1,118 @@
+"""Steps as CUDA graphs: all kernels of a step launched at once, the optimiser's among them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+_WARM_UP = 3  # calls before the one that is recorded, for libraries and the allocator to settle
+
+
+class CUDAGraph:
+    """A function on tensors as one graph.
+
+    The first calls run as they are, on a stream of their own; the next one is recorded, which executes
+    nothing, and replayed. Random numbers are fresh at each replay: torch's graphs see to that.
+
+    Args:
+        function: takes tensors on a GPU, and changes nothing but tensors, in place.
+    """
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        self.function = function
+        self._calls = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._inputs: list[Tensor] = []
+        self._result = torch.empty(0)
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """The function's result; that of a graph is overwritten by the next call."""
+        if self._graph is None:
+            if self._calls < _WARM_UP:
+                self._calls += 1
+                return self._aside(inputs)
+            self._graph = self._record(inputs)
+        for kept, given in zip(self._inputs, inputs, strict=True):
+            if kept is not given:
+                kept.copy_(given)
+        self._graph.replay()
+        return self._result
+
+    def _aside(self, inputs: Sequence[Tensor]) -> Tensor:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            result = self.function(*inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        return result
+
+    def _record(self, inputs: Sequence[Tensor]) -> torch.cuda.CUDAGraph:
+        # Scalars are the same tensors at every call; data are copied to where the graph reads them.
+        self._inputs = [tensor if tensor.dim() == 0 else tensor.clone() for tensor in inputs]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._result = self.function(*self._inputs)
+        return graph
+
+
+class OptimizerOnDevice:
+    """A torch optimiser whose steps read nothing from the host, so that a graph may hold them.
+
+    Args:
+        optimizer: a fused or capturable one, or None if there is nothing to optimise.
+        device: where its parameters are.
+    """
+
+    def __init__(self, optimizer: Optimizer | None, device: torch.device) -> None:
+        self.optimizer = optimizer
+        self._state = None if optimizer is None else optimizer.state
+        self._groups = [] if optimizer is None else list(optimizer.param_groups)
+        self._rates = [torch.zeros((), device=device) for _ in self._groups]
+
+    @staticmethod
+    def possible(optimizer: Optimizer | None) -> bool:
+        """Whether the optimiser can do without the host."""
+        groups = [] if optimizer is None else optimizer.param_groups
+        return all(group.get("fused") or group.get("capturable") for group in groups)
+
+    def current(self, optimizer: Optimizer | None) -> bool:
+        """Whether the optimiser still is the one that was given, with the same state."""
+        if optimizer is None or optimizer is not self.optimizer:
+            return optimizer is self.optimizer
+        groups = optimizer.param_groups
+        same = len(groups) == len(self._groups) and all(map(lambda a, b: a is b, groups, self._groups))
+        return same and optimizer.state is self._state
+
+    def fill(self) -> None:
+        """Copy the learning rates to the device."""
+        for rate, group in zip(self._rates, self._groups, strict=True):
+            lr = group["lr"]
+            rate.copy_(lr) if isinstance(lr, Tensor) else rate.fill_(lr)
+
+    @contextmanager
+    def steps(self, skip: Tensor | None) -> Iterator[None]:
+        """Let the optimiser read learning rates from the device, and skip its step where ``skip`` is true.
+
+        Only fused optimisers can skip.
+        """
+        optimizer: Any = self.optimizer
+        kept = [(group, group["lr"], group.get("capturable")) for group in self._groups]
+        fused = bool(kept) and all(group.get("fused") for group in self._groups)
+        for (group, _, capturable), rate in zip(kept, self._rates, strict=True):
+            group["lr"] = rate
+            if capturable is not None:
+                group["capturable"] = True
+        if fused and skip is not None:
+            optimizer.found_inf = skip.float()
+        try:
+            yield
+        finally:
+            for group, lr, capturable in kept:
+                group["lr"] = lr
+                if capturable is not None:
+                    group["capturable"] = capturable
+            if fused and skip is not None:
+                del optimizer.found_inf
