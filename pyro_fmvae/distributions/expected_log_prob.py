@@ -176,8 +176,8 @@ class _GaussianTable(torch.autograd.Function):
     def forward(ctx: Any, mean: Tensor, variance: Tensor, stats: Tensor) -> Tensor:
         dim, device, dtype = mean.shape[-1], mean.device, _product_dtype(mean)
         precision, scaled_loc = stats[..., 2:].split(dim, -1)
-        centre = scaled_loc.sum(-2, keepdim=True) / precision.sum(-2, keepdim=True)
-        shift = centre.to(device, dtype).to(stats)
+        total, scaled_total = stats[..., 2:].sum(-2, keepdim=True).split(dim, -1)
+        shift = (scaled_total / total).to(device, dtype).to(stats)
         half = shift.new_full((*shift.shape[:-1], 1), 0.5)
         at_centre = torch.cat([half, -half, -0.5 * shift.square(), shift], -1)
         with torch.autocast(device.type, enabled=False):

@@ -211,9 +211,9 @@ class NaturalNormalGamma(NormalGamma):
 
 @register_kl(NormalGamma, NormalGamma)
 def _kl_normal_gamma(q: NormalGamma, p: NormalGamma) -> Tensor:
-    _, s, a, _ = (to_float64(parameter) for parameter in q.standard)
+    m, s, a, _ = (to_float64(parameter) for parameter in q.standard)
     prior = tuple(to_float64(parameter) for parameter in p.standard)
-    return NORMAL_GAMMA.kl_from_stats(s, a, q.expected_stats(), prior).to(q.loc)
+    return NORMAL_GAMMA.kl_from_stats(m, s, a, q.expected_stats(), prior).to(q.loc)
 
 
 @register_kl(NaturalNormalGamma, NormalGamma)

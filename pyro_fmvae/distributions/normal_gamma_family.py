@@ -33,7 +33,7 @@ class NormalGammaFamily(ExponentialFamily):
         dim = natural.shape[-1] // 2 - 1
         first, fourth, second, third = natural.split([1, 1, dim, dim], -1)
         s = -2 * fourth
-        m = third / s
+        m = third * s.reciprocal()  # a division for each dimension would cost more than all the rest
         b = torch.addcmul(second, third, m, value=0.5).neg_()
         return m, s.squeeze(-1), first.squeeze(-1) + 0.5, b
 
@@ -52,26 +52,27 @@ class NormalGammaFamily(ExponentialFamily):
         dim = m.shape[-1]
         precision = a.unsqueeze(-1) / b
         scaled_loc = precision * m
-        log_precision = dim * torch.digamma(a) - b.log().sum(-1)
+        log_precision = dim * torch.digamma(a) - _sum_of_logs(b)
         square = dim / s + (scaled_loc * m).sum(-1)
         return torch.cat([log_precision.unsqueeze(-1), square.unsqueeze(-1), precision, scaled_loc], -1)
 
     def relative_entropy(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
         """Appendix C.1 (with log Γ where the paper prints ψ), summed over d: [...]."""
         s, a = -2 * natural[..., 1], natural[..., 0] + 0.5
+        m = natural[..., natural.shape[-1] // 2 + 1 :] * s.reciprocal().unsqueeze(-1)
         stats = self.mean_stats(natural) if stats is None else stats
-        return self.kl_from_stats(s, a, stats, self.unpack(prior))
+        return self.kl_from_stats(m, s, a, stats, self.unpack(prior))
 
     @staticmethod
-    def kl_from_stats(s: Tensor, a: Tensor, stats: Tensor, prior: tuple[Tensor, ...]) -> Tensor:
-        """The same from s, a and E[t], which hold m, a/b and Σ log b, so that no logarithm is taken twice."""
+    def kl_from_stats(m: Tensor, s: Tensor, a: Tensor, stats: Tensor, prior: tuple[Tensor, ...]) -> Tensor:
+        """The same from m, s, a and E[t], which holds a/b and Σ log b: no logarithm is taken twice."""
         m0, s0, a0, b0 = prior
         dim = stats.shape[-1] // 2 - 1
-        log_precision, precision, scaled_loc = stats[..., 0], stats[..., 2 : dim + 2], stats[..., dim + 2 :]
+        log_precision, precision = stats[..., 0], stats[..., 2 : dim + 2]
         ratio, digamma = s0 / s, torch.digamma(a)
         shared = 0.5 * (ratio - ratio.log() - 1) - a + (a - a0) * digamma
         shared = shared + torch.lgamma(a0) - torch.lgamma(a)
-        apart = torch.addcmul(scaled_loc, m0, precision, value=-1).square_().div_(precision).sum(-1)
+        apart = ((m - m0).square() * precision).sum(-1)
         log_rates = dim * digamma - log_precision - b0.log().expand(*b0.shape[:-1], dim).sum(-1)
         return dim * shared + 0.5 * s0 * apart + (precision * b0).sum(-1) + a0 * log_rates
 
@@ -91,6 +92,16 @@ class NormalGammaFamily(ExponentialFamily):
         """Whether s, a and every b are positive (b is NaN where m is not finite)."""
         _, s, a, b = self.unpack(natural)
         return (s > 0) & (a > 0) & (b > 0).all(-1)
+
+
+def _sum_of_logs(b: Tensor) -> Tensor:
+    """Σ_d log b_d of b [..., D] > 0, by one logarithm for each four numbers between 1e-77 and 1e77.
+
+    Float64 logarithms are the most expensive part of E[t] otherwise.
+    """
+    quarter = b.shape[-1] // 4
+    first, second, third, fourth, rest = b.split([quarter] * 4 + [b.shape[-1] - 4 * quarter], -1)
+    return (first * second * third * fourth).log().sum(-1) + rest.log().sum(-1)
 
 
 NORMAL_GAMMA = NormalGammaFamily()

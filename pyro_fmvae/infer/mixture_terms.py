@@ -22,6 +22,7 @@ from pyro_fmvae.distributions import (
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.structure import Child, Mixture, Program, Site
 
+_LOG_ZERO = -1e3  # stands for log 0 where it is multiplied by 0; below the log of any positive float64
 NATURAL = (NaturalDirichlet, NaturalNormalGamma)
 Posterior = Callable[[str], Distribution]
 
@@ -79,8 +80,8 @@ class MixtureTables:
             total = total + (table if ratio is None else ratio.unsqueeze(-1) * table)
         return total.expand(*self.site["fn"].batch_shape, self.log_weights.shape[-1])
 
-    def log_responsibilities(self, clamped: bool = True) -> Tensor:
-        """Log γ [..., K]: the guide's, or optimal by equation 5, and then constant; known labels clamp both.
+    def responsibilities(self, clamped: bool = True) -> tuple[Tensor, Tensor]:
+        """γ and log γ [..., K]: the guide's, or optimal by equation 5, then constant; labels clamp both.
 
         Args:
             clamped: False to leave the labels out.
@@ -89,7 +90,7 @@ class MixtureTables:
         if clamped:
             for _, table in self.labels:
                 logits = logits + table
-        return logits.log_softmax(-1)
+        return logits.softmax(-1), logits.log_softmax(-1)
 
 
 def tabulate(
@@ -144,8 +145,7 @@ def mixture_terms(
     Optimal responsibilities are constants here: the bound is stationary in them, so value and gradient are
     those of the collapsed form logsumexp_k{...}, and the parts can be reported and weighted apart.
     """
-    log_gamma = tables.log_responsibilities()
-    gamma = log_gamma.softmax(-1)  # exp is an order of magnitude slower where it underflows
+    gamma, log_gamma = tables.responsibilities()  # not by exp, which is much slower where it underflows
     terms = []
     for child, site, table in tables.children:
         expected = (gamma * table).sum(-1)
@@ -154,7 +154,7 @@ def mixture_terms(
         else:
             kl = _total(-expected - _entropy(program.posterior(guide, child.name)), site)
             terms.append(Term(child.name, Role.KL_Z, kl_weight * kl))
-    log_ratio = torch.where(gamma > 0, log_gamma, 0.0) - tables.log_weights
+    log_ratio = log_gamma.clamp(min=_LOG_ZERO) - tables.log_weights
     kl_r = (gamma * log_ratio).sum(-1)
     terms.append(Term(tables.site["name"], Role.KL_R, _total(kl_r, tables.site)))
     weighted = isinstance(label_weight, Tensor) or label_weight > 0

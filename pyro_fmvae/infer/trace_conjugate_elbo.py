@@ -178,7 +178,7 @@ class TraceConjugate_ELBO(ELBO):
         with torch.no_grad():
             program, guide_trace = self.trace(model, guide, *args, **kwargs)
             tables = self.tabulate(program, guide_trace)
-            return {table.site["name"]: table.log_responsibilities(clamped).exp() for table in tables}
+            return {table.site["name"]: table.responsibilities(clamped)[0] for table in tables}
 
     def terms(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> list[Term]:
         """Every summand of the loss, averaged over the particles."""
