@@ -70,7 +70,7 @@ def _train_parser() -> ArgumentParser:
     for option in fields(TrainConfig):
         flag = _flag(option.name)
         kind: Any = _Sizes() if option.name in ("factors", "hidden") else option.type
-        bare: dict[str, Any] = {"nargs": "?", "const": True} if kind is bool else {}
+        bare: dict[str, Any] = {"nargs": "?", "const": True} if kind in (bool, bool | None) else {}
         parser.add_argument(flag, type=kind, default=option.default, help=option.metadata["help"], **bare)
     parser.add_argument("--" + DERIVED, type=dict | None, help=SUPPRESS)  # of a run's config.json; not read
     parser.add_argument("--out", type=str | None, help="folder of the run; default: a new one in runs/")

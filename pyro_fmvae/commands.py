@@ -16,8 +16,9 @@ from pyro_fmvae.data.files import READERS, read
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.evaluate import bound, label_agreement, tighter_bounds
 from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.run import CHECKPOINT, Run, Training, resolve_device
+from pyro_fmvae.run import CHECKPOINT, Run, resolve_device
 from pyro_fmvae.session import follow
+from pyro_fmvae.training import Training
 
 EVALUATION_BATCH = 500
 LARGEST_GRID = 1_000_000

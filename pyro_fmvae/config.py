@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
+import torch
+
 from pyro_fmvae.data import Dataset, Kind
 from pyro_fmvae.infer.phase import Budget
 from pyro_fmvae.models import Hyperprior
@@ -13,6 +15,7 @@ from pyro_fmvae.optim import RobbinsMonro
 
 PHASES = ("pretrain", "prior", "joint", "refine")
 SHARES_OF_TIME = (0.15, 0.02, 0.55, 0.28)  # of the phases; those that are left out give theirs to the others
+LONG_MINUTES, LONG_ITERATIONS = 5, 10_000  # of a training in which steps are compiled by default
 LARGEST = 2**31 - 1  # of any number of things
 
 
@@ -53,6 +56,9 @@ class TrainConfig:
     forgetting: float = _option(0.7, "kappa of the same, in (1/2, 1]")
     first_step: float | None = _option(0.01, "its first step; null: what tau_0 and kappa give")
     recompute: bool = _option(False, "recompute responsibilities at the updated encoder, as the paper does")
+    eager: bool = _option(False, "take every step through Pyro, instead of replaying a captured one")
+    compile: bool | None = _option(None, "compile captured steps; default: on the CPU, in long trainings")
+    autocast: bool = _option(False, "run the networks in bfloat16, where that is faster and good enough")
     c0: float = _option(1.0, "Dirichlet concentration of the mixing weights")
     m0: float = _option(0.0, "prior mean of the components' means")
     s0: float = _option(1.0, "pseudo-observations behind it")
@@ -101,7 +107,16 @@ class TrainConfig:
             kl_weight=self.kl_weight,
             kl_annealing=self.kl_annealing,
             recompute=self.recompute,
+            eager=self.eager,
+            autocast=torch.bfloat16 if self.autocast else None,
         )
+
+    @property
+    def long(self) -> bool:
+        """Whether training takes long enough for compiling its steps to pay."""
+        if self.max_minutes is not None:
+            return self.max_minutes >= LONG_MINUTES
+        return sum(getattr(self, f"{name}_iterations") or 0 for name in PHASES) >= LONG_ITERATIONS
 
     def budgets(self) -> tuple[Budget, ...]:
         """One budget per phase of :data:`PHASES`, for a resolved configuration."""

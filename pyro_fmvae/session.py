@@ -17,8 +17,9 @@ from pyro_fmvae import checkpoint
 from pyro_fmvae.data import Batches, Dataset, Split
 from pyro_fmvae.evaluate import bound, label_agreement
 from pyro_fmvae.gallery import draw
-from pyro_fmvae.run import FIGURES, METRICS, Training
+from pyro_fmvae.run import FIGURES, METRICS
 from pyro_fmvae.train import Record
+from pyro_fmvae.training import Training
 
 RECORD_EVERY = 250  # steps
 MONITORED_POINTS = 500
@@ -32,7 +33,8 @@ def follow(training: Training, dataset: Dataset, resumed: bool) -> int:
     folder = training.run.folder
     with _log_file(folder / "train.log"), _interruption() as interrupted:
         verb = "resuming" if resumed else "starting"
-        logger.info("%s %s on %s, %d points", verb, folder, training.device, training.run.num_data)
+        points, device = training.run.num_data, training.device
+        logger.info("%s %s on %s, %d points, steps %s", verb, folder, device, points, training.stepping)
         if _loop(training, dataset, resumed, interrupted):
             print(f"\nStopped. Continue with: pyro-fmvae train --resume {folder}", file=sys.stderr)
             return 130

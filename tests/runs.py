@@ -16,6 +16,7 @@ TINY = {
     "--hidden": "6",
     "--factor-dim": "2",
     "--batch-size": "32",
+    "--eager": "true",  # to capture steps takes longer than a few of them do
 }
 SIZE = 60
 

@@ -48,7 +48,7 @@ def test_number_out_of_range(name, value):
 )
 def test_resolved_options_are_complete_and_stay(data):
     config = resolve(TrainConfig(data="mine.npz"), data)
-    optional = {"data_root", "max_minutes", "final_learning_rate"}
+    optional = {"data_root", "max_minutes", "final_learning_rate", "compile"}
     for option in fields(config):
         assert getattr(config, option.name) is not None or option.name in optional, option.name
     assert resolve(config, data) == config

@@ -23,6 +23,7 @@ LAYERS = [
     {"figures"},
     {"config"},
     {"run"},
+    {"training"},
     {"gallery"},
     {"session"},
     {"commands"},

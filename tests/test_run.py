@@ -17,7 +17,8 @@ from pyro_fmvae import checkpoint, session
 from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data import load
 from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.run import CHECKPOINT, Run, Training, resolve_device
+from pyro_fmvae.run import CHECKPOINT, Run, resolve_device
+from pyro_fmvae.training import Training
 from tests.runs import command, metrics, state, succeed, train, training, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -97,6 +98,21 @@ def test_killed_run_is_resumed_exactly(files, whole, tmp_path, monkeypatch, numb
     succeed("train", "--resume", run)
     assert state(run) == state(whole)
     assert metrics(run) == metrics(whole)
+
+
+def test_captured_steps_are_the_same_run_resumed_or_not(files, whole, tmp_path, monkeypatch):
+    captured, run = tmp_path / "captured", tmp_path / "run"
+    assert train(captured, files["binary"], eager="false", **LABELLED)[0] == 0
+    log = (captured / "train.log").read_text()
+    assert "steps captured" in log and "captured the step on [32, 4, 3]" in log
+    for record, other in zip(metrics(captured), metrics(whole), strict=True):
+        assert record["elbo"] == pytest.approx(other["elbo"], rel=1e-5)
+    with monkeypatch.context() as patch:
+        stop_at(patch, 10, kill)
+        with pytest.raises(Killed):
+            train(run, files["binary"], eager="false", **LABELLED)
+    succeed("train", "--resume", run)
+    assert state(run) == state(captured)
 
 
 def test_killed_again_and_again(files, whole, tmp_path, monkeypatch):

@@ -130,14 +130,16 @@ def test_iterations_do_not_look_at_the_clock(monkeypatch):
     assert len(list(fit(scripted([], 3), [(1,)]))) == 4
 
 
-def phases_of(model):
-    learning = Learning(label_weight=5.0, kl_annealing=0.5, kl_weight=2.0, final_learning_rate=1e-4)
+def phases_of(model, eager=True):
+    learning = Learning(
+        label_weight=5.0, kl_annealing=0.5, kl_weight=2.0, final_learning_rate=1e-4, eager=eager
+    )
     budget = Budget(iterations=4)
     return [
         Pretraining(model, learning, budget),
         PriorFitting(model, learning, budget),
         Joint(model, learning, budget),
-        Joint(model, Learning(), budget, name="refine"),
+        Joint(model, Learning(eager=eager), budget, name="refine"),
     ]
 
 
@@ -150,15 +152,17 @@ def stored(model):
     return {name: value.clone() for name, value in model.state_dict().items()}
 
 
-@pytest.mark.parametrize("stop", [0, 1, 4, 5, 9, 10, 14, 19])
-def test_stopped_and_continued_is_as_if_never_stopped(stop):
+@pytest.mark.parametrize(
+    ("stop", "eager"), [*((stop, True) for stop in (0, 1, 4, 5, 9, 10, 14, 19)), (12, False)]
+)
+def test_stopped_and_continued_is_as_if_never_stopped(stop, eager):
     torch.manual_seed(0)
     batches = [(binary_data(10), torch.randint(-1, 2, (10, 1)))]
     model = fresh_model()
-    list(fit(phases_of(model), batches))
+    list(fit(phases_of(model, eager), batches))
     whole = stored(model)
     model = fresh_model()
-    phases, progress = phases_of(model), Progress()
+    phases, progress = phases_of(model, eager), Progress()
     for number, _ in enumerate(fit(phases, batches, progress)):
         if number == stop:
             break

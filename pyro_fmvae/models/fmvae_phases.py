@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
+from pyro_fmvae.infer import CapturedSVI, TraceConjugate_ELBO
 from pyro_fmvae.infer.phase import Budget, Phase, arguments, endless
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
 from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
@@ -34,6 +34,7 @@ class Learning:
         kl_annealing: share of the pretraining in which the weight of its KL divergence grows from 0 to 1, in
             [0, 1].
         recompute: compute responsibilities again at the updated encoder (the paper's order).
+        eager, compile, autocast: how steps are taken: see :class:`~pyro_fmvae.infer.CapturedSVI`.
 
     Raises:
         ValueError: a number out of range.
@@ -47,6 +48,9 @@ class Learning:
     kl_weight: float = 1.0
     kl_annealing: float = 0.0
     recompute: bool = False
+    eager: bool = False
+    compile: bool = False
+    autocast: torch.dtype | None = None
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "prior_learning_rate", "kl_weight"):
@@ -62,25 +66,41 @@ class Learning:
         if not 0 <= self.kl_annealing <= 1:
             raise ValueError(f"kl_annealing: expected a number in [0, 1], got {self.kl_annealing}")
 
+    def svi(
+        self,
+        model: Any,
+        guide: Any,
+        optim: NaturalGradient,
+        elbo: TraceConjugate_ELBO,
+        recompute: bool = False,
+    ) -> CapturedSVI:
+        """What takes the steps of a phase."""
+        how: dict[str, Any] = {"eager": self.eager, "compile": self.compile, "autocast": self.autocast}
+        return CapturedSVI(model, guide, optim, elbo, recompute, **how)
+
 
 class Pretraining(Phase):
     """The networks alone, under a N(0, I) prior."""
 
     def __init__(self, model: FactorialMixtureVAE, learning: Learning, budget: Budget) -> None:
         self.vae, self.learning = model.pretraining(), learning
-        self.kl_weight = 1.0
+        self.kl_weight: float | Tensor = 1.0
         super().__init__("pretrain", budget, self.vae)
 
     def enter(self) -> None:
         """Adam over the networks."""
         adam = partial(torch.optim.Adam, lr=self.learning.learning_rate, fused=True)
         optim = NaturalGradient(1.0, adam, self.vae.parameters())
-        self.svi = ConjugateSVI(self.vae.model, self.vae.guide, optim, TraceConjugate_ELBO())
+        self.svi = self.learning.svi(self.vae.model, self.vae.guide, optim, TraceConjugate_ELBO())
 
     def before_step(self, fraction: float) -> None:
         """Anneal the weight of the KL divergence."""
         annealing = self.learning.kl_annealing
-        self.kl_weight = 1.0 if fraction >= annealing else max(fraction / annealing, 1e-3)
+        if fraction < annealing:  # as a tensor: numbers are constants of a captured step
+            weight = max(fraction / annealing, 1e-3)
+            self.kl_weight = torch.tensor(weight, device=next(self.vae.parameters()).device)
+        else:
+            self.kl_weight = 1.0
 
     def step(self, *batch: Any) -> float:
         """One step at the present weight of the KL divergence; labels are not looked at."""
@@ -99,7 +119,8 @@ class PriorFitting(Phase):
         for group in self.model.factor_groups():
             group.use_natural()
         optim = NaturalGradient(self.learning.rate, partial(torch.optim.SGD, lr=0.0))
-        self.svi = ConjugateSVI(self.model.prior_model, self.model.prior_guide, optim, TraceConjugate_ELBO())
+        model = self.model
+        self.svi = self.learning.svi(model.prior_model, model.prior_guide, optim, TraceConjugate_ELBO())
 
     def prepare(self, batches: Iterable[Any]) -> None:
         """Seed λ from up to 20,000 encoded points."""
@@ -145,7 +166,7 @@ class Joint(Phase):
             learning.rate, lambda _: torch.optim.Adam(groups, fused=True), model.parameters()
         )
         elbo = TraceConjugate_ELBO(label_weight=learning.label_weight, kl_weight=learning.kl_weight)
-        self.svi = ConjugateSVI(model.model, model.guide, optim, elbo, recompute=learning.recompute)
+        self.svi = learning.svi(model.model, model.guide, optim, elbo, learning.recompute)
 
     def prepare(self, batches: Iterable[Any]) -> None:
         """Seed λ if a seed was given, and enter again: seeding replaces λ's parameters."""

@@ -28,13 +28,14 @@ class VAE(nn.Module):
         self.encoder, self.decoder, self.observation = encoder, decoder, observation
         self.latent_dim, self.num_data = latent_dim, num_data
 
-    def model(self, x: Tensor, labels: Tensor | None = None, kl_weight: float = 1.0) -> None:
+    def model(self, x: Tensor, labels: Tensor | None = None, kl_weight: float | Tensor = 1.0) -> None:
         """p(x, z).
 
         Args:
             x: a batch ``[B, *event_shape]``.
             labels: not used.
-            kl_weight: weight > 0 of the KL divergence, for annealing; other than 1 it gives no bound.
+            kl_weight: weight > 0 of the KL divergence, for annealing; other than 1 it gives no bound. A
+                scalar tensor spares a captured step from being captured again for each value.
         """
         param_statements("decoder", self.decoder)
         with pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1):
@@ -42,7 +43,7 @@ class VAE(nn.Module):
                 z = pyro.sample("z", dist.Normal(x.new_zeros(self.latent_dim), 1.0).to_event(1))
             pyro.sample("x", self.observation(self.decoder(z)), obs=x)
 
-    def guide(self, x: Tensor, labels: Tensor | None = None, kl_weight: float = 1.0) -> None:
+    def guide(self, x: Tensor, labels: Tensor | None = None, kl_weight: float | Tensor = 1.0) -> None:
         """q(z | x); arguments as for :meth:`model`."""
         param_statements("encoder", self.encoder)
         loc, scale = self.encoder(x)

@@ -195,12 +195,12 @@ def test_learning_rate_falls_geometrically_in_the_second_half(fraction, rate):
 def test_any_phase_can_be_left_out(left_out, recompute):
     model = labelled_model()
     budgets = [Budget(iterations=0 if number in left_out else 2) for number in range(4)]
-    learning = Learning(label_weight=5.0, recompute=recompute)
+    learning = Learning(label_weight=5.0, recompute=recompute, eager=True)
     phases = [
         Pretraining(model, learning, budgets[0]),
         PriorFitting(model, learning, budgets[1]),
         Joint(model, learning, budgets[2]),
-        Joint(model, Learning(recompute=recompute), budgets[3], name="refine"),
+        Joint(model, Learning(recompute=recompute, eager=True), budgets[3], name="refine"),
     ]
     records = list(fit(phases, loader()))
     assert all(math.isfinite(record.loss) for record in records if record.step)
@@ -214,7 +214,7 @@ def test_any_phase_can_be_left_out(left_out, recompute):
 @pytest.mark.parametrize(("size", "batch_size"), [(3, 64), (9, 8), (8, 8)])
 def test_small_data_and_a_last_batch_of_one(size, batch_size):
     model = labelled_model(num_data=size)
-    learning = Learning(label_weight=5.0)
+    learning = Learning(label_weight=5.0, eager=True)
     phases = [
         Pretraining(model, learning, TEN),
         PriorFitting(model, learning, TEN),

@@ -1,0 +1,124 @@
+"""A run under way: model, phases, loader and progress, saved and restored together."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_fmvae import checkpoint
+from pyro_fmvae.config import PHASES, TrainConfig
+from pyro_fmvae.data import Batches, Dataset, hide_labels
+from pyro_fmvae.infer.phase import Phase
+from pyro_fmvae.infer.replay import compiles
+from pyro_fmvae.models.fmvae_phases import Joint, Pretraining, PriorFitting
+from pyro_fmvae.run import CHECKPOINT, Run, fitting
+from pyro_fmvae.train import Progress, Record, fit
+
+logger = logging.getLogger("pyro_fmvae")
+
+
+class Training:
+    """A run under way: model, phases, loader and progress, and how to save and restore them together.
+
+    Args:
+        run: the run.
+        dataset: its data.
+        device: where to train.
+    """
+
+    def __init__(self, run: Run, dataset: Dataset, device: torch.device) -> None:
+        self.run, self.device = run, device
+        config = run.config
+        assert config.batch_size is not None
+        torch.manual_seed(config.seed)
+        self.model = run.build_model().to(device)
+        self.learning = replace(config.learning(), compile=self._compile(config))
+        self.phases = self._phases(config)
+        labels = hide_labels(dataset.train, config.labels, config.seed) if config.labels else None
+        training = replace(dataset.train, labels=labels)
+        self.batches = Batches(training, config.batch_size, seed=config.seed, device=device)
+        self.progress = Progress()
+
+    def _phases(self, config: TrainConfig) -> list[Phase]:
+        pretrain, prior, joint, refine = config.budgets()
+        learning = self.learning
+        rate = learning.final_learning_rate or learning.learning_rate
+        last = replace(learning, label_weight=0.0, kl_weight=1.0, learning_rate=rate)
+        return [
+            Pretraining(self.model, learning, pretrain),
+            PriorFitting(self.model, learning, prior, config.seed),
+            Joint(self.model, learning, joint, seed=config.seed if prior.empty else None),
+            Joint(self.model, last, refine, PHASES[-1], config.seed if prior.empty and joint.empty else None),
+        ]
+
+    def _compile(self, config: TrainConfig) -> bool:
+        """Whether to compile captured steps."""
+        if config.eager or config.compile is False:
+            return False
+        if config.compile is None and not (config.long and self.device.type == "cpu"):
+            return False
+        problem = compiles(self.device)
+        if problem and config.compile:
+            raise ValueError(f"compile: torch.compile does not work here ({problem})")
+        if problem:
+            logger.info("steps are not compiled: torch.compile does not work here (%s)", problem)
+        return not problem
+
+    @property
+    def stepping(self) -> str:
+        """How steps are taken, in words."""
+        how = "eager" if self.learning.eager else "captured"
+        how += " and compiled" if self.learning.compile else ""
+        return how + (", networks in bfloat16" if self.learning.autocast else "")
+
+    def records(self, resumed: bool = False) -> Iterator[Record]:
+        """Train from where it stands: see :func:`pyro_fmvae.train.fit`."""
+        return fit(self.phases, self.batches, self.progress, resumed)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every phase is done."""
+        return self.progress.phase >= len(self.phases)
+
+    def save(self) -> None:
+        """Write a checkpoint of everything, atomically."""
+        progress = self.progress
+        state = {
+            "progress": {"phase": progress.phase, "step": progress.step, "total_steps": progress.total_steps},
+            "batches": self.batches.state_dict(),
+            "model": self.model.state_dict(),
+            "phase": None if self.finished else self.phases[progress.phase].state_dict(),
+            "random": {"cpu": torch.get_rng_state(), "cuda": self._cuda_state()},
+        }
+        clock = {"seconds": progress.seconds, "total_seconds": progress.total_seconds}
+        checkpoint.save(self.run.folder / CHECKPOINT, state, clock)
+
+    def restore(self) -> None:
+        """Take over the last checkpoint, to continue with ``records(resumed=True)``.
+
+        Raises:
+            FileNotFoundError, ValueError: there is no checkpoint, or it is damaged.
+        """
+        state, clock = checkpoint.load(self.run.folder / CHECKPOINT)
+        with fitting(self.run):
+            self._take_over(state, clock)
+
+    def _take_over(self, state: Any, clock: dict[str, Any]) -> None:
+        self.progress = Progress(**state["progress"], **clock)
+        self.model.match(state["model"])
+        if not self.finished:
+            self.phases[self.progress.phase].enter()
+        self.model.load_state_dict(state["model"])
+        if not self.finished:
+            self.phases[self.progress.phase].load_state_dict(state["phase"])
+        self.batches.load_state_dict(state["batches"])
+        torch.set_rng_state(state["random"]["cpu"])
+        if self.device.type == "cuda" and state["random"]["cuda"] is not None:
+            torch.cuda.set_rng_state(state["random"]["cuda"], self.device)
+
+    def _cuda_state(self) -> Tensor | None:
+        """State of the random numbers on the GPU that is trained on."""
+        return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
