@@ -22,7 +22,23 @@ RUNS = {
         ["--data-root", ".", "--components", "3", "--dim", "2", "--iterations", "3", "--out", "pictures"],
         ["bound of equation 11", "importance-weighted", "of 3"],
     ),
-    "benchmarks/step.py": (["--steps", "2", "--net", "mlp", "--setting", "1,4,4,8"], ["ratio"]),
+    "benchmarks/step.py": (
+        ["--methods=-compiled", "--steps", "2", "--net", "mlp", "--setting", "1,4,4,8"],
+        ["ratio", "captured", "TraceEnum"],
+    ),
+    "benchmarks/estimators.py": (
+        ["--points=300", "--pretrain=2", "--draws=2", "--steps=2", "--seconds=0", "--methods=-compiled"],
+        ["relative 1", "collapsed_at_steps"],
+    ),
+    "benchmarks/scaling.py": (
+        ["--components", "2,4", "--factors", "1,2", "--steps", "1", "--methods", "captured"],
+        ["MB"],
+    ),
+    "benchmarks/gaussian_mixture.py": (
+        ["--points=500", "--dim=2", "--components=3", "--batch-size=100", "--epochs=2", "--held-out=100"]
+        + ["--max-seconds=2", "--step=eager"],
+        ["to_sklearn"],
+    ),
 }
 PICTURES = {
     "smiley.py": ["properties.png", "reconstructions.png"],

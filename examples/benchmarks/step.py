@@ -1,176 +1,133 @@
 """What one training step costs, next to a plain VAE with the same networks in bare PyTorch.
 
-    python examples/benchmarks/step.py                   # both pairs of networks, I,D,K,B = 1,64,512,64
+    python examples/benchmarks/step.py                   # both pairs of networks, six settings, all methods
     python examples/benchmarks/step.py --net mlp --setting 5,64,64,64 --setting 1,64,64,64 --json
+    python examples/benchmarks/step.py --methods=vae,captured,TraceEnum --plot step.png
+    python examples/benchmarks/step.py --methods=-compiled            # all but those with it in their names
 
-All methods live in one process and take turns in short blocks of steps, so that whatever else the machine
-does hits all of them alike. ``ms`` is the median over all rounds; ``ratio`` is the median of each round's
-ratio to the plain VAE (with its quartiles), the number to compare between machines; ``peak_mb`` is the most
-memory (10^6 bytes) that tensors take during one step, above what was allocated before it, from a step of its
-own that is not timed. The data are random bits.
+All methods live in one process, start from the same networks and components, and take turns in short blocks
+of steps. ``ms`` is the median over all rounds; ``ratio`` is the median of each round's ratio to the floor
+(with its quartiles), the number to compare between machines. The floor is the fastest plain VAE among the
+methods. ``peak_mb`` is the most memory (10^6 bytes) that tensors take during one step, above what was
+allocated before it, from a step of its own that is not timed. The data are random bits. Pyro's validation is
+off, but for the one method that says so.
 """
 
-import argparse
+import copy
 import json
 import math
-import os
-import platform
-import statistics
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from itertools import cycle, islice
-from typing import Any, NoReturn
+from dataclasses import asdict
+from typing import Any
 
-import pyro
 import torch
-from peak_memory import PeakMemory
-from step_methods import IMAGE, METHODS, NETS, Method, Setting, Step
-from torch import Tensor
+from command_line import Parser, machine, natural_number
+from contest import Contestant, take_turns
+from start import NETS, Rates, Setting, random_images, seeded_model
+from step_methods import METHODS, Method, choose
+from step_plot import draw
 
-ROUNDS = 50  # at most; more steps make longer blocks
-WARM_UP = 3
-
-
-@dataclass
-class Contestant:
-    """A method with its step, and the time per step of each of its blocks, in ms."""
-
-    method: Method
-    step: Step
-    device: torch.device
-    blocks: list[float] = field(default_factory=list)
-
-    def run(self, batches: Sequence[Tensor]) -> float:
-        """Take the steps; returns milliseconds per step."""
-        with pyro.validation_enabled(self.method.validate):
-            self._synchronize()
-            start = time.perf_counter()
-            for x in batches:
-                self.step(x)
-            self._synchronize()
-            return 1e3 * (time.perf_counter() - start) / len(batches)
-
-    def _synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
-    def peak_mb(self, x: Tensor) -> float:
-        """Most memory that one step takes above what was allocated before it, in 10^6 bytes."""
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
-            before = torch.cuda.memory_allocated(self.device)
-            self.run([x])
-            return (torch.cuda.max_memory_allocated(self.device) - before) / 1e6
-        with PeakMemory() as memory:
-            self.run([x])
-        return memory.peak / 1e6
+SETTINGS = [
+    Setting(1, 64, 64, 64),
+    Setting(1, 64, 512, 64),
+    Setting(5, 64, 64, 64),
+    Setting(2, 128, 64, 64),
+    Setting(1, 64, 512, 512),
+    Setting(1, 64, 4096, 64),
+]
 
 
 def measure(
-    net: str, setting: Setting, steps: int, seed: int, device: torch.device
+    net: str,
+    setting: Setting,
+    methods: Sequence[Method],
+    steps: int,
+    seed: int,
+    device: torch.device,
+    limit_mb: float,
 ) -> Iterator[dict[str, Any]]:
     """One record per method."""
-    contestants = []
-    for method in METHODS:
-        torch.manual_seed(seed)  # the same start values for all
-        contestants.append(Contestant(method, method.make(net, setting, device), device))
-    bits = torch.rand(8, setting.B, *IMAGE, generator=torch.Generator().manual_seed(seed)).round()
-    batches = cycle(bits.to(device))
-    for contestant in contestants:
-        contestant.run(list(islice(batches, min(WARM_UP, steps))))
-    rounds = min(steps, ROUNDS)
-    for number in range(rounds):
-        block = list(islice(batches, math.ceil(steps / rounds)))
-        for index in range(len(contestants)):  # another one begins each time
-            contestant = contestants[(number + index) % len(contestants)]
-            contestant.blocks.append(contestant.run(block))
-    floor = contestants[0].blocks
-    for contestant in contestants:
-        ratios = [ms / floor_ms for ms, floor_ms in zip(contestant.blocks, floor, strict=True)]
-        low, ratio, high = statistics.quantiles(ratios, n=4, method="inclusive") if rounds > 1 else ratios * 3
-        yield {
-            "method": contestant.method.name,
-            "net": net,
-            **asdict(setting),
-            "ms": round(statistics.median(contestant.blocks), 4),
+    torch.compiler.reset()  # code that was compiled for other sizes
+    start = seeded_model(net, setting, seed, device)
+    contestants, skipped = {}, {}
+    for method in methods:
+        foretold = 4 * method.numbers(setting) / 1e6
+        if foretold > limit_mb:
+            skipped[method] = f"would take about {foretold:.0f} MB, more than {limit_mb:.0f}"
+            continue
+        step = method.make(copy.deepcopy(start), Rates()).step
+        contestants[method] = Contestant(method.name, step, device, method.validate)
+    batches = list(random_images(8 * setting.B, seed).to(device).split(setting.B))
+    take_turns(list(contestants.values()), batches, steps)
+    floor = min((contestants[method] for method in methods if method.floor), key=lambda c: c.ms)
+    for method in methods:
+        record = {"method": method.name, "net": net, **asdict(setting)}
+        if method in contestants and not math.isfinite(contestants[method].loss):
+            skipped[method] = "its loss became infinite"
+        if method in skipped:
+            yield record | {"skipped": skipped[method]}
+            continue
+        contestant = contestants[method]
+        low, ratio, high = contestant.ratio(floor)
+        yield record | {
+            "ms": round(contestant.ms, 4),
             "ratio": round(ratio, 4),
             "ratio_quartiles": [round(low, 4), round(high, 4)],
-            "peak_mb": round(contestant.peak_mb(bits[0].to(device)), 3),
-            "rounds": rounds,
+            "peak_mb": round(contestant.peak_mb(batches[0]), 3),
+            "rounds": len(contestant.blocks),
+            "floor": floor.name,
         }
 
 
-ROW = "{method:34}{net:6}{I:>3}{D:>5}{K:>5}{B:>5}{ms:>10}{ratio:>8}  {quartiles:13}{peak_mb:>9}"
+WIDTH = max(len(method.name) for method in METHODS) + 2
+PLACE = f"{{method:{WIDTH}}}" + "{net:6}{I:>3}{D:>5}{K:>6}{B:>5}"
+ROW = PLACE + "{ms:>10}{ratio:>9}  {quartiles:17}{peak_mb:>9}"
 COLUMNS = ("method", "net", "I", "D", "K", "B", "ms", "ratio", "quartiles", "peak_mb")
 
 
 def as_row(record: dict[str, Any]) -> str:
     """A record as a line of the table."""
+    if "skipped" in record:
+        return (PLACE + "  skipped: {skipped}").format_map(record)
     low, high = record["ratio_quartiles"]
     shown = {"quartiles": f"{low:.2f} - {high:.2f}", "ms": f"{record['ms']:.2f}"}
     shown |= {"ratio": f"{record['ratio']:.2f}", "peak_mb": f"{record['peak_mb']:.1f}"}
     return ROW.format_map(record | shown)
 
 
-def machine(device: torch.device) -> str:
-    """What the numbers depend on, in words."""
-    kind = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
-    cores = f"{os.cpu_count()} cores, {torch.get_num_threads()} threads"
-    return f"{kind} ({device}), {cores}, torch {torch.__version__}, pyro {pyro.__version__}"
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors take one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\n")
-
-
-def natural_number(text: str) -> int:
-    """A whole number >= 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number >= 1, got '{text}'")
-    return int(text)
-
-
-def usable_device(text: str) -> torch.device:
-    """``cpu``, ``cuda`` or ``cuda:N``, if it is there."""
-    try:
-        device = torch.device(text)
-        if device.type not in ("cpu", "cuda"):
-            raise RuntimeError
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError):
-        raise argparse.ArgumentTypeError(
-            f"expected cpu or a CUDA device that is there, got '{text}'"
-        ) from None
-    return device
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line, measure, print."""
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--net", choices=NETS, help="one pair of networks; default: both")
     parser.add_argument(
         "--setting", type=Setting.parse, action="append", metavar="I,D,K,B", help="may be repeated"
     )
     parser.add_argument(
-        "--steps", type=natural_number, default=200, help="timed steps per method (default: 200)"
+        "--methods", type=choose, default=list(METHODS), help="substrings of their names, with commas"
     )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=natural_number, help="of torch; default: its own choice")
-    parser.add_argument("--device", type=usable_device, default="cpu")
-    parser.add_argument("--json", action="store_true", help="one JSON object per line instead of a table")
+    parser.add_argument(
+        "--steps", type=natural_number, default=200, help="timed steps of the fastest method (default: 200)"
+    )
+    parser.add_argument(
+        "--limit-mb", type=natural_number, default=4000, help="skip methods that would take more memory"
+    )
     options = parser.parse_args(arguments)
+    if not any(method.floor for method in options.methods):
+        parser.error("--methods: expected a plain VAE among them, for the ratios")
     if options.threads:
         torch.set_num_threads(options.threads)
     if not options.json:
         print(machine(options.device), ROW.format_map({name: name for name in COLUMNS}), sep="\n", flush=True)
-    for setting in options.setting or [Setting(1, 64, 512, 64)]:
+    records = []
+    for setting in options.setting or SETTINGS:
         for net in [options.net] if options.net else NETS:
-            for record in measure(net, setting, options.steps, options.seed, options.device):
+            for record in measure(
+                net, setting, options.methods, options.steps, options.seed, options.device, options.limit_mb
+            ):
+                records.append(record)
                 print(json.dumps(record) if options.json else as_row(record), flush=True)
+    if options.plot:
+        draw(records, options.plot)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,34 @@
+"""Training steps of the library: ``SVI`` with ``TraceConjugate_ELBO``, and the captured step."""
+
+from functools import partial
+
+import torch
+from pyro.infer import SVI
+from start import Learner, Rates, Step, fused_adam
+
+from pyro_fmvae.infer import CapturedSVI, TraceConjugate_ELBO
+from pyro_fmvae.models import FactorialMixtureVAE
+from pyro_fmvae.optim import NaturalGradient
+
+
+def optimiser(model: FactorialMixtureVAE, rates: Rates) -> NaturalGradient:
+    """Natural gradients for λ, one fused Adam for the networks."""
+    return NaturalGradient(rates.natural, fused_adam(rates.networks), model.parameters())
+
+
+def svi(model: FactorialMixtureVAE, rates: Rates) -> Learner:
+    """The library as users of Pyro call it."""
+    return Learner(SVI(model.model, model.guide, optimiser(model, rates), TraceConjugate_ELBO()).step)
+
+
+def captured(model: FactorialMixtureVAE, rates: Rates, compiled: bool = False) -> Learner:
+    """The same program, captured at the first call, and compiled or not."""
+    optim, elbo = optimiser(model, rates), TraceConjugate_ELBO()
+    return Learner(CapturedSVI(model.model, model.guide, optim, elbo, compile=compiled).step)
+
+
+def captured_prior(model: FactorialMixtureVAE, compiled: bool = False) -> Step:
+    """The captured step on the mixture alone, encodings given; there are no networks to learn."""
+    optim = NaturalGradient(0.01, partial(torch.optim.SGD, lr=0.0))
+    elbo = TraceConjugate_ELBO()
+    return CapturedSVI(model.prior_model, model.prior_guide, optim, elbo, compile=compiled).step

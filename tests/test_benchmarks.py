@@ -1,0 +1,390 @@
+"""The comparison in examples/benchmarks: are the programs in it right, and the scripts well behaved?"""
+
+import argparse
+import copy
+import json
+import math
+import os
+import shutil
+import statistics
+import sys
+import time
+import weakref
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from pyro_fmvae.infer import TraceConjugate_ELBO
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "examples" / "benchmarks"
+MODULES = (
+    "bare_methods",
+    "contest",
+    "enumerated_methods",
+    "estimators",
+    "peak_memory",
+    "plain_programs",
+    "scaling",
+    "start",
+    "step",
+    "step_methods",
+    "step_plot",
+)
+CPU = torch.device("cpu")
+SIGMAS = 4.5
+
+pytestmark = pytest.mark.usefixtures("single_precision")
+
+
+@pytest.fixture(scope="module")
+def b():
+    """The modules of the folder, which import each other by their bare names, as scripts do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        known = set(sys.modules)
+        yield SimpleNamespace(**{name: __import__(name) for name in MODULES})
+        for name in set(sys.modules) - known:
+            if (BENCHMARKS / f"{name}.py").is_file():
+                del sys.modules[name]
+
+
+@pytest.fixture
+def small(b):
+    """A model of two factors that are far from their prior, and as many images as it knows of."""
+    setting = b.start.Setting(2, 2, 3, 5)
+    torch.manual_seed(1)
+    return b.start.make_model("mlp", setting, num_data=5), b.start.random_images(5, seed=2)
+
+
+def estimate(elbo, model, guide, x, runs):
+    """Mean of the loss, and its standard error."""
+    with pyro.validation_enabled(False):
+        values = [elbo.loss(model, guide, x) for _ in range(runs)]
+    return statistics.mean(values), statistics.stdev(values) / math.sqrt(runs)
+
+
+def assert_equal_in_expectation(one, other):
+    assert abs(one[0] - other[0]) <= SIGMAS * math.hypot(one[1], other[1])
+
+
+# --- the bounds of the plain programs
+
+
+def test_the_bound_with_the_assignment_in_the_guide_is_the_librarys(b, small):
+    model, x = small
+    exact = TraceConjugate_ELBO().loss(model.prior_model, model.prior_guide, x)
+    program = b.plain_programs.AssignmentInGuide(model, prior_only=True)
+    theirs = estimate(program.elbo(), program.model, program.guide, x, 800)
+    assert theirs[1] < 0.01 * exact
+    assert_equal_in_expectation(theirs, (exact, 0.0))
+
+
+def test_the_bound_with_the_assignment_in_the_model_is_tighter(b, small):
+    model, x = small
+    exact = TraceConjugate_ELBO().loss(model.prior_model, model.prior_guide, x)
+    program = b.plain_programs.AssignmentInModel(model, prior_only=True)
+    loss, error = estimate(program.elbo(), program.model, program.guide, x, 800)
+    assert loss + SIGMAS * error < exact
+
+
+def test_the_mixtures_density_gives_the_bound_with_the_assignment_in_the_model(b, small):
+    model, x = small
+    programs = (b.plain_programs.AssignmentInModel, b.plain_programs.MixtureDensity)
+    bounds = []
+    for program in (kind(model, prior_only=True) for kind in programs):
+        bounds.append(estimate(program.elbo(), program.model, program.guide, x, 800))
+    assert_equal_in_expectation(*bounds)
+
+
+def test_the_whole_program_has_the_librarys_bound(b, small):
+    model, x = small
+    ours = estimate(TraceConjugate_ELBO(), model.model, model.guide, x, 200)
+    program = b.plain_programs.AssignmentInGuide(model)
+    theirs = estimate(program.elbo(), program.model, program.guide, x, 400)
+    assert theirs[1] < 0.01 * ours[0]
+    assert_equal_in_expectation(ours, theirs)
+
+
+def test_responsibilities_are_those_of_equation_5(b, small):
+    model, x = small
+    program = b.plain_programs.AssignmentInGuide(model)
+    with torch.no_grad():
+        mean, std = (t.unflatten(-1, (2, 2)).transpose(0, 1) for t in model.encoder(x))
+    ours = torch.stack(model.responsibilities(x))
+    assert_close(program.posterior.responsibilities(mean, std).softmax(-1), ours)
+
+
+def test_a_posterior_in_standard_parameters_comes_back_as_it_was(b, small):
+    model, _ = small
+    other = copy.deepcopy(model)
+    posterior = b.plain_programs.StandardPosterior(model)
+    (group,), (target,) = model.factor_groups(), other.factor_groups()
+    target.set_natural(2 * group.weights.natural_value(), group.loc_precision.natural_value() * 2)
+    posterior.write_to(other)
+    assert_close(target.weights.natural_value(), group.weights.natural_value(), rtol=1e-5, atol=1e-5)
+    assert_close(
+        target.loc_precision.natural_value(), group.loc_precision.natural_value(), rtol=1e-5, atol=1e-5
+    )
+
+
+# --- the methods
+
+
+def test_methods_carry_the_names_that_records_are_found_by(b):
+    names = [method.name for method in b.step_methods.METHODS]
+    assert len(set(names)) == len(names)
+    assert sum(name.startswith("captured") for name in names) == 2
+    assert sum(name.startswith("TraceEnum") for name in names) == 4
+    assert sum(method.floor for method in b.step_methods.METHODS) == 3
+    assert set(b.step_plot.COLOURS) == set(names)
+
+
+def test_methods_are_chosen_by_parts_of_their_names(b):
+    choose = b.step_methods.choose
+    assert [method.name for method in choose("vae,-compiled")] == ["vae"]
+    assert all("compiled" not in method.name for method in choose("-compiled"))
+    assert {method.name for method in choose("vae,captured")} > {"vae", "captured compiled"}
+    for text in ("vae,nothing", "vae,-vae"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            choose(text)
+
+
+def test_adam_by_hand_is_adam(b, small):
+    model, x = small[0].double(), small[1].double()
+    models = model, copy.deepcopy(model)
+    networks = b.bare_methods.Networks(models[1])
+
+    def loss(encoded):
+        return b.bare_methods.plain_loss(encoded, model.num_data), ()
+
+    whole = b.bare_methods.whole_step(networks, loss, 1e-2)
+    learner = b.bare_methods.vae(models[0], b.start.Rates(networks=1e-2))
+    for step in (learner.step, whole):
+        torch.manual_seed(0)
+        for _ in range(5):
+            step(x)
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert_close(one, other)
+
+
+def test_the_closed_form_by_hand_is_the_librarys(b):
+    model = b.start.make_model("mlp", b.start.Setting(2, 2, 3, 5), num_data=20)
+    x = b.start.random_images(5, 0)
+    models = model, copy.deepcopy(model)
+    methods = [next(m for m in b.step_methods.METHODS if part in m.name) for part in ("by hand", "(eager)")]
+    before = model.factor_groups()[0].counts().clone()
+    for method, contender in zip(methods, models, strict=True):
+        method.make(contender, b.start.Rates(natural=0.3)).step(x)
+    (one,), (other,) = (contender.factor_groups() for contender in models)
+    assert (one.counts() - before).abs().max() > 0.1
+    assert_close(one.counts(), other.counts(), rtol=1e-5, atol=1e-5)
+    assert_close(one.loc_precision.natural_value(), other.loc_precision.natural_value(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("part", ["by hand", "SVI", "captured", "the model", "the guide", "Mixture"])
+def test_a_method_learns_and_hands_over_what_it_learnt(b, part):
+    setting = b.start.Setting(1, 2, 3, 20)
+    torch.manual_seed(0)
+    model = b.start.make_model("mlp", setting, num_data=20)
+    x = b.start.random_images(20, 0)
+    method = next(method for method in b.step_methods.METHODS if part in method.name)
+    counts = model.factor_groups()[0].counts().clone()
+    elbo = TraceConjugate_ELBO()
+    with pyro.validation_enabled(False):
+        before = elbo.loss(model.model, model.guide, x)
+        learner = method.make(model, b.start.Rates(1e-2, 1e-2, 0.1))
+        losses = [float(learner.step(x)) for _ in range(30)]
+        learner.write_back()
+        after = elbo.loss(model.model, model.guide, x)
+    assert all(map(math.isfinite, losses))
+    assert after < before
+    assert not torch.allclose(model.factor_groups()[0].counts(), counts)
+
+
+# --- time and memory
+
+
+class PeakMemory(TorchDispatchMode):
+    """Follows every tensor storage that operations make, until it is released."""
+
+    def __init__(self):
+        super().__init__()
+        self.in_use = self.peak = 0
+        self._known = weakref.WeakSet()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self._known.update(storages((args, kwargs)))
+        result = func(*args, **(kwargs or {}))
+        for storage in storages(result) - set(self._known):
+            self._known.add(storage)
+            self.in_use += storage.nbytes()
+            weakref.finalize(storage, self._release, storage.nbytes())
+        self.peak = max(self.peak, self.in_use)
+        return result
+
+    def _release(self, size):
+        self.in_use -= size
+
+
+def storages(tree):
+    return {leaf.untyped_storage() for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)}
+
+
+@pytest.mark.parametrize("part", ["vae", "by hand", "SVI", "the model"])
+def test_peak_memory_is_that_of_the_tensors(b, part):
+    model = b.start.make_model("mlp", b.start.Setting(1, 16, 64, 64))
+    method = next(method for method in b.step_methods.METHODS if part in method.name)
+    step, x = method.make(model, b.start.Rates()).step, b.start.random_images(64, 0)
+    with pyro.validation_enabled(False):
+        step(x)
+        measured = b.peak_memory.peak_mb(lambda: step(x), CPU)
+        with PeakMemory() as memory:
+            step(x)
+    assert_close(measured, memory.peak / 1e6, rtol=0.02, atol=0.0)
+
+
+def test_slow_methods_take_single_steps_and_sit_out_rounds(b, monkeypatch):
+    monkeypatch.setattr(b.contest, "BUDGET_MS", 1000.0)
+    taken = {"fast": 0, "slow": 0}
+
+    def step(name, seconds):
+        def run(x):
+            taken[name] += 1
+            time.sleep(seconds)
+            return 0.0
+
+        return run
+
+    contestants = [
+        b.contest.Contestant(name, step(name, s), CPU) for name, s in (("fast", 1e-3), ("slow", 0.03))
+    ]
+    b.contest.take_turns(contestants, [torch.zeros(1)], steps=100)
+    fast, slow = (contestant.blocks for contestant in contestants)
+    assert len(fast) == 50 and 5 <= len(slow) <= 25
+    assert taken == {"fast": 3 + 1 + 50 * (2 + 1), "slow": 3 + 1 + len(slow)}
+    low, ratio, high = contestants[1].ratio(contestants[0])
+    assert 2 < low <= ratio <= high
+
+
+# --- the scripts
+
+
+def records(script, capsys, *arguments):
+    script.main([*arguments, "--json"])
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def is_picture(path):
+    return path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_step_prints_one_record_for_each_method(b, capsys, tmp_path):
+    found = records(
+        b.step, capsys, "--methods=-compiled", "--net", "mlp", "--setting", "2,3,4,8", "--steps", "2",
+        "--plot", str(tmp_path / "step.png"),
+    )  # fmt: skip
+    assert {"captured", "TraceEnum (assignment in the model)"} < {record["method"] for record in found}
+    keys = ["method", "net", *"IDKB", "ms", "ratio", "ratio_quartiles", "peak_mb", "rounds", "floor"]
+    for record in found:
+        assert list(record) == keys
+        assert [record[size] for size in "IDKB"] == [2, 3, 4, 8]
+        assert record["ms"] > 0 and record["ratio"] > 0 and record["peak_mb"] > 0
+        assert record["floor"] == "vae"
+    assert found[0]["ratio"] == 1.0
+    assert is_picture(tmp_path / "step.png")
+
+
+def test_step_skips_what_would_take_too_much_memory(b, capsys):
+    arguments = ("--net", "mlp", "--setting", "1,8,64,64", "--steps", "1", "--limit-mb", "1")
+    one, other = records(b.step, capsys, "--methods=vae,the model,-compiled", *arguments)
+    assert one["method"] == "vae" and "skipped" not in one
+    assert other["skipped"] == "would take about 1 MB, more than 1"
+
+
+def test_step_needs_something_to_compare_with(b, capsys):
+    with pytest.raises(SystemExit):
+        b.step.main(["--methods=captured"])
+    assert "expected a plain VAE" in capsys.readouterr().err
+
+
+@pytest.mark.slow  # inductor compiles seven methods: about half a minute on one core
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # dynamo's own
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler")
+def test_compiled_methods_run(b, capsys):
+    found = records(
+        b.step, capsys, "--methods=compiled", "--net", "mlp", "--setting", "1,3,4,8", "--steps", "1"
+    )
+    assert len(found) == 7
+    assert all(math.isfinite(record["ms"]) for record in found)
+
+
+def test_estimators_prints_noise_curves_and_what_was_reached(b, capsys, tmp_path):
+    found = records(
+        b.estimators, capsys, "--points", "100", "--setting", "1,2,3,20", "--pretrain", "5", "--draws", "5",
+        "--steps", "4", "--seconds", "0", "--every", "2", "--methods=captured,the guide,-compiled",
+        "--plot", str(tmp_path / "estimators.png"),
+    )  # fmt: skip
+    by_measure = {
+        measure: [r for r in found if r["measure"] == measure]
+        for measure in ("gradient", "training", "reached")
+    }
+    assert by_measure["gradient"][0]["relative"] == 1.0
+    assert len(by_measure["gradient"]) == 4
+    assert [record["step"] for record in by_measure["training"]] == [0, 0, 2, 2, 4, 4]
+    first, second, *_ = by_measure["training"]
+    assert math.isclose(first["elbo"], second["elbo"], abs_tol=1e-3)  # the same start
+    for record in by_measure["reached"]:
+        assert record["elbo_at_steps"] <= record["collapsed_at_steps"] + 1e-3
+        assert record["elbo_at_seconds"] == first["elbo"] and len(record["used_components"]) == 1
+    assert is_picture(tmp_path / "estimators.png")
+
+
+def test_estimators_reads_mnist(b, tmp_path):
+    rng = np.random.default_rng(0)
+    sizes = {"x_train": 7, "x_valid": 3}
+    np.savez(
+        tmp_path / "mnist_static.npz",
+        **{k: rng.integers(0, 2, (n, 28, 28), np.uint8) for k, n in sizes.items()},
+    )
+    train, valid = b.estimators.splits(str(tmp_path), points=5)
+    assert (len(train), len(valid)) == (5, 3)
+
+
+def test_gradients_of_one_estimator_have_one_mean(b, small):
+    model, x = small
+    with pyro.validation_enabled(False):
+        noise = {r["method"]: r for r in b.estimators.gradient_noise(model, x, draws=150, seed=0)}
+    ours, theirs = noise["TraceConjugate_ELBO"], noise["TraceEnum (assignment in the guide)"]
+    error = math.sqrt(4 * ours["signal"] * (ours["variance"] + theirs["variance"]) / 150)
+    assert abs(ours["signal"] - theirs["signal"]) < SIGMAS * error
+    assert theirs["relative"] > 1.0
+
+
+def test_scaling_stops_at_the_limit(b, capsys, tmp_path):
+    found = records(
+        b.scaling, capsys, "--components", "2,64", "--factors", "1,4", "--steps", "1", "--limit-mb", "5",
+        "--methods", "captured,TraceEnum (assignment in the model)", "--plot", str(tmp_path / "scaling.png"),
+    )  # fmt: skip
+    assert [(r["varied"], r["I"], r["K"]) for r in found[::2]] == [
+        ("K", 1, 2),
+        ("K", 1, 64),
+        ("I", 1, 64),
+        ("I", 4, 64),
+    ]
+    assert all(r["ms"] > 0 and r["peak_mb"] > 0 for r in found[::2])
+    assert "more than 5" in found[3]["skipped"] and "more than 5" in found[7]["skipped"]
+    assert is_picture(tmp_path / "scaling.png")
+
+
+def test_scaling_says_what_it_does_not_know(b, capsys):
+    with pytest.raises(SystemExit):
+        b.scaling.main(["--methods", "nothing"])
+    assert "got nothing" in capsys.readouterr().err
