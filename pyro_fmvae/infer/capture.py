@@ -8,6 +8,7 @@ buffers, constants), which are taken in by identity and read anew at every repla
 
 import contextlib
 import linecache
+import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,10 +22,13 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-_LIBRARIES = tuple(str(Path(module.__file__ or "").parent) for module in (torch, pyro, contextlib))
-_HERE = str(Path(__file__).parent)
+_LIBRARIES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (torch, pyro, contextlib))
+_MACHINERY = tuple(_LIBRARIES[0] + name for name in ("_", "fx" + os.sep, "utils" + os.sep))
+_HERE = str(Path(__file__).parent) + os.sep
 _LEAVES_TENSORS = {"numpy", "tolist", "__array__", "__dlpack__", "data_ptr"}
+_COPIES_LISTS = {"tensor", "as_tensor", "asarray", "new_tensor"}
 
 
 class CaptureError(RuntimeError):
@@ -48,11 +52,11 @@ class Recording:
         """Two programs out of one: up to the last of the first results, and from there on.
 
         The first one takes ``num_inputs`` tensors and returns ``num_results``, and behind them what the
-        second one needs of it; the second one takes the same inputs and then that.
+        second one needs of it; the second one takes the same inputs and then that, and returns the others.
         """
         *nodes, output = self.module.graph.nodes
         placeholders = [node for node in nodes if node.op == "placeholder"]
-        outputs = output.args[0][:num_results]
+        outputs, rest = output.args[0][:num_results], output.args[0][num_results:]
         last = max(number for number, node in enumerate(nodes) if node in outputs)
         head = [node for node in nodes[: last + 1] if node.op != "placeholder"]
         tail = [node for node in nodes[last + 1 :] if node.op != "placeholder"]
@@ -60,7 +64,7 @@ class Recording:
         inputs, state = placeholders[:num_inputs], placeholders[num_inputs:]
         return (
             self._part(inputs, state, head, [*outputs, *crossing]),
-            self._part([*inputs, *crossing], state, tail, []),
+            self._part([*inputs, *crossing], state, tail, rest),
         )
 
     def _part(
@@ -89,7 +93,8 @@ def record(
             random number generators, so that recording changes nothing.
 
     Raises:
-        CaptureError: the function needs the value of a tensor in Python, or a shape that depends on one.
+        CaptureError: the function needs the value of a tensor in Python, or a shape that depends on one, or
+            sets the state of a random number generator.
     """
     inputs = [tensor.detach() for tensor in inputs]
     known = list(dict.fromkeys(tensor for tensor in state if not any(tensor is x for x in inputs)))
@@ -103,17 +108,43 @@ def record(
             module = make_fx(run, tracing_mode="real")(*inputs, *known)
         except Exception as error:
             raise CaptureError(_explain(error)) from error
+        drawn = _random_states(inputs)
     module.graph.eliminate_dead_code(_has_effect)
-    return Recording(module, _lift(module, len(inputs), known))
+    recording = Recording(module, _lift(module, len(inputs), known))
+    with unchanged(known, inputs), torch.no_grad():
+        module(*inputs, *recording.state)
+        if any(not torch.equal(a, b) for a, b in zip(drawn, _random_states(inputs), strict=True)):
+            raise CaptureError(
+                "the step cannot be captured: it sets the state of the random number generator (by a seed, "
+                "or by checkpointing with dropout inside), so that a replay would draw other numbers. Pass "
+                "eager=True"
+            )
+    return recording
 
 
 class _Watch(TorchFunctionMode):
-    """Refuses what leaves the world of tensors without any operation."""
+    """Refuses what leaves the world of tensors without any operation, or does without."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") in _LEAVES_TENSORS:
-            raise CaptureError(f"{func.__name__}() takes a tensor's values out")
-        return func(*args, **(kwargs or {}))
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        if name in _LEAVES_TENSORS:
+            raise CaptureError(f"{name}() takes a tensor's values out")
+        if name in _COPIES_LISTS and any(map(_has_tensors, (*args, *kwargs.values()))):
+            raise CaptureError(f"{name}() takes the values of tensors in a list (torch.stack does not)")
+        if name == "one_hot":
+            return _one_hot(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _has_tensors(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
+
+
+def _one_hot(labels: Tensor, num_classes: int = -1) -> Tensor:
+    """``torch.nn.functional.one_hot`` without the check of the labels, which takes their values out."""
+    if num_classes < 0:
+        raise CaptureError("one_hot() without a number of classes looks for the largest label")
+    return (labels.unsqueeze(-1) == torch.arange(num_classes, device=labels.device)).long()
 
 
 class _WatchDispatch(TorchDispatchMode):
@@ -124,7 +155,10 @@ class _WatchDispatch(TorchDispatchMode):
             raise CaptureError("a number or a truth value is asked of a tensor")
         if torch.Tag.dynamic_output_shape in func.tags and not _indexed_by_integers(func, args):
             raise CaptureError(f"the shape of {func.__name__.split('.')[0]}'s result depends on values")
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values())):
+            raise CaptureError("random numbers come from a generator of its own")
+        return func(*args, **kwargs)
 
 
 def _indexed_by_integers(func: Any, args: Sequence[Any]) -> bool:
@@ -137,12 +171,21 @@ def _indexed_by_integers(func: Any, args: Sequence[Any]) -> bool:
 def unchanged(tensors: Sequence[Tensor], inputs: Sequence[Tensor]) -> Iterator[None]:
     """Restore the values of tensors and the state of the random number generators."""
     kept = [tensor.detach().clone() for tensor in tensors]
-    devices = sorted({t.device.index for t in (*tensors, *inputs) if t.device.type == "cuda"})
-    with torch.random.fork_rng(devices):
-        yield
-    with torch.no_grad():
-        for tensor, value in zip(tensors, kept, strict=True):
-            tensor.copy_(value)
+    try:
+        with torch.random.fork_rng(_cuda_devices((*tensors, *inputs))):
+            yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in zip(tensors, kept, strict=True):
+                tensor.copy_(value)
+
+
+def _cuda_devices(tensors: Sequence[Tensor]) -> list[int]:
+    return sorted({t.device.index for t in tensors if t.device.type == "cuda"})
+
+
+def _random_states(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in _cuda_devices(tensors))]
 
 
 def _has_effect(node: Node) -> bool:
@@ -183,7 +226,8 @@ def _lift(module: GraphModule, num_inputs: int, known: Sequence[Tensor]) -> tupl
 def _explain(error: Exception) -> str:
     """What went wrong, and in which line of the user's."""
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [f for f in frames if not f.filename.startswith((*_LIBRARIES, _HERE, "<"))]
+    outside = [f for f in frames if not f.filename.startswith((_HERE, *_MACHINERY, "<"))]
+    theirs = [f for f in outside if not f.filename.startswith(_LIBRARIES)] or outside
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     where = ""
     if theirs:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pyro_fmvae.infer.assumptions import Assumptions
@@ -20,8 +21,10 @@ class CapturedStep:
 
     Args:
         passes: the recorded program. The first pass returns the loss and the gradients of ``params``; the
-            second one, if there is one, takes what else the first returned. The last one takes λ's step.
+            second one, if there is one, takes what else the first returned, and returns (if ``checked``)
+            whether λ's gradients are finite. The last one takes λ's step.
         params: parameters that are not natural, and have a gradient.
+        others: all parameters that are not natural, in the order of the program.
         optim: a ``NaturalGradient``.
         scalars: the inputs behind the data, 0-dimensional tensors that are filled before each replay.
         assumptions: what the recording relies on.
@@ -32,12 +35,13 @@ class CapturedStep:
         self,
         passes: Sequence[Program],
         params: Sequence[Tensor],
+        others: Sequence[Tensor],
         optim: Any,
         scalars: Sequence[Tensor],
         assumptions: Assumptions,
         checked: bool,
     ) -> None:
-        self.passes, self.params, self.optim = list(passes), list(params), optim
+        self.passes, self.params, self.others, self.optim = list(passes), list(params), list(others), optim
         self.assumptions, self.checked = assumptions, checked
         self._scalars = list(scalars)
         self._filled: list[float | None] = [None] * len(scalars)
@@ -53,11 +57,11 @@ class CapturedStep:
 
         Raises:
             NotFinite: with ``checked``; λ has not changed, nor have the parameters, unless an optimiser on a
-                GPU cannot skip a step.
+                GPU cannot skip a step, or it was the second pass that found it.
         """
         self._fill(scalars)
         inputs = (*data, *self._scalars)
-        loss = self._graphed(inputs) if self._graphable() else self._by_parts(inputs)
+        loss = self._graphed(inputs) if self._graphable(inputs) else self._by_parts(inputs)
         self.optim.steps += 1
         return loss
 
@@ -74,9 +78,14 @@ class CapturedStep:
         loss, *rest = self.passes[0](*inputs)
         value = self._checked(loss.item())
         self._update(rest[: len(self.params)])
-        if len(self.passes) > 1:
-            self.passes[1](*inputs, *rest[len(self.params) :])
+        if len(self.passes) > 1 and not self._second(inputs, rest).isfinite():
+            raise NotFinite
         return value
+
+    def _second(self, inputs: Sequence[Tensor], rest: Sequence[Tensor]) -> Tensor:
+        """The second pass; 0, or NaN if there was something in it that is not finite."""
+        ok = self.passes[1](*inputs, *rest[len(self.params) :])
+        return torch.where(ok[0], 0.0, torch.nan) if ok else inputs[-1].new_zeros(())
 
     def _checked(self, loss: float) -> float:
         if self.checked and not math.isfinite(loss):
@@ -86,12 +95,13 @@ class CapturedStep:
     def _update(self, grads: Sequence[Tensor]) -> None:
         for p, grad in zip(self.params, grads, strict=True):
             p.grad = grad
-        self.optim.step_others(self.params)
+        self.optim.step_others(self.others)
         for p in self.params:
             p.grad = None
 
-    def _graphable(self) -> bool:
-        return self._scalars[0].is_cuda and OptimizerOnDevice.possible(self.optim.others)
+    def _graphable(self, inputs: Sequence[Tensor]) -> bool:
+        made = self.optim.others is not None or not self.others  # the first step makes the optimiser
+        return made and _on_gpu(inputs) and OptimizerOnDevice.possible(self.optim.others)
 
     def _graphed(self, inputs: Sequence[Tensor]) -> float:
         if self._graph is None or self._on_device is None or not self._on_device.current(self.optim.others):
@@ -107,5 +117,10 @@ class CapturedStep:
         with self._on_device.steps(skip=loss.isnan() if self.checked else None):
             self._update(rest[: len(self.params)])
         if len(self.passes) > 1:
-            self.passes[1](*inputs, *rest[len(self.params) :])
+            loss = loss + self._second(inputs, rest)
         return loss
+
+
+def _on_gpu(inputs: Sequence[Tensor]) -> bool:
+    """Whether nothing is on the host, the values of which a graph would not see change."""
+    return all(tensor.is_cuda for tensor in inputs)

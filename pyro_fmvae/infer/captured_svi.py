@@ -10,12 +10,13 @@ import pyro
 import pyro.poutine as poutine
 import torch
 from pyro.infer.util import is_validation_enabled
+from pyro.poutine import Trace
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from pyro_fmvae.distributions import NaturalParameter
-from pyro_fmvae.infer.assumptions import Assumptions, modules_of
-from pyro_fmvae.infer.capture import Recording, record, unchanged
+from pyro_fmvae.infer.assumptions import Assumptions, Rehearsal, modules_of
+from pyro_fmvae.infer.capture import CaptureError, Recording, record
 from pyro_fmvae.infer.captured_step import CapturedStep, NotFinite
 from pyro_fmvae.infer.replay import compiled, plain
 from pyro_fmvae.infer.site_terms import sum_terms
@@ -33,7 +34,9 @@ class CapturedSVI(ConjugateSVI):
     The first step on batches of a shape runs model and guide under Pyro's handlers and records everything
     that happens to tensors (loss, gradients, responsibilities, λ's step) as a plain tensor program; all steps
     replay it, with the optimiser's own step behind it. On a GPU the two become one CUDA graph. Each replay
-    draws fresh random numbers and reads parameters, data, learning rates, ρ and the ELBO's weights anew.
+    draws fresh random numbers and reads parameters, data, learning rates, ρ and the ELBO's weights anew. A
+    step in which the program makes a parameter (``pyro.param`` with a new name, a lazy guide) is taken as by
+    ``ConjugateSVI``, and the next one is captured.
 
     A program is one for batches of the same shapes and for the same arguments that are not tensors; others
     are captured as they come, the eight used last are kept. What a model does in Python (prints, counts) it
@@ -85,7 +88,10 @@ class CapturedSVI(ConjugateSVI):
         key = (spec, *map(_signature, leaves), *self._settings())
         step = self._steps.pop(key, None)
         if step is None or not step.assumptions.hold():
-            step = self._capture(leaves, spec)
+            captured = self._capture(leaves, spec)
+            if isinstance(captured, float):
+                return captured
+            step = captured
         self._steps[key] = step  # the one used last comes last
         if len(self._steps) > MOST_STEPS:
             del self._steps[next(iter(self._steps))]
@@ -103,23 +109,27 @@ class CapturedSVI(ConjugateSVI):
             isinstance(kl, Tensor) or kl != 1.0,
             isinstance(label, Tensor) or label != 0.0,
             self.elbo.num_particles,
+            self.elbo.vectorize_particles,
+            self.recompute,
+            self.autocast,
+            self.compile,
             is_validation_enabled(),
             torch.get_default_dtype(),
         )
 
-    def _capture(self, leaves: Sequence[Any], spec: TreeSpec) -> CapturedStep:
+    def _capture(self, leaves: Sequence[Any], spec: TreeSpec) -> CapturedStep | float:
+        """The step for such arguments; or, if it had to be taken as it is, its loss."""
         started = time.perf_counter()
         data = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         args, kwargs = tree_unflatten(list(leaves), spec)
-        modules = modules_of(self.model, self.guide)
-        buffers = [buffer for module in modules for buffer in module.buffers()]
-        with unchanged(buffers, data), poutine.trace(param_only=True) as statements:
-            self.elbo.total(self._terms(args, kwargs)[1])  # with all checks, if validation is on
-        sites = statements.trace.nodes
-        params = list(dict.fromkeys(site["value"].unconstrained() for site in sites.values()))
+        rehearsal, statements = self._rehearse(args, kwargs)
+        if isinstance(statements, float):
+            return statements
+        sites = statements.nodes
+        params = _unconstrained(statements)
         natural = [p for p in params if isinstance(p, NaturalParameter)]
         others = [p for p in params if not isinstance(p, NaturalParameter)]
-        assumptions = Assumptions(modules, sites)
+        assumptions = Assumptions(rehearsal.modules, sites)
         device = next((t.device for t in (*data, *params)), torch.device("cpu"))
         rate_device = natural[0].device if natural else device
         scalars = [
@@ -144,20 +154,41 @@ class CapturedSVI(ConjugateSVI):
                 if self.recompute:
                     refreshed = sum_terms(self._refreshed(traces, args, kwargs))
                     grads.update(zip(natural, _gradients(refreshed, natural), strict=True))
+                    again = [g for p in natural if (g := grads[p]) is not None]
+                    ok = ok if ok is None else ok & _finite(refreshed.detach(), again)
             used[:] = [p for p in others if grads[p] is not None]
             with torch.no_grad():
                 for p in natural:
                     if (grad := grads[p]) is not None:
                         p.sub_(rate * (grad if ok is None else torch.where(ok, grad, 0.0)))
-            return (loss, *(grad for p in others if (grad := grads[p]) is not None))
+            last = (ok,) if self.recompute and ok is not None else ()
+            return (loss, *(grad for p in others if (grad := grads[p]) is not None), *last)
 
-        recording = record(run, [*data, *scalars], [*params, *assumptions.tensors])
+        try:
+            recording = record(run, [*data, *scalars], [*params, *assumptions.tensors])
+            _check(assumptions)
+        finally:
+            rehearsal.undo()
         passes = self._passes(recording, len(data) + len(scalars), 1 + len(used))
         operations = sum(node.op == "call_function" for node in recording.module.graph.nodes)
         shapes = ", ".join(str(list(tensor.shape)) for tensor in data)
         seconds = time.perf_counter() - started
         logger.info("captured the step on %s: %d operations, %.1f s", shapes, operations, seconds)
-        return CapturedStep(passes, used, self.optim, scalars, assumptions, checked)
+        return CapturedStep(passes, used, others, self.optim, scalars, assumptions, checked)
+
+    def _rehearse(self, args: Any, kwargs: Any) -> tuple[Rehearsal, Trace | float]:
+        """Run the program with all checks, and undo that; returns its parameters' statements.
+
+        Where it made parameters it can't be undone: the step is finished then, and its loss returned.
+        """
+        rehearsal = Rehearsal(modules_of(self.model, self.guide))
+        with rehearsal.watching(), poutine.trace(param_only=True) as statements:
+            traces, terms = self._terms(args, kwargs)
+            loss = self.elbo.total(terms)
+        if rehearsal.made(_unconstrained(statements.trace)):
+            return rehearsal, self._finish(traces, loss, statements.trace, args, kwargs)
+        rehearsal.undo()
+        return rehearsal, statements.trace
 
     def _passes(self, recording: Recording, num_inputs: int, num_results: int) -> list[Any]:
         parts = recording.split(num_inputs, num_results) if self.recompute else (recording,)
@@ -182,11 +213,23 @@ class CapturedSVI(ConjugateSVI):
         with poutine.trace(param_only=True) as statements:
             loss = self.elbo.total(self._terms(args, kwargs)[1])
         self.elbo.backward(loss, statements.trace, lambda: self._terms(args, kwargs)[1])
-        for site in statements.trace.nodes.values():
-            site["value"].unconstrained().grad = None
+        for p in _unconstrained(statements.trace):
+            p.grad = None
         raise ValueError(
             "the loss or a gradient was not finite, but is when evaluated again with fresh random numbers"
         ) from None
+
+
+def _unconstrained(statements: Trace) -> list[Tensor]:
+    return list(dict.fromkeys(site["value"].unconstrained() for site in statements.nodes.values()))
+
+
+def _check(assumptions: Assumptions) -> None:
+    if not assumptions.hold():
+        raise CaptureError(
+            "the step cannot be captured: the program puts another tensor in the place of a parameter or "
+            "buffer, or changes a module's mode. Change tensors in place (by copy_, say), or pass eager=True"
+        )
 
 
 def _signature(leaf: Any) -> Hashable:
@@ -198,7 +241,7 @@ def _signature(leaf: Any) -> Hashable:
         raise ValueError(
             f"a captured step takes tensors, and arguments that can be hashed, got {type(leaf).__name__}"
         ) from None
-    return leaf
+    return type(leaf), leaf  # 1, 1.0 and True are equal, but not the same to a program
 
 
 def _gradients(loss: Tensor, leaves: Sequence[Tensor]) -> Sequence[Tensor | None]:
@@ -211,6 +254,9 @@ def _guarded(loss: Tensor, grads: Sequence[Tensor], checked: bool) -> tuple[Tens
     """The loss, NaN if it or a gradient is not finite, and whether they are; as it is if unchecked."""
     if not checked:
         return loss, None
-    sums = torch.stack([loss, *(grad.sum().to(loss) for grad in grads)])
-    ok = sums.isfinite().all()
+    ok = _finite(loss, grads)
     return torch.where(ok, loss, torch.nan), ok
+
+
+def _finite(loss: Tensor, grads: Sequence[Tensor]) -> Tensor:
+    return torch.stack([loss, *(grad.sum().to(loss) for grad in grads)]).isfinite().all()

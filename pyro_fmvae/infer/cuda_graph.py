@@ -36,8 +36,7 @@ class CUDAGraph:
                 return self._aside(inputs)
             self._graph = self._record(inputs)
         for kept, given in zip(self._inputs, inputs, strict=True):
-            if kept is not given:
-                kept.copy_(given)
+            kept.copy_(given)
         self._graph.replay()
         return self._result
 
@@ -50,8 +49,7 @@ class CUDAGraph:
         return result
 
     def _record(self, inputs: Sequence[Tensor]) -> torch.cuda.CUDAGraph:
-        # Scalars are the same tensors at every call; data are copied to where the graph reads them.
-        self._inputs = [tensor if tensor.dim() == 0 else tensor.clone() for tensor in inputs]
+        self._inputs = [tensor.clone() for tensor in inputs]  # where the graph reads them from now on
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self._result = self.function(*self._inputs)

@@ -42,6 +42,15 @@ def compiled(recording: Recording) -> Program:
     return run
 
 
+def compiles(device: torch.device) -> str:
+    """What keeps ``torch.compile`` from working on a device, in a line; empty if nothing does."""
+    try:
+        torch.compile(lambda x: x.sin() + 1, fullgraph=True)(torch.zeros(2, device=device))
+    except Exception as error:
+        return (str(error).splitlines() or [type(error).__name__])[0]
+    return ""
+
+
 def _keep_apart(module: GraphModule) -> None:
     """Have the values of expensive functions stored, which fusion would compute again for every use.
 

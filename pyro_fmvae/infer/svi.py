@@ -59,8 +59,12 @@ class ConjugateSVI(SVI):
         with poutine.trace(param_only=True) as capture:
             traces, terms = self._terms(args, kwargs)
             loss = self.elbo.total(terms)
-        self.elbo.backward(loss, capture.trace, lambda: self._terms(args, kwargs)[1])
-        named = {name: site["value"].unconstrained() for name, site in capture.trace.nodes.items()}
+        return self._finish(traces, loss, capture.trace, args, kwargs)
+
+    def _finish(self, traces: Traces, loss: Tensor, statements: Trace, args: Any, kwargs: Any) -> float:
+        """What a step does once the program has run; ``statements`` traces its parameters."""
+        self.elbo.backward(loss, statements, lambda: self._terms(args, kwargs)[1])
+        named = {name: site["value"].unconstrained() for name, site in statements.nodes.items()}
         params = list(dict.fromkeys(named.values()))  # in program order; a shared parameter once
         if self.recompute:
             self.optim.step_others(params)

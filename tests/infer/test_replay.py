@@ -1,0 +1,69 @@
+"""Recorded programs as they are, and compiled."""
+
+import copy
+import shutil
+
+import pyro
+import pytest
+import torch
+from torch.testing import assert_close
+
+from pyro_fmvae.infer.capture import record
+from pyro_fmvae.infer.replay import compiled, plain
+from tests.infer.captured import numbers, svi_for
+from tests.infer.programs import Toy
+
+needs_compiler = pytest.mark.skipif(
+    not (shutil.which("g++") or shutil.which("clang++")), reason="torch.compile needs a C++ compiler on a CPU"
+)
+
+
+def noisy(weight):
+    def function(x):
+        y = weight.digamma().unsqueeze(-1) * x + torch.rand(3)
+        weight.mul_(2.0)
+        return (y.sum(),)
+
+    return function
+
+
+def check(replay, tolerance):
+    weight, x = torch.tensor([1.0, 2.0]), torch.ones(3)
+    by_hand = weight.clone()
+    program = replay(record(noisy(weight), [x], [weight]))
+    pyro.set_rng_seed(1)
+    results = [program(x)[0].clone() for _ in range(3)]
+    pyro.set_rng_seed(1)
+    expected = [noisy(by_hand)(x)[0] for _ in range(3)]
+    assert_close(results, expected, **tolerance)
+    assert_close(weight, by_hand, rtol=0, atol=0)
+    assert not results[0].requires_grad
+
+
+def test_plain_replays_bit_by_bit():
+    check(plain, {"rtol": 0, "atol": 0})
+
+
+@needs_compiler
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_replays_draw_the_same_numbers_up_to_rounding():
+    check(compiled, {"rtol": 1e-13, "atol": 1e-13})
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("recompute", [False, True])
+def test_compiled_steps(recompute):
+    """Sums in another order: rounding errors, which forty steps of Adam amplify."""
+    toy = Toy()
+    x, runs = toy.data(6), []
+    for settings in ({"eager": True}, {"compile": True}):
+        other = copy.deepcopy(toy)
+        svi = svi_for(other, recompute=recompute, **settings)
+        pyro.set_rng_seed(2)
+        losses = [svi.step(batch) for _ in range(20) for batch in (x, x[:4])]
+        runs.append((losses, numbers(other)))
+    assert_close(torch.tensor(runs[1][0]), torch.tensor(runs[0][0]), rtol=1e-8, atol=0)
+    for name, value in runs[0][1].items():
+        assert_close(runs[1][1][name], value, rtol=1e-7, atol=1e-7)
