@@ -1,6 +1,7 @@
 """Training steps of the library: ``SVI`` with ``TraceConjugate_ELBO``, and the captured step."""
 
 from functools import partial
+from typing import Any
 
 import torch
 from pyro.infer import SVI
@@ -21,10 +22,13 @@ def svi(model: FactorialMixtureVAE, rates: Rates) -> Learner:
     return Learner(SVI(model.model, model.guide, optimiser(model, rates), TraceConjugate_ELBO()).step)
 
 
-def captured(model: FactorialMixtureVAE, rates: Rates, compiled: bool = False) -> Learner:
-    """The same program, captured at the first call, and compiled or not."""
+def captured(
+    model: FactorialMixtureVAE, rates: Rates, compiled: bool = False, autocast: torch.dtype | None = None
+) -> Learner:
+    """The same program, captured at the first call, compiled or not, networks in float32 or another type."""
     optim, elbo = optimiser(model, rates), TraceConjugate_ELBO()
-    return Learner(CapturedSVI(model.model, model.guide, optim, elbo, compile=compiled).step)
+    how: dict[str, Any] = {"compile": compiled, "autocast": autocast}
+    return Learner(CapturedSVI(model.model, model.guide, optim, elbo, **how).step)
 
 
 def captured_prior(model: FactorialMixtureVAE, compiled: bool = False) -> Step:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import torch
 from bare_methods import closed_form, closed_form_compiled, vae, vae_compiled, vae_compiled_step
 from enumerated_methods import plain
 from plain_programs import PROGRAMS
@@ -54,6 +55,7 @@ METHODS = (
     Method("SVI TraceConjugate (eager, validated)", svi, validate=True),
     Method("captured", captured),
     Method("captured compiled", partial(captured, compiled=True)),
+    Method("captured compiled, bfloat16", partial(captured, compiled=True, autocast=torch.bfloat16)),
     *_plain_methods(),
 )
 

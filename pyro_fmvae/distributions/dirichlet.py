@@ -9,7 +9,12 @@ from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 from torch.distributions import register_kl
 
-from pyro_fmvae.distributions.exponential_family import ExponentialFamily, check_natural, scale_gradient
+from pyro_fmvae.distributions.exponential_family import (
+    ExponentialFamily,
+    InNaturalParameters,
+    check_natural,
+    scale_gradient,
+)
 
 
 class DirichletFamily(ExponentialFamily):
@@ -57,7 +62,7 @@ class DirichletFamily(ExponentialFamily):
 DIRICHLET = DirichletFamily()
 
 
-class NaturalDirichlet(Dirichlet):
+class NaturalDirichlet(InNaturalParameters, Dirichlet):
     """A Dirichlet posterior given by natural parameters, which receive natural gradients.
 
     Args:
@@ -95,4 +100,5 @@ class NaturalDirichlet(Dirichlet):
 def _kl_natural_dirichlet(q: NaturalDirichlet, p: torch.distributions.Dirichlet) -> Tensor:
     (prior,) = DIRICHLET.standard(p.natural) if isinstance(p, NaturalDirichlet) else (p.concentration,)
     prior = prior.to(q.natural)
-    return DIRICHLET.kl(q.natural, prior).expand(broadcast_shape(q.batch_shape, p.batch_shape))
+    kl = DIRICHLET.kl(q.natural, prior, q.expected_stats())
+    return kl.expand(broadcast_shape(q.batch_shape, p.batch_shape))

@@ -89,7 +89,7 @@ def _assignment(q: Distribution, p: Assignment, posteriors: Posteriors) -> Tenso
     """E[log π_k] [..., K]: ψ(c_k) - ψ(Σ c) under a Dirichlet posterior, log π_k at a point estimate."""
     weights = unwrap(posteriors["weights"])
     if isinstance(weights, NaturalDirichlet):
-        return DIRICHLET.expected_stats(weights.natural)
+        return weights.expected_stats()
     if isinstance(weights, torch.distributions.Dirichlet):
         return DIRICHLET.mean_stats(weights.concentration)
     if isinstance(weights, dist.Delta):

@@ -82,6 +82,24 @@ class ExponentialFamily(ABC):
         return _RelativeEntropy.apply(natural, prior, None if stats is None else stats.detach(), self)
 
 
+class InNaturalParameters:
+    """What distributions of a family share that are given by natural parameters."""
+
+    family: ExponentialFamily
+    natural: Tensor
+    _known_stats: tuple[Any, Tensor] | None = None
+
+    def expected_stats(self) -> Tensor:
+        """E[t] in float64, with natural gradients: [..., P] with the batch shape of ``natural``.
+
+        It is computed once for as long as λ stays what it is.
+        """
+        key = (self.natural._version, torch.is_grad_enabled())
+        if self._known_stats is None or self._known_stats[0] != key:
+            self._known_stats = (key, self.family.expected_stats(self.natural))
+        return self._known_stats[1]
+
+
 class _ExpectedStats(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, natural: Tensor, family: ExponentialFamily) -> Tensor:

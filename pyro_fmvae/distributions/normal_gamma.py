@@ -16,7 +16,12 @@ from torch import Tensor
 from torch.distributions import constraints, register_kl
 from torch.distributions.utils import lazy_property
 
-from pyro_fmvae.distributions.exponential_family import check_natural, scale_gradient, to_float64
+from pyro_fmvae.distributions.exponential_family import (
+    InNaturalParameters,
+    check_natural,
+    scale_gradient,
+    to_float64,
+)
 from pyro_fmvae.distributions.normal_gamma_family import NORMAL_GAMMA
 
 _SMALLEST_PRECISION = 1e-30  # half of all draws from Gamma(0.01, 0.01) are smaller
@@ -142,7 +147,7 @@ class NormalGamma(TorchDistribution):
         return NORMAL_GAMMA.stats_from_standard(m, s, a, b)
 
 
-class NaturalNormalGamma(NormalGamma):
+class NaturalNormalGamma(InNaturalParameters, NormalGamma):
     """A Normal-Gamma posterior given by natural parameters, which receive natural gradients.
 
     Args:
@@ -156,7 +161,6 @@ class NaturalNormalGamma(NormalGamma):
 
     arg_constraints: dict[str, constraints.Constraint] = {"natural": _NaturalDomain()}  # noqa: RUF012
     family = NORMAL_GAMMA
-    _known_stats: tuple[Any, Tensor] | None = None
 
     def __init__(
         self, natural: Tensor, dtype: torch.dtype | None = None, validate_args: bool | None = None
@@ -188,16 +192,6 @@ class NaturalNormalGamma(NormalGamma):
         TorchDistribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
-
-    def expected_stats(self) -> Tensor:
-        """E[t] in float64, with natural gradients: [..., 2D+2] with the batch shape of ``natural``.
-
-        It is computed once for as long as λ stays what it is.
-        """
-        key = (self.natural._version, torch.is_grad_enabled())
-        if self._known_stats is None or self._known_stats[0] != key:
-            self._known_stats = (key, NORMAL_GAMMA.expected_stats(self.natural))
-        return self._known_stats[1]
 
     def pack(self) -> Tensor:
         """λ, by way of the standard parameters, so that its gradients follow their rule."""

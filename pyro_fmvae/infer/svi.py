@@ -36,7 +36,8 @@ class ConjugateSVI(SVI):
         elbo: the loss.
         recompute: whether to use the paper's order.
         autocast: ``torch.bfloat16`` to run the networks' matrix products and convolutions in it. λ, the
-            prior's products and the loss stay in float64 and float32.
+            prior's products and the loss stay in float64 and float32. Networks of your own should end in
+            ``.float()``, as the library's do: what they return parameterises distributions as it is.
     """
 
     def __init__(
