@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pyro_fmvae.infer.assumptions import Assumptions
 from pyro_fmvae.infer.cuda_graph import CUDAGraph, OptimizerOnDevice
+from pyro_fmvae.infer.recorded_adam import RecordedAdam
 from pyro_fmvae.infer.replay import Program
 
 
@@ -24,11 +25,12 @@ class CapturedStep:
             second one, if there is one, takes what else the first returned, and returns (if ``checked``)
             whether λ's gradients are finite. The last one takes λ's step.
         params: parameters that are not natural, and have a gradient.
-        others: all parameters that are not natural, in the order of the program.
+        others: all parameters that the optimiser is called for, in the order of the program.
         optim: a ``NaturalGradient``.
         scalars: the inputs behind the data, 0-dimensional tensors that are filled before each replay.
         assumptions: what the recording relies on.
         checked: whether the passes give NaN for the loss, and leave λ alone, if a gradient is not finite.
+        inside: the optimiser, if the program has it inside; its learning rates are the last scalars.
     """
 
     def __init__(
@@ -40,9 +42,10 @@ class CapturedStep:
         scalars: Sequence[Tensor],
         assumptions: Assumptions,
         checked: bool,
+        inside: RecordedAdam | None = None,
     ) -> None:
         self.passes, self.params, self.others, self.optim = list(passes), list(params), list(others), optim
-        self.assumptions, self.checked = assumptions, checked
+        self.assumptions, self.checked, self.inside = assumptions, checked, inside
         self._scalars = list(scalars)
         self._filled: list[float | None] = [None] * len(scalars)
         self._graph: CUDAGraph | None = None
@@ -53,17 +56,22 @@ class CapturedStep:
 
         Args:
             data: the tensors among the arguments of the program.
-            scalars: a value for each of ``self.scalars``.
+            scalars: ρ and the ELBO's weights.
 
         Raises:
             NotFinite: with ``checked``; λ has not changed, nor have the parameters, unless an optimiser on a
                 GPU cannot skip a step, or it was the second pass that found it.
         """
-        self._fill(scalars)
+        self._fill([*scalars, *(self.inside.rates if self.inside else ())])
         inputs = (*data, *self._scalars)
         loss = self._graphed(inputs) if self._graphable(inputs) else self._by_parts(inputs)
         self.optim.steps += 1
         return loss
+
+    def current(self) -> bool:
+        """Whether what the recording relies on is as it was."""
+        optimised = self.inside is None or self.inside.current(self.optim.others)
+        return optimised and self.assumptions.hold()
 
     def _fill(self, scalars: Sequence[float | Tensor]) -> None:
         for number, (tensor, value) in enumerate(zip(self._scalars, scalars, strict=True)):
@@ -93,6 +101,8 @@ class CapturedStep:
         return loss
 
     def _update(self, grads: Sequence[Tensor]) -> None:
+        if not self.others:
+            return
         for p, grad in zip(self.params, grads, strict=True):
             p.grad = grad
         self.optim.step_others(self.others)
@@ -101,7 +111,8 @@ class CapturedStep:
 
     def _graphable(self, inputs: Sequence[Tensor]) -> bool:
         made = self.optim.others is not None or not self.others  # the first step makes the optimiser
-        return made and _on_gpu(inputs) and OptimizerOnDevice.possible(self.optim.others)
+        whole = self.inside is not None or OptimizerOnDevice.possible(self.optim.others)
+        return made and whole and _on_gpu(inputs)
 
     def _graphed(self, inputs: Sequence[Tensor]) -> float:
         if self._graph is None or self._on_device is None or not self._on_device.current(self.optim.others):

@@ -18,6 +18,7 @@ from pyro_fmvae.distributions import NaturalParameter
 from pyro_fmvae.infer.assumptions import Assumptions, Rehearsal, modules_of
 from pyro_fmvae.infer.capture import CaptureError, Recording, record
 from pyro_fmvae.infer.captured_step import CapturedStep, NotFinite
+from pyro_fmvae.infer.recorded_adam import RecordedAdam
 from pyro_fmvae.infer.replay import compiled, plain
 from pyro_fmvae.infer.site_terms import sum_terms
 from pyro_fmvae.infer.svi import ConjugateSVI
@@ -68,7 +69,7 @@ class CapturedSVI(ConjugateSVI):
         compile: bool = False,
         eager: bool = False,
     ) -> None:
-        if not (hasattr(optim, "current_rate") and hasattr(optim, "step_others")):
+        if not (hasattr(optim, "current_rate") and hasattr(optim, "adopt")):
             raise ValueError(f"optim: expected a NaturalGradient, got {type(optim).__name__}")
         super().__init__(model, guide, optim, elbo, recompute, autocast=autocast)
         self.compile, self.eager = compile, eager
@@ -87,7 +88,7 @@ class CapturedSVI(ConjugateSVI):
         leaves, spec = tree_flatten((args, kwargs))
         key = (spec, *map(_signature, leaves), *self._settings())
         step = self._steps.pop(key, None)
-        if step is None or not step.assumptions.hold():
+        if step is None or not step.current():
             captured = self._capture(leaves, spec)
             if isinstance(captured, float):
                 return captured
@@ -130,12 +131,14 @@ class CapturedSVI(ConjugateSVI):
         natural = [p for p in params if isinstance(p, NaturalParameter)]
         others = [p for p in params if not isinstance(p, NaturalParameter)]
         assumptions = Assumptions(rehearsal.modules, sites)
+        inside = self._inside(others)
         device = next((t.device for t in (*data, *params)), torch.device("cpu"))
         rate_device = natural[0].device if natural else device
         scalars = [
             torch.zeros((), dtype=torch.float64, device=rate_device),
             torch.zeros((), device=device),
             torch.zeros((), device=device),
+            *(torch.zeros((), dtype=torch.float64, device=device) for _ in (inside.rates if inside else ())),
         ]
         checked = is_validation_enabled()
         used: list[Tensor] = []
@@ -143,7 +146,7 @@ class CapturedSVI(ConjugateSVI):
         def run(*inputs: Tensor) -> tuple[Tensor, ...]:
             tensors = iter(inputs)
             mine = [next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-            rate, kl_weight, label_weight = tensors
+            rate, kl_weight, label_weight, *learning_rates = tensors
             args, kwargs = tree_unflatten(mine, spec)
             with pyro.validation_enabled(False), torch.enable_grad(), self._weights(kl_weight, label_weight):
                 traces, terms = self._terms(args, kwargs)
@@ -151,21 +154,26 @@ class CapturedSVI(ConjugateSVI):
                 wanted = [*others, *natural]
                 grads = dict(zip(wanted, _gradients(loss, wanted), strict=True))
                 loss, ok = _guarded(loss.detach(), [g for g in grads.values() if g is not None], checked)
+                slopes = {p: grad for p in others if (grad := grads[p]) is not None}
+                if inside:
+                    with torch.no_grad():
+                        inside.step(slopes, learning_rates, ok)
                 if self.recompute:
                     refreshed = sum_terms(self._refreshed(traces, args, kwargs))
                     grads.update(zip(natural, _gradients(refreshed, natural), strict=True))
                     again = [g for p in natural if (g := grads[p]) is not None]
                     ok = ok if ok is None else ok & _finite(refreshed.detach(), again)
-            used[:] = [p for p in others if grads[p] is not None]
+            used[:] = [] if inside else slopes
             with torch.no_grad():
                 for p in natural:
                     if (grad := grads[p]) is not None:
                         p.sub_(rate * (grad if ok is None else torch.where(ok, grad, 0.0)))
             last = (ok,) if self.recompute and ok is not None else ()
-            return (loss, *(grad for p in others if (grad := grads[p]) is not None), *last)
+            return (loss, *(slopes[p] for p in used), *last)
 
         try:
-            recording = record(run, [*data, *scalars], [*params, *assumptions.tensors])
+            state = [*params, *assumptions.tensors, *(inside.tensors if inside else ())]
+            recording = record(run, [*data, *scalars], state)
             _check(assumptions)
         finally:
             rehearsal.undo()
@@ -174,7 +182,17 @@ class CapturedSVI(ConjugateSVI):
         shapes = ", ".join(str(list(tensor.shape)) for tensor in data)
         seconds = time.perf_counter() - started
         logger.info("captured the step on %s: %d operations, %.1f s", shapes, operations, seconds)
-        return CapturedStep(passes, used, others, self.optim, scalars, assumptions, checked)
+        outside = [] if inside else others
+        return CapturedStep(passes, used, outside, self.optim, scalars, assumptions, checked, inside)
+
+    def _inside(self, params: Sequence[Tensor]) -> RecordedAdam | None:
+        """The optimiser as a part of the program, if it is compiled; otherwise torch's own is faster."""
+        if not self.compile:
+            return None
+        self.optim.adopt(params)
+        if not RecordedAdam.possible(self.optim.others, params):
+            return None
+        return RecordedAdam(self.optim.others, params)
 
     def _rehearse(self, args: Any, kwargs: Any) -> tuple[Rehearsal, Trace | float]:
         """Run the program with all checks, and undo that; returns its parameters' statements.

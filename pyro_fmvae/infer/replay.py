@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import Graph, Node
 
 from pyro_fmvae.infer.capture import Recording
 
 Program = Callable[..., tuple[Tensor, ...]]
 _aten = torch.ops.aten
-_EXPENSIVE = (_aten.digamma.default, _aten.lgamma.default, _aten.polygamma.default)
+_EXPENSIVE = (_aten.digamma.default, _aten.lgamma.default, _aten.polygamma.default, _aten.pow.Scalar)
 
 
 def plain(recording: Recording) -> Program:
@@ -30,7 +30,9 @@ def compiled(recording: Recording) -> Program:
 
     On a CPU it needs a C++ compiler. The first call compiles, which takes seconds.
     """
-    _keep_apart(recording.module)
+    _share_exponentials(recording.module.graph)
+    _keep_apart(recording.module.graph)
+    recording.module.recompile()
     options: Any = {"fallback_random": True}
     fused = torch.compile(recording.module, fullgraph=True, dynamic=False, options=options)
     state = recording.state
@@ -51,18 +53,61 @@ def compiles(device: torch.device) -> str:
     return ""
 
 
-def _keep_apart(module: GraphModule) -> None:
+def _keep_apart(graph: Graph) -> None:
     """Have the values of expensive functions stored, which fusion would compute again for every use.
 
-    They are functions of one number per component, but are used once per component *and* data point or
-    dimension: fused into those loops, B·K digammas take longer than all the rest of a step. A strided view
-    needs its argument in memory.
+    They are functions of one number per component (or of Adam's count of steps), but are used once per
+    component *and* data point or dimension: fused into those loops, B·K digammas take longer than all the
+    rest of a step, and conversions from float64 halve the speed of what is left.
     """
-    for node in module.graph.nodes:
-        if node.op == "call_function" and node.target in _EXPENSIVE:
+    for node in graph.nodes:
+        if node.op == "call_function" and (node.target in _EXPENSIVE or _narrows(node)):
             value = node.meta["val"]
-            with module.graph.inserting_after(node):
-                shape = list(value.shape), list(value.stride())
-                stored = module.graph.call_function(_aten.as_strided.default, (node, *shape))
+            with graph.inserting_after(node):
+                stored = _stored(graph, node, value)
             node.replace_all_uses_with(stored, delete_user_cb=lambda user, stored=stored: user is not stored)
-    module.recompile()
+
+
+def _stored(graph: Graph, node: Node, value: Tensor) -> Node:
+    """The same, in memory: a strided view is of nothing else."""
+    stored = graph.call_function(_aten.as_strided.default, (node, list(value.shape), list(value.stride())))
+    stored.meta = {"val": value}
+    return stored
+
+
+def _narrows(node: Node) -> bool:
+    if node.target is not _aten._to_copy.default:
+        return False
+    given = node.all_input_nodes[0].meta.get("val")  # constants have none
+    return given is not None and given.dtype == torch.float64 and node.meta["val"].dtype == torch.float32
+
+
+def _share_exponentials(graph: Graph) -> None:
+    """Compute softmax and log-softmax of the same numbers from one exponential of each."""
+    shared: dict[tuple[Any, ...], tuple[Node, ...]] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function" or node.target not in (
+            _aten._softmax.default,
+            _aten._log_softmax.default,
+        ):
+            continue
+        logits, dim, _ = node.args
+        with graph.inserting_before(node):
+            if (logits, dim) not in shared:
+                largest = graph.call_function(_aten.amax.default, (logits, [dim], True))
+                moved = graph.call_function(_aten.sub.Tensor, (logits, largest))
+                powers = graph.call_function(_aten.exp.default, (moved,))
+                total = graph.call_function(_aten.sum.dim_IntList, (powers, [dim], True))
+                shared[logits, dim] = moved, powers, total
+            moved, powers, total = shared[logits, dim]
+            if node.target is _aten._softmax.default:
+                inverse = graph.call_function(_aten.reciprocal.default, (total,))
+                stored = _stored(graph, inverse, node.meta["val"].sum(dim, keepdim=True))
+                result = graph.call_function(_aten.mul.Tensor, (powers, stored))
+            else:
+                result = graph.call_function(
+                    _aten.sub.Tensor, (moved, graph.call_function(_aten.log.default, (total,)))
+                )
+        result.meta = dict(node.meta)
+        node.replace_all_uses_with(result)
+        graph.erase_node(node)

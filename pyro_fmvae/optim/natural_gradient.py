@@ -58,7 +58,7 @@ class NaturalGradient(PyroOptim):
         self._known: set[Tensor] = set()
         self._loaded: dict[str, Any] | None = None
         self._restored = 0
-        self._adopt(p for p in parameters if not isinstance(p, NaturalParameter))
+        self.adopt(p for p in parameters if not isinstance(p, NaturalParameter))
 
     @property
     def current_rate(self) -> float:
@@ -91,7 +91,7 @@ class NaturalGradient(PyroOptim):
     def step_others(self, params: Iterable[Tensor]) -> None:
         """Take the torch optimiser's step on the other parameters among ``params``, and no further ones."""
         given = [p for p in dict.fromkeys(params) if not isinstance(p, NaturalParameter)]
-        self._adopt(given)
+        self.adopt(given)
         if self.others is None:
             return
         absent = self._known.difference(given) if len(given) < len(self._known) else ()
@@ -102,7 +102,8 @@ class NaturalGradient(PyroOptim):
         for p, grad in kept:
             p.grad = grad
 
-    def _adopt(self, params: Iterable[Tensor]) -> None:
+    def adopt(self, params: Iterable[Tensor]) -> None:
+        """Give parameters that are not natural, and that it does not have yet, to the torch optimiser."""
         new = [p for p in params if p not in self._known]
         if not new:
             return

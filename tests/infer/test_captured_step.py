@@ -17,7 +17,7 @@ def started(eager, **settings):
     pyro.set_rng_seed(1)
     toy = Toy()
     optim_of = svi_for(toy, eager=eager, **settings)
-    optim_of.optim._adopt(list(toy.decoder.parameters()) + list(toy.encoder.parameters()))
+    optim_of.optim.adopt(list(toy.decoder.parameters()) + list(toy.encoder.parameters()))
     return toy, optim_of
 
 
@@ -175,7 +175,7 @@ def test_gradients_of_others_are_left_where_they_are():
     """A parameter that the optimiser knows from another program keeps its value and its gradient."""
     program, apart = Plain(plainly), nn.Parameter(torch.ones(2))
     svi = svi_for(program)
-    svi.optim._adopt([apart])
+    svi.optim.adopt([apart])
     apart.grad = torch.ones(2)
     svi.step(torch.randn(6, 3))
     svi.step(torch.randn(6, 3))

@@ -2,6 +2,7 @@
 
 import copy
 import shutil
+from collections import Counter
 
 import pyro
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from pyro_fmvae.infer.capture import record
-from pyro_fmvae.infer.replay import compiled, plain
+from pyro_fmvae.infer.replay import _keep_apart, _share_exponentials, compiled, plain
 from tests.infer.captured import numbers, svi_for
 from tests.infer.programs import Toy
 
@@ -67,3 +68,30 @@ def test_compiled_steps(recompute):
     assert_close(torch.tensor(runs[1][0]), torch.tensor(runs[0][0]), rtol=1e-8, atol=0)
     for name, value in runs[0][1].items():
         assert_close(runs[1][1][name], value, rtol=1e-7, atol=1e-7)
+
+
+def test_what_is_rewritten_for_the_compiler_computes_the_same():
+    torch.manual_seed(0)
+    logits, other = torch.randn(5, 4), torch.randn(5, 4)
+    logits[0, 1:] = -torch.inf
+
+    def function(x, y):
+        weights = y.digamma().float().double()
+        return (
+            x.softmax(-1),
+            (x + 1).log_softmax(0),
+            x.log_softmax(-1) * weights,
+            x.softmax(0),
+            y.log_softmax(-1),
+        )
+
+    expected = function(logits, other)
+    module = record(function, [logits, other]).module
+    for rewrite in (_share_exponentials, _keep_apart):
+        rewrite(module.graph)
+        module.recompile()
+        assert_close(module(logits, other), expected, rtol=1e-12, atol=1e-14)
+    counts = Counter(str(node.target) for node in module.graph.nodes)
+    assert counts["aten.exp.default"] == 4  # one for x.softmax(-1) and x.log_softmax(-1)
+    assert not any("softmax" in name for name in counts)
+    assert counts["aten.as_strided.default"] == 4  # digamma, its float32, two inverse sums

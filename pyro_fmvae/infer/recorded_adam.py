@@ -1,0 +1,93 @@
+"""Adam as tensor operations on the state of torch's own, for a compiled step to have it inside."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Adam, AdamW, Optimizer
+
+_UNSUPPORTED = ("amsgrad", "maximize", "differentiable")
+_CONSTANTS = ("betas", "eps", "weight_decay", *_UNSUPPORTED, "decoupled_weight_decay")
+
+
+class RecordedAdam:
+    """The step of a ``torch.optim.Adam`` or ``AdamW`` (Kingma and Ba, 2015; Loshchilov and Hutter, 2019).
+
+    Its state stays that of the optimiser, which may take the next step itself, or be saved.
+
+    Args:
+        optimizer: one that :meth:`possible` accepts.
+        params: the parameters of the step; where one has no state yet, it gets that of a fresh optimiser.
+    """
+
+    def __init__(self, optimizer: Optimizer, params: Sequence[Tensor]) -> None:
+        self.optimizer = optimizer
+        self._state, self._constants = optimizer.state, _constants(optimizer)
+        self._groups = list(optimizer.param_groups)
+        number = {p: i for i, group in enumerate(self._groups) for p in group["params"]}
+        self._group_of = {p: number[p] for p in params}
+        for p in params:
+            if not optimizer.state[p]:
+                zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+                optimizer.state[p].update({"step": torch.zeros((), device=p.device), **zeros})
+
+    @staticmethod
+    def possible(optimizer: Optimizer | None, params: Sequence[Tensor]) -> bool:
+        """Whether the optimiser's step on these parameters is one that this class can take."""
+        if type(optimizer) not in (Adam, AdamW) or not params:
+            return False
+        assert optimizer is not None
+        known = {p for group in optimizer.param_groups for p in group["params"]}
+        hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+        plain = not any(group.get(flag) for group in optimizer.param_groups for flag in _UNSUPPORTED)
+        steps = (optimizer.state[p]["step"].device for p in params if optimizer.state.get(p))
+        together = all(device == p.device for device, p in zip(steps, params, strict=False))
+        return plain and not hooks and known.issuperset(params) and together
+
+    def current(self, optimizer: Optimizer | None) -> bool:
+        """Whether the optimiser still is the one that was given, with the same state and constants."""
+        same = optimizer is self.optimizer and optimizer.state is self._state
+        return same and _constants(self.optimizer) == self._constants
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What the step changes, besides the parameters."""
+        return [tensor for p in self._group_of for tensor in self._state[p].values()]
+
+    @property
+    def rates(self) -> list[float | Tensor]:
+        """The learning rate of every group."""
+        return [group["lr"] for group in self._groups]
+
+    def step(self, grads: Mapping[Tensor, Tensor], rates: Sequence[Tensor], ok: Tensor | None) -> None:
+        """Change parameters and state in place.
+
+        Args:
+            grads: by parameter.
+            rates: learning rate of every group, scalars.
+            ok: whether to take the step, a scalar; None is yes.
+        """
+        for p, grad in grads.items():
+            number = self._group_of[p]
+            group, state = self._groups[number], self._state[p]
+            (beta1, beta2), decay = group["betas"], group["weight_decay"]
+            decoupled = isinstance(self.optimizer, AdamW) or group.get("decoupled_weight_decay")
+            start = p * (1 - rates[number] * decay).to(p) if decay and decoupled else p
+            slope = grad + decay * p if decay and not decoupled else grad
+            count = state["step"].double() + 1
+            size = (rates[number] / (1 - beta1**count)).to(p)
+            first = state["exp_avg"].lerp(slope, 1 - beta1)
+            second = state["exp_avg_sq"] * beta2 + slope * slope * (1 - beta2)
+            spread = second.sqrt() / (1 - beta2**count).sqrt().to(p) + group["eps"]
+            new = {"step": count.to(state["step"]), "exp_avg": first, "exp_avg_sq": second}
+            changes = [(p, start - size * first / spread), *((state[name], new[name]) for name in new)]
+            for old, value in changes:
+                old.copy_(value if ok is None else torch.where(ok, value, old))
+
+
+def _constants(optimizer: Optimizer) -> list[tuple[Any, ...]]:
+    """What a recorded step holds fixed."""
+    return [
+        (len(group["params"]), *(group.get(name) for name in _CONSTANTS)) for group in optimizer.param_groups
+    ]
