@@ -16,7 +16,15 @@ from pyro_fmvae.distributions import (
     expected_log_prob,
     register_expected_log_prob,
 )
-from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, Role, TraceConjugate_ELBO, with_assignments
+from pyro_fmvae.infer import (
+    AutoConjugate,
+    CapturedSVI,
+    CaptureError,
+    ConjugateSVI,
+    Role,
+    TraceConjugate_ELBO,
+    with_assignments,
+)
 from pyro_fmvae.models import VAE, FactorialMixtureVAE, Hyperprior
 from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
 from pyro_fmvae.train import Progress, Record, fit
@@ -31,6 +39,8 @@ __all__ = [
     "Assignment",
     "AutoConjugate",
     "BernoulliObservation",
+    "CaptureError",
+    "CapturedSVI",
     "Component",
     "ConjugateSVI",
     "FactorialMixture",

@@ -139,7 +139,7 @@ def _dispatch(namespace: Namespace) -> int:
 
 
 def _resume(options: Namespace, given: dict[str, Any]) -> int:
-    free = ("data_root", "device")
+    free = ("data_root", "device", "eager", "compile")
     changed = [
         _flag(option.name)
         for option in fields(TrainConfig)
@@ -149,7 +149,7 @@ def _resume(options: Namespace, given: dict[str, Any]) -> int:
         changed.append("--out")
     if changed:
         raise UsageError(f"--resume continues a run as it was started: {', '.join(changed)} can't be changed")
-    return commands.resume(options.resume, options.data_root, options.device)
+    return commands.resume(options.resume, **{name: given[name] for name in free})
 
 
 def _translate(message: str) -> str:

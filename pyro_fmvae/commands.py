@@ -44,9 +44,14 @@ def train(config: TrainConfig, out: str | None) -> int:
         raise
 
 
-def resume(folder: str, data_root: str | None, device: str) -> int:
-    """Continue an interrupted run from its last checkpoint; a finished one is left as it is."""
+def resume(folder: str, data_root: str | None, device: str, eager: bool, compile: bool | None) -> int:
+    """Continue an interrupted run from its last checkpoint; a finished one is left as it is.
+
+    ``eager`` and ``compile`` say how steps are taken from now on, if they are given.
+    """
     run = Run.open(Path(folder))
+    if eager or compile is not None:
+        run = replace(run, config=replace(run.config, eager=eager, compile=compile))
     dataset = run.load_data(data_root)
     training = Training(run, dataset, resolve_device(run.config.device if device == "auto" else device))
     training.restore()

@@ -58,7 +58,7 @@ class TrainConfig:
     recompute: bool = _option(False, "recompute responsibilities at the updated encoder, as the paper does")
     eager: bool = _option(False, "take every step through Pyro, instead of replaying a captured one")
     compile: bool | None = _option(None, "compile captured steps; default: on the CPU, in long trainings")
-    autocast: bool = _option(False, "run the networks in bfloat16, where that is faster and good enough")
+    autocast: bool = _option(False, "run the networks in bfloat16")
     c0: float = _option(1.0, "Dirichlet concentration of the mixing weights")
     m0: float = _option(0.0, "prior mean of the components' means")
     s0: float = _option(1.0, "pseudo-observations behind it")
@@ -82,6 +82,8 @@ class TrainConfig:
                 raise ValueError(f"{name}: expected a number in {smallest}..{LARGEST}, got {value}")
         if self.max_minutes is not None and not 0 < self.max_minutes < math.inf:
             raise ValueError(f"max_minutes: expected a number > 0, got {self.max_minutes}")
+        if self.eager and self.compile:
+            raise ValueError("compile: eager steps cannot be compiled")
         if self.delay == math.inf:
             raise ValueError("delay: expected a finite number, got inf")
         _ = self.hyperprior, self.learning(), self.rate  # raise what is wrong with theirs

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 
 class ExponentialFamily(ABC):
@@ -92,9 +93,9 @@ class InNaturalParameters:
     def expected_stats(self) -> Tensor:
         """E[t] in float64, with natural gradients: [..., P] with the batch shape of ``natural``.
 
-        It is computed once for as long as λ stays what it is.
+        It is computed once for as long as λ stays what it is (and anew for whoever records operations).
         """
-        key = (self.natural._version, torch.is_grad_enabled())
+        key = (self.natural._version, torch.is_grad_enabled(), _get_current_dispatch_mode())
         if self._known_stats is None or self._known_stats[0] != key:
             self._known_stats = (key, self.family.expected_stats(self.natural))
         return self._known_stats[1]

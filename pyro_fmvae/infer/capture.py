@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves
 _LIBRARIES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (torch, pyro, contextlib))
 _MACHINERY = tuple(_LIBRARIES[0] + name for name in ("_", "fx" + os.sep, "utils" + os.sep))
 _HERE = str(Path(__file__).parent) + os.sep
+_NUMBERS = (torch.ops.aten.scalar_tensor.default, torch.ops.aten.full.default)
 _LEAVES_TENSORS = {"numpy", "tolist", "__array__", "__dlpack__", "data_ptr"}
 _COPIES_LISTS = {"tensor", "as_tensor", "asarray", "new_tensor"}
 
@@ -47,6 +48,13 @@ class Recording:
 
     module: GraphModule
     state: tuple[Tensor, ...]
+
+    def on_device(self) -> bool:
+        """Whether all tensors are on a GPU, but for numbers that were written into the program."""
+        results = [node for node in self.module.graph.nodes if node.op == "call_function"]
+        values = [node.meta.get("val") for node in results if node.target not in _NUMBERS]
+        tensors = [*self.state, *(value for value in values if isinstance(value, Tensor))]
+        return all(tensor.device.type == "cuda" for tensor in tensors)
 
     def split(self, num_inputs: int, num_results: int) -> "tuple[Recording, Recording]":
         """Two programs out of one: up to the last of the first results, and from there on.
@@ -213,7 +221,7 @@ def _lift(module: GraphModule, num_inputs: int, known: Sequence[Tensor]) -> tupl
             with module.graph.inserting_before(first):
                 lifted[node.target] = module.graph.placeholder(f"constant{len(lifted)}")
             lifted[node.target].meta = dict(node.meta)
-            state.append(getattr(module, node.target).detach())
+            state.append(_constant(getattr(module, node.target)))
         node.replace_all_uses_with(lifted[node.target])
         module.graph.erase_node(node)
     module.delete_all_unused_submodules()
@@ -221,6 +229,15 @@ def _lift(module: GraphModule, num_inputs: int, known: Sequence[Tensor]) -> tupl
         delattr(module, name)
     module.recompile()
     return tuple(state)
+
+
+def _constant(tensor: Tensor) -> Tensor:
+    if tensor.requires_grad and not tensor.is_leaf:
+        raise CaptureError(
+            f"the step cannot be captured: a tensor of shape {list(tensor.shape)} was computed from "
+            "parameters before the step, and kept. Compute it in the model or guide, or pass eager=True"
+        )
+    return tensor.detach()
 
 
 def _explain(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """One captured step: the recorded passes over a program, and the optimiser between or behind them."""
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -8,9 +9,11 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.infer.assumptions import Assumptions
-from pyro_fmvae.infer.cuda_graph import CUDAGraph, OptimizerOnDevice
+from pyro_fmvae.infer.cuda_graph import CUDAGraph, NotRecordable, OptimizerOnDevice
 from pyro_fmvae.infer.recorded_adam import RecordedAdam
 from pyro_fmvae.infer.replay import Program
+
+logger = logging.getLogger("pyro_fmvae")
 
 
 class NotFinite(ArithmeticError):
@@ -31,6 +34,7 @@ class CapturedStep:
         assumptions: what the recording relies on.
         checked: whether the passes give NaN for the loss, and leave λ alone, if a gradient is not finite.
         inside: the optimiser, if the program has it inside; its learning rates are the last scalars.
+        on_device: whether all tensors of the program are on a GPU, so that a graph may hold it.
     """
 
     def __init__(
@@ -43,12 +47,16 @@ class CapturedStep:
         assumptions: Assumptions,
         checked: bool,
         inside: RecordedAdam | None = None,
+        on_device: bool = True,
     ) -> None:
         self.passes, self.params, self.others, self.optim = list(passes), list(params), list(others), optim
         self.assumptions, self.checked, self.inside = assumptions, checked, inside
         self._scalars = list(scalars)
         self._filled: list[float | None] = [None] * len(scalars)
         self._graph: CUDAGraph | None = None
+        self._obstacle = ""
+        if not on_device and scalars[0].is_cuda:
+            self._no_graph("the program has tensors on the host")
         self._on_device: OptimizerOnDevice | None = None
 
     def __call__(self, data: Sequence[Tensor], scalars: Sequence[float | Tensor]) -> float:
@@ -106,20 +114,35 @@ class CapturedStep:
         for p, grad in zip(self.params, grads, strict=True):
             p.grad = grad
         self.optim.step_others(self.others)
-        for p in self.params:
+        for p in self.others:
             p.grad = None
 
     def _graphable(self, inputs: Sequence[Tensor]) -> bool:
-        made = self.optim.others is not None or not self.others  # the first step makes the optimiser
-        whole = self.inside is not None or OptimizerOnDevice.possible(self.optim.others)
-        return made and whole and _on_gpu(inputs)
+        if not _on_gpu(inputs[-1:]) or (self.optim.others is None and self.others):
+            return False  # the first step makes the optimiser
+        if self.inside is None and not OptimizerOnDevice.possible(self.optim.others):
+            self._no_graph("the optimiser is neither fused nor capturable")
+        elif not _on_gpu(inputs):
+            self._no_graph("the program has tensors on the host")
+        return not self._obstacle
+
+    def _no_graph(self, obstacle: str) -> None:
+        """Take all further steps without a graph; says so once."""
+        if not self._obstacle:
+            logger.info("steps are not replayed as CUDA graphs: %s", obstacle)
+        self._obstacle = obstacle
 
     def _graphed(self, inputs: Sequence[Tensor]) -> float:
         if self._graph is None or self._on_device is None or not self._on_device.current(self.optim.others):
             self._on_device = OptimizerOnDevice(self.optim.others, inputs[0].device)
             self._graph = CUDAGraph(self._whole)
         self._on_device.fill()
-        return self._checked(self._graph(*inputs).item())
+        try:
+            loss = self._graph(*inputs)
+        except NotRecordable as error:
+            self._no_graph(str(error))
+            return self._by_parts(inputs)
+        return self._checked(loss.item())
 
     def _whole(self, *inputs: Tensor) -> Tensor:
         """The same without a look at any value, for a graph to record."""

@@ -2,20 +2,22 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
 
 import pyro
 import pyro.poutine as poutine
 import torch
 from pyro.infer.util import is_validation_enabled
 from pyro.poutine import Trace
+from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from pyro_fmvae.distributions import NaturalParameter
 from pyro_fmvae.infer.assumptions import Assumptions, Rehearsal, modules_of
+from pyro_fmvae.infer.call import Call
 from pyro_fmvae.infer.capture import CaptureError, Recording, record
 from pyro_fmvae.infer.captured_step import CapturedStep, NotFinite
 from pyro_fmvae.infer.recorded_adam import RecordedAdam
@@ -46,7 +48,7 @@ class CapturedSVI(ConjugateSVI):
     finite.
 
     Args:
-        model, guide, elbo, recompute, autocast: as for ``ConjugateSVI``.
+        model, guide, loss, recompute, autocast: as for ``ConjugateSVI``.
         optim: a ``NaturalGradient``.
         compile: fuse the program's operations by ``torch.compile``, which takes seconds for each shape, and
             on a CPU a C++ compiler.
@@ -62,7 +64,7 @@ class CapturedSVI(ConjugateSVI):
         model: Any,
         guide: Any,
         optim: Any,
-        elbo: TraceConjugate_ELBO,
+        loss: TraceConjugate_ELBO,
         recompute: bool = False,
         *,
         autocast: torch.dtype | None = None,
@@ -71,9 +73,10 @@ class CapturedSVI(ConjugateSVI):
     ) -> None:
         if not (hasattr(optim, "current_rate") and hasattr(optim, "adopt")):
             raise ValueError(f"optim: expected a NaturalGradient, got {type(optim).__name__}")
-        super().__init__(model, guide, optim, elbo, recompute, autocast=autocast)
+        super().__init__(model, guide, optim, loss, recompute, autocast=autocast)
         self.compile, self.eager = compile, eager
         self._steps: dict[Hashable, CapturedStep] = {}
+        self._captures: Counter[Hashable] = Counter()
 
     def step(self, *args: Any, **kwargs: Any) -> float:
         """One step on a batch; returns the loss before it, in nats, for all N points.
@@ -83,25 +86,34 @@ class CapturedSVI(ConjugateSVI):
             ValueError: (with validation on) a loss or gradient that is not finite, with the sites that caused
                 it. On a CPU, and on a GPU with a fused optimiser, no parameter has changed then.
         """
-        if self.eager:
+        if self.eager or _PYRO_STACK:  # handlers around the call would see nothing of a replay
             return super().step(*args, **kwargs)
-        leaves, spec = tree_flatten((args, kwargs))
-        key = (spec, *map(_signature, leaves), *self._settings())
+        call = Call(args, kwargs)
+        key = (call.key, *self._settings())
         step = self._steps.pop(key, None)
         if step is None or not step.current():
-            captured = self._capture(leaves, spec)
+            self._count(call.shapes)
+            captured = self._capture(call)
             if isinstance(captured, float):
                 return captured
             step = captured
         self._steps[key] = step  # the one used last comes last
         if len(self._steps) > MOST_STEPS:
             del self._steps[next(iter(self._steps))]
-        data = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        try:
-            return step(data, [self.optim.current_rate, self.elbo.kl_weight, self.elbo.label_weight])
-        except NotFinite:
-            self._blame(args, kwargs)
-            raise
+        with suppress(NotFinite):
+            return step(call.data, [self.optim.current_rate, self.elbo.kl_weight, self.elbo.label_weight])
+        self._blame(args, kwargs)
+
+    def _count(self, shapes: Hashable) -> None:
+        """Warn if batches of the same shapes are captured again and again."""
+        self._captures[shapes] += 1
+        if self._captures[shapes] == MOST_STEPS:
+            logger.warning(
+                "steps on the same shapes were captured %d times: a number among the arguments or the "
+                "attributes of a module keeps changing (make it a tensor, changed in place), or a parameter "
+                "is replaced",
+                MOST_STEPS,
+            )
 
     def _settings(self) -> tuple[Hashable, ...]:
         """What else a program depends on; weights of 1 and 0 are among it since they leave out parts."""
@@ -109,6 +121,7 @@ class CapturedSVI(ConjugateSVI):
         return (
             isinstance(kl, Tensor) or kl != 1.0,
             isinstance(label, Tensor) or label != 0.0,
+            *map(id, (self.model, self.guide, self.optim, self.elbo)),
             self.elbo.num_particles,
             self.elbo.vectorize_particles,
             self.recompute,
@@ -118,19 +131,17 @@ class CapturedSVI(ConjugateSVI):
             torch.get_default_dtype(),
         )
 
-    def _capture(self, leaves: Sequence[Any], spec: TreeSpec) -> CapturedStep | float:
+    def _capture(self, call: Call) -> CapturedStep | float:
         """The step for such arguments; or, if it had to be taken as it is, its loss."""
-        started = time.perf_counter()
-        data = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        args, kwargs = tree_unflatten(list(leaves), spec)
-        rehearsal, statements = self._rehearse(args, kwargs)
+        started, data = time.perf_counter(), call.data
+        rehearsal, statements = self._rehearse(*call.arguments(data))
         if isinstance(statements, float):
             return statements
         sites = statements.nodes
         params = _unconstrained(statements)
         natural = [p for p in params if isinstance(p, NaturalParameter)]
         others = [p for p in params if not isinstance(p, NaturalParameter)]
-        assumptions = Assumptions(rehearsal.modules, sites)
+        assumptions = Assumptions(rehearsal.modules, sites, rehearsal.changed())
         inside = self._inside(others)
         device = next((t.device for t in (*data, *params)), torch.device("cpu"))
         rate_device = natural[0].device if natural else device
@@ -141,13 +152,12 @@ class CapturedSVI(ConjugateSVI):
             *(torch.zeros((), dtype=torch.float64, device=device) for _ in (inside.rates if inside else ())),
         ]
         checked = is_validation_enabled()
-        used: list[Tensor] = []
+        used: list[Tensor] = []  # parameters whose gradients the program returns
+        moved: list[Tensor] = []  # those that it changes itself
 
         def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-            tensors = iter(inputs)
-            mine = [next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-            rate, kl_weight, label_weight, *learning_rates = tensors
-            args, kwargs = tree_unflatten(mine, spec)
+            args, kwargs = call.arguments(inputs)
+            rate, kl_weight, label_weight, *learning_rates = inputs[len(data) :]
             with pyro.validation_enabled(False), torch.enable_grad(), self._weights(kl_weight, label_weight):
                 traces, terms = self._terms(args, kwargs)
                 loss = sum_terms(terms)
@@ -163,7 +173,7 @@ class CapturedSVI(ConjugateSVI):
                     grads.update(zip(natural, _gradients(refreshed, natural), strict=True))
                     again = [g for p in natural if (g := grads[p]) is not None]
                     ok = ok if ok is None else ok & _finite(refreshed.detach(), again)
-            used[:] = [] if inside else slopes
+            used[:], moved[:] = ((), slopes) if inside else (slopes, ())
             with torch.no_grad():
                 for p in natural:
                     if (grad := grads[p]) is not None:
@@ -177,13 +187,18 @@ class CapturedSVI(ConjugateSVI):
             _check(assumptions)
         finally:
             rehearsal.undo()
+            if inside:
+                inside.keep(moved)
         passes = self._passes(recording, len(data) + len(scalars), 1 + len(used))
         operations = sum(node.op == "call_function" for node in recording.module.graph.nodes)
         shapes = ", ".join(str(list(tensor.shape)) for tensor in data)
         seconds = time.perf_counter() - started
         logger.info("captured the step on %s: %d operations, %.1f s", shapes, operations, seconds)
         outside = [] if inside else others
-        return CapturedStep(passes, used, outside, self.optim, scalars, assumptions, checked, inside)
+        on_device = recording.on_device()
+        return CapturedStep(
+            passes, used, outside, self.optim, scalars, assumptions, checked, inside, on_device
+        )
 
     def _inside(self, params: Sequence[Tensor]) -> RecordedAdam | None:
         """The optimiser as a part of the program, if it is compiled; otherwise torch's own is faster."""
@@ -226,7 +241,7 @@ class CapturedSVI(ConjugateSVI):
         finally:
             self.elbo.kl_weight, self.elbo.label_weight = kept
 
-    def _blame(self, args: Any, kwargs: Any) -> None:
+    def _blame(self, args: Any, kwargs: Any) -> NoReturn:
         """Raise a ValueError that names the sites behind a loss or gradient that is not finite."""
         with poutine.trace(param_only=True) as statements:
             loss = self.elbo.total(self._terms(args, kwargs)[1])
@@ -235,7 +250,7 @@ class CapturedSVI(ConjugateSVI):
             p.grad = None
         raise ValueError(
             "the loss or a gradient was not finite, but is when evaluated again with fresh random numbers"
-        ) from None
+        )
 
 
 def _unconstrained(statements: Trace) -> list[Tensor]:
@@ -248,18 +263,6 @@ def _check(assumptions: Assumptions) -> None:
             "the step cannot be captured: the program puts another tensor in the place of a parameter or "
             "buffer, or changes a module's mode. Change tensors in place (by copy_, say), or pass eager=True"
         )
-
-
-def _signature(leaf: Any) -> Hashable:
-    if isinstance(leaf, Tensor):
-        return (leaf.shape, leaf.stride(), leaf.dtype, leaf.device)
-    try:
-        hash(leaf)
-    except TypeError:
-        raise ValueError(
-            f"a captured step takes tensors, and arguments that can be hashed, got {type(leaf).__name__}"
-        ) from None
-    return type(leaf), leaf  # 1, 1.0 and True are equal, but not the same to a program
 
 
 def _gradients(loss: Tensor, leaves: Sequence[Tensor]) -> Sequence[Tensor | None]:

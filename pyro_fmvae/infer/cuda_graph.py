@@ -11,6 +11,10 @@ from torch.optim import Optimizer
 _WARM_UP = 3  # calls before the one that is recorded, for libraries and the allocator to settle
 
 
+class NotRecordable(RuntimeError):
+    """A function that a graph cannot hold; nothing was executed."""
+
+
 class CUDAGraph:
     """A function on tensors as one graph.
 
@@ -19,41 +23,54 @@ class CUDAGraph:
 
     Args:
         function: takes tensors on a GPU, and changes nothing but tensors, in place.
+
+    Raises:
+        NotRecordable: at the call that is to be recorded.
     """
 
     def __init__(self, function: Callable[..., Tensor]) -> None:
         self.function = function
         self._calls = 0
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._inputs: list[Tensor] = []
+        self._inputs: list[Tensor] = []  # where the graph reads them
         self._result = torch.empty(0)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """The function's result; that of a graph is overwritten by the next call."""
-        if self._graph is None:
-            if self._calls < _WARM_UP:
+        if not self._inputs:
+            self._inputs = _like(inputs)
+        with torch.cuda.device(inputs[0].device):
+            for kept, given in zip(self._inputs, inputs, strict=True):
+                kept.copy_(given)
+            if self._graph is None and self._calls < _WARM_UP:
                 self._calls += 1
-                return self._aside(inputs)
-            self._graph = self._record(inputs)
-        for kept, given in zip(self._inputs, inputs, strict=True):
-            kept.copy_(given)
-        self._graph.replay()
-        return self._result
+                return self._aside()
+            if self._graph is None:
+                self._graph = self._record()
+            self._graph.replay()
+            return self._result
 
-    def _aside(self, inputs: Sequence[Tensor]) -> Tensor:
+    def _aside(self) -> Tensor:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            result = self.function(*inputs)
+            result = self.function(*self._inputs)
         torch.cuda.current_stream().wait_stream(stream)
         return result
 
-    def _record(self, inputs: Sequence[Tensor]) -> torch.cuda.CUDAGraph:
-        self._inputs = [tensor.clone() for tensor in inputs]  # where the graph reads them from now on
+    def _record(self) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._result = self.function(*self._inputs)
+        try:
+            with torch.cuda.graph(graph):
+                self._result = self.function(*self._inputs)
+        except RuntimeError as error:
+            raise NotRecordable(str(error).splitlines()[0]) from error
         return graph
+
+
+def _like(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Fresh tensors of the same shapes and strides."""
+    return [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
 
 
 class OptimizerOnDevice:
@@ -68,7 +85,9 @@ class OptimizerOnDevice:
         self.optimizer = optimizer
         self._state = None if optimizer is None else optimizer.state
         self._groups = [] if optimizer is None else list(optimizer.param_groups)
-        self._rates = [torch.zeros((), device=device) for _ in self._groups]
+        self._settings = _settings(optimizer)
+        # As the fused kernels read them, whatever torch's default is.
+        self._rates = [torch.zeros((), dtype=torch.float32, device=device) for _ in self._groups]
 
     @staticmethod
     def possible(optimizer: Optimizer | None) -> bool:
@@ -82,7 +101,7 @@ class OptimizerOnDevice:
             return optimizer is self.optimizer
         groups = optimizer.param_groups
         same = len(groups) == len(self._groups) and all(map(lambda a, b: a is b, groups, self._groups))
-        return same and optimizer.state is self._state
+        return same and optimizer.state is self._state and _settings(optimizer) == self._settings
 
     def fill(self) -> None:
         """Copy the learning rates to the device."""
@@ -114,3 +133,9 @@ class OptimizerOnDevice:
                     group["capturable"] = capturable
             if fused and skip is not None:
                 del optimizer.found_inf
+
+
+def _settings(optimizer: Optimizer | None) -> list[dict[str, Any]]:
+    """What a graph holds fixed."""
+    groups = [] if optimizer is None else optimizer.param_groups
+    return [{name: group[name] for name in group if name not in ("params", "lr")} for group in groups]

@@ -18,7 +18,8 @@ class RecordedAdam:
 
     Args:
         optimizer: one that :meth:`possible` accepts.
-        params: the parameters of the step; where one has no state yet, it gets that of a fresh optimiser.
+        params: the parameters of the step; those without a state get that of a fresh optimiser, until
+            :meth:`keep` says which are needed.
     """
 
     def __init__(self, optimizer: Optimizer, params: Sequence[Tensor]) -> None:
@@ -27,10 +28,25 @@ class RecordedAdam:
         self._groups = list(optimizer.param_groups)
         number = {p: i for i, group in enumerate(self._groups) for p in group["params"]}
         self._group_of = {p: number[p] for p in params}
-        for p in params:
-            if not optimizer.state[p]:
-                zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-                optimizer.state[p].update({"step": torch.zeros((), device=p.device), **zeros})
+        self._made = [p for p in params if not optimizer.state[p]]
+        for p in self._made:
+            zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+            count = torch.zeros((), dtype=self._dtype_of_count(p), device=p.device)
+            optimizer.state[p].update({"step": count, **zeros})
+
+    def _dtype_of_count(self, p: Tensor) -> torch.dtype:
+        """As torch's own has it."""
+        fused = self._groups[self._group_of[p]].get("fused")
+        double = torch.get_default_dtype() == torch.float64 and not fused
+        return torch.float64 if double else torch.float32
+
+    def keep(self, params: Sequence[Tensor]) -> None:
+        """Drop the state that was made for other parameters than these."""
+        for p in self._made:
+            if all(p is not other for other in params):
+                del self._state[p]
+                del self._group_of[p]
+        self._made = []
 
     @staticmethod
     def possible(optimizer: Optimizer | None, params: Sequence[Tensor]) -> bool:
@@ -41,8 +57,8 @@ class RecordedAdam:
         known = {p for group in optimizer.param_groups for p in group["params"]}
         hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
         plain = not any(group.get(flag) for group in optimizer.param_groups for flag in _UNSUPPORTED)
-        steps = (optimizer.state[p]["step"].device for p in params if optimizer.state.get(p))
-        together = all(device == p.device for device, p in zip(steps, params, strict=False))
+        begun = [p for p in params if optimizer.state.get(p)]
+        together = all(optimizer.state[p]["step"].device == p.device for p in begun)
         return plain and not hooks and known.issuperset(params) and together
 
     def current(self, optimizer: Optimizer | None) -> bool:

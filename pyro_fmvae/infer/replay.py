@@ -35,7 +35,7 @@ def compiled(recording: Recording) -> Program:
     recording.module.recompile()
     options: Any = {"fallback_random": True}
     fused = torch.compile(recording.module, fullgraph=True, dynamic=False, options=options)
-    state = recording.state
+    state = [tensor.detach() for tensor in recording.state]  # the same memory, whatever class they are of
 
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
         with torch.no_grad():

@@ -33,7 +33,7 @@ class ConjugateSVI(SVI):
     Args:
         model, guide: the program.
         optim: a ``NaturalGradient``, or anything with its ``step_others`` and ``step_natural``.
-        elbo: the loss.
+        loss: the ELBO, kept as ``elbo``.
         recompute: whether to use the paper's order.
         autocast: ``torch.bfloat16`` to run the networks' matrix products and convolutions in it. λ, the
             prior's products and the loss stay in float64 and float32. Networks of your own should end in
@@ -45,13 +45,13 @@ class ConjugateSVI(SVI):
         model: Any,
         guide: Any,
         optim: Any,
-        elbo: TraceConjugate_ELBO,
+        loss: TraceConjugate_ELBO,
         recompute: bool = False,
         *,
         autocast: torch.dtype | None = None,
     ) -> None:
-        super().__init__(model, guide, optim, loss=elbo)
-        self.elbo = elbo
+        super().__init__(model, guide, optim, loss=loss)
+        self.elbo = loss
         self.recompute = recompute
         self.autocast = autocast
 
@@ -111,5 +111,5 @@ class ConjugateSVI(SVI):
     def _autocast(self, args: Any, kwargs: Any) -> AbstractContextManager[Any]:
         if self.autocast is None:
             return nullcontext()
-        devices = (leaf.device.type for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
-        return torch.autocast(next(devices, "cpu"), self.autocast)
+        devices = {leaf.device.type for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        return torch.autocast(next(iter(devices - {"cpu"}), "cpu"), self.autocast)

@@ -53,7 +53,7 @@ def test_compiled_replays_draw_the_same_numbers_up_to_rounding():
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Skipping serialization:UserWarning")
 @pytest.mark.parametrize("recompute", [False, True])
 def test_compiled_steps(recompute):
     """Sums in another order: rounding errors, which forty steps of Adam amplify."""

@@ -1,0 +1,53 @@
+"""The arguments of a step: which of them are data, and which are constants of a captured program."""
+
+from collections.abc import Hashable, Iterable
+from enum import Enum
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+_CONSTANTS = (bool, int, float, complex, str, torch.dtype, torch.device, Enum, FunctionType, torch.nn.Module)
+
+
+class Call:
+    """Arguments, however nested, taken apart.
+
+    Attributes:
+        data: the tensors among them.
+        key: equal for calls that one program serves: for tensors of the same shapes, strides, types and
+            devices, and for the same constants.
+
+    Raises:
+        ValueError: an argument that is neither a tensor nor a constant.
+    """
+
+    def __init__(self, args: Any, kwargs: Any) -> None:
+        self._leaves, self._spec = tree_flatten((args, kwargs))
+        self.data: list[Tensor] = [leaf for leaf in self._leaves if isinstance(leaf, Tensor)]
+        self.key: Hashable = (str(self._spec), *map(_signature, self._leaves))
+
+    def arguments(self, data: Iterable[Tensor]) -> tuple[Any, Any]:
+        """Positional and keyword arguments with other tensors in the place of the data."""
+        tensors = iter(data)
+        leaves = [next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
+        args, kwargs = tree_unflatten(leaves, self._spec)
+        return args, kwargs
+
+    @property
+    def shapes(self) -> tuple[torch.Size, ...]:
+        """Those of the data."""
+        return tuple(tensor.shape for tensor in self.data)
+
+
+def _signature(leaf: Any) -> Hashable:
+    if isinstance(leaf, Tensor):
+        return (leaf.shape, leaf.stride(), leaf.dtype, leaf.device)
+    if leaf is None or isinstance(leaf, _CONSTANTS):
+        return type(leaf), leaf  # 1, 1.0 and True are equal, but not the same to a program
+    raise ValueError(
+        "a captured step takes tensors, and numbers, strings, functions and modules as constants, got "
+        f"{type(leaf).__name__}; make a tensor of it, or pass eager=True"
+    )
