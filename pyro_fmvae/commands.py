@@ -50,7 +50,10 @@ def resume(folder: str, data_root: str | None, device: str, eager: bool, compile
     ``eager`` and ``compile`` say how steps are taken from now on, if they are given.
     """
     run = Run.open(Path(folder))
-    if eager or compile is not None:
+    if eager:
+        run = replace(run, config=replace(run.config, eager=True, compile=None))
+    elif compile is not None:
+        eager = run.config.eager and not compile
         run = replace(run, config=replace(run.config, eager=eager, compile=compile))
     dataset = run.load_data(data_root)
     training = Training(run, dataset, resolve_device(run.config.device if device == "auto" else device))

@@ -141,7 +141,7 @@ def test_a_posterior_in_standard_parameters_comes_back_as_it_was(b, small):
 def test_methods_carry_the_names_that_records_are_found_by(b):
     names = [method.name for method in b.step_methods.METHODS]
     assert len(set(names)) == len(names)
-    assert sum(name.startswith("captured") for name in names) == 2
+    assert sum(name.startswith("captured") for name in names) == 3
     assert sum(name.startswith("TraceEnum") for name in names) == 4
     assert sum(method.floor for method in b.step_methods.METHODS) == 3
     assert set(b.step_plot.COLOURS) == set(names)

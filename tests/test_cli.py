@@ -332,6 +332,37 @@ def test_progress_bar_on_a_terminal(files, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize(
+    ("given", "then", "steps"),
+    [
+        ("false", "", "captured"),
+        ("false", "--eager", "eager"),
+        ("false", "--compile false", "captured"),
+        ("true", "", "eager"),
+        ("true", "--eager", "eager"),
+    ],
+)
+def test_a_run_may_be_resumed_with_other_steps(files, tmp_path, monkeypatch, given, then, steps):
+    """How steps are taken is no part of what a run is."""
+    run, records = tmp_path / "run", commands.Training.records
+    options = {"factors": "2", "prior_iterations": 0, "refine_iterations": 0, "eager": given}
+
+    def stopped(training, resumed=False):
+        for record in records(training, resumed):
+            if record.phase == "joint":
+                raise ArithmeticError
+            yield record
+
+    with monkeypatch.context() as patch, pytest.raises(ArithmeticError):
+        patch.setattr(commands.Training, "records", stopped)
+        train(run, files["grey"], **options)
+    succeed("train", "--resume", run, *then.split())
+    log = (run / "train.log").read_text().splitlines()
+    assert [line.rpartition("steps ")[2] for line in log if "points, steps" in line][1:] == [steps]
+    assert evaluate(run)["n"] == SIZE // 10
+
+
+@pytest.mark.usefixtures("no_figures")
 def test_data_without_a_test_split(tmp_path):
     rng = np.random.default_rng(0)
     x = {f"x_{split}": rng.integers(0, 2, (20, 28, 28)).astype(np.uint8) for split in ("train", "valid")}
@@ -412,6 +443,8 @@ def place(files, runs, tmp_path_factory):
 
 TRAIN = [  # options, and a part of the message
     ("--nonsense 1", "unrecognized arguments: --nonsense"),
+    ("--eager --compile", "compile: eager steps cannot be compiled"),
+    ("--compile true --eager true", "compile: eager steps cannot be compiled"),
     ("--seed x", "seed"),
     ("--seed -1", "seed: expected a number in 0.."),
     ("--seed 99999999999999999999", "seed: expected"),
@@ -480,6 +513,7 @@ OTHERS = [
     ("train --resume nowhere", "is no run"),
     ("train --resume text.npz", "Not a directory"),
     ("train --resume run --seed 3 --out x", "--seed, --out can't be changed"),
+    ("train --resume run --eager --compile", "compile: eager steps cannot be compiled"),
     ("train --resume no_checkpoint", "no checkpoint"),
     ("train --resume pickled_checkpoint", "not a checkpoint"),
     ("train --resume cut_checkpoint", "not a checkpoint"),

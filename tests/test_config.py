@@ -104,6 +104,16 @@ def test_options_that_do_not_fit_the_data(changes, data, message):
         resolve(TrainConfig(data="mine.npz", **changes), data)
 
 
+@pytest.mark.parametrize("compile", [None, False, True])
+@pytest.mark.parametrize("eager", [False, True])
+def test_eager_steps_cannot_be_compiled(eager, compile):
+    if eager and compile:
+        with pytest.raises(ValueError, match=r"^compile: eager steps cannot be compiled$"):
+            TrainConfig(eager=eager, compile=compile)
+    else:
+        assert TrainConfig(eager=eager, compile=compile).eager is eager
+
+
 def test_budgets_in_iterations():
     config = TrainConfig(pretrain_iterations=1, prior_iterations=2, joint_iterations=3, refine_iterations=0)
     assert [budget.iterations for budget in config.budgets()] == [1, 2, 3, 0]

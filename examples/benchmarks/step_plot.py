@@ -19,6 +19,7 @@ COLOURS = {
     "SVI TraceConjugate (eager, validated)": "#c6dbef",
     "captured": "#4292c6",
     "captured compiled": "#08519c",
+    "captured compiled, bfloat16": "#041f40",
     "TraceEnum (assignment in the model)": "#fb9a99",
     "TraceEnum (assignment in the model), compiled networks": "#c0232c",
     "TraceEnum (assignment in the guide)": "#cab2d6",
@@ -50,7 +51,7 @@ def draw(records: list[dict[str, Any]], path: str) -> None:
             axis.bar(left, values, width, color=COLOURS[method], yerr=errors, error_kw={"lw": 0.6})
         axis.axhline(1.0, color="black", lw=0.8)
         axis.set_yscale("log")
-        axis.set_ylim(bottom=0.8)
+        axis.set_ylim(bottom=0.5)
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.yaxis.set_minor_formatter(NullFormatter())

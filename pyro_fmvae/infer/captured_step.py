@@ -74,6 +74,8 @@ class CapturedStep:
         inputs = (*data, *self._scalars)
         loss = self._graphed(inputs) if self._graphable(inputs) else self._by_parts(inputs)
         self.optim.steps += 1
+        if self.optim.others is not None:
+            self.optim.others._opt_called = True  # schedulers ask; a replay calls no step() of its own
         return loss
 
     def current(self) -> bool:

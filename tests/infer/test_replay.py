@@ -51,12 +51,22 @@ def test_compiled_replays_draw_the_same_numbers_up_to_rounding():
     check(compiled, {"rtol": 1e-13, "atol": 1e-13})
 
 
+def drops_unused_draws():
+    program = compiled(record(lambda x: (torch.rand(2), x + torch.rand(2))[1:], [torch.zeros(2)]))
+    pyro.set_rng_seed(0)
+    (result,) = program(torch.zeros(2))
+    pyro.set_rng_seed(0)
+    return torch.equal(result, torch.rand(2))
+
+
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Skipping serialization:UserWarning")
 @pytest.mark.parametrize("recompute", [False, True])
 def test_compiled_steps(recompute):
     """Sums in another order: rounding errors, which forty steps of Adam amplify."""
+    if recompute and drops_unused_draws():
+        pytest.skip("this torch.compile leaves out random numbers that nothing uses, and draws others")
     toy = Toy()
     x, runs = toy.data(6), []
     for settings in ({"eager": True}, {"compile": True}):
