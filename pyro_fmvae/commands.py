@@ -51,7 +51,7 @@ def resume(folder: str, data_root: str | None, device: str, eager: bool, compile
     """
     run = Run.open(Path(folder))
     if eager:
-        run = replace(run, config=replace(run.config, eager=True, compile=None))
+        run = replace(run, config=replace(run.config, eager=True, compile=compile))
     elif compile is not None:
         eager = run.config.eager and not compile
         run = replace(run, config=replace(run.config, eager=eager, compile=compile))
