@@ -185,7 +185,8 @@ def unchanged(tensors: Sequence[Tensor], inputs: Sequence[Tensor]) -> Iterator[N
     finally:
         with torch.no_grad():
             for tensor, value in zip(tensors, kept, strict=True):
-                tensor.copy_(value)
+                if not torch.equal(tensor, value):
+                    tensor.copy_(value)
 
 
 def _cuda_devices(tensors: Sequence[Tensor]) -> list[int]:
