@@ -10,13 +10,19 @@ import torch
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors take one line, with the options that every script has."""
+    """A parser whose errors take one line, with the options that every script has.
 
-    def __init__(self, description: str | None) -> None:
+    Args:
+        description: the script's docstring.
+        devices: whether the script runs on a GPU, too.
+    """
+
+    def __init__(self, description: str | None, devices: bool = True) -> None:
         super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
         self.add_argument("--seed", type=int, default=0)
         self.add_argument("--threads", type=natural_number, help="of torch; default: its own choice")
-        self.add_argument("--device", type=usable_device, default=torch.device("cpu"))
+        if devices:
+            self.add_argument("--device", type=usable_device, default=torch.device("cpu"))
         self.add_argument("--json", action="store_true", help="one JSON object per line instead of a table")
         self.add_argument("--plot", metavar="FILE.png", help="draw a picture, too")
 

@@ -22,20 +22,19 @@ K overlapping Gaussians of unequal weights.
 
 import argparse
 import json
-import os
-import platform
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Any, NoReturn
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pyro
 import sklearn
 import torch
+from command_line import Parser, machine, natural_number
 from gaussian_mixture_methods import (
     STEPS,
     ExactMixture,
@@ -177,12 +176,15 @@ def as_row(values: dict[str, Any]) -> str:
 def plot(curves: dict[int, dict[str, np.ndarray]], truth: dict[int, float], clock: str, path: str) -> None:
     """Held-out bound against seconds, one panel for each number of points."""
     figure, panels = plt.subplots(
-        1, len(curves), figsize=(6.4 * len(curves), 4.4), squeeze=False, layout="constrained"
+        1, len(curves), figsize=(6.4 * len(curves), 5.2), squeeze=False, layout="constrained"
     )
     for axes, (points, lines) in zip(panels[0], curves.items(), strict=True):
         draw(axes, lines, truth[points])
         axes.set(title=f"{points:,} points", xlabel=f"seconds of training ({clock})")
     panels[0, 0].set_ylabel("held-out bound, nats per point")
+    figure.legend(
+        *panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False
+    )
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
@@ -194,26 +196,11 @@ def draw(axes: Axes, lines: dict[str, np.ndarray], truth: float) -> None:
     axes.axhline(truth, color="0.6", linewidth=0.8, label="log-density of the truth")
     best = max(bounds.max() for _, bounds in lines.values())
     axes.set(xscale="log", ylim=(best - MARGIN_SHOWN, max(best, truth) + 0.02))
-    axes.legend(loc="lower right", fontsize="small")
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors take one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\n")
-
-
-def natural_number(text: str) -> int:
-    """A whole number >= 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number >= 1, got '{text}'")
-    return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line, measure, print."""
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__, devices=False)
     parser.add_argument("--points", type=natural_number, action="append", help="N; may be repeated (10^5)")
     parser.add_argument("--dim", type=natural_number, default=16, help="D (default: 16)")
     parser.add_argument("--components", type=natural_number, default=64, help="K (default: 64)")
@@ -226,19 +213,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--held-out", type=natural_number, default=20_000, help="points to score by (20000)")
     parser.add_argument("--margin", type=float, default=0.01, help="nats per point (default: 0.01)")
     parser.add_argument("--max-seconds", type=float, default=300.0, help="for each method (default: 300)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=natural_number, help="of torch and BLAS; default: their own choice")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: all threads' time, added up")
-    parser.add_argument("--json", action="store_true", help="one JSON object per line instead of a table")
-    parser.add_argument("--plot", metavar="FILE.png", help="draw bounds against seconds")
     options = parser.parse_args(arguments)
     options.batch_size, options.method = options.batch_size or [5000], options.method or OURS + THEIRS
     options.step = options.step or ["eager", "compiled"]
     if options.threads:
         torch.set_num_threads(options.threads)
     if not options.json:
-        versions = f"torch {torch.__version__}, pyro {pyro.__version__}, scikit-learn {sklearn.__version__}"
-        print(f"{platform.machine()} CPU, {os.cpu_count()} cores, {versions}")
+        print(f"{machine(torch.device('cpu'))}, scikit-learn {sklearn.__version__}")
         print(as_row({name: name for name in COLUMNS}), flush=True)
     curves, truth = {}, {}
     with threadpool_limits(options.threads), pyro.validation_enabled(False):
