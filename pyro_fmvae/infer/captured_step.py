@@ -10,8 +10,8 @@ from torch import Tensor
 
 from pyro_fmvae.infer.assumptions import Assumptions
 from pyro_fmvae.infer.cuda_graph import CUDAGraph, NotRecordable, OptimizerOnDevice
-from pyro_fmvae.infer.recorded_adam import RecordedAdam
 from pyro_fmvae.infer.replay import Program
+from pyro_fmvae.infer.tensor_step import TensorStep
 
 logger = logging.getLogger("pyro_fmvae")
 
@@ -24,40 +24,33 @@ class CapturedStep:
     """A step on batches of one shape.
 
     Args:
-        passes: the recorded program. The first pass returns the loss and the gradients of ``params``; the
-            second one, if there is one, takes what else the first returned, and returns (if ``checked``)
-            whether λ's gradients are finite. The last one takes λ's step.
-        params: parameters that are not natural, and have a gradient.
-        others: all parameters that the optimiser is called for, in the order of the program.
+        recorded: the function that was recorded: it knows the parameters and the scalars.
+        passes: the recorded program. The first pass returns the loss and the gradients of ``recorded.used``;
+            the second one, if there is one, takes what else the first returned, and returns (if
+            ``recorded.checked``) whether λ's gradients are finite. The last one takes λ's step.
         optim: a ``NaturalGradient``.
-        scalars: the inputs behind the data, 0-dimensional tensors that are filled before each replay.
         assumptions: what the recording relies on.
-        checked: whether the passes give NaN for the loss, and leave λ alone, if a gradient is not finite.
-        inside: the optimiser, if the program has it inside; its learning rates are the last scalars.
         on_device: whether all tensors of the program are on a GPU, so that a graph may hold it.
     """
 
     def __init__(
         self,
+        recorded: TensorStep,
         passes: Sequence[Program],
-        params: Sequence[Tensor],
-        others: Sequence[Tensor],
         optim: Any,
-        scalars: Sequence[Tensor],
         assumptions: Assumptions,
-        checked: bool,
-        inside: RecordedAdam | None = None,
-        on_device: bool = True,
+        on_device: bool,
     ) -> None:
-        self.passes, self.params, self.others, self.optim = list(passes), list(params), list(others), optim
-        self.assumptions, self.checked, self.inside = assumptions, checked, inside
-        self._scalars = list(scalars)
-        self._filled: list[float | None] = [None] * len(scalars)
+        self.passes, self.optim, self.assumptions = list(passes), optim, assumptions
+        self.params, self.checked, self.inside = recorded.used, recorded.checked, recorded.inside
+        self.others = [] if recorded.inside else recorded.others  # what the optimiser is called for
+        self._scalars = recorded.scalars
+        self._filled: list[float | None] = [None] * len(self._scalars)
         self._graph: CUDAGraph | None = None
-        self._obstacle = ""
-        if not on_device and scalars[0].is_cuda:
-            self._no_graph("the program has tensors on the host")
         self._on_device: OptimizerOnDevice | None = None
+        self._obstacle = ""
+        if not on_device and self._scalars[0].is_cuda:
+            self._no_graph("the program has tensors on the host")
 
     def __call__(self, data: Sequence[Tensor], scalars: Sequence[float | Tensor]) -> float:
         """Take the step; returns the loss before it.

@@ -3,11 +3,10 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
-import pyro
 import pyro.poutine as poutine
 import torch
 from pyro.infer.util import is_validation_enabled
@@ -22,8 +21,8 @@ from pyro_fmvae.infer.capture import CaptureError, Recording, record
 from pyro_fmvae.infer.captured_step import CapturedStep, NotFinite
 from pyro_fmvae.infer.recorded_adam import RecordedAdam
 from pyro_fmvae.infer.replay import compiled, plain
-from pyro_fmvae.infer.site_terms import sum_terms
 from pyro_fmvae.infer.svi import ConjugateSVI
+from pyro_fmvae.infer.tensor_step import TensorStep, is_static
 from pyro_fmvae.infer.trace_conjugate_elbo import TraceConjugate_ELBO
 
 MOST_STEPS = 8  # captured at a time
@@ -117,10 +116,9 @@ class CapturedSVI(ConjugateSVI):
 
     def _settings(self) -> tuple[Hashable, ...]:
         """What else a program depends on; weights of 1 and 0 are among it since they leave out parts."""
-        kl, label = self.elbo.kl_weight, self.elbo.label_weight
         return (
-            isinstance(kl, Tensor) or kl != 1.0,
-            isinstance(label, Tensor) or label != 0.0,
+            is_static(self.elbo.kl_weight, 1.0),
+            is_static(self.elbo.label_weight, 0.0),
             *map(id, (self.model, self.guide, self.optim, self.elbo)),
             self.elbo.num_particles,
             self.elbo.vectorize_particles,
@@ -133,72 +131,28 @@ class CapturedSVI(ConjugateSVI):
 
     def _capture(self, call: Call) -> CapturedStep | float:
         """The step for such arguments; or, if it had to be taken as it is, its loss."""
-        started, data = time.perf_counter(), call.data
-        rehearsal, statements = self._rehearse(*call.arguments(data))
+        started = time.perf_counter()
+        rehearsal, statements = self._rehearse(*call.arguments(call.data))
         if isinstance(statements, float):
             return statements
-        sites = statements.nodes
         params = _unconstrained(statements)
-        natural = [p for p in params if isinstance(p, NaturalParameter)]
-        others = [p for p in params if not isinstance(p, NaturalParameter)]
-        assumptions = Assumptions(rehearsal.modules, sites, rehearsal.changed())
-        inside = self._inside(others)
-        device = next((t.device for t in (*data, *params)), torch.device("cpu"))
-        rate_device = natural[0].device if natural else device
-        scalars = [
-            torch.zeros((), dtype=torch.float64, device=rate_device),
-            torch.zeros((), device=device),
-            torch.zeros((), device=device),
-            *(torch.zeros((), dtype=torch.float64, device=device) for _ in (inside.rates if inside else ())),
-        ]
-        checked = is_validation_enabled()
-        used: list[Tensor] = []  # parameters whose gradients the program returns
-        moved: list[Tensor] = []  # those that it changes itself
-
-        def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-            args, kwargs = call.arguments(inputs)
-            rate, kl_weight, label_weight, *learning_rates = inputs[len(data) :]
-            with pyro.validation_enabled(False), torch.enable_grad(), self._weights(kl_weight, label_weight):
-                traces, terms = self._terms(args, kwargs)
-                loss = sum_terms(terms)
-                wanted = [*others, *natural]
-                grads = dict(zip(wanted, _gradients(loss, wanted), strict=True))
-                loss, ok = _guarded(loss.detach(), [g for g in grads.values() if g is not None], checked)
-                slopes = {p: grad for p in others if (grad := grads[p]) is not None}
-                if inside:
-                    with torch.no_grad():
-                        inside.step(slopes, learning_rates, ok)
-                if self.recompute:
-                    refreshed = sum_terms(self._refreshed(traces, args, kwargs))
-                    grads.update(zip(natural, _gradients(refreshed, natural), strict=True))
-                    again = [g for p in natural if (g := grads[p]) is not None]
-                    ok = ok if ok is None else ok & _finite(refreshed.detach(), again)
-            used[:], moved[:] = ((), slopes) if inside else (slopes, ())
-            with torch.no_grad():
-                for p in natural:
-                    if (grad := grads[p]) is not None:
-                        p.sub_(rate * (grad if ok is None else torch.where(ok, grad, 0.0)))
-            last = (ok,) if self.recompute and ok is not None else ()
-            return (loss, *(slopes[p] for p in used), *last)
-
+        assumptions = Assumptions(rehearsal.modules, statements.nodes, rehearsal.changed())
+        inside = self._inside([p for p in params if not isinstance(p, NaturalParameter)])
+        step = TensorStep(self, call, params, inside)
         try:
             state = [*params, *assumptions.tensors, *(inside.tensors if inside else ())]
-            recording = record(run, [*data, *scalars], state)
+            recording = record(step, step.inputs, state)
             _check(assumptions)
         finally:
             rehearsal.undo()
             if inside:
-                inside.keep(moved)
-        passes = self._passes(recording, len(data) + len(scalars), 1 + len(used))
+                inside.keep(step.moved)
+        passes = self._passes(recording, len(step.inputs), 1 + len(step.used))
         operations = sum(node.op == "call_function" for node in recording.module.graph.nodes)
-        shapes = ", ".join(str(list(tensor.shape)) for tensor in data)
+        shapes = ", ".join(str(list(shape)) for shape in call.shapes)
         seconds = time.perf_counter() - started
         logger.info("captured the step on %s: %d operations, %.1f s", shapes, operations, seconds)
-        outside = [] if inside else others
-        on_device = recording.on_device()
-        return CapturedStep(
-            passes, used, outside, self.optim, scalars, assumptions, checked, inside, on_device
-        )
+        return CapturedStep(step, passes, self.optim, assumptions, recording.on_device())
 
     def _inside(self, params: Sequence[Tensor]) -> RecordedAdam | None:
         """The optimiser as a part of the program, if it is compiled; otherwise torch's own is faster."""
@@ -227,20 +181,6 @@ class CapturedSVI(ConjugateSVI):
         parts = recording.split(num_inputs, num_results) if self.recompute else (recording,)
         return [(compiled if self.compile else plain)(part) for part in parts]
 
-    @contextmanager
-    def _weights(self, kl_weight: Tensor, label_weight: Tensor) -> Iterator[None]:
-        """Put tensors in the place of the ELBO's weights, unless those leave out a part of it."""
-        kept = self.elbo.kl_weight, self.elbo.label_weight
-        by_tensor = self._settings()[:2]
-        if by_tensor[0]:
-            self.elbo.kl_weight = kl_weight
-        if by_tensor[1]:
-            self.elbo.label_weight = label_weight
-        try:
-            yield
-        finally:
-            self.elbo.kl_weight, self.elbo.label_weight = kept
-
     def _blame(self, args: Any, kwargs: Any) -> NoReturn:
         """Raise a ValueError that names the sites behind a loss or gradient that is not finite."""
         with poutine.trace(param_only=True) as statements:
@@ -263,21 +203,3 @@ def _check(assumptions: Assumptions) -> None:
             "the step cannot be captured: the program puts another tensor in the place of a parameter or "
             "buffer, or changes a module's mode. Change tensors in place (by copy_, say), or pass eager=True"
         )
-
-
-def _gradients(loss: Tensor, leaves: Sequence[Tensor]) -> Sequence[Tensor | None]:
-    if not (leaves and loss.requires_grad):
-        return [None] * len(leaves)
-    return torch.autograd.grad(loss, leaves, allow_unused=True)
-
-
-def _guarded(loss: Tensor, grads: Sequence[Tensor], checked: bool) -> tuple[Tensor, Tensor | None]:
-    """The loss, NaN if it or a gradient is not finite, and whether they are; as it is if unchecked."""
-    if not checked:
-        return loss, None
-    ok = _finite(loss, grads)
-    return torch.where(ok, loss, torch.nan), ok
-
-
-def _finite(loss: Tensor, grads: Sequence[Tensor]) -> Tensor:
-    return torch.stack([loss, *(grad.sum().to(loss) for grad in grads)]).isfinite().all()

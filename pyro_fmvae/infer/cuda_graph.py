@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from pyro_fmvae.infer.optimizer_snapshot import OptimizerSnapshot
+
 _WARM_UP = 3  # calls before the one that is recorded, for libraries and the allocator to settle
 
 
@@ -82,10 +84,8 @@ class OptimizerOnDevice:
     """
 
     def __init__(self, optimizer: Optimizer | None, device: torch.device) -> None:
-        self.optimizer = optimizer
-        self._state = None if optimizer is None else optimizer.state
-        self._groups = [] if optimizer is None else list(optimizer.param_groups)
-        self._settings = _settings(optimizer)
+        self.optimizer, self._snapshot = optimizer, OptimizerSnapshot(optimizer)
+        self._groups = self._snapshot.groups
         # As the fused kernels read them, whatever torch's default is.
         self._rates = [torch.zeros((), dtype=torch.float32, device=device) for _ in self._groups]
 
@@ -97,16 +97,11 @@ class OptimizerOnDevice:
 
     def current(self, optimizer: Optimizer | None) -> bool:
         """Whether the optimiser still is the one that was given, with the same state."""
-        if optimizer is None or optimizer is not self.optimizer:
-            return optimizer is self.optimizer
-        groups = optimizer.param_groups
-        same = len(groups) == len(self._groups) and all(map(lambda a, b: a is b, groups, self._groups))
-        return same and optimizer.state is self._state and _settings(optimizer) == self._settings
+        return self._snapshot.holds(optimizer)
 
     def fill(self) -> None:
         """Copy the learning rates to the device."""
-        for rate, group in zip(self._rates, self._groups, strict=True):
-            lr = group["lr"]
+        for rate, lr in zip(self._rates, self._snapshot.rates, strict=True):
             rate.copy_(lr) if isinstance(lr, Tensor) else rate.fill_(lr)
 
     @contextmanager
@@ -133,9 +128,3 @@ class OptimizerOnDevice:
                     group["capturable"] = capturable
             if fused and skip is not None:
                 del optimizer.found_inf
-
-
-def _settings(optimizer: Optimizer | None) -> list[dict[str, Any]]:
-    """What a graph holds fixed."""
-    groups = [] if optimizer is None else optimizer.param_groups
-    return [{name: group[name] for name in group if name not in ("params", "lr")} for group in groups]

@@ -1,14 +1,14 @@
 """Adam as tensor operations on the state of torch's own, for a compiled step to have it inside."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
+from pyro_fmvae.infer.optimizer_snapshot import OptimizerSnapshot
+
 _UNSUPPORTED = ("amsgrad", "maximize", "differentiable")
-_CONSTANTS = ("betas", "eps", "weight_decay", *_UNSUPPORTED, "decoupled_weight_decay")
 
 
 class RecordedAdam:
@@ -23,9 +23,9 @@ class RecordedAdam:
     """
 
     def __init__(self, optimizer: Optimizer, params: Sequence[Tensor]) -> None:
-        self.optimizer = optimizer
-        self._state, self._constants = optimizer.state, _constants(optimizer)
-        self._groups = list(optimizer.param_groups)
+        self.optimizer, self._state = optimizer, optimizer.state
+        self._snapshot = OptimizerSnapshot(optimizer)
+        self._groups = self._snapshot.groups
         number = {p: i for i, group in enumerate(self._groups) for p in group["params"]}
         self._group_of = {p: number[p] for p in params}
         self._made = [p for p in params if not optimizer.state[p]]
@@ -62,9 +62,8 @@ class RecordedAdam:
         return plain and not hooks and known.issuperset(params) and together
 
     def current(self, optimizer: Optimizer | None) -> bool:
-        """Whether the optimiser still is the one that was given, with the same state and constants."""
-        same = optimizer is self.optimizer and optimizer.state is self._state
-        return same and _constants(self.optimizer) == self._constants
+        """Whether the optimiser still is the one that was given, with the same state and settings."""
+        return self._snapshot.holds(optimizer)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -74,7 +73,7 @@ class RecordedAdam:
     @property
     def rates(self) -> list[float | Tensor]:
         """The learning rate of every group."""
-        return [group["lr"] for group in self._groups]
+        return self._snapshot.rates
 
     def step(self, grads: Mapping[Tensor, Tensor], rates: Sequence[Tensor], ok: Tensor | None) -> None:
         """Change parameters and state in place.
@@ -100,10 +99,3 @@ class RecordedAdam:
             changes = [(p, start - size * first / spread), *((state[name], new[name]) for name in new)]
             for old, value in changes:
                 old.copy_(value if ok is None else torch.where(ok, value, old))
-
-
-def _constants(optimizer: Optimizer) -> list[tuple[Any, ...]]:
-    """What a recorded step holds fixed."""
-    return [
-        (len(group["params"]), *(group.get(name) for name in _CONSTANTS)) for group in optimizer.param_groups
-    ]

@@ -90,13 +90,15 @@ def test_a_program_on_the_host_is_not_on_a_gpu():
 
 
 def test_says_that_tensors_are_on_the_host(log):
-    scalars = [SimpleNamespace(is_cuda=True)]
-    CapturedStep([], [], [], None, scalars, None, True, on_device=True)
+    def step(scalar, on_device):
+        recorded = SimpleNamespace(used=[], others=[], checked=True, inside=None, scalars=[scalar])
+        return CapturedStep(recorded, [], None, None, on_device)
+
+    step(SimpleNamespace(is_cuda=True), on_device=True)
     assert reasons(log) == []
-    step = CapturedStep([], [], [], None, scalars, None, True, on_device=False)
-    step._no_graph("anything else")
+    step(SimpleNamespace(is_cuda=True), on_device=False)._no_graph("anything else")
     assert reasons(log) == ["the program has tensors on the host"]
-    CapturedStep([], [], [], None, [torch.zeros(())], None, True, on_device=False)
+    step(torch.zeros(()), on_device=False)
     assert len(reasons(log)) == 1  # nobody expects graphs on a CPU
 
 
