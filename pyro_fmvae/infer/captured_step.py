@@ -107,7 +107,7 @@ class CapturedStep:
         if not self.others:
             return
         for p, grad in zip(self.params, grads, strict=True):
-            p.grad = grad
+            p.grad = _as_stored(grad, p)
         self.optim.step_others(self.others)
         for p in self.others:
             p.grad = None
@@ -148,6 +148,17 @@ class CapturedStep:
         if len(self.passes) > 1:
             loss = loss + self._second(inputs, rest)
         return loss
+
+
+def _as_stored(grad: Tensor, parameter: Tensor) -> Tensor:
+    """The gradient in its parameter's memory layout: fused optimisers go through both in order of storage.
+
+    ``backward`` sees to it for gradients that it accumulates; those of convolutions over channels-last images
+    come out with channels last.
+    """
+    if grad.stride() == parameter.stride():
+        return grad
+    return torch.empty_like(parameter, dtype=grad.dtype).copy_(grad)
 
 
 def _on_gpu(inputs: Sequence[Tensor]) -> bool:
