@@ -8,7 +8,16 @@ its parameters, under ``torch.autocast`` too: densities want full precision.
 """
 
 from .conv28 import ConvDecoder28, ConvEncoder28
+from .conv64 import ConvDecoder64, ConvEncoder64
 from .mlp import MLPDecoder, MLPEncoder
 from .normal_head import NormalHead
 
-__all__ = ["ConvDecoder28", "ConvEncoder28", "MLPDecoder", "MLPEncoder", "NormalHead"]
+__all__ = [
+    "ConvDecoder28",
+    "ConvDecoder64",
+    "ConvEncoder28",
+    "ConvEncoder64",
+    "MLPDecoder",
+    "MLPEncoder",
+    "NormalHead",
+]

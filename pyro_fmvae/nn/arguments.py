@@ -1,6 +1,7 @@
 """Checks of the networks' arguments, with the argument's name in each message."""
 
 from collections.abc import Sequence
+from math import inf
 
 from torch import Tensor
 
@@ -26,3 +27,10 @@ def check_event(name: str, value: Tensor, event_shape: Sequence[int]) -> None:
     if value.shape[-len(event_shape) :] != tuple(event_shape):
         expected = ", ".join(["...", *map(str, event_shape)])
         raise ValueError(f"{name} must have shape [{expected}], got {list(value.shape)}")
+
+
+def scale_sizes(name: str, factor: float, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return ``sizes`` times ``factor``, rounded, at least 1 each, if it is a number > 0."""
+    if not 0 < factor < inf:
+        raise ValueError(f"{name} must be a number > 0, got {factor!r}")
+    return tuple(max(1, round(factor * size)) for size in sizes)

@@ -29,13 +29,12 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from .arguments import check_event, check_size
+from .arguments import check_event, check_size, scale_sizes
 from .initialization import scaled_normal_
 from .normal_head import NormalHead
 
 _IMAGE = (28, 28)
-_NECK = (4, 4, 64)
-_FEATURES = 4 * 4 * 64
+_NECK = 4  # pixels on a side
 _CHANNELS = (32, 32, 32, 64, 64, 64, 64, 64)
 _STRIDES = (1, 2, 1, 2, 1, 2, 1, 1)
 _SIDES = (28, 28, 14, 14, 7, 7, 4, 4, 4)
@@ -48,17 +47,20 @@ class ConvEncoder28(nn.Module):
 
     Args:
         latent_dim: number of latent dimensions.
+        width: factor > 0 on the number of channels, rounded, at least one channel each.
     """
 
-    def __init__(self, latent_dim: int) -> None:
+    def __init__(self, latent_dim: int, width: float = 1.0) -> None:
         super().__init__()
+        channels = (1, *scale_sizes("width", width, _CHANNELS))
         layers: list[nn.Module] = []
-        for (channels_in, channels_out), stride in zip(pairwise((1, *_CHANNELS)), _STRIDES, strict=True):
+        for (channels_in, channels_out), stride in zip(pairwise(channels), _STRIDES, strict=True):
             conv = nn.Conv2d(channels_in, channels_out, kernel_size=3, stride=stride, padding=1)
             scaled_normal_(conv, gain=2.0)
             layers += [conv, nn.ReLU()]
         self.convolutions = nn.Sequential(*layers)
-        self.head = NormalHead(_FEATURES, latent_dim)
+        self.features = _NECK * _NECK * channels[-1]
+        self.head = NormalHead(self.features, latent_dim)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Encode ``x[..., 28, 28]`` as location and scale, each ``[..., latent_dim]``."""
@@ -66,7 +68,7 @@ class ConvEncoder28(nn.Module):
         batch_shape = x.shape[:-2]
         channels_last = x.reshape(batch_shape.numel(), *_IMAGE, 1)
         features = self.convolutions(channels_last.movedim(-1, 1)).movedim(1, -1)
-        return self.head(features.reshape(*batch_shape, _FEATURES))
+        return self.head(features.reshape(*batch_shape, self.features))
 
 
 class ConvDecoder28(nn.Module):
@@ -78,18 +80,20 @@ class ConvDecoder28(nn.Module):
     Args:
         latent_dim: number of latent dimensions.
         outputs: numbers per pixel, for example 1 for a Bernoulli logit.
+        width: factor > 0 on the number of channels, rounded, at least one channel each.
     """
 
-    def __init__(self, latent_dim: int, outputs: int = 1) -> None:
+    def __init__(self, latent_dim: int, outputs: int = 1, width: float = 1.0) -> None:
         super().__init__()
         self.latent_dim = check_size("latent_dim", latent_dim)
-        self.linear = nn.Linear(latent_dim, _FEATURES)
+        channels = (*reversed(scale_sizes("width", width, _CHANNELS)), check_size("outputs", outputs))
+        self.neck = (_NECK, _NECK, channels[0])
+        self.linear = nn.Linear(latent_dim, _NECK * _NECK * channels[0])
         scaled_normal_(self.linear, gain=2.0)
-        channels = pairwise((*reversed(_CHANNELS), check_size("outputs", outputs)))
         sides = pairwise(reversed(_SIDES))
         layers: list[nn.Module] = []
         for (channels_in, channels_out), (side_in, side_out), stride in zip(
-            channels, sides, reversed(_STRIDES), strict=True
+            pairwise(channels), sides, reversed(_STRIDES), strict=True
         ):
             conv = nn.ConvTranspose2d(
                 channels_in,
@@ -108,6 +112,6 @@ class ConvDecoder28(nn.Module):
         """Decode ``z[..., latent_dim]`` to ``[..., outputs, 28, 28]``."""
         check_event("z", z, (self.latent_dim,))
         batch_shape = z.shape[:-1]
-        channels_last = self.linear(z).reshape(batch_shape.numel(), *_NECK)
+        channels_last = self.linear(z).reshape(batch_shape.numel(), *self.neck)
         images = self.convolutions(channels_last.movedim(-1, 1)).to(self.linear.weight.dtype)
         return images.reshape(*batch_shape, *images.shape[1:])

@@ -11,9 +11,22 @@ from pyro.nn import PyroModule, PyroParam
 from torch import nn
 from torch.testing import assert_close
 
+from pyro_fmvae.distributions import BernoulliObservation, GaussianObservation
 from pyro_fmvae.infer import AutoConjugate, CapturedSVI, CaptureError, TraceConjugate_ELBO
+from pyro_fmvae.models import VAE
+from pyro_fmvae.nn import ConvDecoder28, ConvDecoder64, ConvEncoder28, ConvEncoder64
 from pyro_fmvae.optim import NaturalGradient
-from tests.infer.captured import EXACT, RATE, Methods, Plain, a_toy, adam, assert_twins, plainly
+from tests.infer.captured import (
+    EXACT,
+    RATE,
+    Methods,
+    Plain,
+    a_toy,
+    adam,
+    assert_twins,
+    batches_of,
+    plainly,
+)
 from tests.infer.programs import Adjust, Toy
 
 
@@ -217,3 +230,21 @@ def test_captured_autocast_agrees_with_eager(single_precision):
     """In float32 and bfloat16 a rounding error of λ may flip a bfloat16 bit (2^-8) some steps later."""
     settings = {"autocast": torch.bfloat16, "optimizer": partial(torch.optim.Adam, lr=1e-3)}
     assert_twins(a_toy(), [(binary(),)] * 20, {"rtol": 1e-2, "atol": 1e-2}, **settings)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("side", [28, 64])
+def test_convolutions_with_channels_last(side, fused):
+    """The gradients of their weights come out with channels last, which a fused optimiser must not see."""
+
+    def make():
+        if side == 28:
+            nets = ConvEncoder28(2, width=0.1), ConvDecoder28(2, width=0.1)
+            return VAE(*nets, BernoulliObservation(2), 2, 6)
+        nets = ConvEncoder64(2, width=0.03), ConvDecoder64(2, width=0.03)
+        return VAE(*nets, GaussianObservation(3), 2, 6)
+
+    shape = (28, 28) if side == 28 else (64, 64, 3)
+    data = [torch.rand(6, *shape).round()]
+    optimizer = partial(torch.optim.Adam, lr=1e-2, fused=fused)
+    assert_twins(make, batches_of(data, 3, 6), optimizer=optimizer)
