@@ -57,7 +57,7 @@ class Batches:
         self.device = torch.device(device)
         self._x = split.x.to(self.device)
         self._labels = None if split.labels is None else split.labels.to(self.device)
-        self._resample = split.resample
+        self._resample, self._signed = split.resample, split.signed
         self._epoch = 0
         self._position = 0
 
@@ -99,7 +99,7 @@ class Batches:
         stored = self._x.index_select(0, rows)
         if self._resample:
             stored = sample_binary(stored, self._generator(epoch, position, device=self.device))
-        x = as_float(stored)
+        x = as_float(stored, self._signed)
         return (x,) if self._labels is None else (x, self._labels.index_select(0, rows))
 
     def _order(self, epoch: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from pyro_fmvae.data.pixels import as_float
 from pyro_fmvae.data.preprocessing import Preprocessing
 
-SPLITS = ("train", "valid", "test")
+SPLITS = ("train", "valid", "test", "unseen")
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +28,8 @@ class Split:
     """int64 [n, L], -1 = unknown; None where the data set has no labels."""
     resample: bool = False
     """Dynamic binarisation: `x` holds grey levels, from which `Batches` draws binary pixels at each visit."""
+    signed: bool = False
+    """`observations`, `whole` and `Batches` map what is stored in [0, 1] to [-1, 1]."""
 
     def __post_init__(self) -> None:
         if self.x.dtype not in (torch.bool, torch.uint8, torch.float32):
@@ -46,11 +48,12 @@ class Split:
     @property
     def observations(self) -> Tensor:
         """All of `x` as float32 [n, *event_shape]; grey probabilities, not draws, where `resample` is set."""
-        return as_float(self.x)
+        return as_float(self.x, self.signed)
 
     def select(self, rows: Tensor) -> Split:
         """The rows at the indices int64 [m], in that order."""
-        return Split(self.x[rows], None if self.labels is None else self.labels[rows], self.resample)
+        labels = None if self.labels is None else self.labels[rows]
+        return replace(self, x=self.x[rows], labels=labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +71,12 @@ class Dataset:
     """One name per label column."""
     label_sizes: tuple[int, ...] = ()
     """Number of values per label column: labels lie in 0, …, size - 1 (size 0 where none is known)."""
+    value_names: tuple[tuple[str, ...], ...] = ()
+    """What the values of each label column are called; empty where they are just numbers."""
+    combined: tuple[str, ...] = ()
+    """Labels whose combinations `hold_out` keeps apart; empty: all of them."""
+    unseen: Split | None = None
+    """Rows with combinations of labels that no other split has: see `hold_out`."""
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -75,7 +84,7 @@ class Dataset:
         return self.preprocessing.event_shape
 
     def split(self, name: str) -> Split:
-        """The split called 'train', 'valid' or 'test'.
+        """The split called 'train', 'valid', 'test' or 'unseen'.
 
         Raises:
             ValueError: another name, or a split that this data set lacks.

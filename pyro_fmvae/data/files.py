@@ -1,5 +1,6 @@
-"""Data sets in a person's own files."""
+"""Data sets in a person's own files and folders."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 
 from pyro_fmvae.data.csv_file import read_csv
 from pyro_fmvae.data.dataset import Dataset, Split
+from pyro_fmvae.data.folder import find_values, load_folder, read_folder
 from pyro_fmvae.data.npz_file import read_npz
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.data.raw import Raw
@@ -29,17 +31,31 @@ def read(path: Path) -> Raw:
     return reader(path)
 
 
-def load_file(path: str | Path, preprocessing: Preprocessing) -> Split:
-    """The whole file, in row order, under the preprocessing of an existing run.
+def load_file(
+    path: str | Path,
+    preprocessing: Preprocessing,
+    label_names: Sequence[str] = (),
+    value_names: Sequence[tuple[str, ...]] = (),
+) -> tuple[Split, tuple[str, ...]]:
+    """The whole file, in row order, under the preprocessing of an existing run, and its labels' names.
+
+    Args:
+        path: a .npz or .csv file, or a folder of images: those come sorted by name, see `load_folder`.
+        preprocessing: the run's.
+        label_names: the run's labels; they and `value_names` say what the words in a folder's table mean.
+        value_names: what the values of each of them are called; empty where they are just numbers.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is malformed, its observations are not of the run's shape or range, or its
-            columns have other names than the run's.
+        ValueError: the file is malformed, its observations are not of the run's shape or range, its
+            columns have other names than the run's, or a label is none of the run's values.
     """
-    raw = read(Path(path))
+    path = Path(path)
+    if path.is_dir():
+        return load_folder(path, preprocessing, label_names, value_names)
+    raw = read(path)
     preprocessing.check_columns(raw.column_names, str(path))
-    return _split(raw, preprocessing, source=f"{path}: 'x'")
+    return _split(raw, preprocessing, source=f"{path}: 'x'"), raw.label_names
 
 
 def split_file(path: Path, seed: int) -> Dataset:
@@ -54,12 +70,7 @@ def split_file(path: Path, seed: int) -> Dataset:
         ValueError: the file is malformed or has fewer than three rows.
     """
     raw = read(path)
-    n = len(raw.x)
-    if n < 3:
-        raise ValueError(f"{path}: expected at least 3 rows to split into train, valid and test, got {n}")
-    order = np.random.default_rng(seed).permutation(n)
-    held_out = max(1, n // 10)
-    valid, test, train = np.split(order, [held_out, 2 * held_out])
+    train, valid, test = _split_rows(len(raw.x), seed, f"{path}: expected at least 3 rows")
     preprocessing = replace(_fit(raw.x, train), column_names=raw.column_names)
     everything = _split(raw, preprocessing, source=f"{path}: 'x'")
     return Dataset(
@@ -73,6 +84,50 @@ def split_file(path: Path, seed: int) -> Dataset:
     )
 
 
+def split_folder(path: Path, image_size: int, seed: int) -> Dataset:
+    """A new data set from a folder of images, split as `split_file` does.
+
+    Args:
+        path: the folder: see `read_folder`.
+        image_size: S; images become [S, S, 3].
+        seed: of the permutation that makes the splits, at least 0.
+
+    Raises:
+        ValueError: fewer than three images, a damaged one, or a malformed table of labels.
+    """
+    folder = read_folder(path)
+    rows = _split_rows(len(folder.names), seed, f"{path}: expected at least 3 images")
+    order, sizes = np.concatenate(rows).tolist(), [len(part) for part in rows]
+    preprocessing = Preprocessing(Kind.IMAGE, (image_size, image_size, 3))
+    value_names = tuple(find_values(texts) for texts in folder.columns.values())
+    labels = folder.labels(value_names)
+    # Decoded in the order of the splits, so that each is one piece of the array on disk.
+    x = preprocessing(folder.images(preprocessing.event_shape, order), str(path))
+    known = [None] * 3 if labels is None else torch.from_numpy(labels[order]).split(sizes)
+    pieces = zip(x.split(sizes), known, strict=True)
+    train, valid, test = (Split(part, names, signed=preprocessing.signed) for part, names in pieces)
+    return Dataset(
+        name=path.resolve().name,
+        train=train,
+        valid=valid,
+        test=test,
+        preprocessing=preprocessing,
+        label_names=tuple(folder.columns),
+        label_sizes=() if labels is None else tuple((labels.max(axis=0) + 1).tolist()),
+        value_names=value_names,
+    )
+
+
+def _split_rows(n: int, seed: int, expected: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows for training, validation and testing: about 80, 10 and 10 % of n, at least one each."""
+    if n < 3:
+        raise ValueError(f"{expected} to split into train, valid and test, got {n}")
+    order = np.random.default_rng(seed).permutation(n)
+    held_out = max(1, n // 10)
+    valid, test, train = np.split(order, [held_out, 2 * held_out])
+    return train, valid, test
+
+
 def _fit(x: np.ndarray, train: np.ndarray) -> Preprocessing:
     """The kind of a file's observations; a table's columns are standardised by its training rows alone."""
     if x.dtype == np.bool_ or (x.dtype == np.uint8 and x.max() <= 1):
@@ -84,4 +139,4 @@ def _fit(x: np.ndarray, train: np.ndarray) -> Preprocessing:
 
 def _split(raw: Raw, preprocessing: Preprocessing, source: str) -> Split:
     labels = None if raw.labels is None else torch.from_numpy(raw.labels)
-    return Split(preprocessing(raw.x, source), labels)
+    return Split(preprocessing(raw.x, source), labels, signed=preprocessing.signed)

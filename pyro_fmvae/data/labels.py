@@ -1,9 +1,15 @@
-"""Few labels: hide those of all but a share of the points."""
+"""Which labels are known, which of them count, and which combinations of them are kept apart."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyro_fmvae.data.dataset import Split
+from pyro_fmvae.data.dataset import SPLITS, Dataset, Split
+from pyro_fmvae.data.pixels import sample_binary
 
 
 def hide_labels(labels: Split | Tensor, share: float, seed: int) -> Tensor:
@@ -32,3 +38,104 @@ def hide_labels(labels: Split | Tensor, share: float, seed: int) -> Tensor:
     hidden = torch.full_like(known, -1)
     hidden[kept] = known[kept]
     return hidden
+
+
+def choose_labels(dataset: Dataset, names: Sequence[str]) -> Dataset:
+    """The same data with these label columns first, in this order, and the others behind them.
+
+    Raises:
+        ValueError: a name that is none of the data set's labels, or is given twice.
+    """
+    known = dataset.label_names
+    if not set(names) <= set(known) or len(set(names)) != len(names):
+        listed = ", ".join(known) or "none, the data set has no labels"
+        raise ValueError(f"label_names: expected different ones out of {listed}; got {', '.join(names)}")
+    order = [known.index(name) for name in (*names, *(name for name in known if name not in names))]
+    columns = {
+        name: tuple(values[i] for i in order)
+        for name in ("label_names", "label_sizes", "value_names")
+        if (values := getattr(dataset, name))
+    }
+    changed: dict[str, Any] = columns
+    for name in SPLITS:
+        split = getattr(dataset, name)
+        if split is not None and split.labels is not None:
+            changed[name] = replace(split, labels=split.labels[:, order])
+    return replace(dataset, **changed)
+
+
+def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
+    """Keep a share of the combinations of labels apart, to test on what was never seen together.
+
+    The rows of any split that have such a combination of the labels ``dataset.combined`` (all labels if that
+    is empty) become the split ``unseen``. No value is lost to training: a combination without which a value
+    would not occur there is passed over. Rows with an unknown one of these labels have no combination.
+    Where pixels are drawn at each visit, those of ``unseen`` are drawn once, with a fixed seed.
+
+    Args:
+        dataset: with labels in every split.
+        share: of the combinations that occur in training, in (0, 1); at least one of them is chosen.
+        seed: the choice is a function of the training labels, `share` and `seed`.
+
+    Raises:
+        ValueError: no labels, a share out of range, or no combination that can be held out.
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"hold_out: expected a share in (0, 1), got {share}")
+    columns = [dataset.label_names.index(name) for name in dataset.combined or dataset.label_names]
+    if dataset.train.labels is None or not columns:
+        raise ValueError(f"hold_out: the data set '{dataset.name}' has no labels to combine")
+    chosen = _choose_combinations(dataset.train.labels[:, columns], share, seed)
+    if not len(chosen):
+        raise ValueError(
+            "hold_out: no combination of labels can be held out: each has the last of some value"
+        )
+    seen: dict[str, Split] = {}
+    unseen: list[Split] = []
+    for name in SPLITS:
+        split = getattr(dataset, name)
+        if split is None:
+            continue
+        if split.labels is None:
+            raise ValueError(f"hold_out: the {name} split has no labels")
+        apart = _occur_in(split.labels[:, columns], chosen)
+        seen[name] = split.select((~apart).nonzero().squeeze(-1))
+        unseen.append(_draw(split.select(apart.nonzero().squeeze(-1))))
+    rows = torch.cat([split.x for split in unseen])
+    labels = torch.cat([split.labels for split in unseen if split.labels is not None])
+    return replace(
+        dataset,
+        train=seen["train"],
+        valid=seen["valid"],
+        test=seen.get("test"),
+        unseen=replace(unseen[0], x=rows, labels=labels),
+    )
+
+
+def _choose_combinations(labels: Tensor, share: float, seed: int) -> Tensor:
+    """Some of the different rows of labels [n, L], int64 [m, L], so that every value of a column remains."""
+    combinations = labels[(labels >= 0).all(-1)].unique(dim=0)
+    order = torch.randperm(len(combinations), generator=torch.Generator().manual_seed(seed))
+    left = [Counter(column) for column in combinations.T.tolist()]  # combinations that have each value
+    chosen: list[int] = []
+    for row, combination in zip(order.tolist(), combinations[order].tolist(), strict=True):
+        if len(chosen) >= max(1, round(share * len(combinations))):
+            break
+        if all(count[value] > 1 for count, value in zip(left, combination, strict=True)):
+            for count, value in zip(left, combination, strict=True):
+                count[value] -= 1
+            chosen.append(row)
+    return combinations[chosen]
+
+
+def _occur_in(labels: Tensor, combinations: Tensor) -> Tensor:
+    """Which rows of labels [n, L] are among the rows of combinations [m, L], bool [n]."""
+    known = set(map(tuple, combinations.tolist()))
+    return torch.tensor([tuple(row) in known for row in labels.tolist()], dtype=torch.bool)
+
+
+def _draw(split: Split) -> Split:
+    """The same rows, with fixed binary pixels instead of greys to draw them from."""
+    if not split.resample:
+        return split
+    return replace(split, x=sample_binary(split.x, torch.Generator().manual_seed(0)), resample=False)

@@ -24,7 +24,7 @@ class Kind(Enum):
     BINARY = "binary"
     """Pixels or features in {0, 1}."""
     IMAGE = "image"
-    """Greys or colours in [0, 1]."""
+    """Greys or colours, stored in [0, 1] and mapped to [-1, 1] for the model."""
     TABLE = "table"
     """Real columns, standardised."""
 
@@ -68,6 +68,17 @@ class Preprocessing:
     def binary(self) -> bool:
         """True where a Bernoulli observation is right, False where a Gaussian one is."""
         return self.kind is Kind.BINARY
+
+    @property
+    def signed(self) -> bool:
+        """Whether the model sees pixels in [-1, 1]: greys and colours, as Paquet et al. (2018) scale them."""
+        return self.kind is Kind.IMAGE
+
+    def undo(self, x: Tensor) -> Tensor:
+        """What the model gives [..., *event_shape], on the scale of raw data; pixels in [0, 1]."""
+        if self.kind is Kind.TABLE:
+            return x * x.new_tensor(self.std) + x.new_tensor(self.mean)
+        return (x + 1) / 2 if self.signed else x
 
     def __call__(self, raw: np.ndarray, source: str = "x") -> Tensor:
         """Stored observations, bool, uint8 or float32 [n, *event_shape] (see `Split.x`).

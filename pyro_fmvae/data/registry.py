@@ -1,48 +1,80 @@
 """Data sets by name or by path."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pyro_fmvae.data.celeba import load_celeba
 from pyro_fmvae.data.dataset import Dataset
-from pyro_fmvae.data.files import READERS, split_file
+from pyro_fmvae.data.files import READERS, split_file, split_folder
+from pyro_fmvae.data.image_cache import user_cache
 from pyro_fmvae.data.mnist import load_mnist
 from pyro_fmvae.data.mnist_static import load_mnist_static
 from pyro_fmvae.data.preprocessing import Binarization, check_binarization
 from pyro_fmvae.data.smileys import load_smiley
+from pyro_fmvae.data.sprites import load_sprites
 
-LOADERS: Final[dict[str, Callable[[Path, Binarization], Dataset]]] = {
-    "smiley": lambda root, binarization: load_smiley(),
-    "mnist": load_mnist,
-    "mnist-static": lambda root, binarization: load_mnist_static(root),
+SMALLEST_IMAGE: Final = 8
+LARGEST_IMAGE: Final = 1024
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a loader may need to know: see `load`."""
+
+    root: Path
+    binarization: Binarization
+    image_size: int
+
+
+LOADERS: Final[dict[str, Callable[[Options], Dataset]]] = {
+    "smiley": lambda _: load_smiley(),
+    "mnist": lambda options: load_mnist(options.root, options.binarization),
+    "mnist-static": lambda options: load_mnist_static(options.root),
+    "sprites": lambda options: load_sprites(options.root),
+    "celeba": lambda options: load_celeba(options.root, options.image_size),
 }
-"""Known names; each loader is given the folder of downloads and the binarisation of greys."""
+"""Known names, and how each is loaded."""
 
 
 def load(
-    data: str, data_root: Path | str | None = None, *, binarization: Binarization = "dynamic", seed: int = 0
+    data: str,
+    data_root: Path | str | None = None,
+    *,
+    binarization: Binarization = "dynamic",
+    image_size: int = 64,
+    seed: int = 0,
 ) -> Dataset:
     """Load a data set.
 
     Args:
-        data: a name in `LOADERS`, or the path of a .npz or .csv file.
+        data: a name in `LOADERS`, or the path of a .npz or .csv file or of a folder of images.
         data_root: where known data sets lie or are downloaded to; ``~/.cache/pyro_fmvae`` unless given.
         binarization: how the greys of `mnist` become binary (see `load_mnist`); others are not concerned.
-        seed: of the random split of a file, at least 0; known data sets have fixed splits.
+        image_size: side in pixels, from 8 to 1024, of what the images of `celeba` or of a folder are resized
+            to; others are not concerned.
+        seed: of the random split of a file or folder, at least 0; known data sets have fixed splits.
 
     Raises:
         FileNotFoundError: files of a known data set are missing and could not be downloaded.
-        ValueError: an unknown name that is no file either, a file that is malformed, or another bad argument.
+        ValueError: an unknown name that is no file or folder either, one that is malformed, or another bad
+            argument.
     """
     checked = check_binarization(binarization)
     if seed < 0:
         raise ValueError(f"seed: expected at least 0, got {seed}")
+    if not SMALLEST_IMAGE <= image_size <= LARGEST_IMAGE:
+        raise ValueError(f"image_size: expected {SMALLEST_IMAGE} to {LARGEST_IMAGE} pixels, got {image_size}")
     if data in LOADERS:
-        root = Path.home() / ".cache" / "pyro_fmvae" if data_root is None else Path(data_root)
-        return LOADERS[data](root, checked)
-    if not Path(data).is_file():
+        root = user_cache() if data_root is None else Path(data_root)
+        return LOADERS[data](Options(root, checked, image_size))
+    path = Path(data)
+    if data and path.is_dir():
+        return split_folder(path, image_size, seed)
+    if not path.is_file():
         raise ValueError(
-            f"data: expected one of {', '.join(LOADERS)}, or an existing file that ends in "
-            f"{' or '.join(READERS)}, got {data!r}"
+            f"data: expected one of {', '.join(LOADERS)}, an existing file that ends in "
+            f"{' or '.join(READERS)}, or a folder of images, got {data!r}"
         )
-    return split_file(Path(data), seed)
+    return split_file(path, seed)

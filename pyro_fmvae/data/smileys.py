@@ -68,7 +68,9 @@ def load_smiley() -> Dataset:
         splits[name] = Split(torch.from_numpy(faces.x.astype(bool)), torch.from_numpy(faces.labels))
     return Dataset(
         name="smiley",
-        **splits,
+        train=splits["train"],
+        valid=splits["valid"],
+        test=splits["test"],
         preprocessing=Preprocessing(Kind.BINARY, (SIDE, SIDE)),
         label_names=ATTRIBUTES,
         label_sizes=(2,) * len(ATTRIBUTES),

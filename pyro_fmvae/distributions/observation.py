@@ -37,6 +37,10 @@ class Observation(ABC):
     def std(self, features: Tensor) -> Tensor:
         """Standard deviation of each element of x, shape [..., *event_shape]."""
 
+    @abstractmethod
+    def features(self, mean: Tensor, std: Tensor) -> Tensor:
+        """Features [..., outputs, *event_shape] of about this mean and standard deviation, as far as they go."""
+
     def _split(self, features: Tensor) -> tuple[Tensor, ...]:
         return features.unbind(-self.event_dim - 1)
 
@@ -60,6 +64,10 @@ class BernoulliObservation(Observation):
         """Square root of p(1 - p)."""
         mean = self.mean(features)
         return (mean * (1 - mean)).sqrt()
+
+    def features(self, mean: Tensor, std: Tensor) -> Tensor:
+        """Logits of the mean, kept within 0.01 and 0.99; the standard deviation follows from it."""
+        return mean.clamp(0.01, 0.99).logit().unsqueeze(-self.event_dim - 1)
 
 
 class GaussianObservation(Observation):
@@ -95,3 +103,8 @@ class GaussianObservation(Observation):
     def std(self, features: Tensor) -> Tensor:
         """The second one, squashed between the bounds."""
         return self.min_scale + (self.max_scale - self.min_scale) * torch.sigmoid(self._split(features)[1])
+
+    def features(self, mean: Tensor, std: Tensor) -> Tensor:
+        """The mean, and a standard deviation that keeps away from the bounds by a tenth of their distance."""
+        share = (std - self.min_scale) / (self.max_scale - self.min_scale)
+        return torch.stack([mean, share.clamp(0.1, 0.9).logit()], -self.event_dim - 1)

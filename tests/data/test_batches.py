@@ -1,5 +1,6 @@
 import json
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -29,6 +30,19 @@ def test_an_epoch_visits_each_row_once_and_keeps_the_last_short_batch():
     assert x.dtype == torch.float32 and x.shape == (5, 2, 3)
     assert labels.dtype == torch.int64 and labels.shape == (5, 2)
     torch.testing.assert_close(x, make().observations[labels[:, 0] // 2])
+
+
+def test_signed_pixels():
+    split = replace(make(3), signed=True)
+    expected = split.x.double() / 255 * 2 - 1
+    for x in (next(iter(Batches(split, 3, shuffle=False)))[0], whole(split)[0]):
+        assert x.dtype == torch.float32
+        torch.testing.assert_close(x.double(), expected, atol=1e-6, rtol=0)
+
+
+def test_signed_pixels_that_are_drawn():
+    split = replace(make(20, resample=True), signed=True)
+    assert whole(split)[0].unique().tolist() == [-1, 1]
 
 
 def test_batches_without_labels_are_one_tuples():

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -13,14 +15,17 @@ def data():
 def test_split_by_name(data):
     assert data.split("train") is data.train and data.split("valid") is data.valid
     assert data.event_shape == (2,)
+    unseen = Split(torch.zeros(1, 2, dtype=torch.float32))
+    assert replace(data, unseen=unseen).split("unseen") is unseen
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("training", "split: expected one of train, valid, test, got 'training'"),
-        ("name", "split: expected one of train, valid, test, got 'name'"),
+        ("training", "split: expected one of train, valid, test, unseen, got 'training'"),
+        ("name", "split: expected one of train, valid, test, unseen, got 'name'"),
         ("test", "split: the data set 'mine' has no test split"),
+        ("unseen", "split: the data set 'mine' has no unseen split"),
     ],
 )
 def test_a_split_that_is_not_there(data, name, message):
@@ -59,3 +64,10 @@ def test_observations_and_selected_rows():
     assert len(chosen) == 2 and chosen.resample
     assert chosen.x.tolist() == [[255], [0]] and chosen.labels.tolist() == [[6], [4]]
     assert Split(split.x).select(torch.tensor([1])).labels is None
+
+
+def test_a_signed_split_gives_pixels_from_minus_one_to_one_and_so_do_its_rows():
+    split = Split(torch.tensor([[0], [51], [255]], dtype=torch.uint8), signed=True)
+    expected = torch.tensor([[-1.0], [-0.6], [1.0]], dtype=torch.float32)
+    torch.testing.assert_close(split.observations, expected)
+    torch.testing.assert_close(split.select(torch.tensor([2, 1])).observations, expected[[2, 1]])

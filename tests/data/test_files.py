@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from pyro_fmvae.data import Kind, Preprocessing, load_file
 from pyro_fmvae.data.files import split_file
@@ -33,7 +34,9 @@ def test_the_kind_of_a_file(tmp_path, x, kind, dtype):
     data = split_file(write(tmp_path / "mine.npz", x=x), seed=0)
     assert data.name == "mine"
     assert data.preprocessing.kind is kind and data.event_shape == x.shape[1:]
-    assert {data.split(name).x.dtype for name in ("train", "valid", "test")} == {dtype}
+    splits = [data.split(name) for name in ("train", "valid", "test")]
+    assert {split.x.dtype for split in splits} == {dtype}
+    assert {split.signed for split in splits} == {kind is Kind.IMAGE}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +74,8 @@ def test_a_csv(tmp_path):
     path.write_text("a,label:kind\n" + "".join(f"{row},{row % 3}\n" for row in range(30)))
     data = split_file(path, seed=0)
     assert data.label_names == ("kind",) and data.label_sizes == (3,)
-    split = load_file(path, data.preprocessing)
+    split, names = load_file(path, data.preprocessing)
+    assert names == ("kind",)
     raw = split.x[:, 0] * data.preprocessing.std[0] + data.preprocessing.mean[0]
     torch.testing.assert_close(raw, torch.arange(30, dtype=torch.float32))  # row order
     assert split.labels[:, 0].tolist() == [row % 3 for row in range(30)]
@@ -85,12 +89,12 @@ def test_the_columns_of_a_csv_keep_their_names(tmp_path):
     for text in ("a,b\n1,2\n", "1,2\n", "b,label:a,a\n2,0,1\n", "a,c\n1,2\n"):
         new.write_text(text)
         if text[:3] in ("a,b", "1,2"):
-            assert len(load_file(new, preprocessing)) == 1
+            assert len(load_file(new, preprocessing)[0]) == 1
         else:
             with pytest.raises(ValueError, match=r"b\.csv: expected the columns a, b, got (b, a|a, c)$"):
                 load_file(new, preprocessing)
     new.write_text("b,a\n1,2\n")
-    assert len(load_file(new, replace(preprocessing, column_names=()))) == 1  # of an older run
+    assert len(load_file(new, replace(preprocessing, column_names=()))[0]) == 1  # of an older run
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (4, 4, 3), (5,)])
@@ -98,10 +102,11 @@ def test_the_run_decides_the_scale_of_a_new_file(tmp_path, shape):
     greys = RNG.integers(0, 256, (20, *shape)).astype(np.uint8)
     greys[3] = greys[3] % 2
     run = split_file(write(tmp_path / "a.npz", x=greys), seed=0).preprocessing
-    everything = load_file(tmp_path / "a.npz", run)
-    dark = load_file(write(tmp_path / "dark.npz", x=greys[3:4]), run)
+    everything, _ = load_file(tmp_path / "a.npz", run)
+    dark, _ = load_file(write(tmp_path / "dark.npz", x=greys[3:4]), run)
+    assert everything.signed and dark.signed
     assert torch.equal(dark.observations, everything.observations[3:4])
-    assert dark.observations.max().item() == pytest.approx(1 / 255)
+    assert dark.observations.max().item() == pytest.approx(2 / 255 - 1)
 
 
 def test_unknown_labels_have_no_size(tmp_path):
@@ -145,8 +150,9 @@ def test_float_images_out_of_range(tmp_path):
 
 
 def test_one_new_row_is_enough(tmp_path):
-    split = load_file(write(tmp_path / "a.npz", x=np.ones((1, 4), bool)), Preprocessing(Kind.BINARY, (4,)))
-    assert len(split) == 1 and split.labels is None
+    path = write(tmp_path / "a.npz", x=np.ones((1, 4), bool))
+    split, names = load_file(path, Preprocessing(Kind.BINARY, (4,)))
+    assert len(split) == 1 and split.labels is None and names == ()
 
 
 def test_another_suffix(tmp_path):
@@ -158,3 +164,17 @@ def test_another_suffix(tmp_path):
 def test_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"a\.npz: no such file"):
         load_file(tmp_path / "a.npz", Preprocessing(Kind.BINARY, (4,)))
+
+
+def test_a_folder_is_loaded_under_the_names_of_the_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for row, name in enumerate(("b", "a")):
+        Image.new("L", (4, 4), 100 * row).save(folder / f"{name}.png")
+    (folder / "labels.csv").write_text("file,mood\nb.png,sad\n")
+    run = Preprocessing(Kind.IMAGE, (4, 4))
+    split, names = load_file(str(folder), run, ("mood",), (("glad", "sad"),))
+    assert names == ("mood",) and split.labels.tolist() == [[-1], [1]]
+    assert split.signed and split.x[:, 0, 0].tolist() == [100, 0]
+    assert load_file(folder, run)[0].labels.tolist() == [[-1], [0]]  # coded by itself

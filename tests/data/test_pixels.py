@@ -17,6 +17,20 @@ def test_the_dtype_says_the_scale(stored):
     assert as_float(stored).tolist() == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("stored", "expected"),
+    [
+        (torch.tensor([False, True]), [-1, 1]),
+        (torch.tensor([0, 51, 255], dtype=torch.uint8), [-1, -0.6, 1]),
+        (torch.tensor([0.0, 0.25, 1.0], dtype=torch.float32), [-1, -0.5, 1]),
+    ],
+)
+def test_signed_pixels_lie_around_zero(stored, expected):
+    x = as_float(stored, signed=True)
+    assert x.dtype == torch.float32
+    torch.testing.assert_close(x, torch.tensor(expected, dtype=torch.float32))
+
+
 def test_frequencies_are_the_grey_levels():
     n = 40_000
     grey = torch.tensor([0, 51, 128, 255], dtype=torch.uint8)

@@ -54,6 +54,26 @@ def test_only_binary_kinds_call_for_a_bernoulli():
     assert [Preprocessing(kind, (2,)).binary for kind in Kind] == [True, False, False]
 
 
+def test_only_images_are_signed():
+    assert [Preprocessing(kind, (2,)).signed for kind in Kind] == [False, True, False]
+
+
+def test_a_table_is_undone():
+    preprocessing = Preprocessing.standardizing(TABLE)
+    x = preprocessing(TABLE)
+    torch.testing.assert_close(preprocessing.undo(x.double()), torch.from_numpy(TABLE), atol=1e-6, rtol=1e-6)
+    assert preprocessing.undo(x).dtype == torch.float32
+
+
+@pytest.mark.parametrize("kind", [Kind.IMAGE, Kind.BINARY])
+def test_pixels_are_undone(kind):
+    preprocessing = Preprocessing(kind, (2,))
+    raw = np.array([[0.0, 1.0], [1.0, 1.0]])
+    seen = as_float(preprocessing(raw), preprocessing.signed)
+    assert seen.min() == (-1 if kind is Kind.IMAGE else 0)
+    torch.testing.assert_close(preprocessing.undo(seen).double(), torch.from_numpy(raw))
+
+
 def test_a_table_is_standardised_and_constant_columns_are_centred():
     table = np.concatenate([TABLE, np.full((3, 1), 0.1)], axis=1)
     x = Preprocessing.standardizing(table)(table)

@@ -1,22 +1,50 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from pyro_fmvae.data import load
+from pyro_fmvae.data.registry import LOADERS
+
+
+def write_images(folder, n=5):
+    folder.mkdir()
+    for row in range(n):
+        Image.new("RGB", (10, 10), (row, 0, 0)).save(folder / f"{row}.png")
+    return folder
 
 
 @pytest.mark.parametrize("data", ["minst", "nowhere/a.npz", ""])
 def test_an_unknown_name_lists_the_known_ones(data):
     message = (
-        "data: expected one of smiley, mnist, mnist-static, or an existing file that ends in .npz or .csv"
+        "data: expected one of smiley, mnist, mnist-static, sprites, celeba, an existing file that ends in "
+        ".npz or .csv, or a folder of images"
     )
     with pytest.raises(ValueError, match=f"{message}, got {data!r}"):
         load(data)
 
 
-def test_a_folder_is_not_a_file(tmp_path):
-    with pytest.raises(ValueError, match="data: expected one of smiley"):
-        load(str(tmp_path))
+def test_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = write_images(tmp_path / "mine")
+    assert load(str(folder)).event_shape == (64, 64, 3)
+    data = load(str(folder), image_size=8)
+    assert data.name == "mine" and data.event_shape == (8, 8, 3) and len(data.train) == 3
+    monkeypatch.chdir(folder)
+    assert load(".").name == "mine"
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_known_name_goes_before_a_folder_of_that_name(tmp_path, monkeypatch, name):
+    write_images(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    loaded = []
+    monkeypatch.setitem(LOADERS, name, loaded.append)
+    load(name, tmp_path / "root", binarization="threshold", image_size=32)
+    (options,) = loaded
+    assert (options.root, options.binarization, options.image_size) == (tmp_path / "root", "threshold", 32)
+    assert load(f"./{name}", image_size=8).event_shape == (8, 8, 3)
 
 
 def test_a_file_of_another_kind(tmp_path):
@@ -30,6 +58,8 @@ def test_a_file_of_another_kind(tmp_path):
     [
         ({"binarization": "random"}, "binarization: expected 'dynamic' or 'threshold', got 'random'"),
         ({"seed": -1}, "seed: expected at least 0, got -1"),
+        ({"image_size": 7}, "image_size: expected 8 to 1024 pixels, got 7"),
+        ({"image_size": 1025}, "image_size: expected 8 to 1024 pixels, got 1025"),
     ],
 )
 def test_bad_arguments(arguments, message):

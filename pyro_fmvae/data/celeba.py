@@ -1,0 +1,133 @@
+"""CelebA: 202,599 aligned faces with forty binary attributes, in torchvision's layout."""
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+
+from pyro_fmvae.data.dataset import Dataset, Split
+from pyro_fmvae.data.image_cache import load_images, user_cache
+from pyro_fmvae.data.preprocessing import Kind, Preprocessing
+
+FOLDER: Final = "celeba"
+IMAGES: Final = "img_align_celeba"
+ATTRIBUTES: Final = "list_attr_celeba.txt"
+PARTITION: Final = "list_eval_partition.txt"
+CROP: Final = 148
+"""Side in pixels of the centre square that is kept of an image of 178 x 218."""
+CACHE: Final = "pyro_fmvae_cache"
+VALUES: Final = ("no", "yes")
+
+
+def load_celeba(root: Path, image_size: int = 64) -> Dataset:
+    """Faces [S, S, 3] with int64 labels 0 and 1 for each attribute, in the official splits.
+
+    Every image that the list of attributes names is read, be it all of them or some. They are decoded once
+    and kept in ``celeba/pyro_fmvae_cache``, or in ``~/.cache/pyro_fmvae`` if there is no writing there.
+
+    Args:
+        root: the folder that holds, or after a download will hold, ``celeba/img_align_celeba``,
+            ``celeba/list_attr_celeba.txt`` and ``celeba/list_eval_partition.txt``. The download is
+            torchvision's, which verifies checksums; existing files are read as they are.
+        image_size: S, the side that the centre square of 148 pixels is resized to.
+
+    Raises:
+        FileNotFoundError: a listed image is missing, or the download failed.
+        ValueError: a file is not as described.
+    """
+    folder = root / FOLDER
+    if not _complete(folder):
+        _download(root)
+    names, labels, label_names = _read_attributes(folder / ATTRIBUTES)
+    partition = _read_partition(folder / PARTITION)
+    unlisted = next((name for name in names if name not in partition), None)
+    if unlisted is not None:
+        raise ValueError(f"{folder / PARTITION}: expected a line for {unlisted}, as in {ATTRIBUTES}")
+    parts = np.array([partition[name] for name in names])
+    order = np.argsort(parts, kind="stable")  # so that each split is one piece of the array
+    sizes = np.bincount(parts, minlength=3).tolist()
+    if 0 in sizes:
+        raise ValueError(
+            f"{folder / PARTITION}: expected images for training (0), validation (1) and testing (2), "
+            f"got {', '.join(map(str, sizes))} of them"
+        )
+    shape = (image_size, image_size, 3)
+    caches = (folder / CACHE, user_cache())
+    images = load_images(folder / IMAGES, [names[row] for row in order], shape, caches, CROP)
+    pieces = zip(
+        torch.from_numpy(images).split(sizes), torch.from_numpy(labels[order]).split(sizes), strict=True
+    )
+    train, valid, test = (Split(x, known, signed=True) for x, known in pieces)
+    count = len(label_names)
+    return Dataset(
+        name="celeba",
+        train=train,
+        valid=valid,
+        test=test,
+        preprocessing=Preprocessing(Kind.IMAGE, shape),
+        label_names=label_names,
+        label_sizes=(len(VALUES),) * count,
+        value_names=(VALUES,) * count,
+    )
+
+
+def _complete(folder: Path) -> bool:
+    return (folder / IMAGES).is_dir() and all((folder / name).is_file() for name in (ATTRIBUTES, PARTITION))
+
+
+def _download(root: Path) -> None:
+    from torchvision.datasets import CelebA  # heavy, and needed only here
+
+    try:
+        CelebA(root, split="all", download=True)
+        reason = "it came incomplete"
+    except Exception as error:  # no network, a quota, no gdown, a damaged archive: each of another kind
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+    if not _complete(root / FOLDER):
+        raise FileNotFoundError(
+            f"data_root: expected {IMAGES}, {ATTRIBUTES} and {PARTITION} in {root / FOLDER}, "
+            f"and CelebA could not be downloaded: {reason}"
+        )
+
+
+def _read_attributes(path: Path) -> tuple[list[str], np.ndarray, tuple[str, ...]]:
+    """File names of n images, their labels, int64 [n, L], and L names.
+
+    The first line is n, the second one names the attributes, and each other line is a file name and L times
+    1 or -1.
+    """
+    lines = _lines(path)
+    if len(lines) < 3 or len(lines[0]) != 1 or not lines[0][0].isdecimal():
+        raise ValueError(f"{path}: expected the number of images, a line of names, and a line for each image")
+    label_names, rows = tuple(lines[1]), lines[2:]
+    if int(lines[0][0]) != len(rows):
+        raise ValueError(f"{path}: expected {lines[0][0]} images, as its first line says, got {len(rows)}")
+    labels = np.empty((len(rows), len(label_names)), dtype=np.int64)
+    for row, (name, *values) in enumerate(rows):
+        if len(values) != len(label_names) or not set(values) <= {"1", "-1"}:
+            raise ValueError(f"{path}: expected {len(label_names)} times 1 or -1 for {name}")
+        labels[row] = [value == "1" for value in values]
+    names = [row[0] for row in rows]
+    if len(set(names)) != len(names):
+        raise ValueError(f"{path}: expected one line for each image, some have several")
+    return names, labels, label_names
+
+
+def _read_partition(path: Path) -> dict[str, int]:
+    """Split of each file name: 0 training, 1 validation, 2 testing."""
+    partition = {}
+    for fields in _lines(path):
+        if len(fields) != 2 or fields[1] not in ("0", "1", "2"):
+            raise ValueError(f"{path}: expected lines of a file name and 0, 1 or 2, got '{' '.join(fields)}'")
+        partition[fields[0]] = int(fields[1])
+    return partition
+
+
+def _lines(path: Path) -> list[list[str]]:
+    """The fields of each line that is not empty."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not a text file: {error}") from error
+    return [line.split() for line in text.splitlines() if line.strip()]

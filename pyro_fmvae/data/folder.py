@@ -1,0 +1,206 @@
+"""A person's own folder of images, and the table of their properties in it."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+
+from pyro_fmvae.data.dataset import Split
+from pyro_fmvae.data.image_cache import decode, load_images, user_cache
+from pyro_fmvae.data.preprocessing import Kind, Preprocessing
+
+SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+TABLE: Final = "labels.csv"
+
+
+class Folder(NamedTuple):
+    """What a folder holds, as text."""
+
+    path: Path
+    names: tuple[str, ...]
+    """n file names relative to `path`, with forward slashes, sorted."""
+    columns: dict[str, list[str]]
+    """For each property in the table, its value for each of the n images; '' where it is unknown."""
+
+    def images(self, shape: tuple[int, ...], order: Sequence[int] | None = None) -> np.ndarray:
+        """Decoded images, uint8 [n, *shape], kept in ``~/.cache/pyro_fmvae/images`` (see `load_images`).
+
+        Args:
+            shape: (H, W) or (H, W, 3): see `decode`.
+            order: a permutation of the rows.
+        """
+        names = self.names if order is None else [self.names[row] for row in order]
+        return load_images(self.path, names, shape, (user_cache() / "images",))
+
+    def labels(self, values: Sequence[tuple[str, ...]]) -> np.ndarray | None:
+        """Labels int64 [n, L], None where there are no columns.
+
+        Args:
+            values: what the values of each column are called: see `code`.
+
+        Raises:
+            ValueError: a value that is none of them.
+        """
+        if not self.columns:
+            return None
+        coded = [
+            code(texts, known, f"{self.path}: {name!r}")
+            for (name, texts), known in zip(self.columns.items(), values, strict=True)
+        ]
+        return np.stack(coded, axis=1)
+
+
+def read_folder(path: Path) -> Folder:
+    """Find the images in a folder and below it, and read the table of their properties if there is one.
+
+    Images end in one of `SUFFIXES`; names that begin with a dot are passed over. The table is ``labels.csv``,
+    or else the only .csv file. Its first row is a header, its first column holds file names relative to the
+    folder, every other column is a property. An empty field or -1 is an unknown value, and so are all
+    values of an image without a row.
+
+    Raises:
+        ValueError: there are no images, several tables could be meant, or the table is malformed.
+    """
+    files = [file.relative_to(path) for file in path.rglob("*") if file.suffix.lower() in SUFFIXES]
+    names = [
+        file.as_posix()
+        for file in files
+        if not any(part.startswith(".") for part in file.parts) and (path / file).is_file()
+    ]
+    if not names:
+        raise ValueError(f"{path}: no images in this folder; they end in {', '.join(SUFFIXES)}")
+    names.sort()
+    table = _find_table(path)
+    return Folder(path, tuple(names), {} if table is None else _read_table(table, names))
+
+
+def find_values(texts: Sequence[str]) -> tuple[str, ...]:
+    """What the values of a column are called: the sorted different ones, none where all are integers >= 0."""
+    known = {text for text in texts if text}
+    return () if all(map(_is_number, known)) else tuple(sorted(known))
+
+
+def code(texts: Sequence[str], values: Sequence[str], source: str) -> np.ndarray:
+    """Values of a column as numbers, int64 [n]: -1 where the text is empty.
+
+    Args:
+        texts: n of them.
+        values: names of the values 0, 1, …; none where the texts are the numbers themselves. A column that
+            knows none of the names may give the numbers instead.
+        source: what error messages call the column.
+
+    Raises:
+        ValueError: a text that is neither.
+    """
+    known = {text for text in texts if text}
+    numbers = {text: index for index, text in enumerate(values)}
+    if not values or (known.isdisjoint(values) and all(map(_is_number, known))):
+        numbers = {text: int(text) for text in known if _is_number(text)}
+        if values:
+            numbers = {text: number for text, number in numbers.items() if number < len(values)}
+    for text in sorted(known - set(numbers)):
+        expected = f"one of {', '.join(values)}" if values else "integers >= 0"
+        raise ValueError(f"{source}: expected {expected}, got {text!r}")
+    return np.array([numbers[text] if text else -1 for text in texts], dtype=np.int64)
+
+
+def load_folder(
+    path: Path,
+    preprocessing: Preprocessing,
+    label_names: Sequence[str] = (),
+    value_names: Sequence[tuple[str, ...]] = (),
+) -> tuple[Split, tuple[str, ...]]:
+    """All images of a folder, sorted by name, under the preprocessing of a run, and their properties' names.
+
+    Args:
+        path: the folder.
+        preprocessing: the run's. Images take its shape and become grey or coloured accordingly.
+        label_names: the run's labels, and `value_names`: what their values are called. Columns of these
+            names are coded as in the run; others are coded by themselves.
+
+    Raises:
+        ValueError: no images or a malformed table, a value that the run does not know, or a run that was
+            trained on something else than images.
+    """
+    folder = read_folder(path)
+    shape = _image_shape(preprocessing, path)
+    named = dict(zip(label_names, value_names or [()] * len(label_names), strict=True))
+    values = [named[name] if name in named else find_values(texts) for name, texts in folder.columns.items()]
+    labels = folder.labels(values)
+    images = folder.images(shape)
+    return _split(images, labels, preprocessing, str(path)), tuple(folder.columns)
+
+
+def read_image(path: Path, preprocessing: Preprocessing) -> Split:
+    """One image file under the preprocessing of a run: a split of one row without labels.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no image, or the run was trained on something else than images.
+    """
+    image = decode(path, _image_shape(preprocessing, path))
+    return _split(image[None], None, preprocessing, str(path))
+
+
+def _split(images: np.ndarray, labels: np.ndarray | None, preprocessing: Preprocessing, source: str) -> Split:
+    """Images, uint8 [n, *event_shape], as a run sees them; pure black and white serves binary pixels."""
+    if preprocessing.binary and preprocessing.binarization is None and not (images % 255).any():
+        images = images == 255
+    known = None if labels is None else torch.from_numpy(labels)
+    return Split(preprocessing(images, source), known, signed=preprocessing.signed)
+
+
+def _image_shape(preprocessing: Preprocessing, path: Path) -> tuple[int, ...]:
+    shape = preprocessing.event_shape
+    if preprocessing.kind is Kind.TABLE or len(shape) < 2:
+        raise ValueError(f"{path}: images, but the run was trained on data of shape {list(shape)}")
+    return shape
+
+
+def _find_table(path: Path) -> Path | None:
+    tables = sorted(file for file in path.iterdir() if file.suffix.lower() == ".csv" and file.is_file())
+    chosen = [file for file in tables if file.name == TABLE] or tables
+    if len(chosen) > 1:
+        listed = ", ".join(file.name for file in chosen)
+        raise ValueError(f"{path}: expected one table, or one that is called {TABLE}, got {listed}")
+    return chosen[0] if chosen else None
+
+
+def _read_table(path: Path, images: Sequence[str]) -> dict[str, list[str]]:
+    """For each property its text for each image, '' where it is unknown."""
+    try:
+        reader = csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""), strict=True)
+        rows = [(reader.line_num, [field.strip() for field in row]) for row in reader if row]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not comma separated text: {error}") from error
+    header = rows[0][1] if rows else []
+    properties = header[1:]
+    if not properties or "" in properties or len(set(properties)) != len(properties) or header[0] in images:
+        raise ValueError(
+            f"{path}: expected a header, separated by commas: a name for the column of files, then different "
+            f"names of properties; got {','.join(header)!r}"
+        )
+    row_of = {name: row for row, name in enumerate(images)}
+    seen: dict[str, int] = {}
+    columns = {name: [""] * len(images) for name in properties}
+    for line, (file, *fields) in rows[1:]:
+        name = PurePath(file).as_posix()
+        if len(fields) != len(properties):
+            raise ValueError(f"{path}, line {line}: expected {len(header)} fields, got {len(fields) + 1}")
+        if name not in row_of:
+            raise ValueError(f"{path}, line {line}: no image {file!r} in the folder")
+        if name in seen:
+            raise ValueError(f"{path}, line {line}: a second row for {file!r}, after line {seen[name]}")
+        seen[name] = line
+        for texts, text in zip(columns.values(), fields, strict=True):
+            texts[row_of[name]] = "" if text == "-1" else text
+    return columns
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is an integer >= 0 that int64 holds."""
+    return text.isascii() and text.isdecimal() and len(text) < 19

@@ -1,0 +1,158 @@
+"""Image files, decoded once into one array on disk, so that an epoch does no work per file."""
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from PIL import Image, ImageOps
+
+logger = logging.getLogger("pyro_fmvae")
+
+_VERSION: Final = 1  # of `decode`: another one makes all older arrays invalid
+_CHUNK: Final = 256  # images that are decoded ahead of what is written
+
+
+def user_cache() -> Path:
+    """The folder of what is downloaded or computed for this user: ``~/.cache/pyro_fmvae``."""
+    return Path.home() / ".cache" / "pyro_fmvae"
+
+
+def load_images(
+    folder: Path,
+    names: Sequence[str],
+    shape: tuple[int, ...],
+    caches: Sequence[Path],
+    crop: int | None = None,
+) -> np.ndarray:
+    """Decoded images, uint8 [n, *shape], mapped from a file ``images-<digest>.npy`` instead of read.
+
+    Writing to the array changes neither the file nor other views of it. The digest covers the folder, the
+    names in their order, the files' sizes and times of change, `shape` and `crop`: if one of them differs,
+    the images are decoded again.
+
+    Args:
+        folder: where the images lie.
+        names: n of them, relative to `folder`, in the order wanted.
+        shape: (H, W) for greys or (H, W, 3) for colours: see `decode`.
+        caches: folders that may hold the file. If none does, it is written to the first that can be written.
+        crop: see `decode`.
+
+    Raises:
+        FileNotFoundError: an image is missing.
+        ValueError: an image is damaged or too small.
+        OSError: none of `caches` can be written, or the disk is full.
+    """
+    name = f"images-{_digest(folder, names, shape, crop)}.npy"
+    expected = (len(names), *shape)
+    for cache in caches:
+        images = _open(cache / name, expected)
+        if images is not None:
+            return images
+    writable = next((cache for cache in caches if _writable(cache)), None)
+    if writable is None:
+        raise OSError(f"decoded images can be kept nowhere: no writing in {', '.join(map(str, caches))}")
+    logger.info("decoding %d images of %s into %s (once)", len(names), folder, writable)
+    start = time.monotonic()
+    _write(writable / name, [folder / name for name in names], shape, crop)
+    logger.info("decoded %d images in %.0f s", len(names), time.monotonic() - start)
+    images = _open(writable / name, expected)
+    if images is None:
+        raise OSError(f"{writable / name}: cannot be read back")
+    return images
+
+
+def decode(path: Path, shape: tuple[int, ...], crop: int | None = None) -> np.ndarray:
+    """The centre of an image, turned upright (EXIF) and resized with antialiasing, uint8 of `shape`.
+
+    Args:
+        path: a file of any format that PIL reads; the first frame counts, transparency is dropped.
+        shape: (H, W): greys, or (H, W, 3): red, green, blue.
+        crop: side in pixels of the centre square that is kept; None: the largest centre part of
+            proportions H : W.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is no image, is damaged, or is smaller than `crop`.
+    """
+    try:
+        with Image.open(path) as file:
+            image = _converted(ImageOps.exif_transpose(file), "RGB" if len(shape) == 3 else "L")
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: no such image") from None
+    except Exception as error:  # PIL's readers raise many kinds on a damaged file
+        raise ValueError(f"{path}: not an image that can be read: {error}") from error
+    height, width = shape[:2]
+    if crop is None:
+        scale = min(image.height / height, image.width / width)
+        kept_height, kept_width = max(1, round(height * scale)), max(1, round(width * scale))
+    elif min(image.size) < crop:
+        raise ValueError(
+            f"{path}: expected at least {crop} x {crop} pixels, got {image.width} x {image.height}"
+        )
+    else:
+        kept_height = kept_width = crop
+    left, top = (image.width - kept_width) // 2, (image.height - kept_height) // 2
+    part = image.crop((left, top, left + kept_width, top + kept_height))
+    return np.array(part.resize((width, height), Image.Resampling.BILINEAR))
+
+
+def _converted(image: Image.Image, mode: str) -> Image.Image:
+    if image.mode.startswith("I"):  # 16 bits, which PIL would cut off at 255
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.mode == "P":  # PIL warns of what transparency it would lose from here to RGB
+        image = image.convert("RGBA")
+    return image.convert(mode)
+
+
+def _digest(folder: Path, names: Sequence[str], shape: tuple[int, ...], crop: int | None) -> str:
+    digest = hashlib.sha256(f"{_VERSION} {shape} {crop}\0".encode())
+    digest.update(os.fsencode(folder.resolve()))
+    for name in names:
+        try:
+            status = (folder / name).stat()
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{folder / name}: no such image") from None
+        digest.update(os.fsencode(f"\0{name}\0{status.st_size}\0{status.st_mtime_ns}"))
+    return digest.hexdigest()[:16]
+
+
+def _open(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
+    """The array of that shape in a file, None where there is none."""
+    try:
+        images = np.load(path, mmap_mode="c")
+    except (OSError, ValueError, EOFError):
+        return None
+    return images if images.shape == shape and images.dtype == np.uint8 else None
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
+
+
+def _write(target: Path, paths: Sequence[Path], shape: tuple[int, ...], crop: int | None) -> None:
+    """Decode into a .npy file under a temporary name of this process, sync it, and rename it."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    header = {"descr": "|u1", "fortran_order": False, "shape": (len(paths), *shape)}
+    try:
+        with temporary.open("wb") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
+            np.lib.format.write_array_header_1_0(file, header)
+            for start in range(0, len(paths), _CHUNK):
+                chunk = paths[start : start + _CHUNK]
+                for image in pool.map(lambda path: decode(path, shape, crop), chunk):
+                    file.write(image.tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,29 @@
+import pytest
+import torch
+from torch.testing import assert_close
+
+from pyro_fmvae.distributions import BernoulliObservation, GaussianObservation
+
+
+def test_gaussian_features_give_mean_and_standard_deviation_back():
+    observation = GaussianObservation(2, 0.1, 0.5)
+    mean, std = torch.randn(7, 4, 3), torch.empty(7, 4, 3).uniform_(0.14, 0.46)
+    features = observation.features(mean, std)
+    assert features.shape == (7, 2, 4, 3)
+    assert_close(observation.mean(features), mean)
+    assert_close(observation.std(features), std)
+
+
+@pytest.mark.parametrize(("std", "expected"), [(0.0, 0.14), (0.1, 0.14), (7.0, 0.46)])
+def test_gaussian_features_keep_away_from_the_bounds(std, expected):
+    observation = GaussianObservation(1, 0.1, 0.5)
+    features = observation.features(torch.zeros(3), torch.full((3,), std))
+    assert_close(observation.std(features), torch.full((3,), expected))
+
+
+def test_bernoulli_features_give_the_mean_back():
+    observation = BernoulliObservation(1)
+    mean = torch.tensor([0.0, 0.2, 0.7, 1.0])
+    features = observation.features(mean, torch.zeros(4))
+    assert features.shape == (1, 4)
+    assert_close(observation.mean(features), torch.tensor([0.01, 0.2, 0.7, 0.99]))
