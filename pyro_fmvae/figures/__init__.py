@@ -1,23 +1,39 @@
 """Pictures of a trained model and of its training.
 
-Each function returns a matplotlib ``Figure``; `save` writes it.
+Each function returns a matplotlib ``Figure``, which `save` writes; `traversal` returns the frames of an
+animation, which `save_animation` writes.
 """
 
+from pyro_fmvae.figures.attribute_grid import attribute_grid
 from pyro_fmvae.figures.attributes import attribute_rows
+from pyro_fmvae.figures.blind import blind_sheet
+from pyro_fmvae.figures.clusters import clusters
 from pyro_fmvae.figures.columns import column_means
 from pyro_fmvae.figures.components import component_grid
 from pyro_fmvae.figures.factors import Factors
 from pyro_fmvae.figures.grids import reconstructions, sample_grid
+from pyro_fmvae.figures.matrix import property_matrix
 from pyro_fmvae.figures.page import save
+from pyro_fmvae.figures.pairs import pair_grid
+from pyro_fmvae.figures.spread import spread
 from pyro_fmvae.figures.training import training_curves
+from pyro_fmvae.figures.traversal import save_animation, traversal
 
 __all__ = [
     "Factors",
+    "attribute_grid",
     "attribute_rows",
+    "blind_sheet",
+    "clusters",
     "column_means",
     "component_grid",
+    "pair_grid",
+    "property_matrix",
     "reconstructions",
     "sample_grid",
     "save",
+    "save_animation",
+    "spread",
     "training_curves",
+    "traversal",
 ]

@@ -4,6 +4,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from pyro_fmvae.figures.draws import draw_latent
 from pyro_fmvae.figures.factors import Factors, random_stream, with_block
 from pyro_fmvae.figures.page import MARGIN, QUIET, Page, text_width, two_lines
 from pyro_fmvae.figures.pixels import as_images, cell_size
@@ -44,7 +45,7 @@ def attribute_rows(factors: Factors, rows: int = 6, seed: int = 0) -> Figure:
     count = len(factors.sizes)
     with random_stream(seed):
         codes, others = _draw_codes(factors, rows)
-        base, other = _draw_latent(factors, codes), _draw_latent(factors, others)
+        base, other = draw_latent(factors, codes), draw_latent(factors, others)
     dim = factors.means[0].shape[1]
     blocks = other.unflatten(1, (count, dim)).unbind(1)
     z = torch.cat([base, *(with_block(base, block, factor) for factor, block in enumerate(blocks))])
@@ -89,13 +90,3 @@ def _draw_codes(factors: Factors, rows: int) -> tuple[Tensor, Tensor]:
         codes.append(code)
         others.append(rest.multinomial(1))
     return torch.cat(codes, 1), torch.cat(others, 1)
-
-
-def _draw_latent(factors: Factors, codes: Tensor) -> Tensor:
-    """Draw z [n, I·D] for codes [n, I]."""
-    with torch.no_grad():
-        z = factors.sample_latent(len(codes), codes)
-    expected = [len(codes), sum(mean.shape[1] for mean in factors.means)]
-    if list(z.shape) != expected:
-        raise ValueError(f"sample_latent: expected z of shape {expected}, got {list(z.shape)}")
-    return z

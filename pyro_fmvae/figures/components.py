@@ -19,6 +19,7 @@ _CAPTION = 20
 _HEAD = 46
 _BETWEEN = 28  # between the blocks of two factors
 _SMALL = 6.5  # points
+_LONGEST_NAME = 64
 _NARROWEST = 120  # so that a factor's heading has room
 
 
@@ -34,9 +35,9 @@ class _Block(NamedTuple):
 def component_grid(factors: Factors, base: Tensor | None = None, cols: int = 16) -> Figure:
     """For each factor an image of every component's mean, from the most to the least used.
 
-    All other blocks of z stay at ``base``. Below each image stand the component's number, as in a code, and
-    its share of the data; components out of use are washed out. At most 64 components are shown per factor,
-    and the heading says how many are left out.
+    All other blocks of z stay at ``base``. Below each image stand the component's number, as in a code, or
+    the name of its value, and its share of the data; components out of use are washed out. At most 64
+    components are shown per factor, and the heading says how many are left out.
 
     Args:
         factors: of a model of images.
@@ -55,7 +56,8 @@ def component_grid(factors: Factors, base: Tensor | None = None, cols: int = 16)
     ]
     size = cell_size(images[0], _TARGET)
     captions = [
-        [caption(factors, factor, number) for number in order.tolist()] for factor, order in enumerate(orders)
+        [caption(factors, factor, number, _LONGEST_NAME) for number in order.tolist()]
+        for factor, order in enumerate(orders)
     ]
     widest = max(text_width(text, _SMALL) for block in captions for text in block)
     pitch = max(size[1], math.ceil(widest) + 4) + _GAP
@@ -111,10 +113,23 @@ def _heading(page: Page, factors: Factors, factor: int, block: _Block) -> None:
     page.text(block.left, block.top + 34, shorten(note, block.width, 8), 8, color=QUIET, va="baseline")
 
 
-def caption(factors: Factors, factor: int, component: int) -> str:
-    """A component's number, as in a code, and its share of the data."""
+def caption(factors: Factors, factor: int, component: int, longest: int = 120) -> str:
+    """A component's number, as in a code, or the name of its value, and its share of the data.
+
+    Args:
+        factors: of the model.
+        factor: whose component.
+        component: its number.
+        longest: width that the name is shortened to, in pixels at 8 points.
+    """
+    name = shorten(factors.component_name(factor, component), longest, 8)
+    return f"{name}: {share_caption(factors, factor, component)}"
+
+
+def share_caption(factors: Factors, factor: int, component: int) -> str:
+    """A component's share of the data, or 'unused'."""
     used = factors.used(factor)[component]
-    return f"{component}: {_share(factors.shares[factor][component]) if used else 'unused'}"
+    return _share(factors.shares[factor][component]) if used else "unused"
 
 
 def _share(share: Tensor | float) -> str:

@@ -28,6 +28,14 @@ class Factors:
     """I tensors [K_i], not negative: how much data each component stands for; divided by their sum."""
     names: Sequence[str] = ()
     """I names; 'factor 1', 'factor 2', … if left out."""
+    std: Callable[[Tensor], Tensor] | None = None
+    """z [n, I·D] to the standard deviation of x given z, as `decode` in shape and unit."""
+    draw: Callable[[Tensor], Tensor] | None = None
+    """z [n, I·D] to one draw of x given z, as `decode` in shape and unit."""
+    labelled: int = 0
+    """How many factors, the leading ones, were trained on labels."""
+    value_names: Sequence[Sequence[str]] = ()
+    """For leading factors, what their components are called; empty, or too short, where they are numbers."""
 
     def __post_init__(self) -> None:
         if not self.means or any(mean.dim() != 2 or 0 in mean.shape for mean in self.means):
@@ -45,6 +53,10 @@ class Factors:
         names = tuple(self.names) or tuple(f"factor {factor + 1}" for factor in range(len(self.means)))
         if len(names) != len(self.means):
             raise ValueError(f"names: expected {len(self.means)}, got {len(names)}")
+        if not 0 <= self.labelled <= len(names):
+            raise ValueError(f"labelled: expected a number in 0..{len(names)}, got {self.labelled}")
+        if len(self.value_names) > len(names):
+            raise ValueError(f"value_names: expected at most {len(names)}, got {len(self.value_names)}")
         object.__setattr__(self, "shares", tuple(share / share.sum() for share in shares))
         object.__setattr__(self, "names", names)
 
@@ -60,6 +72,21 @@ class Factors:
     def order(self, factor: int) -> Tensor:
         """The components of a factor from the most to the least used: int64 [K_i]."""
         return self.shares[factor].argsort(descending=True, stable=True)
+
+    def component_name(self, factor: int, component: int) -> str:
+        """What a component is called below the factor's name: the name of its value, or its number."""
+        names = self.value_names[factor] if factor < len(self.value_names) else ()
+        return str(names[component] if component < len(names) else component)
+
+    def value(self, factor: int, component: int) -> str:
+        """What a component is called by itself: the name of its value, or such as 'hair 3'."""
+        name = self.component_name(factor, component)
+        return f"{self.names[factor]} {name}" if name == str(component) else name
+
+    def check_factor(self, name: str, factor: int) -> None:
+        """Raise ValueError, which names the argument, unless there is such a factor."""
+        if not 0 <= factor < len(self.sizes):
+            raise ValueError(f"{name}: expected a factor in 0..{len(self.sizes) - 1}, got {factor}")
 
     def typical(self) -> Tensor:
         """Put z [I·D] together from the location of each factor's most used component."""
@@ -82,16 +109,40 @@ class Factors:
         z = (self.typical() if base is None else base).expand(len(components), -1)
         return self.decode_all(with_block(z, means[components.to(means.device)], factor))
 
-    @torch.no_grad()
     def decode_all(self, z: Tensor) -> Tensor:
         """E[x | z] for z [n, I·D], a part at a time so that many points need little memory."""
-        return torch.cat([self.decode(part) for part in z.split(_CHUNK)])
+        return _in_parts(self.decode, z)
+
+    def std_all(self, z: Tensor) -> Tensor:
+        """Standard deviations of x given z [n, I·D], a part at a time.
+
+        Raises:
+            ValueError: `std` was left out.
+        """
+        if self.std is None:
+            raise ValueError("factors: this picture needs 'std', which was left out")
+        return _in_parts(self.std, z)
+
+    def draw_all(self, z: Tensor) -> Tensor:
+        """A draw of x given each z [n, I·D], a part at a time.
+
+        Raises:
+            ValueError: `draw` was left out.
+        """
+        if self.draw is None:
+            raise ValueError("factors: this picture needs 'draw', which was left out")
+        return _in_parts(self.draw, z)
 
     def check_base(self, base: Tensor | None) -> None:
         """Raise ValueError unless a base is one latent vector [I·D] or left out."""
         size = sum(mean.shape[1] for mean in self.means)
         if base is not None and base.shape != (size,):
             raise ValueError(f"base: expected shape [{size}], got {list(base.shape)}")
+
+
+@torch.no_grad()
+def _in_parts(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+    return torch.cat([function(part) for part in z.split(_CHUNK)])
 
 
 def with_block(z: Tensor, block: Tensor, factor: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 import os
 from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ PALE: Final = "#9c9c9c"
 FAINT: Final = "#cfcfcf"
 
 MARGIN: Final = 16  # pixels of white around everything
+NOTE: Final = 18  # height of a line of notes
 
 
 class Page:
@@ -74,6 +76,17 @@ class Page:
         style = {"ha": "left", "va": "center_baseline", "color": INK} | style
         x, y = left / self.width, 1 - top / self.height
         self.figure.text(x, y, text, fontsize=size, parse_math=False, **style)
+
+    def notes(self, lines: Sequence[str], top: float) -> None:
+        """Small grey lines at the left margin, the first one below ``top``; each takes `NOTE` pixels."""
+        for number, line in enumerate(lines):
+            self.text(MARGIN, top + NOTE * (number + 1), line, 8, color=QUIET, va="baseline")
+
+    def pixels(self) -> np.ndarray:
+        """What the page looks like: uint8 [height, width, 3]."""
+        canvas = FigureCanvasAgg(self.figure)
+        canvas.draw()
+        return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
     def swatch(self, left: float, top: float, width: float, height: float, colour: Any) -> None:
         """A filled rectangle, with its left side and the middle of its height given."""
@@ -133,6 +146,17 @@ def two_lines(text: str, width: float, size: float = 9, **font: Any) -> list[str
         first -= 1
     lines = [" ".join(words[:first]), " ".join(words[first:])]
     return [shorten(line, width, size, **font) for line in lines if line]
+
+
+def wrap(text: str, width: float, size: float = 9, **font: Any) -> list[str]:
+    """The text on as many lines as it takes, broken between words; longer words are shortened."""
+    lines: list[str] = []
+    for word in text.split():
+        if lines and text_width(f"{lines[-1]} {word}", size, **font) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(shorten(word, width, size, **font))
+    return lines
 
 
 def save(figure: Figure, path: str | Path) -> None:

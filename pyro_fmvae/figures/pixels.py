@@ -55,3 +55,17 @@ def cell_size(images: np.ndarray, target: int) -> tuple[int, int]:
         return max(1, round(height * target / longest)), max(1, round(width * target / longest))
     factor = max(1, round(target / longest))
     return height * factor, width * factor
+
+
+def scaled(name: str, images: Array) -> tuple[np.ndarray, float]:
+    """Images of numbers >= 0, divided by the greatest of them, and that number; zeros stay zeros.
+
+    Args:
+        name: of the argument, for messages.
+        images: floats, [n, H, W] or [n, H, W, 3].
+
+    Raises:
+        ValueError: as `as_images`.
+    """
+    greatest = float(as_array(name, images).max(initial=0.0))
+    return as_images(name, images / (greatest or 1.0)), greatest

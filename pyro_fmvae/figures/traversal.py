@@ -1,0 +1,136 @@
+"""Images in motion: one factor's block moves from component to component."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from pyro_fmvae.checkpoint import write_atomically
+from pyro_fmvae.figures.components import share_caption
+from pyro_fmvae.figures.draws import draw_codes, draw_latent
+from pyro_fmvae.figures.factors import Factors, random_stream, with_block
+from pyro_fmvae.figures.page import MARGIN, NOTE, QUIET, Page, shorten, wrap
+from pyro_fmvae.figures.pixels import as_images, cell_size
+
+_TARGET = 128
+_GAP = 6
+_COLUMNS = 6
+_HEAD = 56
+_NARROWEST = 320
+
+
+def traversal(
+    factors: Factors, factor: int, bases: int = 6, steps: int = 8, most: int = 16, seed: int = 0
+) -> list[np.ndarray]:
+    """Frames in which one factor's block moves through its components, all else as in some base draws.
+
+    The block is the same in all images of a frame. It goes on a straight line from each component's location
+    to the next one's, in the order of their numbers, and from the last one's to the first one's, so that the
+    frames can be shown in a loop. Unused components are passed over. Each frame says which component is
+    nearest on the line. The caller's random numbers go on as if nothing had been drawn.
+
+    Args:
+        factors: of a model of images.
+        factor: whose block.
+        bases: draws of z.
+        steps: frames from one component to the next.
+        most: components, the most used ones.
+        seed: of the draws.
+
+    Returns:
+        A page uint8 [H, W, 3] per frame: ``steps`` for each component, a single one if one alone is in use.
+
+    Raises:
+        ValueError: a number out of range, or a decoder that does not give images.
+    """
+    factors.check_factor("factor", factor)
+    if min(bases, steps, most) < 1:
+        raise ValueError(f"bases, steps, most: expected numbers >= 1, got {bases}, {steps} and {most}")
+    order = factors.order(factor)
+    stops = order[factors.used(factor)[order]][:most].sort().values
+    with random_stream(seed):
+        base = draw_latent(factors, draw_codes(factors, bases))
+    names, path = _path(factors.means[factor].detach(), stops, steps)
+    z = torch.cat([with_block(base, block.expand(bases, -1), factor) for block in path])
+    images = as_images("decode", factors.decode_all(z))
+    frames = images.reshape(len(path), bases, *images.shape[1:])
+    left_out = factors.sizes[factor] - len(stops)
+    return [
+        _frame(factors, factor, component, left_out, frame)
+        for component, frame in zip(names, frames, strict=True)
+    ]
+
+
+def _path(means: Tensor, stops: Tensor, steps: int) -> tuple[list[int], Tensor]:
+    """The nearest component of each frame, and the block [frames, D]."""
+    if len(stops) == 1:
+        return stops.tolist(), means[stops.to(means.device)]
+    names, path = [], []
+    for start, end in zip(stops.tolist(), stops.roll(-1).tolist(), strict=True):
+        for step in range(steps):
+            share = step / steps
+            names.append(start if share <= 0.5 else end)
+            path.append(torch.lerp(means[start], means[end], share))
+    return names, torch.stack(path)
+
+
+def _frame(factors: Factors, factor: int, component: int, left_out: int, images: np.ndarray) -> np.ndarray:
+    """A page with images [bases, H, W] or [bases, H, W, 3]."""
+    height, width = cell_size(images, _TARGET)
+    columns = min(_COLUMNS, len(images))
+    wide = max(2 * MARGIN + columns * (width + _GAP) - _GAP, _NARROWEST)
+    room = wide - 2 * MARGIN
+    note = "All else is held in each image."
+    if left_out:
+        note += f" The {left_out} least used of {factors.sizes[factor]} components are left out."
+    notes = wrap(note, room, 8)
+    bottom = MARGIN + _HEAD + -(-len(images) // columns) * (height + _GAP)
+    page = Page(wide, bottom + NOTE * len(notes) + MARGIN // 2)
+    name = factors.component_name(factor, component)
+    page.text(MARGIN, MARGIN + 14, shorten(factors.names[factor], room, 9), 9, color=QUIET, va="baseline")
+    share = f"({share_caption(factors, factor, component)})"
+    page.text(
+        MARGIN,
+        MARGIN + 40,
+        shorten(f"{name}  {share}", room, 11, weight="bold"),
+        11,
+        weight="bold",
+        va="baseline",
+    )
+    for number, image in enumerate(images):
+        left = MARGIN + number % columns * (width + _GAP)
+        page.picture(image, left, MARGIN + _HEAD + number // columns * (height + _GAP), (height, width))
+    page.notes(notes, bottom)
+    return page.pixels()
+
+
+def save_animation(frames: Sequence[np.ndarray], path: str | Path, milliseconds: int = 120) -> None:
+    """Write frames as a GIF that loops for ever: never half a file.
+
+    Args:
+        frames: uint8 [H, W, 3] or [H, W], all of one size.
+        path: a name that ends in .gif; folders that are missing are made.
+        milliseconds: that each frame is shown.
+
+    Raises:
+        ValueError: another ending, no frame, or frames of another type or of different sizes.
+    """
+    path = Path(path)
+    if path.suffix.lower() != ".gif":
+        raise ValueError(f"path: expected a name that ends in .gif, got {path}")
+    shapes = {frame.shape for frame in frames}
+    if len(shapes) != 1 or any(frame.dtype != np.uint8 for frame in frames):
+        raise ValueError(f"frames: expected uint8 arrays of one shape, got {sorted(shapes)}")
+    images = [Image.fromarray(frame).quantize(dither=Image.Dither.NONE) for frame in frames]
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            images[0].save(
+                file, format="GIF", save_all=True, append_images=images[1:], duration=milliseconds, loop=0
+            )
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, write)
