@@ -11,11 +11,13 @@ import torch
 from jsonargparse import ArgumentParser, Namespace
 
 from pyro_fmvae import commands
+from pyro_fmvae.commands.drawing import FigureName
 from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.run import DERIVED
 
 PROGRAM = "pyro-fmvae"
 INTERRUPTED = 130
+POSITIONAL = ("run", "figure")
 TYPES = {"float": "a number", "int": "an integer", "bool": "true or false", "str": "text"}
 
 
@@ -52,13 +54,16 @@ def run_command(arguments: Sequence[str]) -> int:
 
 def build_parser() -> ArgumentParser:
     """The parser with its subcommands."""
-    parser = _Parser(prog=PROGRAM, description="Factorial mixture VAEs: train, evaluate, sample, encode.")
+    parser = _Parser(prog=PROGRAM, description="Factorial mixture VAEs, from training to edited images.")
     subcommands = parser.add_subcommands(dest="command")
     for name, subparser, text in (
         ("train", _train_parser(), "train a model; without options, on generated smileys"),
         ("evaluate", _evaluate_parser(), "print measures of a run as one JSON object"),
         ("sample", _sample_parser(), "draw from a run's model"),
+        ("draw", _draw_parser(), "draw a figure of a run's model"),
         ("encode", _encode_parser(), "write codes, responsibilities and means of data"),
+        ("edit", _edit_parser(), "change properties of an image"),
+        ("judge", _judge_parser(), "let a classifier judge what a run generates and edits"),
     ):
         subcommands.add_subcommand(name, subparser, help=text)
     return parser
@@ -69,7 +74,7 @@ def _train_parser() -> ArgumentParser:
     parser.add_argument("--config", action="config", help="YAML or JSON file with any of these options")
     for option in fields(TrainConfig):
         flag = _flag(option.name)
-        kind: Any = _Sizes() if option.name in ("factors", "hidden") else option.type
+        kind = _PARSERS.get(option.name, option.type)
         bare: dict[str, Any] = {"nargs": "?", "const": True} if kind in (bool, bool | None) else {}
         parser.add_argument(flag, type=kind, default=option.default, help=option.metadata["help"], **bare)
     parser.add_argument("--" + DERIVED, type=dict | None, help=SUPPRESS)  # of a run's config.json; not read
@@ -83,6 +88,8 @@ def _evaluate_parser() -> ArgumentParser:
     _add_run(parser)
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
     parser.add_argument("--num-samples", type=int, default=0, help="draws per point, for tighter bounds")
+    text = "add leakage, disentanglement and what each factor tells of each label"
+    parser.add_argument("--probes", type=bool, default=False, nargs="?", const=True, help=text)
     return parser
 
 
@@ -97,10 +104,46 @@ def _sample_parser() -> ArgumentParser:
     return parser
 
 
+def _draw_parser() -> ArgumentParser:
+    parser = _Parser(description="Draw a figure of a run on images: .png, or .gif for traversal.")
+    parser.add_argument("run", type=str, help="folder of a run")
+    parser.add_argument("figure", type=FigureName, help="which one")
+    parser.add_argument("--out", type=str | None, help="file to write; default: one in RUN/figures")
+    parser.add_argument("--factors", type=str | None, help="names or numbers: hair,body or 0,3")
+    parser.add_argument("--rows", type=int | None, help="draws shown")
+    parser.add_argument("--draws", type=int | None, help="of clusters and pairs: draws of z per mean")
+    parser.add_argument("--most", type=int | None, help="components shown of a factor, the most used ones")
+    parser.add_argument("--hold", type=str | None, help="of pairs: components of other factors: hat=1,6=3")
+    parser.add_argument("--seed", type=int, default=0, help="of the draws")
+    parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, ... or auto")
+    return parser
+
+
 def _encode_parser() -> ArgumentParser:
     parser = _Parser(description="Encode data: responsibilities, codes and means, in row order.")
     _add_run(parser)
     parser.add_argument("--out", type=str, required=True, help="file to write: .npz")
+    return parser
+
+
+def _edit_parser() -> ArgumentParser:
+    parser = _Parser(description="Encode an image, give some factors other components, and decode.")
+    parser.add_argument("run", type=str, help="folder of a run")
+    parser.add_argument("--image", type=str, required=True, help="file of any size")
+    parser.add_argument("--set", type=str, required=True, help="what to change, by name or number: hat=1,6=3")
+    parser.add_argument("--out", type=str, required=True, help="file to write: .png, in the run's resolution")
+    parser.add_argument("--compare", type=str | None, help="file for image, reconstruction and edit: .png")
+    parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, ... or auto")
+    return parser
+
+
+def _judge_parser() -> ArgumentParser:
+    parser = _Parser(description="Judge generated and edited images of a run with labelled factors.")
+    _add_run(parser)
+    parser.add_argument("--samples", type=int, default=500, help="images to generate")
+    parser.add_argument("--edits", type=int, default=500, help="real images to edit, at most")
+    parser.add_argument("--sheet", type=int, default=54, help="images on the sheet for people; 0: no sheet")
+    parser.add_argument("--seed", type=int, default=0, help="of the draws")
     return parser
 
 
@@ -109,7 +152,9 @@ def _add_run(parser: ArgumentParser) -> None:
     parser.add_argument("--data", type=str | None, help="name or file; default: what the run was trained on")
     parser.add_argument("--data-root", type=str | None, help="folder of published data sets")
     split = "of the run's data or of a named data set; a file is taken whole"
-    parser.add_argument("--split", type=Literal["train", "valid", "test"], default="test", help=split)
+    parser.add_argument(
+        "--split", type=Literal["train", "valid", "test", "unseen"], default="test", help=split
+    )
     parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, ... or auto")
 
 
@@ -126,6 +171,20 @@ class _Sizes:
 
     def __repr__(self) -> str:
         return "sizes"
+
+
+class _Names:
+    """Parser of a tuple of names such as ``hat,eyes``."""
+
+    def __call__(self, text: Any) -> tuple[str, ...]:
+        parts = text if isinstance(text, list | tuple) else str(text).split(",")
+        return tuple(str(part).strip() for part in parts)
+
+    def __repr__(self) -> str:
+        return "names"
+
+
+_PARSERS: dict[str, Any] = {"factors": _Sizes(), "hidden": _Sizes(), "label_names": _Names()}
 
 
 def _dispatch(namespace: Namespace) -> int:
@@ -157,7 +216,7 @@ def _translate(message: str) -> str:
     message = " ".join(message.split())
     if required := re.match("the following arguments are required: (.*)", message):
         names = [name.rpartition(".")[2] for name in required[1].split(", ")]
-        return f"required: {', '.join(name if name == 'run' else _flag(name) for name in names)}"
+        return f"required: {', '.join(map(_flag, names))}"
     message = re.sub(r"^argument (--[\w-]+): ", r"\1: ", message)
     if not (found := re.match(r'Parser key "([\w.]+)": (.*)', message)):
         return message
@@ -173,7 +232,7 @@ def _translate(message: str) -> str:
 
 
 def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    return name if name in POSITIONAL else "--" + name.replace("_", "-")
 
 
 def _is_memory(error: RuntimeError) -> bool:

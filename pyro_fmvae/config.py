@@ -1,13 +1,12 @@
-"""Everything that `pyro-fmvae train` can be told, and the defaults that depend on the data."""
+"""Everything that `pyro-fmvae train` can be told."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 import torch
 
-from pyro_fmvae.data import Dataset, Kind
 from pyro_fmvae.infer.phase import Budget
 from pyro_fmvae.models import Hyperprior
 from pyro_fmvae.models.fmvae_phases import Learning
@@ -17,6 +16,7 @@ PHASES = ("pretrain", "prior", "joint", "refine")
 SHARES_OF_TIME = (0.15, 0.02, 0.55, 0.28)  # of the phases; those that are left out give theirs to the others
 LONG_MINUTES, LONG_ITERATIONS = 5, 10_000  # of a training in which steps are compiled by default
 LARGEST = 2**31 - 1  # of any number of things
+LISTS = ("factors", "hidden", "label_names")
 
 
 def _option(default: Any, text: str) -> Any:
@@ -25,21 +25,31 @@ def _option(default: Any, text: str) -> Any:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The options of ``pyro-fmvae train``; None is a default that depends on the data (see :func:`resolve`).
+    """The options of ``pyro-fmvae train``; None: :mod:`pyro_fmvae.defaults` chooses by the data.
 
     Raises:
         ValueError: a number out of range.
     """
 
     model: Literal["fmvae"] = _option("fmvae", "model to train")
-    data: str = _option("smiley", "smiley, mnist, mnist-static, or the path of an .npz or .csv file")
+    data: str = _option(
+        "smiley", "name of a data set, or path of an .npz or .csv file or of a folder of images"
+    )
     data_root: str | None = _option(None, "folder in which published data sets are kept")
     binarization: Literal["dynamic", "threshold"] = _option("dynamic", "how mnist's greys become binary")
     factors: tuple[int, ...] | None = _option(None, "number of components of each factor, such as 2,2,64")
     factor_dim: int | None = _option(None, "dimensions of each factor")
     labels: float | None = _option(None, "share of the training points whose labels are used, in [0, 1]")
-    network: Literal["mlp", "conv28"] | None = _option(None, "mlp, or conv28, the paper's for 28x28")
-    hidden: tuple[int, ...] | None = _option(None, "sizes of the mlp's hidden layers, such as 400 or 400,400")
+    label_names: tuple[str, ...] | None = _option(
+        None, "labels to use, in the order of the factors: hat,eyes"
+    )
+    hold_out: float | None = _option(None, "share of the labels' combinations kept apart for testing")
+    image_size: int = _option(64, "side that the pictures of a folder or of celeba are resized to")
+    network: Literal["mlp", "conv28", "conv64"] | None = _option(None, "mlp, or the paper's for these sizes")
+    width: float | None = _option(None, "factor on the channels of conv28 and conv64")
+    hidden: tuple[int, ...] | None = _option(None, "sizes of the mlp's hidden layers, such as 400,400")
+    min_scale: float | None = _option(None, "least standard deviation of the Gaussian observation")
+    max_scale: float | None = _option(None, "greatest one")
     batch_size: int | None = _option(None, "points per batch")
     pretrain_iterations: int | None = _option(None, "iterations of the networks alone, under a N(0, I) prior")
     prior_iterations: int | None = _option(None, "iterations of the prior alone")
@@ -50,7 +60,7 @@ class TrainConfig:
     final_learning_rate: float | None = _option(None, "what it falls to in the last half of the joint phase")
     prior_learning_rate: float = _option(1e-2, "Adam's, for labelled factors while label_weight > 0")
     label_weight: float | None = _option(None, "weight of the classification of labelled points")
-    kl_weight: float = _option(1.0, "weight of KL[z] at the start of the joint phase; it moves to 1")
+    kl_weight: float | None = _option(None, "weight of KL[z] at the start of the joint phase; it moves to 1")
     kl_annealing: float = _option(0.0, "share of pretraining in which the KL weight grows from 0 to 1")
     delay: float = _option(2000.0, "tau_0 of the natural gradient's step size (tau_0 + tau)^-kappa")
     forgetting: float = _option(0.7, "kappa of the same, in (1/2, 1]")
@@ -70,6 +80,14 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.labels is not None and not 0 <= self.labels <= 1:
             raise ValueError(f"labels: expected a share in [0, 1], got {self.labels}")
+        if self.hold_out is not None and not 0 <= self.hold_out < 1:
+            raise ValueError(f"hold_out: expected a share in [0, 1), got {self.hold_out}")
+        if self.label_names is not None and not self.label_names:
+            raise ValueError("label_names: expected at least one name; to use no labels, give --labels 0")
+        for name in ("width", "min_scale", "max_scale"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name}: expected a number > 0, got {value}")
         for name in ("factors", "hidden"):
             sizes = getattr(self, name)
             if sizes is not None and not (sizes and min(sizes) >= 1 and max(sizes) <= LARGEST):
@@ -106,7 +124,7 @@ class TrainConfig:
             prior_learning_rate=self.prior_learning_rate,
             rate=self.rate,
             label_weight=self.label_weight or 0.0,
-            kl_weight=self.kl_weight,
+            kl_weight=1.0 if self.kl_weight is None else self.kl_weight,
             kl_annealing=self.kl_annealing,
             recompute=self.recompute,
             eager=self.eager,
@@ -137,65 +155,5 @@ class TrainConfig:
     def from_dict(cls, values: Mapping[str, Any]) -> "TrainConfig":
         """The inverse of :meth:`to_dict`."""
         known = {f.name for f in fields(cls)}
-        lists = {name: tuple(values[name]) for name in ("factors", "hidden") if values[name] is not None}
+        lists = {name: tuple(values[name]) for name in LISTS if values.get(name) is not None}
         return cls(**{**{name: value for name, value in values.items() if name in known}, **lists})
-
-
-def resolve(config: TrainConfig, dataset: Dataset) -> TrainConfig:
-    """Fill in every default that depends on the data.
-
-    Raises:
-        ValueError: options that don't fit the data: labels without labels, a label >= K_i, the wrong network.
-    """
-    image = dataset.preprocessing.kind is not Kind.TABLE and len(dataset.event_shape) >= 2
-    paper = dataset.event_shape == (28, 28)
-    if config.data == "smiley":
-        defaults = {
-            "factors": (2, 2, 2, 2),
-            "factor_dim": 8,
-            "labels": 0.1,
-            "hidden": (400,),
-            "batch_size": 128,
-        }
-        iterations: Sequence[int] = (1000, 100, 2500, 1500)
-    elif paper:
-        defaults = {"factors": (64,), "factor_dim": 64, "labels": 0.0, "network": "conv28", "batch_size": 64}
-        defaults["final_learning_rate"] = 0.1 * config.learning_rate
-        iterations = (5000, 500, 20000, 2000)
-    else:
-        size, dim = ((16,), 16) if image else ((8,), min(8, math.prod(dataset.event_shape)))
-        defaults = {"factors": size, "factor_dim": dim, "labels": 0.0, "hidden": (200,), "batch_size": 64}
-        iterations = (1500, 200, 3000, 1000)
-    defaults = {"network": "mlp", "hidden": (400,), "label_weight": 100.0, **defaults}
-    defaults |= {f"{name}_iterations": number for name, number in zip(PHASES, iterations, strict=True)}
-    missing: dict[str, Any] = {name: v for name, v in defaults.items() if getattr(config, name) is None}
-    config = replace(config, **missing)
-    if not config.labels:
-        config = replace(config, label_weight=0.0)
-    if not config.label_weight:
-        config = replace(config, refine_iterations=0)
-    _check(config, dataset)
-    return config
-
-
-def _check(config: TrainConfig, dataset: Dataset) -> None:
-    assert config.factors is not None
-    if all(getattr(config, f"{name}_iterations") == 0 for name in PHASES):
-        raise ValueError("iterations: expected at least one phase with more than 0")
-    if config.network == "conv28" and dataset.event_shape != (28, 28):
-        raise ValueError(f"network: conv28 takes 28x28 images, the data are of shape {dataset.event_shape}")
-    if not config.labels:
-        return
-    if not dataset.label_names:
-        raise ValueError(f"labels: the data set '{dataset.name}' has no labels to train on")
-    if len(config.factors) < len(dataset.label_names):
-        raise ValueError(
-            f"factors: expected at least one for each of the {len(dataset.label_names)} labels "
-            f"({', '.join(dataset.label_names)}), got {len(config.factors)}"
-        )
-    for name, size, components in zip(dataset.label_names, dataset.label_sizes, config.factors, strict=False):
-        if size > components:
-            raise ValueError(
-                f"factors: label '{name}' has values up to {size - 1}, so its factor needs {size} "
-                f"components, not {components}"
-            )

@@ -1,12 +1,14 @@
 """The pictures that a finished run leaves behind."""
 
 import json
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from pyro_fmvae import figures
-from pyro_fmvae.data import Batches, Kind, Split
+from pyro_fmvae.data import Batches, Kind, Preprocessing, Split
+from pyro_fmvae.figures.attribute_grid import default_choice
 from pyro_fmvae.figures.columns import MOST_COLUMNS
 from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.run import FIGURES, METRICS, Run
@@ -14,13 +16,25 @@ from pyro_fmvae.run import FIGURES, METRICS, Run
 RECONSTRUCTED = 20
 
 
-def factors_of(model: FactorialMixtureVAE, names: tuple[str, ...] = ()) -> figures.Factors:
+def factors_of(
+    model: FactorialMixtureVAE,
+    names: Sequence[str] = (),
+    value_names: Sequence[Sequence[str]] = (),
+    preprocessing: Preprocessing | None = None,
+) -> figures.Factors:
     """What the pictures of factors need to know of a model.
 
     Args:
         model: trained.
-        names: of the leading factors; the others are numbered.
+        names: of the leading factors, those with labels; the others have their number, as in codes.
+        value_names: for each of those, what its components are called, or nothing.
+        preprocessing: of the data. Pixels of pictures are in [0, 1] then, whatever the model's are; tables
+            stay as the model sees them, standardised.
     """
+    image = preprocessing is not None and preprocessing.kind is not Kind.TABLE
+    undo = preprocessing.undo if preprocessing is not None and image else _same
+    unit = 0.5 if preprocessing is not None and preprocessing.signed else 1.0
+    observation, decoder = model.observation, model.decoder
     count = len(model.num_components)
     means: dict[int, Tensor] = {}
     shares: dict[int, Tensor] = {}
@@ -28,12 +42,27 @@ def factors_of(model: FactorialMixtureVAE, names: tuple[str, ...] = ()) -> figur
         means |= dict(zip(group.factors, group.locations(), strict=True))
         shares |= dict(zip(group.factors, group.counts().clamp(min=0), strict=True))
     return figures.Factors(
-        decode=lambda z: model.observation.mean(model.decoder(z)),
+        decode=lambda z: undo(observation.mean(decoder(z))),
         sample_latent=model.sample_latent,
         means=[means[factor] for factor in range(count)],
         shares=[shares[factor] for factor in range(count)],
-        names=(*names, *(f"factor {factor + 1}" for factor in range(len(names), count))),
+        names=(*names, *(f"factor {factor}" for factor in range(len(names), count))),
+        std=lambda z: unit * observation.std(decoder(z)),
+        draw=lambda z: undo(observation(decoder(z)).sample()),
+        labelled=len(names),
+        value_names=value_names,
     )
+
+
+def factors_of_run(run: Run, model: FactorialMixtureVAE) -> figures.Factors:
+    """What the pictures of factors need to know of a run's model: its labels' names, its pixels' scale."""
+    names = [run.label_names[i] for i in run.labelled]
+    values = [run.value_names[i] for i in run.labelled] if run.value_names else []
+    return factors_of(model, names, values, run.preprocessing)
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
 
 
 @torch.no_grad()
@@ -48,7 +77,7 @@ def draw(run: Run, model: FactorialMixtureVAE, rows: Split) -> None:
     folder = run.folder / FIGURES
     folder.mkdir(exist_ok=True)
     device = next(model.parameters()).device
-    factors = factors_of(model, tuple(run.label_names[i] for i in run.labelled))
+    factors = factors_of_run(run, model)
     records = [json.loads(line) for line in (run.folder / METRICS).read_text().splitlines()]
     drawn = {"training": figures.training_curves(records, factors.names)}
     if run.image:
@@ -57,9 +86,13 @@ def draw(run: Run, model: FactorialMixtureVAE, rows: Split) -> None:
         mean = model.observation.mean(model.decoder(model.encoder(x)[0]))
         drawn["factors"] = figures.attribute_rows(factors)
         drawn["components"] = figures.component_grid(factors)
-        drawn["reconstructions"] = figures.reconstructions(x.cpu(), mean.cpu())
+        undo = run.preprocessing.undo
+        drawn["reconstructions"] = figures.reconstructions(undo(x).cpu(), undo(mean).cpu())
         samples = factors.decode_all(model.sample_latent(64))
         drawn["samples"] = figures.sample_grid(samples, 8, 8)
+        drawn["spread"] = figures.spread(factors)
+        if factors.labelled and default_choice(factors):
+            drawn["attributes"] = figures.attribute_grid(factors)
     elif run.preprocessing.event_shape[0] <= MOST_COLUMNS:
         numbered = [f"column {number + 1}" for number in range(run.preprocessing.event_shape[0])]
         columns = run.preprocessing.column_names or numbered

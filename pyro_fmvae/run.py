@@ -13,11 +13,12 @@ from typing import Any
 import torch
 
 from pyro_fmvae import checkpoint
-from pyro_fmvae.config import TrainConfig, resolve
-from pyro_fmvae.data import Dataset, Kind, Preprocessing, load
+from pyro_fmvae.config import TrainConfig
+from pyro_fmvae.data import Dataset, Kind, Preprocessing, choose_labels, hold_out, load
+from pyro_fmvae.defaults import HELD_OUT, resolve
 from pyro_fmvae.distributions import BernoulliObservation, GaussianObservation, Observation
 from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.nn import ConvDecoder28, ConvEncoder28, MLPDecoder, MLPEncoder
+from pyro_fmvae.nn import ConvDecoder28, ConvDecoder64, ConvEncoder28, ConvEncoder64, MLPDecoder, MLPEncoder
 
 CONFIG = "config.json"
 DERIVED = "derived"  # its key for what is no option
@@ -35,7 +36,8 @@ class Run:
         config: resolved options.
         num_data: N, points in the training set.
         preprocessing: how raw data become the model's input.
-        label_names: one per label column of the data set.
+        label_names: one per label column of the data set, those that are trained on first.
+        value_names: per label column, what its values are called; empty where they are just numbers.
     """
 
     folder: Path
@@ -43,6 +45,7 @@ class Run:
     num_data: int
     preprocessing: Preprocessing
     label_names: tuple[str, ...]
+    value_names: tuple[tuple[str, ...], ...] = ()
 
     @classmethod
     def new(cls, folder: Path, config: TrainConfig, dataset: Dataset) -> "Run":
@@ -52,7 +55,8 @@ class Run:
             ValueError: options that don't fit the data.
         """
         resolved = resolve(config, dataset)
-        return cls(folder, resolved, len(dataset.train), dataset.preprocessing, dataset.label_names)
+        names = dataset.label_names, dataset.value_names
+        return cls(folder, resolved, len(dataset.train), dataset.preprocessing, *names)
 
     def write(self, numbered: bool = False) -> "Run":
         """Make the folder and write the configuration into it.
@@ -93,6 +97,7 @@ class Run:
                 derived["num_data"],
                 Preprocessing.from_dict(derived["preprocessing"]),
                 tuple(derived["label_names"]),
+                tuple(tuple(names) for names in derived.get("value_names", ())),
             )
         except FileNotFoundError:
             raise ValueError(f"run: {folder} is no run (there is no {CONFIG} in it)") from None
@@ -104,6 +109,7 @@ class Run:
             "num_data": self.num_data,
             "preprocessing": self.preprocessing.to_dict(),
             "label_names": list(self.label_names),
+            "value_names": [list(names) for names in self.value_names],
             "versions": {
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("pyro_fmvae", "torch", "pyro-ppl", "numpy")},
@@ -114,7 +120,8 @@ class Run:
     @property
     def labelled(self) -> tuple[int, ...]:
         """Factors that labels were trained on: the leading ones."""
-        return tuple(range(len(self.label_names))) if self.config.labels else ()
+        chosen = self.config.label_names
+        return tuple(range(len(self.label_names if chosen is None else chosen))) if self.config.labels else ()
 
     def factors_of(self, label_names: Sequence[str]) -> list[int | None]:
         """The factor that was trained on each of these labels, None where there is none."""
@@ -134,7 +141,7 @@ class Run:
         """
         config = self.config
         root = data_root or config.data_root
-        dataset = load(config.data, Path(root) if root else None, binarization=config.binarization, seed=0)
+        dataset = load_data(config, Path(root) if root else None)
         if len(dataset.train) != self.num_data:
             number = len(dataset.train)
             raise ValueError(f"data: {self.num_data} training points were expected, there are {number} now")
@@ -147,18 +154,23 @@ class Run:
         event_dim = len(self.preprocessing.event_shape)
         if self.preprocessing.binary:
             return BernoulliObservation(event_dim)
-        table = self.preprocessing.kind is Kind.TABLE
-        return GaussianObservation(event_dim, *((0.05, 2.0) if table else (0.01, 0.5)))
+        assert self.config.min_scale is not None and self.config.max_scale is not None
+        return GaussianObservation(event_dim, self.config.min_scale, self.config.max_scale)
 
     def build_model(self) -> FactorialMixtureVAE:
         """The untrained model."""
         config, observation, shape = self.config, self.observation(), self.preprocessing.event_shape
-        assert config.factors is not None and config.factor_dim is not None and config.hidden is not None
+        assert config.factors is not None and config.factor_dim is not None
+        assert config.hidden is not None and config.width is not None
         latent = len(config.factors) * config.factor_dim
         encoder: torch.nn.Module
         decoder: torch.nn.Module
         if config.network == "conv28":
-            encoder, decoder = ConvEncoder28(latent), ConvDecoder28(latent, observation.outputs)
+            encoder = ConvEncoder28(latent, config.width)
+            decoder = ConvDecoder28(latent, observation.outputs, config.width)
+        elif config.network == "conv64":
+            encoder = ConvEncoder64(latent, config.width)
+            decoder = ConvDecoder64(latent, observation.outputs, config.width)
         else:
             encoder = MLPEncoder(shape, latent, config.hidden)
             decoder = MLPDecoder(latent, shape, observation.outputs, config.hidden[::-1])
@@ -185,6 +197,20 @@ class Run:
             model.match(state["model"])
             model.load_state_dict(state["model"])
         return model.to(device).eval()
+
+
+def load_data(config: TrainConfig, root: Path | None) -> Dataset:
+    """The data set that a configuration asks for: its labels in order, combinations held out.
+
+    Raises:
+        FileNotFoundError, ValueError: there are no such data, or the options don't fit them.
+    """
+    size = config.image_size
+    dataset = load(config.data, root, binarization=config.binarization, image_size=size, seed=0)
+    if config.label_names is not None:
+        dataset = choose_labels(dataset, config.label_names)
+    share = HELD_OUT.get(config.data, 0.0) if config.hold_out is None else config.hold_out
+    return hold_out(dataset, share, seed=0) if share else dataset
 
 
 @contextmanager

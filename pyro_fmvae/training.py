@@ -10,12 +10,14 @@ from torch import Tensor
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.config import PHASES, TrainConfig
-from pyro_fmvae.data import Batches, Dataset, hide_labels
+from pyro_fmvae.data import Batches, Dataset, hide_labels, whole
 from pyro_fmvae.infer.phase import Phase
 from pyro_fmvae.infer.replay import compiles
 from pyro_fmvae.models.fmvae_phases import Joint, Pretraining, PriorFitting
 from pyro_fmvae.run import CHECKPOINT, Run, fitting
 from pyro_fmvae.train import Progress, Record, fit
+
+EXAMPLES = 1000  # from which the decoder starts
 
 logger = logging.getLogger("pyro_fmvae")
 
@@ -35,9 +37,13 @@ class Training:
         assert config.batch_size is not None
         torch.manual_seed(config.seed)
         self.model = run.build_model().to(device)
+        examples = dataset.train.select(torch.arange(min(EXAMPLES, len(dataset.train))))
+        self.model.start_at(whole(examples, device)[0])
         self.learning = replace(config.learning(), compile=self._compile(config))
         self.phases = self._phases(config)
-        labels = hide_labels(dataset.train, config.labels, config.seed) if config.labels else None
+        labels = None
+        if config.labels:
+            labels = hide_labels(dataset.train, config.labels, config.seed)[:, : len(run.labelled)]
         training = replace(dataset.train, labels=labels)
         self.batches = Batches(training, config.batch_size, seed=config.seed, device=device)
         self.progress = Progress()

@@ -15,6 +15,8 @@ import yaml
 
 from pyro_fmvae import __main__, cli, commands, session
 from pyro_fmvae.config import TrainConfig
+from pyro_fmvae.run import Run
+from pyro_fmvae.training import Training
 from tests.models.small import brute_force
 from tests.runs import SIZE, TINY, command, state, succeed, train, write_files
 
@@ -121,7 +123,7 @@ def test_evaluate_bounds(runs):
 
 def test_evaluate_agrees_with_brute_force(runs, files):
     torch.set_default_dtype(torch.float64)
-    model = commands.Run.open(runs["binary"]).load_model(torch.device("cpu")).double()
+    model = Run.open(runs["binary"]).load_model(torch.device("cpu")).double()
     x = torch.from_numpy(arrays(files["binary"])["x"]).double()
     expected = {role.value: loss.item() / model.num_data for role, loss in brute_force(model, x).items()}
     torch.set_default_dtype(torch.float32)
@@ -161,7 +163,7 @@ def test_encode_and_evaluate_apply_the_runs_own_standardisation(runs, files, tmp
     everything = encode(runs["csv"], tmp_path / "all.npz", "--data", files["csv"])
     one = encode(runs["csv"], tmp_path / "one.npz", "--data", tmp_path / "one.csv")
     assert one["mean"][0] == pytest.approx(everything["mean"][17], rel=1e-4)
-    model = commands.Run.open(runs["csv"]).load_model(torch.device("cpu"))
+    model = Run.open(runs["csv"]).load_model(torch.device("cpu"))
     x = (rows[17, :3] - preprocessing["mean"]) / preprocessing["std"]
     expected = model.encoder(torch.tensor(x, dtype=torch.float32))[0]
     assert one["mean"][0] == pytest.approx(expected.detach().numpy(), rel=1e-4, abs=1e-5)
@@ -177,11 +179,13 @@ def test_sample(runs, tmp_path, kind):
     assert drawn["x"].shape == (15, *shape)
     assert drawn["z"].shape == (15, 2 * len(sizes["factors"]))
     assert ((drawn["codes"] >= 0) & (drawn["codes"] < sizes["factors"])).all()
-    model = commands.Run.open(runs[kind]).load_model(torch.device("cpu"))
+    model = Run.open(runs[kind]).load_model(torch.device("cpu"))
     with torch.no_grad():
         mean = model.observation.mean(model.decoder(torch.from_numpy(drawn["z"]))).numpy()
     if kind in ("table", "csv"):  # back in the units of the file
         mean = mean * preprocessing["std"] + preprocessing["mean"]
+    if kind in ("grey", "colour"):  # from [-1, 1]
+        mean = (mean + 1) / 2
     assert drawn["x"] == pytest.approx(mean, abs=1e-4)
 
 
@@ -344,7 +348,7 @@ def test_progress_bar_on_a_terminal(files, tmp_path, monkeypatch):
 )
 def test_a_run_may_be_resumed_with_other_steps(files, tmp_path, monkeypatch, given, then, steps):
     """How steps are taken is no part of what a run is."""
-    run, records = tmp_path / "run", commands.Training.records
+    run, records = tmp_path / "run", Training.records
     options = {"factors": "2", "prior_iterations": 0, "refine_iterations": 0, "eager": given}
 
     def stopped(training, resumed=False):
@@ -354,7 +358,7 @@ def test_a_run_may_be_resumed_with_other_steps(files, tmp_path, monkeypatch, giv
             yield record
 
     with monkeypatch.context() as patch, pytest.raises(ArithmeticError):
-        patch.setattr(commands.Training, "records", stopped)
+        patch.setattr(Training, "records", stopped)
         train(run, files["grey"], **options)
     succeed("train", "--resume", run, *then.split())
     log = (run / "train.log").read_text().splitlines()
@@ -474,11 +478,18 @@ TRAIN = [  # options, and a part of the message
     ("--model vae", "model"),
     ("--network foo", "network"),
     ("--network conv28", "network: conv28 takes 28x28"),
+    ("--network conv64", "network: conv64 takes 64x64x3"),
+    ("--width 0", "width: expected a number > 0"),
+    ("--min-scale -1", "min_scale: expected a number > 0"),
+    ("--hold-out 1", "hold_out: expected a share in [0, 1)"),
+    ("--hold-out 0.2", "has no labels to combine"),
+    ("--label-names hat", "label_names: expected different ones out of"),
+    ("--image-size 3 --data .", "image_size"),
     ("--binarization foo", "binarization"),
     ("--device cuda:99", "device: 'cuda:99' cannot be used"),
     ("--device nonsense", "device: 'nonsense' cannot be used"),
     ("--data foo", "data: expected one of smiley"),
-    ("--data .", "data: expected one of smiley"),
+    ("--data .", "expected one table"),
     ("--data missing.npz", "data: expected one of smiley"),
     ("--data nan.npz", "finite"),
     ("--data range.npz", "values in [0, 1]"),
@@ -565,7 +576,7 @@ OTHERS = [
     [
         ("train --labels ten", "--labels: expected a number, got 'ten'"),
         ("train --model vae", "--model: expected one of fmvae, got 'vae'"),
-        ("train --network foo", "--network: expected one of mlp, conv28, got 'foo'"),
+        ("train --network foo", "--network: expected one of mlp, conv28, conv64, got 'foo'"),
         ("train --factors 2,x", "--factors: expected sizes separated by commas, such as 2,2,64, got '2,x'"),
         ("train --kl-weight nan", "--kl-weight: expected a number, got 'nan'"),
         ("train --factor-dim 1.5", "--factor-dim: expected an integer, got '1.5'"),
@@ -634,7 +645,7 @@ def test_too_large_a_model(files, tmp_path, monkeypatch, error):
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(commands.Run, "build_model", fail)
+    monkeypatch.setattr(Run, "build_model", fail)
     arguments = ["train", "--data", str(files["grey"]), "--out", "new"]
     check_complaint(tmp_path, monkeypatch, arguments, "allocate")
 
@@ -643,7 +654,7 @@ def test_errors_of_the_program_itself_are_not_hidden(files, tmp_path, monkeypatc
     def fail(*_):
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr(commands.Run, "build_model", fail)
+    monkeypatch.setattr(Run, "build_model", fail)
     with pytest.raises(RuntimeError, match="a mistake of ours"):
         train(tmp_path / "run", files["grey"])
 

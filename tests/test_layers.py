@@ -22,6 +22,7 @@ LAYERS = [
     {"evaluate"},
     {"figures"},
     {"config"},
+    {"defaults"},
     {"run"},
     {"training"},
     {"gallery"},

@@ -39,7 +39,7 @@ class Observation(ABC):
 
     @abstractmethod
     def features(self, mean: Tensor, std: Tensor) -> Tensor:
-        """Features [..., outputs, *event_shape] of about this mean and standard deviation, as far as they go."""
+        """Features ``[..., outputs, *event_shape]`` of about this mean and standard deviation."""
 
     def _split(self, features: Tensor) -> tuple[Tensor, ...]:
         return features.unbind(-self.event_dim - 1)

@@ -135,6 +135,19 @@ class FactorialMixtureVAE(nn.Module):
         z = z.transpose(-3, -2).flatten(-2)
         return z if z.dim() == 2 else z.unsqueeze(-3)  # plates left of the factors keep their place
 
+    @torch.no_grad()
+    def start_at(self, x: Tensor) -> None:
+        """Let the decoder start from the mean and spread of data, if it is one that can (``start_at``).
+
+        Args:
+            x: data points ``[n, H, W, C]``; mean and standard deviation are taken per colour.
+        """
+        start = getattr(self.decoder, "start_at", None)
+        if start is not None:
+            colours = x.flatten(0, -2)
+            mean, std = colours.mean(0), colours.std(0)
+            start(self.observation.features(mean[None, None], std[None, None])[:, 0, 0])
+
     def pretraining(self) -> VAE:
         """The plain VAE with the same networks, for the phase before there is a prior to speak of."""
         latent_dim = len(self.num_components) * self.dim

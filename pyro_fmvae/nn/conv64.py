@@ -19,6 +19,7 @@ A width of 1/4 leaves a quarter of the channels, and about a sixteenth of the wo
 
 from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
 
 from .arguments import check_event, check_size, scale_sizes
@@ -91,6 +92,18 @@ class ConvDecoder64(nn.Module):
             layers += [nn.ReLU(), conv]
         scaled_normal_(conv, gain=1.0)
         self.convolutions = nn.Sequential(*layers)
+
+    @torch.no_grad()
+    def start_at(self, features: Tensor) -> None:
+        """Give about these features [outputs, 3] at every pixel, whatever z is: a start near the data's mean.
+
+        What is left of the last layer's weights is a twentieth, so that z is not cut off. Without this the
+        first thousand steps go into the background of the pictures.
+        """
+        last = self.convolutions[-1]
+        assert isinstance(last, nn.ConvTranspose2d) and last.bias is not None
+        last.bias.copy_(features.flatten())
+        last.weight.mul_(0.05)
 
     def forward(self, z: Tensor) -> Tensor:
         """Decode ``z[..., latent_dim]`` to ``[..., outputs, 64, 64, 3]``."""

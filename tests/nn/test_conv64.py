@@ -38,6 +38,15 @@ def test_colours_and_outputs_are_told_apart():
     torch.testing.assert_close(shift, torch.arange(6.0).reshape(2, 3))
 
 
+def test_start_at_features():
+    decoder, features = ConvDecoder64(4, 2, 0.25), torch.randn(2, 3)
+    z = torch.randn(20, 4)
+    before = decoder(z)
+    decoder.start_at(features)
+    after = decoder(z)
+    torch.testing.assert_close((after - features[:, None, None]), 0.05 * before)
+
+
 def test_images_are_upright():
     """A translation of the features on the smallest grid moves the picture, and does not turn or mix it."""
     decoder = ConvDecoder64(4, 1, NARROW)

@@ -1,13 +1,10 @@
-import itertools
 import math
 
-import numpy as np
 import pytest
 import torch
-from sklearn.metrics import normalized_mutual_info_score
 
 from pyro_fmvae import FactorialMixtureVAE, GaussianObservation, Role
-from pyro_fmvae.evaluate import bound, label_agreement, matching_accuracy, tighter_bounds
+from pyro_fmvae.evaluate import bound, tighter_bounds
 from tests.models.small import binary_data, brute_force, small_model
 
 
@@ -95,43 +92,3 @@ def test_no_data(measure):
 def test_no_samples():
     with pytest.raises(ValueError, match=r"^num_samples: expected a number >= 1, got 0"):
         tighter_bounds(small_model(), [(binary_data(5),)], 0)
-
-
-@pytest.mark.parametrize(("kinds", "clusters"), [(3, 3), (2, 4), (4, 2), (1, 3), (3, 1)])
-def test_matching_accuracy_is_the_best_of_all_matchings(kinds, clusters):
-    rng = np.random.default_rng(0)
-    y, c = rng.integers(0, kinds, 30), rng.integers(0, clusters, 30)
-    size = max(kinds, clusters)
-    best = max(np.mean(np.array(p)[c] == y) for p in itertools.permutations(range(size)))
-    assert matching_accuracy(y, c) == pytest.approx(best)
-
-
-def test_matching_accuracy_of_sparse_labels():
-    assert matching_accuracy(np.array([10**15, 3, 3]), np.array([0, 1, 1])) == 1.0
-
-
-class Codes:
-    """A model whose codes are its data."""
-
-    def codes(self, x):
-        return x
-
-
-def test_label_agreement():
-    rng = np.random.default_rng(1)
-    truth = torch.from_numpy(rng.integers(0, 3, (60, 3)))
-    codes = torch.stack([truth[:, 0], (truth[:, 1] + 1) % 3, torch.from_numpy(rng.integers(0, 3, 60))], -1)
-    codes[:6, 0] = (codes[:6, 0] + 1) % 3
-    codes[50:, 1] = 0
-    labels = truth.clone()
-    labels[30:36, 0] = -1  # 30 + 24 points are known, 6 of the first are wrong
-    labels[:, 2] = -1
-    batches = [(codes[:40], labels[:40]), (codes[40:], labels[40:])]
-    result = label_agreement(Codes(), batches, ("given", "found", "unknown"), (0, None, None))
-    assert result["accuracy"] == {"given": pytest.approx(48 / 54)}
-    nmi = normalized_mutual_info_score(truth[:, 1], codes[:, 1])
-    best = max(
-        np.mean(np.array(p)[codes[:, 1]] == truth[:, 1].numpy()) for p in itertools.permutations(range(3))
-    )
-    expected = {"factor": 1, "accuracy": pytest.approx(best), "nmi": pytest.approx(nmi)}
-    assert result["clustering"] == {"found": expected}

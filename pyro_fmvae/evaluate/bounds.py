@@ -1,17 +1,13 @@
-"""Measures of a trained model: bounds on log p(x), accuracy, agreement of clusters with labels."""
+"""Bounds on log p(x), in nats per data point."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any, Protocol
 
-import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
-from sklearn.metrics import normalized_mutual_info_score
-from sklearn.metrics.cluster import contingency_matrix
 from torch import Tensor
 
+from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.infer import Role, TraceConjugate_ELBO
 
 
@@ -28,13 +24,6 @@ class Evaluable(Protocol):
 
     def log_weights(self, x: Tensor, num_samples: int) -> Tensor:
         """Values of log p(x | z) + log p(z) - log q(z | x), [num_samples, B]."""
-
-
-class Coding(Protocol):
-    """A model that assigns points to components."""
-
-    def codes(self, x: Tensor) -> Tensor:
-        """int64 [B, I]."""
 
 
 def bound(
@@ -57,7 +46,7 @@ def bound(
     """
     elbo, count = TraceConjugate_ELBO(num_particles=num_samples), 0
     totals = dict.fromkeys((Role.RECONSTRUCTION, Role.KL_Z, Role.KL_R, Role.KL_GLOBAL), 0.0)
-    with _seeded(seed), torch.no_grad():
+    with seeded(seed), torch.no_grad():
         for x, *_ in batches:
             parts = elbo.loss_per_role(model.model, model.guide, x)
             for role in totals:
@@ -96,7 +85,7 @@ def tighter_bounds(
         raise ValueError(f"num_samples: expected a number >= 1, got {num_samples}")
     collapsed = weighted = 0.0
     count = 0
-    with _seeded(seed):
+    with seeded(seed):
         for x, *_ in batches:
             log_weights = model.log_weights(x, num_samples).double()
             collapsed += log_weights.mean(0).sum().item()
@@ -110,64 +99,6 @@ def tighter_bounds(
     }
 
 
-def label_agreement(
-    model: Coding,
-    batches: Iterable[tuple[Tensor, ...]],
-    label_names: Sequence[str],
-    factors: Sequence[int | None],
-) -> dict[str, dict[str, Any]]:
-    """How well codes agree with known labels; labels are used for comparison alone.
-
-    Args:
-        model: gives the codes.
-        batches: (x, labels) per batch, labels int64 [B, L], -1 = unknown.
-        label_names: of the L columns.
-        factors: for each column, the factor that was trained on it, or None.
-
-    Returns:
-        ``accuracy``: name → share of points whose code is the label, for columns with a factor;
-        ``clustering``: for the others name → the ``factor`` that agrees best, its ``nmi`` (normalised mutual
-        information), and the ``accuracy`` of the best one-to-one matching of its components to labels.
-        Columns without known labels are left out.
-    """
-    pairs = [(model.codes(x).cpu(), labels.cpu()) for x, labels in batches]
-    codes, labels = torch.cat([c for c, _ in pairs]).numpy(), torch.cat([y for _, y in pairs]).numpy()
-    accuracy: dict[str, float] = {}
-    clustering: dict[str, dict[str, Any]] = {}
-    for column, (name, factor) in enumerate(zip(label_names, factors, strict=True)):
-        known = labels[:, column] >= 0
-        if not known.any():
-            continue
-        truth = labels[known, column]
-        if factor is not None:
-            accuracy[name] = float((codes[known, factor] == truth).mean())
-            continue
-        nmi = [float(normalized_mutual_info_score(truth, codes[known, i])) for i in range(codes.shape[1])]
-        best = int(np.argmax(nmi))
-        matched = matching_accuracy(truth, codes[known, best])
-        clustering[name] = {"factor": best, "accuracy": matched, "nmi": nmi[best]}
-    return {"accuracy": accuracy, "clustering": clustering}
-
-
-def matching_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
-    """Share of points whose cluster is matched to their label, under the best one-to-one matching.
-
-    Args:
-        labels, clusters: integers [N], N >= 1. The matching is found by the Hungarian method.
-    """
-    table = contingency_matrix(labels, clusters)
-    rows, columns = linear_sum_assignment(table, maximize=True)
-    return float(table[rows, columns].sum() / len(labels))
-
-
 def _check_count(count: int) -> None:
     if count == 0:
         raise ValueError("batches: expected at least one data point, got none")
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Inside, torch's generators start from a seed; afterwards they are what they were."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        yield

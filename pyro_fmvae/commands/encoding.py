@@ -1,0 +1,44 @@
+"""Encode data with a run's model."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pyro_fmvae.commands.arguments import EVALUATION_BATCH, check_ending, rows_of
+from pyro_fmvae.commands.arrays import save_arrays
+from pyro_fmvae.data import Batches
+from pyro_fmvae.models import FactorialMixtureVAE
+from pyro_fmvae.run import Run, resolve_device
+
+
+def encode(run: str, data: str | None, data_root: str | None, split: str, out: str, device: str) -> int:
+    """Write responsibilities, codes and posterior means of data, in row order."""
+    opened, target = Run.open(Path(run)), Path(out)
+    check_ending(target, (".npz",))
+    place = resolve_device(device)
+    model = opened.load_model(place)
+    rows, _ = rows_of(opened, data, data_root, split)
+    arrays = encode_rows(model, Batches(rows, EVALUATION_BATCH, shuffle=False, device=place))
+    save_arrays(target, arrays)
+    print(f"wrote {target}: {', '.join(f'{name} {array.shape}' for name, array in arrays.items())}")
+    return 0
+
+
+def encode_rows(model: FactorialMixtureVAE, batches: Batches) -> dict[str, np.ndarray]:
+    """Encode every row.
+
+    Returns:
+        ``codes`` [N, I], ``mean`` and ``scale`` of q(z | x) [N, I·D], and for each factor i
+        ``responsibilities_i`` [N, K_i].
+    """
+    arrays: dict[str, list[torch.Tensor]] = {}
+    with torch.no_grad():
+        for x, *_ in batches:
+            mean, scale = model.encoder(x)
+            gammas = model.responsibilities(x)
+            codes = torch.stack([gamma.argmax(-1) for gamma in gammas], -1)
+            named = {f"responsibilities_{factor}": gamma for factor, gamma in enumerate(gammas)}
+            for name, tensor in {"codes": codes, "mean": mean, "scale": scale, **named}.items():
+                arrays.setdefault(name, []).append(tensor.cpu())
+    return {name: torch.cat(tensors).numpy() for name, tensors in arrays.items()}

@@ -1,0 +1,154 @@
+"""Print the measures of a run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pyro_fmvae.commands.arguments import EVALUATION_BATCH, check_seed, rows_of
+from pyro_fmvae.data import Batches, Split
+from pyro_fmvae.evaluate import (
+    Leakage,
+    bound,
+    dci,
+    encode_split,
+    factor_accuracy,
+    label_agreement,
+    leakage,
+    mutual_information,
+    neighbour_probe,
+    tighter_bounds,
+)
+from pyro_fmvae.models import FactorialMixtureVAE
+from pyro_fmvae.run import Run, resolve_device
+
+PROBE_ROWS = 5000  # training rows that probes are fitted to
+
+
+def evaluate(
+    run: str,
+    data: str | None,
+    data_root: str | None,
+    split: str,
+    num_samples: int,
+    probes: bool,
+    seed: int,
+    device: str,
+) -> int:
+    """Print the measures of a run as one JSON object on one line."""
+    if num_samples < 0:
+        raise ValueError(f"num_samples: expected a number >= 0, got {num_samples}")
+    check_seed(seed)
+    opened = Run.open(Path(run))
+    place = resolve_device(device)
+    model = opened.load_model(place)
+    rows, label_names = rows_of(opened, data, data_root, split)
+    batches = Batches(rows, EVALUATION_BATCH, shuffle=False, device=place)
+    result: dict[str, Any] = bound(model, batches, seed, max(num_samples, 1))
+    if num_samples:
+        result |= tighter_bounds(model, batches, num_samples, seed)
+    result["used_components"] = model.used_components()
+    if rows.labels is not None:
+        result |= label_agreement(model, batches, label_names, opened.factors_of(label_names))
+    if probes:
+        train = opened.load_data(data_root).train
+        result |= probe(opened, model, train, rows, label_names, seed, place)
+    print(json.dumps(result))
+    return 0
+
+
+def probe(
+    run: Run,
+    model: FactorialMixtureVAE,
+    train: Split,
+    rows: Split,
+    label_names: tuple[str, ...],
+    seed: int,
+    device: torch.device,
+) -> dict[str, Any]:
+    """Leakage, disentanglement and mutual information, for printing.
+
+    Args:
+        run: that of the model; its label names are those of the training rows.
+        model: as trained.
+        train: training rows, to fit probes to.
+        rows: to score them on.
+        label_names: of the labels of `rows`; those that the run does not know are left out.
+        seed: of the choice of training rows, of draws, and of the forest.
+        device: where the model is.
+
+    Raises:
+        ValueError: training rows or `rows` without labels, or without any that both have.
+    """
+    names = tuple(name for name in run.label_names if name in label_names)
+    if train.labels is None or rows.labels is None or not names:
+        raise ValueError("probes: expected labels in the training data and in the data at hand")
+    ours = Split(train.x, train.labels[:, _places(names, run.label_names)], train.resample, train.signed)
+    theirs = Split(rows.x, rows.labels[:, _places(names, label_names)], rows.resample, rows.signed)
+    fitted = encode_split(model, ours, PROBE_ROWS, seed=seed, device=device)
+    scored = encode_split(model, theirs, device=device)
+    draws = (
+        encode_split(model, ours, PROBE_ROWS, drawn=True, seed=seed, device=device),
+        encode_split(model, theirs, drawn=True, seed=seed, device=device),
+    )
+    own = run.factors_of(names)
+    forest = dci(fitted, scored, seed)
+    information = mutual_information(scored.codes, scored.labels)
+    factors = factor_names(run, model)
+    return {
+        "leakage": _leakage(names, leakage(fitted, scored, own)),
+        "leakage_nonlinear": _leakage(names, leakage(fitted, scored, own, neighbour_probe)),
+        "leakage_of_draws": _leakage(names, leakage(*draws, own, neighbour_probe)),
+        "disentanglement": {
+            "mig": information.mig,
+            "dci": {
+                "disentanglement": forest.disentanglement,
+                "completeness": forest.completeness,
+                "informativeness": forest.informativeness,
+            },
+        },
+        "information": _table(factors, names, information.nats),
+        "factor_accuracy": _table(factors, names, factor_accuracy(fitted, scored)),
+    }
+
+
+def factor_names(run: Run, model: FactorialMixtureVAE) -> tuple[str, ...]:
+    """What each factor was trained on, 'factor 5' and so on where there was nothing."""
+    trained = tuple(run.label_names[factor] for factor in run.labelled)
+    return (*trained, *(f"factor {i + 1}" for i in range(len(trained), len(model.num_components))))
+
+
+def _places(names: tuple[str, ...], among: tuple[str, ...]) -> list[int]:
+    return [among.index(name) for name in names]
+
+
+def _leakage(names: tuple[str, ...], found: Leakage) -> dict[str, dict[str, Any]]:
+    """Property → its accuracies; properties that no probe could learn are left out."""
+    columns = {
+        "own": found.own,
+        "leaked": found.leaked,
+        "leaked_skill": found.leaked_skill,
+        "majority": found.majority,
+    }
+    return {
+        name: {column: _number(values[j]) for column, values in columns.items()}
+        | {"block": int(found.block[j])}
+        for j, name in enumerate(names)
+        if not np.isnan(found.majority[j])
+    }
+
+
+def _table(
+    factors: tuple[str, ...], names: tuple[str, ...], values: np.ndarray
+) -> dict[str, dict[str, float | None]]:
+    return {
+        factor: {name: _number(value) for name, value in zip(names, row, strict=True)}
+        for factor, row in zip(factors, values, strict=True)
+    }
+
+
+def _number(value: float) -> float | None:
+    """A float for JSON, which has no NaN: null."""
+    return None if np.isnan(value) else float(value)

@@ -1,0 +1,132 @@
+"""Let a judge in the place of people look at what a run generates and edits."""
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_fmvae import checkpoint, figures
+from pyro_fmvae.commands.arguments import check_seed, rows_of
+from pyro_fmvae.data import Dataset, Split, whole
+from pyro_fmvae.evaluate import (
+    Generation,
+    Judge,
+    judged_edits,
+    judged_generation,
+    load_judge,
+    save_judge,
+    train_judge,
+)
+from pyro_fmvae.run import Run, resolve_device
+
+FOLDER = "judge"
+SHEET, KEY = "sheet.png", "key.csv"
+JUDGE_SEED = 0  # one judge per data set, whatever the run's seed
+SHEET_COLUMNS = 9
+
+
+def judge(
+    run: str,
+    data: str | None,
+    data_root: str | None,
+    split: str,
+    samples: int,
+    edits: int,
+    sheet: int,
+    seed: int,
+    device: str,
+) -> int:
+    """Print what a judge says of a run as one JSON object on one line; write a sheet of images for people."""
+    for name, value in (("samples", samples), ("edits", edits)):
+        if value < 1:
+            raise ValueError(f"{name}: expected a number >= 1, got {value}")
+    if sheet < 0:
+        raise ValueError(f"sheet: expected a number >= 0, got {sheet}")
+    check_seed(seed)
+    opened = Run.open(Path(run))
+    if not opened.image:
+        raise ValueError(f"run: a judge looks at images, {opened.folder} was trained on none")
+    if not opened.labelled:
+        raise ValueError(f"run: {opened.folder} has no labelled factors, so nothing can be intended")
+    place = resolve_device(device)
+    model = opened.load_model(place)
+    rows, names = rows_of(opened, data, data_root, split)
+    x, labels = whole(_with_properties(rows, names, opened.label_names), place)
+    chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:edits].to(place)
+    expert = _judge_of(opened, opened.load_data(data_root), place)
+    generation = judged_generation(model, expert, samples, seed)
+    edited = judged_edits(model, expert, x[chosen], labels[chosen], seed)
+    properties, intended = opened.label_names, opened.label_names[: len(opened.labelled)]
+    result: dict[str, Any] = {
+        "judge": _named(properties, expert.accuracy(x, labels)),
+        "generated": _named(intended, generation.accuracy),
+        "reconstructed": _named(properties, edited.reconstructed),
+    }
+    measures = {"flipped": edited.flipped, "kept": edited.kept, "kept_of_original": edited.kept_of_original}
+    by_measure = {measure: _named(intended, values) for measure, values in measures.items()}
+    result["edited"] = {
+        name: {measure: by_measure[measure][name] for measure in measures} for name in intended
+    }
+    result |= {"samples": samples, "edits": len(chosen)}
+    if sheet:
+        _write_sheet(opened, judged_generation(model, expert, sheet, seed))
+    print(json.dumps(result))
+    return 0
+
+
+def _with_properties(rows: Split, names: tuple[str, ...], properties: tuple[str, ...]) -> Split:
+    """The rows with a column of labels for each property, -1 where it is not among the names of theirs."""
+    if rows.labels is None or not set(names) & set(properties):
+        raise ValueError(f"data: expected labels for {', '.join(properties)}, there are none")
+    unknown = torch.full((len(rows),), -1)
+    columns = [rows.labels[:, names.index(name)] if name in names else unknown for name in properties]
+    return Split(rows.x, torch.stack(columns, -1), rows.resample, rows.signed)
+
+
+def _judge_of(run: Run, dataset: Dataset, device: torch.device) -> Judge:
+    """The judge that lies in the run's folder; if there is none, it is trained and put there."""
+    folder = run.folder / FOLDER
+    sizes = tuple(max(size, 1) for size in dataset.label_sizes)
+    if not (folder / checkpoint.TENSORS).exists():
+        expert = train_judge(dataset.train, sizes, seed=JUDGE_SEED, device=device)
+        save_judge(expert, folder)
+        return expert
+    expert = load_judge(folder, device)
+    if (expert.image_shape, expert.label_sizes) != (dataset.event_shape, sizes):
+        raise ValueError(f"judge: that in {folder} was trained on other data; delete the folder")
+    return expert
+
+
+def _named(names: tuple[str, ...], values: Tensor) -> dict[str, float | None]:
+    """Each name with its value, null where there is nothing to measure."""
+    return {
+        name: None if math.isnan(value) else value for name, value in zip(names, values.tolist(), strict=True)
+    }
+
+
+def _write_sheet(run: Run, generation: Generation) -> None:
+    """Generated images without a word, and what each was meant to be and was taken for, in another file."""
+    folder = run.folder / FOLDER
+    images = run.preprocessing.undo(generation.images).cpu().numpy()
+    figures.save(figures.blind_sheet(images, columns=SHEET_COLUMNS), folder / SHEET)
+    names = run.label_names[: len(run.labelled)]
+
+    def text(prop: int, value: int) -> str | int:
+        known = run.value_names[prop] if prop < len(run.value_names) else ()
+        return known[value] if value < len(known) else value
+
+    def write(path: Path) -> None:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["image", *names, *(f"judged {name}" for name in names)])
+            pairs = zip(generation.intended.tolist(), generation.judged.tolist(), strict=True)
+            for number, (intended, judged) in enumerate(pairs, 1):
+                writer.writerow(
+                    [number, *(text(j, v) for values in (intended, judged) for j, v in enumerate(values))]
+                )
+
+    checkpoint.write_atomically(folder / KEY, write)

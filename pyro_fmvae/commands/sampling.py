@@ -1,0 +1,44 @@
+"""Draw from a run's model."""
+
+from pathlib import Path
+
+import torch
+
+from pyro_fmvae import figures
+from pyro_fmvae.commands.arguments import check_ending, check_seed, parse_codes
+from pyro_fmvae.commands.arrays import save_arrays
+from pyro_fmvae.run import Run, resolve_device
+
+LARGEST_GRID = 1_000_000
+
+
+def sample(run: str, out: str, codes: str | None, grid: str, seed: int, device: str) -> int:
+    """Draw from a run's model, and write a grid of images or arrays."""
+    opened, target = Run.open(Path(run)), Path(out)
+    check_seed(seed)
+    rows, columns = _grid(grid)
+    endings = (".npz", ".png") if opened.image else (".npz",)
+    check_ending(target, endings)
+    assert opened.config.factors is not None
+    wanted = parse_codes(codes, opened.config.factors).expand(rows * columns, -1)
+    model = opened.load_model(resolve_device(device))
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        drawn = model.sample_codes(rows * columns, wanted)
+        z = model.sample_latent(rows * columns, drawn)
+        mean = opened.preprocessing.undo(model.observation.mean(model.decoder(z))).cpu().numpy()
+    if target.suffix == ".npz":
+        save_arrays(target, {"x": mean, "z": z.cpu().numpy(), "codes": drawn.cpu().numpy()})
+    else:
+        figures.save(figures.sample_grid(mean, rows, columns), target)
+    print(f"wrote {target}")
+    return 0
+
+
+def _grid(text: str) -> tuple[int, int]:
+    rows, _, columns = text.partition("x")
+    if not (rows.isdecimal() and columns.isdecimal() and 0 < int(rows) * int(columns) <= LARGEST_GRID):
+        raise ValueError(
+            f"grid: expected rows x columns, such as 8x8, at most {LARGEST_GRID:,}, got '{text}'"
+        )
+    return int(rows), int(columns)

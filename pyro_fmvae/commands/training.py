@@ -1,0 +1,51 @@
+"""Start a run, or continue one."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from pyro_fmvae.config import TrainConfig
+from pyro_fmvae.data.registry import LOADERS
+from pyro_fmvae.run import CHECKPOINT, Run, load_data, resolve_device
+from pyro_fmvae.session import follow
+from pyro_fmvae.training import Training
+
+
+def train(config: TrainConfig, out: str | None) -> int:
+    """Start a run, train it to its end, and show what came of it."""
+    device = resolve_device(config.device)
+    if config.data not in LOADERS and Path(config.data).exists():
+        config = replace(config, data=str(Path(config.data).resolve()))
+    root = Path(config.data_root).resolve() if config.data_root else None
+    config = replace(config, data_root=str(root) if root else None)
+    dataset = load_data(config, root)
+    run = Run.new(Path(out) if out else Path("runs") / dataset.name, config, dataset)
+    training = Training(run, dataset, device)
+    training.run = run.write(numbered=not out)
+    folder = training.run.folder
+    try:
+        return follow(training, dataset, resumed=False)
+    except Exception:
+        if not (folder / CHECKPOINT).exists():  # it failed before there was anything to continue from
+            shutil.rmtree(folder)
+        raise
+
+
+def resume(folder: str, data_root: str | None, device: str, eager: bool, compile: bool | None) -> int:
+    """Continue an interrupted run from its last checkpoint; a finished one is left as it is.
+
+    ``eager`` and ``compile`` say how steps are taken from now on, if they are given.
+    """
+    run = Run.open(Path(folder))
+    if eager:
+        run = replace(run, config=replace(run.config, eager=True, compile=compile))
+    elif compile is not None:
+        eager = run.config.eager and not compile
+        run = replace(run, config=replace(run.config, eager=eager, compile=compile))
+    dataset = run.load_data(data_root)
+    training = Training(run, dataset, resolve_device(run.config.device if device == "auto" else device))
+    training.restore()
+    if training.finished:
+        print(f"{run.folder} is finished already.")
+        return 0
+    return follow(training, dataset, resumed=True)

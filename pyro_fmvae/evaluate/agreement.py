@@ -1,0 +1,68 @@
+"""Agreement of codes with labels: accuracy where a factor was trained on them, of clusters elsewhere."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
+from sklearn.metrics import normalized_mutual_info_score
+from sklearn.metrics.cluster import contingency_matrix
+from torch import Tensor
+
+
+class Coding(Protocol):
+    """A model that assigns points to components."""
+
+    def codes(self, x: Tensor) -> Tensor:
+        """int64 [B, I]."""
+
+
+def label_agreement(
+    model: Coding,
+    batches: Iterable[tuple[Tensor, ...]],
+    label_names: Sequence[str],
+    factors: Sequence[int | None],
+) -> dict[str, dict[str, Any]]:
+    """How well codes agree with known labels; labels are used for comparison alone.
+
+    Args:
+        model: gives the codes.
+        batches: (x, labels) per batch, labels int64 [B, L], -1 = unknown.
+        label_names: of the L columns.
+        factors: for each column, the factor that was trained on it, or None.
+
+    Returns:
+        ``accuracy``: name → share of points whose code is the label, for columns with a factor;
+        ``clustering``: for the others name → the ``factor`` that agrees best, its ``nmi`` (normalised mutual
+        information), and the ``accuracy`` of the best one-to-one matching of its components to labels.
+        Columns without known labels are left out.
+    """
+    pairs = [(model.codes(x).cpu(), labels.cpu()) for x, labels in batches]
+    codes, labels = torch.cat([c for c, _ in pairs]).numpy(), torch.cat([y for _, y in pairs]).numpy()
+    accuracy: dict[str, float] = {}
+    clustering: dict[str, dict[str, Any]] = {}
+    for column, (name, factor) in enumerate(zip(label_names, factors, strict=True)):
+        known = labels[:, column] >= 0
+        if not known.any():
+            continue
+        truth = labels[known, column]
+        if factor is not None:
+            accuracy[name] = float((codes[known, factor] == truth).mean())
+            continue
+        nmi = [float(normalized_mutual_info_score(truth, codes[known, i])) for i in range(codes.shape[1])]
+        best = int(np.argmax(nmi))
+        matched = matching_accuracy(truth, codes[known, best])
+        clustering[name] = {"factor": best, "accuracy": matched, "nmi": nmi[best]}
+    return {"accuracy": accuracy, "clustering": clustering}
+
+
+def matching_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
+    """Share of points whose cluster is matched to their label, under the best one-to-one matching.
+
+    Args:
+        labels, clusters: integers [N], N >= 1. The matching is found by the Hungarian method.
+    """
+    table = contingency_matrix(labels, clusters)
+    rows, columns = linear_sum_assignment(table, maximize=True)
+    return float(table[rows, columns].sum() / len(labels))

@@ -1,0 +1,113 @@
+"""Leakage: how well each block of the latent vector tells each property, by probes.
+
+Named properties should live in their own block only. A probe is a classifier that is fitted to one block of
+the latents (the means μ_φ) on training rows, with their true labels, and scored on test rows. High accuracy
+from another block than a property's own is leakage. A linear probe (Alain and Bengio, 2017) finds what is
+there for a decoder's first layer to read off; the neighbours find what is there in any form.
+
+Means may tell what no decoder sees: a difference far below the scale of q(z | x) is lost in the draw of z.
+The same probes on draws (``encode_split(drawn=True)``) tell what is left of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from pyro_fmvae.evaluate.encodings import Encodings, learnable
+
+NEIGHBOURS = 10
+_MOST_STEPS = 10_000  # L-BFGS takes hundreds at worst; it must end because it has converged
+
+
+def linear_probe() -> Pipeline:
+    """Multinomial logistic regression on standardised latents, scikit-learn's penalty ‖w‖²/2 (C = 1)."""
+    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=_MOST_STEPS))
+
+
+def neighbour_probe() -> Pipeline:
+    """Majority of the 10 nearest neighbours (Euclidean, latents standardised).
+
+    Of the probes that are not linear it is the cheapest, has no random part and nothing that may fail to
+    converge. Its weakness: dimensions that say nothing count as much as those that do.
+    """
+    return make_pipeline(StandardScaler(), KNeighborsClassifier(NEIGHBOURS))
+
+
+@dataclass(frozen=True, eq=False)
+class Leakage:
+    """Accuracies of probes on test rows; NaN in the columns of properties that no probe could learn."""
+
+    accuracy: np.ndarray
+    """Accuracy of predicting property j from block i alone, [I, L]."""
+    majority: np.ndarray
+    """Accuracy of always guessing the value that is most frequent in the training rows, [L]."""
+    block: np.ndarray
+    """Each property's own block, int [L]."""
+
+    @property
+    def own(self) -> np.ndarray:
+        """Accuracy from the property's own block, [L]."""
+        return self.accuracy[self.block, np.arange(len(self.block))]
+
+    @property
+    def leaked(self) -> np.ndarray:
+        """Best accuracy from any other block, [L]; `majority` where there is no other block."""
+        others = self.accuracy.copy()
+        others[self.block, np.arange(len(self.block))] = -np.inf
+        best = others.max(0)
+        return np.where(np.isneginf(best), self.majority, best)
+
+    @property
+    def leaked_skill(self) -> np.ndarray:
+        """(leaked - majority) / (1 - majority), [L]: 1 = all is known elsewhere, 0 = no better than guessing.
+
+        Negative where a probe learnt noise; NaN where guessing is always right.
+        """
+        room = 1 - self.majority
+        return np.divide(self.leaked - self.majority, room, out=np.full_like(room, np.nan), where=room > 0)
+
+
+def leakage(
+    train: Encodings,
+    test: Encodings,
+    own: Sequence[int | None],
+    probe: Callable[[], Any] = linear_probe,
+) -> Leakage:
+    """Fit a probe for every pair of a block and a property.
+
+    Unknown labels are left out, per property. Equal arguments give equal results.
+
+    Args:
+        train: encoded training rows, with their true labels whether the model saw them or not.
+        test: encoded test rows.
+        own: for each property the block that was trained on it, or None: the one with the best accuracy.
+        probe: makes a classifier with scikit-learn's ``fit`` and ``score``.
+
+    Raises:
+        ValueError: a block that does not exist, not one entry of `own` per property, encodings that don't fit
+            each other, or no property with two known values.
+    """
+    blocks, properties = train.num_blocks, train.num_properties
+    if len(own) != properties or not all(i is None or 0 <= i < blocks for i in own):
+        raise ValueError(
+            f"own: expected {properties} blocks out of 0..{blocks - 1}, or None, got {list(own)}"
+        )
+    accuracy, majority = np.full((blocks, properties), np.nan), np.full(properties, np.nan)
+    for j in learnable(train, test):
+        fitted, scored = train.known(j), test.known(j)
+        truth, answers = train.labels[fitted, j], test.labels[scored, j]
+        majority[j] = np.mean(answers == np.bincount(truth).argmax())
+        for i in range(blocks):
+            classifier = probe().fit(train.latents[fitted, i], truth)
+            accuracy[i, j] = classifier.score(test.latents[scored, i], answers)
+    best = accuracy.argmax(0)
+    block = np.array([best[j] if i is None else i for j, i in enumerate(own)], dtype=np.int64)
+    return Leakage(accuracy, majority, block)

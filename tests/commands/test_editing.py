@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pyro_fmvae.commands import editing
+from pyro_fmvae.data.folder import read_image
+from pyro_fmvae.evaluate import edit_latent
+from pyro_fmvae.run import Run
+from tests.runs import command, succeed, train, write_files
+
+pytestmark = pytest.mark.usefixtures("single_precision")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    files = write_files(tmp_path_factory.mktemp("data"))
+    parent = tmp_path_factory.mktemp("runs")
+    for kind, options in {"binary": {"labels": 0.5, "factors": "2,2,3"}, "colour": {}, "table": {}}.items():
+        status, _, err = train(parent / kind, files[kind], **options)
+        assert status == 0, err
+    return {kind: parent / kind for kind in ("binary", "colour", "table")}
+
+
+@pytest.fixture
+def picture(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 2, (4, 3)).astype(np.uint8) * 255
+    Image.fromarray(pixels).save(tmp_path / "picture.png")
+    return tmp_path / "picture.png"
+
+
+def pixels_of(path):
+    with Image.open(path) as image:
+        return np.asarray(image)
+
+
+def expected(run, picture, changes):
+    """The edited picture, pixels in [0, 1], and the code of the original."""
+    opened = Run.open(run)
+    model = opened.load_model(torch.device("cpu"))
+    x = read_image(picture, opened.preprocessing).observations
+    with torch.no_grad():
+        z, codes = model.encoder(x)[0], model.codes(x)
+        features = model.decoder(edit_latent(model, z, changes, codes))
+        return opened.preprocessing.undo(model.observation.mean(features))[0].clamp(0, 1).numpy(), codes[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "changes"),
+    [
+        ("binary", "side=1", {0: 1}),
+        ("binary", "side=0,noise=1,2=2", {0: 0, 1: 1, 2: 2}),
+        ("colour", "0=15", {0: 15}),
+    ],
+)
+def test_edit(runs, picture, tmp_path, kind, text, changes):
+    out = succeed("edit", runs[kind], "--image", picture, "--set", text, "--out", tmp_path / "new" / "e.png")
+    pixels, codes = expected(runs[kind], picture, changes)
+    written = pixels_of(tmp_path / "new" / "e.png")
+    assert written.dtype == np.uint8
+    assert written.shape == pixels.shape
+    assert np.abs(written / 255 - pixels).max() <= 0.5 / 255 + 1e-6
+    after = [changes.get(factor, code) for factor, code in enumerate(codes.tolist())]
+    assert out.strip().endswith(
+        f"code {','.join(map(str, codes.tolist()))} became {','.join(map(str, after))}"
+    )
+
+
+def test_comparison(runs, picture, tmp_path, monkeypatch):
+    shown = []
+    grid = editing.figures.sample_grid
+    monkeypatch.setattr(editing.figures, "sample_grid", lambda *args: shown.append(args) or grid(*args))
+    options = ["--set", "side=1", "--out", tmp_path / "e.png", "--compare", tmp_path / "all.png"]
+    succeed("edit", runs["binary"], "--image", picture, *options)
+    assert (tmp_path / "all.png").exists()
+    ((pictures, rows, columns, titles),) = shown
+    assert (rows, columns, titles) == (1, 3, ("image", "reconstruction", "edited"))
+    original, unchanged, edited = pictures.numpy()
+    assert (original == pixels_of(picture) / 255).all()
+    assert unchanged == pytest.approx(expected(runs["binary"], picture, {})[0], abs=1e-6)
+    assert edited == pytest.approx(expected(runs["binary"], picture, {0: 1})[0], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "part"),
+    [
+        ("binary", {"--set": "hat=1"}, "set: expected a factor, 0..2 or one of side, noise, got 'hat'"),
+        ("binary", {"--set": "side=2"}, "set: expected 0..1 for factor 0, got '2'"),
+        ("binary", {"--image": "missing.png"}, "missing.png"),
+        ("binary", {"--out": "e.jpg"}, "out: expected a name that ends in .png"),
+        ("binary", {"--compare": "e.gif"}, "out: expected a name that ends in .png"),
+        ("table", {}, "run: only images can be edited"),
+    ],
+)
+def test_complaints(runs, picture, tmp_path, monkeypatch, kind, changes, part):
+    monkeypatch.chdir(tmp_path)
+    options = {"--image": "picture.png", "--set": "side=1", "--out": "e.png"} | changes
+    status, out, err = command("edit", runs[kind], *(text for pair in options.items() for text in pair))
+    assert (status, out) == (2, "")
+    assert part in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["picture.png"]

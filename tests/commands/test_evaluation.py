@@ -1,0 +1,138 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from pyro_fmvae import session
+from pyro_fmvae.data import Split
+from pyro_fmvae.evaluate import dci, encode_split, leakage, mutual_information, neighbour_probe
+from pyro_fmvae.run import Run
+from tests.runs import command, succeed, train, write_files
+
+pytestmark = pytest.mark.usefixtures("single_precision")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return write_files(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def runs(files, tmp_path_factory):
+    parent = tmp_path_factory.mktemp("runs")
+    options = {
+        "binary": {"labels": 0.5, "factors": "2,2,3", "label_names": "noise"},
+        "table": {"factors": "4"},
+        "grey": {"factors": "3,2"},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "draw", lambda *_: None)
+        for kind, changes in options.items():
+            status, _, err = train(parent / kind, files[kind], **changes)
+            assert status == 0, err
+    return {kind: parent / kind for kind in options}
+
+
+def evaluate(run, *arguments):
+    return json.loads(succeed("evaluate", run, *arguments))
+
+
+def test_probes_add_to_what_is_printed(runs):
+    plain, probed = evaluate(runs["binary"]), evaluate(runs["binary"], "--probes")
+    added = {
+        "leakage",
+        "leakage_nonlinear",
+        "leakage_of_draws",
+        "disentanglement",
+        "information",
+        "factor_accuracy",
+    }
+    assert probed.keys() - plain.keys() == added
+    assert {name: probed[name] for name in plain} == plain
+    assert set(probed["disentanglement"]) == {"mig", "dci"}
+    assert set(probed["disentanglement"]["dci"]) == {"disentanglement", "completeness", "informativeness"}
+    assert list(probed["information"]) == list(probed["factor_accuracy"]) == ["noise", "factor 2", "factor 3"]
+    for name in ("leakage", "leakage_nonlinear", "leakage_of_draws"):
+        assert list(probed[name]) == ["noise", "side"]  # the label that was trained on comes first
+        assert probed[name]["noise"]["block"] == 0
+    assert evaluate(runs["binary"], "--probes", "false") == plain
+
+
+def test_probes_are_those_of_the_library(runs, files):
+    result = evaluate(runs["binary"], "--probes", "--data", files["binary"])
+    run = Run.open(runs["binary"])
+    model, dataset = run.load_model(torch.device("cpu")), run.load_data()
+    with np.load(files["binary"]) as arrays:
+        labels = torch.from_numpy(arrays["labels"][:, [1, 0]].astype(np.int64))
+        everything = Split(torch.from_numpy(arrays["x"]).bool(), labels)
+    fitted, scored = encode_split(model, dataset.train), encode_split(model, everything)
+    found = leakage(fitted, scored, (0, None))
+    nearest = leakage(fitted, scored, (0, None), neighbour_probe)
+    draws = (encode_split(model, split, drawn=True) for split in (dataset.train, everything))
+    drawn = leakage(*draws, (0, None), neighbour_probe)
+    expected = {"leakage": found, "leakage_nonlinear": nearest, "leakage_of_draws": drawn}
+    for name, values in expected.items():
+        for j, label in enumerate(("noise", "side")):
+            printed = result[name][label]
+            assert printed == {
+                "own": values.own[j],
+                "leaked": values.leaked[j],
+                "leaked_skill": values.leaked_skill[j],
+                "majority": values.majority[j],
+                "block": values.block[j],
+            }
+    information = mutual_information(scored.codes, scored.labels)
+    assert result["information"]["factor 3"]["side"] == pytest.approx(information.nats[2, 1])
+    assert result["disentanglement"]["mig"] == pytest.approx(information.mig)
+    assert result["disentanglement"]["dci"]["completeness"] == dci(fitted, scored).completeness
+
+
+def test_a_file_goes_by_the_names_of_its_labels(runs, files):
+    one, other = (
+        evaluate(runs["binary"], "--probes", "--data", files[name]) for name in ("binary", "reversed")
+    )
+    assert one["leakage"] == other["leakage"]
+    assert one["information"] == other["information"]
+
+
+def test_tables_and_runs_without_trained_labels(runs):
+    result = evaluate(runs["table"], "--probes", "--split", "train")
+    assert set(result["leakage"]["label0"]) == {"own", "leaked", "leaked_skill", "majority", "block"}
+    assert list(result["information"]) == ["factor 1"]
+
+
+def test_at_most_so_many_rows_are_fitted(runs, monkeypatch):
+    sizes = []
+
+    def recorded(model, split, num_rows=None, **options):
+        encoded = encode_split(model, split, num_rows, **options)
+        sizes.append(len(encoded.labels))
+        return encoded
+
+    monkeypatch.setattr("pyro_fmvae.commands.evaluation.encode_split", recorded)
+    monkeypatch.setattr("pyro_fmvae.commands.evaluation.PROBE_ROWS", 20)
+    evaluate(runs["binary"], "--probes", "--split", "train")
+    assert sizes == [20, 48, 20, 48]
+
+
+def test_without_labels_there_is_nothing_to_probe(runs, files):
+    for arguments in ((runs["grey"],), (runs["binary"], "--data", files["unlabelled"])):
+        status, out, err = command("evaluate", *arguments, "--probes")
+        assert (status, out) == (2, "")
+        assert "probes: expected labels in the training data and in the data at hand" in err
+
+
+def test_nothing_to_measure_is_null(runs, files, monkeypatch):
+    """A property that no training row knows is left out of leakage, and null in tables."""
+    load_data = Run.load_data
+
+    def forgetful(run, data_root=None):
+        dataset = load_data(run, data_root)
+        dataset.train.labels[:, 1] = -1
+        return dataset
+
+    monkeypatch.setattr(Run, "load_data", forgetful)
+    result = evaluate(runs["binary"], "--probes", "--data", files["binary"])
+    assert list(result["leakage"]) == ["noise"]
+    assert {row["side"] for row in result["factor_accuracy"].values()} == {None}

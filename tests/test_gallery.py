@@ -1,0 +1,105 @@
+"""Pictures of a run show pixels in [0, 1] whatever the model sees, and tables as the model sees them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pyro_fmvae import figures, gallery
+from pyro_fmvae.gallery import factors_of, factors_of_run
+from pyro_fmvae.run import Run
+from tests.runs import train, write_files
+
+pytestmark = pytest.mark.usefixtures("single_precision")
+
+KINDS = {  # kind → options of its run, and the figures that it leaves behind
+    "binary": ({"labels": 0.5, "factors": "2,2,3"}, True),
+    "grey": ({"factors": "3,2"}, False),
+    "colour": ({"labels": 1.0, "factors": "2,3"}, True),
+    "table": ({"labels": 1.0, "factors": "2,2"}, None),
+}
+IMAGES = {"training", "factors", "components", "reconstructions", "samples", "spread"}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    files = write_files(tmp_path_factory.mktemp("data"))
+    parent = tmp_path_factory.mktemp("runs")
+    for kind, (options, _) in KINDS.items():
+        status, _, err = train(parent / kind, files[kind], **options)
+        assert status == 0, err
+    return {kind: parent / kind for kind in KINDS}
+
+
+def opened(folder: Path):
+    run = Run.open(folder)
+    return run, run.load_model(torch.device("cpu"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_figures_of_a_finished_run(folders, kind):
+    labelled = KINDS[kind][1]
+    names = IMAGES | ({"attributes"} if labelled else set())
+    expected = {"training", "columns"} if labelled is None else names
+    assert {path.stem for path in (folders[kind] / "figures").iterdir()} == expected
+
+
+@pytest.mark.parametrize("kind", ["grey", "colour"])
+def test_images_are_in_their_own_units(folders, kind):
+    run, model = opened(folders[kind])
+    factors = factors_of_run(run, model)
+    z = model.sample_latent(5)
+    with torch.no_grad():
+        features = model.decoder(z)
+        mean, std = model.observation.mean(features), model.observation.std(features)
+    torch.testing.assert_close(factors.decode_all(z), (mean + 1) / 2)
+    torch.testing.assert_close(factors.std_all(z), std / 2)
+    draws = factors.draw_all(z[:1].expand(2000, -1))
+    error = std[:1] / 2 / 2000**0.5
+    assert ((draws.mean(0) - (mean[0] + 1) / 2).abs() < 5 * error).all()
+    torch.testing.assert_close(draws.std(0), std[0] / 2, rtol=0.1, atol=0)
+
+
+def test_binary_images(folders):
+    run, model = opened(folders["binary"])
+    factors = factors_of_run(run, model)
+    z = model.sample_latent(5)
+    p = factors.decode_all(z)
+    torch.testing.assert_close(p, model.observation.mean(model.decoder(z)).detach())
+    torch.testing.assert_close(factors.std_all(z).square(), p * (1 - p))
+    assert set(factors.draw_all(z).unique().tolist()) == {0.0, 1.0}
+
+
+def test_tables_stay_standardised(folders):
+    run, model = opened(folders["table"])
+    factors = factors_of_run(run, model)
+    z = model.sample_latent(5)
+    features = model.decoder(z).detach()
+    torch.testing.assert_close(factors.decode_all(z), model.observation.mean(features))
+    torch.testing.assert_close(factors.std_all(z), model.observation.std(features))
+
+
+def test_names(folders):
+    run, model = opened(folders["binary"])
+    assert factors_of_run(run, model).names == ("side", "noise", "factor 2")
+    assert factors_of_run(run, model).labelled == 2
+    values = factors_of(model, ("side", "noise"), ((), ("soft", "loud")))
+    assert values.value(1, 1) == "loud" and values.value(0, 1) == "side 1"
+    run, model = opened(folders["grey"])
+    assert factors_of_run(run, model).names == ("factor 0", "factor 1")
+    assert factors_of_run(run, model).labelled == 0
+
+
+def test_reconstructions_show_the_data(folders, monkeypatch):
+    shown = []
+    reconstructions = figures.reconstructions
+    monkeypatch.setattr(figures, "reconstructions", lambda *x: shown.append(x) or reconstructions(*x))
+    run, model = opened(folders["grey"])
+    rows = run.load_data().split("test")
+    gallery.draw(run, model, rows)
+    ((x, mean),) = shown
+    np.testing.assert_allclose(x, rows.x.numpy() / 255, atol=1e-6)
+    with torch.no_grad():
+        expected = (model.observation.mean(model.decoder(model.encoder(2 * x - 1)[0])) + 1) / 2
+    torch.testing.assert_close(mean, expected)
