@@ -61,6 +61,9 @@ class TrainConfig:
     prior_learning_rate: float = _option(1e-2, "Adam's, for labelled factors while label_weight > 0")
     label_weight: float | None = _option(None, "weight of the classification of labelled points")
     kl_weight: float | None = _option(None, "weight of KL[z] at the start of the joint phase; it moves to 1")
+    independence_weight: float | None = _option(
+        None, "weight of a penalty on labels that other factors tell of"
+    )
     kl_annealing: float = _option(0.0, "share of pretraining in which the KL weight grows from 0 to 1")
     delay: float = _option(2000.0, "tau_0 of the natural gradient's step size (tau_0 + tau)^-kappa")
     forgetting: float = _option(0.7, "kappa of the same, in (1/2, 1]")
@@ -125,6 +128,7 @@ class TrainConfig:
             rate=self.rate,
             label_weight=self.label_weight or 0.0,
             kl_weight=1.0 if self.kl_weight is None else self.kl_weight,
+            independence_weight=self.independence_weight or 0.0,
             kl_annealing=self.kl_annealing,
             recompute=self.recompute,
             eager=self.eager,

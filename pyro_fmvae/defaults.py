@@ -15,6 +15,7 @@ _COMMON: dict[str, Any] = {
     "batch_size": 64,
     "label_weight": 100.0,
     "kl_weight": 1.0,
+    "independence_weight": 0.0,
     "hold_out": 0.0,
     "min_scale": 0.001,
     "max_scale": 0.4,
@@ -38,6 +39,11 @@ _SPRITES: dict[str, Any] = {
     "hold_out": HELD_OUT["sprites"],
     "network": "conv64",
     "width": 0.25,
+    "min_scale": 0.1,
+    "label_weight": 1000.0,
+    "kl_weight": 20.0,
+    "independence_weight": 100.0,
+    "iterations": (500, 100, 6000, 1000),
 }
 _DIGITS: dict[str, Any] = {  # 28x28, the paper's pair
     "factors": (64,),

@@ -2,11 +2,13 @@
 
 import json
 import logging
+import math
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import torch
 from tqdm import tqdm
 
 from pyro_fmvae import checkpoint
-from pyro_fmvae.data import Batches, Dataset, Split
+from pyro_fmvae.data import Batches, Dataset
 from pyro_fmvae.evaluate import bound, label_agreement
 from pyro_fmvae.gallery import draw
 from pyro_fmvae.run import FIGURES, METRICS
@@ -67,7 +69,7 @@ class _Metrics:
     def __init__(self, training: Training, dataset: Dataset, resumed: bool) -> None:
         self.training, self.path = training, training.run.folder / METRICS
         rows = torch.arange(min(MONITORED_POINTS, len(dataset.valid)))
-        validation = Split(dataset.valid.x[rows], resample=dataset.valid.resample)
+        validation = replace(dataset.valid.select(rows), labels=None)
         self.validation = Batches(validation, len(rows), shuffle=False, device=training.device)
         if resumed:
             self._drop_later_records()
@@ -139,33 +141,45 @@ class _Bar:
 def report(training: Training, dataset: Dataset) -> None:
     """Print what was learnt, on test data (validation data if there are none), and draw the figures."""
     run, model = training.run, training.model.eval()
-    name = "valid" if dataset.test is None else "test"
-    rows = dataset.split(name)
-    batches = Batches(rows, 500, shuffle=False, device=training.device)
-    measures = bound(model, batches)
-    print(
-        f"\n{len(rows):,} {name} points, nats per point: ELBO {measures['elbo']:.2f} = reconstruction "
-        f"{measures['reconstruction']:.2f} - KL[z] {measures['kl_z']:.2f} - KL[r] {measures['kl_r']:.2f}"
-    )
+    tested = "valid" if dataset.test is None else "test"
+    names = [tested] if dataset.unseen is None else [tested, "unseen"]
+    agreements = {}
+    print()
+    for name in names:
+        rows = dataset.split(name)
+        batches = Batches(rows, 500, shuffle=False, device=training.device)
+        measures = bound(model, batches)
+        print(
+            f"{len(rows):,} {name} points, nats per point: ELBO {measures['elbo']:.2f} = reconstruction "
+            f"{measures['reconstruction']:.2f} - KL[z] {measures['kl_z']:.2f} - KL[r] {measures['kl_r']:.2f}"
+        )
+        if rows.labels is not None:
+            labels = dataset.label_names
+            agreements[name] = label_agreement(model, batches, labels, run.factors_of(labels))
     used = zip(model.used_components(), model.num_components, strict=True)
     print(f"components in use: {', '.join(f'{number} of {size}' for number, size in used)}")
-    if rows.labels is not None:
-        names = dataset.label_names
-        agreement = label_agreement(model, batches, names, run.factors_of(names))
-        _print_agreement(agreement, name, run.config.labels or 0.0)
-    draw(run, model, rows)
+    if agreements:
+        _print_agreement(agreements, run.config.labels or 0.0)
+    draw(run, model, dataset.split(tested))
     print(f"figures in {run.folder / FIGURES}, everything else in {run.folder}")
 
 
-def _print_agreement(agreement: dict[str, Any], split: str, share: float) -> None:
-    if agreement["accuracy"]:
+def _print_agreement(agreements: dict[str, dict[str, Any]], share: float) -> None:
+    """Tables of the agreement with labels, by split; `unseen` are combinations that training lacked."""
+    first, *others = agreements.values()
+    tested, *_ = agreements
+    if first["accuracy"]:
         labelled = f"{share:.0%} of the training points were labelled"
-        print(f"\nproperty      accuracy on unlabelled {split} points ({labelled})")
-        for label, accuracy in agreement["accuracy"].items():
-            print(f"  {label:<12}{accuracy:.4f}")
-    if agreement["clustering"]:
+        beside = ", then on unseen combinations" if others else ""
+        print(f"\nproperty      accuracy on unlabelled {tested} points{beside} ({labelled})")
+        for label in first["accuracy"]:
+            columns = (
+                f"{agreement['accuracy'].get(label, math.nan):.4f}" for agreement in agreements.values()
+            )
+            print(f"  {label:<12}{'  '.join(columns)}")
+    if first["clustering"]:
         print("\nlabel         best factor   matching accuracy   NMI")
-        for label, values in agreement["clustering"].items():
+        for label, values in first["clustering"].items():
             print(f"  {label:<12}{values['factor']:>7}{values['accuracy']:>20.4f}{values['nmi']:>12.4f}")
     print()
 

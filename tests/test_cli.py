@@ -586,7 +586,7 @@ OTHERS = [
         ("train --config missing.yaml", "--config: File does not exist: "),
         ("evaluate", "required: run"),
         ("sample", "required: run, --out"),
-        ("evaluate run --split foo", "--split: expected one of train, valid, test, got 'foo'"),
+        ("evaluate run --split foo", "--split: expected one of train, valid, test, unseen, got 'foo'"),
         ("nonsense", "argument command: invalid choice: 'nonsense'"),
     ],
 )

@@ -21,6 +21,7 @@ NUMBERS = [
     *[("first_step", value) for value in (0.0, 1.1, math.nan)],
     *[("label_weight", value) for value in (-1.0, math.nan, math.inf)],
     *[("kl_weight", value) for value in (0.0, math.nan)],
+    *[("independence_weight", value) for value in (-1.0, math.nan, math.inf)],
     *[("kl_annealing", value) for value in (-0.1, 1.1, math.nan)],
     *[("hold_out", value) for value in (-0.1, 1.0, math.nan)],
     *[

@@ -23,7 +23,7 @@ from pyro_fmvae.infer.recorded_adam import RecordedAdam
 from pyro_fmvae.infer.replay import compiled, plain
 from pyro_fmvae.infer.svi import ConjugateSVI
 from pyro_fmvae.infer.tensor_step import TensorStep, is_static
-from pyro_fmvae.infer.trace_conjugate_elbo import TraceConjugate_ELBO
+from pyro_fmvae.infer.trace_conjugate_elbo import WEIGHTS, TraceConjugate_ELBO
 
 MOST_STEPS = 8  # captured at a time
 
@@ -100,7 +100,8 @@ class CapturedSVI(ConjugateSVI):
         if len(self._steps) > MOST_STEPS:
             del self._steps[next(iter(self._steps))]
         with suppress(NotFinite):
-            return step(call.data, [self.optim.current_rate, self.elbo.kl_weight, self.elbo.label_weight])
+            weights = [getattr(self.elbo, name) for name in WEIGHTS]
+            return step(call.data, [self.optim.current_rate, *weights])
         self._blame(args, kwargs)
 
     def _count(self, shapes: Hashable) -> None:
@@ -115,10 +116,9 @@ class CapturedSVI(ConjugateSVI):
             )
 
     def _settings(self) -> tuple[Hashable, ...]:
-        """What else a program depends on; weights of 1 and 0 are among it since they leave out parts."""
+        """What else a program depends on; weights that leave out parts are among it."""
         return (
-            is_static(self.elbo.kl_weight, 1.0),
-            is_static(self.elbo.label_weight, 0.0),
+            *(is_static(getattr(self.elbo, name), value) for name, value in WEIGHTS.items()),
             *map(id, (self.model, self.guide, self.optim, self.elbo)),
             self.elbo.num_particles,
             self.elbo.vectorize_particles,

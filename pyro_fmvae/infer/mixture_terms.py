@@ -28,13 +28,14 @@ Posterior = Callable[[str], Distribution]
 
 
 class Role(Enum):
-    """The part of equation 4 that a site's loss belongs to."""
+    """The part of equation 4 that a site's loss belongs to, or what is added to it."""
 
     RECONSTRUCTION = "reconstruction"
     KL_Z = "kl_z"
     KL_R = "kl_r"
     KL_GLOBAL = "kl_global"
     LABEL = "label"
+    DEPENDENCE = "dependence"
 
 
 @dataclass(frozen=True)

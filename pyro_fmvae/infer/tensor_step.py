@@ -13,6 +13,7 @@ from pyro_fmvae.infer.call import Call
 from pyro_fmvae.infer.recorded_adam import RecordedAdam
 from pyro_fmvae.infer.site_terms import sum_terms
 from pyro_fmvae.infer.svi import ConjugateSVI
+from pyro_fmvae.infer.trace_conjugate_elbo import WEIGHTS
 
 
 class TensorStep:
@@ -26,8 +27,8 @@ class TensorStep:
 
     Attributes:
         natural, others: natural parameters, and all others.
-        scalars: ρ, ``kl_weight``, ``label_weight`` and the learning rates of ``inside``: 0-dimensional
-            tensors to be given behind the data.
+        scalars: ρ, the ELBO's weights and the learning rates of ``inside``: 0-dimensional tensors to be given
+            behind the data.
         checked: whether the loss that is returned is NaN, and nothing else is changed, if the loss or a
             gradient is not finite: with validation on.
         used: after a call, the parameters whose gradients it returned behind the loss.
@@ -48,8 +49,7 @@ class TensorStep:
         rates = inside.rates if inside else ()
         self.scalars = [
             torch.zeros((), dtype=torch.float64, device=rate_device),
-            torch.zeros((), device=device),
-            torch.zeros((), device=device),
+            *(torch.zeros((), device=device) for _ in WEIGHTS),
             *(torch.zeros((), dtype=torch.float64, device=device) for _ in rates),
         ]
 
@@ -65,8 +65,9 @@ class TensorStep:
         """
         svi, number = self.svi, len(self.call.data)
         args, kwargs = self.call.arguments(inputs)
-        rate, kl_weight, label_weight, *learning_rates = inputs[number:]
-        with pyro.validation_enabled(False), torch.enable_grad(), self._weights(kl_weight, label_weight):
+        rate, *rest = inputs[number:]
+        weights, learning_rates = rest[: len(WEIGHTS)], rest[len(WEIGHTS) :]
+        with pyro.validation_enabled(False), torch.enable_grad(), self._weights(weights):
             traces, terms = svi._terms(args, kwargs)
             loss = sum_terms(terms)
             grads = _gradients(loss, [*self.others, *self.natural])
@@ -91,18 +92,18 @@ class TensorStep:
         return (loss, *(slopes[p] for p in self.used), *last)
 
     @contextmanager
-    def _weights(self, kl_weight: Tensor, label_weight: Tensor) -> Iterator[None]:
+    def _weights(self, weights: Sequence[Tensor]) -> Iterator[None]:
         """Put tensors in the place of the ELBO's weights, unless those leave out a part of it."""
         elbo = self.svi.elbo
-        kept = elbo.kl_weight, elbo.label_weight
-        if not is_static(kept[0], 1.0):
-            elbo.kl_weight = kl_weight
-        if not is_static(kept[1], 0.0):
-            elbo.label_weight = label_weight
+        kept = {name: getattr(elbo, name) for name in WEIGHTS}
+        for (name, value), weight in zip(WEIGHTS.items(), weights, strict=True):
+            if not is_static(kept[name], value):
+                setattr(elbo, name, weight)
         try:
             yield
         finally:
-            elbo.kl_weight, elbo.label_weight = kept
+            for name, weight in kept.items():
+                setattr(elbo, name, weight)
 
 
 def is_static(weight: float | Tensor, value: float) -> bool:

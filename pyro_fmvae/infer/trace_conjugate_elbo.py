@@ -14,6 +14,7 @@ from pyro.util import check_site_shape
 from torch import Tensor
 
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.infer.dependence import dependence_terms
 from pyro_fmvae.infer.mixture_terms import (
     NATURAL,
     MixtureTables,
@@ -36,6 +37,9 @@ from pyro_fmvae.infer.site_terms import (
     sum_terms,
 )
 from pyro_fmvae.infer.structure import Program, recognise, sample_sites
+
+WEIGHTS = {"kl_weight": 1.0, "label_weight": 0.0, "independence_weight": 0.0}
+"""Attributes of the ELBO that weight its parts, and the number that leaves a part of the program out."""
 
 
 class TraceConjugate_ELBO(ELBO):
@@ -64,21 +68,25 @@ class TraceConjugate_ELBO(ELBO):
             first-order optimiser.
         kl_weight: weight > 0 of KL[z] (equation 4b). Neither the responsibilities nor the natural gradients
             see it.
+        independence_weight: weight >= 0, in nats per data point, of a penalty on blocks of z that tell of
+            labelled assignments of others: see :mod:`pyro_fmvae.infer.dependence`. No part of the bound.
         num_particles: samples over which the loss is averaged.
         max_plate_nesting: as in :class:`pyro.infer.elbo.ELBO`; needed only to vectorise particles, guessed if
             not given.
         vectorize_particles: draw the particles in one plate rather than one after another.
 
-    Both weights are attributes that may be set between steps, to a float or to a scalar tensor.
+    The weights are attributes that may be set between steps, to a float or to a scalar tensor.
 
     Raises:
-        ValueError: a negative ``label_weight``, or a ``kl_weight`` that is not positive.
+        ValueError: a negative ``label_weight`` or ``independence_weight``, a ``kl_weight`` that is not
+            positive, or vectorised particles together with an ``independence_weight``.
     """
 
     def __init__(
         self,
         label_weight: float = 0.0,
         kl_weight: float = 1.0,
+        independence_weight: float = 0.0,
         num_particles: int = 1,
         max_plate_nesting: float = math.inf,
         vectorize_particles: bool = False,
@@ -87,6 +95,10 @@ class TraceConjugate_ELBO(ELBO):
             raise ValueError(f"label_weight: expected a number >= 0, got {label_weight}")
         if not 0 < kl_weight < math.inf:
             raise ValueError(f"kl_weight: expected a number > 0, got {kl_weight}")
+        if not 0 <= independence_weight < math.inf:
+            raise ValueError(f"independence_weight: expected a number >= 0, got {independence_weight}")
+        if independence_weight and vectorize_particles:
+            raise ValueError("independence_weight: expected 0 with vectorize_particles")
         super().__init__(
             num_particles=num_particles,
             max_plate_nesting=max_plate_nesting,
@@ -94,6 +106,7 @@ class TraceConjugate_ELBO(ELBO):
         )
         self.label_weight: float | Tensor = float(label_weight)
         self.kl_weight: float | Tensor = float(kl_weight)
+        self.independence_weight: float | Tensor = float(independence_weight)
 
     def __call__(self, model: Any, guide: Any) -> ELBOModule:
         """A ``torch.nn.Module`` that computes the loss, with the parameters of model and guide.
@@ -244,8 +257,11 @@ class TraceConjugate_ELBO(ELBO):
             if isinstance(unwrap(guide.nodes[name]["fn"]), NATURAL):
                 kl = kl_sum(posterior(name), program.model.nodes[name])
                 terms.append(Term(name, Role.KL_GLOBAL, kl, natural=True))
-        for tables in self.tabulate(program, guide):
-            terms += mixture_terms(tables, program, guide, self.label_weight, self.kl_weight)
+        tables = self.tabulate(program, guide)
+        for table in tables:
+            terms += mixture_terms(table, program, guide, self.label_weight, self.kl_weight)
+        if isinstance(self.independence_weight, Tensor) or self.independence_weight > 0:
+            terms += dependence_terms(tables, program, guide, self.independence_weight)
         return terms
 
     def tabulate(self, program: Program, guide: Trace) -> list[MixtureTables]:

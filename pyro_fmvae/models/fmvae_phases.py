@@ -30,7 +30,9 @@ class Learning:
             components: what a few small batches happen not to show is forgotten. From the same 64 seeded
             clusters of MNIST, 300 steps from 0.5 down left 38 in use, from 0.01 down all 64.
         label_weight: Δ >= 0 of equation 8, in the joint phase.
-        kl_weight: weight > 0 of KL[z] (4b) at the start of the joint phase, moving linearly to 1 at its half.
+        kl_weight: weight > 0 of KL[z] (4b) at the start of the joint phase, moving linearly to 1 at its end.
+        independence_weight: weight >= 0 of the penalty on blocks that tell of labels of others, in nats per
+            data point: see :mod:`pyro_fmvae.infer.dependence`.
         kl_annealing: share of the pretraining in which the weight of its KL divergence grows from 0 to 1, in
             [0, 1].
         recompute: compute responsibilities again at the updated encoder (the paper's order).
@@ -46,6 +48,7 @@ class Learning:
     rate: RobbinsMonro = field(default_factory=lambda: RobbinsMonro(first_step=0.01))
     label_weight: float = 0.0
     kl_weight: float = 1.0
+    independence_weight: float = 0.0
     kl_annealing: float = 0.0
     recompute: bool = False
     eager: bool = False
@@ -61,8 +64,9 @@ class Learning:
             raise ValueError(
                 f"final_learning_rate: expected a number in {range_}, got {self.final_learning_rate}"
             )
-        if not 0 <= self.label_weight < math.inf:
-            raise ValueError(f"label_weight: expected a number >= 0, got {self.label_weight}")
+        for name in ("label_weight", "independence_weight"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: expected a number >= 0, got {getattr(self, name)}")
         if not 0 <= self.kl_annealing <= 1:
             raise ValueError(f"kl_annealing: expected a number in [0, 1], got {self.kl_annealing}")
 
@@ -165,7 +169,8 @@ class Joint(Phase):
         optim = NaturalGradient(
             learning.rate, lambda _: torch.optim.Adam(groups, fused=True), model.parameters()
         )
-        elbo = TraceConjugate_ELBO(label_weight=learning.label_weight, kl_weight=learning.kl_weight)
+        names = ("label_weight", "kl_weight", "independence_weight")
+        elbo = TraceConjugate_ELBO(**{name: getattr(learning, name) for name in names})
         self.svi = learning.svi(model.model, model.guide, optim, elbo, learning.recompute)
 
     def prepare(self, batches: Iterable[Any]) -> None:
@@ -175,9 +180,9 @@ class Joint(Phase):
             self.enter()
 
     def before_step(self, fraction: float) -> None:
-        """Move the KL weight to 1 in the first half, the learning rate to its final value in the second."""
+        """Move the KL weight to 1, and in the second half the learning rate to its final value."""
         learning = self.learning
-        self.svi.elbo.kl_weight = learning.kl_weight + (1.0 - learning.kl_weight) * min(2 * fraction, 1.0)
+        self.svi.elbo.kl_weight = learning.kl_weight + (1.0 - learning.kl_weight) * min(fraction, 1.0)
         if learning.final_learning_rate is not None:
             ratio = learning.final_learning_rate / learning.learning_rate
             optimiser = self.svi.optim.others
