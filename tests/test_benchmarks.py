@@ -32,6 +32,7 @@ MODULES = (
     "estimators",
     "peak_memory",
     "plain_programs",
+    "ragged",
     "scaling",
     "start",
     "step",
@@ -387,3 +388,35 @@ def test_scaling_says_what_it_does_not_know(b, capsys):
     with pytest.raises(SystemExit):
         b.scaling.main(["--methods", "nothing"])
     assert "got nothing" in capsys.readouterr().err
+
+
+def test_ragged_compares_with_the_largest_the_smallest_and_a_plain_vae(b, capsys, tmp_path):
+    found = records(
+        b.ragged, capsys, "--factors", "2,2,5", "--dim", "3", "--batch-size", "4", "--batch-size", "8",
+        "--steps", "2", "--plot", str(tmp_path / "ragged.png"),
+    )  # fmt: skip
+    assert [(r["B"], r["factors"]) for r in found] == [
+        (size, factors) for size in (4, 8) for factors in ([2, 2, 5], [5, 5, 5], [2, 2, 2], [])
+    ]
+    for record in found:
+        assert record["ms"] > 0 and record["ratio"] > 0 and record["peak_mb"] > 0
+        low, high = record["ragged_quartiles"]
+        assert low <= record["ragged"] <= high
+    assert all(r["ragged"] == 1.0 for r in found if r["method"] == "ragged")
+    assert all(r["ratio"] == 1.0 for r in found if r["method"] == "plain VAE")
+    assert is_picture(tmp_path / "ragged.png")
+
+
+def test_ragged_contestants_start_from_the_same_networks(b):
+    start = b.ragged.make_networks("mlp", 6, b.start.IMAGE)
+    one, other = (b.ragged.seeded(start, factors, 2, seed=0) for factors in ((2, 2, 5), (5, 5, 5)))
+    for ours, theirs in zip(one.encoder.parameters(), other.encoder.parameters(), strict=True):
+        assert ours is not theirs and torch.equal(ours, theirs)
+    assert one.num_components == (2, 2, 5) and one.dim == other.dim == 2
+
+
+@pytest.mark.parametrize("text", ["2,x", "0,2", "4", "3,3,3"])
+def test_ragged_wants_sizes_that_differ(b, capsys, text):
+    with pytest.raises(SystemExit):
+        b.ragged.main(["--factors", text])
+    assert "expected" in capsys.readouterr().err

@@ -22,6 +22,10 @@ RUNS = {
         ["--data-root", ".", "--components", "3", "--dim", "2", "--iterations", "3", "--out", "pictures"],
         ["bound of equation 11", "importance-weighted", "of 3"],
     ),
+    "celeba.py": (
+        ["--generate=20", "--width=0.02", "--factors=2,2,2,3", "--iterations=4", "--out=pictures"],
+        ["ms each", "162,770 training images", "300,000 iterations", "Eyeglasses", "pictures/figures"],
+    ),
     "benchmarks/step.py": (
         ["--methods=-compiled", "--steps", "2", "--net", "mlp", "--setting", "1,4,4,8"],
         ["ratio", "captured", "TraceEnum"],
@@ -34,6 +38,10 @@ RUNS = {
         ["--components", "2,4", "--factors", "1,2", "--steps", "1", "--methods", "captured"],
         ["MB"],
     ),
+    "benchmarks/ragged.py": (
+        ["--factors", "2,2,5", "--dim", "2", "--batch-size", "8", "--steps", "2"],
+        ["all largest", "3x5", "plain VAE"],
+    ),
     "benchmarks/gaussian_mixture.py": (
         ["--points=500", "--dim=2", "--components=3", "--batch-size=100", "--max-seconds=2", "--step=eager"],
         ["to_sklearn"],
@@ -42,6 +50,10 @@ RUNS = {
 PICTURES = {
     "smiley.py": ["properties.png", "reconstructions.png"],
     "mnist.py": ["components.png", "reconstructions.png", "samples.png"],
+    "celeba.py": [
+        *("attributes.png", "components.png", "factors.png", "reconstructions.png", "samples.png"),
+        *("spread.png", "training.png"),
+    ],
 }
 
 
@@ -81,4 +93,4 @@ def test_example_runs(name, tmp_path):
     for words in expected:
         assert words in done.stdout
     assert "Warning" not in done.stderr
-    assert sorted(path.name for path in tmp_path.glob("pictures/*")) == PICTURES.get(name, [])
+    assert sorted(path.name for path in tmp_path.glob("pictures/**/*.png")) == PICTURES.get(name, [])
