@@ -42,8 +42,8 @@ _SPRITES: dict[str, Any] = {
     "min_scale": 0.1,
     "label_weight": 1000.0,
     "kl_weight": 20.0,
-    "independence_weight": 100.0,
-    "iterations": (500, 100, 6000, 1000),
+    "independence_weight": 60.0,
+    "iterations": (0, 100, 6500, 500),
 }
 _DIGITS: dict[str, Any] = {  # 28x28, the paper's pair
     "factors": (64,),

@@ -168,19 +168,20 @@ def _print_agreement(agreements: dict[str, dict[str, Any]], share: float) -> Non
     """Tables of the agreement with labels, by split; `unseen` are combinations that training lacked."""
     first, *others = agreements.values()
     tested, *_ = agreements
+    width = max([12, *(len(label) + 1 for label in (*first["accuracy"], *first["clustering"]))])
     if first["accuracy"]:
         labelled = f"{share:.0%} of the training points were labelled"
         beside = ", then on unseen combinations" if others else ""
-        print(f"\nproperty      accuracy on unlabelled {tested} points{beside} ({labelled})")
+        print(f"\n{'property':<{width + 2}}accuracy on unlabelled {tested} points{beside} ({labelled})")
         for label in first["accuracy"]:
             columns = (
                 f"{agreement['accuracy'].get(label, math.nan):.4f}" for agreement in agreements.values()
             )
-            print(f"  {label:<12}{'  '.join(columns)}")
+            print(f"  {label:<{width}}{'  '.join(columns)}")
     if first["clustering"]:
-        print("\nlabel         best factor   matching accuracy   NMI")
+        print(f"\n{'label':<{width + 2}}best factor   matching accuracy   NMI")
         for label, values in first["clustering"].items():
-            print(f"  {label:<12}{values['factor']:>7}{values['accuracy']:>20.4f}{values['nmi']:>12.4f}")
+            print(f"  {label:<{width}}{values['factor']:>7}{values['accuracy']:>20.4f}{values['nmi']:>12.4f}")
     print()
 
 

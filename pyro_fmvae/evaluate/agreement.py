@@ -36,7 +36,8 @@ def label_agreement(
         ``accuracy``: name → share of points whose code is the label, for columns with a factor;
         ``clustering``: for the others name → the ``factor`` that agrees best, its ``nmi`` (normalised mutual
         information), and the ``accuracy`` of the best one-to-one matching of its components to labels.
-        Columns without known labels are left out.
+        Columns without known labels are left out, and of those without a factor also constant ones, which
+        any clustering would seem to match.
     """
     pairs = [(model.codes(x).cpu(), labels.cpu()) for x, labels in batches]
     codes, labels = torch.cat([c for c, _ in pairs]).numpy(), torch.cat([y for _, y in pairs]).numpy()
@@ -49,6 +50,8 @@ def label_agreement(
         truth = labels[known, column]
         if factor is not None:
             accuracy[name] = float((codes[known, factor] == truth).mean())
+            continue
+        if (truth == truth[0]).all():
             continue
         nmi = [float(normalized_mutual_info_score(truth, codes[known, i])) for i in range(codes.shape[1])]
         best = int(np.argmax(nmi))

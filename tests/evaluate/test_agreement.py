@@ -46,3 +46,12 @@ def test_label_agreement():
     )
     expected = {"factor": 1, "accuracy": pytest.approx(best), "nmi": pytest.approx(nmi)}
     assert result["clustering"] == {"found": expected}
+
+
+def test_labels_that_never_vary_are_no_clusters():
+    codes = torch.zeros(6, 1, dtype=torch.int64)
+    labels = torch.tensor([[1, 0], [1, -1], [1, 0], [1, 1], [1, 0], [1, 0]])
+    found = label_agreement(Codes(), [(codes, labels)], ("constant", "varying"), (None, None))
+    assert list(found["clustering"]) == ["varying"]
+    trained = label_agreement(Codes(), [(codes, labels)], ("constant", "varying"), (0, None))
+    assert trained["accuracy"] == {"constant": 0.0}

@@ -12,6 +12,7 @@ from pyro_fmvae import (
     BernoulliObservation,
     ConjugateSVI,
     FactorialMixtureVAE,
+    GaussianObservation,
     Hyperprior,
     NaturalGradient,
     NormalGamma,
@@ -19,6 +20,7 @@ from pyro_fmvae import (
     TraceConjugate_ELBO,
 )
 from pyro_fmvae.distributions import NORMAL_GAMMA
+from pyro_fmvae.nn import ConvDecoder64, ConvEncoder64
 from tests.models.small import (
     SHAPE,
     binary_data,
@@ -451,3 +453,24 @@ def test_log_prior_keeps_its_digits_in_float32(count, single_precision):
         actual = model.log_prior(z)
     assert actual.dtype == torch.float32
     torch.testing.assert_close(actual.double(), expected, rtol=1e-6, atol=0.0)
+
+
+def test_start_at_the_mean_and_spread_of_data():
+    model = FactorialMixtureVAE(
+        ConvEncoder64(2, 0.02), ConvDecoder64(2, width=0.02), GaussianObservation(3), (2,), 2, 20
+    )
+    colours = torch.tensor([-0.8, 0.1, 0.5])
+    x = colours + 0.2 * torch.randn(6, 64, 64, 3)
+    model.start_at(x)
+    features = model.decoder(torch.zeros(3, 2))
+    torch.testing.assert_close(model.observation.mean(features).mean((0, 1, 2)), colours, atol=0.05, rtol=0)
+    torch.testing.assert_close(
+        model.observation.std(features).mean((0, 1, 2)), torch.full((3,), 0.2), atol=0.02, rtol=0
+    )
+
+
+def test_decoders_that_cannot_start_anywhere_are_left_alone():
+    model = small_model()
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    model.start_at(binary_data())
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
