@@ -66,8 +66,8 @@ def judge(
         "generated": _named(intended, generation.accuracy),
         "reconstructed": _named(properties, edited.reconstructed),
     }
-    measures = {"flipped": edited.flipped, "kept": edited.kept, "kept_of_original": edited.kept_of_original}
-    by_measure = {measure: _named(intended, values) for measure, values in measures.items()}
+    measures = ("flipped", "kept", "kept_least", "kept_of_original")
+    by_measure = {measure: _named(intended, getattr(edited, measure)) for measure in measures}
     result["edited"] = {
         name: {measure: by_measure[measure][name] for measure in measures} for name in intended
     }

@@ -42,8 +42,10 @@ class Edits:
     kept: Tensor
     """Mean over the other properties (all L that the judge knows) of the share whose judged value is that of
     the reconstruction before the edit, [L']; NaN where there is no other property."""
+    kept_least: Tensor
+    """The share of `kept` of that other property which changed most often, [L']."""
     kept_of_original: Tensor
-    """The same against the judged value of the original image, [L']."""
+    """`kept` against the judged value of the original image, [L']."""
     reconstructed: Tensor
     """Share whose judged value in the reconstruction is that of the original image, [L]."""
 
@@ -124,7 +126,7 @@ def judged_edits(
     z = torch.cat([model.encoder(part)[0] for part in parts])
     codes = torch.cat([model.codes(part) for part in parts])
     original, before = judge.predict(x), judge.predict(decoded(model, z))
-    flipped, kept, kept_of_original = [], [], []
+    flipped, kept, least, kept_of_original = [], [], [], []
     generator = torch.Generator().manual_seed(seed)
     for j, (size, factor) in enumerate(zip(sizes, model.labelled, strict=True)):
         current = torch.where(labels[:, j] >= 0, labels[:, j].to(codes), codes[:, factor])
@@ -132,10 +134,13 @@ def judged_edits(
         after = judge.predict(decoded(model, edit_latent(model, z, {factor: asked}, codes, placement)))
         others = [other for other in range(len(judge.label_sizes)) if other != j]
         flipped.append(share(after[:, [j]] == asked[:, None], (asked != current)[:, None]).squeeze(0))
-        kept.append((after == before)[:, others].double().mean())
+        unchanged = (after == before)[:, others].double().mean(0)
+        kept.append(unchanged.mean())
+        least.append(unchanged.min() if others else unchanged.mean())
         kept_of_original.append((after == original)[:, others].double().mean())
     reconstructed = (before == original).double().mean(0)
-    return Edits(torch.stack(flipped), torch.stack(kept), torch.stack(kept_of_original), reconstructed)
+    by_property = (torch.stack(values) for values in (flipped, kept, least, kept_of_original))
+    return Edits(*by_property, reconstructed)
 
 
 def _other_values(current: Tensor, size: int, generator: torch.Generator) -> Tensor:

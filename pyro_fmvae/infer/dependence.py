@@ -74,7 +74,7 @@ def explained(gamma: Tensor, counts: Tensor, mean: Tensor, variance: Tensor) -> 
     share = joint.sum(1)[:, None, :, None]
     centre = torch.einsum("jb,ibd->jid", p, mean)
     offset = torch.einsum("jbk,ibd->jikd", joint, mean) - share * centre.unsqueeze(2)
-    tiny = torch.finfo(mean.dtype).tiny
-    between = (offset.square() / share.clamp(min=tiny)).sum(2)
+    finfo = torch.finfo(mean.dtype)  # the bounds keep gradients finite where a component has no points
+    between = (offset.square() / share.clamp(min=finfo.eps)).sum(2)
     total = torch.einsum("jb,ibd->jid", p, mean.square() + variance) - centre.square()
-    return (between / total.clamp(min=tiny)).mean(-1)
+    return (between / total.clamp(min=finfo.tiny**0.5)).mean(-1)

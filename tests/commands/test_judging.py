@@ -83,7 +83,7 @@ def test_judge(runs, kind):
     assert set(result["judge"]) == set(result["reconstructed"]) == {"side", "tone", "third"}
     assert set(result["generated"]) == set(result["edited"]) == {"side", "tone"}
     for edited in result["edited"].values():
-        assert set(edited) == {"flipped", "kept", "kept_of_original"}
+        assert set(edited) == {"flipped", "kept", "kept_least", "kept_of_original"}
         assert all(0 <= value <= 1 for value in edited.values())
     assert (result["samples"], result["edits"]) == (40, 20)
     assert result["judge"]["side"] == 1.0

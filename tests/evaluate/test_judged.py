@@ -86,6 +86,7 @@ def test_what_edits_break_is_told():
     edits = judged_edits(model, exact_judge(), x, codes[:, list(PROPERTIES)])
     # Factor 1 (property 0) changes property 1, never 2: half of the others are kept. Factor 0 breaks nothing.
     assert edits.kept.tolist() == [0.5, 1.0]
+    assert edits.kept_least.tolist() == [0.0, 1.0]
     wrong = (codes[:, 1] == 1).double().mean().item()
     assert edits.reconstructed.tolist() == pytest.approx([1, 1 - wrong, 1])
     # Against the original: after the edit property 1 is right where factor 1 has become 0.

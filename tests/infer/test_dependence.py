@@ -63,6 +63,20 @@ def test_rows_that_count_twice_are_rows_given_twice():
     assert_close(explained(gamma, counts, mean, variance), again)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("gamma", [0.0, 1e-45, 1e-38, 1e-30, 1e-10])
+def test_gradients_are_finite_where_a_component_has_no_points(dtype, gamma):
+    responsibilities = torch.tensor([1.0 - gamma, gamma], dtype=dtype).expand(1, 6, 2)
+    mean = torch.randn(2, 6, 3, dtype=dtype)
+    mean[1] = 0.5  # a block that does not depend on x
+    mean.requires_grad_()
+    variance = torch.full((2, 6, 3), 1e-12, dtype=dtype, requires_grad=True)
+    share = explained(responsibilities, torch.ones(1, 6, dtype=dtype), mean, variance)
+    (1e6 * share.sum()).backward()
+    assert share.isfinite().all() and (share < 1e-6).all()
+    assert mean.grad.isfinite().all() and variance.grad.isfinite().all()
+
+
 def labelled_model(sizes=(3, 2, 2, 4), labelled=(0, 2)):
     model = small_model(sizes, labelled=labelled)
     for group in model.factor_groups():
