@@ -123,6 +123,13 @@ class Run:
         chosen = self.config.label_names
         return tuple(range(len(self.label_names if chosen is None else chosen))) if self.config.labels else ()
 
+    @property
+    def factor_names(self) -> tuple[str, ...]:
+        """What each factor is called: by its label, or by its number, as in codes."""
+        assert self.config.factors is not None
+        trained = tuple(self.label_names[factor] for factor in self.labelled)
+        return (*trained, *(f"factor {factor}" for factor in range(len(trained), len(self.config.factors))))
+
     def factors_of(self, label_names: Sequence[str]) -> list[int | None]:
         """The factor that was trained on each of these labels, None where there is none."""
         trained = {self.label_names[factor]: factor for factor in self.labelled}

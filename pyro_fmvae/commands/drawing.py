@@ -9,11 +9,15 @@ from matplotlib.figure import Figure
 
 from pyro_fmvae import figures
 from pyro_fmvae.commands.arguments import check_ending, check_seed, parse_factors, parse_settings
+from pyro_fmvae.evaluate import encode_split, mutual_information
 from pyro_fmvae.figures import Factors
 from pyro_fmvae.gallery import factors_of_run
+from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.run import FIGURES, Run, resolve_device
 
-FigureName = Literal["attributes", "spread", "clusters", "pairs", "traversal", "factors", "components"]
+FigureName = Literal[
+    "attributes", "spread", "clusters", "pairs", "traversal", "factors", "components", "information"
+]
 OPTIONS: dict[FigureName, tuple[str, ...]] = {
     "attributes": ("factors", "rows"),
     "spread": ("rows",),
@@ -22,6 +26,7 @@ OPTIONS: dict[FigureName, tuple[str, ...]] = {
     "traversal": ("factors", "rows", "most"),
     "factors": ("rows",),
     "components": (),
+    "information": (),
 }
 """The options that each figure takes."""
 
@@ -59,7 +64,10 @@ def draw(
     held = {} if hold is None else parse_settings(hold, opened, "hold")
     numbers = {name: options[name] for name in ("rows", "draws", "most") if options[name] is not None}
     model = opened.load_model(resolve_device(device))
-    drawn = _make(figure, factors_of_run(opened, model), chosen, held, seed, numbers)
+    if figure == "information":
+        drawn: Figure | list[np.ndarray] = _information(opened, model)
+    else:
+        drawn = _make(figure, factors_of_run(opened, model), chosen, held, seed, numbers)
     if isinstance(drawn, Figure):
         figures.save(drawn, target)
     else:
@@ -93,6 +101,20 @@ def _make(
         return figures.clusters(factors, factor, seed=seed, **numbers)
     renamed = {"bases" if name == "rows" else name: value for name, value in numbers.items()}
     return figures.traversal(factors, factor, seed=seed, **renamed)
+
+
+def _information(run: Run, model: FactorialMixtureVAE) -> Figure:
+    """What the code of each factor tells of each label, on test data (validation data if there are none)."""
+    dataset = run.load_data()
+    rows = dataset.valid if dataset.test is None else dataset.test
+    if rows.labels is None:
+        raise ValueError(f"figure: information needs data with labels, '{dataset.name}' has none")
+    encoded = encode_split(model, rows, device=next(model.parameters()).device)
+    found = mutual_information(encoded.codes, encoded.labels).normalized
+    varying = ~np.isnan(found[0])
+    names = [name for name, known in zip(dataset.label_names, varying, strict=True) if known]
+    title = "Mutual information of code and label, as a share of the label's entropy"
+    return figures.property_matrix(found[:, varying], run.factor_names, names, title)
 
 
 def _busiest(factors: Factors, count: int, held: Collection[int]) -> list[int]:

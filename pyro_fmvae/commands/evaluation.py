@@ -96,7 +96,6 @@ def probe(
     own = run.factors_of(names)
     forest = dci(fitted, scored, seed)
     information = mutual_information(scored.codes, scored.labels)
-    factors = factor_names(run, model)
     return {
         "leakage": _leakage(names, leakage(fitted, scored, own)),
         "leakage_nonlinear": _leakage(names, leakage(fitted, scored, own, neighbour_probe)),
@@ -109,15 +108,9 @@ def probe(
                 "informativeness": forest.informativeness,
             },
         },
-        "information": _table(factors, names, information.nats),
-        "factor_accuracy": _table(factors, names, factor_accuracy(fitted, scored)),
+        "information": _table(run.factor_names, names, information.nats),
+        "factor_accuracy": _table(run.factor_names, names, factor_accuracy(fitted, scored)),
     }
-
-
-def factor_names(run: Run, model: FactorialMixtureVAE) -> tuple[str, ...]:
-    """What each factor was trained on, 'factor 5' and so on where there was nothing."""
-    trained = tuple(run.label_names[factor] for factor in run.labelled)
-    return (*trained, *(f"factor {i + 1}" for i in range(len(trained), len(model.num_components))))
 
 
 def _places(names: tuple[str, ...], among: tuple[str, ...]) -> list[int]:

@@ -4,11 +4,14 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 from PIL import Image
+from sklearn.metrics import mutual_info_score
 
 from pyro_fmvae import figures, session
 from pyro_fmvae.commands import drawing
+from pyro_fmvae.data import whole
 from pyro_fmvae.gallery import factors_of_run
 from pyro_fmvae.run import Run
 from tests.runs import command, succeed, train, write_files
@@ -106,6 +109,23 @@ def test_options(runs, calls, text, positional, named):
     assert calls == [(positional, named)]
 
 
+def test_information_is_that_of_codes_and_labels_of_test_data(runs, monkeypatch):
+    shown = []
+    monkeypatch.setattr(drawing.figures, "property_matrix", lambda *args: shown.append(args) or Figure())
+    monkeypatch.setattr(drawing.figures, "save", lambda *_: None)
+    succeed("draw", runs["binary"], "information")
+    ((values, rows, columns, _),) = shown
+    assert (rows, columns) == (("side", "noise", "factor 2"), ["side", "noise"])
+    run = Run.open(runs["binary"])
+    x, labels = whole(run.load_data().test)
+    codes = run.load_model(torch.device("cpu")).codes(x)
+    for i, j in np.ndindex(3, 2):
+        expected = mutual_info_score(labels[:, j], codes[:, i]) / mutual_info_score(
+            labels[:, j], labels[:, j]
+        )
+        assert values[i, j] == pytest.approx(expected)
+
+
 def test_factors_with_most_components_in_use_are_the_default(runs, calls, monkeypatch):
     def factors(*_):
         shares = [torch.tensor([1.0, 0, 0, 0]), torch.ones(2), torch.ones(3), torch.ones(2)]
@@ -121,6 +141,7 @@ def test_factors_with_most_components_in_use_are_the_default(runs, calls, monkey
 @pytest.mark.parametrize(
     ("kind", "text", "message"),
     [
+        ("lone", "information", "figure: information needs data with labels"),
         ("table", "spread", "figure: spread needs a run on images"),
         ("binary", "", "error: required: figure (see"),
         ("binary", "faces", "error: figure: expected one of attributes, spread"),

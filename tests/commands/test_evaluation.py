@@ -52,7 +52,7 @@ def test_probes_add_to_what_is_printed(runs):
     assert {name: probed[name] for name in plain} == plain
     assert set(probed["disentanglement"]) == {"mig", "dci"}
     assert set(probed["disentanglement"]["dci"]) == {"disentanglement", "completeness", "informativeness"}
-    assert list(probed["information"]) == list(probed["factor_accuracy"]) == ["noise", "factor 2", "factor 3"]
+    assert list(probed["information"]) == list(probed["factor_accuracy"]) == ["noise", "factor 1", "factor 2"]
     for name in ("leakage", "leakage_nonlinear", "leakage_of_draws"):
         assert list(probed[name]) == ["noise", "side"]  # the label that was trained on comes first
         assert probed[name]["noise"]["block"] == 0
