@@ -114,6 +114,7 @@ def _draw_parser() -> ArgumentParser:
     parser.add_argument("--draws", type=int | None, help="of clusters and pairs: draws of z per mean")
     parser.add_argument("--most", type=int | None, help="components shown of a factor, the most used ones")
     parser.add_argument("--hold", type=str | None, help="of pairs: components of other factors: hat=1,6=3")
+    parser.add_argument("--data-root", type=str | None, help="of information: folder of published data sets")
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
     parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, ... or auto")
     return parser

@@ -64,6 +64,7 @@ class TrainConfig:
     independence_weight: float | None = _option(
         None, "weight of a penalty on labels that other factors tell of"
     )
+    free_from: float | None = _option(None, "share of the joint phase before unlabelled factors are decoded")
     kl_annealing: float = _option(0.0, "share of pretraining in which the KL weight grows from 0 to 1")
     delay: float = _option(2000.0, "tau_0 of the natural gradient's step size (tau_0 + tau)^-kappa")
     forgetting: float = _option(0.7, "kappa of the same, in (1/2, 1]")
@@ -129,6 +130,7 @@ class TrainConfig:
             label_weight=self.label_weight or 0.0,
             kl_weight=1.0 if self.kl_weight is None else self.kl_weight,
             independence_weight=self.independence_weight or 0.0,
+            free_from=self.free_from or 0.0,
             kl_annealing=self.kl_annealing,
             recompute=self.recompute,
             eager=self.eager,

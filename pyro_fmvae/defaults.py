@@ -16,6 +16,7 @@ _COMMON: dict[str, Any] = {
     "label_weight": 100.0,
     "kl_weight": 1.0,
     "independence_weight": 0.0,
+    "free_from": 0.0,
     "hold_out": 0.0,
     "min_scale": 0.001,
     "max_scale": 0.4,
@@ -30,6 +31,7 @@ _SMILEY: dict[str, Any] = {
     "labels": 0.1,
     "hidden": (400,),
     "batch_size": 128,
+    "independence_weight": 3.0,
     "iterations": (1000, 100, 2500, 1500),
 }
 _SPRITES: dict[str, Any] = {
@@ -43,6 +45,7 @@ _SPRITES: dict[str, Any] = {
     "label_weight": 1000.0,
     "kl_weight": 20.0,
     "independence_weight": 60.0,
+    "free_from": 1.0,
     "iterations": (0, 100, 6500, 500),
 }
 _DIGITS: dict[str, Any] = {  # 28x28, the paper's pair

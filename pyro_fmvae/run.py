@@ -4,7 +4,7 @@ import json
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
@@ -91,6 +91,8 @@ class Run:
         try:
             values = json.loads((folder / CONFIG).read_text())
             derived = values[DERIVED]
+            if missing := {option.name for option in fields(TrainConfig)} - values.keys():
+                raise ValueError(f"it is of another version: {', '.join(sorted(missing))} are missing")
             return cls(
                 folder,
                 TrainConfig.from_dict(values),

@@ -52,7 +52,7 @@ class Training:
         pretrain, prior, joint, refine = config.budgets()
         learning = self.learning
         rate = learning.final_learning_rate or learning.learning_rate
-        last = replace(learning, label_weight=0.0, kl_weight=1.0, learning_rate=rate)
+        last = replace(learning, label_weight=0.0, kl_weight=1.0, free_from=0.0, learning_rate=rate)
         return [
             Pretraining(self.model, learning, pretrain),
             PriorFitting(self.model, learning, prior, config.seed),

@@ -22,6 +22,7 @@ NUMBERS = [
     *[("label_weight", value) for value in (-1.0, math.nan, math.inf)],
     *[("kl_weight", value) for value in (0.0, math.nan)],
     *[("independence_weight", value) for value in (-1.0, math.nan, math.inf)],
+    *[("free_from", value) for value in (-0.1, 1.1, math.nan)],
     *[("kl_annealing", value) for value in (-0.1, 1.1, math.nan)],
     *[("hold_out", value) for value in (-0.1, 1.0, math.nan)],
     *[

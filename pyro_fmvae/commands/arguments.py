@@ -70,12 +70,15 @@ def check_seed(seed: int) -> None:
         raise ValueError(f"seed: expected a number in 0..{LARGEST}, got {seed}")
 
 
-def check_ending(target: Path, endings: tuple[str, ...]) -> None:
+def check_ending(target: Path, endings: tuple[str, ...], argument: str = "out") -> None:
     """Raise ValueError unless a file of that name, with one of these endings, can be written."""
     if target.suffix not in endings:
-        raise ValueError(f"out: expected a name that ends in {' or '.join(endings)}, got '{target}'")
+        raise ValueError(f"{argument}: expected a name that ends in {' or '.join(endings)}, got '{target}'")
     if target.is_dir():
-        raise ValueError(f"out: {target} is a folder")
+        raise ValueError(f"{argument}: {target} is a folder")
+    for parent in target.parents:
+        if parent.exists() and not parent.is_dir():
+            raise ValueError(f"{argument}: {parent} is no folder")
 
 
 def parse_factors(text: str, run: Run) -> list[int]:
@@ -122,10 +125,10 @@ def _factor(argument: str, text: str, run: Run) -> int:
     assert run.config.factors is not None
     count = len(run.config.factors)
     names = [run.label_names[factor] for factor in run.labelled]
-    if text.isdecimal() and int(text) < count:
-        return int(text)
     if text in names:
         return names.index(text)
+    if text.isdecimal() and int(text) < count:
+        return int(text)
     listed = f" or one of {', '.join(names)}" if names else ""
     raise ValueError(f"{argument}: expected a factor, 0..{count - 1}{listed}, got '{text}'")
 
@@ -134,9 +137,9 @@ def _component(argument: str, factor: int, text: str, run: Run) -> int:
     assert run.config.factors is not None
     size = run.config.factors[factor]
     names = run.value_names[factor] if factor in run.labelled and run.value_names else ()
-    if text.isdecimal() and int(text) < size:
-        return int(text)
     if text in names[:size]:
         return names.index(text)
+    if text.isdecimal() and int(text) < size:
+        return int(text)
     listed = f" or one of {', '.join(names[:size])}" if names else ""
     raise ValueError(f"{argument}: expected 0..{size - 1}{listed} for factor {factor}, got '{text}'")

@@ -26,7 +26,7 @@ OPTIONS: dict[FigureName, tuple[str, ...]] = {
     "traversal": ("factors", "rows", "most"),
     "factors": ("rows",),
     "components": (),
-    "information": (),
+    "information": ("data_root",),
 }
 """The options that each figure takes."""
 
@@ -44,12 +44,14 @@ def draw(
     hold: str | None,
     seed: int,
     device: str,
+    data_root: str | None,
 ) -> int:
     """Draw a figure of a run on images into a file; None leaves a number or a choice to the figure."""
     opened = Run.open(Path(run))
     if not opened.image:
         raise ValueError(f"figure: {figure} needs a run on images, {run} is one on tables")
     options = {"factors": factors, "rows": rows, "draws": draws, "most": most, "hold": hold}
+    options["data_root"] = data_root
     for name, value in options.items():
         if value is not None and name not in OPTIONS[figure]:
             raise ValueError(f"{name}: {figure} does not take it")
@@ -65,7 +67,7 @@ def draw(
     numbers = {name: options[name] for name in ("rows", "draws", "most") if options[name] is not None}
     model = opened.load_model(resolve_device(device))
     if figure == "information":
-        drawn: Figure | list[np.ndarray] = _information(opened, model)
+        drawn: Figure | list[np.ndarray] = _information(opened, model, data_root)
     else:
         drawn = _make(figure, factors_of_run(opened, model), chosen, held, seed, numbers)
     if isinstance(drawn, Figure):
@@ -103,9 +105,9 @@ def _make(
     return figures.traversal(factors, factor, seed=seed, **renamed)
 
 
-def _information(run: Run, model: FactorialMixtureVAE) -> Figure:
+def _information(run: Run, model: FactorialMixtureVAE, data_root: str | None) -> Figure:
     """What the code of each factor tells of each label, on test data (validation data if there are none)."""
-    dataset = run.load_data()
+    dataset = run.load_data(data_root)
     rows = dataset.valid if dataset.test is None else dataset.test
     if rows.labels is None:
         raise ValueError(f"figure: information needs data with labels, '{dataset.name}' has none")

@@ -24,8 +24,11 @@ def edit(run: str, image: str, set: str, out: str, compare: str | None, device: 
         raise ValueError(f"run: only images can be edited, {opened.folder} was trained on none")
     changes = parse_settings(set, opened, argument="set")
     check_ending(target, (".png",))
+    files = [Path(name).resolve() for name in (image, out, compare) if name is not None]
     if compare is not None:
-        check_ending(Path(compare), (".png",))
+        check_ending(Path(compare), (".png",), "compare")
+    if any(files.count(file) > 1 for file in files):
+        raise ValueError("image, out, compare: expected different files")
     place = resolve_device(device)
     x = whole(read_image(Path(image), opened.preprocessing), place)[0]
     model = opened.load_model(place)

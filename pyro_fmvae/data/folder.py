@@ -14,6 +14,7 @@ from pyro_fmvae.data.image_cache import decode, load_images, user_cache
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 
 SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+SPARSE = 100  # integers from here on may be names
 TABLE: Final = "labels.csv"
 
 
@@ -79,9 +80,15 @@ def read_folder(path: Path) -> Folder:
 
 
 def find_values(texts: Sequence[str]) -> tuple[str, ...]:
-    """What the values of a column are called: the sorted different ones, none where all are integers >= 0."""
+    """What the values of a column are called: sorted, or none where they are 0, 1, 2 and so on.
+
+    Large integers that leave out most numbers up to the largest, such as years, are names, too.
+    """
     known = {text for text in texts if text}
-    return () if all(map(_is_number, known)) else tuple(sorted(known))
+    if not all(map(_is_number, known)):
+        return tuple(sorted(known))
+    numbers = sorted(known, key=int)
+    return tuple(numbers) if numbers and int(numbers[-1]) >= max(2 * len(numbers), SPARSE) else ()
 
 
 def code(texts: Sequence[str], values: Sequence[str], source: str) -> np.ndarray:

@@ -43,6 +43,8 @@ def hide_labels(labels: Split | Tensor, share: float, seed: int) -> Tensor:
 def choose_labels(dataset: Dataset, names: Sequence[str]) -> Dataset:
     """The same data with these label columns first, in this order, and the others behind them.
 
+    Where the data set does not say which labels :func:`hold_out` combines, it combines these.
+
     Raises:
         ValueError: a name that is none of the data set's labels, or is given twice.
     """
@@ -50,6 +52,7 @@ def choose_labels(dataset: Dataset, names: Sequence[str]) -> Dataset:
     if not set(names) <= set(known) or len(set(names)) != len(names):
         listed = ", ".join(known) or "none, the data set has no labels"
         raise ValueError(f"label_names: expected different ones out of {listed}; got {', '.join(names)}")
+    combined = dataset.combined or tuple(names)
     order = [known.index(name) for name in (*names, *(name for name in known if name not in names))]
     columns = {
         name: tuple(values[i] for i in order)
@@ -61,7 +64,7 @@ def choose_labels(dataset: Dataset, names: Sequence[str]) -> Dataset:
         split = getattr(dataset, name)
         if split is not None and split.labels is not None:
             changed[name] = replace(split, labels=split.labels[:, order])
-    return replace(dataset, **changed)
+    return replace(dataset, combined=combined, **changed)
 
 
 def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
@@ -78,7 +81,8 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
         seed: the choice is a function of the training labels, `share` and `seed`.
 
     Raises:
-        ValueError: no labels, a share out of range, or no combination that can be held out.
+        ValueError: no labels, a share out of range, no combination that can be held out, or a split of which
+            nothing would be left.
     """
     if not 0 < share < 1:
         raise ValueError(f"hold_out: expected a share in (0, 1), got {share}")
@@ -101,6 +105,9 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
         apart = _occur_in(split.labels[:, columns], chosen)
         seen[name] = split.select((~apart).nonzero().squeeze(-1))
         unseen.append(_draw(split.select(apart.nonzero().squeeze(-1))))
+    for name, split in seen.items():
+        if len(split) == 0:
+            raise ValueError(f"hold_out: nothing would be left of the {name} split")
     rows = torch.cat([split.x for split in unseen])
     labels = torch.cat([split.labels for split in unseen if split.labels is not None])
     return replace(

@@ -139,8 +139,13 @@ def judged_edits(
         least.append(unchanged.min() if others else unchanged.mean())
         kept_of_original.append((after == original)[:, others].double().mean())
     reconstructed = (before == original).double().mean(0)
-    by_property = (torch.stack(values) for values in (flipped, kept, least, kept_of_original))
-    return Edits(*by_property, reconstructed)
+    return Edits(
+        flipped=torch.stack(flipped),
+        kept=torch.stack(kept),
+        kept_least=torch.stack(least),
+        kept_of_original=torch.stack(kept_of_original),
+        reconstructed=reconstructed,
+    )
 
 
 def _other_values(current: Tensor, size: int, generator: torch.Generator) -> Tensor:

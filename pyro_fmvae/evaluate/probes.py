@@ -32,13 +32,22 @@ def linear_probe() -> Pipeline:
     return make_pipeline(StandardScaler(), LogisticRegression(max_iter=_MOST_STEPS))
 
 
+class _Neighbours(KNeighborsClassifier):
+    """With fewer points than neighbours, all of them count."""
+
+    def fit(self, points: np.ndarray, labels: np.ndarray) -> _Neighbours:
+        self.set_params(n_neighbors=min(NEIGHBOURS, len(points)))
+        fitted: _Neighbours = super().fit(points, labels)
+        return fitted
+
+
 def neighbour_probe() -> Pipeline:
-    """Majority of the 10 nearest neighbours (Euclidean, latents standardised).
+    """Majority of the 10 nearest neighbours (Euclidean, latents standardised), or of all points if fewer.
 
     Of the probes that are not linear it is the cheapest, has no random part and nothing that may fail to
     converge. Its weakness: dimensions that say nothing count as much as those that do.
     """
-    return make_pipeline(StandardScaler(), KNeighborsClassifier(NEIGHBOURS))
+    return make_pipeline(StandardScaler(), _Neighbours(NEIGHBOURS))
 
 
 @dataclass(frozen=True, eq=False)

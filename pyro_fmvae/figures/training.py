@@ -20,7 +20,7 @@ _KL = (
     ("kl_r", "KL[r]", "#8b49a6"),
     ("kl_global", "KL[global]", "#808080"),
 )
-_WIDTH, _INDENT, _RIGHT = 920, 84, 36
+_WIDTH, _INDENT, _RIGHT = 940, 104, 36
 _LINE = 22
 
 

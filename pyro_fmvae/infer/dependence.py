@@ -42,14 +42,14 @@ def dependence_terms(
         if not table.labels:
             continue
         site = table.site
-        gamma = table.responsibilities()[0]
+        gamma = table.responsibilities()[0].detach()
         counts = scale_and_mask(torch.ones_like(gamma[..., 0]), site["scale"], site["mask"])
         gamma, counts = gamma.flatten(0, -3), counts.flatten(0, -2)
         total = gamma.new_zeros(())
         for owner, q in blocks:
             share = explained(gamma, counts, q.mean.flatten(0, -3), q.variance.flatten(0, -3))
             if owner is table:
-                share = share * (1 - torch.eye(len(share)).to(share))
+                share = share * (1 - torch.eye(len(share), dtype=share.dtype, device=share.device))
             total = total + (counts.sum(-1) * share.sum(-1)).sum()
         terms.append(Term(f"{site['name']}/dependence", Role.DEPENDENCE, weight * total))
     return terms

@@ -66,6 +66,8 @@ class FactorialMixtureVAE(nn.Module):
         self.groups = nn.ModuleList(self._make_groups(hyperprior or Hyperprior()))
         order = [factor for group in self.factor_groups() for factor in group.factors]
         self._to_factors = [order.index(factor) for factor in range(len(sizes))]
+        self.gate: Tensor
+        self.register_buffer("gate", torch.ones(len(sizes) * dim), persistent=False)
 
     def _make_groups(self, hyperprior: Hyperprior) -> list[FactorGroup]:
         kinds: dict[tuple[int, bool], list[int]] = {}
@@ -92,8 +94,22 @@ class FactorialMixtureVAE(nn.Module):
         param_statements("decoder", self.decoder)
         data = pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1)
         z = self._join([group.model(data, labels) for group in self.factor_groups()])
+        if 0 < len(self.labelled) < len(self.num_components):
+            z = z * self.gate
         with data:
             pyro.sample("x", self.observation(self.decoder(z)), obs=x)
+
+    def gate_free(self, share: float) -> None:
+        """Let the decoder of :meth:`model` see so much of the blocks of unlabelled factors: 0 none, 1 all.
+
+        A decoder that has learnt to draw by the labelled factors alone leaves to the others what those do not
+        say. Without labelled factors nothing is gated.
+        """
+        if not self.labelled:
+            return
+        labelled = [factor in self.labelled for factor in range(len(self.num_components))]
+        open_ = torch.tensor(labelled, device=self.gate.device).repeat_interleave(self.dim)
+        self.gate.copy_(torch.where(open_, 1.0, share))
 
     def guide(self, x: Tensor, labels: Tensor | None = None) -> None:
         """The posterior approximation without its assignments, equation 3; arguments as for :meth:`model`."""

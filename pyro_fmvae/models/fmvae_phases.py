@@ -33,6 +33,8 @@ class Learning:
         kl_weight: weight > 0 of KL[z] (4b) at the start of the joint phase, moving linearly to 1 at its end.
         independence_weight: weight >= 0 of the penalty on blocks that tell of labels of others, in nats per
             data point: see :mod:`pyro_fmvae.infer.dependence`.
+        free_from: share of the joint phase, in [0, 1], after which the decoder sees the blocks of unlabelled
+            factors. With 1 labelled factors are learnt first, and the others in the phase after.
         kl_annealing: share of the pretraining in which the weight of its KL divergence grows from 0 to 1, in
             [0, 1].
         recompute: compute responsibilities again at the updated encoder (the paper's order).
@@ -49,6 +51,7 @@ class Learning:
     label_weight: float = 0.0
     kl_weight: float = 1.0
     independence_weight: float = 0.0
+    free_from: float = 0.0
     kl_annealing: float = 0.0
     recompute: bool = False
     eager: bool = False
@@ -67,8 +70,9 @@ class Learning:
         for name in ("label_weight", "independence_weight"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: expected a number >= 0, got {getattr(self, name)}")
-        if not 0 <= self.kl_annealing <= 1:
-            raise ValueError(f"kl_annealing: expected a number in [0, 1], got {self.kl_annealing}")
+        for name in ("kl_annealing", "free_from"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}: expected a number in [0, 1], got {getattr(self, name)}")
 
     def svi(
         self,
@@ -180,8 +184,9 @@ class Joint(Phase):
             self.enter()
 
     def before_step(self, fraction: float) -> None:
-        """Move the KL weight to 1, and in the second half the learning rate to its final value."""
+        """Move the KL weight to 1, in the second half the learning rate to its end; open free factors."""
         learning = self.learning
+        self.model.gate_free(float(fraction >= learning.free_from))
         self.svi.elbo.kl_weight = learning.kl_weight + (1.0 - learning.kl_weight) * min(fraction, 1.0)
         if learning.final_learning_rate is not None:
             ratio = learning.final_learning_rate / learning.learning_rate

@@ -88,7 +88,10 @@ def test_comparison(runs, picture, tmp_path, monkeypatch):
         ("binary", {"--set": "side=2"}, "set: expected 0..1 for factor 0, got '2'"),
         ("binary", {"--image": "missing.png"}, "missing.png"),
         ("binary", {"--out": "e.jpg"}, "out: expected a name that ends in .png"),
-        ("binary", {"--compare": "e.gif"}, "out: expected a name that ends in .png"),
+        ("binary", {"--compare": "e.gif"}, "compare: expected a name that ends in .png"),
+        ("binary", {"--compare": "picture.png/x.png"}, "picture.png is no folder"),
+        ("binary", {"--compare": "e.png"}, "image, out, compare: expected different files"),
+        ("binary", {"--out": "picture.png"}, "image, out, compare: expected different files"),
         ("table", {}, "run: only images can be edited"),
     ],
 )

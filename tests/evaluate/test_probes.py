@@ -144,3 +144,9 @@ def test_results_repeat():
 def test_blocks_that_do_not_exist(own):
     with pytest.raises(ValueError, match=r"^own: expected 2 blocks out of 0..2, or None, got"):
         leakage(*both(), own)
+
+
+def test_few_points_are_all_neighbours():
+    latents = np.array([[0.0], [0.1], [5.0]])
+    probe = neighbour_probe().fit(latents, np.array([1, 1, 0]))
+    assert probe.predict(latents).tolist() == [1, 1, 1]

@@ -474,3 +474,17 @@ def test_decoders_that_cannot_start_anywhere_are_left_alone():
     before = {name: p.clone() for name, p in model.named_parameters()}
     model.start_at(binary_data())
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+
+
+@pytest.mark.parametrize(("labelled", "share"), [((0, 2), 0.0), ((0, 2), 1.0), ((), 0.0), ((0, 1, 2), 0.0)])
+def test_gate_hides_unlabelled_blocks_from_the_decoder(labelled, share):
+    model, x = small_model((3, 2, 2), labelled=labelled), binary_data()
+    seen = []
+    model.decoder.register_forward_hook(lambda module, arguments, output: seen.append(arguments[0]))
+    model.gate_free(share)
+    z = drawn_z(model, x).unflatten(-1, (3, model.dim))
+    hidden = labelled == (0, 2) and share == 0
+    if hidden:
+        z = z * torch.tensor([1.0, 0.0, 1.0])[:, None]
+    torch.testing.assert_close(seen[-1].reshape(len(x), -1), z.flatten(-2))
+    assert "gate" not in model.state_dict()

@@ -245,6 +245,7 @@ def test_seeding_from_an_empty_loader_is_an_error():
         ("learning_rate", math.nan),
         ("prior_learning_rate", -1.0),
         ("independence_weight", -1.0),
+        ("free_from", 1.5),
         ("kl_weight", 0.0),
         ("kl_weight", math.inf),
         ("final_learning_rate", 0.0),
@@ -257,3 +258,21 @@ def test_seeding_from_an_empty_loader_is_an_error():
 def test_learning_refuses(name, value):
     with pytest.raises(ValueError, match=rf"^{name}: expected a number"):
         Learning(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("free_from", "fraction", "share"), [(0.0, 0.0, 1), (0.4, 0.3, 0), (0.4, 0.4, 1), (1.0, 0.9, 0)]
+)
+def test_free_factors_are_opened_on_time(free_from, fraction, share):
+    model = labelled_model()
+    phase = Joint(model, Learning(free_from=free_from), TEN)
+    phase.enter()
+    phase.before_step(fraction)
+    free = [factor not in model.labelled for factor in range(len(model.num_components))]
+    assert any(free)
+    expected = torch.tensor([share if f else 1 for f in free]).repeat_interleave(model.dim)
+    assert model.gate.tolist() == expected.tolist()
+    refine = Joint(model, Learning(), TEN, name="refine")
+    refine.enter()
+    refine.before_step(0.0)
+    assert model.gate.tolist() == [1] * len(model.gate)
