@@ -91,8 +91,8 @@ class Run:
         try:
             values = json.loads((folder / CONFIG).read_text())
             derived = values[DERIVED]
-            if missing := {option.name for option in fields(TrainConfig)} - values.keys():
-                raise ValueError(f"it is of another version: {', '.join(sorted(missing))} are missing")
+            if missing := sorted({option.name for option in fields(TrainConfig)} - values.keys()):
+                raise KeyError(f"of another version, without {', '.join(missing)}")
             return cls(
                 folder,
                 TrainConfig.from_dict(values),

@@ -372,3 +372,11 @@ def test_device_that_cannot_be_used(name):
 def test_devices():
     assert resolve_device("cpu") == torch.device("cpu")
     assert resolve_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def test_run_of_another_version(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model": "fmvae", "derived": {}}))
+    with pytest.raises(
+        ValueError, match=r"^run: .*config.json is damaged \(.*of another version, without .*width"
+    ):
+        Run.open(tmp_path)

@@ -44,6 +44,12 @@ def test_wrong_factors(text, message):
     assert str(error.value).startswith(message)
 
 
+def test_names_go_before_numbers():
+    numbered = replace(RUN, label_names=("2", "hair", "hat"), value_names=(("1", "0"), (), ()))
+    assert parse_factors("2,hair", numbered) == [0, 1]
+    assert parse_settings("2=1,1=1", numbered) == {0: 0, 1: 1}
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

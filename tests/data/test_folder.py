@@ -346,3 +346,18 @@ def test_a_run_that_was_not_trained_on_images(tmp_path, preprocessing):
         load_file(tmp_path, preprocessing)
     with pytest.raises(ValueError, match=rf"b\.png: {message}"):
         read_image(path, preprocessing)
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (("0", "3", "", "1"), ()),
+        (("7",), ()),
+        (("2001", "2000", "2001"), ("2000", "2001")),
+        (("100", "9"), ("9", "100")),
+        (tuple(map(str, range(60, 120))), ()),
+        (("b", "a", "10"), ("10", "a", "b")),
+    ],
+)
+def test_names_of_values(texts, expected):
+    assert find_values(texts) == expected

@@ -247,3 +247,25 @@ def test_nothing_can_be_held_out_without_labels():
         hold_out(replace(dataset, label_names=()), 0.1, 0)
     with pytest.raises(ValueError, match="hold_out: the test split has no labels"):
         hold_out(replace(dataset, test=replace(dataset.test, labels=None)), 0.1, 0)
+
+
+def test_chosen_labels_are_those_that_are_combined():
+    chosen = choose_labels(make(), ("size", "colour"))
+    assert chosen.combined == ("size", "colour")
+    declared = choose_labels(make(combined=("shape",)), ("size", "colour"))
+    assert declared.combined == ("shape",)
+
+
+def test_no_split_is_emptied():
+    rows = Split(torch.zeros(1, 1), torch.tensor([[0, 0]]))
+    train = Split(torch.zeros(4, 1), torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]]))
+    described = {"label_names": ("a", "b"), "label_sizes": (2, 2)}
+    data = Dataset("mine", train, rows, None, Preprocessing(Kind.TABLE, (1,)), **described)
+    for seed in range(20):
+        try:
+            kept = hold_out(data, 0.25, seed)
+        except ValueError as error:
+            assert str(error) == "hold_out: nothing would be left of the valid split"
+            return
+        assert len(kept.valid) == 1
+    pytest.fail("no seed held out the only combination of the validation rows")
