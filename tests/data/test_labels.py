@@ -257,8 +257,9 @@ def test_chosen_labels_are_those_that_are_combined():
 
 
 def test_no_split_is_emptied():
-    rows = Split(torch.zeros(1, 1), torch.tensor([[0, 0]]))
-    train = Split(torch.zeros(4, 1), torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]]))
+    rows = Split(torch.zeros(1, 1, dtype=torch.float32), torch.tensor([[0, 0]]))
+    labels = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]])
+    train = Split(torch.zeros(4, 1, dtype=torch.float32), labels)
     described = {"label_names": ("a", "b"), "label_sizes": (2, 2)}
     data = Dataset("mine", train, rows, None, Preprocessing(Kind.TABLE, (1,)), **described)
     for seed in range(20):
