@@ -79,6 +79,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> TrainConfig:
     Raises:
         ValueError: options that don't fit the data: labels without labels, a label >= K_i, the wrong network.
     """
+    given_free_from = config.free_from
     defaults = _COMMON | _defaults(config, dataset)
     iterations = defaults.pop("iterations")
     defaults |= {f"{name}_iterations": number for name, number in zip(PHASES, iterations, strict=True)}
@@ -88,6 +89,10 @@ def resolve(config: TrainConfig, dataset: Dataset) -> TrainConfig:
         config = replace(config, label_weight=0.0)
     if not config.label_weight:
         config = replace(config, refine_iterations=0)
+    if config.labels and config.free_from == 1 and not config.refine_iterations:
+        if given_free_from == 1:
+            raise ValueError("free_from: expected a number below 1, since no refine phase opens the factors")
+        config = replace(config, free_from=0.0)
     _check(config, dataset)
     return config
 

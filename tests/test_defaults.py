@@ -56,6 +56,19 @@ def test_refining_is_for_labels():
         assert resolve(config, data).refine_iterations == 0
 
 
+@pytest.mark.parametrize("closing", [{"label_weight": 0.0}, {"refine_iterations": 0}])
+def test_free_factors_are_opened_even_without_a_refine_phase(closing):
+    data = dataset((64, 64, 3), Kind.IMAGE, (2,), "sprites")
+    assert resolve(TrainConfig(data="sprites"), data).free_from == 1
+    config = resolve(TrainConfig(data="sprites", **closing), data)
+    assert config.free_from == 0
+    assert resolve(config, data) == config
+    with pytest.raises(ValueError, match=r"^free_from: expected a number below 1"):
+        resolve(TrainConfig(data="sprites", free_from=1.0, **closing), data)
+    unlabelled = resolve(TrainConfig(data="sprites", labels=0.0, free_from=1.0), data)
+    assert resolve(unlabelled, data) == unlabelled
+
+
 @pytest.mark.parametrize(
     ("changes", "data", "message"),
     [

@@ -298,12 +298,12 @@ class TestColumnMeans:
         shades = (np.array([1, 0]) / 2 + 2 / 3)[:, None] * np.linspace(-1, 1, 4)
         np.testing.assert_allclose(first, shades)
         assert second.shape == (3, 4)
-        assert {"a", "d", "factor 1", "1: 67 %", "−1.17"} <= set(texts(figure))
+        assert {"a", "d", "factor 0", "1: 67 %", "−1.17"} <= set(texts(figure))
 
     def test_at_most_16_components(self):
         figure = column_means(Generator((20,), columns=1).factors(), ["a"])
         assert pictures(figure)[0].shape == (16, 1)
-        assert "factor 1  (4 more left out)" in texts(figure)
+        assert "factor 0  (4 more left out)" in texts(figure)
 
 
 LONG = ("a property with a name that goes on and on, far beyond what anybody would read",)

@@ -64,6 +64,8 @@ def draw(
     if chosen is not None and expected is not None and len(chosen) != expected:
         raise ValueError(f"factors: {figure} takes {expected} of them, got '{factors}'")
     held = {} if hold is None else parse_settings(hold, opened, "hold")
+    if held.keys() & set(chosen or ()):
+        raise ValueError(f"hold: expected other factors than those of --factors, got '{hold}'")
     numbers = {name: options[name] for name in ("rows", "draws", "most") if options[name] is not None}
     model = opened.load_model(resolve_device(device))
     if figure == "information":

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.figures.draws import draw_blocks, draw_codes, draw_latent
-from pyro_fmvae.figures.factors import Factors, random_stream, with_block
+from pyro_fmvae.figures.factors import Factors, with_block
 from pyro_fmvae.figures.page import (
     FAINT,
     INK,
@@ -72,7 +73,7 @@ def attribute_grid(
     chosen = default_choice(factors) if chosen is None else tuple(chosen)
     _check(factors, chosen)
     combinations = list(product(*(range(factors.sizes[factor]) for factor in chosen)))
-    with random_stream(seed):
+    with seeded(seed):
         base = draw_latent(factors, draw_codes(factors, rows))
         blocks = [draw_blocks(factors, i, torch.arange(factors.sizes[i]), rows) for i in chosen]
     z = []

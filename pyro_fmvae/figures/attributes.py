@@ -4,8 +4,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.figures.draws import draw_latent
-from pyro_fmvae.figures.factors import Factors, random_stream, with_block
+from pyro_fmvae.figures.factors import Factors, with_block
 from pyro_fmvae.figures.page import MARGIN, QUIET, Page, text_width, two_lines
 from pyro_fmvae.figures.pixels import as_images, cell_size
 
@@ -43,7 +44,7 @@ def attribute_rows(factors: Factors, rows: int = 6, seed: int = 0) -> Figure:
     if rows < 1:
         raise ValueError(f"rows: expected a number >= 1, got {rows}")
     count = len(factors.sizes)
-    with random_stream(seed):
+    with seeded(seed):
         codes, others = _draw_codes(factors, rows)
         base, other = draw_latent(factors, codes), draw_latent(factors, others)
     dim = factors.means[0].shape[1]

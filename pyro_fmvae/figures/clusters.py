@@ -6,9 +6,10 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.figures.components import share_caption
 from pyro_fmvae.figures.draws import draw_blocks, draw_codes, draw_latent
-from pyro_fmvae.figures.factors import Factors, random_stream, with_block
+from pyro_fmvae.figures.factors import Factors, with_block
 from pyro_fmvae.figures.page import INK, MARGIN, NOTE, PALE, QUIET, Page, shorten, text_width, wrap
 from pyro_fmvae.figures.pixels import as_images, cell_size, scaled
 
@@ -47,7 +48,7 @@ def clusters(
     if draws < samples:
         raise ValueError(f"draws: expected a number >= {samples}, got {draws}")
     order = factors.order(factor)[:most]
-    with random_stream(seed):
+    with seeded(seed):
         base = draw_latent(factors, draw_codes(factors, draws))
         blocks = draw_blocks(factors, factor, order, draws)
     parts = [_moments(factors, with_block(base, block, factor), samples) for block in blocks]

@@ -1,7 +1,6 @@
 """What the pictures of latent factors need to know of a model."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +26,7 @@ class Factors:
     shares: Sequence[Tensor]
     """I tensors [K_i], not negative: how much data each component stands for; divided by their sum."""
     names: Sequence[str] = ()
-    """I names; 'factor 1', 'factor 2', … if left out."""
+    """I names; 'factor 0', 'factor 1', … if left out."""
     std: Callable[[Tensor], Tensor] | None = None
     """z [n, I·D] to the standard deviation of x given z, as `decode` in shape and unit."""
     draw: Callable[[Tensor], Tensor] | None = None
@@ -50,7 +49,7 @@ class Factors:
         shares = tuple(share.detach().double().cpu() for share in self.shares)
         if not all(bool((share >= 0).all()) and 0 < float(share.sum()) < float("inf") for share in shares):
             raise ValueError("shares: expected numbers >= 0 with a sum > 0 in every factor")
-        names = tuple(self.names) or tuple(f"factor {factor + 1}" for factor in range(len(self.means)))
+        names = tuple(self.names) or tuple(f"factor {factor}" for factor in range(len(self.means)))
         if len(names) != len(self.means):
             raise ValueError(f"names: expected {len(self.means)}, got {len(names)}")
         if not 0 <= self.labelled <= len(names):
@@ -151,14 +150,3 @@ def with_block(z: Tensor, block: Tensor, factor: int) -> Tensor:
     z = z.clone()
     z[:, factor * dim : (factor + 1) * dim] = block
     return z
-
-
-@contextmanager
-def random_stream(seed: int) -> Iterator[None]:
-    """Random numbers that start from a seed inside, and go on outside as if nothing had been drawn."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=devices):
-        torch.default_generator.manual_seed(seed)
-        if devices:
-            torch.cuda.manual_seed_all(seed)
-        yield

@@ -8,9 +8,10 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.figures.components import share_caption
 from pyro_fmvae.figures.draws import check_held, draw_blocks, draw_codes, draw_latent
-from pyro_fmvae.figures.factors import Factors, random_stream, with_block
+from pyro_fmvae.figures.factors import Factors, with_block
 from pyro_fmvae.figures.page import INK, MARGIN, NOTE, PALE, QUIET, Page, shorten, text_width, wrap
 from pyro_fmvae.figures.pixels import as_images, cell_size
 
@@ -60,7 +61,7 @@ def pair_grid(
     if min(draws, most) < 1:
         raise ValueError(f"draws, most: expected numbers >= 1, got {draws} and {most}")
     orders = factors.order(i)[:most], factors.order(j)[:most]
-    with random_stream(seed):
+    with seeded(seed):
         base = draw_latent(factors, draw_codes(factors, draws, held))
         rows, columns = (
             draw_blocks(factors, f, order, draws) for f, order in zip((i, j), orders, strict=True)

@@ -3,8 +3,9 @@
 import numpy as np
 from matplotlib.figure import Figure
 
+from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.figures.draws import draw_codes, draw_latent
-from pyro_fmvae.figures.factors import Factors, random_stream
+from pyro_fmvae.figures.factors import Factors
 from pyro_fmvae.figures.page import MARGIN, NOTE, Page, wrap
 from pyro_fmvae.figures.pixels import as_images, cell_size, scaled
 
@@ -31,7 +32,7 @@ def spread(factors: Factors, rows: int = 8, seed: int = 0) -> Figure:
     """
     if rows < 1:
         raise ValueError(f"rows: expected a number >= 1, got {rows}")
-    with random_stream(seed):
+    with seeded(seed):
         z = draw_latent(factors, draw_codes(factors, rows))
         mean = as_images("decode", factors.decode_all(z))
         std, greatest = scaled("std", factors.std_all(z))

@@ -48,7 +48,7 @@ def training_curves(records: Sequence[Mapping[str, Any]], names: Sequence[str] =
         records: of a run's ``metrics.jsonl``, with any of the keys step, phase, elbo, reconstruction, kl_z,
             kl_r, kl_global and used_components (a list, one number per factor). Steps count through all
             phases.
-        names: of the factors; 'factor 1', … if left out.
+        names: of the factors; 'factor 0', … if left out.
 
     Raises:
         ValueError: no record with a step, or too few names.
@@ -99,7 +99,7 @@ def _panels(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[
     count = max(len(row) for row in used)
     if names and len(names) < count:
         raise ValueError(f"names: expected {count}, got {len(names)}")
-    names = names or [f"factor {factor + 1}" for factor in range(count)]
+    names = names or [f"factor {factor}" for factor in range(count)]
     where = np.arange(count) if count <= 10 else np.linspace(0, 0.95, count)
     colours = matplotlib.colormaps["tab10" if count <= 10 else "turbo"](where)
     factors = [

@@ -9,9 +9,10 @@ from PIL import Image
 from torch import Tensor
 
 from pyro_fmvae.checkpoint import write_atomically
+from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.figures.components import share_caption
 from pyro_fmvae.figures.draws import draw_codes, draw_latent
-from pyro_fmvae.figures.factors import Factors, random_stream, with_block
+from pyro_fmvae.figures.factors import Factors, with_block
 from pyro_fmvae.figures.page import MARGIN, NOTE, QUIET, Page, shorten, wrap
 from pyro_fmvae.figures.pixels import as_images, cell_size
 
@@ -51,7 +52,7 @@ def traversal(
         raise ValueError(f"bases, steps, most: expected numbers >= 1, got {bases}, {steps} and {most}")
     order = factors.order(factor)
     stops = order[factors.used(factor)[order]][:most].sort().values
-    with random_stream(seed):
+    with seeded(seed):
         base = draw_latent(factors, draw_codes(factors, bases))
     names, path = _path(factors.means[factor].detach(), stops, steps)
     z = torch.cat([with_block(base, block.expand(bases, -1), factor) for block in path])

@@ -85,7 +85,7 @@ def test_no_text_overlaps(sizes, value):
         ({"j": 0}, "i, j: expected two factors that are not held, got 0 and 0"),
         ({"held": {1: 0}}, "i, j: expected two factors that are not held"),
         ({"held": {3: 0}}, r"held: expected a factor in 0\.\.2, got 3"),
-        ({"held": {2: 5}}, r"held: expected a component in 0\.\.4 for factor 3, got 5"),
+        ({"held": {2: 5}}, r"held: expected a component in 0\.\.4 for factor 2, got 5"),
         ({"draws": 0}, "draws, most: expected numbers >= 1"),
         ({"most": 0}, "draws, most: expected numbers >= 1"),
     ],
