@@ -11,6 +11,7 @@ from pyro_fmvae.data.files import READERS, split_file, split_folder
 from pyro_fmvae.data.image_cache import user_cache
 from pyro_fmvae.data.mnist import load_mnist
 from pyro_fmvae.data.mnist_static import load_mnist_static
+from pyro_fmvae.data.omniglot import load_omniglot
 from pyro_fmvae.data.preprocessing import Binarization, check_binarization
 from pyro_fmvae.data.smileys import load_smiley
 from pyro_fmvae.data.sprites import load_sprites
@@ -32,6 +33,7 @@ LOADERS: Final[dict[str, Callable[[Options], Dataset]]] = {
     "smiley": lambda _: load_smiley(),
     "mnist": lambda options: load_mnist(options.root, options.binarization),
     "mnist-static": lambda options: load_mnist_static(options.root),
+    "omniglot": lambda options: load_omniglot(options.root, options.binarization),
     "sprites": lambda options: load_sprites(options.root),
     "celeba": lambda options: load_celeba(options.root, options.image_size),
 }
@@ -51,7 +53,8 @@ def load(
     Args:
         data: a name in `LOADERS`, or the path of a .npz or .csv file or of a folder of images.
         data_root: where known data sets lie or are downloaded to; ``~/.cache/pyro_fmvae`` unless given.
-        binarization: how the greys of `mnist` become binary (see `load_mnist`); others are not concerned.
+        binarization: how the greys of `mnist` and `omniglot` become binary (see `load_mnist`); others are not
+            concerned.
         image_size: side in pixels, from 8 to 1024, of what the images of `celeba` or of a folder are resized
             to; others are not concerned.
         seed: of the random split of a file or folder, at least 0; known data sets have fixed splits.
