@@ -1,7 +1,14 @@
 """Starting points for λ from encoded data. Random ones lose components for good; these keep them."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+
+from pyro_fmvae.distributions import NaturalDirichlet, NaturalNormalGamma
+from pyro_fmvae.distributions.expected_log_prob import gaussian_table
+
+ITERATIONS = 100  # of coordinate ascent, at most
 
 
 def kmeans(points: Tensor, num_clusters: int, generator: torch.Generator, iterations: int = 10) -> Tensor:
@@ -50,3 +57,96 @@ def conjugate_update(
     squares = gamma.mT @ (mean.square() + variance)
     halves = 0.5 * count
     return prior.double() + torch.cat([halves, -halves, -0.5 * squares, gamma.mT @ mean], -1)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Posterior of one factor's parameters, and the bound that it reaches.
+
+    Attributes:
+        weights: natural parameters c of q(π), float64 [K].
+        loc_precision: those of q(μ, α), float64 [K, 2D+2].
+        bound: -KL[z] - KL[r] - KL(q(π, μ, α) || p(π, μ, α)), equation 4 without the reconstruction and
+            without the entropy of q(z), in nats for all N points.
+    """
+
+    weights: Tensor
+    loc_precision: Tensor
+    bound: float
+
+
+def coordinate_ascent(
+    weights_prior: Tensor,
+    loc_precision_prior: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    clusters: Tensor,
+    scale: float = 1.0,
+    iterations: int = ITERATIONS,
+    tolerance: float = 1e-5,
+) -> Mixture:
+    """Exact conjugate updates on encoded data by turns with optimal responsibilities, from given clusters.
+
+    The bound of Paquet et al. (2018), equation 4, rises with every one of them: this is variational Bayes for
+    a mixture of Gaussians (Attias, 2000) on uncertain points.
+
+    Args:
+        weights_prior: natural parameters of p(π), [K].
+        loc_precision_prior: those of p(μ, α), [K, 2D+2].
+        mean, variance: of q(z), [M, D].
+        clusters: int64 [M] in 0..K-1, where it starts.
+        scale: how many data points each one stands for.
+        iterations: updates at most.
+        tolerance: it ends when an update adds less than this, in nats per point.
+    """
+    weights_prior, loc_precision_prior = weights_prior.double(), loc_precision_prior.double()
+    mean, variance = mean.double(), variance.double()
+    gamma = torch.nn.functional.one_hot(clusters, len(weights_prior)).double()
+    before = -torch.inf
+    for _ in range(max(iterations, 1)):
+        weights = weights_prior + scale * gamma.sum(0)
+        loc_precision = conjugate_update(loc_precision_prior, gamma, mean, variance, scale)
+        q_weights, q_components = NaturalDirichlet(weights), NaturalNormalGamma(loc_precision)
+        table = gaussian_table(mean, variance, q_components.expected_stats()) + q_weights.expected_stats()
+        kl = _kl(q_weights, weights_prior) + _kl(q_components, loc_precision_prior)
+        bound = (scale * table.logsumexp(-1).sum() - kl).item()
+        gamma = table.softmax(-1)
+        if bound - before < tolerance * scale * len(mean):
+            break
+        before = bound
+    return Mixture(weights, loc_precision, bound)
+
+
+def kmeans_mixture(
+    weights_prior: Tensor,
+    loc_precision_prior: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    generator: torch.Generator,
+    restarts: int = 1,
+    scale: float = 1.0,
+) -> Mixture:
+    """The mixture that k-means clusters of encoded data start; with several starts, the best one, improved.
+
+    Few starts end in the best of the maxima of the bound: on encoded digits three of twelve did, and those
+    matched 0.90 of the labels, the others 0.77 to 0.80.
+
+    Args:
+        weights_prior, loc_precision_prior, mean, variance, scale: as for :func:`coordinate_ascent`.
+        generator: source of the random numbers, on the CPU.
+        restarts: k-means starts. A single one is given the first update alone.
+
+    Raises:
+        ValueError: ``restarts`` < 1.
+    """
+    if restarts < 1:
+        raise ValueError(f"restarts: expected a number >= 1, got {restarts}")
+    data = weights_prior, loc_precision_prior, mean, variance
+    starts = (kmeans(mean, len(weights_prior), generator) for _ in range(restarts))
+    iterations = 1 if restarts == 1 else ITERATIONS
+    mixtures = (coordinate_ascent(*data, clusters, scale, iterations) for clusters in starts)
+    return max(mixtures, key=lambda mixture: mixture.bound)
+
+
+def _kl(q: NaturalDirichlet | NaturalNormalGamma, prior: Tensor) -> Tensor:
+    return q.family.kl(q.natural, prior).sum()

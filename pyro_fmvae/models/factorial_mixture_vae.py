@@ -11,7 +11,7 @@ from torch.distributions import Categorical, Normal
 from pyro_fmvae.distributions import Observation
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.infer.posteriors import natural_prior
-from pyro_fmvae.infer.seeding import conjugate_update, kmeans
+from pyro_fmvae.infer.seeding import coordinate_ascent, kmeans_mixture
 from pyro_fmvae.infer.trace_conjugate_elbo import TraceConjugate_ELBO
 from pyro_fmvae.models.factor_group import FactorGroup, Hyperprior
 from pyro_fmvae.models.vae import VAE
@@ -36,6 +36,8 @@ class FactorialMixtureVAE(nn.Module):
         num_data: N, data points in the training set.
         labelled: indices of the factors that labels belong to, in the order of the labels' columns.
         hyperprior: c0, m0, s0, a0, b0.
+        distortion: what makes of x that which the encoder sees in training mode, such as
+            :class:`~pyro_fmvae.nn.RandomWarp`; None leaves x as it is. The decoder always explains x.
 
     Raises:
         ValueError: an argument out of range.
@@ -51,6 +53,7 @@ class FactorialMixtureVAE(nn.Module):
         num_data: int,
         labelled: Sequence[int] = (),
         hyperprior: Hyperprior | None = None,
+        distortion: nn.Module | None = None,
     ) -> None:
         super().__init__()
         sizes = tuple(num_components)
@@ -62,6 +65,7 @@ class FactorialMixtureVAE(nn.Module):
             known = f"different factors out of 0..{len(sizes) - 1}"
             raise ValueError(f"labelled: expected {known}, got {tuple(labelled)}")
         self.encoder, self.decoder, self.observation = encoder, decoder, observation
+        self.distortion = distortion or nn.Identity()
         self.num_components, self.dim, self.num_data, self.labelled = sizes, dim, num_data, tuple(labelled)
         self.groups = nn.ModuleList(self._make_groups(hyperprior or Hyperprior()))
         order = [factor for group in self.factor_groups() for factor in group.factors]
@@ -114,7 +118,7 @@ class FactorialMixtureVAE(nn.Module):
     def guide(self, x: Tensor, labels: Tensor | None = None) -> None:
         """The posterior approximation without its assignments, equation 3; arguments as for :meth:`model`."""
         param_statements("encoder", self.encoder)
-        self._guide(x, *self.encoder(x))
+        self._guide(x, *self._encode(x))
 
     def prior_model(self, x: Tensor, labels: Tensor | None = None) -> None:
         """The model without x, for learning λ from encodings alone; arguments as for :meth:`model`."""
@@ -125,8 +129,12 @@ class FactorialMixtureVAE(nn.Module):
     def prior_guide(self, x: Tensor, labels: Tensor | None = None) -> None:
         """The guide with the encoder held fixed."""
         with torch.no_grad():
-            encoded = self.encoder(x)
+            encoded = self._encode(x)
         self._guide(x, *encoded)
+
+    def _encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Location and scale of q(z), in training mode from a distorted x."""
+        return self.encoder(self.distortion(x) if self.training else x)
 
     def _guide(self, x: Tensor, loc: Tensor, scale: Tensor) -> None:
         param_statements("prior", self.groups)
@@ -151,23 +159,15 @@ class FactorialMixtureVAE(nn.Module):
         z = z.transpose(-3, -2).flatten(-2)
         return z if z.dim() == 2 else z.unsqueeze(-3)  # plates left of the factors keep their place
 
-    @torch.no_grad()
     def start_at(self, x: Tensor) -> None:
-        """Let the decoder start from the mean and spread of data, if it is one that can (``start_at``).
-
-        Args:
-            x: data points ``[n, H, W, C]``; mean and standard deviation are taken per colour.
-        """
-        start = getattr(self.decoder, "start_at", None)
-        if start is not None:
-            colours = x.flatten(0, -2)
-            mean, std = colours.mean(0), colours.std(0)
-            start(self.observation.features(mean[None, None], std[None, None])[:, 0, 0])
+        """Let the decoder start from the mean and spread of data: see :meth:`VAE.start_at`."""
+        self.pretraining().start_at(x)
 
     def pretraining(self) -> VAE:
         """The plain VAE with the same networks, for the phase before there is a prior to speak of."""
         latent_dim = len(self.num_components) * self.dim
-        return VAE(self.encoder, self.decoder, self.observation, latent_dim, self.num_data)
+        networks = self.encoder, self.decoder
+        return VAE(*networks, self.observation, latent_dim, self.num_data, self.distortion)
 
     @torch.no_grad()
     def responsibilities(self, x: Tensor) -> list[Tensor]:
@@ -251,32 +251,45 @@ class FactorialMixtureVAE(nn.Module):
         return used
 
     @torch.no_grad()
-    def seed(self, loc: Tensor, scale: Tensor, labels: Tensor | None, generator: torch.Generator) -> None:
+    def seed(
+        self,
+        loc: Tensor,
+        scale: Tensor,
+        labels: Tensor | None,
+        generator: torch.Generator,
+        restarts: int = 1,
+    ) -> None:
         """Start λ from encoded data: clusters by label where a factor has labels, by k-means elsewhere.
 
         Args:
             loc, scale: of q(z | x) for M points of the training set, [M, I·D].
             labels: int64 [M, number of labelled factors], -1 = unknown, or None.
             generator: source of the random numbers, on the CPU.
+            restarts: k-means starts of each factor without labels. With more than one, each is improved by
+                coordinate ascent (:mod:`pyro_fmvae.infer.seeding`), and the one that the greatest
+                bound is kept.
+
+        Raises:
+            ValueError: ``restarts`` < 1.
         """
         mean, variance = self._split(loc), self._split(scale).square()
         for group in self.factor_groups():
-            weights, loc_precision = [], []
-            _, prior = natural_prior(group.priors(loc.device)[1])
+            mixtures = []
+            weights, components = (natural_prior(prior)[1] for prior in group.priors(loc.device))
             for number, factor in enumerate(group.factors):
+                priors = weights[number, 0], components[number]
                 known = labels[:, group.columns[number]] if labels is not None and group.columns else None
                 if known is not None and (known >= 0).any():
                     rows = (known >= 0).nonzero().squeeze(-1)
-                    clusters = known[rows]
+                    data, points = (mean[factor, rows], variance[factor, rows]), self.num_data / len(rows)
+                    mixtures.append(coordinate_ascent(*priors, *data, known[rows], points, iterations=1))
                 else:
-                    rows = torch.arange(len(loc), device=loc.device)
-                    clusters = kmeans(mean[factor], group.num_components, generator)
-                gamma = nn.functional.one_hot(clusters, group.num_components)
-                per_row = self.num_data / len(rows)
-                moments = mean[factor, rows], variance[factor, rows]
-                loc_precision.append(conjugate_update(prior[number], gamma, *moments, per_row))
-                weights.append(group.hyperprior.c0 + per_row * gamma.sum(0, keepdim=True).double())
-            group.set_natural(torch.stack(weights), torch.stack(loc_precision))
+                    data, points = (mean[factor], variance[factor]), self.num_data / len(loc)
+                    mixtures.append(kmeans_mixture(*priors, *data, generator, restarts, points))
+            group.set_natural(
+                torch.stack([mixture.weights for mixture in mixtures])[:, None],
+                torch.stack([mixture.loc_precision for mixture in mixtures]),
+            )
 
     def match(self, state_dict: Mapping[str, Any]) -> None:
         """Give every posterior the parameterisation that it has in a state dictionary, to load that."""

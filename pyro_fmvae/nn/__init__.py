@@ -9,6 +9,7 @@ its parameters, under ``torch.autocast`` too: densities want full precision.
 
 from .conv28 import ConvDecoder28, ConvEncoder28
 from .conv64 import ConvDecoder64, ConvEncoder64
+from .distortion import RandomWarp
 from .mlp import MLPDecoder, MLPEncoder
 from .normal_head import NormalHead
 
@@ -20,4 +21,5 @@ __all__ = [
     "MLPDecoder",
     "MLPEncoder",
     "NormalHead",
+    "RandomWarp",
 ]

@@ -1,10 +1,12 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
 from pyro_fmvae.infer.posteriors import natural_prior
-from pyro_fmvae.infer.seeding import conjugate_update, kmeans
+from pyro_fmvae.infer.seeding import conjugate_update, coordinate_ascent, kmeans, kmeans_mixture
 from tests.infer.programs import A0, B0, M0, S0, BruteForce, Toy, standard
 
 
@@ -76,3 +78,59 @@ def test_conjugate_update_is_the_step_of_the_bound():
     natural = conjugate_update(prior, brute.gamma, loc, scale**2, scale=4.0)
     assert natural.dtype == torch.float64
     assert_close(natural, brute.optimum(x, toy)[1], rtol=1e-12, atol=1e-12)
+
+
+def encoded(centres=6, size=120, dim=2, spread=0.5):
+    """Priors [K] and [K, 2D+2], and mean and variance [M, D] of encoded points around some centres."""
+    mean = 3 * torch.randn(centres, dim)[torch.arange(size) % centres] + spread * torch.randn(size, dim)
+    priors = torch.ones(centres), natural_prior(Toy(dim=dim).prior())[1].expand(centres, 2 * dim + 2)
+    return *priors, mean, 0.05 + 0.1 * torch.rand(size, dim)
+
+
+def test_coordinate_ascent_never_lowers_the_bound():
+    torch.manual_seed(0)
+    data = encoded()
+    clusters = torch.randint(6, (120,))
+    bounds = [
+        coordinate_ascent(*data, clusters, 2.5, iterations=n, tolerance=0.0).bound for n in range(1, 30)
+    ]
+    assert all(later >= earlier - 1e-9 for earlier, later in pairwise(bounds))
+    assert bounds[-1] > bounds[0] + 1
+
+
+def test_coordinate_ascent_ends_where_another_update_changes_nothing():
+    torch.manual_seed(0)
+    data = encoded()
+    clusters = kmeans(data[2], 6, generator())
+    found = coordinate_ascent(*data, clusters, iterations=10_000, tolerance=1e-14)
+    longer = coordinate_ascent(*data, clusters, iterations=20_000, tolerance=1e-15)
+    assert_close(found.weights, longer.weights, rtol=1e-4, atol=1e-4)
+    assert found.bound == pytest.approx(longer.bound, abs=1e-8)
+    assert found.weights.sum().item() == pytest.approx(6 + 120)
+
+
+def test_a_single_update_starts_from_the_clusters():
+    data = encoded()
+    clusters = kmeans(data[2], 6, generator())
+    found = coordinate_ascent(*data, clusters, 2.5, iterations=1)
+    gamma = torch.nn.functional.one_hot(clusters, 6)
+    assert_close(found.loc_precision, conjugate_update(data[1], gamma, *data[2:], 2.5))
+    assert_close(found.weights, 1.0 + 2.5 * gamma.sum(0))
+
+
+def test_best_of_several_starts_is_kept():
+    torch.manual_seed(1)
+    data = encoded(centres=12, size=240, spread=0.8)
+    source = generator(3)
+    each = [coordinate_ascent(*data, kmeans(data[2], 12, source, iterations=10)).bound for _ in range(6)]
+    assert max(each) - min(each) > 1  # so that there is something to choose
+    best = kmeans_mixture(*data, generator(3), restarts=6)
+    assert best.bound == max(each)
+    single = kmeans_mixture(*data, generator(3))
+    assert single.bound == coordinate_ascent(*data, kmeans(data[2], 12, generator(3)), iterations=1).bound
+
+
+@pytest.mark.parametrize("restarts", [0, -1])
+def test_restarts_are_counted_from_one(restarts):
+    with pytest.raises(ValueError, match=rf"restarts: expected a number >= 1, got {restarts}"):
+        kmeans_mixture(*encoded(), generator(), restarts=restarts)

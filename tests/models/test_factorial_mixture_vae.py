@@ -1,3 +1,4 @@
+import copy
 import math
 
 import pyro
@@ -20,7 +21,9 @@ from pyro_fmvae import (
     TraceConjugate_ELBO,
 )
 from pyro_fmvae.distributions import NORMAL_GAMMA
+from pyro_fmvae.infer.seeding import kmeans_mixture
 from pyro_fmvae.nn import ConvDecoder64, ConvEncoder64
+from tests.infer.programs import seeded
 from tests.models.small import (
     SHAPE,
     binary_data,
@@ -351,6 +354,48 @@ def test_seed_with_fewer_points_than_components():
     model, x = small_model((8,), num_data=2), binary_data(2)
     model.seed(*(t.detach() for t in model.encoder(x)), None, torch.Generator().manual_seed(0))
     assert math.isfinite(step(model, x))
+
+
+@pytest.mark.parametrize("sizes", [(4,), (3, 3), (2, 4)])
+def test_restarts_find_the_bound_that_the_elbo_reports(sizes, monkeypatch):
+    model, x = small_model(sizes, num_data=90), binary_data(30)
+    found = []
+
+    def watched(*args):
+        found.append(kmeans_mixture(*args))
+        return found[-1]
+
+    monkeypatch.setattr("pyro_fmvae.models.factorial_mixture_vae.kmeans_mixture", watched)
+    encoded = [t.detach() for t in model.encoder(x)]
+    model.seed(*encoded, None, torch.Generator().manual_seed(0), restarts=3)
+    with torch.no_grad():
+        parts = TraceConjugate_ELBO().loss_per_role(model.prior_model, model.prior_guide, x)
+    loss = sum(parts[role] for role in (Role.KL_Z, Role.KL_R, Role.KL_GLOBAL)).item()
+    entropy = 3 * torch.distributions.Normal(*encoded).entropy().sum().item()
+    assert sum(mixture.bound for mixture in found) + entropy == pytest.approx(-loss, rel=1e-6)
+
+
+class Inverted(torch.nn.Module):
+    def forward(self, x):
+        return 1 - x
+
+
+def test_encoder_sees_distorted_data_in_training_alone():
+    """And the decoder explains x as it is: a model whose encoder has the distortion inside is the same."""
+    model, x = small_model((3, 2)), binary_data()
+    plain, inside = copy.deepcopy(model), copy.deepcopy(model)
+    inside.encoder = torch.nn.Sequential(Inverted(), inside.encoder)
+    model.distortion = Inverted()
+
+    def all_losses(model):
+        vae = model.pretraining().train(model.training)
+        programs = (model.model, model.guide), (model.prior_model, model.prior_guide), (vae.model, vae.guide)
+        with torch.no_grad():
+            return [seeded(TraceConjugate_ELBO().loss_per_role, *program, x) for program in programs]
+
+    assert all_losses(model.train()) == all_losses(inside)
+    assert all_losses(model.eval()) == all_losses(plain)
+    assert all_losses(inside) != all_losses(plain)
 
 
 def test_either_parameterisation_is_loaded():

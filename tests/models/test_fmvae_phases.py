@@ -3,12 +3,13 @@ import math
 import pytest
 import torch
 
-from pyro_fmvae import RobbinsMonro, Role, TraceConjugate_ELBO, fit
+from pyro_fmvae import FactorialMixtureVAE, RobbinsMonro, Role, TraceConjugate_ELBO, fit
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate import bound
 from pyro_fmvae.infer.phase import Budget
 from pyro_fmvae.infer.posteriors import NaturalPosterior
 from pyro_fmvae.models.fmvae_phases import Joint, Learning, Pretraining, PriorFitting, encode_some
+from pyro_fmvae.models.vae_phases import VAEJoint
 from tests.models.small import SHAPE, binary_data, small_model
 
 TEN = Budget(iterations=10)
@@ -53,16 +54,18 @@ def test_pretraining_leaves_the_prior_alone():
     ("annealing", "fraction", "weight"),
     [(0.0, 0.0, 1.0), (0.5, 0.0, 1e-3), (0.5, 0.1, 0.2), (0.5, 0.5, 1.0), (0.5, 0.9, 1.0), (1.0, 0.75, 0.75)],
 )
-def test_divergence_is_annealed(annealing, fraction, weight):
+@pytest.mark.parametrize("full", [1.0, 0.1])
+def test_divergence_is_annealed(annealing, fraction, weight, full):
     model, (x, labels) = labelled_model(), batch()
-    phase = Pretraining(model, Learning(kl_annealing=annealing), TEN)
+    learning = Learning(kl_annealing=annealing, pretrain_kl_weight=full)
+    phase = Pretraining(model, learning, TEN)
     phase.enter()
     phase.before_step(fraction)
     torch.manual_seed(1)
     with torch.no_grad():
         parts = TraceConjugate_ELBO().loss_per_role(phase.vae.model, phase.vae.guide, x)
     torch.manual_seed(1)
-    expected = parts[Role.RECONSTRUCTION] + weight * parts[Role.KL_Z]
+    expected = parts[Role.RECONSTRUCTION] + full * weight * parts[Role.KL_Z]
     assert phase.step(x, labels) == pytest.approx(expected.item())
 
 
@@ -233,6 +236,70 @@ def test_seeding_sees_all_points_wherever_the_loader_stands():
     assert len(encode_some(model, [binary_data(12), binary_data(8)])[0]) == 20
 
 
+class Blank(torch.nn.Module):
+    def forward(self, x):
+        return torch.zeros_like(x)
+
+
+def test_half_of_the_points_are_augmented():
+    x = torch.ones(4000, 2, 3)
+    torch.manual_seed(0)
+    augmented = Learning(augmentation=Blank()).augment(x)
+    whole = augmented.flatten(1).mean(1)
+    assert set(whole.tolist()) == {0.0, 1.0}
+    assert abs(whole.mean().item() - 0.5) < 4 * 0.5 / math.sqrt(4000)
+    assert Learning().augment(x) is x
+
+
+@pytest.mark.parametrize(
+    ("kind", "fraction", "augmented"),
+    [
+        (Pretraining, 0.9, True),
+        (Joint, 0.2, True),
+        (Joint, 0.3, False),
+        (VAEJoint, 0.2, True),
+        (VAEJoint, 0.3, False),
+    ],
+)
+def test_phases_are_augmented_until_it_is_time(kind, fraction, augmented):
+    model, (x, labels) = labelled_model(), batch()
+    learning = Learning(augmentation=Blank(), augment_until=0.3)
+    phase = kind(model.pretraining() if kind is VAEJoint else model, learning, TEN)
+    phase.enter()
+    seen = []
+    phase.svi.step = lambda x, *args, **kwargs: seen.append(x)
+    phase.before_step(fraction)
+    phase.step(x, labels)
+    assert torch.equal(seen[0], x) is not augmented
+
+
+def test_weight_decay_is_that_of_the_networks_alone():
+    model = labelled_model()
+    phase = Joint(model, Learning(label_weight=10.0, weight_decay=0.5, learning_rate=0.1), TEN)
+    phase.enter()
+    before = copy_of(model)
+    networks, first_order = phase.svi.optim.others.param_groups
+    assert (networks["weight_decay"], first_order["weight_decay"]) == (0.5, 0.0)
+    phase.svi.optim.others.zero_grad()
+    for group in (networks, first_order):
+        for p in group["params"]:
+            p.grad = torch.zeros_like(p)
+    phase.svi.optim.others.step()
+    for name in names(model, "encoder", "decoder"):
+        torch.testing.assert_close(model.state_dict()[name], 0.95 * before[name])
+    assert changed(model, before) == names(model, "encoder.", "decoder.") - {
+        name for name in names(model, "encoder", "decoder") if not before[name].any()
+    }
+
+
+@pytest.mark.parametrize("phase", [PriorFitting, Joint])
+def test_restarts_are_as_many_as_were_asked_for(phase, monkeypatch):
+    asked = []
+    monkeypatch.setattr(FactorialMixtureVAE, "seed", lambda *args: asked.append(args[-1]))
+    phase(labelled_model(), Learning(restarts=7), TEN, seed=0).prepare([batch()])
+    assert asked == [7]
+
+
 def test_seeding_from_an_empty_loader_is_an_error():
     with pytest.raises(ValueError, match=r"^batches: expected at least one"):
         encode_some(labelled_model(), [])
@@ -253,6 +320,10 @@ def test_seeding_from_an_empty_loader_is_an_error():
         ("label_weight", -1.0),
         ("label_weight", math.nan),
         ("kl_annealing", 1.5),
+        ("pretrain_kl_weight", 0.0),
+        ("restarts", 0),
+        ("weight_decay", -1.0),
+        ("augment_until", 1.5),
     ],
 )
 def test_learning_refuses(name, value):

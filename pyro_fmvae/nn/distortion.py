@@ -1,0 +1,87 @@
+"""What an encoder may be shown in training instead of the data themselves.
+
+The bound holds for any q(z): a decoder that explains x from the code of a distorted x is learnt by the same
+objective, with a posterior that cannot tell what the distortion hides (for noise in place of warps: Shu et
+al., 2018, "Amortized inference regularization"). Clusters of such codes are those of what a distortion leaves
+alone.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+ROTATION = math.radians(25)  # at strength 1
+SHIFT = 3 / 28  # of the side
+SCALE = 0.2
+SHEAR = 0.4
+BEND = 2.5 / 28  # of the side
+KNOTS = 5  # along each side, where displacements are drawn
+
+
+class RandomWarp(nn.Module):
+    """Images rotated, moved, scaled, sheared and bent, each by a map of its own.
+
+    The angle, the shifts along both sides, the logarithm of the scale and the shear are drawn uniformly from
+    symmetric intervals that reach, at strength 1, to 25 degrees, 3/28 of the side, 0.2 and 0.4. To that come
+    displacements of up to 2.5/28 of the side along each axis at 5×5 knots, smoothly interpolated between them
+    (after Simard et al., 2003). Outside an image is the background.
+
+    Args:
+        strength: factor > 0 on all intervals.
+        colours: whether images are [H, W, C] rather than [H, W].
+        background: value of pixels outside the image: 0, or -1 for images in [-1, 1].
+        interpolate: between pixels, bilinearly; otherwise the nearest one is taken, and binary images stay
+            binary.
+
+    Raises:
+        ValueError: ``strength`` out of range.
+    """
+
+    def __init__(
+        self,
+        strength: float = 1.0,
+        colours: bool = False,
+        background: float = 0.0,
+        interpolate: bool = True,
+    ) -> None:
+        super().__init__()
+        if not 0 < strength < math.inf:
+            raise ValueError(f"strength: expected a number > 0, got {strength}")
+        self.strength, self.background = strength, background
+        self.mode = "bilinear" if interpolate else "nearest"
+        self.event_dim = 3 if colours else 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Distort images ``[..., H, W]``, or ``[..., H, W, C]`` in colour.
+
+        Raises:
+            ValueError: fewer dimensions than an image has.
+        """
+        if x.dim() < self.event_dim:
+            expected = "[..., H, W, C]" if self.event_dim == 3 else "[..., H, W]"
+            raise ValueError(f"x: expected images {expected}, got a tensor of shape {list(x.shape)}")
+        event = x.shape[x.dim() - self.event_dim :]
+        images = (x - self.background).reshape(-1, *event[:2], event[2:].numel()).movedim(-1, 1)
+        maps = self._maps(len(images), images)
+        grid = nn.functional.affine_grid(maps, list(images.shape), align_corners=False)
+        grid = grid + self._bends(images)
+        moved = nn.functional.grid_sample(images, grid, mode=self.mode, align_corners=False)
+        return moved.movedim(1, -1).reshape(x.shape) + self.background
+
+    def _maps(self, count: int, like: Tensor) -> Tensor:
+        """Random affine maps [count, 2, 3], in units of half the side."""
+        uniform = self.strength * (2 * torch.rand(5, count, dtype=like.dtype, device=like.device) - 1)
+        angle, scale, shear = ROTATION * uniform[0], (SCALE * uniform[1]).exp(), SHEAR * uniform[2]
+        cos, sin = scale * angle.cos(), scale * angle.sin()
+        right, down = 2 * SHIFT * uniform[3:]
+        rows = [[cos, shear * cos - sin, right], [sin, shear * sin + cos, down]]
+        return torch.stack([torch.stack(row, -1) for row in rows], -2)
+
+    def _bends(self, images: Tensor) -> Tensor:
+        """Random smooth displacements [count, H, W, 2], in units of half the side."""
+        shape = len(images), 2, KNOTS, KNOTS
+        uniform = self.strength * (2 * torch.rand(shape, dtype=images.dtype, device=images.device) - 1)
+        size = list(images.shape[-2:])
+        smooth = nn.functional.interpolate(2 * BEND * uniform, size, mode="bicubic", align_corners=True)
+        return smooth.movedim(1, -1)

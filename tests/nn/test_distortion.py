@@ -1,0 +1,114 @@
+import math
+
+import pytest
+import torch
+
+from pyro_fmvae.nn import RandomWarp
+
+STRENGTHS = (0.5, 1.0)
+
+
+def images(*shape):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def fixed(maps, **kwargs):
+    """The module with given maps in place of random ones."""
+    module = RandomWarp(**kwargs)
+    module._maps = lambda count, like: torch.as_tensor(maps, dtype=like.dtype).expand(count, 2, 3)
+    module._bends = lambda images: 0.0
+    return module
+
+
+@pytest.mark.parametrize("shape", [(7, 6, 6), (2, 3, 6, 6), (6, 6)])
+def test_weakest_distortion_is_none(shape):
+    x = images(*shape)
+    torch.testing.assert_close(RandomWarp(1e-9)(x), x)
+
+
+def test_quarter_turn():
+    x = images(3, 6, 6)
+    turned = fixed([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0]])(x)
+    torch.testing.assert_close(turned, torch.rot90(x, 1, (-2, -1)))
+
+
+def test_shift_brings_in_the_background():
+    x = images(3, 6, 6) - 1
+    moved = fixed([[1.0, 0.0, 2 * 1 / 6], [0.0, 1.0, 0.0]], background=-1.0)(x)  # a pixel to the left
+    torch.testing.assert_close(moved[..., :-1], x[..., 1:])
+    torch.testing.assert_close(moved[..., -1], torch.full((3, 6), -1.0))
+
+
+def test_colours_move_together():
+    x = images(4, 6, 8, 3)
+    torch.manual_seed(1)
+    coloured = RandomWarp(1.0, colours=True)(x)
+    for channel in range(3):
+        torch.manual_seed(1)
+        torch.testing.assert_close(coloured[..., channel], RandomWarp(1.0)(x[..., channel]))
+
+
+@pytest.mark.parametrize("strength", STRENGTHS)
+def test_maps_fill_their_intervals_and_no_more(strength):
+    torch.manual_seed(0)
+    maps = RandomWarp(strength)._maps(20_000, torch.zeros(1, dtype=torch.float64))
+    linear, shift = maps[..., :2], maps[..., 2]
+    scale = linear[:, :, 0].norm(dim=-1)
+    angle = torch.atan2(linear[:, 1, 0], linear[:, 0, 0])
+    inverse_turn = torch.stack([angle.cos(), angle.sin()], -1)
+    shear = (linear[:, :, 1] * inverse_turn).sum(-1) / scale
+    for value, reach in (
+        (angle, math.radians(25)),
+        (scale.log(), 0.2),
+        (shear, 0.4),
+        (shift, 2 * 3 / 28),
+    ):
+        assert 0.99 * strength * reach < value.max() <= strength * reach * (1 + 1e-9)
+        assert -0.99 * strength * reach > value.min() >= -strength * reach * (1 + 1e-9)
+        assert abs(value.mean()) < 0.02 * strength * reach
+
+
+@pytest.mark.parametrize("strength", STRENGTHS)
+def test_bends_are_smooth_and_fill_their_interval(strength):
+    torch.manual_seed(0)
+    bends = RandomWarp(strength)._bends(torch.zeros(4000, 1, 29, 29, dtype=torch.float64))
+    assert bends.shape == (4000, 29, 29, 2)
+    reach = 2 * strength * 2.5 / 28
+    knots = bends[:, ::7, ::7]  # as many as were drawn: bicubic interpolation goes through them
+    assert 0.99 * reach < knots.max() <= reach * (1 + 1e-9)
+    assert -0.99 * reach > knots.min() >= -reach * (1 + 1e-9)
+    assert knots.std() == pytest.approx(reach / math.sqrt(3), rel=0.01)
+    assert abs(torch.corrcoef(knots[:, :2, 0, 0].T)[0, 1]) < 0.08
+    assert bends.diff(dim=1).abs().max() < 0.5 * reach
+
+
+def test_bent_image_is_read_where_the_displacement_points():
+    module = fixed([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    x = images(3, 6, 6)
+    module._bends = lambda images: torch.tensor([2 * 1 / 6, 0.0], dtype=images.dtype)  # a pixel to the right
+    torch.testing.assert_close(module(x)[..., :-1], x[..., 1:])
+
+
+def test_nearest_pixels_keep_images_binary():
+    torch.manual_seed(0)
+    x = (images(5, 9, 9) < 0.5).double()
+    assert set(RandomWarp(interpolate=False)(x).unique().tolist()) == {0.0, 1.0}
+    assert len(RandomWarp()(x).unique()) > 2
+
+
+def test_each_image_has_a_map_of_its_own():
+    torch.manual_seed(0)
+    x = images(1, 6, 6).expand(5, 6, 6)
+    assert len(RandomWarp()(x).flatten(1).unique(dim=0)) == 5
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan])
+def test_bad_numbers(bad):
+    with pytest.raises(ValueError, match=r"strength: expected a number > 0"):
+        RandomWarp(bad)
+
+
+@pytest.mark.parametrize(("colours", "shape"), [(False, (6,)), (True, (6, 6))])
+def test_too_few_dimensions(colours, shape):
+    with pytest.raises(ValueError, match=r"x: expected images \[\.\.\., H, W"):
+        RandomWarp(colours=colours)(torch.zeros(shape))
