@@ -88,6 +88,7 @@ def _evaluate_parser() -> ArgumentParser:
     _add_run(parser)
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
     parser.add_argument("--num-samples", type=int, default=0, help="draws per point, for tighter bounds")
+    parser.add_argument("--points", type=int | None, help="evaluate the first so many points; default: all")
     text = "add leakage, disentanglement and what each factor tells of each label"
     parser.add_argument("--probes", type=bool, default=False, nargs="?", const=True, help=text)
     return parser

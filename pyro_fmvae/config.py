@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -17,6 +17,8 @@ SHARES_OF_TIME = (0.15, 0.02, 0.55, 0.28)  # of the phases; those that are left 
 LONG_MINUTES, LONG_ITERATIONS = 5, 10_000  # of a training in which steps are compiled by default
 LARGEST = 2**31 - 1  # of any number of things
 LISTS = ("factors", "hidden", "label_names")
+ModelName = Literal["fmvae", "vae"]
+FACTORIAL: tuple[ModelName, ...] = ("fmvae",)  # models with factors, which have components and labels
 
 
 def _option(default: Any, text: str) -> Any:
@@ -31,12 +33,14 @@ class TrainConfig:
         ValueError: a number out of range.
     """
 
-    model: Literal["fmvae"] = _option("fmvae", "model to train")
+    model: ModelName = _option("fmvae", "model to train; vae is one with a N(0, I) prior")  # noqa: RUF009
     data: str = _option(
         "smiley", "name of a data set, or path of an .npz or .csv file or of a folder of images"
     )
     data_root: str | None = _option(None, "folder in which published data sets are kept")
-    binarization: Literal["dynamic", "threshold"] = _option("dynamic", "how mnist's greys become binary")
+    binarization: Literal["dynamic", "threshold"] = _option(
+        "dynamic", "how the greys of mnist and omniglot become binary"
+    )
     factors: tuple[int, ...] | None = _option(None, "number of components of each factor, such as 2,2,64")
     factor_dim: int | None = _option(None, "dimensions of each factor")
     labels: float | None = _option(None, "share of the training points whose labels are used, in [0, 1]")
@@ -51,6 +55,7 @@ class TrainConfig:
     min_scale: float | None = _option(None, "least standard deviation of the Gaussian observation")
     max_scale: float | None = _option(None, "greatest one")
     batch_size: int | None = _option(None, "points per batch")
+    pretrained: str | None = _option(None, "run whose encoder and decoder this one starts from")
     pretrain_iterations: int | None = _option(None, "iterations of the networks alone, under a N(0, I) prior")
     prior_iterations: int | None = _option(None, "iterations of the prior alone")
     joint_iterations: int | None = _option(None, "iterations of everything together")
@@ -58,6 +63,7 @@ class TrainConfig:
     max_minutes: float | None = _option(None, "train by the clock instead: minutes for all phases")
     learning_rate: float = _option(1e-3, "Adam's, for the networks")
     final_learning_rate: float | None = _option(None, "what it falls to in the last half of the joint phase")
+    weight_decay: float = _option(0.0, "AdamW's, for the networks")
     prior_learning_rate: float = _option(1e-2, "Adam's, for labelled factors while label_weight > 0")
     label_weight: float | None = _option(None, "weight of the classification of labelled points")
     kl_weight: float | None = _option(None, "weight of KL[z] at the start of the joint phase; it moves to 1")
@@ -65,7 +71,16 @@ class TrainConfig:
         None, "weight of a penalty on labels that other factors tell of"
     )
     free_from: float | None = _option(None, "share of the joint phase before unlabelled factors are decoded")
+    pretrain_kl_weight: float = _option(1.0, "weight of the KL divergence in pretraining, once it has grown")
     kl_annealing: float = _option(0.0, "share of pretraining in which the KL weight grows from 0 to 1")
+    prior_restarts: int = _option(
+        1, "k-means starts of the prior, of which the one of greatest bound is kept"
+    )
+    distortion: float = _option(
+        0.0, "strength of random warps of the images that the encoder sees in training"
+    )
+    augmentation: float = _option(0.0, "strength of random warps of half of the training images")
+    augment_until: float = _option(0.5, "share of the joint phase after which images are warped no more")
     delay: float = _option(2000.0, "tau_0 of the natural gradient's step size (tau_0 + tau)^-kappa")
     forgetting: float = _option(0.7, "kappa of the same, in (1/2, 1]")
     first_step: float | None = _option(0.01, "its first step; null: what tau_0 and kappa give")
@@ -82,6 +97,8 @@ class TrainConfig:
     device: str = _option("auto", "cpu, cuda, ... or auto: a GPU where there is one")
 
     def __post_init__(self) -> None:
+        if self.model not in get_args(ModelName):
+            raise ValueError(f"model: expected one of {', '.join(get_args(ModelName))}, got '{self.model}'")
         if self.labels is not None and not 0 <= self.labels <= 1:
             raise ValueError(f"labels: expected a share in [0, 1], got {self.labels}")
         if self.hold_out is not None and not 0 <= self.hold_out < 1:
@@ -97,11 +114,20 @@ class TrainConfig:
             if sizes is not None and not (sizes and min(sizes) >= 1 and max(sizes) <= LARGEST):
                 raise ValueError(f"{name}: expected sizes >= 1, such as 2,2,64, got {sizes}")
         iterations = [f"{name}_iterations" for name in PHASES]
-        least = {"factor_dim": 1, "batch_size": 1, "seed": 0, **dict.fromkeys(iterations, 0)}
+        least = {
+            "factor_dim": 1,
+            "batch_size": 1,
+            "prior_restarts": 1,
+            "seed": 0,
+            **dict.fromkeys(iterations, 0),
+        }
         for name, smallest in least.items():
             value = getattr(self, name)
             if value is not None and not smallest <= value <= LARGEST:
                 raise ValueError(f"{name}: expected a number in {smallest}..{LARGEST}, got {value}")
+        for name in ("distortion", "augmentation"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: expected a number >= 0, got {getattr(self, name)}")
         if self.max_minutes is not None and not 0 < self.max_minutes < math.inf:
             raise ValueError(f"max_minutes: expected a number > 0, got {self.max_minutes}")
         if self.eager and self.compile:
@@ -125,6 +151,7 @@ class TrainConfig:
         return Learning(
             learning_rate=self.learning_rate,
             final_learning_rate=self.final_learning_rate,
+            weight_decay=self.weight_decay,
             prior_learning_rate=self.prior_learning_rate,
             rate=self.rate,
             label_weight=self.label_weight or 0.0,
@@ -132,6 +159,9 @@ class TrainConfig:
             independence_weight=self.independence_weight or 0.0,
             free_from=self.free_from or 0.0,
             kl_annealing=self.kl_annealing,
+            pretrain_kl_weight=self.pretrain_kl_weight,
+            augment_until=self.augment_until,
+            restarts=self.prior_restarts,
             recompute=self.recompute,
             eager=self.eager,
             autocast=torch.bfloat16 if self.autocast else None,

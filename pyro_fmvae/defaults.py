@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from pyro_fmvae.config import PHASES, TrainConfig
+from pyro_fmvae.config import FACTORIAL, PHASES, TrainConfig
 from pyro_fmvae.data import Dataset, Kind
 
 _COMMON: dict[str, Any] = {
@@ -71,18 +71,35 @@ _CELEBA: dict[str, Any] = {  # Section 4.2 of the paper
     "iterations": (10_000, 20_000, 300_000, 20_000),
 }
 _IMAGES: dict[str, Any] = {"factors": (16,), "factor_dim": 16}
+_OF_FACTORS: dict[str, Any] = {  # what a model without factors has no use for: phases, labels
+    "labels": 0.0,
+    "label_weight": 0.0,
+    "independence_weight": 0.0,
+    "free_from": 0.0,
+    "prior_iterations": 0,
+    "refine_iterations": 0,
+}
 
 
 def resolve(config: TrainConfig, dataset: Dataset) -> TrainConfig:
     """Fill in every default that depends on the data.
 
     Raises:
-        ValueError: options that don't fit the data: labels without labels, a label >= K_i, the wrong network.
+        ValueError: options that don't fit the data: labels without labels, a label >= K_i, the wrong network;
+            or the model: labels of one without factors.
     """
+    if config.model not in FACTORIAL:
+        if config.labels:
+            raise ValueError(f"labels: a {config.model} has no factors to learn them; give --labels 0")
+        config = replace(config, **_OF_FACTORS)
     given_free_from = config.free_from
     defaults = _COMMON | _defaults(config, dataset)
     iterations = defaults.pop("iterations")
     defaults |= {f"{name}_iterations": number for name, number in zip(PHASES, iterations, strict=True)}
+    if config.model not in FACTORIAL:
+        defaults["kl_weight"] = 1.0
+    if config.pretrained is not None:
+        defaults["pretrain_iterations"] = 0
     missing: dict[str, Any] = {name: v for name, v in defaults.items() if getattr(config, name) is None}
     config = replace(config, **missing)
     if not config.labels:
@@ -136,6 +153,10 @@ def _check(config: TrainConfig, dataset: Dataset) -> None:
             raise ValueError(
                 f"network: {network} takes {wanted} images, the data are of shape {dataset.event_shape}"
             )
+    images = dataset.preprocessing.kind is not Kind.TABLE and len(dataset.event_shape) >= 2
+    for name in ("distortion", "augmentation"):
+        if getattr(config, name) and not images:
+            raise ValueError(f"{name}: expected images, the data are of shape {dataset.event_shape}")
     if config.labels:
         _check_labels(config, dataset)
 

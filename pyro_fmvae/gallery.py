@@ -2,15 +2,18 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae import figures
+from pyro_fmvae.building import Model
 from pyro_fmvae.data import Batches, Kind, Preprocessing, Split
 from pyro_fmvae.figures.attribute_grid import default_choice
 from pyro_fmvae.figures.columns import MOST_COLUMNS
-from pyro_fmvae.models import FactorialMixtureVAE
+from pyro_fmvae.models import VAE, FactorialMixtureVAE
 from pyro_fmvae.run import FIGURES, METRICS, Run
 
 RECONSTRUCTED = 20
@@ -66,7 +69,7 @@ def _same(x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def draw(run: Run, model: FactorialMixtureVAE, rows: Split) -> None:
+def draw(run: Run, model: Model, rows: Split) -> None:
     """Draw every figure that suits the data into the run's folder.
 
     Args:
@@ -76,18 +79,37 @@ def draw(run: Run, model: FactorialMixtureVAE, rows: Split) -> None:
     """
     folder = run.folder / FIGURES
     folder.mkdir(exist_ok=True)
-    device = next(model.parameters()).device
-    factors = factors_of_run(run, model)
     records = [json.loads(line) for line in (run.folder / METRICS).read_text().splitlines()]
+    if isinstance(model, FactorialMixtureVAE):
+        drawn = _of_factors(run, model, rows, records)
+    else:
+        drawn = _of_networks(run, model, rows, records)
+    for name, figure in drawn.items():
+        figures.save(figure, folder / f"{name}.png")
+
+
+def _of_networks(run: Run, model: VAE, rows: Split, records: list[dict[str, Any]]) -> dict[str, Figure]:
+    """Those of a model without factors, by name."""
+    without = ("kl_r", "kl_global")  # nothing but zeros
+    kept = [{key: value for key, value in record.items() if key not in without} for record in records]
+    drawn = {"training": figures.training_curves(kept)}
+    if run.image:
+        drawn["reconstructions"] = _reconstructions(run, model, rows)
+        mean = model.observation.mean(model.decoder(model.sample_latent(64)))
+        drawn["samples"] = figures.sample_grid(run.preprocessing.undo(mean).cpu(), 8, 8)
+    return drawn
+
+
+def _of_factors(
+    run: Run, model: FactorialMixtureVAE, rows: Split, records: list[dict[str, Any]]
+) -> dict[str, Figure]:
+    """Those of a model with factors, by name."""
+    factors = factors_of_run(run, model)
     drawn = {"training": figures.training_curves(records, factors.names)}
     if run.image:
-        examples = rows.select(torch.arange(min(RECONSTRUCTED, len(rows))))
-        ((x, *_),) = Batches(examples, len(examples), shuffle=False, device=device)
-        mean = model.observation.mean(model.decoder(model.encoder(x)[0]))
         drawn["factors"] = figures.attribute_rows(factors)
         drawn["components"] = figures.component_grid(factors)
-        undo = run.preprocessing.undo
-        drawn["reconstructions"] = figures.reconstructions(undo(x).cpu(), undo(mean).cpu())
+        drawn["reconstructions"] = _reconstructions(run, model, rows)
         samples = factors.decode_all(model.sample_latent(64))
         drawn["samples"] = figures.sample_grid(samples, 8, 8)
         drawn["spread"] = figures.spread(factors)
@@ -98,5 +120,14 @@ def draw(run: Run, model: FactorialMixtureVAE, rows: Split) -> None:
         columns = run.preprocessing.column_names or numbered
         unit = "standardised value" if run.preprocessing.kind is Kind.TABLE else "probability"
         drawn["columns"] = figures.column_means(factors, columns, unit)
-    for name, figure in drawn.items():
-        figures.save(figure, folder / f"{name}.png")
+    return drawn
+
+
+def _reconstructions(run: Run, model: Model, rows: Split) -> Figure:
+    """Images beside what becomes of them."""
+    examples = rows.select(torch.arange(min(RECONSTRUCTED, len(rows))))
+    device = next(model.parameters()).device
+    ((x, *_),) = Batches(examples, len(examples), shuffle=False, device=device)
+    mean = model.observation.mean(model.decoder(model.encoder(x)[0]))
+    undo = run.preprocessing.undo
+    return figures.reconstructions(undo(x).cpu(), undo(mean).cpu())

@@ -13,18 +13,21 @@ from typing import Any
 import torch
 
 from pyro_fmvae import checkpoint
-from pyro_fmvae.config import TrainConfig
+from pyro_fmvae.building import Model, build
+from pyro_fmvae.config import FACTORIAL, TrainConfig
 from pyro_fmvae.data import Dataset, Kind, Preprocessing, choose_labels, hold_out, load
 from pyro_fmvae.defaults import HELD_OUT, resolve
-from pyro_fmvae.distributions import BernoulliObservation, GaussianObservation, Observation
-from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.nn import ConvDecoder28, ConvDecoder64, ConvEncoder28, ConvEncoder64, MLPDecoder, MLPEncoder
 
 CONFIG = "config.json"
 DERIVED = "derived"  # its key for what is no option
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint"
 FIGURES = "figures"
+ADDED = {"pretrained", "weight_decay", "pretrain_kl_weight", "prior_restarts", "distortion"} | {
+    "augmentation",
+    "augment_until",
+}
+"""Options that runs of earlier versions lack; those were trained as the default says."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class Run:
         try:
             values = json.loads((folder / CONFIG).read_text())
             derived = values[DERIVED]
-            if missing := sorted({option.name for option in fields(TrainConfig)} - values.keys()):
+            if missing := sorted({option.name for option in fields(TrainConfig)} - values.keys() - ADDED):
                 raise KeyError(f"of another version, without {', '.join(missing)}")
             return cls(
                 folder,
@@ -158,43 +161,16 @@ class Run:
             raise ValueError(f"data: '{config.data}' is not what it was when the run was started")
         return dataset
 
-    def observation(self) -> Observation:
-        """Bernoulli for binary data, Gaussian with bounds that suit the scale for others."""
-        event_dim = len(self.preprocessing.event_shape)
-        if self.preprocessing.binary:
-            return BernoulliObservation(event_dim)
-        assert self.config.min_scale is not None and self.config.max_scale is not None
-        return GaussianObservation(event_dim, self.config.min_scale, self.config.max_scale)
+    @property
+    def factorial(self) -> bool:
+        """Whether its model has factors, with components and codes."""
+        return self.config.model in FACTORIAL
 
-    def build_model(self) -> FactorialMixtureVAE:
+    def build_model(self) -> Model:
         """The untrained model."""
-        config, observation, shape = self.config, self.observation(), self.preprocessing.event_shape
-        assert config.factors is not None and config.factor_dim is not None
-        assert config.hidden is not None and config.width is not None
-        latent = len(config.factors) * config.factor_dim
-        encoder: torch.nn.Module
-        decoder: torch.nn.Module
-        if config.network == "conv28":
-            encoder = ConvEncoder28(latent, config.width)
-            decoder = ConvDecoder28(latent, observation.outputs, config.width)
-        elif config.network == "conv64":
-            encoder = ConvEncoder64(latent, config.width)
-            decoder = ConvDecoder64(latent, observation.outputs, config.width)
-        else:
-            encoder = MLPEncoder(shape, latent, config.hidden)
-            decoder = MLPDecoder(latent, shape, observation.outputs, config.hidden[::-1])
-        return FactorialMixtureVAE(
-            encoder,
-            decoder,
-            observation,
-            config.factors,
-            config.factor_dim,
-            self.num_data,
-            self.labelled,
-            config.hyperprior,
-        )
+        return build(self.config, self.preprocessing, self.num_data, self.labelled)
 
-    def load_model(self, device: torch.device) -> FactorialMixtureVAE:
+    def load_model(self, device: torch.device) -> Model:
         """The model as it was at the last checkpoint.
 
         Raises:

@@ -19,6 +19,7 @@ from pyro_fmvae import checkpoint
 from pyro_fmvae.data import Batches, Dataset
 from pyro_fmvae.evaluate import bound, label_agreement
 from pyro_fmvae.gallery import draw
+from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.run import FIGURES, METRICS
 from pyro_fmvae.train import Record
 from pyro_fmvae.training import Training
@@ -92,10 +93,11 @@ class _Metrics:
         if record.step % RECORD_EVERY and record.fraction < 1:
             return None
         model, phase = self.training.model, self.training.phases[self.training.progress.phase]
-        model.eval()
-        measures = bound(phase.program, self.validation)
-        model.train()
-        used = model.used_components() if phase.program is model else [0] * len(model.num_components)
+        with _evaluating(model, phase.program):
+            measures = bound(phase.program, self.validation)
+        used: list[int] = []
+        if isinstance(model, FactorialMixtureVAE):
+            used = model.used_components() if phase.program is model else [0] * len(model.num_components)
         names = ("elbo", "reconstruction", "kl_z", "kl_r", "kl_global")
         values = {
             "step": record.total_steps,
@@ -107,8 +109,25 @@ class _Metrics:
         with self.path.open("a") as file:
             file.write(json.dumps(values) + "\n")
         where = f"{record.phase} step {record.step}"
-        logger.info("%s: elbo %.2f, used components %s", where, values["elbo"], used)
+        components = f", used components {used}" if used else ""
+        logger.info("%s: elbo %.2f%s", where, values["elbo"], components)
         return values
+
+
+@contextmanager
+def _evaluating(*modules: torch.nn.Module) -> Iterator[None]:
+    """Modules in the mode for evaluation, then in that of before.
+
+    The program of a phase may be another module than the model whose networks it shares: its mode is its own.
+    """
+    before = [module.training for module in modules]
+    try:
+        for module in modules:
+            module.eval()
+        yield
+    finally:
+        for module, mode in zip(modules, before, strict=True):
+            module.train(mode)
 
 
 class _Bar:
@@ -149,15 +168,17 @@ def report(training: Training, dataset: Dataset) -> None:
         rows = dataset.split(name)
         batches = Batches(rows, 500, shuffle=False, device=training.device)
         measures = bound(model, batches)
+        assigned = f" - KL[r] {measures['kl_r']:.2f}" if run.factorial else ""
         print(
             f"{len(rows):,} {name} points, nats per point: ELBO {measures['elbo']:.2f} = reconstruction "
-            f"{measures['reconstruction']:.2f} - KL[z] {measures['kl_z']:.2f} - KL[r] {measures['kl_r']:.2f}"
+            f"{measures['reconstruction']:.2f} - KL[z] {measures['kl_z']:.2f}{assigned}"
         )
-        if rows.labels is not None:
+        if rows.labels is not None and isinstance(model, FactorialMixtureVAE):
             labels = dataset.label_names
             agreements[name] = label_agreement(model, batches, labels, run.factors_of(labels))
-    used = zip(model.used_components(), model.num_components, strict=True)
-    print(f"components in use: {', '.join(f'{number} of {size}' for number, size in used)}")
+    if isinstance(model, FactorialMixtureVAE):
+        used = zip(model.used_components(), model.num_components, strict=True)
+        print(f"components in use: {', '.join(f'{number} of {size}' for number, size in used)}")
     if agreements:
         _print_agreement(agreements, run.config.labels or 0.0)
     draw(run, model, dataset.split(tested))

@@ -1,23 +1,27 @@
 """A run under way: model, phases, loader and progress, saved and restored together."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyro_fmvae import checkpoint
-from pyro_fmvae.config import PHASES, TrainConfig
+from pyro_fmvae.building import Model, warp
+from pyro_fmvae.config import PHASES, ModelName, TrainConfig
 from pyro_fmvae.data import Batches, Dataset, hide_labels, whole
 from pyro_fmvae.infer.phase import Phase
 from pyro_fmvae.infer.replay import compiles
-from pyro_fmvae.models.fmvae_phases import Joint, Pretraining, PriorFitting
+from pyro_fmvae.models.fmvae_phases import Joint, Learning, Pretraining, PriorFitting
+from pyro_fmvae.models.vae_phases import VAEJoint
 from pyro_fmvae.run import CHECKPOINT, Run, fitting
 from pyro_fmvae.train import Progress, Record, fit
 
 EXAMPLES = 1000  # from which the decoder starts
+NETWORKS = ("encoder.", "decoder.")
 
 logger = logging.getLogger("pyro_fmvae")
 
@@ -39,26 +43,16 @@ class Training:
         self.model = run.build_model().to(device)
         examples = dataset.train.select(torch.arange(min(EXAMPLES, len(dataset.train))))
         self.model.start_at(whole(examples, device)[0])
-        self.learning = replace(config.learning(), compile=self._compile(config))
-        self.phases = self._phases(config)
+        augmentation = warp(config.augmentation, run.preprocessing, interpolate=not run.preprocessing.binary)
+        compiled = self._compile(config)
+        self.learning = replace(config.learning(), compile=compiled, augmentation=augmentation)
+        self.phases = _PHASES_OF[config.model](self.model, config, self.learning)
         labels = None
         if config.labels:
             labels = hide_labels(dataset.train, config.labels, config.seed)[:, : len(run.labelled)]
         training = replace(dataset.train, labels=labels)
         self.batches = Batches(training, config.batch_size, seed=config.seed, device=device)
         self.progress = Progress()
-
-    def _phases(self, config: TrainConfig) -> list[Phase]:
-        pretrain, prior, joint, refine = config.budgets()
-        learning = self.learning
-        rate = learning.final_learning_rate or learning.learning_rate
-        last = replace(learning, label_weight=0.0, kl_weight=1.0, free_from=0.0, learning_rate=rate)
-        return [
-            Pretraining(self.model, learning, pretrain),
-            PriorFitting(self.model, learning, prior, config.seed),
-            Joint(self.model, learning, joint, seed=config.seed if prior.empty else None),
-            Joint(self.model, last, refine, PHASES[-1], config.seed if prior.empty and joint.empty else None),
-        ]
 
     def _compile(self, config: TrainConfig) -> bool:
         """Whether to compile captured steps."""
@@ -88,6 +82,33 @@ class Training:
     def finished(self) -> bool:
         """Whether every phase is done."""
         return self.progress.phase >= len(self.phases)
+
+    def start_from(self, folder: Path) -> None:
+        """Take over encoder and decoder of another run, of whatever model.
+
+        Args:
+            folder: of that run. Nothing but its checkpoint is read.
+
+        Raises:
+            ValueError: there is no checkpoint, it is damaged, or its networks have other shapes.
+        """
+        try:
+            state, _ = checkpoint.load(folder / CHECKPOINT)
+            theirs = _networks(state["model"])
+        except FileNotFoundError:
+            raise ValueError(f"pretrained: {folder} is no run with a checkpoint") from None
+        except (LookupError, TypeError, AttributeError):
+            raise ValueError(f"pretrained: the checkpoint of {folder} holds no model") from None
+        except ValueError as error:
+            raise ValueError(f"pretrained: {error}") from None
+        ours = _networks(self.model.state_dict())
+        for name in (*ours, *theirs):
+            here, there = (tuple(part[name].shape) if name in part else "missing" for part in (ours, theirs))
+            if here != there:
+                raise ValueError(
+                    f"pretrained: {folder} has other networks: {name} is {there} there, {here} here"
+                )
+        self.model.load_state_dict(theirs, strict=False)
 
     def save(self) -> None:
         """Write a checkpoint of everything, atomically."""
@@ -128,3 +149,32 @@ class Training:
     def _cuda_state(self) -> Tensor | None:
         """State of the random numbers on the GPU that is trained on."""
         return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
+
+
+def _networks(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What belongs to the encoder and the decoder in a model's state dictionary."""
+    return {name: value for name, value in state.items() if name.startswith(NETWORKS)}
+
+
+def _fmvae_phases(model: Any, config: TrainConfig, learning: Learning) -> list[Phase]:
+    pretrain, prior, joint, refine = config.budgets()
+    rate = learning.final_learning_rate or learning.learning_rate
+    last = replace(learning, label_weight=0.0, kl_weight=1.0, free_from=0.0, learning_rate=rate)
+    last = replace(last, augment_until=0.0)
+    return [
+        Pretraining(model, learning, pretrain),
+        PriorFitting(model, learning, prior, config.seed),
+        Joint(model, learning, joint, seed=config.seed if prior.empty else None),
+        Joint(model, last, refine, PHASES[-1], config.seed if prior.empty and joint.empty else None),
+    ]
+
+
+def _vae_phases(model: Any, config: TrainConfig, learning: Learning) -> list[Phase]:
+    pretrain, _, joint, _ = config.budgets()
+    return [Pretraining(model, learning, pretrain), VAEJoint(model, learning, joint)]
+
+
+_PHASES_OF: dict[ModelName, Callable[[Model, TrainConfig, Learning], list[Phase]]] = {
+    "fmvae": _fmvae_phases,
+    "vae": _vae_phases,
+}

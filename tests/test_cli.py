@@ -13,9 +13,9 @@ import pytest
 import torch
 import yaml
 
-from pyro_fmvae import __main__, cli, commands, session
+from pyro_fmvae import __main__, checkpoint, cli, commands, session
 from pyro_fmvae.config import TrainConfig
-from pyro_fmvae.run import Run
+from pyro_fmvae.run import CHECKPOINT, Run
 from pyro_fmvae.training import Training
 from tests.models.small import brute_force
 from tests.runs import SIZE, TINY, command, state, succeed, train, write_files
@@ -89,7 +89,7 @@ def test_evaluate_against_labels(runs, files):
     assert evaluate(runs["grey"]).keys() & {"accuracy", "clustering"} == set()
     unsupervised = evaluate(runs["table"], "--split", "train")
     assert unsupervised["accuracy"] == {}
-    assert set(unsupervised["clustering"]["label0"]) == {"factor", "accuracy", "nmi"}
+    assert set(unsupervised["clustering"]["label0"]) == {"factor", "accuracy", "majority", "nmi"}
 
 
 def test_evaluate_a_file_goes_by_the_names_of_its_labels(runs, files):
@@ -119,6 +119,18 @@ def test_evaluate_bounds(runs):
         "collapsed",
         "importance_weighted",
     }
+
+
+def test_evaluate_the_first_points(runs, files, tmp_path):
+    whole = evaluate(runs["binary"], "--data", files["binary"])
+    assert evaluate(runs["binary"], "--data", files["binary"], "--points", 10 * SIZE) == whole
+    with np.load(files["binary"]) as archive:
+        np.savez(tmp_path / "first.npz", **{name: archive[name][:7] for name in ("x", "labels")})
+    names = {"label_names": arrays(files["binary"])["label_names"]}
+    np.savez(tmp_path / "first.npz", **arrays(tmp_path / "first.npz"), **names)
+    first = evaluate(runs["binary"], "--data", tmp_path / "first.npz")
+    assert first["n"] == 7
+    assert evaluate(runs["binary"], "--data", files["binary"], "--points", 7) == first
 
 
 def test_evaluate_agrees_with_brute_force(runs, files):
@@ -440,6 +452,10 @@ def place(files, runs, tmp_path_factory):
     (folder / "pickled_checkpoint/checkpoint/state.safetensors").write_bytes(pickle.dumps(Trap()))
     cut = folder / "cut_checkpoint/checkpoint/state.safetensors"
     cut.write_bytes(cut.read_bytes()[:-9])
+    checkpoint.save(folder / "no_model" / CHECKPOINT, {"progress": 1})
+    checkpoint.save(folder / "bare" / CHECKPOINT, {"model": {}})
+    networks = checkpoint.load(runs["binary"] / CHECKPOINT)[0]["model"]
+    checkpoint.save(folder / "more" / CHECKPOINT, {"model": networks | {"decoder.more": torch.zeros(2, 3)}})
     (folder / "bad_config/config.json").write_text("{")
     (folder / "odd_config/config.json").write_text('{"seed": "x", "factors": null, "hidden": null}')
     return folder
@@ -475,12 +491,26 @@ TRAIN = [  # options, and a part of the message
     ("--c0 inf", "c0"),
     ("--delay inf", "delay"),
     ("--forgetting 0.3", "forgetting: expected"),
-    ("--model vae", "model"),
+    ("--model foo", "model"),
+    ("--model vae --labels 0.5", "labels: a vae has no factors to learn them; give --labels 0"),
+    ("--pretrained no_run", "no_run is no run with a checkpoint"),
+    ("--pretrained nowhere", "pretrained: "),
+    ("--pretrained text.npz", "text.npz is no run with a checkpoint"),
+    ("--pretrained no_checkpoint", "no_checkpoint is no run with a checkpoint"),
+    ("--pretrained pickled_checkpoint", "pretrained: "),
+    ("--pretrained cut_checkpoint", "cut_checkpoint/checkpoint/state.safetensors: not a checkpoint"),
+    ("--pretrained no_model", "pretrained: the checkpoint of"),
+    ("--pretrained run", "run has other networks: encoder."),
+    ("--pretrained bare --factors 2,2,3", "is missing there, ("),
+    ("--pretrained run --factors 2,2,3 --hidden 6,6", "is missing there, ("),
+    ("--pretrained more --factors 2,2,3 --data binary.npz", "decoder.more is (2, 3) there, missing here"),
     ("--network foo", "network"),
     ("--network conv28", "network: conv28 takes 28x28"),
     ("--network conv64", "network: conv64 takes 64x64x3"),
     ("--width 0", "width: expected a number > 0"),
     ("--min-scale -1", "min_scale: expected a number > 0"),
+    ("--distortion 1 --data sheet.csv", "distortion: expected images, the data are of shape (3,)"),
+    ("--augmentation 1 --data sheet.csv", "augmentation: expected images"),
     ("--hold-out 1", "hold_out: expected a share in [0, 1)"),
     ("--hold-out 0.2", "has no labels to combine"),
     ("--label-names hat", "label_names: expected different ones out of"),
@@ -524,6 +554,7 @@ OTHERS = [
     ("train --resume nowhere", "is no run"),
     ("train --resume text.npz", "Not a directory"),
     ("train --resume run --seed 3 --out x", "--seed, --out can't be changed"),
+    ("train --resume run --pretrained run", "--pretrained can't be changed"),
     ("train --resume run --eager --compile", "compile: eager steps cannot be compiled"),
     ("train --resume no_checkpoint", "no checkpoint"),
     ("train --resume pickled_checkpoint", "not a checkpoint"),
@@ -540,6 +571,7 @@ OTHERS = [
     ("evaluate run --split nonsense --data binary.npz", "split"),
     ("evaluate run --num-samples -1", "num_samples: expected"),
     ("evaluate run --num-samples x", "num-samples"),
+    ("evaluate run --points 0", "points: expected a number >= 1, got 0"),
     ("evaluate run --seed -1", "seed: expected"),
     ("evaluate run --data other_shape.npz", "expected observations of shape [4, 3]"),
     ("evaluate run --data grey.npz", "expected binary values"),
@@ -575,7 +607,7 @@ OTHERS = [
     ("arguments", "message"),
     [
         ("train --labels ten", "--labels: expected a number, got 'ten'"),
-        ("train --model vae", "--model: expected one of fmvae, got 'vae'"),
+        ("train --model foo", "--model: expected one of fmvae, vae, got 'foo'"),
         ("train --network foo", "--network: expected one of mlp, conv28, conv64, got 'foo'"),
         ("train --factors 2,x", "--factors: expected sizes separated by commas, such as 2,2,64, got '2,x'"),
         ("train --kl-weight nan", "--kl-weight: expected a number, got 'nan'"),

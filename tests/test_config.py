@@ -24,6 +24,14 @@ NUMBERS = [
     *[("independence_weight", value) for value in (-1.0, math.nan, math.inf)],
     *[("free_from", value) for value in (-0.1, 1.1, math.nan)],
     *[("kl_annealing", value) for value in (-0.1, 1.1, math.nan)],
+    *[("augment_until", value) for value in (-0.1, 1.1, math.nan)],
+    *[
+        (name, value)
+        for name in ("weight_decay", "distortion", "augmentation")
+        for value in (-1.0, math.nan, math.inf)
+    ],
+    *[("pretrain_kl_weight", value) for value in (0.0, math.nan, math.inf)],
+    ("prior_restarts", 0),
     *[("hold_out", value) for value in (-0.1, 1.0, math.nan)],
     *[
         (name, value)
@@ -39,6 +47,11 @@ NUMBERS = [
 def test_number_out_of_range(name, value):
     with pytest.raises(ValueError, match=f"^{name}: expected"):
         TrainConfig(**{name: value})
+
+
+def test_unknown_model():
+    with pytest.raises(ValueError, match=r"^model: expected one of fmvae, vae, got 'nonsense'$"):
+        TrainConfig.from_dict({"model": "nonsense"})
 
 
 @pytest.mark.parametrize("compile", [None, False, True])

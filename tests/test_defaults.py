@@ -27,7 +27,7 @@ def dataset(shape=(4, 4), kind=Kind.BINARY, label_sizes=(), name="mine"):
 )
 def test_resolved_options_are_complete_and_stay(data):
     config = resolve(TrainConfig(data="mine.npz"), data)
-    optional = {"data_root", "max_minutes", "final_learning_rate", "compile", "label_names"}
+    optional = {"data_root", "max_minutes", "final_learning_rate", "compile", "label_names", "pretrained"}
     for option in fields(config):
         assert getattr(config, option.name) is not None or option.name in optional, option.name
     assert resolve(config, data) == config
@@ -54,6 +54,43 @@ def test_refining_is_for_labels():
     assert resolve(TrainConfig(labels=0.5), data).refine_iterations > 0
     for config in (TrainConfig(labels=0.0), TrainConfig(labels=0.5, label_weight=0.0)):
         assert resolve(config, data).refine_iterations == 0
+
+
+@pytest.mark.parametrize("name", ["smiley", "sprites", "mine"])
+def test_baseline_has_the_mixtures_networks_and_learning_phases(name):
+    data = dataset((64, 64, 3), Kind.IMAGE, (2,), name)
+    given = TrainConfig(data=name, pretrain_iterations=5, joint_iterations=7, prior_iterations=3)
+    config, vae = resolve(replace(given, labels=0.0), data), resolve(replace(given, model="vae"), data)
+    same = ("factors", "factor_dim", "network", "width", "hidden", "batch_size", "min_scale", "hold_out")
+    for option in (*same, "final_learning_rate", "pretrain_iterations", "joint_iterations"):
+        assert getattr(vae, option) == getattr(config, option), option
+    of_factors = ("labels", "label_weight", "independence_weight", "free_from", "refine_iterations")
+    assert {getattr(vae, option) for option in (*of_factors, "prior_iterations")} == {0}
+    assert vae.kl_weight == 1
+    assert resolve(vae, data) == vae
+
+
+def test_options_that_a_baseline_has_no_use_for_are_left_out():
+    data = dataset(label_sizes=(2,))
+    given = {"label_weight": 5.0, "free_from": 1.0, "independence_weight": 2.0, "refine_iterations": 9}
+    assert resolve(TrainConfig("vae", "a.npz", **given), data) == resolve(TrainConfig("vae", "a.npz"), data)
+    assert resolve(TrainConfig("vae", "a.npz", kl_weight=5.0), data).kl_weight == 5
+    with pytest.raises(ValueError, match=r"^labels: a vae has no factors .*--labels 0$"):
+        resolve(TrainConfig("vae", "a.npz", labels=0.1), data)
+
+
+def test_baseline_of_nothing_but_prior_iterations():
+    given = dict.fromkeys(("pretrain_iterations", "joint_iterations"), 0)
+    with pytest.raises(ValueError, match=r"^iterations: expected at least one"):
+        resolve(TrainConfig("vae", "a.npz", prior_iterations=5, **given), dataset())
+
+
+@pytest.mark.parametrize("model", ["fmvae", "vae"])
+def test_pretrained_networks_are_not_pretrained_again_unless_told(model):
+    given = TrainConfig(model, "mine.npz", pretrained="/runs/a")
+    assert resolve(given, dataset()).pretrain_iterations == 0
+    assert resolve(replace(given, pretrain_iterations=4), dataset()).pretrain_iterations == 4
+    assert resolve(replace(given, pretrained=None), dataset()).pretrain_iterations > 0
 
 
 @pytest.mark.parametrize("closing", [{"label_weight": 0.0}, {"refine_iterations": 0}])

@@ -32,6 +32,20 @@ def folders(tmp_path_factory):
     return {kind: parent / kind for kind in KINDS}
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("colour", {"training", "reconstructions", "samples"}), ("table", {"training"})],
+)
+def test_figures_of_a_model_without_factors(tmp_path, monkeypatch, kind, expected):
+    records = []
+    curves = figures.training_curves
+    monkeypatch.setattr(figures, "training_curves", lambda r, *names: records.extend(r) or curves(r, *names))
+    status, _, err = train(tmp_path / "run", write_files(tmp_path)[kind], model="vae")
+    assert status == 0, err
+    assert {path.stem for path in (tmp_path / "run" / "figures").iterdir()} == expected
+    assert records and not any({"kl_r", "kl_global"} & record.keys() for record in records)
+
+
 def opened(folder: Path):
     run = Run.open(folder)
     return run, run.load_model(torch.device("cpu"))

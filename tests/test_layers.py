@@ -23,6 +23,7 @@ LAYERS = [
     {"figures"},
     {"config"},
     {"defaults"},
+    {"building"},
     {"run"},
     {"training"},
     {"gallery"},

@@ -16,7 +16,7 @@ import torch
 from pyro_fmvae import checkpoint, session
 from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data import load
-from pyro_fmvae.models import FactorialMixtureVAE
+from pyro_fmvae.models import VAE, FactorialMixtureVAE
 from pyro_fmvae.run import CHECKPOINT, Run, resolve_device
 from pyro_fmvae.training import Training
 from tests.runs import command, metrics, state, succeed, train, training, write_files
@@ -24,6 +24,7 @@ from tests.runs import command, metrics, state, succeed, train, training, write_
 pytestmark = pytest.mark.usefixtures("single_precision")
 
 LABELLED = {"labels": 0.5, "factors": "2,2,3"}
+BASELINE = {"model": "vae", "factors": "2,2,3"}
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +143,124 @@ def test_ctrl_c_saves_and_says_how_to_go_on(files, whole, tmp_path, monkeypatch,
     succeed("train", "--resume", run)
     assert state(run) == state(whole)
     assert metrics(run) == metrics(whole)
+
+
+@pytest.fixture(scope="module")
+def baseline(files, tmp_path_factory):
+    """A plain VAE that nothing happened to."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "draw", lambda *_: None)
+        patch.setattr(session, "RECORD_EVERY", 2)
+        folder = tmp_path_factory.mktemp("baseline") / "run"
+        status, _, err = train(folder, files["binary"], **BASELINE)
+    assert status == 0, err
+    return folder
+
+
+def test_baseline_is_a_vae_with_as_many_latents_as_the_mixture(baseline, whole):
+    run = Run.open(baseline)
+    model = run.load_model(torch.device("cpu"))
+    assert isinstance(model, VAE)
+    assert not model.training
+    assert model.latent_dim == 6
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
+    stored = checkpoint.load(whole / CHECKPOINT)[0]["model"]
+    assert shapes == {name: value.shape for name, value in stored.items() if not name.startswith("groups")}
+    assert (run.labelled, run.config.labels, run.factorial) == ((), 0, False)
+    assert [(record["phase"], record["step"]) for record in metrics(baseline)] == [
+        *(("pretrain", 0), ("pretrain", 2), ("pretrain", 3), ("joint", 3), ("joint", 5), ("joint", 6)),
+    ]
+    assert all(record["used_components"] == [] and record["kl_r"] == 0 for record in metrics(baseline))
+
+
+def test_baseline_starts_from_the_networks_that_the_mixture_starts_from(whole, baseline):
+    runs = Run.open(whole), Run.open(baseline)
+    models = (Training(run, run.load_data(), torch.device("cpu")).model for run in runs)
+    mixture, vae = (networks_of(model.state_dict()) for model in models)
+    assert mixture.keys() == vae.keys()
+    assert all(torch.equal(value, vae[name]) for name, value in mixture.items())
+
+
+@pytest.mark.parametrize("every", [0.0, math.inf], ids=["every step", "at phase starts"])
+@pytest.mark.parametrize("number", [1, 3, 4, 6])  # each of the two phases has four records
+def test_killed_baseline_is_resumed_exactly(files, baseline, tmp_path, monkeypatch, number, every):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "CHECKPOINT_EVERY", every)
+        stop_at(patch, number, kill)
+        with pytest.raises(Killed):
+            train(run, files["binary"], **BASELINE)
+    assert state(run) != state(baseline)
+    succeed("train", "--resume", run)
+    assert state(run) == state(baseline)
+    assert metrics(run) == metrics(baseline)
+
+
+def networks_of(state_dict):
+    return {name: value.clone() for name, value in state_dict.items() if name.startswith(("enc", "dec"))}
+
+
+@pytest.mark.parametrize("source", ["baseline", "whole"])
+@pytest.mark.parametrize("model", ["vae", "fmvae"])
+def test_pretrained_networks_are_where_a_run_starts(files, tmp_path, monkeypatch, request, source, model):
+    other = tmp_path / "other"
+    shutil.copytree(request.getfixturevalue(source), other)
+    (other / "config.json").unlink()  # nothing but the checkpoint counts
+    started, records = [], Training.records
+
+    def watched(self, resumed=False):
+        started.append(networks_of(self.model.state_dict()))
+        return records(self, resumed)
+
+    monkeypatch.setattr(Training, "records", watched)
+    monkeypatch.chdir(tmp_path)
+    options = {"model": model, "factors": "2,2,3", "pretrained": "other"}
+    arguments = training("run", files["binary"], **options)
+    place = arguments.index("--pretrain-iterations")
+    succeed(*arguments[:place], *arguments[place + 2 :])
+    expected = networks_of(checkpoint.load(other / CHECKPOINT)[0]["model"])
+    assert started[0].keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in started[0].items())
+    config = Run.open(tmp_path / "run").config
+    assert (config.pretrained, config.pretrain_iterations) == (str(other), 0)
+    phases = [*dict.fromkeys(record["phase"] for record in metrics(tmp_path / "run"))]
+    assert phases == {"vae": ["joint"], "fmvae": ["prior", "joint"]}[model]
+
+
+def test_pretrained_run_is_not_read_again(files, baseline, tmp_path, monkeypatch):
+    shutil.copytree(baseline, tmp_path / "other")
+    options = {"factors": "2,2,3", "pretrained": tmp_path / "other"}
+    assert train(tmp_path / "whole", files["binary"], **options)[0] == 0
+    with monkeypatch.context() as patch:
+        stop_at(patch, 6, kill)
+        with pytest.raises(Killed):
+            train(tmp_path / "run", files["binary"], **options)
+    shutil.rmtree(tmp_path / "other")
+    succeed("train", "--resume", tmp_path / "run")
+    assert state(tmp_path / "run") == state(tmp_path / "whole")
+    assert json.loads(succeed("evaluate", tmp_path / "run"))["n"] == 6
+    again = training(tmp_path / "again", files["binary"], **options)
+    assert f"pretrained: {tmp_path / 'other'} is no run with a checkpoint" in error_of(*again)
+
+
+def test_pretraining_leaves_all_else_to_the_seed(files, baseline, tmp_path):
+    """Batches and draws are those of a run that starts from its own networks."""
+    run = Run.open(baseline)
+    fresh = Training(run, run.load_data(), torch.device("cpu"))
+    before = torch.get_rng_state()
+    given = Training(run, run.load_data(), torch.device("cpu"))
+    given.start_from(baseline)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(map(torch.equal, next(iter(fresh.batches)), next(iter(given.batches))))
+
+
+def test_run_from_before_an_option(baseline, tmp_path):
+    shutil.copytree(baseline, tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    values = json.loads(path.read_text())
+    del values["pretrained"]
+    path.write_text(json.dumps(values))
+    assert Run.open(tmp_path / "run").config == Run.open(baseline).config
 
 
 def test_ctrl_c_outside_of_training_stops_at_once(whole, monkeypatch):

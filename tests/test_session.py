@@ -4,9 +4,11 @@ import json
 import re
 
 import pytest
+import torch
 
 from pyro_fmvae import session
 from pyro_fmvae.run import Run
+from pyro_fmvae.training import Training
 from tests.runs import metrics, succeed, train, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -60,3 +62,48 @@ def test_only_chosen_labels_are_trained_on(files, tmp_path):
     measures = json.loads(succeed("evaluate", tmp_path / "run"))
     assert list(measures["accuracy"]) == ["noise"]
     assert list(measures["clustering"]) == ["side"]
+
+
+@pytest.mark.parametrize("model", ["fmvae", "vae"])
+def test_programs_are_measured_in_evaluation_mode_and_trained_in_the_other(
+    files, tmp_path, monkeypatch, model
+):
+    measured, stepped = [], []
+    bound, records = session.bound, Training.records
+
+    def modes(program):
+        return {module.training for module in program.modules()}
+
+    def measuring(program, *arguments):
+        measured.append(modes(program))
+        return bound(program, *arguments)
+
+    def watched(self, resumed=False):
+        for record in records(self, resumed):
+            yield record
+            for program in (self.model, *(phase.program for phase in self.phases)):
+                stepped.append(modes(program))
+
+    monkeypatch.setattr(session, "bound", measuring)
+    monkeypatch.setattr(session, "RECORD_EVERY", 1)
+    monkeypatch.setattr(Training, "records", watched)
+    assert train(tmp_path / "run", files["grey"], factors="2,3", model=model)[0] == 0
+    assert len(measured) > 6 and all(mode == {False} for mode in measured)
+    assert len(stepped) > 6 and all(mode == {True} for mode in stepped)
+
+
+def test_modes_come_back_as_they_were():
+    trained, evaluated = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1).eval()
+    with pytest.raises(ArithmeticError), session._evaluating(trained, evaluated):
+        assert not trained.training and not evaluated.training
+        raise ArithmeticError
+    assert trained.training and not evaluated.training
+
+
+def test_report_on_a_baseline_speaks_of_no_components(files, tmp_path):
+    status, out, err = train(tmp_path / "run", files["binary"], model="vae")
+    assert status == 0, err
+    measures = json.loads(succeed("evaluate", tmp_path / "run"))
+    assert f"ELBO {measures['elbo']:.2f} = reconstruction" in out
+    assert f"- KL[z] {measures['kl_z']:.2f}\n" in out
+    assert "component" not in out + err and "KL[r]" not in out and "label" not in out

@@ -64,6 +64,24 @@ def parse_codes(codes: str | None, factors: tuple[int, ...]) -> torch.Tensor:
     return torch.tensor([numbers])
 
 
+def open_factorial(folder: str, purpose: str) -> Run:
+    """The run in a folder, if its model has factors.
+
+    Args:
+        folder: of a run.
+        purpose: what factors are needed for, such as ``edit``.
+
+    Raises:
+        ValueError: it is no run, or its model has no factors.
+    """
+    run = Run.open(Path(folder))
+    if not run.factorial:
+        raise ValueError(
+            f"run: {purpose} needs factors, {run.folder} is a {run.config.model}, which has none"
+        )
+    return run
+
+
 def check_seed(seed: int) -> None:
     """Raise ValueError unless random generators take it."""
     if not 0 <= seed <= LARGEST:

@@ -8,7 +8,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pyro_fmvae import figures
-from pyro_fmvae.commands.arguments import check_ending, check_seed, parse_factors, parse_settings
+from pyro_fmvae.commands.arguments import (
+    check_ending,
+    check_seed,
+    open_factorial,
+    parse_factors,
+    parse_settings,
+)
 from pyro_fmvae.evaluate import encode_split, mutual_information
 from pyro_fmvae.figures import Factors
 from pyro_fmvae.gallery import factors_of_run
@@ -47,7 +53,7 @@ def draw(
     data_root: str | None,
 ) -> int:
     """Draw a figure of a run on images into a file; None leaves a number or a choice to the figure."""
-    opened = Run.open(Path(run))
+    opened = open_factorial(run, "draw")
     if not opened.image:
         raise ValueError(f"figure: {figure} needs a run on images, {run} is one on tables")
     options = {"factors": factors, "rows": rows, "draws": draws, "most": most, "hold": hold}
@@ -68,6 +74,7 @@ def draw(
         raise ValueError(f"hold: expected other factors than those of --factors, got '{hold}'")
     numbers = {name: options[name] for name in ("rows", "draws", "most") if options[name] is not None}
     model = opened.load_model(resolve_device(device))
+    assert isinstance(model, FactorialMixtureVAE)
     if figure == "information":
         drawn: Figure | list[np.ndarray] = _information(opened, model, data_root)
     else:

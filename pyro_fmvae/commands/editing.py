@@ -8,18 +8,19 @@ from PIL import Image
 from torch import Tensor
 
 from pyro_fmvae import checkpoint, figures
-from pyro_fmvae.commands.arguments import check_ending, parse_settings
+from pyro_fmvae.commands.arguments import check_ending, open_factorial, parse_settings
 from pyro_fmvae.data import whole
 from pyro_fmvae.data.folder import read_image
 from pyro_fmvae.evaluate import edit_latent
-from pyro_fmvae.run import Run, resolve_device
+from pyro_fmvae.models import FactorialMixtureVAE
+from pyro_fmvae.run import resolve_device
 
 TITLES = ("image", "reconstruction", "edited")
 
 
 def edit(run: str, image: str, set: str, out: str, compare: str | None, device: str) -> int:
     """Encode an image, give some factors other components, and decode: everything else stays as it is."""
-    opened, target = Run.open(Path(run)), Path(out)
+    opened, target = open_factorial(run, "edit"), Path(out)
     if not opened.image:
         raise ValueError(f"run: only images can be edited, {opened.folder} was trained on none")
     changes = parse_settings(set, opened, argument="set")
@@ -32,6 +33,7 @@ def edit(run: str, image: str, set: str, out: str, compare: str | None, device: 
     place = resolve_device(device)
     x = whole(read_image(Path(image), opened.preprocessing), place)[0]
     model = opened.load_model(place)
+    assert isinstance(model, FactorialMixtureVAE)
     codes = model.codes(x)
     with torch.no_grad():
         z, _ = model.encoder(x)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from pyro_fmvae.building import Model
 from pyro_fmvae.commands.arguments import EVALUATION_BATCH, check_ending, rows_of
 from pyro_fmvae.commands.arrays import save_arrays
 from pyro_fmvae.data import Batches
@@ -13,7 +14,7 @@ from pyro_fmvae.run import Run, resolve_device
 
 
 def encode(run: str, data: str | None, data_root: str | None, split: str, out: str, device: str) -> int:
-    """Write responsibilities, codes and posterior means of data, in row order."""
+    """Write posterior means and scales of data, codes and responsibilities if there are any, in row order."""
     opened, target = Run.open(Path(run)), Path(out)
     check_ending(target, (".npz",))
     place = resolve_device(device)
@@ -25,20 +26,23 @@ def encode(run: str, data: str | None, data_root: str | None, split: str, out: s
     return 0
 
 
-def encode_rows(model: FactorialMixtureVAE, batches: Batches) -> dict[str, np.ndarray]:
+def encode_rows(model: Model, batches: Batches) -> dict[str, np.ndarray]:
     """Encode every row.
 
     Returns:
         ``codes`` [N, I], ``mean`` and ``scale`` of q(z | x) [N, I·D], and for each factor i
-        ``responsibilities_i`` [N, K_i].
+        ``responsibilities_i`` [N, K_i]; of a model without factors, mean and scale alone.
     """
     arrays: dict[str, list[torch.Tensor]] = {}
     with torch.no_grad():
         for x, *_ in batches:
             mean, scale = model.encoder(x)
-            gammas = model.responsibilities(x)
-            codes = torch.stack([gamma.argmax(-1) for gamma in gammas], -1)
-            named = {f"responsibilities_{factor}": gamma for factor, gamma in enumerate(gammas)}
-            for name, tensor in {"codes": codes, "mean": mean, "scale": scale, **named}.items():
+            named = {"mean": mean, "scale": scale}
+            if isinstance(model, FactorialMixtureVAE):
+                gammas = model.responsibilities(x)
+                codes = torch.stack([gamma.argmax(-1) for gamma in gammas], -1)
+                named = {"codes": codes, **named}
+                named |= {f"responsibilities_{factor}": gamma for factor, gamma in enumerate(gammas)}
+            for name, tensor in named.items():
                 arrays.setdefault(name, []).append(tensor.cpu())
     return {name: torch.cat(tensors).numpy() for name, tensors in arrays.items()}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pyro_fmvae.commands.arguments import EVALUATION_BATCH, check_seed, rows_of
+from pyro_fmvae.commands.arguments import EVALUATION_BATCH, check_seed, open_factorial, rows_of
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate import (
     Leakage,
@@ -33,6 +33,7 @@ def evaluate(
     data_root: str | None,
     split: str,
     num_samples: int,
+    points: int | None,
     probes: bool,
     seed: int,
     device: str,
@@ -40,21 +41,28 @@ def evaluate(
     """Print the measures of a run as one JSON object on one line."""
     if num_samples < 0:
         raise ValueError(f"num_samples: expected a number >= 0, got {num_samples}")
+    if points is not None and points < 1:
+        raise ValueError(f"points: expected a number >= 1, got {points}")
     check_seed(seed)
-    opened = Run.open(Path(run))
+    opened = open_factorial(run, "--probes") if probes else Run.open(Path(run))
     place = resolve_device(device)
     model = opened.load_model(place)
     rows, label_names = rows_of(opened, data, data_root, split)
+    if points is not None:
+        rows = rows.select(torch.arange(min(points, len(rows))))
     batches = Batches(rows, EVALUATION_BATCH, shuffle=False, device=place)
     result: dict[str, Any] = bound(model, batches, seed, max(num_samples, 1))
     if num_samples:
         result |= tighter_bounds(model, batches, num_samples, seed)
-    result["used_components"] = model.used_components()
-    if rows.labels is not None:
-        result |= label_agreement(model, batches, label_names, opened.factors_of(label_names))
-    if probes:
-        train = opened.load_data(data_root).train
-        result |= probe(opened, model, train, rows, label_names, seed, place)
+    if not isinstance(model, FactorialMixtureVAE):
+        result["used_components"] = []
+    else:
+        result["used_components"] = model.used_components()
+        if rows.labels is not None:
+            result |= label_agreement(model, batches, label_names, opened.factors_of(label_names))
+        if probes:
+            train = opened.load_data(data_root).train
+            result |= probe(opened, model, train, rows, label_names, seed, place)
     print(json.dumps(result))
     return 0
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae import checkpoint, figures
-from pyro_fmvae.commands.arguments import check_seed, rows_of
+from pyro_fmvae.commands.arguments import check_seed, open_factorial, rows_of
 from pyro_fmvae.data import Dataset, Split, whole
 from pyro_fmvae.evaluate import (
     Generation,
@@ -21,6 +21,7 @@ from pyro_fmvae.evaluate import (
     save_judge,
     train_judge,
 )
+from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.run import Run, resolve_device
 
 FOLDER = "judge"
@@ -47,13 +48,14 @@ def judge(
     if sheet < 0:
         raise ValueError(f"sheet: expected a number >= 0, got {sheet}")
     check_seed(seed)
-    opened = Run.open(Path(run))
+    opened = open_factorial(run, "judge")
     if not opened.image:
         raise ValueError(f"run: a judge looks at images, {opened.folder} was trained on none")
     if not opened.labelled:
         raise ValueError(f"run: {opened.folder} has no labelled factors, so nothing can be intended")
     place = resolve_device(device)
     model = opened.load_model(place)
+    assert isinstance(model, FactorialMixtureVAE)
     rows, names = rows_of(opened, data, data_root, split)
     x, labels = whole(_with_properties(rows, names, opened.label_names), place)
     chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:edits].to(place)

@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from pyro_fmvae import figures
 from pyro_fmvae.commands.arguments import check_ending, check_seed, parse_codes
 from pyro_fmvae.commands.arrays import save_arrays
+from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.run import Run, resolve_device
 
 LARGEST_GRID = 1_000_000
@@ -19,16 +21,23 @@ def sample(run: str, out: str, codes: str | None, grid: str, seed: int, device: 
     rows, columns = _grid(grid)
     endings = (".npz", ".png") if opened.image else (".npz",)
     check_ending(target, endings)
+    if codes is not None and not opened.factorial:
+        raise ValueError(f"codes: a {opened.config.model} has no factors that codes could be given to")
     assert opened.config.factors is not None
     wanted = parse_codes(codes, opened.config.factors).expand(rows * columns, -1)
     model = opened.load_model(resolve_device(device))
     torch.manual_seed(seed)
+    arrays: dict[str, np.ndarray] = {}
     with torch.no_grad():
-        drawn = model.sample_codes(rows * columns, wanted)
-        z = model.sample_latent(rows * columns, drawn)
+        if isinstance(model, FactorialMixtureVAE):
+            drawn = model.sample_codes(rows * columns, wanted)
+            arrays["codes"] = drawn.cpu().numpy()
+            z = model.sample_latent(rows * columns, drawn)
+        else:
+            z = model.sample_latent(rows * columns)
         mean = opened.preprocessing.undo(model.observation.mean(model.decoder(z))).cpu().numpy()
     if target.suffix == ".npz":
-        save_arrays(target, {"x": mean, "z": z.cpu().numpy(), "codes": drawn.cpu().numpy()})
+        save_arrays(target, {"x": mean, "z": z.cpu().numpy(), **arrays})
     else:
         figures.save(figures.sample_grid(mean, rows, columns), target)
     print(f"wrote {target}")

@@ -18,9 +18,13 @@ def train(config: TrainConfig, out: str | None) -> int:
         config = replace(config, data=str(Path(config.data).resolve()))
     root = Path(config.data_root).resolve() if config.data_root else None
     config = replace(config, data_root=str(root) if root else None)
+    if config.pretrained is not None:
+        config = replace(config, pretrained=str(Path(config.pretrained).resolve()))
     dataset = load_data(config, root)
     run = Run.new(Path(out) if out else Path("runs") / dataset.name, config, dataset)
     training = Training(run, dataset, device)
+    if config.pretrained is not None:
+        training.start_from(Path(config.pretrained))
     training.run = run.write(numbered=not out)
     folder = training.run.folder
     try:

@@ -1,6 +1,6 @@
 """Measures of a trained model; `docs/measures.md` defines them."""
 
-from pyro_fmvae.evaluate.agreement import Coding, label_agreement, matching_accuracy
+from pyro_fmvae.evaluate.agreement import Coding, label_agreement, majority_accuracy, matching_accuracy
 from pyro_fmvae.evaluate.bounds import Evaluable, bound, tighter_bounds
 from pyro_fmvae.evaluate.disentanglement import DCI, Information, dci, factor_accuracy, mutual_information
 from pyro_fmvae.evaluate.editing import Normals, Placement, edit_latent, to_location, transport
@@ -32,6 +32,7 @@ __all__ = [
     "leakage",
     "linear_probe",
     "load_judge",
+    "majority_accuracy",
     "matching_accuracy",
     "mutual_information",
     "neighbour_probe",

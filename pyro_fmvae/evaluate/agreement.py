@@ -35,7 +35,8 @@ def label_agreement(
     Returns:
         ``accuracy``: name → share of points whose code is the label, for columns with a factor;
         ``clustering``: for the others name → the ``factor`` that agrees best, its ``nmi`` (normalised mutual
-        information), and the ``accuracy`` of the best one-to-one matching of its components to labels.
+        information), the ``accuracy`` of the best one-to-one matching of its components to labels, and
+        ``majority``, that of calling each component by its commonest label.
         Columns without known labels are left out, and of those without a factor also constant ones, which
         any clustering would seem to match.
     """
@@ -55,8 +56,12 @@ def label_agreement(
             continue
         nmi = [float(normalized_mutual_info_score(truth, codes[known, i])) for i in range(codes.shape[1])]
         best = int(np.argmax(nmi))
-        matched = matching_accuracy(truth, codes[known, best])
-        clustering[name] = {"factor": best, "accuracy": matched, "nmi": nmi[best]}
+        clustering[name] = {
+            "factor": best,
+            "accuracy": matching_accuracy(truth, codes[known, best]),
+            "majority": majority_accuracy(truth, codes[known, best]),
+            "nmi": nmi[best],
+        }
     return {"accuracy": accuracy, "clustering": clustering}
 
 
@@ -69,3 +74,12 @@ def matching_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
     table = contingency_matrix(labels, clusters)
     rows, columns = linear_sum_assignment(table, maximize=True)
     return float(table[rows, columns].sum() / len(labels))
+
+
+def majority_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
+    """Share of points whose label is the commonest one of their cluster: with more clusters, easily greater.
+
+    Args:
+        labels, clusters: integers [N], N >= 1.
+    """
+    return float(contingency_matrix(labels, clusters).max(0).sum() / len(labels))

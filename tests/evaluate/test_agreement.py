@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.metrics import normalized_mutual_info_score
 
-from pyro_fmvae.evaluate import label_agreement, matching_accuracy
+from pyro_fmvae.evaluate import label_agreement, majority_accuracy, matching_accuracy
 
 
 @pytest.mark.parametrize(("kinds", "clusters"), [(3, 3), (2, 4), (4, 2), (1, 3), (3, 1)])
@@ -44,8 +44,22 @@ def test_label_agreement():
     best = max(
         np.mean(np.array(p)[codes[:, 1]] == truth[:, 1].numpy()) for p in itertools.permutations(range(3))
     )
-    expected = {"factor": 1, "accuracy": pytest.approx(best), "nmi": pytest.approx(nmi)}
+    of_clusters = [truth[codes[:, 1] == k, 1].bincount().max().item() for k in range(3)]
+    expected = {
+        "factor": 1,
+        "accuracy": pytest.approx(best),
+        "majority": pytest.approx(sum(of_clusters) / 60),
+        "nmi": pytest.approx(nmi),
+    }
     assert result["clustering"] == {"found": expected}
+
+
+def test_majority_forgives_split_classes_but_not_merged_ones():
+    labels = np.array([0, 0, 0, 0, 1, 1, 2])
+    assert majority_accuracy(labels, np.arange(7)) == 1
+    assert majority_accuracy(labels, np.array([0, 0, 1, 1, 2, 2, 3])) == 1
+    assert majority_accuracy(labels, np.array([0, 0, 0, 0, 1, 1, 1])) == pytest.approx(6 / 7)
+    assert majority_accuracy(labels, np.zeros(7, int)) == pytest.approx(4 / 7)
 
 
 def test_labels_that_never_vary_are_no_clusters():
