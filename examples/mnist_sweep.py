@@ -1,0 +1,27 @@
+"""Statically binarised MNIST: bounds against the number of components, Figure 3 of Paquet et al. (2018).
+
+    python examples/mnist_sweep.py --data-root DIR --out mnist-rows
+    python examples/mnist_sweep.py --data-root DIR --out mnist-rows --rows K64-seed0,normal-seed0
+    python examples/mnist_sweep.py --out mnist-rows --report --figure figure3.png
+
+One factor of 64 dimensions with the paper's networks and batches of 64; K = 2 to 512, a N(0, I) prior with as
+many updates of the same networks, two factors of 32 dimensions, and K = 512 for longer. All rows of a seed
+start from the same pretrained networks. What is finished is not run again, so the command can be broken off
+and repeated, and rows can be run one by one; it ends with a table of all rows that are there. With
+``OMP_NUM_THREADS=1`` several can run side by side.
+"""
+
+from sweep import main
+from sweep_bounds import Bounds
+
+SETTING = Bounds(
+    data="mnist-static",
+    sizes=(512, 64, 2, 256, 16, 128, 32, 8),
+    seeded={64: (0, 1, 2)},
+    two_factors=(64, 64),
+    long_size=512,
+    published={512: -85.77},
+)
+
+if __name__ == "__main__":
+    main(__doc__, "mnist-rows", SETTING.rows, SETTING.report)

@@ -1,0 +1,209 @@
+"""Rows of a table of results: a training from the command line, its evaluations, and one JSON file each.
+
+A row that has its file is not run again; one that was interrupted is resumed. The commands are in the file,
+so that each row can be obtained by itself.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pyro_fmvae import checkpoint
+
+PROGRAM = "pyro-fmvae"
+RUNS = "runs"  # folder of the trainings, beside the rows
+ROOT = "DIR"  # stands for the data's folder in the commands that a row shows
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row.
+
+    Args:
+        name: of its file and of the folder of its run.
+        train: options of ``pyro-fmvae train``, by name.
+        evaluate: what the row's ``result`` holds, by name: options of ``pyro-fmvae evaluate``. None at all
+            makes it a run that other rows start from, without a file.
+        pretrained: name of the row whose networks this one starts from.
+        about: what else the file is to say, for tables and figures.
+    """
+
+    name: str
+    train: Mapping[str, Any]
+    evaluate: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    pretrained: str | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Sweep:
+    """Rows, and where they are kept.
+
+    Args:
+        rows: in the order in which they are run; those that others start from come first.
+        out: folder of the files, made if need be.
+        runs: folder of the trainings; ``out/runs`` unless given.
+    """
+
+    def __init__(self, rows: Sequence[Row], out: Path, runs: Path | None = None) -> None:
+        self.rows, self.out, self.runs = {row.name: row for row in rows}, out, runs or out / RUNS
+
+    def run(self, names: Sequence[str] = ()) -> None:
+        """Run the rows of these names, or all; whatever is finished already is left as it is.
+
+        Raises:
+            SystemExit: a name that is no row's, or a command that failed (its message was printed).
+        """
+        if unknown := sorted(set(names) - set(self.rows)):
+            raise SystemExit(f"rows: expected some of {', '.join(self.rows)}, got {', '.join(unknown)}")
+        for name in names or self.rows:
+            self._run(self.rows[name])
+
+    def results(self) -> list[dict[str, Any]]:
+        """What the files of finished rows say, in the order of the rows."""
+        paths = [self.out / f"{name}.json" for name in self.rows]
+        return [json.loads(path.read_text()) for path in paths if path.is_file()]
+
+    def _run(self, row: Row) -> None:
+        path = self.out / f"{row.name}.json"
+        if path.is_file():
+            return
+        if row.pretrained is not None:
+            self._run(self.rows[row.pretrained])
+        print(f"{row.name}: {' '.join(self._shown(row))}", flush=True)
+        folder = self.runs / row.name
+        call("train", *(["--resume", str(folder)] if folder.exists() else self._training(row)))
+        if not row.evaluate:
+            return
+        result = {
+            name: json.loads(call("evaluate", str(folder), *options(given)))
+            for name, given in row.evaluate.items()
+        }
+        content = json.dumps(self._content(row, folder, result), indent=1) + "\n"
+        self.out.mkdir(parents=True, exist_ok=True)
+        checkpoint.write_atomically(path, lambda temporary: temporary.write_text(content))
+
+    def _training(self, row: Row) -> list[str]:
+        start = {} if row.pretrained is None else {"pretrained": self.runs / row.pretrained}
+        return options({**row.train, **start, "out": self.runs / row.name})
+
+    def _shown(self, row: Row) -> list[str]:
+        """The command of a row without the folders of this machine."""
+        start = {} if row.pretrained is None else {"pretrained": Path(RUNS) / row.pretrained}
+        data = {"data_root": ROOT} if "data_root" in row.train else {}
+        return [PROGRAM, "train", *options({**row.train, **data, **start, "out": Path(RUNS) / row.name})]
+
+    def _commands(self, row: Row) -> list[str]:
+        before = [] if row.pretrained is None else self._commands(self.rows[row.pretrained])[:1]
+        shown = [PROGRAM, "evaluate", f"{RUNS}/{row.name}"]
+        evaluations = [[*shown, *options(given)] for given in row.evaluate.values()]
+        return [*before, *(shlex.join(command) for command in (self._shown(row), *evaluations))]
+
+    def _content(self, row: Row, folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
+        config = json.loads((folder / "config.json").read_text())
+        iterations = {name: value for name, value in config.items() if name.endswith("_iterations")}
+        if row.pretrained is not None:
+            before = json.loads((self.runs / row.pretrained / "config.json").read_text())
+            iterations["pretrain_iterations"] += before["pretrain_iterations"]
+        records = (folder / "metrics.jsonl").read_text().splitlines()
+        return {
+            "name": row.name,
+            **row.about,
+            "seed": config["seed"],
+            "factors": config["factors"],
+            "factor_dim": config["factor_dim"],
+            **iterations,
+            "seconds": json.loads(records[-1])["seconds"],
+            "machine": machine(config["device"]),
+            "versions": config["derived"]["versions"],
+            "commands": self._commands(row),
+            "result": result,
+        }
+
+
+def options(values: Mapping[str, Any]) -> list[str]:
+    """Options of the command line: ``{"learning_rate": 0.1, "factors": (2, 3)}`` and so on."""
+    flags: list[str] = []
+    for name, value in values.items():
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        flags += ["--" + name.replace("_", "-"), text.lower() if isinstance(value, bool) else text]
+    return flags
+
+
+def scaled(train: Mapping[str, Any], scale: float) -> dict[str, Any]:
+    """Options with another number of iterations, in each phase at least one."""
+    return {
+        name: max(round(scale * value), 1) if value and name.endswith("_iterations") else value
+        for name, value in train.items()
+    }
+
+
+def call(*arguments: str) -> str:
+    """Run a command of the program, its messages shown as it runs; returns what it printed.
+
+    Raises:
+        SystemExit: it failed, or was interrupted; with its exit status.
+    """
+    done = subprocess.run([sys.executable, "-m", "pyro_fmvae", *arguments], stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+    return done.stdout
+
+
+def machine(device: str) -> str:
+    """The kind of machine, in words."""
+    if device != "cpu" and torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    threads = os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())
+    return f"{platform.machine()} CPU, {os.cpu_count()} cores, {threads} of them used"
+
+
+def arguments(description: str, out: str) -> argparse.Namespace:
+    """The options that all sweeps share, from the command line."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data-root", help="folder of data sets; default: ~/.cache/pyro_fmvae")
+    parser.add_argument("--out", type=Path, default=Path(out), help="folder of the rows' files")
+    parser.add_argument("--runs", type=Path, help="folder of the trainings; default: runs in --out")
+    parser.add_argument("--rows", type=lambda text: text.split(","), default=(), help="their names; all")
+    parser.add_argument("--list", action="store_true", help="print the names of the rows, and stop")
+    parser.add_argument("--report", action="store_true", help="only report what is there; run nothing")
+    parser.add_argument("--figure", type=Path, help="file for the picture of the rows: .png")
+    parser.add_argument("--split", default="valid", help="split that is reported; test for the last word")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, ... or auto: a GPU where there is one")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on all iterations, to try it out")
+    return parser.parse_args()
+
+
+def main(
+    description: str,
+    out: str,
+    rows: Callable[[argparse.Namespace], Iterable[Row]],
+    report: Callable[[Sequence[Mapping[str, Any]], Path | None], str],
+) -> None:
+    """Run rows and report all that are there.
+
+    Args:
+        description: of the script.
+        out: default folder of the rows' files.
+        rows: makes the rows from the options.
+        report: makes the text that is printed in the end, and a picture where it is given a path.
+    """
+    chosen = arguments(description, out)
+    sweep = Sweep(list(rows(chosen)), chosen.out, chosen.runs)
+    if chosen.list:
+        print("\n".join(sweep.rows))
+        return
+    if not chosen.report:
+        sweep.run(chosen.rows)
+    print(report(sweep.results(), chosen.figure))

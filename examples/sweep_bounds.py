@@ -1,0 +1,165 @@
+"""Bounds against the number of components: the rows, a table of them, Figure 3 of Paquet et al. (2018)."""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from sweep import Row, scaled
+
+PANELS = {"elbo": "ELBO (equation 11)", "reconstruction": "reconstruction", "kl_z": "KL[z]", "kl_r": "KL[r]"}
+COLUMNS = (
+    *("prior", "factors", "seed", "iterations", "ELBO (eq. 11)", "reconstruction", "KL[z]", "KL[r]"),
+    *("in use", "collapsed", "IW", "hours"),
+)
+
+
+PRETRAINING = 10_000
+JOINT = 40_000
+LONG = 100_000
+FINAL_LEARNING_RATE = 1e-5
+DIM = 64  # of z
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is swept over.
+
+    Args:
+        data: name of the data set, of 28×28 images.
+        sizes: numbers of components, the more important ones first.
+        seeded: seeds of some of them, where there are more than seed 0; the N(0, I) prior has as many as the
+            most of them.
+        two_factors: components of a row with two factors of half as many dimensions each; empty: none.
+        long_size: components of a row with more iterations; None: none.
+        published: K → ELBO of the paper.
+    """
+
+    data: str
+    sizes: Sequence[int]
+    seeded: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    two_factors: tuple[int, ...] = ()
+    long_size: int | None = None
+    published: Mapping[int, float] = field(default_factory=dict)
+
+    def rows(self, chosen: argparse.Namespace) -> Iterator[Row]:
+        """The rows; those that others start from have no file of their own."""
+        seeds = max(self.seeded.values(), key=len, default=(0,))
+        for seed in seeds:
+            train = {"model": "vae", "factor_dim": DIM, "pretrain_iterations": PRETRAINING}
+            yield self._row(chosen, "pretrained", seed, {**train, "joint_iterations": 0}, start=True)
+        for size in self.sizes:
+            for seed in self.seeded.get(size, (0,)):
+                yield self._mixture(chosen, f"K{size}", seed, (size,), JOINT)
+        for seed in seeds:
+            train = {"model": "vae", "factor_dim": DIM, "joint_iterations": JOINT}
+            yield self._row(chosen, "normal", seed, train, prior="N(0, I)")
+        if self.two_factors:
+            name = "K" + "x".join(map(str, self.two_factors))
+            yield self._mixture(chosen, name, 0, self.two_factors, JOINT)
+        if self.long_size is not None:
+            yield self._mixture(chosen, f"K{self.long_size}-long", 0, (self.long_size,), LONG)
+
+    def report(self, records: Sequence[Mapping[str, Any]], picture: Path | None) -> str:
+        """A table of rows that are there; with a path, also Figure 3."""
+        if picture is not None and records:
+            figure_3(records, picture, self.published)
+        return table(records)
+
+    def _mixture(
+        self, chosen: argparse.Namespace, name: str, seed: int, factors: tuple[int, ...], joint: int
+    ) -> Row:
+        train = {"factors": factors, "factor_dim": DIM // len(factors), "prior_iterations": 1000}
+        return self._row(chosen, name, seed, {**train, "joint_iterations": joint}, prior="mixture")
+
+    def _row(
+        self,
+        chosen: argparse.Namespace,
+        name: str,
+        seed: int,
+        train: Mapping[str, Any],
+        start: bool = False,
+        **about: Any,
+    ) -> Row:
+        given = {name: getattr(chosen, name) for name in ("data_root", "device") if getattr(chosen, name)}
+        common = {"data": self.data, **given, "seed": seed, "network": "conv28", "autocast": True}
+        if start:
+            return Row(f"{name}-seed{seed}", {**common, **scaled(train, chosen.scale)})
+        split = {"split": chosen.split}
+        evaluate = {
+            "bounds": {**split, "num_samples": 5},
+            "tight": {**split, "points": 500, "num_samples": 1000},
+        }
+        decay = {"final_learning_rate": FINAL_LEARNING_RATE}
+        train = {**common, **scaled(train, chosen.scale), **decay}
+        return Row(f"{name}-seed{seed}", train, evaluate, f"pretrained-seed{seed}", {**split, **about})
+
+
+def table(records: Sequence[Mapping[str, Any]]) -> str:
+    """One line per row, nats per image; iterations are pretraining + joint ones."""
+    lines = [COLUMNS, ("---",) * len(COLUMNS)]
+    for record in records:
+        bounds, tight = record["result"]["bounds"], record["result"]["tight"]
+        mixture = record["prior"] == "mixture"
+        lines.append(
+            (
+                record["prior"],
+                " and ".join(map(str, record["factors"])) if mixture else "",
+                str(record["seed"]),
+                f"{record['pretrain_iterations']:,} + {record['joint_iterations']:,}",
+                *(f"{bounds[name]:.2f}" for name in PANELS),
+                ", ".join(map(str, bounds["used_components"])) if mixture else "",
+                f"{bounds['collapsed']:.2f}",
+                f"{tight['importance_weighted']:.2f}",
+                f"{record['seconds'] / 3600:.2f}",
+            )
+        )
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def figure_3(records: Sequence[Mapping[str, Any]], path: Path, published: Mapping[int, float]) -> None:
+    """ELBO, reconstruction, KL[z] and KL[r] against log2 K; the N(0, I) prior as a band.
+
+    Args:
+        records: rows; those with one factor and equal numbers of joint iterations are joined by a line.
+        path: of the PNG.
+        published: K → ELBO of the paper.
+    """
+    single = [r for r in records if r["prior"] == "mixture" and len(r["factors"]) == 1]
+    normal = [r for r in records if r["prior"] != "mixture"]
+    shown, axes = plt.subplots(1, 4, figsize=(13, 3.4))
+    for axis, (name, title) in zip(axes, PANELS.items(), strict=True):
+        for budget in sorted({r["joint_iterations"] for r in single}):
+            rows = [r for r in single if r["joint_iterations"] == budget]
+            sizes = sorted({r["factors"][0] for r in rows})
+            values = {k: [_value(r, name) for r in rows if r["factors"][0] == k] for k in sizes}
+            means = [sum(values[k]) / len(values[k]) for k in sizes]
+            line = axis.plot(sizes, means, "o-", ms=4, label=f"mixture, {budget:,} iterations")[0]
+            for k in sizes:
+                axis.plot([k] * len(values[k]), values[k], ".", ms=4, color=line.get_color(), alpha=0.5)
+        if normal:
+            level = [_value(r, name) for r in normal]
+            budget = normal[0]["joint_iterations"]
+            axis.axhspan(min(level), max(level), color="0.75", lw=1)
+            axis.axhline(sum(level) / len(level), color="0.4", lw=1, label=f"N(0, I), {budget:,} iterations")
+        if name == "elbo":
+            axis.plot(*zip(*published.items(), strict=True), "k*", label="published, test images")
+        axis.set(title=title, xscale="log")
+        axis.set_xscale("log", base=2)
+        axis.set_xlabel("components K")
+        axis.grid(lw=0.4, alpha=0.7)
+    axes[0].set_ylabel("nats per image")
+    handles, labels = axes[0].get_legend_handles_labels()
+    shown.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    shown.set_layout_engine("constrained")
+    shown.savefig(path, dpi=150)
+    plt.close(shown)
+
+
+def _value(record: Mapping[str, Any], name: str) -> float:
+    return record["result"]["bounds"][name]
