@@ -22,7 +22,7 @@ COLUMNS = (
 PRETRAINING = 10_000
 JOINT = 40_000
 LONG = 100_000
-FINAL_LEARNING_RATE = 1e-5
+LEARNING = {"final_learning_rate": 1e-5, "weight_decay": 0.05, "augmentation": 0.33}
 DIM = 64  # of z
 
 
@@ -95,8 +95,7 @@ class Bounds:
             "bounds": {**split, "num_samples": 5},
             "tight": {**split, "points": 500, "num_samples": 1000},
         }
-        decay = {"final_learning_rate": FINAL_LEARNING_RATE}
-        train = {**common, **scaled(train, chosen.scale), **decay}
+        train = {**common, **scaled(train, chosen.scale), **LEARNING}
         return Row(f"{name}-seed{seed}", train, evaluate, f"pretrained-seed{seed}", {**split, **about})
 
 
