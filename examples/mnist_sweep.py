@@ -8,7 +8,7 @@ One factor of 64 dimensions with the paper's networks and batches of 64; K = 2 t
 many updates of the same networks, two factors of 32 dimensions, and K = 512 for longer. All rows of a seed
 start from the same pretrained networks. What is finished is not run again, so the command can be broken off
 and repeated, and rows can be run one by one; it ends with a table of all rows that are there. With
-``OMP_NUM_THREADS=1`` several can run side by side.
+``OMP_NUM_THREADS=1`` several can run side by side, once ``--rows pretrained-seed0`` is done.
 """
 
 from sweep import main

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +22,8 @@ import torch
 from pyro_fmvae import checkpoint
 
 PROGRAM = "pyro-fmvae"
+INTERRUPTED = 130
+OF_NETWORKS = ("pretrain_iterations", "joint_iterations", "refine_iterations")
 RUNS = "runs"  # folder of the trainings, beside the rows
 ROOT = "DIR"  # stands for the data's folder in the commands that a row shows
 
@@ -56,6 +59,7 @@ class Sweep:
 
     def __init__(self, rows: Sequence[Row], out: Path, runs: Path | None = None) -> None:
         self.rows, self.out, self.runs = {row.name: row for row in rows}, out, runs or out / RUNS
+        self._trained: set[str] = set()
 
     def run(self, names: Sequence[str] = ()) -> None:
         """Run the rows of these names, or all; whatever is finished already is left as it is.
@@ -76,12 +80,18 @@ class Sweep:
     def _run(self, row: Row) -> None:
         path = self.out / f"{row.name}.json"
         if path.is_file():
+            self._check(row, json.loads(path.read_text())["commands"], path)
+            return
+        if row.name in self._trained:
             return
         if row.pretrained is not None:
             self._run(self.rows[row.pretrained])
         print(f"{row.name}: {' '.join(self._shown(row))}", flush=True)
         folder = self.runs / row.name
+        if folder.exists():
+            self._check_run(row, folder)
         call("train", *(["--resume", str(folder)] if folder.exists() else self._training(row)))
+        self._trained.add(row.name)
         if not row.evaluate:
             return
         result = {
@@ -91,6 +101,22 @@ class Sweep:
         content = json.dumps(self._content(row, folder, result), indent=1) + "\n"
         self.out.mkdir(parents=True, exist_ok=True)
         checkpoint.write_atomically(path, lambda temporary: temporary.write_text(content))
+
+    def _check(self, row: Row, commands: Sequence[str], path: Path) -> None:
+        """That a file is what this sweep would make of the row, whatever the row started from."""
+        wanted = self._commands(row)[-1 - len(row.evaluate) :]
+        found = commands[-len(wanted) :]
+        for here, there in zip(wanted, found, strict=True):
+            if here != there:
+                raise SystemExit(f"rows: {path} was made with other options, by `{there}`, not by `{here}`")
+
+    def _check_run(self, row: Row, folder: Path) -> None:
+        """That a run which was begun is that of the row."""
+        config = json.loads((folder / "config.json").read_text())
+        for name, value in row.train.items():
+            wanted = list(value) if isinstance(value, tuple) else value
+            if name != "data_root" and config.get(name) != wanted:
+                raise SystemExit(f"rows: {folder} was begun with {name} {config.get(name)}, not {wanted}")
 
     def _training(self, row: Row) -> list[str]:
         start = {} if row.pretrained is None else {"pretrained": self.runs / row.pretrained}
@@ -102,19 +128,25 @@ class Sweep:
         data = {"data_root": ROOT} if "data_root" in row.train else {}
         return [PROGRAM, "train", *options({**row.train, **data, **start, "out": Path(RUNS) / row.name})]
 
+    def _trainings(self, row: Row) -> list[str]:
+        """The commands that train a row, those of rows that it starts from first."""
+        before = [] if row.pretrained is None else self._trainings(self.rows[row.pretrained])
+        return [*before, shlex.join(self._shown(row))]
+
     def _commands(self, row: Row) -> list[str]:
-        before = [] if row.pretrained is None else self._commands(self.rows[row.pretrained])[:1]
         shown = [PROGRAM, "evaluate", f"{RUNS}/{row.name}"]
         evaluations = [[*shown, *options(given)] for given in row.evaluate.values()]
-        return [*before, *(shlex.join(command) for command in (self._shown(row), *evaluations))]
+        return [*self._trainings(row), *(shlex.join(command) for command in evaluations)]
 
     def _content(self, row: Row, folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
         config = json.loads((folder / "config.json").read_text())
         iterations = {name: value for name, value in config.items() if name.endswith("_iterations")}
-        if row.pretrained is not None:
-            before = json.loads((self.runs / row.pretrained / "config.json").read_text())
-            iterations["pretrain_iterations"] += before["pretrain_iterations"]
-        records = (folder / "metrics.jsonl").read_text().splitlines()
+        seconds, start = trained_seconds(folder), row.pretrained
+        while start is not None:
+            before = json.loads((self.runs / start / "config.json").read_text())
+            iterations["pretrain_iterations"] += sum(before[name] for name in OF_NETWORKS)
+            seconds += trained_seconds(self.runs / start)
+            start = self.rows[start].pretrained
         return {
             "name": row.name,
             **row.about,
@@ -122,12 +154,17 @@ class Sweep:
             "factors": config["factors"],
             "factor_dim": config["factor_dim"],
             **iterations,
-            "seconds": json.loads(records[-1])["seconds"],
+            "seconds": seconds,
             "machine": machine(config["device"]),
             "versions": config["derived"]["versions"],
             "commands": self._commands(row),
             "result": result,
         }
+
+
+def trained_seconds(folder: Path) -> float:
+    """What the training of a run took."""
+    return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["seconds"]
 
 
 def options(values: Mapping[str, Any]) -> list[str]:
@@ -153,9 +190,15 @@ def call(*arguments: str) -> str:
     Raises:
         SystemExit: it failed, or was interrupted; with its exit status.
     """
-    done = subprocess.run([sys.executable, "-m", "pyro_fmvae", *arguments], stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        raise SystemExit(done.returncode)
+    pressed: list[bool] = []  # Ctrl-C reaches the command too, which needs time to save its checkpoint
+    before = signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
+    try:
+        command = [sys.executable, "-m", "pyro_fmvae", *arguments]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if done.returncode or pressed:
+        raise SystemExit(done.returncode or INTERRUPTED)
     return done.stdout
 
 
@@ -179,7 +222,8 @@ def arguments(description: str, out: str) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="print the names of the rows, and stop")
     parser.add_argument("--report", action="store_true", help="only report what is there; run nothing")
     parser.add_argument("--figure", type=Path, help="file for the picture of the rows: .png")
-    parser.add_argument("--split", default="valid", help="split that is reported; test for the last word")
+    split = {"choices": ("train", "valid", "test"), "default": "valid"}
+    parser.add_argument("--split", **split, help="split that is reported; test for the last word")
     parser.add_argument("--device", default="auto", help="cpu, cuda, ... or auto: a GPU where there is one")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on all iterations, to try it out")
     return parser.parse_args()

@@ -125,12 +125,14 @@ def figure_3(records: Sequence[Mapping[str, Any]], path: Path, published: Mappin
     """ELBO, reconstruction, KL[z] and KL[r] against log2 K; the N(0, I) prior as a band.
 
     Args:
-        records: rows; those with one factor and equal numbers of joint iterations are joined by a line.
+        records: rows; those with one factor and equal numbers of joint iterations are joined by a line,
+            through the means over seeds.
         path: of the PNG.
         published: K → ELBO of the paper.
     """
     single = [r for r in records if r["prior"] == "mixture" and len(r["factors"]) == 1]
     normal = [r for r in records if r["prior"] != "mixture"]
+    ticks = sorted({*published, *(r["factors"][0] for r in single)})
     shown, axes = plt.subplots(1, 4, figsize=(13, 3.4))
     for axis, (name, title) in zip(axes, PANELS.items(), strict=True):
         for budget in sorted({r["joint_iterations"] for r in single}):
@@ -140,17 +142,18 @@ def figure_3(records: Sequence[Mapping[str, Any]], path: Path, published: Mappin
             means = [sum(values[k]) / len(values[k]) for k in sizes]
             line = axis.plot(sizes, means, "o-", ms=4, label=f"mixture, {budget:,} iterations")[0]
             for k in sizes:
-                axis.plot([k] * len(values[k]), values[k], ".", ms=4, color=line.get_color(), alpha=0.5)
+                if len(values[k]) > 1:  # one for each seed
+                    axis.plot([k] * len(values[k]), values[k], "_", ms=8, color=line.get_color())
         if normal:
             level = [_value(r, name) for r in normal]
             budget = normal[0]["joint_iterations"]
             axis.axhspan(min(level), max(level), color="0.75", lw=1)
             axis.axhline(sum(level) / len(level), color="0.4", lw=1, label=f"N(0, I), {budget:,} iterations")
-        if name == "elbo":
+        if name == "elbo" and published:
             axis.plot(*zip(*published.items(), strict=True), "k*", label="published, test images")
-        axis.set(title=title, xscale="log")
         axis.set_xscale("log", base=2)
-        axis.set_xlabel("components K")
+        axis.set_xticks(ticks, map(str, ticks), fontsize=9)
+        axis.set(title=title, xlabel="components K")
         axis.grid(lw=0.4, alpha=0.7)
     axes[0].set_ylabel("nats per image")
     handles, labels = axes[0].get_legend_handles_labels()

@@ -23,9 +23,9 @@ DERIVED = "derived"  # its key for what is no option
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint"
 FIGURES = "figures"
-ADDED = {"pretrained", "weight_decay", "pretrain_kl_weight", "prior_restarts", "distortion"} | {
-    "augmentation",
-    "augment_until",
+ADDED = {
+    *("pretrained", "pretrain_kl_weight", "prior_restarts", "weight_decay"),
+    *("distortion", "augmentation", "augment_until"),
 }
 """Options that runs of earlier versions lack; those were trained as the default says."""
 

@@ -1,12 +1,16 @@
 """Every example runs, small; an example that is not listed here fails."""
 
+import json
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from pyro_fmvae.data.mnist import VALID_SIZE
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
@@ -21,6 +25,15 @@ RUNS = {
     "mnist.py": (
         ["--data-root", ".", "--components", "3", "--dim", "2", "--iterations", "3", "--out", "pictures"],
         ["bound of equation 11", "importance-weighted", "of 3"],
+    ),
+    "mnist_sweep.py": (
+        ["--data-root", ".", "--out", "rows", "--rows", "K2-seed0", "--scale", "0.00003"],
+        ["| mixture | 2 | 0 | 1 + 1 |"],
+    ),
+    "omniglot_sweep.py": (["--list"], ["K256-seed0\nK32-seed0\nnormal-seed0"]),
+    "mnist_clusters.py": (
+        ["--data-root", ".", "--out", "rows", "--rows", "K10-seed0", "--scale", "0.00003"],
+        ["| K10 | 1 | accuracy |"],
     ),
     "celeba.py": (
         ["--generate=20", "--width=0.02", "--factors=2,2,2,3", "--iterations=4", "--out=pictures"],
@@ -55,6 +68,35 @@ PICTURES = {
         *("spread.png", "training.png"),
     ],
 }
+ROWS = {"mnist_sweep.py": ["K2-seed0"], "mnist_clusters.py": ["K10-seed0"]}
+
+
+def write_mnist_static(folder, train, valid, test):
+    rng = np.random.default_rng(0)
+    sizes = {"x_train": train, "x_valid": valid, "x_test": test}
+    arrays = {key: rng.integers(0, 2, (n, 28, 28), dtype=np.uint8) for key, n in sizes.items()}
+    np.savez(folder / "mnist_static.npz", **arrays)
+
+
+def write_mnist(folder, train, test):
+    """Nearly black images, each with one white pixel that tells its digit."""
+    raw = folder / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for part, n in (("train", VALID_SIZE + train), ("t10k", test)):
+        digits = (np.arange(n) % 10).astype(np.uint8)
+        images = np.zeros((n, 28, 28), np.uint8)
+        images[np.arange(n), digits, 0] = 255
+        for name, array in (("images-idx3", images), ("labels-idx1", digits)):
+            header = struct.pack(f">HBB{array.ndim}i", 0, 8, array.ndim, *array.shape)
+            (raw / f"{part}-{name}-ubyte").write_bytes(header + array.tobytes())
+
+
+# Example: writes the data that it reads.
+DATA = {
+    "mnist.py": lambda folder: write_mnist_static(folder, 70, 20, 20),
+    "mnist_sweep.py": lambda folder: write_mnist_static(folder, 64, 3, 3),
+    "mnist_clusters.py": lambda folder: write_mnist(folder, 500, 10),
+}
 
 
 def is_script(path):
@@ -76,11 +118,8 @@ def test_every_example_says_how_to_run_it():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_example_runs(name, tmp_path):
-    if name == "mnist.py":
-        rng = np.random.default_rng(0)
-        sizes = {"x_train": 70, "x_valid": 20, "x_test": 20}
-        arrays = {key: rng.integers(0, 2, (n, 28, 28), dtype=np.uint8) for key, n in sizes.items()}
-        np.savez(tmp_path / "mnist_static.npz", **arrays)
+    if name in DATA:
+        DATA[name](tmp_path)
     arguments, expected = RUNS[name]
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *arguments],
@@ -94,3 +133,7 @@ def test_example_runs(name, tmp_path):
         assert words in done.stdout
     assert "Warning" not in done.stderr
     assert sorted(path.name for path in tmp_path.glob("pictures/**/*.png")) == PICTURES.get(name, [])
+    rows = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("rows/*.json")}
+    assert sorted(rows) == ROWS.get(name, [])
+    for row in rows.values():
+        assert row["result"] and row["commands"][0].startswith("pyro-fmvae train --data mnist")

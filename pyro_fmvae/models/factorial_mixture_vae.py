@@ -171,7 +171,7 @@ class FactorialMixtureVAE(nn.Module):
 
     @torch.no_grad()
     def responsibilities(self, x: Tensor) -> list[Tensor]:
-        """γ_i of every factor, by equation 5 and without labels: I tensors [B, K_i]."""
+        """γ_i of every factor, by equation 5 and without labels: I tensors [B, K_i]. In ``eval()`` mode."""
         by_site = TraceConjugate_ELBO().responsibilities(self.prior_model, self.prior_guide, x)
         in_groups = [
             gamma for group in self.factor_groups() for gamma in by_site[f"assignment{group.suffix}"]
@@ -179,7 +179,7 @@ class FactorialMixtureVAE(nn.Module):
         return [in_groups[place] for place in self._to_factors]
 
     def codes(self, x: Tensor) -> Tensor:
-        """The product-quantised code of each point: argmax_k γ_ik, int64 [B, I]."""
+        """The product-quantised code of each point: argmax_k γ_ik, int64 [B, I]; in ``eval()`` mode."""
         return torch.stack([gamma.argmax(-1) for gamma in self.responsibilities(x)], -1)
 
     @torch.no_grad()
@@ -266,8 +266,8 @@ class FactorialMixtureVAE(nn.Module):
             labels: int64 [M, number of labelled factors], -1 = unknown, or None.
             generator: source of the random numbers, on the CPU.
             restarts: k-means starts of each factor without labels. With more than one, each is improved by
-                coordinate ascent (:mod:`pyro_fmvae.infer.seeding`), and the one that the greatest
-                bound is kept.
+                coordinate ascent (:mod:`pyro_fmvae.infer.seeding`), and the one that reaches
+                the greatest bound is kept.
 
         Raises:
             ValueError: ``restarts`` < 1.

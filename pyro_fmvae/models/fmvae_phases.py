@@ -102,6 +102,18 @@ class Learning:
             groups.append({"params": list(first_order), **rate})
         return AdamW(groups, fused=True)
 
+    def kl_weight_at(self, fraction: float) -> float:
+        """Weight of KL[z] when so much of the joint phase is over: it moves linearly to 1."""
+        return self.kl_weight + (1.0 - self.kl_weight) * min(fraction, 1.0)
+
+    def learning_rate_at(self, fraction: float) -> float:
+        """Of the networks, when so much of the joint phase is over; it falls in the second half."""
+        if self.final_learning_rate is None:
+            return self.learning_rate
+        return self.learning_rate * (self.final_learning_rate / self.learning_rate) ** max(
+            2 * fraction - 1, 0.0
+        )
+
     def augment(self, x: Tensor) -> Tensor:
         """A batch [B, ...] of which half of the points, chosen at random, are transformed."""
         if self.augmentation is None:
@@ -219,11 +231,8 @@ class Joint(Phase):
         learning = self.learning
         self.model.gate_free(float(fraction >= learning.free_from))
         self.augmenting = fraction < learning.augment_until
-        self.svi.elbo.kl_weight = learning.kl_weight + (1.0 - learning.kl_weight) * min(fraction, 1.0)
-        if learning.final_learning_rate is not None:
-            ratio = learning.final_learning_rate / learning.learning_rate
-            optimiser = self.svi.optim.others
-            optimiser.param_groups[0]["lr"] = learning.learning_rate * ratio ** max(2 * fraction - 1, 0.0)
+        self.svi.elbo.kl_weight = learning.kl_weight_at(fraction)
+        self.svi.optim.others.param_groups[0]["lr"] = learning.learning_rate_at(fraction)
 
     def step(self, *batch: Any) -> float:
         """One step on a batch, which is augmented for as long as that is wanted."""

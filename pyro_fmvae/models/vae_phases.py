@@ -40,12 +40,9 @@ class VAEJoint(Phase):
         learning = self.learning
         self.augmenting = fraction < learning.augment_until
         if learning.kl_weight != 1:  # as a tensor: numbers are constants of a captured step
-            weight = learning.kl_weight + (1.0 - learning.kl_weight) * min(fraction, 1.0)
+            weight = learning.kl_weight_at(fraction)
             self.kl_weight = torch.tensor(weight, device=next(self.model.parameters()).device)
-        if learning.final_learning_rate is not None:
-            ratio = learning.final_learning_rate / learning.learning_rate
-            optimiser = self.svi.optim.others
-            optimiser.param_groups[0]["lr"] = learning.learning_rate * ratio ** max(2 * fraction - 1, 0.0)
+        self.svi.optim.others.param_groups[0]["lr"] = learning.learning_rate_at(fraction)
 
     def step(self, *batch: Any) -> float:
         """One step at the present weight of the KL divergence; labels are not looked at."""

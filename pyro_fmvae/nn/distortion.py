@@ -20,7 +20,7 @@ KNOTS = 5  # along each side, where displacements are drawn
 
 
 class RandomWarp(nn.Module):
-    """Images rotated, moved, scaled, sheared and bent, each by a map of its own.
+    """Square images rotated, moved, scaled, sheared and bent, each by a map of its own.
 
     The angle, the shifts along both sides, the logarithm of the scale and the shear are drawn uniformly from
     symmetric intervals that reach, at strength 1, to 25 degrees, 3/28 of the side, 0.2 and 0.4. To that come
@@ -63,10 +63,11 @@ class RandomWarp(nn.Module):
             raise ValueError(f"x: expected images {expected}, got a tensor of shape {list(x.shape)}")
         event = x.shape[x.dim() - self.event_dim :]
         images = (x - self.background).reshape(-1, *event[:2], event[2:].numel()).movedim(-1, 1)
-        maps = self._maps(len(images), images)
-        grid = nn.functional.affine_grid(maps, list(images.shape), align_corners=False)
-        grid = grid + self._bends(images)
-        moved = nn.functional.grid_sample(images, grid, mode=self.mode, align_corners=False)
+        with torch.autocast(x.device.type, enabled=False):  # places need more digits than bfloat16 has
+            maps = self._maps(len(images), images)
+            grid = nn.functional.affine_grid(maps, list(images.shape), align_corners=False)
+            grid = grid + self._bends(images)
+            moved = nn.functional.grid_sample(images, grid, mode=self.mode, align_corners=False)
         return moved.movedim(1, -1).reshape(x.shape) + self.background
 
     def _maps(self, count: int, like: Tensor) -> Tensor:

@@ -96,6 +96,15 @@ def test_nearest_pixels_keep_images_binary():
     assert len(RandomWarp()(x).unique()) > 2
 
 
+def test_autocast_does_not_reach_it():
+    x = images(4, 28, 28).float()
+    torch.manual_seed(0)
+    expected = RandomWarp()(x)
+    torch.manual_seed(0)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(RandomWarp()(x), expected)
+
+
 def test_each_image_has_a_map_of_its_own():
     torch.manual_seed(0)
     x = images(1, 6, 6).expand(5, 6, 6)
