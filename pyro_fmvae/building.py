@@ -35,9 +35,9 @@ def build(
         labelled: factors that labels belong to.
     """
     observation = _observation(config, preprocessing)
-    networks = _networks(config, preprocessing.event_shape, observation.outputs)
+    networks = *_networks(config, preprocessing.event_shape, observation.outputs), observation
     distortion = warp(config.distortion, preprocessing)
-    return _MODELS[config.model](config, *networks, observation, num_data, labelled, distortion)
+    return _MODELS[config.model](config, networks, num_data, labelled, distortion)
 
 
 def warp(strength: float, preprocessing: Preprocessing, interpolate: bool = True) -> nn.Module | None:
@@ -77,30 +77,25 @@ def _networks(config: TrainConfig, shape: tuple[int, ...], outputs: int) -> tupl
     )
 
 
+Networks: TypeAlias = tuple[nn.Module, nn.Module, Observation]  # encoder, decoder, what its features mean
+
+
 def _fmvae(
     config: TrainConfig,
-    encoder: nn.Module,
-    decoder: nn.Module,
-    observation: Observation,
+    networks: Networks,
     num_data: int,
     labelled: Sequence[int],
     distortion: nn.Module | None,
 ) -> FactorialMixtureVAE:
     assert config.factors is not None and config.factor_dim is not None
-    networks, sizes = (encoder, decoder, observation), (config.factors, config.factor_dim)
+    sizes = config.factors, config.factor_dim
     return FactorialMixtureVAE(*networks, *sizes, num_data, labelled, config.hyperprior, distortion)
 
 
 def _vae(
-    config: TrainConfig,
-    encoder: nn.Module,
-    decoder: nn.Module,
-    observation: Observation,
-    num_data: int,
-    labelled: Sequence[int],
-    distortion: nn.Module | None,
+    config: TrainConfig, networks: Networks, num_data: int, _: object, distortion: nn.Module | None
 ) -> VAE:
-    return VAE(encoder, decoder, observation, latent_dim(config), num_data, distortion)
+    return VAE(*networks, latent_dim(config), num_data, distortion)
 
 
 _MODELS: dict[ModelName, Callable[..., Model]] = {"fmvae": _fmvae, "vae": _vae}

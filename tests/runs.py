@@ -5,7 +5,9 @@ import io
 import json
 
 import numpy as np
+import pytest
 
+from pyro_fmvae import session
 from pyro_fmvae.cli import run_command
 
 TINY = {
@@ -52,6 +54,17 @@ def training(out, data, **changes):
 def train(out, data, **changes):
     """Train a tiny model: exit status, standard output and standard error."""
     return command(*training(out, data, **changes))
+
+
+def train_all(parent, files, kinds, drawn=()):
+    """Train a tiny model per kind of data, with figures for those in ``drawn``: kind → folder of the run."""
+    with pytest.MonkeyPatch.context() as patch:
+        for kind, options in sorted(kinds.items(), key=lambda item: item[0] not in drawn):
+            if kind not in drawn:
+                patch.setattr(session, "draw", lambda *_: None)
+            status, _, err = train(parent / kind, files[kind], **options)
+            assert status == 0, err
+    return {kind: parent / kind for kind in kinds}
 
 
 def write_files(folder):

@@ -7,11 +7,9 @@ import math
 import os
 import shutil
 import statistics
-import sys
 import time
 import weakref
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyro
@@ -23,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pyro_fmvae.infer import TraceConjugate_ELBO
+from tests.scripts import imported
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "examples" / "benchmarks"
 MODULES = (
@@ -48,13 +47,8 @@ pytestmark = pytest.mark.usefixtures("single_precision")
 @pytest.fixture(scope="module")
 def b():
     """The modules of the folder, which import each other by their bare names, as scripts do."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        known = set(sys.modules)
-        yield SimpleNamespace(**{name: __import__(name) for name in MODULES})
-        for name in set(sys.modules) - known:
-            if (BENCHMARKS / f"{name}.py").is_file():
-                del sys.modules[name]
+    with imported(BENCHMARKS, MODULES) as modules:
+        yield modules
 
 
 @pytest.fixture

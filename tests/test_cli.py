@@ -18,7 +18,7 @@ from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.run import CHECKPOINT, Run
 from pyro_fmvae.training import Training
 from tests.models.small import brute_force
-from tests.runs import SIZE, TINY, command, state, succeed, train, write_files
+from tests.runs import SIZE, TINY, command, state, succeed, train, train_all, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
@@ -39,13 +39,7 @@ def files(tmp_path_factory):
 @pytest.fixture(scope="module")
 def runs(files, tmp_path_factory):
     """Kind of data → folder of a run that was trained on it; figures only in that on binary images."""
-    parent = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as patch:
-        for kind, options in KINDS.items():
-            status, _, err = train(parent / kind, files[kind], **options)
-            assert status == 0, err
-            patch.setattr(session, "draw", lambda *_: None)
-    return {kind: parent / kind for kind in KINDS}
+    return train_all(tmp_path_factory.mktemp("runs"), files, KINDS, drawn=("binary",))
 
 
 @pytest.fixture

@@ -289,6 +289,14 @@ class TestTrainingCurves:
         low, high = training_curves(records).axes[0].get_ylim()
         assert -100 < low < -31 and -15 < high < 0
 
+    def test_a_moderate_start_is_not_cut_off(self):
+        start = [24.0, 23.4, 23.5, 24.0]
+        later = [25.0 + 0.4 * (-1) ** step for step in range(60)]
+        values = [*start, *later]
+        records = [record(step, kl_z=value, kl_r=None) for step, value in enumerate(values)]
+        limits = [axis.get_ylim() for axis in training_curves(records).axes]
+        assert any(low < 23.4 < 25.4 < high < 27 for low, high in limits)
+
 
 class TestColumnMeans:
     def test_values(self):

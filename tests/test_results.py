@@ -5,27 +5,26 @@ from pathlib import Path
 
 import pytest
 
+from tests.scripts import imported
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 ROWS = ROOT / "docs" / "rows"
 
 
 @pytest.fixture
-def sweeps(monkeypatch):
+def sweeps():
     """Sweep and report of every folder of rows."""
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    import mnist_clusters
-    import mnist_sweep
-    from sweep import Sweep
-
     chosen = argparse.Namespace(data_root=None, device="auto", split="valid", scale=1.0)
-    scripts = {
-        "mnist": (mnist_sweep.SETTING.rows, mnist_sweep.SETTING.report),
-        "clusters": (mnist_clusters.rows, mnist_clusters.report),
-    }
-    return {
-        name: (Sweep(list(rows(chosen)), ROWS / name), report) for name, (rows, report) in scripts.items()
-    }
+    with imported(ROOT / "examples", ["sweep", "mnist_sweep", "mnist_clusters"]) as s:
+        scripts = {
+            "mnist": (s.mnist_sweep.SETTING.rows, s.mnist_sweep.SETTING.report),
+            "clusters": (s.mnist_clusters.rows, s.mnist_clusters.report),
+        }
+        yield {
+            name: (s.sweep.Sweep(list(rows(chosen)), ROWS / name), report)
+            for name, (rows, report) in scripts.items()
+        }
 
 
 def test_every_folder_of_rows_has_a_sweep(sweeps):

@@ -86,17 +86,23 @@ def test_another_seed_is_another_run(files, whole, tmp_path):
     assert state(tmp_path / "run") != state(whole)
 
 
-@pytest.mark.parametrize("every", [0.0, math.inf], ids=["every step", "at phase starts"])
-@pytest.mark.parametrize("number", [1, 3, 4, 6, 8, 10, 12, 15])  # each phase has four records
-def test_killed_run_is_resumed_exactly(files, whole, tmp_path, monkeypatch, number, every):
-    run = tmp_path / "run"
-    with monkeypatch.context() as patch:
+def kill_and_resume(run, data, number, every, **options):
+    """Train, be killed in the place of a record, with checkpoints that often, and resume."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "CHECKPOINT_EVERY", every)
         stop_at(patch, number, kill)
         with pytest.raises(Killed):
-            train(run, files["binary"], **LABELLED)
-    assert state(run) != state(whole)
+            train(run, data, **options)
+    broken_off = state(run)
     succeed("train", "--resume", run)
+    assert state(run) != broken_off
+
+
+@pytest.mark.parametrize("every", [0.0, math.inf], ids=["every step", "at phase starts"])
+@pytest.mark.parametrize("number", [1, 3, 4, 6, 8, 10, 12, 15])  # each phase has four records
+def test_killed_run_is_resumed_exactly(files, whole, tmp_path, number, every):
+    run = tmp_path / "run"
+    kill_and_resume(run, files["binary"], number, every, **LABELLED)
     assert state(run) == state(whole)
     assert metrics(run) == metrics(whole)
 
@@ -183,15 +189,9 @@ def test_baseline_starts_from_the_networks_that_the_mixture_starts_from(whole, b
 
 @pytest.mark.parametrize("every", [0.0, math.inf], ids=["every step", "at phase starts"])
 @pytest.mark.parametrize("number", [1, 3, 4, 6])  # each of the two phases has four records
-def test_killed_baseline_is_resumed_exactly(files, baseline, tmp_path, monkeypatch, number, every):
+def test_killed_baseline_is_resumed_exactly(files, baseline, tmp_path, number, every):
     run = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr(session, "CHECKPOINT_EVERY", every)
-        stop_at(patch, number, kill)
-        with pytest.raises(Killed):
-            train(run, files["binary"], **BASELINE)
-    assert state(run) != state(baseline)
-    succeed("train", "--resume", run)
+    kill_and_resume(run, files["binary"], number, every, **BASELINE)
     assert state(run) == state(baseline)
     assert metrics(run) == metrics(baseline)
 

@@ -7,7 +7,6 @@ import sys
 import threading
 from dataclasses import fields, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -17,6 +16,7 @@ from PIL import Image
 
 from pyro_fmvae.cli import build_parser
 from pyro_fmvae.config import TrainConfig
+from tests.scripts import imported
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 MODULES = ("sweep", "sweep_bounds", "mnist_sweep", "omniglot_sweep", "mnist_clusters")
@@ -27,13 +27,8 @@ PRETRAINED, JOINT = 100, 40
 @pytest.fixture(scope="module")
 def s():
     """The scripts, which import each other by their bare names."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(EXAMPLES))
-        known = set(sys.modules)
-        yield SimpleNamespace(**{name: __import__(name) for name in MODULES})
-        for name in set(sys.modules) - known:
-            if (EXAMPLES / f"{name}.py").is_file():
-                del sys.modules[name]
+    with imported(EXAMPLES, MODULES) as modules:
+        yield modules
 
 
 class Program:

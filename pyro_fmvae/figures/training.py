@@ -186,7 +186,7 @@ def _draw(
             transform=axes.transData + Affine2D().translate(0, shift if panel.whole else 0),
         )
     axes.set_xlim(first, final)
-    axes.set_ylim(*_limits(np.concatenate([curve.values for curve in panel.curves]), panel.whole))
+    axes.set_ylim(*_limits([curve.values for curve in panel.curves], panel.whole))
     few = [steps[0]] if len(set(steps)) == 1 else None
     axes.xaxis.set_major_locator(FixedLocator(few) if few else MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_locator(MaxNLocator(6 if panel.height > 200 else 4, integer=panel.whole))
@@ -199,15 +199,21 @@ def _draw(
         spine.set(color=FAINT, linewidth=0.8, visible=side in ("left", "bottom"))
 
 
-def _limits(values: np.ndarray, whole: bool) -> tuple[float, float]:
-    """Limits of the vertical axis: all values, but for a few that are far away from the others."""
-    values = values[np.isfinite(values)]
-    low, high = float(values.min()), float(values.max())
+def _limits(curves: Sequence[np.ndarray], whole: bool) -> tuple[float, float]:
+    """Limits of the vertical axis: all values, but for a few that are far away from the others of a curve."""
+    finite = [values[np.isfinite(values)] for values in curves]
+    low, high = (np.array(ends) for ends in zip(*map(_ends, finite), strict=True))
     if whole:
-        return 0.0, max(high, 1.0) * 1.2
-    if len(values) >= 20:
-        inner_low, inner_high = np.quantile(values, [0.1, 0.9])
-        reach = 0.5 * (inner_high - inner_low)
-        low, high = max(low, inner_low - reach), min(high, inner_high + reach)
-    pad = 0.06 * (high - low) or 1.0
-    return low - pad, high + pad
+        return 0.0, max(high.max(), 1.0) * 1.2
+    pad = 0.06 * (high.max() - low.min()) or 1.0
+    return low.min() - pad, high.max() + pad
+
+
+def _ends(values: np.ndarray) -> tuple[float, float]:
+    """Least and greatest value, but no further beyond the middle eight tenths than twice their spread."""
+    low, high = float(values.min()), float(values.max())
+    if len(values) < 20:
+        return low, high
+    inner_low, inner_high = np.quantile(values, [0.1, 0.9])
+    reach = 2 * (inner_high - inner_low)
+    return max(low, inner_low - reach), min(high, inner_high + reach)

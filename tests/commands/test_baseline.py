@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_fmvae import session
 from pyro_fmvae.run import Run
-from tests.runs import SIZE, command, succeed, train, write_files
+from tests.runs import SIZE, command, succeed, train_all, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
@@ -23,13 +22,8 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(files, tmp_path_factory):
-    parent = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "draw", lambda *_: None)
-        for kind in ("binary", "table"):
-            status, _, err = train(parent / kind, files[kind], model="vae", **OPTIONS)
-            assert status == 0, err
-    return {kind: parent / kind for kind in ("binary", "table")}
+    kinds = {kind: {"model": "vae", **OPTIONS} for kind in ("binary", "table")}
+    return train_all(tmp_path_factory.mktemp("runs"), files, kinds)
 
 
 def arrays(path):

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_fmvae import session
 from pyro_fmvae.data import Split
 from pyro_fmvae.evaluate import dci, encode_split, leakage, mutual_information, neighbour_probe
 from pyro_fmvae.run import Run
-from tests.runs import command, succeed, train, write_files
+from tests.runs import command, succeed, train_all, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
@@ -20,18 +19,12 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(files, tmp_path_factory):
-    parent = tmp_path_factory.mktemp("runs")
     options = {
         "binary": {"labels": 0.5, "factors": "2,2,3", "label_names": "noise"},
         "table": {"factors": "4"},
         "grey": {"factors": "3,2"},
     }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "draw", lambda *_: None)
-        for kind, changes in options.items():
-            status, _, err = train(parent / kind, files[kind], **changes)
-            assert status == 0, err
-    return {kind: parent / kind for kind in options}
+    return train_all(tmp_path_factory.mktemp("runs"), files, options)
 
 
 def evaluate(run, *arguments):
