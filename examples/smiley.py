@@ -22,7 +22,8 @@ from pyro_fmvae.data.smileys import ATTRIBUTES, smiley
 from pyro_fmvae.evaluate import bound, label_agreement
 from pyro_fmvae.gallery import factors_of
 from pyro_fmvae.infer.phase import Budget
-from pyro_fmvae.models.fmvae_phases import Joint, Learning, Pretraining, PriorFitting
+from pyro_fmvae.models.fmvae_phases import Joint, Pretraining, PriorFitting
+from pyro_fmvae.models.learning import Learning
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder
 
 D = 8  # dimensions of each factor

@@ -9,7 +9,7 @@ import torch
 
 from pyro_fmvae.infer.phase import Budget
 from pyro_fmvae.models import Hyperprior
-from pyro_fmvae.models.fmvae_phases import Learning
+from pyro_fmvae.models.learning import Learning
 from pyro_fmvae.optim import RobbinsMonro
 
 PHASES = ("pretrain", "prior", "joint", "refine")

@@ -15,7 +15,8 @@ from pyro_fmvae.config import PHASES, ModelName, TrainConfig
 from pyro_fmvae.data import Batches, Dataset, hide_labels, whole
 from pyro_fmvae.infer.phase import Phase
 from pyro_fmvae.infer.replay import compiles
-from pyro_fmvae.models.fmvae_phases import Joint, Learning, Pretraining, PriorFitting
+from pyro_fmvae.models.fmvae_phases import Joint, Pretraining, PriorFitting
+from pyro_fmvae.models.learning import Learning
 from pyro_fmvae.models.vae_phases import VAEJoint
 from pyro_fmvae.run import CHECKPOINT, Run, fitting
 from pyro_fmvae.train import Progress, Record, fit

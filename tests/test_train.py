@@ -4,7 +4,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pyro_fmvae import Progress, fit, train
 from pyro_fmvae.infer.phase import Budget, Phase
-from pyro_fmvae.models.fmvae_phases import Joint, Learning, Pretraining, PriorFitting
+from pyro_fmvae.models.fmvae_phases import Joint, Pretraining, PriorFitting
+from pyro_fmvae.models.learning import Learning
 from tests.models.small import binary_data, small_model
 
 

@@ -36,6 +36,7 @@ class Role(Enum):
     KL_GLOBAL = "kl_global"
     LABEL = "label"
     DEPENDENCE = "dependence"
+    FACTOR = "factor"
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,11 @@ def log_prob_sum(site: Site) -> Tensor:
     return scale_and_mask(site["fn"].log_prob(site["value"]), site["scale"], site["mask"]).sum()
 
 
+def role_of(site: Site, otherwise: Role) -> Role:
+    """``Role.FACTOR`` for what ``pyro.factor`` adds, in a model or in a guide; another role otherwise."""
+    return Role.FACTOR if isinstance(unwrap(site["fn"]), dist.Unit) else otherwise
+
+
 def kl_sum(q: Distribution, site: Site) -> Tensor:
     """KL(q || p) of a model's site, scaled and masked, summed over its plates.
 

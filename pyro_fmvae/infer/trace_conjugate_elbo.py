@@ -34,6 +34,7 @@ from pyro_fmvae.infer.site_terms import (
     kl_sum,
     latent_term,
     log_prob_sum,
+    role_of,
     sum_terms,
 )
 from pyro_fmvae.infer.structure import Program, recognise, sample_sites
@@ -239,9 +240,11 @@ class TraceConjugate_ELBO(ELBO):
         done = {term.name for term in terms}
         terms += [latent_term(program, guide, name) for name in program.latents if name not in done]
         for name in program.observed:
-            terms.append(Term(name, Role.RECONSTRUCTION, -log_prob_sum(program.model.nodes[name])))
+            site = program.model.nodes[name]
+            terms.append(Term(name, role_of(site, Role.RECONSTRUCTION), -log_prob_sum(site)))
         for name in program.auxiliary:
-            terms.append(Term(name, Role.KL_Z, log_prob_sum(guide.nodes[name])))
+            site = guide.nodes[name]
+            terms.append(Term(name, role_of(site, Role.KL_Z), log_prob_sum(site)))
         return terms
 
     def conjugate_terms(self, program: Program, guide: Trace) -> list[Term]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.infer.phase import Budget, Phase
-from pyro_fmvae.models.fmvae_phases import Learning
+from pyro_fmvae.models.learning import Learning
 from pyro_fmvae.models.vae import VAE
 from pyro_fmvae.optim import NaturalGradient
 

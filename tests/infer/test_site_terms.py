@@ -204,3 +204,24 @@ def test_a_gradient_that_is_not_finite_names_parameter_and_site(make):
 
 def test_no_gradients_at_all_are_fine():
     assert TraceConjugate_ELBO().loss_and_grads(model, in_order) > 0
+
+
+def test_factors_have_a_role_of_their_own_on_either_side():
+    x = torch.tensor([0.3, -1.2, 0.8])
+    gain = torch.tensor([0.5, 1.0, 2.0])
+
+    def model():
+        with pyro.plate("data", 6, subsample=torch.arange(3), dim=-1):
+            pyro.factor("reward", gain)
+            pyro.sample("x", dist.Normal(0.0, 1.0), obs=x)
+
+    def guide():
+        with pyro.plate("data", 6, subsample=torch.arange(3), dim=-1):
+            pyro.factor("price", 3 * gain, has_rsample=True)
+
+    elbo = TraceConjugate_ELBO()
+    roles = elbo.loss_per_role(model, guide)
+    assert_close(roles[Role.FACTOR], 2 * (3 * gain - gain).sum())
+    assert_close(roles[Role.RECONSTRUCTION], -2 * dist.Normal(0.0, 1.0).log_prob(x).sum())
+    assert roles[Role.KL_Z] == 0
+    assert elbo.loss(model, guide) == pytest.approx(Trace_ELBO().loss(model, guide))

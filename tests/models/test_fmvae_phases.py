@@ -8,7 +8,8 @@ from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate import bound
 from pyro_fmvae.infer.phase import Budget
 from pyro_fmvae.infer.posteriors import NaturalPosterior
-from pyro_fmvae.models.fmvae_phases import Joint, Learning, Pretraining, PriorFitting, encode_some
+from pyro_fmvae.models.fmvae_phases import Joint, Pretraining, PriorFitting, encode_some
+from pyro_fmvae.models.learning import Learning
 from pyro_fmvae.models.vae_phases import VAEJoint
 from tests.models.small import SHAPE, binary_data, small_model
 

@@ -3,7 +3,8 @@ import torch
 
 from pyro_fmvae import Role, TraceConjugate_ELBO, fit
 from pyro_fmvae.infer.phase import Budget
-from pyro_fmvae.models.fmvae_phases import Joint, Learning
+from pyro_fmvae.models.fmvae_phases import Joint
+from pyro_fmvae.models.learning import Learning
 from pyro_fmvae.models.vae_phases import VAEJoint
 from tests.models.small import binary_data, small_model
 
