@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,9 @@ class Row:
     Args:
         name: of its file and of the folder of its run.
         train: options of ``pyro-fmvae train``, by name.
-        evaluate: what the row's ``result`` holds, by name: options of ``pyro-fmvae evaluate``. None at all
-            makes it a run that other rows start from, without a file.
+        evaluate: what the row's ``result`` holds, by name: options of ``pyro-fmvae evaluate``, or of what
+            :meth:`Sweep.evaluations` calls in its place. None at all makes it a run that other rows start
+            from, without a file.
         pretrained: name of the row whose networks this one starts from.
         about: what else the file is to say, for tables and figures.
     """
@@ -77,6 +78,14 @@ class Sweep:
         paths = [self.out / f"{name}.json" for name in self.rows]
         return [json.loads(path.read_text()) for path in paths if path.is_file()]
 
+    def evaluations(self, row: Row, folder: Path) -> dict[str, list[str]]:
+        """The commands that evaluate a row whose run is in a folder, by name; each prints a JSON object."""
+        return {name: ["evaluate", str(folder), *options(given)] for name, given in row.evaluate.items()}
+
+    def result(self, row: Row, folder: Path) -> dict[str, Any]:
+        """What the row's file is to say: what these commands print."""
+        return {name: json.loads(call(*command)) for name, command in self.evaluations(row, folder).items()}
+
     def _run(self, row: Row) -> None:
         path = self.out / f"{row.name}.json"
         if path.is_file():
@@ -94,11 +103,7 @@ class Sweep:
         self._trained.add(row.name)
         if not row.evaluate:
             return
-        result = {
-            name: json.loads(call("evaluate", str(folder), *options(given)))
-            for name, given in row.evaluate.items()
-        }
-        content = json.dumps(self._content(row, folder, result), indent=1) + "\n"
+        content = json.dumps(self._content(row, folder, self.result(row, folder)), indent=1) + "\n"
         self.out.mkdir(parents=True, exist_ok=True)
         checkpoint.write_atomically(path, lambda temporary: temporary.write_text(content))
 
@@ -125,8 +130,7 @@ class Sweep:
     def _shown(self, row: Row) -> list[str]:
         """The command of a row without the folders of this machine."""
         start = {} if row.pretrained is None else {"pretrained": Path(RUNS) / row.pretrained}
-        data = {"data_root": ROOT} if "data_root" in row.train else {}
-        return [PROGRAM, "train", *options({**row.train, **data, **start, "out": Path(RUNS) / row.name})]
+        return [PROGRAM, "train", *options({**_rooted(row.train), **start, "out": Path(RUNS) / row.name})]
 
     def _trainings(self, row: Row) -> list[str]:
         """The commands that train a row, those of rows that it starts from first."""
@@ -134,9 +138,9 @@ class Sweep:
         return [*before, shlex.join(self._shown(row))]
 
     def _commands(self, row: Row) -> list[str]:
-        shown = [PROGRAM, "evaluate", f"{RUNS}/{row.name}"]
-        evaluations = [[*shown, *options(given)] for given in row.evaluate.values()]
-        return [*self._trainings(row), *(shlex.join(command) for command in evaluations)]
+        shown = replace(row, evaluate={name: _rooted(given) for name, given in row.evaluate.items()})
+        evaluations = self.evaluations(shown, Path(RUNS) / row.name).values()
+        return [*self._trainings(row), *(shlex.join([PROGRAM, *command]) for command in evaluations)]
 
     def _content(self, row: Row, folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
         config = json.loads((folder / "config.json").read_text())
@@ -160,6 +164,11 @@ class Sweep:
             "commands": self._commands(row),
             "result": result,
         }
+
+
+def _rooted(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options without this machine's folder of data."""
+    return {**given, "data_root": ROOT} if "data_root" in given else dict(given)
 
 
 def trained_seconds(folder: Path) -> float:
@@ -234,6 +243,7 @@ def main(
     out: str,
     rows: Callable[[argparse.Namespace], Iterable[Row]],
     report: Callable[[Sequence[Mapping[str, Any]], Path | None], str],
+    kind: type[Sweep] = Sweep,
 ) -> None:
     """Run rows and report all that are there.
 
@@ -242,9 +252,10 @@ def main(
         out: default folder of the rows' files.
         rows: makes the rows from the options.
         report: makes the text that is printed in the end, and a picture where it is given a path.
+        kind: of sweep.
     """
     chosen = arguments(description, out)
-    sweep = Sweep(list(rows(chosen)), chosen.out, chosen.runs)
+    sweep = kind(list(rows(chosen)), chosen.out, chosen.runs)
     if chosen.list:
         print("\n".join(sweep.rows))
         return

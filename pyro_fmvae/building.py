@@ -1,14 +1,35 @@
 """The untrained model of a configuration: networks by their name, and the model that they are given to."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
 from typing import TypeAlias
 
 from torch import nn
 
 from pyro_fmvae.config import ModelName, TrainConfig
 from pyro_fmvae.data import Preprocessing
-from pyro_fmvae.distributions import BernoulliObservation, GaussianObservation, Observation
-from pyro_fmvae.models import VAE, FactorialMixtureVAE
+from pyro_fmvae.distributions import (
+    BernoulliObservation,
+    Concrete,
+    GaussianObservation,
+    Observation,
+    ShiftedSigmoid,
+    SpikeDraws,
+    StraightThrough,
+)
+from pyro_fmvae.models import (
+    VAE,
+    FactorialMixtureVAE,
+    FixedSparsePrior,
+    MixtureSparsePrior,
+    PseudoInputs,
+    SelectionSparsePrior,
+    SparsePrior,
+    VariationalSparseCoding,
+)
+from pyro_fmvae.models.free_encoder import FreeEncoder
+from pyro_fmvae.models.posterior_family import PointPosterior
 from pyro_fmvae.nn import (
     ConvDecoder28,
     ConvDecoder64,
@@ -16,11 +37,40 @@ from pyro_fmvae.nn import (
     ConvEncoder64,
     MLPDecoder,
     MLPEncoder,
+    NormalHead,
     RandomWarp,
+    SpikeHead,
 )
 
-Model: TypeAlias = FactorialMixtureVAE | VAE
+Model: TypeAlias = FactorialMixtureVAE | VAE | VariationalSparseCoding
 """What a run can be a run of."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a model is made of, whichever it is.
+
+    Attributes:
+        encoder, decoder: networks.
+        observation: what the decoder's features mean.
+        num_data: N, points in the training set.
+        distortion: what makes of x that which the encoder sees in training, or None.
+        labelled: factors that labels belong to.
+        preprocessing: of the data.
+    """
+
+    encoder: nn.Module
+    decoder: nn.Module
+    observation: Observation
+    num_data: int
+    distortion: nn.Module | None
+    labelled: Sequence[int]
+    preprocessing: Preprocessing
+
+    @property
+    def networks(self) -> tuple[nn.Module, nn.Module, Observation]:
+        """The first arguments of every model."""
+        return self.encoder, self.decoder, self.observation
 
 
 def build(
@@ -35,9 +85,10 @@ def build(
         labelled: factors that labels belong to.
     """
     observation = _observation(config, preprocessing)
-    networks = *_networks(config, preprocessing.event_shape, observation.outputs), observation
+    encoder, decoder = _networks(config, preprocessing.event_shape, observation.outputs)
     distortion = warp(config.distortion, preprocessing)
-    return _MODELS[config.model](config, networks, num_data, labelled, distortion)
+    parts = Parts(encoder, decoder, observation, num_data, distortion, labelled, preprocessing)
+    return _MODELS[config.model](config, parts)
 
 
 def warp(strength: float, preprocessing: Preprocessing, interpolate: bool = True) -> nn.Module | None:
@@ -49,7 +100,9 @@ def warp(strength: float, preprocessing: Preprocessing, interpolate: bool = True
 
 
 def latent_dim(config: TrainConfig) -> int:
-    """Dimensions of z: those of all factors. A model without factors has as many."""
+    """Dimensions of z: those of all factors. A model without factors has as many unless told."""
+    if config.latent_dim is not None:
+        return config.latent_dim
     assert config.factors is not None and config.factor_dim is not None
     return len(config.factors) * config.factor_dim
 
@@ -66,36 +119,58 @@ def _observation(config: TrainConfig, preprocessing: Preprocessing) -> Observati
 def _networks(config: TrainConfig, shape: tuple[int, ...], outputs: int) -> tuple[nn.Module, nn.Module]:
     """Encoder and decoder."""
     assert config.hidden is not None and config.width is not None
-    latent = latent_dim(config)
+    latent, head = latent_dim(config), _HEADS.get(config.model, NormalHead)
     if config.network == "conv28":
-        return ConvEncoder28(latent, config.width), ConvDecoder28(latent, outputs, config.width)
+        return ConvEncoder28(latent, config.width, head), ConvDecoder28(latent, outputs, config.width)
     if config.network == "conv64":
-        return ConvEncoder64(latent, config.width), ConvDecoder64(latent, outputs, config.width)
+        return ConvEncoder64(latent, config.width, head), ConvDecoder64(latent, outputs, config.width)
     return (
-        MLPEncoder(shape, latent, config.hidden),
+        MLPEncoder(shape, latent, config.hidden, head),
         MLPDecoder(latent, shape, outputs, config.hidden[::-1]),
     )
 
 
-Networks: TypeAlias = tuple[nn.Module, nn.Module, Observation]  # encoder, decoder, what its features mean
-
-
-def _fmvae(
-    config: TrainConfig,
-    networks: Networks,
-    num_data: int,
-    labelled: Sequence[int],
-    distortion: nn.Module | None,
-) -> FactorialMixtureVAE:
+def _fmvae(config: TrainConfig, parts: Parts) -> FactorialMixtureVAE:
     assert config.factors is not None and config.factor_dim is not None
     sizes = config.factors, config.factor_dim
-    return FactorialMixtureVAE(*networks, *sizes, num_data, labelled, config.hyperprior, distortion)
+    return FactorialMixtureVAE(
+        *parts.networks, *sizes, parts.num_data, parts.labelled, config.hyperprior, parts.distortion
+    )
 
 
-def _vae(
-    config: TrainConfig, networks: Networks, num_data: int, _: object, distortion: nn.Module | None
-) -> VAE:
-    return VAE(*networks, latent_dim(config), num_data, distortion)
+def _vae(config: TrainConfig, parts: Parts) -> VAE:
+    encoder, dim = parts.encoder, latent_dim(config)
+    if config.posterior == "free":
+        encoder = FreeEncoder(parts.decoder, parts.observation, dim, eager=config.eager)
+    family = PointPosterior() if config.posterior == "point" else None
+    rest = dim, parts.num_data, parts.distortion, family
+    return VAE(encoder, parts.decoder, parts.observation, *rest)
 
 
-_MODELS: dict[ModelName, Callable[..., Model]] = {"fmvae": _fmvae, "vae": _vae}
+def _vsc(config: TrainConfig, parts: Parts) -> VariationalSparseCoding:
+    prior, draws = _sparse_prior(config, parts.preprocessing), _DRAWS[config.spikes]()
+    size = latent_dim(config), parts.num_data
+    return VariationalSparseCoding(*parts.networks, *size, prior, draws, config.sparsity, parts.distortion)
+
+
+def _sparse_prior(config: TrainConfig, preprocessing: Preprocessing) -> SparsePrior:
+    """Pseudo-inputs lie where data do: pixels between their bounds, columns anywhere."""
+    assert config.sparsity is not None and config.pseudo_inputs is not None
+    if config.sparse_prior == "fixed":
+        return FixedSparsePrior(latent_dim(config), config.sparsity)
+    bounds = (0.0, 1.0) if preprocessing.binary else (-1.0, 1.0) if preprocessing.signed else None
+    shape = preprocessing.event_shape
+    pseudo_inputs = PseudoInputs(config.pseudo_inputs, shape, bounds)
+    if config.sparse_prior == "mixture":
+        return MixtureSparsePrior(pseudo_inputs)
+    selection = nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), config.pseudo_inputs))
+    return SelectionSparsePrior(pseudo_inputs, selection)
+
+
+_HEADS: dict[ModelName, Callable[[int, int], nn.Module]] = {"vsc": SpikeHead}
+_DRAWS: dict[str, Callable[[], SpikeDraws]] = {
+    "shifted": ShiftedSigmoid,
+    "concrete": Concrete,
+    "straight-through": StraightThrough,
+}
+_MODELS: dict[ModelName, Callable[[TrainConfig, Parts], Model]] = {"fmvae": _fmvae, "vae": _vae, "vsc": _vsc}

@@ -3,7 +3,7 @@
 import re
 import sys
 from argparse import SUPPRESS, ArgumentTypeError
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, Literal, NoReturn
 
@@ -62,6 +62,7 @@ def build_parser() -> ArgumentParser:
         ("sample", _sample_parser(), "draw from a run's model"),
         ("draw", _draw_parser(), "draw a figure of a run's model"),
         ("encode", _encode_parser(), "write codes, responsibilities and means of data"),
+        ("score", _score_parser(), "write outlier scores of data"),
         ("edit", _edit_parser(), "change properties of an image"),
         ("judge", _judge_parser(), "let a classifier judge what a run generates and edits"),
     ):
@@ -89,6 +90,8 @@ def _evaluate_parser() -> ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
     parser.add_argument("--num-samples", type=int, default=0, help="draws per point, for tighter bounds")
     parser.add_argument("--points", type=int | None, help="evaluate the first so many points; default: all")
+    text = "add the bound after so many steps on each point's own posterior, and the gap to the encoder's"
+    parser.add_argument("--free-steps", type=int, default=0, help=text)
     text = "add leakage, disentanglement and what each factor tells of each label"
     parser.add_argument("--probes", type=bool, default=False, nargs="?", const=True, help=text)
     return parser
@@ -128,6 +131,20 @@ def _encode_parser() -> ArgumentParser:
     return parser
 
 
+def _score_parser() -> ArgumentParser:
+    parser = _Parser(description="Write outlier scores of data, thresholds, and what lies above them (.npz).")
+    _add_run(parser)
+    parser.add_argument("--out", type=str, required=True, help="file to write: .npz")
+    text = "share of the training points that a threshold is not to be exceeded by"
+    parser.add_argument("--quantile", type=float, default=0.95, help=text)
+    parser.add_argument("--num-samples", type=int, default=16, help="draws per point")
+    parser.add_argument("--points", type=int | None, help="score the first so many points; default: all")
+    text = "take thresholds from the first so many training points"
+    parser.add_argument("--train-points", type=int, default=5000, help=text)
+    parser.add_argument("--seed", type=int, default=0, help="of the draws")
+    return parser
+
+
 def _edit_parser() -> ArgumentParser:
     parser = _Parser(description="Encode an image, give some factors other components, and decode.")
     parser.add_argument("run", type=str, help="folder of a run")
@@ -160,33 +177,37 @@ def _add_run(parser: ArgumentParser) -> None:
     parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, ... or auto")
 
 
-class _Sizes:
-    """Parser of a tuple of sizes such as ``2,2,64``; an object, since its name is what ``--help`` shows."""
+class _List:
+    """Parser of values separated by commas; an object, since its name is what ``--help`` shows.
 
-    def __call__(self, text: Any) -> tuple[int, ...]:
+    Args:
+        name: of the values.
+        convert: one of them.
+        example: of several.
+    """
+
+    def __init__(self, name: str, convert: Callable[[Any], Any], example: str) -> None:
+        self.name, self.convert, self.example = name, convert, example
+
+    def __call__(self, text: Any) -> tuple[Any, ...]:
         parts = text if isinstance(text, list | tuple) else str(text).split(",")
         try:
-            return tuple(int(part) for part in parts)
+            return tuple(self.convert(part) for part in parts)
         except (ValueError, TypeError):
-            message = f"expected sizes separated by commas, such as 2,2,64, got '{text}'"
-            raise ArgumentTypeError(message) from None
+            expected = f"expected {self.name} separated by commas, such as {self.example}"
+            raise ArgumentTypeError(f"{expected}, got '{text}'") from None
 
     def __repr__(self) -> str:
-        return "sizes"
+        return self.name
 
 
-class _Names:
-    """Parser of a tuple of names such as ``hat,eyes``."""
-
-    def __call__(self, text: Any) -> tuple[str, ...]:
-        parts = text if isinstance(text, list | tuple) else str(text).split(",")
-        return tuple(str(part).strip() for part in parts)
-
-    def __repr__(self) -> str:
-        return "names"
-
-
-_PARSERS: dict[str, Any] = {"factors": _Sizes(), "hidden": _Sizes(), "label_names": _Names()}
+_SIZES = _List("sizes", int, "2,2,64")
+_PARSERS: dict[str, Any] = {
+    "factors": _SIZES,
+    "hidden": _SIZES,
+    "label_names": _List("names", lambda part: str(part).strip(), "hat,eyes"),
+    "warm_up": _List("shares", float, "0,0.1"),
+}
 
 
 def _dispatch(namespace: Namespace) -> int:

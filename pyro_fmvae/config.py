@@ -16,13 +16,18 @@ PHASES = ("pretrain", "prior", "joint", "refine")
 SHARES_OF_TIME = (0.15, 0.02, 0.55, 0.28)  # of the phases; those that are left out give theirs to the others
 LONG_MINUTES, LONG_ITERATIONS = 5, 10_000  # of a training in which steps are compiled by default
 LARGEST = 2**31 - 1  # of any number of things
-LISTS = ("factors", "hidden", "label_names")
-ModelName = Literal["fmvae", "vae"]
+LISTS = ("factors", "hidden", "label_names", "warm_up")
+ModelName = Literal["fmvae", "vae", "vsc"]
+PosteriorName = Literal["encoder", "free", "hybrid", "point"]
+SparsePriorName = Literal["mixture", "select", "fixed"]
+SpikesName = Literal["shifted", "concrete", "straight-through"]
 FACTORIAL: tuple[ModelName, ...] = ("fmvae",)  # models with factors, which have components and labels
 
 
-def _option(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
+def _option(default: Any, text: str, *models: ModelName) -> Any:
+    """An option; with names of models, one of theirs alone."""
+    metadata = {"help": f"{text} (of {', '.join(models)})" if models else text, "models": models}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,9 @@ class TrainConfig:
         ValueError: a number out of range.
     """
 
-    model: ModelName = _option("fmvae", "model to train; vae is one with a N(0, I) prior")  # noqa: RUF009
+    model: ModelName = _option(  # noqa: RUF009
+        "fmvae", "model to train: factorial mixture, plain VAE, or variational sparse coding"
+    )
     data: str = _option(
         "smiley", "name of a data set, or path of an .npz or .csv file or of a folder of images"
     )
@@ -43,6 +50,9 @@ class TrainConfig:
     )
     factors: tuple[int, ...] | None = _option(None, "number of components of each factor, such as 2,2,64")
     factor_dim: int | None = _option(None, "dimensions of each factor")
+    latent_dim: int | None = _option(
+        None, "dimensions of z; default: as many as all factors would have", "vae", "vsc"
+    )
     labels: float | None = _option(None, "share of the training points whose labels are used, in [0, 1]")
     label_names: tuple[str, ...] | None = _option(
         None, "labels to use, in the order of the factors: hat,eyes"
@@ -63,6 +73,9 @@ class TrainConfig:
     max_minutes: float | None = _option(None, "train by the clock instead: minutes for all phases")
     learning_rate: float = _option(1e-3, "Adam's, for the networks")
     final_learning_rate: float | None = _option(None, "what it falls to in the last half of the joint phase")
+    joint_learning_rate: float | None = _option(
+        None, "learning rate at the start of the joint phase; default: learning_rate"
+    )
     weight_decay: float = _option(0.0, "AdamW's, for the networks")
     prior_learning_rate: float = _option(1e-2, "Adam's, for labelled factors while label_weight > 0")
     label_weight: float | None = _option(None, "weight of the classification of labelled points")
@@ -71,6 +84,26 @@ class TrainConfig:
         None, "weight of a penalty on labels that other factors tell of"
     )
     free_from: float | None = _option(None, "share of the joint phase before unlabelled factors are decoded")
+    beta: float = _option(1.0, "weight of KL[z] at the end of the joint phase: a beta-VAE", "vae")
+    total_correlation: float = _option(
+        1.0, "weight of the total correlation within KL[z]: a beta-TCVAE", "vae"
+    )
+    posterior: PosteriorName = _option(  # noqa: RUF009
+        "encoder", "q(z): from the encoder, free for each point, both in turn, or a point", "vae"
+    )
+    free_steps: int = _option(10, "steps on q(z) of a batch, where it is free or hybrid", "vae")
+    free_learning_rate: float = _option(0.1, "Adam's for these steps", "vae")
+    sparse_prior: SparsePriorName = _option(  # noqa: RUF009
+        "mixture", "prior: mixture over pseudo-inputs, the same with a selection network, or fixed", "vsc"
+    )
+    pseudo_inputs: int | None = _option(None, "pseudo-inputs of the prior", "vsc")
+    sparsity: float | None = _option(None, "wanted share of latents that are on, in (0, 1)", "vsc")
+    spikes: SpikesName = _option(  # noqa: RUF009
+        "shifted", "how spikes are drawn in training: by a steep sigmoid, Concrete, straight-through", "vsc"
+    )
+    warm_up: tuple[float, ...] | None = _option(
+        None, "shares of the training between which slabs come to carry information: 0,0.1", "vsc"
+    )
     pretrain_kl_weight: float = _option(1.0, "weight of the KL divergence in pretraining, once it has grown")
     kl_annealing: float = _option(0.0, "share of pretraining in which the KL weight grows from 0 to 1")
     prior_restarts: int = _option(
@@ -105,7 +138,7 @@ class TrainConfig:
             raise ValueError(f"hold_out: expected a share in [0, 1), got {self.hold_out}")
         if self.label_names is not None and not self.label_names:
             raise ValueError("label_names: expected at least one name; to use no labels, give --labels 0")
-        for name in ("width", "min_scale", "max_scale"):
+        for name in ("width", "min_scale", "max_scale", "joint_learning_rate", "beta", "free_learning_rate"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name}: expected a number > 0, got {value}")
@@ -115,9 +148,8 @@ class TrainConfig:
                 raise ValueError(f"{name}: expected sizes >= 1, such as 2,2,64, got {sizes}")
         iterations = [f"{name}_iterations" for name in PHASES]
         least = {
-            "factor_dim": 1,
-            "batch_size": 1,
-            "prior_restarts": 1,
+            **dict.fromkeys(("factor_dim", "latent_dim", "batch_size", "prior_restarts"), 1),
+            **dict.fromkeys(("free_steps", "pseudo_inputs"), 1),
             "seed": 0,
             **dict.fromkeys(iterations, 0),
         }
@@ -125,6 +157,14 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and not smallest <= value <= LARGEST:
                 raise ValueError(f"{name}: expected a number in {smallest}..{LARGEST}, got {value}")
+        if self.sparsity is not None and not 0 < self.sparsity < 1:
+            raise ValueError(f"sparsity: expected a share in (0, 1), got {self.sparsity}")
+        if self.warm_up is not None and not (
+            len(self.warm_up) == 2 and 0 <= self.warm_up[0] <= self.warm_up[1] <= 1
+        ):
+            raise ValueError(f"warm_up: expected two shares in ascending order, got {self.warm_up}")
+        if not 1 <= self.total_correlation < math.inf:
+            raise ValueError(f"total_correlation: expected a number >= 1, got {self.total_correlation}")
         for name in ("distortion", "augmentation"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: expected a number >= 0, got {getattr(self, name)}")

@@ -1,7 +1,7 @@
 """What `pyro-fmvae train` does unless it is told: defaults that depend on the data."""
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from pyro_fmvae.config import FACTORIAL, PHASES, TrainConfig
@@ -79,6 +79,8 @@ _OF_FACTORS: dict[str, Any] = {  # what a model without factors has no use for: 
     "prior_iterations": 0,
     "refine_iterations": 0,
 }
+_SPARSE: dict[str, Any] = {"pseudo_inputs": 10, "sparsity": 0.2, "warm_up": (0.33, 0.45)}
+_SPARSE_SMILEY: dict[str, Any] = {"latent_dim": 40, "iterations": (2000, 0, 4000, 0)}
 
 
 def resolve(config: TrainConfig, dataset: Dataset) -> TrainConfig:
@@ -86,19 +88,22 @@ def resolve(config: TrainConfig, dataset: Dataset) -> TrainConfig:
 
     Raises:
         ValueError: options that don't fit the data: labels without labels, a label >= K_i, the wrong network;
-            or the model: labels of one without factors.
+            or the model: labels of one without factors, options of another one.
     """
+    _check_model(config)
     if config.model not in FACTORIAL:
         if config.labels:
             raise ValueError(f"labels: a {config.model} has no factors to learn them; give --labels 0")
         config = replace(config, **_OF_FACTORS)
     given_free_from = config.free_from
     defaults = _COMMON | _defaults(config, dataset)
+    if config.model == "vsc":
+        defaults |= _SPARSE | (_SPARSE_SMILEY if config.data == "smiley" else {})
     iterations = defaults.pop("iterations")
     defaults |= {f"{name}_iterations": number for name, number in zip(PHASES, iterations, strict=True)}
     if config.model not in FACTORIAL:
-        defaults["kl_weight"] = 1.0
-    if config.pretrained is not None:
+        defaults["kl_weight"] = config.beta
+    if config.pretrained is not None or config.posterior == "free":
         defaults["pretrain_iterations"] = 0
     missing: dict[str, Any] = {name: v for name, v in defaults.items() if getattr(config, name) is None}
     config = replace(config, **missing)
@@ -143,6 +148,14 @@ def _label_sizes(config: TrainConfig, dataset: Dataset) -> tuple[int, ...]:
     return tuple(max(size, 1) for size in dataset.label_sizes[:chosen])
 
 
+def _check_model(config: TrainConfig) -> None:
+    """That no option is given that the model does not have."""
+    for option in fields(config):
+        models = option.metadata["models"]
+        if models and config.model not in models and getattr(config, option.name) != option.default:
+            raise ValueError(f"{option.name}: an option of {' and '.join(models)}, not of {config.model}")
+
+
 def _check(config: TrainConfig, dataset: Dataset) -> None:
     assert config.factors is not None
     if all(getattr(config, f"{name}_iterations") == 0 for name in PHASES):
@@ -153,6 +166,10 @@ def _check(config: TrainConfig, dataset: Dataset) -> None:
             raise ValueError(
                 f"network: {network} takes {wanted} images, the data are of shape {dataset.event_shape}"
             )
+    if config.posterior == "free":
+        for name in ("pretrain_iterations", "distortion", "augmentation"):
+            if getattr(config, name):
+                raise ValueError(f"{name}: expected 0 with free posteriors, which have no encoder")
     images = dataset.preprocessing.kind is not Kind.TABLE and len(dataset.event_shape) >= 2
     for name in ("distortion", "augmentation"):
         if getattr(config, name) and not images:

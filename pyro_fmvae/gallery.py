@@ -4,19 +4,25 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae import figures
 from pyro_fmvae.building import Model
+from pyro_fmvae.codes import latent_code, latent_codes, true_sources
 from pyro_fmvae.data import Batches, Kind, Preprocessing, Split
+from pyro_fmvae.data.smileys import ATTRIBUTES, FEATURES, SOURCES
+from pyro_fmvae.evaluate.sources import activity, correlation_matrix
 from pyro_fmvae.figures.attribute_grid import default_choice
 from pyro_fmvae.figures.columns import MOST_COLUMNS
-from pyro_fmvae.models import VAE, FactorialMixtureVAE
+from pyro_fmvae.models import VAE, FactorialMixtureVAE, VariationalSparseCoding
 from pyro_fmvae.run import FIGURES, METRICS, Run
 
 RECONSTRUCTED = 20
+ENCODED, ENCODING_BATCH = 2000, 500
+EXAMPLES, SWEPT = 6, 2  # of sparse codes
 
 
 def factors_of(
@@ -69,13 +75,14 @@ def _same(x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def draw(run: Run, model: Model, rows: Split) -> None:
+def draw(run: Run, model: Model, rows: Split, split: str) -> None:
     """Draw every figure that suits the data into the run's folder.
 
     Args:
         run: the run.
         model: as trained.
         rows: data to reconstruct.
+        split: what they are called.
     """
     folder = run.folder / FIGURES
     folder.mkdir(exist_ok=True)
@@ -84,11 +91,13 @@ def draw(run: Run, model: Model, rows: Split) -> None:
         drawn = _of_factors(run, model, rows, records)
     else:
         drawn = _of_networks(run, model, rows, records)
+        if run.image:
+            drawn |= _of_codes(run, model, rows, split)
     for name, figure in drawn.items():
         figures.save(figure, folder / f"{name}.png")
 
 
-def _of_networks(run: Run, model: VAE, rows: Split, records: list[dict[str, Any]]) -> dict[str, Figure]:
+def _of_networks(run: Run, model: VAE | VariationalSparseCoding, rows: Split, records: list[dict[str, Any]]) -> dict[str, Figure]:
     """Those of a model without factors, by name."""
     without = ("kl_r", "kl_global")  # nothing but zeros
     kept = [{key: value for key, value in record.items() if key not in without} for record in records]
@@ -98,6 +107,55 @@ def _of_networks(run: Run, model: VAE, rows: Split, records: list[dict[str, Any]
         mean = model.observation.mean(model.decoder(model.sample_latent(64)))
         drawn["samples"] = figures.sample_grid(run.preprocessing.undo(mean).cpu(), 8, 8)
     return drawn
+
+
+def _of_codes(
+    run: Run, model: VAE | VariationalSparseCoding, rows: Split, split: str
+) -> dict[str, Figure]:
+    """Those of latent codes: what sources they found, if those are known; of sparse ones, what they do."""
+    rows = rows.select(torch.arange(min(ENCODED, len(rows))))
+    device = next(model.parameters()).device
+    batches = Batches(rows, ENCODING_BATCH, shuffle=False, device=device)
+    codes = latent_codes(model, batches)
+    drawn: dict[str, Figure] = {}
+    sources = true_sources(run.config.data, split, len(rows))
+    if sources is not None:
+        blocks = dict(zip(ATTRIBUTES, FEATURES, strict=True))
+        matrices = {str(run.config.model): correlation_matrix(sources, codes.double().numpy())}
+        drawn["correlations"] = figures.correlation_matrices(matrices, SOURCES, blocks)
+    if not isinstance(model, VariationalSparseCoding):
+        return drawn
+    if rows.labels is not None:
+        drawn["activity"] = _class_activity(run, codes, rows.labels)
+
+    def decode(z: Tensor) -> Tensor:
+        return run.preprocessing.undo(model.observation.mean(model.decoder(z.to(device)))).cpu()
+
+    (x, *_), *_ = Batches(rows.select(torch.arange(min(EXAMPLES, len(rows)))), EXAMPLES, shuffle=False)
+    examples = codes[: len(x)]
+    images = run.preprocessing.undo(x)
+    drawn["conditional-samples"] = figures.conditional_samples(decode, images, examples, codes)
+    drawn["toggles"] = figures.spike_toggles(decode, examples, codes)
+    if (examples != 0).any():
+        drawn["sweeps"] = figures.value_sweeps(decode, examples[:SWEPT], codes)
+    return drawn
+
+
+def _class_activity(run: Run, codes: Tensor, labels: Tensor) -> Figure:
+    """How often each latent is on, by class: those of the first label, or presence of each of several."""
+    values = codes.double().numpy()
+    if labels.shape[1] == 1:
+        found = activity(values, labels[:, 0].numpy())
+        names = run.value_names[0] if run.value_names and run.value_names[0] else ()
+        return figures.class_activity(
+            found.share_by_class, [names[c] if names else str(c) for c in found.classes.tolist()], high=1.0
+        )
+    rows, titles = [], []
+    for column, name in enumerate(run.label_names):
+        found = activity(values, labels[:, column].numpy())
+        rows += list(found.share_by_class)
+        titles += [f"{name} {value}" for value in found.classes.tolist()]
+    return figures.class_activity(np.stack(rows), titles, high=1.0)
 
 
 def _of_factors(
@@ -128,6 +186,6 @@ def _reconstructions(run: Run, model: Model, rows: Split) -> Figure:
     examples = rows.select(torch.arange(min(RECONSTRUCTED, len(rows))))
     device = next(model.parameters()).device
     ((x, *_),) = Batches(examples, len(examples), shuffle=False, device=device)
-    mean = model.observation.mean(model.decoder(model.encoder(x)[0]))
+    mean = model.observation.mean(model.decoder(latent_code(model, x)))
     undo = run.preprocessing.undo
     return figures.reconstructions(undo(x).cpu(), undo(mean).cpu())

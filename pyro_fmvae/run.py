@@ -25,7 +25,8 @@ CHECKPOINT = "checkpoint"
 FIGURES = "figures"
 ADDED = {
     *("pretrained", "pretrain_kl_weight", "prior_restarts", "weight_decay"),
-    *("distortion", "augmentation", "augment_until"),
+    *("distortion", "augmentation", "augment_until", "joint_learning_rate"),
+    *(option.name for option in fields(TrainConfig) if option.metadata["models"]),
 }
 """Options that runs of earlier versions lack; those were trained as the default says."""
 

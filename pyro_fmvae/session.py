@@ -181,7 +181,7 @@ def report(training: Training, dataset: Dataset) -> None:
         print(f"components in use: {', '.join(f'{number} of {size}' for number, size in used)}")
     if agreements:
         _print_agreement(agreements, run.config.labels or 0.0)
-    draw(run, model, dataset.split(tested))
+    draw(run, model, dataset.split(tested), tested)
     print(f"figures in {run.folder / FIGURES}, everything else in {run.folder}")
 
 

@@ -17,7 +17,8 @@ from pyro_fmvae.infer.phase import Phase
 from pyro_fmvae.infer.replay import compiles
 from pyro_fmvae.models.fmvae_phases import Joint, Pretraining, PriorFitting
 from pyro_fmvae.models.learning import Learning
-from pyro_fmvae.models.vae_phases import VAEJoint
+from pyro_fmvae.models.vae_phases import FreeEM, HybridEM, VAEJoint
+from pyro_fmvae.models.vsc_phases import SparsePhase
 from pyro_fmvae.run import CHECKPOINT, Run, fitting
 from pyro_fmvae.train import Progress, Record, fit
 
@@ -52,7 +53,8 @@ class Training:
         if config.labels:
             labels = hide_labels(dataset.train, config.labels, config.seed)[:, : len(run.labelled)]
         training = replace(dataset.train, labels=labels)
-        self.batches = Batches(training, config.batch_size, seed=config.seed, device=device)
+        how: dict[str, Any] = {"seed": config.seed, "device": device, "indexed": config.posterior == "free"}
+        self.batches = Batches(training, config.batch_size, **how)
         self.progress = Progress()
 
     def _compile(self, config: TrainConfig) -> bool:
@@ -157,25 +159,52 @@ def _networks(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: value for name, value in state.items() if name.startswith(NETWORKS)}
 
 
+def _joint_learning(config: TrainConfig, learning: Learning) -> Learning:
+    """The same, at the learning rate of the joint phase."""
+    rate = config.joint_learning_rate
+    return learning if rate is None else replace(learning, learning_rate=rate)
+
+
 def _fmvae_phases(model: Any, config: TrainConfig, learning: Learning) -> list[Phase]:
     pretrain, prior, joint, refine = config.budgets()
-    rate = learning.final_learning_rate or learning.learning_rate
+    at_joint = _joint_learning(config, learning)
+    rate = learning.final_learning_rate or at_joint.learning_rate
     last = replace(learning, label_weight=0.0, kl_weight=1.0, free_from=0.0, learning_rate=rate)
     last = replace(last, augment_until=0.0)
     return [
         Pretraining(model, learning, pretrain),
         PriorFitting(model, learning, prior, config.seed),
-        Joint(model, learning, joint, seed=config.seed if prior.empty else None),
+        Joint(model, at_joint, joint, seed=config.seed if prior.empty else None),
         Joint(model, last, refine, PHASES[-1], config.seed if prior.empty and joint.empty else None),
     ]
 
 
 def _vae_phases(model: Any, config: TrainConfig, learning: Learning) -> list[Phase]:
     pretrain, _, joint, _ = config.budgets()
-    return [Pretraining(model, learning, pretrain), VAEJoint(model, learning, joint)]
+    before = replace(learning, pretrain_kl_weight=config.beta * learning.pretrain_kl_weight)
+    first, at_joint = Pretraining(model, before, pretrain), _joint_learning(config, learning)
+    weights = {"beta": config.beta, "tc_weight": config.total_correlation}
+    if config.posterior in ("free", "hybrid"):
+        kind = FreeEM if config.posterior == "free" else HybridEM
+        return [first, kind(model, at_joint, joint, config.free_steps, config.free_learning_rate, **weights)]
+    return [first, VAEJoint(model, at_joint, joint, **weights)]
+
+
+def _vsc_phases(model: Any, config: TrainConfig, learning: Learning) -> list[Phase]:
+    pretrain, _, joint, _ = config.budgets()
+    assert config.warm_up is not None
+    begin, end = config.warm_up
+    share = pretrain.share_beside(joint)
+    first = replace(learning, final_learning_rate=None, augment_until=1.0)
+    at_joint = _joint_learning(config, learning)
+    return [
+        SparsePhase("pretrain", model, first, pretrain, (begin, end), (0.0, share)),
+        SparsePhase("joint", model, at_joint, joint, (begin, end), (share, 1.0)),
+    ]
 
 
 _PHASES_OF: dict[ModelName, Callable[[Model, TrainConfig, Learning], list[Phase]]] = {
     "fmvae": _fmvae_phases,
     "vae": _vae_phases,
+    "vsc": _vsc_phases,
 }

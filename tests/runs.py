@@ -9,6 +9,7 @@ import pytest
 
 from pyro_fmvae import session
 from pyro_fmvae.cli import run_command
+from pyro_fmvae.training import Training
 
 TINY = {
     "--pretrain-iterations": "3",
@@ -103,3 +104,37 @@ def metrics(run):
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert all(record.pop("seconds") >= 0 for record in records)
     return records
+
+
+class Killed(Exception):
+    """What ends a run in the middle."""
+
+
+def stop_at(monkeypatch, number, stop):
+    """Call ``stop`` in the place of record ``number`` (counted from 0 in each process)."""
+    records = Training.records
+
+    def stopping(self, resumed=False):
+        for count, record in enumerate(records(self, resumed)):
+            if count == number:
+                stop()
+            yield record
+
+    monkeypatch.setattr(Training, "records", stopping)
+
+
+def kill():
+    """Stop as a crash does."""
+    raise Killed
+
+
+def kill_and_resume(run, data, number, every, **options):
+    """Train, be killed in the place of a record, with checkpoints that often, and resume."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "CHECKPOINT_EVERY", every)
+        stop_at(patch, number, kill)
+        with pytest.raises(Killed):
+            train(run, data, **options)
+    broken_off = state(run)
+    succeed("train", "--resume", run)
+    assert state(run) != broken_off

@@ -28,7 +28,11 @@ def dataset(shape=(4, 4), kind=Kind.BINARY, label_sizes=(), name="mine"):
 def test_resolved_options_are_complete_and_stay(data):
     config = resolve(TrainConfig(data="mine.npz"), data)
     optional = {"data_root", "max_minutes", "final_learning_rate", "compile", "label_names", "pretrained"}
+    optional |= {"joint_learning_rate"}
     for option in fields(config):
+        if option.metadata["models"]:
+            assert getattr(config, option.name) == option.default, option.name
+            continue
         assert getattr(config, option.name) is not None or option.name in optional, option.name
     assert resolve(config, data) == config
     assert TrainConfig.from_dict(config.to_dict()) == config

@@ -25,6 +25,7 @@ LAYERS = [
     {"defaults"},
     {"building"},
     {"run"},
+    {"codes"},
     {"training"},
     {"gallery"},
     {"session"},

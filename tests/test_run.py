@@ -19,7 +19,19 @@ from pyro_fmvae.data import load
 from pyro_fmvae.models import VAE, FactorialMixtureVAE
 from pyro_fmvae.run import CHECKPOINT, Run, resolve_device
 from pyro_fmvae.training import Training
-from tests.runs import command, metrics, state, succeed, train, training, write_files
+from tests.runs import (
+    Killed,
+    command,
+    kill,
+    kill_and_resume,
+    metrics,
+    state,
+    stop_at,
+    succeed,
+    train,
+    training,
+    write_files,
+)
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
@@ -51,27 +63,6 @@ def whole(files, tmp_path_factory):
     return folder
 
 
-class Killed(Exception):
-    pass
-
-
-def stop_at(monkeypatch, number, stop):
-    """Call ``stop`` in the place of record ``number`` (counted from 0 in each process)."""
-    records = Training.records
-
-    def stopping(self, resumed=False):
-        for count, record in enumerate(records(self, resumed)):
-            if count == number:
-                stop()
-            yield record
-
-    monkeypatch.setattr(Training, "records", stopping)
-
-
-def kill():
-    raise Killed
-
-
 def test_equal_runs_are_equal_to_the_bit(files, whole, tmp_path, monkeypatch):
     monkeypatch.setattr(
         session, "CHECKPOINT_EVERY", 0.0
@@ -84,18 +75,6 @@ def test_equal_runs_are_equal_to_the_bit(files, whole, tmp_path, monkeypatch):
 def test_another_seed_is_another_run(files, whole, tmp_path):
     assert train(tmp_path / "run", files["binary"], seed=1, **LABELLED)[0] == 0
     assert state(tmp_path / "run") != state(whole)
-
-
-def kill_and_resume(run, data, number, every, **options):
-    """Train, be killed in the place of a record, with checkpoints that often, and resume."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "CHECKPOINT_EVERY", every)
-        stop_at(patch, number, kill)
-        with pytest.raises(Killed):
-            train(run, data, **options)
-    broken_off = state(run)
-    succeed("train", "--resume", run)
-    assert state(run) != broken_off
 
 
 @pytest.mark.parametrize("every", [0.0, math.inf], ids=["every step", "at phase starts"])

@@ -9,7 +9,7 @@ from pyro_fmvae.building import Model
 from pyro_fmvae.commands.arguments import EVALUATION_BATCH, check_ending, rows_of
 from pyro_fmvae.commands.arrays import save_arrays
 from pyro_fmvae.data import Batches
-from pyro_fmvae.models import FactorialMixtureVAE
+from pyro_fmvae.models import VAE, VariationalSparseCoding
 from pyro_fmvae.run import Run, resolve_device
 
 
@@ -30,19 +30,29 @@ def encode_rows(model: Model, batches: Batches) -> dict[str, np.ndarray]:
     """Encode every row.
 
     Returns:
-        ``codes`` [N, I], ``mean`` and ``scale`` of q(z | x) [N, I·D], and for each factor i
-        ``responsibilities_i`` [N, K_i]; of a model without factors, mean and scale alone.
+        With factors ``codes`` [N, I], ``mean`` and ``scale`` of q(z | x) [N, I·D], and for each factor i
+        ``responsibilities_i`` [N, K_i]; of a plain VAE ``mean`` and ``scale``; of sparse codes ``mean``, and
+        of spikes and slabs ``probs``, ``loc`` and ``scale``, all [N, J].
     """
     arrays: dict[str, list[torch.Tensor]] = {}
     with torch.no_grad():
         for x, *_ in batches:
-            mean, scale = model.encoder(x)
-            named = {"mean": mean, "scale": scale}
-            if isinstance(model, FactorialMixtureVAE):
-                gammas = model.responsibilities(x)
-                codes = torch.stack([gamma.argmax(-1) for gamma in gammas], -1)
-                named = {"codes": codes, **named}
-                named |= {f"responsibilities_{factor}": gamma for factor, gamma in enumerate(gammas)}
-            for name, tensor in named.items():
+            for name, tensor in _encoded(model, x).items():
                 arrays.setdefault(name, []).append(tensor.cpu())
     return {name: torch.cat(tensors).numpy() for name, tensors in arrays.items()}
+
+
+def _encoded(model: Model, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    if isinstance(model, VariationalSparseCoding):
+        q = model.posterior(x)
+        return {"mean": q.mean, "probs": q.probs, "loc": q.loc, "scale": q.scale}
+    mean, scale = model.encoder(x)
+    if isinstance(model, VAE):
+        return {"mean": mean, "scale": scale}
+    gammas = model.responsibilities(x)
+    return {
+        "codes": torch.stack([gamma.argmax(-1) for gamma in gammas], -1),
+        "mean": mean,
+        "scale": scale,
+        **{f"responsibilities_{factor}": gamma for factor, gamma in enumerate(gammas)},
+    }

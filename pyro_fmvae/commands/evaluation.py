@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from pyro_fmvae.building import Model
+from pyro_fmvae.codes import latent_codes, measures, true_sources
 from pyro_fmvae.commands.arguments import EVALUATION_BATCH, check_seed, open_factorial, rows_of
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate import (
@@ -21,7 +23,8 @@ from pyro_fmvae.evaluate import (
     neighbour_probe,
     tighter_bounds,
 )
-from pyro_fmvae.models import FactorialMixtureVAE
+from pyro_fmvae.evaluate.amortisation import amortisation_gap
+from pyro_fmvae.models import VAE, FactorialMixtureVAE, VariationalSparseCoding
 from pyro_fmvae.run import Run, resolve_device
 
 PROBE_ROWS = 5000  # training rows that probes are fitted to
@@ -34,6 +37,7 @@ def evaluate(
     split: str,
     num_samples: int,
     points: int | None,
+    free_steps: int,
     probes: bool,
     seed: int,
     device: str,
@@ -41,6 +45,8 @@ def evaluate(
     """Print the measures of a run as one JSON object on one line."""
     if num_samples < 0:
         raise ValueError(f"num_samples: expected a number >= 0, got {num_samples}")
+    if free_steps < 0:
+        raise ValueError(f"free_steps: expected a number >= 0, got {free_steps}")
     if points is not None and points < 1:
         raise ValueError(f"points: expected a number >= 1, got {points}")
     check_seed(seed)
@@ -52,10 +58,18 @@ def evaluate(
         rows = rows.select(torch.arange(min(points, len(rows))))
     batches = Batches(rows, EVALUATION_BATCH, shuffle=False, device=place)
     result: dict[str, Any] = bound(model, batches, seed, max(num_samples, 1))
-    if num_samples:
+    bounded = getattr(model, "bounded", True)
+    if not bounded:
+        result |= {"elbo": None, "kl_z": None}
+    if num_samples and bounded:
         result |= tighter_bounds(model, batches, num_samples, seed)
+    if free_steps:
+        result |= _gap(model, batches, free_steps, seed)
     if not isinstance(model, FactorialMixtureVAE):
         result["used_components"] = []
+        known = data is None or data == opened.config.data
+        sources = true_sources(opened.config.data, split, len(rows)) if known else None
+        result |= measures(latent_codes(model, batches), sources, isinstance(model, VariationalSparseCoding))
     else:
         result["used_components"] = model.used_components()
         if rows.labels is not None:
@@ -65,6 +79,14 @@ def evaluate(
             result |= probe(opened, model, train, rows, label_names, seed, place)
     print(json.dumps(result))
     return 0
+
+
+def _gap(model: Model, batches: Batches, steps: int, seed: int) -> dict[str, float]:
+    """What the encoder's posteriors fall short of the best Gaussian ones by."""
+    if not isinstance(model, VAE | FactorialMixtureVAE):
+        raise ValueError("free_steps: expected a model with Gaussian posteriors")
+    found = amortisation_gap(model, batches, steps, seed=seed)
+    return {name: value for name, value in found.items() if name != "n"}
 
 
 def probe(

@@ -16,7 +16,8 @@ class Batches:
     """A re-iterable loader: one iteration is one epoch.
 
     Every epoch visits each row once; the last batch is short where `batch_size` does not divide the number of
-    rows. Batches are ``(x,)`` or ``(x, labels)``: float32 [B, *event_shape] and int64 [B, L].
+    rows. Batches are ``(x,)`` or ``(x, labels)``: float32 [B, *event_shape] and int64 [B, L]; with `indexed`,
+    ``(x, rows)`` or ``(x, labels, rows)``.
 
     The order of an epoch is a function of (`seed`, epoch), the pixels that dynamic binarisation draws are one
     of (`seed`, epoch, position of the batch) and of the kind of device. The state therefore is two integers.
@@ -29,6 +30,7 @@ class Batches:
         seed: of the order and of the drawn pixels, at least 0.
         shuffle: a new order in each epoch; False keeps the order of the rows.
         device: where the batches are wanted.
+        indexed: put the indices of the rows in the split behind everything else: int64 [B].
 
     Raises:
         ValueError: `batch_size` < 1, `seed` < 0, or an empty split.
@@ -42,6 +44,7 @@ class Batches:
         seed: int = 0,
         shuffle: bool = True,
         device: torch.device | str = "cpu",
+        indexed: bool = False,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
@@ -55,6 +58,7 @@ class Batches:
         self.seed = seed
         self.shuffle = shuffle
         self.device = torch.device(device)
+        self.indexed = indexed
         self._x = split.x.to(self.device)
         self._labels = None if split.labels is None else split.labels.to(self.device)
         self._resample, self._signed = split.resample, split.signed
@@ -99,8 +103,12 @@ class Batches:
         stored = self._x.index_select(0, rows)
         if self._resample:
             stored = sample_binary(stored, self._generator(epoch, position, device=self.device))
-        x = as_float(stored, self._signed)
-        return (x,) if self._labels is None else (x, self._labels.index_select(0, rows))
+        batch = [as_float(stored, self._signed)]
+        if self._labels is not None:
+            batch.append(self._labels.index_select(0, rows))
+        if self.indexed:
+            batch.append(rows)
+        return tuple(batch)
 
     def _order(self, epoch: int) -> Tensor:
         if not self.shuffle:

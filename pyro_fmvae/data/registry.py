@@ -7,6 +7,7 @@ from typing import Final
 
 from pyro_fmvae.data.celeba import load_celeba
 from pyro_fmvae.data.dataset import Dataset
+from pyro_fmvae.data.fashion_mnist import load_fashion_mnist
 from pyro_fmvae.data.files import READERS, split_file, split_folder
 from pyro_fmvae.data.image_cache import user_cache
 from pyro_fmvae.data.mnist import load_mnist
@@ -33,6 +34,7 @@ LOADERS: Final[dict[str, Callable[[Options], Dataset]]] = {
     "smiley": lambda _: load_smiley(),
     "mnist": lambda options: load_mnist(options.root, options.binarization),
     "mnist-static": lambda options: load_mnist_static(options.root),
+    "fashion-mnist": lambda options: load_fashion_mnist(options.root),
     "omniglot": lambda options: load_omniglot(options.root, options.binarization),
     "sprites": lambda options: load_sprites(options.root),
     "celeba": lambda options: load_celeba(options.root, options.image_size),

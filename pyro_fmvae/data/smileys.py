@@ -18,6 +18,13 @@ from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 ATTRIBUTES: Final = ("eyes", "mouth", "hat", "bowtie")
 FEATURES: Final = (3, 5, 6, 4)
 """Number of sources of each attribute, in the order of `ATTRIBUTES`: the blocks of the columns of S and V."""
+SOURCES: Final = (
+    *("separation", "row", "radius"),
+    *("width", "height", "column", "row", "curvature"),
+    *("column", "row", "brim width", "brim height", "crown width", "crown height"),
+    *("column", "row", "length", "height"),
+)
+"""What each source sets, within its attribute; rows and columns are those of centres."""
 
 SIDE: Final = 32
 CENTRE: Final = 16.5
@@ -50,14 +57,27 @@ def smiley(n: int, seed: int) -> Smileys:
     """
     if n < 0:
         raise ValueError(f"n: expected a number of images >= 0, got {n}")
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, 2, size=(n, len(ATTRIBUTES)))
-    values = rng.standard_normal((n, sum(FEATURES)))
+    labels, presence, values = _draw_sources(n, seed)
     x = np.empty((n, SIDE, SIDE), dtype=np.uint8)
     for start in range(0, n, _CHUNK):
         rows = slice(start, start + _CHUNK)
         x[rows] = _draw(labels[rows].astype(bool), values[rows])
-    return Smileys(x, labels, np.repeat(labels, FEATURES, axis=1).astype(np.float64), values)
+    return Smileys(x, labels, presence, values)
+
+
+def smiley_sources(split: str) -> np.ndarray:
+    """S ⊙ V of the faces of a split of `load_smiley`, in their order: float64 [n, 18], 0 where absent.
+
+    Args:
+        split: 'train', 'valid' or 'test'.
+
+    Raises:
+        ValueError: another name.
+    """
+    if split not in _SIZES:
+        raise ValueError(f"split: expected one of {', '.join(_SIZES)}, got {split!r}")
+    _, presence, values = _draw_sources(_SIZES[split], _SEEDS[split])
+    return presence * values
 
 
 def load_smiley() -> Dataset:
@@ -75,6 +95,14 @@ def load_smiley() -> Dataset:
         label_names=ATTRIBUTES,
         label_sizes=(2,) * len(ATTRIBUTES),
     )
+
+
+def _draw_sources(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Presence of attributes [n, 4], the same for each of their sources [n, 18], and their values [n, 18]."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, size=(n, len(ATTRIBUTES)))
+    values = rng.standard_normal((n, sum(FEATURES)))
+    return labels, np.repeat(labels, FEATURES, axis=1).astype(np.float64), values
 
 
 def _draw(present: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -8,6 +8,9 @@ from pyro_fmvae.distributions.mixture import Assignment, Component, Label
 from pyro_fmvae.distributions.normal_gamma import NaturalNormalGamma, NormalGamma
 from pyro_fmvae.distributions.normal_gamma_family import NORMAL_GAMMA, NormalGammaFamily
 from pyro_fmvae.distributions.observation import BernoulliObservation, GaussianObservation, Observation
+from pyro_fmvae.distributions.relaxation import Concrete, ShiftedSigmoid, SpikeDraws, StraightThrough
+from pyro_fmvae.distributions.spike_and_slab import SpikeAndSlab
+from pyro_fmvae.distributions.spike_and_slab_mixture import SpikeAndSlabMixture
 
 __all__ = [
     "DIRICHLET",
@@ -15,6 +18,7 @@ __all__ = [
     "Assignment",
     "BernoulliObservation",
     "Component",
+    "Concrete",
     "DirichletFamily",
     "ExponentialFamily",
     "FactorialMixture",
@@ -26,6 +30,11 @@ __all__ = [
     "NormalGamma",
     "NormalGammaFamily",
     "Observation",
+    "ShiftedSigmoid",
+    "SpikeAndSlab",
+    "SpikeAndSlabMixture",
+    "SpikeDraws",
+    "StraightThrough",
     "expected_log_prob",
     "register_expected_log_prob",
 ]

@@ -8,9 +8,22 @@ from pyro_fmvae.evaluate.encodings import Encodings, encode_split
 from pyro_fmvae.evaluate.judge import Judge, load_judge, save_judge, train_judge
 from pyro_fmvae.evaluate.judged import Edits, Generation, judged_edits, judged_generation
 from pyro_fmvae.evaluate.probes import Leakage, leakage, linear_probe, neighbour_probe
+from pyro_fmvae.evaluate.scores import outlier_scores, threshold
+from pyro_fmvae.evaluate.slabs import Slabs, resample_active, slabs_of
+from pyro_fmvae.evaluate.sources import (
+    Activity,
+    active_latents,
+    activity,
+    best_correlation,
+    block_concentration,
+    contrast,
+    correlation_matrix,
+    per_block,
+)
 
 __all__ = [
     "DCI",
+    "Activity",
     "Coding",
     "Edits",
     "Encodings",
@@ -21,7 +34,14 @@ __all__ = [
     "Leakage",
     "Normals",
     "Placement",
+    "Slabs",
+    "active_latents",
+    "activity",
+    "best_correlation",
+    "block_concentration",
     "bound",
+    "contrast",
+    "correlation_matrix",
     "dci",
     "edit_latent",
     "encode_split",
@@ -36,7 +56,12 @@ __all__ = [
     "matching_accuracy",
     "mutual_information",
     "neighbour_probe",
+    "outlier_scores",
+    "per_block",
+    "resample_active",
     "save_judge",
+    "slabs_of",
+    "threshold",
     "tighter_bounds",
     "to_location",
     "train_judge",

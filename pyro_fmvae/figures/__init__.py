@@ -4,17 +4,22 @@ Each function returns a matplotlib ``Figure``, which `save` writes; `traversal` 
 animation, which `save_animation` writes.
 """
 
+from pyro_fmvae.figures.activity import class_activity
 from pyro_fmvae.figures.attribute_grid import attribute_grid
 from pyro_fmvae.figures.attributes import attribute_rows
 from pyro_fmvae.figures.blind import blind_sheet
 from pyro_fmvae.figures.clusters import clusters
 from pyro_fmvae.figures.columns import column_means
 from pyro_fmvae.figures.components import component_grid
+from pyro_fmvae.figures.correlation import correlation_matrices
 from pyro_fmvae.figures.factors import Factors
 from pyro_fmvae.figures.grids import reconstructions, sample_grid
+from pyro_fmvae.figures.interpolation import spike_toggles, value_sweeps
 from pyro_fmvae.figures.matrix import property_matrix
+from pyro_fmvae.figures.measures import measure_curves
 from pyro_fmvae.figures.page import save
 from pyro_fmvae.figures.pairs import pair_grid
+from pyro_fmvae.figures.resampling import conditional_samples
 from pyro_fmvae.figures.spread import spread
 from pyro_fmvae.figures.training import training_curves
 from pyro_fmvae.figures.traversal import save_animation, traversal
@@ -24,16 +29,22 @@ __all__ = [
     "attribute_grid",
     "attribute_rows",
     "blind_sheet",
+    "class_activity",
     "clusters",
     "column_means",
     "component_grid",
+    "conditional_samples",
+    "correlation_matrices",
+    "measure_curves",
     "pair_grid",
     "property_matrix",
     "reconstructions",
     "sample_grid",
     "save",
     "save_animation",
+    "spike_toggles",
     "spread",
     "training_curves",
     "traversal",
+    "value_sweeps",
 ]

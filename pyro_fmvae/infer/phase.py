@@ -40,6 +40,17 @@ class Budget:
             return step / self.iterations if self.iterations else 1.0
         return seconds / (60 * self.minutes) if self.minutes else 1.0
 
+    def share_beside(self, other: "Budget") -> float:
+        """How much this is of both together, in [0, 1]; 0 where both are empty.
+
+        Raises:
+            ValueError: one is in iterations and the other one in minutes.
+        """
+        if (self.iterations is None) != (other.iterations is None):
+            raise ValueError(f"other: expected a budget in the same unit as {self}, got {other}")
+        own, others = (budget.iterations or budget.minutes or 0.0 for budget in (self, other))
+        return own / (own + others) if own else 0.0
+
 
 class Phase(ABC):
     """One phase of training; subclasses say what is learnt, and how it starts.

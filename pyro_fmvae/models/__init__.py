@@ -2,6 +2,25 @@
 
 from pyro_fmvae.models.factor_group import FactorGroup, Hyperprior
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
+from pyro_fmvae.models.sparse_priors import (
+    FixedSparsePrior,
+    MixtureSparsePrior,
+    PseudoInputs,
+    SelectionSparsePrior,
+    SparsePrior,
+)
 from pyro_fmvae.models.vae import VAE
+from pyro_fmvae.models.variational_sparse_coding import VariationalSparseCoding
 
-__all__ = ["VAE", "FactorGroup", "FactorialMixtureVAE", "Hyperprior"]
+__all__ = [
+    "VAE",
+    "FactorGroup",
+    "FactorialMixtureVAE",
+    "FixedSparsePrior",
+    "Hyperprior",
+    "MixtureSparsePrior",
+    "PseudoInputs",
+    "SelectionSparsePrior",
+    "SparsePrior",
+    "VariationalSparseCoding",
+]

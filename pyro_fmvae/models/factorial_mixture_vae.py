@@ -6,14 +6,16 @@ from typing import Any
 import pyro
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, Normal
+from torch.distributions import Categorical, Distribution
 
 from pyro_fmvae.distributions import Observation
+from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.infer.posteriors import natural_prior
 from pyro_fmvae.infer.seeding import coordinate_ascent, kmeans_mixture
 from pyro_fmvae.infer.trace_conjugate_elbo import TraceConjugate_ELBO
 from pyro_fmvae.models.factor_group import FactorGroup, Hyperprior
+from pyro_fmvae.models.posterior_family import LocScale
 from pyro_fmvae.models.vae import VAE
 
 
@@ -42,6 +44,9 @@ class FactorialMixtureVAE(nn.Module):
     Raises:
         ValueError: an argument out of range.
     """
+
+    bounded = True
+    """Whether the loss is a bound on log p(x), as it is here: see :attr:`VAE.bounded`."""
 
     def __init__(
         self,
@@ -88,12 +93,13 @@ class FactorialMixtureVAE(nn.Module):
         """The groups of factors that are vectorised together."""
         return [group for group in self.groups if isinstance(group, FactorGroup)]
 
-    def model(self, x: Tensor, labels: Tensor | None = None) -> None:
+    def model(self, x: Tensor, labels: Tensor | None = None, posterior: LocScale | None = None) -> None:
         """The generative model, equations 1 and 2.
 
         Args:
             x: a batch ``[B, *event_shape]``.
             labels: int64 [B, number of labelled factors], -1 = unknown; None if nothing is known.
+            posterior: location and scale of q(z) [B, I·D] for the guide, in place of the encoder's.
         """
         param_statements("decoder", self.decoder)
         data = pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1)
@@ -115,10 +121,16 @@ class FactorialMixtureVAE(nn.Module):
         open_ = torch.tensor(labelled, device=self.gate.device).repeat_interleave(self.dim)
         self.gate.copy_(torch.where(open_, 1.0, share))
 
-    def guide(self, x: Tensor, labels: Tensor | None = None) -> None:
+    def guide(self, x: Tensor, labels: Tensor | None = None, posterior: LocScale | None = None) -> None:
         """The posterior approximation without its assignments, equation 3; arguments as for :meth:`model`."""
-        param_statements("encoder", self.encoder)
-        self._guide(x, *self._encode(x))
+        if posterior is None:
+            param_statements("encoder", self.encoder)
+            posterior = self._encode(x)
+        param_statements("prior", self.groups)
+        loc, scale = map(self._split, posterior)
+        data = pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1)
+        for group in self.factor_groups():
+            group.guide(data, self._take(loc, group), self._take(scale, group))
 
     def prior_model(self, x: Tensor, labels: Tensor | None = None) -> None:
         """The model without x, for learning λ from encodings alone; arguments as for :meth:`model`."""
@@ -130,18 +142,11 @@ class FactorialMixtureVAE(nn.Module):
         """The guide with the encoder held fixed."""
         with torch.no_grad():
             encoded = self._encode(x)
-        self._guide(x, *encoded)
+        self.guide(x, labels, encoded)
 
-    def _encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _encode(self, x: Tensor) -> LocScale:
         """Location and scale of q(z), in training mode from a distorted x."""
         return self.encoder(self.distortion(x) if self.training else x)
-
-    def _guide(self, x: Tensor, loc: Tensor, scale: Tensor) -> None:
-        param_statements("prior", self.groups)
-        loc, scale = self._split(loc), self._split(scale)
-        data = pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1)
-        for group in self.factor_groups():
-            group.guide(data, self._take(loc, group), self._take(scale, group))
 
     def _split(self, z: Tensor) -> Tensor:
         """[..., B, I·D] to [I, ..., B, D]."""
@@ -173,9 +178,7 @@ class FactorialMixtureVAE(nn.Module):
     def responsibilities(self, x: Tensor) -> list[Tensor]:
         """γ_i of every factor, by equation 5 and without labels: I tensors [B, K_i]. In ``eval()`` mode."""
         by_site = TraceConjugate_ELBO().responsibilities(self.prior_model, self.prior_guide, x)
-        in_groups = [
-            gamma for group in self.factor_groups() for gamma in by_site[f"assignment{group.suffix}"]
-        ]
+        in_groups = [g for group in self.factor_groups() for g in by_site[f"assignment{group.suffix}"]]
         return [in_groups[place] for place in self._to_factors]
 
     def codes(self, x: Tensor) -> Tensor:
@@ -225,21 +228,18 @@ class FactorialMixtureVAE(nn.Module):
         ]
         return torch.stack(log_probs).sum(0).to(z.dtype)
 
+    def posterior(self, x: Tensor) -> Distribution:
+        """q(z | x) of a batch ``[B, *event_shape]``: batch shape [B], event shape [I·D]."""
+        return self.pretraining().posterior(x)
+
     @torch.no_grad()
     def log_weights(self, x: Tensor, num_samples: int) -> Tensor:
         """Values of log p(x | z) + log p(z) - log q(z | x) at draws of z from q: [num_samples, B].
 
-        Their mean is the collapsed bound on log p(x), the log of the mean of their exponentials the
-        importance-weighted one (Burda et al., 2016).
+        Their mean is the collapsed bound on log p(x): see :mod:`pyro_fmvae.infer.importance`.
         """
-        loc, scale = self.encoder(x)
-        q = Normal(loc, scale, validate_args=False)
-        weights = []
-        for _ in range(num_samples):
-            z = q.sample()
-            log_likelihood = self.observation(self.decoder(z)).log_prob(x)
-            weights.append(log_likelihood + self.log_prior(z) - q.log_prob(z).sum(-1))
-        return torch.stack(weights)
+        log_likelihood = self.pretraining().log_likelihood
+        return log_weights(x, self.posterior(x), self.log_prior, log_likelihood, num_samples)
 
     def used_components(self) -> list[int]:
         """Per factor, how many components stand for more than a twentieth of an equal share of the data."""

@@ -8,10 +8,13 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
 from torch import Tensor, nn
-from torch.distributions import Normal
+from torch.distributions import Distribution
 
 from pyro_fmvae.distributions import Observation
+from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
+from pyro_fmvae.infer.total_correlation import total_correlation
+from pyro_fmvae.models.posterior_family import GaussianPosterior, LocScale, PosteriorFamily
 
 
 class VAE(nn.Module):
@@ -24,6 +27,7 @@ class VAE(nn.Module):
         latent_dim: number of latent dimensions.
         num_data: N, data points in the training set.
         distortion: what makes of x that which the encoder sees in training mode; None leaves x as it is.
+        family: what location and scale make of q(z); None is a Gaussian.
     """
 
     def __init__(
@@ -34,36 +38,80 @@ class VAE(nn.Module):
         latent_dim: int,
         num_data: int,
         distortion: nn.Module | None = None,
+        family: PosteriorFamily | None = None,
     ) -> None:
         super().__init__()
         self.encoder, self.decoder, self.observation = encoder, decoder, observation
-        self.distortion = distortion or nn.Identity()
+        self.distortion, self.family = distortion or nn.Identity(), family or GaussianPosterior()
         self.latent_dim, self.num_data = latent_dim, num_data
 
-    def model(self, x: Tensor, labels: Tensor | None = None, kl_weight: float | Tensor = 1.0) -> None:
+    @property
+    def bounded(self) -> bool:
+        """Whether its loss is a bound on log p(x): not with a :class:`PointPosterior`."""
+        return self.family.bounded
+
+    def model(
+        self,
+        x: Tensor,
+        labels: Tensor | None = None,
+        kl_weight: float | Tensor = 1.0,
+        tc_weight: float | Tensor = 1.0,
+        posterior: LocScale | None = None,
+    ) -> None:
         """p(x, z).
 
         Args:
             x: a batch ``[B, *event_shape]``.
             labels: not used.
-            kl_weight: weight > 0 of the KL divergence, for annealing; other than 1 it gives no bound. A
-                scalar tensor spares a captured step from being captured again for each value.
+            kl_weight: weight > 0 of the KL divergence, β of a β-VAE (Higgins et al., 2017), or for annealing;
+                other than 1 it gives no bound. A scalar tensor spares a captured step from being captured
+                again for each value.
+            tc_weight: weight of the total correlation within the KL divergence, β of a β-TCVAE (Chen et al.,
+                2018): see :mod:`pyro_fmvae.infer.total_correlation`. Other than 1 it gives no bound. The
+                model does not look at it, the guide does.
+            posterior: location and scale of q(z) [B, latent_dim], in place of the encoder's; the guide's
+                alone.
         """
         param_statements("decoder", self.decoder)
         with pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1):
-            with poutine.scale(scale=kl_weight):
-                z = pyro.sample("z", dist.Normal(x.new_zeros(self.latent_dim), 1.0).to_event(1))
+            with poutine.scale(scale=kl_weight), poutine.mask(mask=self.bounded):
+                z = pyro.sample("z", self._prior(x))
             pyro.sample("x", self.observation(self.decoder(z)), obs=x)
 
-    def guide(self, x: Tensor, labels: Tensor | None = None, kl_weight: float | Tensor = 1.0) -> None:
+    def guide(
+        self,
+        x: Tensor,
+        labels: Tensor | None = None,
+        kl_weight: float | Tensor = 1.0,
+        tc_weight: float | Tensor = 1.0,
+        posterior: LocScale | None = None,
+    ) -> None:
         """q(z | x); arguments as for :meth:`model`."""
-        param_statements("encoder", self.encoder)
-        loc, scale = self.encoder(self.distortion(x) if self.training else x)
-        with (
-            pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1),
-            poutine.scale(scale=kl_weight),
-        ):
-            pyro.sample("z", dist.Normal(loc, scale).to_event(1))
+        if posterior is None:
+            param_statements("encoder", self.encoder)
+            posterior = self.encoder(self.distortion(x) if self.training else x)
+        loc, scale = posterior
+        with pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1):
+            with poutine.scale(scale=kl_weight):
+                z = pyro.sample("z", self.family(loc, scale))
+            if self.bounded and (isinstance(tc_weight, Tensor) or tc_weight != 1):
+                penalty = (tc_weight - 1) * total_correlation(z, loc, scale, self.num_data)
+                pyro.factor("total_correlation", penalty, has_rsample=True)
+
+    def posterior(self, x: Tensor) -> Distribution:
+        """q(z | x) of a batch ``[B, *event_shape]``: batch shape [B], event shape [latent_dim]."""
+        return self.family(*self.encoder(x))
+
+    def _prior(self, like: Tensor) -> dist.TorchDistribution:
+        return dist.Normal(like.new_zeros(self.latent_dim), 1.0).to_event(1)
+
+    def log_prior(self, z: Tensor) -> Tensor:
+        """Log-density of N(0, I) at z [..., latent_dim]: [...]."""
+        return self._prior(z).log_prob(z)
+
+    def log_likelihood(self, x: Tensor, z: Tensor) -> Tensor:
+        """Log-density p(x | z) of data points ``[B, *event_shape]`` at z [B, latent_dim]: [B]."""
+        return self.observation(self.decoder(z)).log_prob(x)
 
     @torch.no_grad()
     def start_at(self, x: Tensor) -> None:
@@ -92,18 +140,14 @@ class VAE(nn.Module):
     def log_weights(self, x: Tensor, num_samples: int) -> Tensor:
         """Values of log p(x | z) + log p(z) - log q(z | x) at draws of z from q: [num_samples, B].
 
-        Their mean estimates the bound itself, the log of the mean of their exponentials the
-        importance-weighted one (Burda et al., 2016).
+        See :func:`pyro_fmvae.infer.importance.log_weights`.
+
+        Raises:
+            ValueError: a model that is not :attr:`bounded`.
         """
-        loc, scale = self.encoder(x)
-        q = Normal(loc, scale, validate_args=False)
-        prior = Normal(torch.zeros_like(loc), torch.ones_like(scale), validate_args=False)
-        weights = []
-        for _ in range(num_samples):
-            z = q.sample()
-            log_likelihood = self.observation(self.decoder(z)).log_prob(x)
-            weights.append(log_likelihood + (prior.log_prob(z) - q.log_prob(z)).sum(-1))
-        return torch.stack(weights)
+        if not self.bounded:
+            raise ValueError("log_weights: expected a posterior with a density, this one is a point")
+        return log_weights(x, self.posterior(x), self.log_prior, self.log_likelihood, num_samples)
 
     def match(self, state_dict: Mapping[str, Any]) -> None:
         """Prepare for loading a state dictionary: nothing to do, its parameters have but one form."""

@@ -1,10 +1,11 @@
 """Networks: amortised encoders and decoders, in torch alone.
 
 An encoder maps data ``x[..., *event_shape]`` to the location and scale of a diagonal normal, each
-``[..., latent_dim]``. A decoder maps ``z[..., latent_dim]`` to ``[..., outputs, *event_shape]``: as many
-numbers per element of the data as its observation model wants (one logit, or a mean and a raw scale). The
-dimensions ``...`` are any number of batch dimensions, none included. What leaves a network has the dtype of
-its parameters, under ``torch.autocast`` too: densities want full precision.
+``[..., latent_dim]``; with a :class:`SpikeHead` for its ``head``, also to the logits of spikes. A decoder
+maps ``z[..., latent_dim]`` to ``[..., outputs, *event_shape]``: as many numbers per element of the data as
+its observation model wants (one logit, or a mean and a raw scale). The dimensions ``...`` are any number of
+batch dimensions, none included. What leaves a network has the dtype of its parameters, under
+``torch.autocast`` too: densities want full precision.
 """
 
 from .conv28 import ConvDecoder28, ConvEncoder28
@@ -12,14 +13,17 @@ from .conv64 import ConvDecoder64, ConvEncoder64
 from .distortion import RandomWarp
 from .mlp import MLPDecoder, MLPEncoder
 from .normal_head import NormalHead
+from .spike_head import ExponentialLink, SpikeHead
 
 __all__ = [
     "ConvDecoder28",
     "ConvDecoder64",
     "ConvEncoder28",
     "ConvEncoder64",
+    "ExponentialLink",
     "MLPDecoder",
     "MLPEncoder",
     "NormalHead",
     "RandomWarp",
+    "SpikeHead",
 ]

@@ -25,6 +25,7 @@ to 0.8 of the time that it takes with channels first. Both ends are views too, s
 and parameters are stored as usual.
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 
 from torch import Tensor, nn
@@ -48,9 +49,15 @@ class ConvEncoder28(nn.Module):
     Args:
         latent_dim: number of latent dimensions.
         width: factor > 0 on the number of channels, rounded, at least one channel each.
+        head: makes the last layer, from its numbers of features and of latent dimensions.
     """
 
-    def __init__(self, latent_dim: int, width: float = 1.0) -> None:
+    def __init__(
+        self,
+        latent_dim: int,
+        width: float = 1.0,
+        head: Callable[[int, int], nn.Module] = NormalHead,
+    ) -> None:
         super().__init__()
         channels = (1, *scale_sizes("width", width, _CHANNELS))
         layers: list[nn.Module] = []
@@ -60,10 +67,10 @@ class ConvEncoder28(nn.Module):
             layers += [conv, nn.ReLU()]
         self.convolutions = nn.Sequential(*layers)
         self.features = _NECK * _NECK * channels[-1]
-        self.head = NormalHead(self.features, latent_dim)
+        self.head = head(self.features, latent_dim)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode ``x[..., 28, 28]`` as location and scale, each ``[..., latent_dim]``."""
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Encode ``x[..., 28, 28]`` as what the head gives, each ``[..., latent_dim]``."""
         check_event("x", x, _IMAGE)
         batch_shape = x.shape[:-2]
         channels_last = x.reshape(batch_shape.numel(), *_IMAGE, 1)

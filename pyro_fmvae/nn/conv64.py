@@ -17,6 +17,7 @@ Weights plus biases, with L latent dimensions and two outputs per colour (mean a
 A width of 1/4 leaves a quarter of the channels, and about a sixteenth of the work.
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -40,9 +41,15 @@ class ConvEncoder64(nn.Module):
     Args:
         latent_dim: number of latent dimensions.
         width: factor > 0 on the number of channels, rounded, at least one channel each.
+        head: makes the last layer, from its numbers of features and of latent dimensions.
     """
 
-    def __init__(self, latent_dim: int, width: float = 1.0) -> None:
+    def __init__(
+        self,
+        latent_dim: int,
+        width: float = 1.0,
+        head: Callable[[int, int], nn.Module] = NormalHead,
+    ) -> None:
         super().__init__()
         channels = (_COLOURS, *scale_sizes("width", width, _CHANNELS))
         layers: list[nn.Module] = []
@@ -52,10 +59,10 @@ class ConvEncoder64(nn.Module):
             layers += [conv, nn.ReLU()]
         self.convolutions = nn.Sequential(*layers)
         self.features = _NECK * _NECK * channels[-1]
-        self.head = NormalHead(self.features, latent_dim)
+        self.head = head(self.features, latent_dim)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode ``x[..., 64, 64, 3]`` as location and scale, each ``[..., latent_dim]``."""
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Encode ``x[..., 64, 64, 3]`` as what the head gives, each ``[..., latent_dim]``."""
         check_event("x", x, _IMAGE)
         batch_shape = x.shape[:-3]
         channels_last = x.reshape(batch_shape.numel(), *_IMAGE)

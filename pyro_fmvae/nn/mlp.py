@@ -1,6 +1,6 @@
 """Multilayer perceptrons, for data of any shape."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import prod
 
@@ -27,17 +27,24 @@ class MLPEncoder(nn.Module):
         event_shape: shape of one data point, for example ``(28, 28)``.
         latent_dim: number of latent dimensions.
         hidden: size of each hidden layer; none at all makes a linear encoder.
+        head: makes the last layer, from its numbers of features and of latent dimensions.
     """
 
-    def __init__(self, event_shape: Sequence[int], latent_dim: int, hidden: Sequence[int] = (200,)) -> None:
+    def __init__(
+        self,
+        event_shape: Sequence[int],
+        latent_dim: int,
+        hidden: Sequence[int] = (200,),
+        head: Callable[[int, int], nn.Module] = NormalHead,
+    ) -> None:
         super().__init__()
         self.event_shape = check_sizes("event_shape", event_shape)
         sizes = (prod(self.event_shape), *check_sizes("hidden", hidden, may_be_empty=True))
         self.hidden = _hidden_layers(sizes)
-        self.head = NormalHead(sizes[-1], latent_dim)
+        self.head = head(sizes[-1], latent_dim)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode ``x[..., *event_shape]`` as location and scale, each ``[..., latent_dim]``."""
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Encode ``x[..., *event_shape]`` as what the head gives, each ``[..., latent_dim]``."""
         check_event("x", x, self.event_shape)
         return self.head(self.hidden(x.flatten(-len(self.event_shape))))
 

@@ -1,39 +1,10 @@
-import gzip
-import struct
-
-import numpy as np
 import pytest
 import torch
 import torchvision.datasets
 
 from pyro_fmvae.data import load
-from pyro_fmvae.data.mnist import VALID_SIZE
-
-RNG = np.random.default_rng(0)
-TRAIN = RNG.integers(0, 256, (VALID_SIZE + 3, 28, 28)).astype(np.uint8)
-TRAIN_DIGITS = RNG.integers(0, 10, VALID_SIZE + 3).astype(np.uint8)
-TEST, TEST_DIGITS = TRAIN[:5], TRAIN_DIGITS[:5]
-
-
-def idx(array):
-    return struct.pack(f">HBB{array.ndim}i", 0, 8, array.ndim, *array.shape) + array.tobytes()
-
-
-def write(root, **replaced):
-    """The four idx files, or as many as are not replaced by None."""
-    contents = {
-        "train-images-idx3-ubyte": idx(TRAIN),
-        "train-labels-idx1-ubyte": idx(TRAIN_DIGITS),
-        "t10k-images-idx3-ubyte": idx(TEST),
-        "t10k-labels-idx1-ubyte": idx(TEST_DIGITS),
-    }
-    folder = root / "MNIST" / "raw"
-    folder.mkdir(parents=True)
-    for name, content in contents.items():
-        content = replaced.get(name[: name.index("s-")].replace("-", "_"), content)
-        if content is not None:
-            (folder / name).write_bytes(content)
-    return folder
+from pyro_fmvae.data.idx import VALID_SIZE
+from tests.data.idx_files import TEST_LABELS, TRAIN, TRAIN_LABELS, write
 
 
 def test_splits(tmp_path):
@@ -42,9 +13,9 @@ def test_splits(tmp_path):
     assert [len(data.split(name)) for name in ("train", "valid", "test")] == [3, VALID_SIZE, 5]
     assert data.event_shape == (28, 28) and data.preprocessing.binary
     assert data.label_names == ("digit",) and data.label_sizes == (10,)
-    assert data.train.labels[:, 0].tolist() == TRAIN_DIGITS[:3].tolist()
-    assert data.valid.labels[:, 0].tolist() == TRAIN_DIGITS[3:].tolist()
-    assert data.test.labels[:, 0].tolist() == TEST_DIGITS.tolist()
+    assert data.train.labels[:, 0].tolist() == TRAIN_LABELS[:3].tolist()
+    assert data.valid.labels[:, 0].tolist() == TRAIN_LABELS[3:].tolist()
+    assert data.test.labels[:, 0].tolist() == TEST_LABELS.tolist()
 
 
 def test_dynamic_binarisation(tmp_path):
@@ -65,46 +36,6 @@ def test_threshold(tmp_path):
     assert not data.train.resample
     assert torch.equal(data.train.x, torch.from_numpy(TRAIN[:3] >= 128))
     assert torch.equal(data.valid.x, torch.from_numpy(TRAIN[3:] >= 128))
-
-
-def test_compressed_files(tmp_path):
-    folder = write(tmp_path)
-    for path in list(folder.iterdir()):
-        path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes(), 1))
-        path.unlink()
-    assert load("mnist", tmp_path).test.labels[:, 0].tolist() == TEST_DIGITS.tolist()
-
-
-@pytest.mark.parametrize(
-    ("replaced", "error", "message"),
-    [
-        ({"t10k_image": None}, FileNotFoundError, r"t10k-images-idx3-ubyte: no such file, nor .*ubyte\.gz"),
-        ({"train_label": b"text"}, ValueError, "train-labels-idx1-ubyte: not an idx file of unsigned bytes"),
-        ({"train_label": b""}, ValueError, "train-labels-idx1-ubyte: not an idx file of unsigned bytes"),
-        ({"train_label": b"\0\0\x08\x03\0\0"}, ValueError, "train-labels.*: not an idx file"),
-        ({"train_image": idx(TRAIN)[:-1]}, ValueError, "train-images.*: not an idx file"),
-        ({"train_image": idx(TRAIN)[:2] + b"\x0d" + idx(TRAIN)[3:]}, ValueError, "not an idx file"),
-        ({"t10k_image": idx(TEST[:, 1:])}, ValueError, r"expected t10k images .*\[5, 27, 28\] and \[5\]"),
-        ({"t10k_label": idx(TEST_DIGITS[1:])}, ValueError, r"expected t10k images .*\[5, 28, 28\] and \[4\]"),
-        ({"t10k_label": idx(TEST_DIGITS + 10)}, ValueError, "and n digits, .* labels up to 1"),
-        (
-            {"train_image": idx(TEST), "train_label": idx(TEST_DIGITS)},
-            ValueError,
-            "expected more than 10000 training images, got 5",
-        ),
-    ],
-)
-def test_bad_files(tmp_path, replaced, error, message):
-    write(tmp_path, **replaced)
-    with pytest.raises(error, match=message):
-        load("mnist", tmp_path)
-
-
-def test_a_damaged_compressed_file(tmp_path):
-    folder = write(tmp_path, t10k_label=None)
-    (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(TEST_DIGITS))[:-6])
-    with pytest.raises(ValueError, match=r"t10k-labels-idx1-ubyte\.gz: damaged"):
-        load("mnist", tmp_path)
 
 
 def test_without_local_files_torchvision_downloads(tmp_path, monkeypatch):

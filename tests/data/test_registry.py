@@ -17,8 +17,8 @@ def write_images(folder, n=5):
 @pytest.mark.parametrize("data", ["minst", "nowhere/a.npz", ""])
 def test_an_unknown_name_lists_the_known_ones(data):
     message = (
-        "data: expected one of smiley, mnist, mnist-static, omniglot, sprites, celeba, an existing file that "
-        "ends in .npz or .csv, or a folder of images"
+        "data: expected one of smiley, mnist, mnist-static, fashion-mnist, omniglot, sprites, celeba, "
+        "an existing file that ends in .npz or .csv, or a folder of images"
     )
     with pytest.raises(ValueError, match=f"{message}, got {data!r}"):
         load(data)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pyro_fmvae.data import Kind, load, smiley
-from pyro_fmvae.data.smileys import ATTRIBUTES, FEATURES
+from pyro_fmvae.data.smileys import ATTRIBUTES, FEATURES, SOURCES, smiley_sources
 
 
 def test_statistics_agree_with_the_published_test_file():
@@ -30,6 +30,30 @@ def test_sources():
     absent = faces.presence == 0
     assert abs(faces.values[absent].mean()) < 5 / np.sqrt(absent.sum())
     np.testing.assert_allclose(faces.values.std(axis=0), 1, atol=5 / np.sqrt(2 * 20_000))
+
+
+def test_names_of_sources():
+    names = np.split(np.array(SOURCES), np.cumsum(FEATURES)[:-1])
+    assert [len(set(block)) for block in names] == list(FEATURES)  # different ones within an attribute
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+def test_sources_of_a_split_are_those_of_its_faces(split):
+    faces, sources = load("smiley").split(split), smiley_sources(split)
+    assert sources.dtype == np.float64 and sources.shape == (len(faces), 18)
+    blocks = np.split(sources, np.cumsum(FEATURES)[:-1], axis=1)
+    for attribute, block in enumerate(blocks):
+        assert ((block != 0) == (faces.labels[:, [attribute]] == 1).numpy()).all()
+    # The sizes of eyes, which erase, and of bowties, which draw, tell how many pixels are set where they are.
+    for column, rows, sign in ((2, slice(11, 17), -1), (17, slice(27, 32), 1)):
+        shown = sources[:, column] != 0
+        count = faces.x[:, rows].double().sum((1, 2)).numpy()[shown]
+        assert sign * np.corrcoef(sources[shown, column], count)[0, 1] > 0.5
+
+
+def test_sources_of_an_unknown_split():
+    with pytest.raises(ValueError, match="split: expected one of train, valid, test, got 'unseen'"):
+        smiley_sources("unseen")
 
 
 def test_equal_seeds_give_equal_faces_and_others_differ():

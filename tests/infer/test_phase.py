@@ -49,3 +49,22 @@ def test_batches_as_arguments():
     assert arguments(x) == (x,)
     assert arguments((x, 1)) == (x, 1)
     assert arguments([x]) == [x]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "share"),
+    [
+        (Budget(iterations=1), Budget(iterations=3), 0.25),
+        (Budget(minutes=3.0), Budget(minutes=1.0), 0.75),
+        (Budget(iterations=0), Budget(iterations=3), 0.0),
+        (Budget(iterations=2), Budget(iterations=0), 1.0),
+        (Budget(iterations=0), Budget(iterations=0), 0.0),
+    ],
+)
+def test_share_of_two_budgets(one, other, share):
+    assert one.share_beside(other) == share
+
+
+def test_budgets_in_different_units_have_no_shares():
+    with pytest.raises(ValueError, match=r"^other: expected a budget in the same unit"):
+        Budget(iterations=1).share_beside(Budget(minutes=1.0))

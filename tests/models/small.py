@@ -107,5 +107,5 @@ def brute_force(model, x, labels=None, prior=None):
         Role.KL_Z: per_point * sum(kl_z).sum(),
         Role.KL_R: per_point * sum(kl_r).sum(),
         Role.KL_GLOBAL: sum(global_loss(model, factor, prior or Hyperprior()) for factor in factors),
-        **dict.fromkeys((Role.LABEL, Role.DEPENDENCE), torch.zeros(())),
+        **dict.fromkeys((Role.LABEL, Role.DEPENDENCE, Role.FACTOR), torch.zeros(())),
     }

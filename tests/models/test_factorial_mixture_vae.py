@@ -533,3 +533,28 @@ def test_gate_hides_unlabelled_blocks_from_the_decoder(labelled, share):
         z = z * torch.tensor([1.0, 0.0, 1.0])[:, None]
     torch.testing.assert_close(seen[-1].reshape(len(x), -1), z.flatten(-2))
     assert "gate" not in model.state_dict()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("sizes", [(3,), (2, 3, 2)])
+def test_a_given_posterior_takes_the_place_of_the_encoders(sizes):
+    model, x = small_model(sizes), binary_data(7)
+    dims = 2 * len(sizes)
+    given = torch.randn(7, dims), 0.2 + torch.rand(7, dims)
+    at_given = losses(model, x, None, given)
+    model.encoder.forward = lambda _: given
+    expected = brute_force(model, x)
+    for role, value in at_given.items():
+        assert value.item() == pytest.approx(expected[role].item(), rel=1e-9), role
+    q = model.posterior(x)
+    assert (q.batch_shape, q.event_shape) == ((7,), (dims,))
+    assert torch.equal(q.mean, given[0])
+    torch.testing.assert_close(q.stddev, given[1])
+
+
+def test_no_encoder_is_learnt_at_a_given_posterior():
+    model, x = small_model((2, 3)), binary_data(7)
+    given = torch.randn(7, 4), 0.2 + torch.rand(7, 4)
+    named = poutine.trace(model.guide, param_only=True).get_trace(x, None, given).nodes
+    assert named and not any(name.startswith("encoder") for name in named)
+    assert any(name.startswith("prior") for name in named)

@@ -1,0 +1,91 @@
+"""Digits against letters as outliers, and the other way round: the area under the ROC curve of each score.
+
+    python examples/outlier_sweep.py --data-root DIR --out outlier-rows
+    python examples/outlier_sweep.py --data-root DIR --out outlier-rows --rows mnist-VAE-seed0
+    python examples/outlier_sweep.py --out outlier-rows --report
+
+Models are trained on MNIST or on Omniglot, both of 28x28 greys that are binarised at one half, and then score
+2,000 images of either that they were not trained on. The prior is N(0, I), or two factors of 16 components;
+all rows of a seed and a data set start from the same pretrained networks, and take as many steps. An area of
+1 is perfect, 0.5 is chance, and below that the score takes the other data set for the more ordinary one. What
+is finished is not run again, and it ends with a table of all rows that are there.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import roc_auc_score
+from sweep import Row, Sweep, main, options, scaled
+
+DATA = ("mnist", "omniglot")
+SEEDS = (0, 1)
+KINDS = ("kl", "reconstruction", "elbo", "iwae")
+DIM = 32  # of z
+NETWORKS = {"binarization": "threshold", "network": "mlp", "hidden": (400,), "batch_size": 128}
+PRETRAINING = {"model": "vae", "factor_dim": DIM, "pretrain_iterations": 2000, "joint_iterations": 0}
+JOINT = {"joint_iterations": 4000, "final_learning_rate": 1e-4}
+PRIORS = {
+    "VAE": {"model": "vae", "factor_dim": DIM},
+    "mixture": {"factors": (16, 16), "factor_dim": DIM // 2, "prior_iterations": 500},
+}
+POINTS = 2000
+
+
+class Scores(Sweep):
+    """Rows that are evaluated by ``pyro-fmvae score``, on data like those of the training and on others."""
+
+    def evaluations(self, row: Row, folder: Path) -> dict[str, list[str]]:
+        """The arrays of scores are written beside the run's own files."""
+        return {
+            name: ["score", str(folder), *options({**given, "out": _scores(folder, name)})]
+            for name, given in row.evaluate.items()
+        }
+
+    def result(self, row: Row, folder: Path) -> dict[str, Any]:
+        """Summaries of the scores, and the area under the ROC curve of each."""
+        printed = super().result(row, folder)
+        with np.load(_scores(folder, "usual")) as usual, np.load(_scores(folder, "unusual")) as unusual:
+            truth = np.repeat([0, 1], [len(usual["elbo"]), len(unusual["elbo"])])
+            areas = {
+                kind: float(roc_auc_score(truth, np.concatenate([usual[kind], unusual[kind]])))
+                for kind in KINDS
+            }
+        return {**printed, "areas": areas}
+
+
+def _scores(folder: Path, name: str) -> Path:
+    return folder / f"scores-{name}.npz"
+
+
+def rows(chosen: argparse.Namespace) -> Iterator[Row]:
+    """Seed by seed, so that what is there is complete up to some seed."""
+    given = {name: getattr(chosen, name) for name in ("data_root", "device") if getattr(chosen, name)}
+    for seed in SEEDS:
+        for data, other in (DATA, DATA[::-1]):
+            common = {"data": data, **given, **NETWORKS, "seed": seed}
+            start = f"{data}-pretrained-seed{seed}"
+            yield Row(start, scaled({**common, **PRETRAINING}, chosen.scale))
+            score = {**given, "split": chosen.split, "points": POINTS}
+            evaluate = {"usual": {"data": data, **score}, "unusual": {"data": other, **score}}
+            for name, prior in PRIORS.items():
+                train = scaled({**common, **prior, **JOINT}, chosen.scale)
+                about = {"data": data, "other": other, "prior": name, "split": chosen.split}
+                yield Row(f"{data}-{name}-seed{seed}", train, evaluate, start, about)
+
+
+def report(records: Sequence[Mapping[str, Any]], picture: Path | None) -> str:
+    """One line per row."""
+    columns = ("trained on", "outliers", "model", "seed", *KINDS)
+    lines = [columns, ("---",) * len(columns)]
+    for record in records:
+        areas = (f"{record['result']['areas'][kind]:.3f}" for kind in KINDS)
+        about = (record[name] for name in ("data", "other", "prior"))
+        lines.append((*about, str(record["seed"]), *areas))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+if __name__ == "__main__":
+    main(__doc__, "outlier-rows", rows, report, Scores)

@@ -1,0 +1,155 @@
+"""Variational sparse coding beside β-VAEs: bounds, and what latents have to do with the sources of smileys.
+
+    python examples/vsc_sweep.py --out code-rows
+    python examples/vsc_sweep.py --data-root DIR --out code-rows --rows mnist-vsc-J40-seed0
+    python examples/vsc_sweep.py --out code-rows --report --figure pictures/codes.png
+
+Rows: VSC, a VAE, a β-VAE and a β-TCVAE with 20, 40 and 80 latents, and a β-VAE with 40 latents for several
+β, five seeds of each, on smileys and on MNIST: perceptrons of 400 units, as many updates for all. What is
+finished is not run again. It ends with a table; pictures are the bound against the number of latents and
+against β, and for each number of latents the correlations of latents and sources, all drawn from the rows'
+files. The source's study has ten times as many iterations: see examples/presets.
+"""
+
+import argparse
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sweep import Row, Sweep, main, scaled
+
+from pyro_fmvae import figures
+from pyro_fmvae.codes import latent_codes, true_sources
+from pyro_fmvae.data import Batches
+from pyro_fmvae.data.smileys import ATTRIBUTES, FEATURES, SOURCES
+from pyro_fmvae.evaluate.sources import correlation_matrix
+from pyro_fmvae.run import Run
+
+SEEDS = range(5)
+LATENTS = (20, 40, 80)
+BETAS = (2.0, 4.0, 8.0, 16.0)
+MODELS: dict[str, dict[str, Any]] = {
+    "vsc": {"model": "vsc"},
+    "vae": {"model": "vae"},
+    "beta4": {"model": "vae", "beta": 4.0},
+    "tc6": {"model": "vae", "total_correlation": 6.0},
+}
+TITLES = {"vsc": "VSC", "vae": "VAE", "beta4": "β-VAE, β = 4", "tc6": "β-TCVAE, β = 6"}
+COMMON = {"network": "mlp", "hidden": (400,), "batch_size": 128}
+ITERATIONS = {"pretrain_iterations": 0, "joint_iterations": 6000}
+DATA: dict[str, dict[str, Any]] = {"smiley": {}, "mnist": {"binarization": "threshold"}}
+AT_BETAS = 40  # latents
+COLUMNS = (
+    *("data", "model", "latents", "seeds", "ELBO", "importance-weighted, 5 draws", "share on", "active"),
+    *(", ".join(ATTRIBUTES), "block concentration"),
+)
+
+
+class CodeSweep(Sweep):
+    """Rows whose files also hold the correlations of latents and sources, where sources are known."""
+
+    def result(self, row: Row, folder: Path) -> dict[str, Any]:
+        """What ``evaluate`` prints, and the matrix [18, J] of validation images, three decimals each."""
+        found = super().result(row, folder)
+        run = Run.open(folder)
+        rows = run.load_data(row.train.get("data_root")).valid
+        sources = true_sources(run.config.data, "valid", len(rows))
+        if sources is not None:
+            codes = latent_codes(run.load_model(torch.device("cpu")), Batches(rows, 500, shuffle=False))
+            matrix = correlation_matrix(sources, codes.double().numpy())
+            found["correlations"] = matrix.round(3).tolist()
+        return found
+
+
+def rows(chosen: argparse.Namespace) -> Iterator[Row]:
+    """Seed by seed, so that what is there is complete up to some seed."""
+    given = {name: getattr(chosen, name) for name in ("data_root", "device") if getattr(chosen, name)}
+    for data, options in DATA.items():
+        for seed in SEEDS:
+            common = {"data": data, **options, **given, **COMMON, "seed": seed}
+            for latents in LATENTS:
+                for name, model in MODELS.items():
+                    yield _row(chosen, name, {**common, **model, "latent_dim": latents})
+            for beta in BETAS:
+                if f"beta{beta:g}" not in MODELS:
+                    train = {**common, "model": "vae", "beta": beta, "latent_dim": AT_BETAS}
+                    yield _row(chosen, f"beta{beta:g}", train)
+
+
+def _row(chosen: argparse.Namespace, name: str, train: Mapping[str, Any]) -> Row:
+    data, latents, seed = train["data"], train["latent_dim"], train["seed"]
+    about = {"data": data, "kind": name, "latents": latents, "beta": train.get("beta", 1.0)}
+    options = scaled({**train, **ITERATIONS}, chosen.scale)
+    evaluate = {"bounds": {"split": chosen.split, "num_samples": 5}}
+    return Row(
+        f"{data}-{name}-J{latents}-seed{seed}", options, evaluate, about={**about, "split": chosen.split}
+    )
+
+
+def report(records: Sequence[Mapping[str, Any]], picture: Path | None) -> str:
+    """Means over the seeds, and their standard deviation where there are several."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "| --- " * len(COLUMNS) + "|"]
+    groups: dict[tuple[str, str, int], list[Mapping[str, Any]]] = {}
+    for record in records:
+        groups.setdefault((record["data"], record["kind"], record["latents"]), []).append(record)
+    for (data, kind, latents), same in groups.items():
+        found = [record["result"]["bounds"] for record in same]
+        sources = [bounds["sources"] for bounds in found if "sources" in bounds]
+        cells = [
+            *(data, TITLES.get(kind, kind.replace("beta", "β-VAE, β = ")), str(latents), str(len(same))),
+            *(_mean([bounds[name] for bounds in found], 2) for name in ("elbo", "importance_weighted")),
+            _mean([bounds["share_on"] for bounds in found if "share_on" in bounds], 2),
+            _mean([source["active"] for source in sources], 1),
+            ", ".join(_mean([source[name] for source in sources], 1, False) for name in ATTRIBUTES)
+            if sources
+            else "",
+            _mean([source["block_concentration"] for source in sources], 2),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    if picture is not None:
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        _draw(records, picture)
+    return "\n".join(lines)
+
+
+def _mean(values: Sequence[float], digits: int, spread: bool = True) -> str:
+    values = [value for value in values if value is not None]
+    if not values:
+        return ""
+    mean = f"{statistics.mean(values):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if spread and len(values) > 1 else mean
+
+
+def _draw(records: Sequence[Mapping[str, Any]], picture: Path) -> None:
+    """Bounds against latents and β, and matrices of the first seed: files named after ``picture``."""
+    for data in sorted({record["data"] for record in records}):
+        of_data = [record for record in records if record["data"] == data]
+        by_latents: dict[str, dict[float, list[float]]] = {}
+        by_beta: dict[float, list[float]] = {}
+        matrices: dict[int, dict[str, np.ndarray]] = {}
+        for record in of_data:
+            kind, latents, result = record["kind"], record["latents"], record["result"]
+            elbo = result["bounds"]["elbo"]
+            if kind in TITLES:
+                by_latents.setdefault(TITLES[kind], {}).setdefault(latents, []).append(elbo)
+                if "correlations" in result:
+                    found = np.array(result["correlations"])
+                    matrices.setdefault(latents, {}).setdefault(TITLES[kind], found)
+            if latents == AT_BETAS and kind not in ("vsc", "tc6"):
+                by_beta.setdefault(record["beta"], []).append(elbo)
+        label = "ELBO, nats per data point"
+        drawn = {"latents": figures.measure_curves(by_latents, "latent dimensions", label, log=True)}
+        if len(by_beta) > 1:
+            drawn["beta"] = figures.measure_curves({"β-VAE": by_beta}, "β", label, log=True)
+        blocks = dict(zip(ATTRIBUTES, FEATURES, strict=True))
+        for latents, found in matrices.items():
+            drawn[f"J{latents}"] = figures.correlation_matrices(found, SOURCES, blocks)
+        for name, figure in drawn.items():
+            figures.save(figure, picture.with_name(f"{picture.stem}-{data}-{name}.png"))
+
+
+if __name__ == "__main__":
+    main(__doc__, "code-rows", rows, report, CodeSweep)

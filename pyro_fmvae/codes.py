@@ -1,0 +1,76 @@
+"""Codes of data points: which latents are active, and what known sources they have found."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_fmvae.building import Model
+from pyro_fmvae.data import Batches
+from pyro_fmvae.data.smileys import ATTRIBUTES, FEATURES, smiley_sources
+from pyro_fmvae.distributions import SpikeAndSlab
+from pyro_fmvae.evaluate.sources import (
+    active_latents,
+    activity,
+    block_concentration,
+    correlation_matrix,
+    per_block,
+)
+
+USED = 0.01  # share of points in which a latent has to be on to count as active
+
+
+@torch.no_grad()
+def latent_code(model: Model, x: Tensor) -> Tensor:
+    """One z for each data point of a batch, [B, J]: the mean of q(z | x).
+
+    Of sparse codes it is the slab's mean where the spike is more likely on than off, and exactly 0 elsewhere.
+    """
+    q = model.posterior(x)
+    return torch.where(q.logits > 0, q.loc, 0.0) if isinstance(q, SpikeAndSlab) else q.mean
+
+
+def latent_codes(model: Model, batches: Batches) -> Tensor:
+    """The same for every row, in order, on the CPU: [n, J]."""
+    return torch.cat([latent_code(model, x).cpu() for x, *_ in batches])
+
+
+def true_sources(data: str, split: str, count: int) -> np.ndarray | None:
+    """The sources behind the first points of a split, float64 [count, F]; None unless they are known.
+
+    Args:
+        data: name of the data set. Those of ``smiley`` are known.
+        split: name of the split.
+        count: points.
+    """
+    return smiley_sources(split)[:count] if data == "smiley" else None
+
+
+def measures(codes: Tensor, sources: np.ndarray | None, sparse: bool) -> dict[str, Any]:
+    """What is printed of codes.
+
+    Args:
+        codes: of :func:`latent_codes`, [n, J].
+        sources: of :func:`true_sources` for the same points.
+        sparse: whether codes have exact zeros.
+
+    Returns:
+        Of sparse codes ``active_latents``, how many are on in more than a hundredth of the points, and
+        ``share_on``, the mean share of latents that are; with sources also ``sources``: how many latents are
+        correlated with any (``active``) and with those of each attribute most, and ``block_concentration``.
+    """
+    result: dict[str, Any] = {}
+    latents = codes.double().numpy()
+    if sparse:
+        share = activity(latents).share
+        result = {"active_latents": int((share > USED).sum()), "share_on": float(share.mean())}
+    if sources is not None and len(sources) > 1:
+        correlations = correlation_matrix(sources, latents)
+        concentration = block_concentration(correlations, FEATURES)
+        result["sources"] = {
+            "active": int(active_latents(correlations).sum()),
+            **dict(zip(ATTRIBUTES, per_block(correlations, FEATURES).tolist(), strict=True)),
+            "block_concentration": None if np.isnan(concentration) else concentration,
+        }
+    return result

@@ -1,0 +1,88 @@
+"""Score data by how little a run's model expects them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pyro_fmvae.commands.arguments import EVALUATION_BATCH, check_ending, check_seed, rows_of
+from pyro_fmvae.commands.arrays import save_arrays
+from pyro_fmvae.data import Batches, Split
+from pyro_fmvae.evaluate import outlier_scores, threshold
+from pyro_fmvae.run import Run, resolve_device
+
+
+def score(
+    run: str,
+    data: str | None,
+    data_root: str | None,
+    split: str,
+    out: str,
+    quantile: float,
+    num_samples: int,
+    points: int | None,
+    train_points: int,
+    seed: int,
+    device: str,
+) -> int:
+    """Write outlier scores of data, in row order, and thresholds; print a summary as one JSON object."""
+    if not 0 <= quantile <= 1:
+        raise ValueError(f"quantile: expected a number in [0, 1], got {quantile}")
+    for name, number in (("num_samples", num_samples), ("points", points), ("train_points", train_points)):
+        if number is not None and number < 1:
+            raise ValueError(f"{name}: expected a number >= 1, got {number}")
+    check_seed(seed)
+    target = Path(out)
+    check_ending(target, (".npz",))
+    opened = Run.open(Path(run))
+    place = resolve_device(device)
+    model = opened.load_model(place)
+    rows, _ = rows_of(opened, data, data_root, split)
+    train = opened.load_data(data_root).train
+    scores = outlier_scores(model, _first(rows, points, place), num_samples, seed)
+    usual = outlier_scores(model, _first(train, train_points, place), num_samples, seed)
+    limits = {kind: threshold(values, quantile) for kind, values in usual.items()}
+    save_arrays(target, _arrays(scores, limits))
+    print(json.dumps(_summary(scores, limits, len(usual["reconstruction"]), quantile, num_samples)))
+    return 0
+
+
+def _first(split: Split, most: int | None, device: torch.device) -> Batches:
+    """The first rows of a split, all if there is no number."""
+    if most is not None:
+        split = split.select(torch.arange(min(most, len(split))))
+    return Batches(split, EVALUATION_BATCH, shuffle=False, device=device)
+
+
+def _arrays(scores: dict[str, np.ndarray], limits: dict[str, float]) -> dict[str, Any]:
+    """Per score: itself, its threshold, and what lies above that."""
+    arrays: dict[str, Any] = {}
+    for kind, values in scores.items():
+        arrays |= {
+            kind: values,
+            f"{kind}_threshold": limits[kind],
+            f"{kind}_outlying": values > limits[kind],
+        }
+    return arrays
+
+
+def _summary(
+    scores: dict[str, np.ndarray],
+    limits: dict[str, float],
+    train_points: int,
+    quantile: float,
+    num_samples: int,
+) -> dict[str, Any]:
+    """What is printed; a mean that is infinite is null, since JSON has no such number."""
+    n = len(next(iter(scores.values())))
+    common = {"n": n, "train_points": train_points, "quantile": quantile, "num_samples": num_samples}
+    return common | {
+        kind: {
+            "threshold": limits[kind],
+            "outlying": float((values > limits[kind]).mean()),
+            "mean": float(values.mean()) if np.isfinite(values).all() else None,
+        }
+        for kind, values in scores.items()
+    }

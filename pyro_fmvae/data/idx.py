@@ -1,0 +1,95 @@
+"""MNIST's format and layout, which other data sets of 28×28 grey images in ten classes have taken over."""
+
+import gzip
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+
+SHAPE: Final = (28, 28)
+CLASSES: Final = 10
+VALID_SIZE: Final = 10_000
+"""The last images of the 60,000 training images are the validation split."""
+
+
+class Part(NamedTuple):
+    """The images of one split, and what they show."""
+
+    x: np.ndarray
+    """Grey levels, uint8 [n, 28, 28]."""
+    labels: torch.Tensor
+    """Classes 0 to 9, int64 [n, 1]."""
+
+
+def read_parts(root: Path, name: str, download: Callable[[Path], object]) -> tuple[Part, Part, Part]:
+    """Read training, validation and test images: of the published files 50,000, 10,000 and 10,000.
+
+    Args:
+        root: the folder that holds, or after a download will hold, ``NAME/raw`` with the original idx files,
+            compressed or not. An existing ``NAME/raw`` is read as it is.
+        name: of the data set, as torchvision calls it.
+        download: puts the files of a data set that is missing into a root.
+
+    Raises:
+        FileNotFoundError: ``NAME/raw`` lacks a file, or the download failed.
+        ValueError: a file is not what its name says.
+    """
+    folder = root / name / "raw"
+    if not folder.is_dir():
+        try:
+            download(root)
+        except (OSError, RuntimeError) as error:
+            raise FileNotFoundError(
+                f"data_root: {name} could not be downloaded to {root}: {error}"
+            ) from error
+    train, test = _read_part(folder, "train"), _read_part(folder, "t10k")
+    if len(train.x) <= VALID_SIZE:
+        raise ValueError(f"{folder}: expected more than {VALID_SIZE} training images, got {len(train.x)}")
+    kept, held_out = slice(None, -VALID_SIZE), slice(-VALID_SIZE, None)
+    return (
+        Part(train.x[kept], train.labels[kept]),
+        Part(train.x[held_out], train.labels[held_out]),
+        test,
+    )
+
+
+def _read_part(folder: Path, prefix: str) -> Part:
+    x = read_idx(folder / f"{prefix}-images-idx3-ubyte")
+    labels = read_idx(folder / f"{prefix}-labels-idx1-ubyte")
+    if x.shape[1:] != SHAPE or labels.shape != x.shape[:1] or labels.max(initial=0) >= CLASSES:
+        raise ValueError(
+            f"{folder}: expected {prefix} images of shape [n, 28, 28] and n labels from 0 to {CLASSES - 1}, "
+            f"got shapes {list(x.shape)} and {list(labels.shape)}, labels up to {labels.max(initial=0)}"
+        )
+    return Part(x, torch.from_numpy(labels.astype(np.int64))[:, None])
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """Read the uint8 array of an idx file: bytes 0, 0, 8, rank; big-endian int32 sizes; then the values.
+
+    Args:
+        path: of the file, which may also lie there compressed, with ``.gz`` behind its name.
+
+    Raises:
+        FileNotFoundError: there is neither.
+        ValueError: the file is damaged, or holds something else.
+    """
+    compressed = path.with_name(path.name + ".gz")
+    if path.is_file():
+        content = path.read_bytes()
+    elif compressed.is_file():
+        try:
+            content = gzip.decompress(compressed.read_bytes())
+        except (OSError, EOFError) as error:
+            raise ValueError(f"{compressed}: damaged: {error}") from error
+    else:
+        raise FileNotFoundError(f"{path}: no such file, nor {compressed.name}")
+    rank = content[3] if len(content) > 3 else 0
+    start = 4 + 4 * rank
+    shape = np.frombuffer(content[4:start], dtype=">i4").tolist() if len(content) >= start else []
+    if content[:3] != b"\0\0\x08" or not shape or len(content) != start + math.prod(shape):
+        raise ValueError(f"{path}: not an idx file of unsigned bytes")
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape).copy()

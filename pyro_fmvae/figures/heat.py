@@ -1,0 +1,59 @@
+"""Heat maps whose columns are many latents: their order, and how they are drawn."""
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+
+from pyro_fmvae.figures.page import QUIET, Page, frame
+
+COLOURS = "Blues"
+NUMBERED = 13
+"""Columns of so many pixels have room for the latent's number."""
+NUMBERS = 26
+"""Height of the numbers above a heat map."""
+
+
+def latent_order(values: np.ndarray) -> np.ndarray:
+    """Latents in the order of the row in which each is largest; larger ones first, empty ones last.
+
+    Args:
+        values: at least 0, [rows, J].
+
+    Returns:
+        int64 [J].
+    """
+    largest = values.max(0)
+    row = np.where(largest > 0, values.argmax(0), len(values))
+    return np.lexsort((-largest, row))
+
+
+def heat_map(
+    page: Page,
+    values: np.ndarray,
+    order: np.ndarray,
+    corner: tuple[int, int],
+    cell: tuple[int, int],
+    high: float,
+) -> Axes:
+    """Draw numbers from white, 0, to dark, ``high``, with latents' numbers above if there is room.
+
+    Args:
+        page: to draw on.
+        values: [rows, J].
+        order: of the columns, int64 [J].
+        corner: left and top of the map; numbers stand above it.
+        cell: width and height of a cell.
+        high: what the darkest colour stands for.
+    """
+    (left, top), (width, height) = corner, cell
+    rows, columns = values.shape
+    axes = page.axes(left, top, width * columns, height * rows)
+    colours = matplotlib.colormaps[COLOURS]
+    axes.imshow(values[:, order], cmap=colours, vmin=0, vmax=high, aspect="auto", interpolation="nearest")
+    frame(axes)
+    if width >= NUMBERED:
+        for column, latent in enumerate(order.tolist()):
+            centre = left + (column + 0.5) * width
+            style = {"rotation": 90, "ha": "center", "va": "bottom", "color": QUIET}
+            page.text(centre, top - 4, str(latent), 6.5, **style)
+    return axes

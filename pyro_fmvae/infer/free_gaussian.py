@@ -1,0 +1,220 @@
+"""A Gaussian of its own for every data point: the E-step of variational EM, before there are encoders.
+
+q_i(z) = N(m_i, diag(s_i²)) with free m_i and s_i costs 2J numbers for each point, knows nothing of points
+that it was not fitted to, and is the best of all factorised Gaussians: no encoder's bound is higher.
+"""
+
+from collections.abc import Callable, Hashable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import pyro
+import pyro.poutine as poutine
+import torch
+from pyro.infer.util import is_validation_enabled
+from torch import Tensor, nn
+
+from pyro_fmvae.infer.assumptions import Assumptions, Rehearsal, modules_of
+from pyro_fmvae.infer.call import Call
+from pyro_fmvae.infer.capture import record
+from pyro_fmvae.infer.captured_svi import MOST_STEPS
+from pyro_fmvae.infer.cuda_graph import CUDAGraph, NotRecordable
+from pyro_fmvae.infer.replay import compiled, plain
+from pyro_fmvae.infer.site_terms import sum_terms
+from pyro_fmvae.infer.trace_conjugate_elbo import TraceConjugate_ELBO
+
+BETAS, EPSILON = (0.9, 0.99), 1e-8  # Adam's; a few steps from nothing need a short memory
+START = 0.1  # deviation of locations that nothing is known of
+
+Step = Callable[..., Tensor]
+
+
+class FreeGaussian:
+    """Finds the q_i(z) = N(m_i, diag(s_i²)) of each point of a batch that maximises its bound.
+
+    Gradient steps on m_i and log s_i alone, with reparameterised draws, and KL divergences in closed form
+    where ``TraceConjugate_ELBO`` knows them. Adam starts afresh in every call, its learning rate falls
+    linearly to nothing. All parameters of the program are constants: neither they nor their gradients change,
+    and nothing goes into Pyro's parameter store or to handlers around a call. Draws come from torch's
+    generator.
+
+    The first call on batches of a shape records a step as a plain tensor program, as ``CapturedSVI`` does;
+    all others replay it, on a GPU as a CUDA graph.
+
+    Args:
+        program: with ``model(x, ...)`` and ``guide(x, ..., posterior=(loc, scale))``, such as a ``VAE`` or a
+            ``FactorialMixtureVAE``.
+        steps: gradient steps of a call, >= 1.
+        learning_rate: Adam's at the first step, > 0; may be set between calls.
+        eager, compile, autocast: how steps are taken: see ``CapturedSVI``.
+
+    Raises:
+        ValueError: a number out of range.
+    """
+
+    def __init__(
+        self,
+        program: Any,
+        steps: int,
+        learning_rate: float,
+        *,
+        eager: bool = False,
+        compile: bool = False,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        if steps < 1:
+            raise ValueError(f"steps: expected a number >= 1, got {steps}")
+        if not 0 < learning_rate < float("inf"):
+            raise ValueError(f"learning_rate: expected a number > 0, got {learning_rate}")
+        self.program, self.steps, self.learning_rate = program, steps, learning_rate
+        self.eager, self.compile, self.autocast = eager, compile, autocast
+        self.elbo = TraceConjugate_ELBO()
+        self._captured: dict[Hashable, tuple[Step, Assumptions]] = {}
+
+    def __call__(self, x: Tensor, loc: Tensor, scale: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+        """Take the steps.
+
+        Args:
+            x: a batch ``[B, *event_shape]``.
+            loc, scale: m_i and s_i > 0 to start from, [B, J].
+            options: further arguments of model and guide.
+
+        Returns:
+            m_i and s_i, [B, J], without gradients.
+
+        Raises:
+            ValueError: shapes that don't fit, or (with validation on) numbers that have left all bounds.
+            CaptureError: a program that cannot be captured; the message names the line.
+        """
+        if loc.dim() != 2 or loc.shape != scale.shape or len(loc) != len(x):
+            shapes = f"{list(loc.shape)} and {list(scale.shape)}"
+            raise ValueError(f"loc, scale: expected the same shape [{len(x)}, J], got {shapes}")
+        call = Call((x,), options)
+        with torch.no_grad(), poutine.block():
+            free = torch.stack([loc, scale.log()])
+            state = torch.stack([free, torch.zeros_like(free), torch.zeros_like(free)])
+            step = self._step_for(call, state)
+            for sizes in self._sizes().to(state).unbind():
+                state = step(*call.data, state, sizes)
+            loc, log_scale = state[0].clone().unbind()
+        if is_validation_enabled() and not (loc.isfinite() & log_scale.isfinite()).all():
+            raise ValueError(
+                f"loc, scale: not finite after {self.steps} steps; expected finite ones to start from, and a "
+                f"learning rate below {self.learning_rate}"
+            )
+        return loc, log_scale.exp()
+
+    def _sizes(self) -> Tensor:
+        """For every step Adam's step size, and the divisor of its second moment: [steps, 2]."""
+        number = torch.arange(self.steps, dtype=torch.float64)
+        first, second = (1 - beta ** (number + 1) for beta in BETAS)
+        return torch.stack([self.learning_rate * (1 - number / self.steps) / first, second], -1)
+
+    def _step_for(self, call: Call, state: Tensor) -> Step:
+        """The step for such arguments, captured if need be."""
+        if self.eager:
+            return partial(self._step, call)
+        settings = (self.compile, self.autocast, torch.get_default_dtype())
+        key = (call.key, state.shape, state.dtype, state.device, *settings)
+        step, assumptions = self._captured.pop(key, (None, None))
+        if step is None or assumptions is None or not assumptions.hold():
+            step, assumptions = self._capture(call, state)
+        self._captured[key] = step, assumptions  # the one used last comes last
+        if len(self._captured) > MOST_STEPS:
+            del self._captured[next(iter(self._captured))]
+        return step
+
+    def _capture(self, call: Call, state: Tensor) -> tuple[Step, Assumptions]:
+        rehearsal = Rehearsal(modules_of(self.program.model, self.program.guide))
+        inputs = (*call.data, state, self._sizes().to(state)[0])
+        with rehearsal.watching(), poutine.trace(param_only=True) as statements:
+            self._step(call, *inputs)
+        rehearsal.undo()
+        assumptions = Assumptions(rehearsal.modules, statements.trace.nodes, rehearsal.changed())
+
+        def function(*inputs: Tensor) -> tuple[Tensor]:
+            with pyro.validation_enabled(False):
+                return (self._step(call, *inputs),)
+
+        recording = record(function, inputs, assumptions.tensors)
+        program = (compiled if self.compile else plain)(recording)
+        if recording.on_device():
+            return _Graphed(lambda *inputs: program(*inputs)[0]), assumptions
+        return (lambda *inputs: program(*inputs)[0]), assumptions
+
+    def _step(self, call: Call, *inputs: Tensor) -> Tensor:
+        """One step of Adam on [m, log s] and its two moments, [3, 2, B, J]."""
+        *data, state, sizes = inputs
+        free, first, second = state.unbind()
+        slope = self._slope(call, data, free)
+        first, second = first.lerp(slope, 1 - BETAS[0]), second.lerp(slope.square(), 1 - BETAS[1])
+        spread = (second / sizes[1]).sqrt() + EPSILON
+        return torch.stack([free - sizes[0] * first / spread, first, second])
+
+    def _slope(self, call: Call, data: list[Tensor], free: Tensor) -> Tensor:
+        """The gradient of the loss with respect to m and log s."""
+        args, kwargs = call.arguments(data)
+        device = free.device.type
+        autocast = torch.autocast(device, self.autocast) if self.autocast else nullcontext()
+        with torch.enable_grad(), autocast:
+            free = free.detach().requires_grad_()
+            loc, log_scale = free.unbind()
+            guide = partial(self.program.guide, posterior=(loc, log_scale.exp()))
+            loss = sum_terms(self.elbo.terms(self.program.model, guide, *args, **kwargs))
+            (slope,) = torch.autograd.grad(loss, free)
+        return slope
+
+
+class _Graphed:
+    """A recorded step as a CUDA graph, or as it is where a graph cannot hold it."""
+
+    def __init__(self, step: Step) -> None:
+        self._step, self._graph = step, CUDAGraph(step)
+        self._refused = False
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        if self._refused:
+            return self._step(*inputs)
+        try:
+            return self._graph(*inputs)
+        except NotRecordable:
+            self._refused = True
+            return self._step(*inputs)
+
+
+def near_prior(size: int, dim: int) -> tuple[Tensor, Tensor]:
+    """Where to start if nothing is known of q(z): m of about 0, s = 1, each [size, dim].
+
+    Not m = 0: there, rectified units without biases (a decoder before it has learnt anything) have no
+    gradient, and if q is a point no draw leads away from it.
+    """
+    return START * torch.randn(size, dim), torch.ones(size, dim)
+
+
+class GaussianTable(nn.Module):
+    """The m_i and s_i of all N data points, kept between visits; before the first one :func:`near_prior`.
+
+    Args:
+        num_data: N.
+        dim: J.
+
+    Attributes:
+        loc, scale: [N, J], buffers.
+    """
+
+    def __init__(self, num_data: int, dim: int) -> None:
+        super().__init__()
+        loc, scale = near_prior(num_data, dim)
+        self.loc: Tensor
+        self.scale: Tensor
+        self.register_buffer("loc", loc)
+        self.register_buffer("scale", scale)
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of some points, int64 [B]: each [B, J]."""
+        return self.loc[rows], self.scale[rows]
+
+    def keep(self, rows: Tensor, loc: Tensor, scale: Tensor) -> None:
+        """Replace those of some points."""
+        self.loc[rows], self.scale[rows] = loc, scale

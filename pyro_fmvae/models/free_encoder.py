@@ -1,0 +1,72 @@
+"""What stands in an encoder's place where there is none: a search for each point's own Gaussian."""
+
+import torch
+from torch import Tensor, nn
+
+from pyro_fmvae.distributions import Observation
+from pyro_fmvae.infer.free_gaussian import FreeGaussian, near_prior
+from pyro_fmvae.models.posterior_family import LocScale, PosteriorFamily
+from pyro_fmvae.models.vae import VAE
+
+
+class FreeEncoder(nn.Module):
+    """For each point its own q(z) = N(m, diag(s²)), found by gradient steps from about N(0, I).
+
+    It makes a ``VAE`` of a decoder alone: whatever asks the model for its encoder gets the posterior that
+    best fits the decoder as it is now. The result depends on nothing but x and the decoder: draws come from a
+    seed of its own, and torch's generators are left as they were. That of the last call is kept, so that
+    further draws of z at the same points cost no further search. It cannot be part of a captured step;
+    :class:`~pyro_fmvae.models.vae_phases.FreeEM` learns such a model.
+
+    Args:
+        decoder, observation, latent_dim: of the model, and the same objects; the decoder is no part of this
+            module, it belongs to the model alone.
+        steps, learning_rate: see :class:`~pyro_fmvae.infer.free_gaussian.FreeGaussian`.
+        family: of the model.
+        seed: of the draws.
+        eager: take the steps through Pyro, instead of replaying a captured one.
+
+    Raises:
+        ValueError: a number out of range.
+    """
+
+    def __init__(
+        self,
+        decoder: nn.Module,
+        observation: Observation,
+        latent_dim: int,
+        steps: int = 300,
+        learning_rate: float = 0.1,
+        family: PosteriorFamily | None = None,
+        seed: int = 0,
+        eager: bool = False,
+    ) -> None:
+        super().__init__()
+        self.latent_dim, self.seed = latent_dim, seed
+        program = VAE(nn.Identity(), decoder, observation, latent_dim, 1, family=family)
+        self._search = FreeGaussian(program, steps, learning_rate, eager=eager)
+        self._asked: list[Tensor] = []
+        self._found: LocScale | None = None
+
+    def forward(self, x: Tensor) -> LocScale:
+        """The m and s of points ``x[B, *event_shape]``, each [B, latent_dim], without gradients."""
+        decoder = self._search.program.decoder
+        asked = [x, torch.tensor(decoder.training), *decoder.state_dict().values()]
+        if self._found is None or not all(map(_same, asked, self._asked)):
+            self._found = self._search_from_prior(x)
+            self._asked = [tensor.clone() for tensor in asked]
+        loc, scale = self._found
+        return loc.clone(), scale.clone()
+
+    def _search_from_prior(self, x: Tensor) -> LocScale:
+        with torch.random.fork_rng([x.device] if x.is_cuda else []):
+            torch.default_generator.manual_seed(self.seed)
+            if x.is_cuda:
+                torch.cuda.default_generators[x.device.index].manual_seed(self.seed)
+            loc, scale = near_prior(len(x), self.latent_dim)
+            return self._search(x, loc.to(x), scale.to(x))
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    alike = (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
+    return alike and torch.equal(one, other)

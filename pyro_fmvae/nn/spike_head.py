@@ -1,0 +1,61 @@
+"""From features to the parameters of spike-and-slab distributions."""
+
+from collections.abc import Callable
+from math import log, log1p
+
+import torch
+from torch import Tensor, nn
+
+from .arguments import check_size
+from .initialization import scaled_normal_
+
+
+class ExponentialLink:
+    """From an unbounded v to the logit of γ = min(1, e^v), kept within [epsilon, 1 - epsilon].
+
+    The link of Tonolini et al. (2019), Supplement A.2. Outside of those limits its gradient is 0: what is on
+    for certain stays on.
+
+    Args:
+        epsilon: in [1e-7, 0.5), so that float32 knows 1 - epsilon from 1.
+
+    Raises:
+        ValueError: it is not.
+    """
+
+    def __init__(self, epsilon: float = 1e-6) -> None:
+        if not 1e-7 <= epsilon < 0.5:
+            raise ValueError(f"epsilon must be a number in [1e-7, 0.5), got {epsilon!r}")
+        self.limits = log(epsilon), log1p(-epsilon)
+
+    def __call__(self, v: Tensor) -> Tensor:
+        """Logits of γ, of the shape of v."""
+        log_probs = v.clamp(*self.limits)
+        return log_probs - torch.log(-torch.expm1(log_probs))
+
+
+class SpikeHead(nn.Module):
+    """One linear layer to ``latent_dim`` means, as many log variances, and as many spikes.
+
+    Weights start with variance ``0.1 / in_features``, biases at zero: for features of unit size, all three
+    are of size 0.3 around zero, and no latent is born on or off. Give it to an encoder as its ``head``.
+
+    Args:
+        in_features: number of features.
+        latent_dim: number of latent dimensions.
+        link: from the last third of the layer to the logits of γ. By default it gives them as they are.
+    """
+
+    def __init__(
+        self, in_features: int, latent_dim: int, link: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_features, 3 * check_size("latent_dim", latent_dim))
+        self.link = link or nn.Identity()
+        scaled_normal_(self.linear, gain=0.1)
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return location and scale of the slab and the logit of γ, each ``[..., latent_dim]``."""
+        outputs = self.linear(features).to(self.linear.weight.dtype)
+        loc, log_variance, spike = outputs.chunk(3, dim=-1)
+        return loc, (0.5 * log_variance).exp(), self.link(spike)
