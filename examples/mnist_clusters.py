@@ -31,7 +31,7 @@ JOINT = {"joint_iterations": 8000}
 WITH_LABELS = {
     "labels": LABELLED,
     "label_weight": 1000.0,
-    "joint_iterations": 8000,
+    "joint_iterations": 20_000,
     "refine_iterations": 1000,
 }
 

@@ -20,13 +20,14 @@ A VAE has no reason to keep the sources apart: any rotation of its codes is as g
 import argparse
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pyro
 import torch
 from torch import Tensor, nn
 
 from pyro_fmvae import VAE, GaussianObservation, fit
-from pyro_fmvae.distributions import ShiftedSigmoid
+from pyro_fmvae.distributions import Concrete
 from pyro_fmvae.evaluate import bound
 from pyro_fmvae.evaluate.sources import active_latents, best_correlation, contrast, correlation_matrix
 from pyro_fmvae.infer.phase import Budget
@@ -79,7 +80,7 @@ def sparse_coding(learning, budget):
     prior = MixtureSparsePrior(PseudoInputs(PSEUDO_INPUTS, (X,)))
     encoder, decoder = MLPEncoder((X,), J, (100,), SpikeHead), LinearDecoder()
     networks = encoder, decoder, OBSERVATION
-    model = VariationalSparseCoding(*networks, J, TRAIN, prior, ShiftedSigmoid(), SPARSITY)
+    model = VariationalSparseCoding(*networks, J, TRAIN, prior, Concrete(), SPARSITY)
     return model, SparsePhase("joint", model, learning, budget)
 
 
@@ -88,9 +89,30 @@ def plain(learning, budget):
     return model, VAEJoint(model, learning, budget)
 
 
-def codes(model, x):
-    """Draws of z for each data point; those of a sparse code have exact zeros."""
-    return model.posterior(x).sample()
+class Result(NamedTuple):
+    active: int
+    correlation: float
+    contrast: float
+    elbo: float
+
+
+def learn(make, seed: int, steps: int) -> Result:
+    """Train a model on the data of a seed, and look at its codes of fresh points."""
+    data = Data(seed)
+    pyro.set_rng_seed(seed)
+    learning = Learning(learning_rate=3e-3, final_learning_rate=6e-4)
+    model, phase = make(learning, Budget(iterations=steps))
+    for _ in fit([phase], data):
+        pass
+    model.eval()
+    with torch.no_grad():
+        codes = model.posterior(data.test).sample()  # those of a sparse code have exact zeros
+    found = correlation_matrix(data.sources.numpy(), codes.numpy())
+    elbo = bound(model, [(data.test,)])["elbo"]
+    return Result(int(active_latents(found).sum()), best_correlation(found), contrast(found), elbo)
+
+
+MODELS = {"sparse coding": sparse_coding, "VAE": plain}
 
 
 def main():
@@ -100,24 +122,14 @@ def main():
     parser.add_argument("--steps", type=int, default=2500)
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
-    learning = Learning(learning_rate=3e-3, final_learning_rate=6e-4)
-    budget = Budget(iterations=options.steps)
     print(f"{'':22}{'active':>8}{'correlation':>13}{'contrast':>10}{'ELBO':>9}{'seconds':>9}")
     for seed in range(options.seeds):
-        for name, make in (("sparse coding", sparse_coding), ("VAE", plain)):
-            data, start = Data(seed), time.perf_counter()
-            pyro.set_rng_seed(seed)
-            model, phase = make(learning, budget)
-            for _ in fit([phase], data):
-                pass
+        for name, make in MODELS.items():
+            start = time.perf_counter()
+            result = learn(make, seed, options.steps)
             seconds = time.perf_counter() - start
-            model.eval()
-            with torch.no_grad():
-                z = codes(model, data.test)
-            correlations = correlation_matrix(data.sources.numpy(), z.numpy())
-            active, elbo = int(active_latents(correlations).sum()), bound(model, [(data.test,)])["elbo"]
-            measures = f"{best_correlation(correlations):13.3f}{contrast(correlations):10.3f}{elbo:9.2f}"
-            print(f"seed {seed}, {name:14}{active:8}{measures}{seconds:9.1f}")
+            measures = f"{result.correlation:13.3f}{result.contrast:10.3f}{result.elbo:9.2f}{seconds:9.1f}"
+            print(f"seed {seed}, {name:14}{result.active:8}{measures}")
 
 
 if __name__ == "__main__":

@@ -97,7 +97,9 @@ def draw(run: Run, model: Model, rows: Split, split: str) -> None:
         figures.save(figure, folder / f"{name}.png")
 
 
-def _of_networks(run: Run, model: VAE | VariationalSparseCoding, rows: Split, records: list[dict[str, Any]]) -> dict[str, Figure]:
+def _of_networks(
+    run: Run, model: VAE | VariationalSparseCoding, rows: Split, records: list[dict[str, Any]]
+) -> dict[str, Figure]:
     """Those of a model without factors, by name."""
     without = ("kl_r", "kl_global")  # nothing but zeros
     kept = [{key: value for key, value in record.items() if key not in without} for record in records]
@@ -109,9 +111,7 @@ def _of_networks(run: Run, model: VAE | VariationalSparseCoding, rows: Split, re
     return drawn
 
 
-def _of_codes(
-    run: Run, model: VAE | VariationalSparseCoding, rows: Split, split: str
-) -> dict[str, Figure]:
+def _of_codes(run: Run, model: VAE | VariationalSparseCoding, rows: Split, split: str) -> dict[str, Figure]:
     """Those of latent codes: what sources they found, if those are known; of sparse ones, what they do."""
     rows = rows.select(torch.arange(min(ENCODED, len(rows))))
     device = next(model.parameters()).device

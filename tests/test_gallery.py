@@ -111,7 +111,7 @@ def test_reconstructions_show_the_data(folders, monkeypatch):
     monkeypatch.setattr(figures, "reconstructions", lambda *x: shown.append(x) or reconstructions(*x))
     run, model = opened(folders["grey"])
     rows = run.load_data().split("test")
-    gallery.draw(run, model, rows)
+    gallery.draw(run, model, rows, "valid")
     ((x, mean),) = shown
     np.testing.assert_allclose(x, rows.x.numpy() / 255, atol=1e-6)
     with torch.no_grad():

@@ -31,7 +31,11 @@ def files(tmp_path_factory):
 def runs(files, tmp_path_factory):
     parent = tmp_path_factory.mktemp("runs")
     mixtures = {"binary": {"labels": 0.5, "factors": "2,2,3"}, "table": {"factors": "4"}}
-    others = {"vae": {"model": "vae"}, "point": {"model": "vae", "posterior": "point"}, "vsc": {"model": "vsc"}}
+    others = {
+        "vae": {"model": "vae"},
+        "point": {"model": "vae", "posterior": "point"},
+        "vsc": {"model": "vsc"},
+    }
     trained = train_all(parent, files, mixtures)
     for name, options in others.items():
         trained[name] = train_all(parent / name, files, {"binary": options})["binary"]

@@ -56,6 +56,17 @@ def test_lengths(n, batch_size, lengths):
     assert [len(x) for x, _ in batches] == lengths and len(batches) == len(lengths)
 
 
+@pytest.mark.parametrize("labelled", [False, True])
+def test_indices_of_rows_come_last(labelled):
+    split = make(23) if labelled else replace(make(23), labels=None)
+    batches, plain = Batches(split, 5, seed=1, indexed=True), Batches(split, 5, seed=1)
+    for _ in range(2):
+        for (*batch, rows), expected in zip(batches, plain, strict=True):
+            assert rows.dtype == torch.int64 and rows.shape == batch[0].shape[:1]
+            assert equal([batch], [expected])
+            torch.testing.assert_close(batch[0], split.observations[rows])
+
+
 def test_without_shuffling_rows_come_in_order_in_each_epoch():
     batches = Batches(make(), 4, shuffle=False)
     for _ in range(2):
