@@ -52,7 +52,7 @@ class CodeSweep(Sweep):
     """Rows whose files also hold the correlations of latents and sources, where sources are known."""
 
     def result(self, row: Row, folder: Path) -> dict[str, Any]:
-        """What ``evaluate`` prints, and the matrix [18, J] of validation images, three decimals each."""
+        """What ``evaluate`` prints, and a line for each source of the matrix [18, J] of validation images."""
         found = super().result(row, folder)
         run = Run.open(folder)
         rows = run.load_data(row.train.get("data_root")).valid
@@ -60,7 +60,7 @@ class CodeSweep(Sweep):
         if sources is not None:
             codes = latent_codes(run.load_model(torch.device("cpu")), Batches(rows, 500, shuffle=False))
             matrix = correlation_matrix(sources, codes.double().numpy())
-            found["correlations"] = matrix.round(3).tolist()
+            found["correlations"] = [" ".join(f"{value:.6g}" for value in line) for line in matrix]
         return found
 
 
@@ -136,7 +136,7 @@ def _draw(records: Sequence[Mapping[str, Any]], picture: Path) -> None:
             if kind in TITLES:
                 by_latents.setdefault(TITLES[kind], {}).setdefault(latents, []).append(elbo)
                 if "correlations" in result:
-                    found = np.array(result["correlations"])
+                    found = np.array([line.split() for line in result["correlations"]], float)
                     matrices.setdefault(latents, {}).setdefault(TITLES[kind], found)
             if latents == AT_BETAS and kind not in ("vsc", "tc6"):
                 by_beta.setdefault(record["beta"], []).append(elbo)

@@ -105,9 +105,7 @@ class Concrete(SpikeDraws):
         self.register_buffer("temperature", torch.tensor(float(temperature)), persistent=False)
 
     def spikes(self, logits: Tensor, uniform: Tensor) -> Tensor:
-        # The smallest positive number that torch.rand gives: 0 would be a logit of minus infinity.
-        noise = uniform.clamp(min=torch.finfo(uniform.dtype).eps / 2).logit()
-        return torch.sigmoid((logits + noise) / self.temperature)
+        return torch.sigmoid((logits + uniform.logit()) / self.temperature)  # 0, as it should be, at η = 0
 
 
 class StraightThrough(Concrete):

@@ -175,7 +175,7 @@ def test_draws_without_a_relaxation_refuse_logits_that_are_learnt():
             fn.rsample()
     with torch.no_grad():
         assert q.rsample().shape == (3,)
-    assert not q.sample().requires_grad
+    assert not SpikeAndSlab(logits, 1.0, logits).sample().requires_grad
     assert SpikeAndSlab(torch.zeros(3), 1.0, logits, draws=StraightThrough()).rsample().requires_grad
 
 

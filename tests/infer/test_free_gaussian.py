@@ -153,7 +153,7 @@ def test_first_step_is_as_long_as_the_learning_rate():
 
 
 def test_further_arguments_reach_the_program():
-    """Under a great weight of the divergence q is the prior; a tensor may change without a capture."""
+    """Under a great weight of the divergence q is the prior; only a tensor may change without a capture."""
     vae, x, at = small_model((1, 1)).pretraining(), binary_data(6), start(6, 4)
     free = FreeGaussian(vae, 200, 0.1)
     weight = torch.tensor(1e6)
@@ -164,6 +164,9 @@ def test_further_arguments_reach_the_program():
     loc, _ = free(x, *at, kl_weight=weight)
     assert loc.abs().max() > 3
     assert len(free._captured) == 1
+    assert free(x, *at, kl_weight=1e6)[0].abs().max() < 0.1
+    assert free(x, *at, kl_weight=1e-6)[0].abs().max() > 3
+    assert len(free._captured) == 3
 
 
 def test_networks_are_read_anew():

@@ -9,6 +9,7 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal, norm
 
 from pyro_fmvae.infer import total_correlation as module
+from pyro_fmvae.infer.capture import record
 from pyro_fmvae.infer.total_correlation import total_correlation
 
 
@@ -100,6 +101,21 @@ def test_parts_are_the_whole(largest, monkeypatch):
     torch.testing.assert_close(parts, whole)
     for slope, expected in zip(torch.autograd.grad(parts.square().sum(), given), slopes, strict=True):
         torch.testing.assert_close(slope, expected)
+
+
+def test_parts_can_be_captured(monkeypatch):
+    monkeypatch.setattr(module, "_LARGEST", 1)
+
+    def step(*given):
+        with torch.enable_grad():
+            given = [t.detach().requires_grad_() for t in given]
+            loss = total_correlation(*given, 20).square().sum()
+            return loss.detach(), *torch.autograd.grad(loss, given)
+
+    recording = record(step, posteriors(5, 3))
+    others = posteriors(5, 3)
+    for actual, expected in zip(recording.module(*others, *recording.state), step(*others), strict=True):
+        torch.testing.assert_close(actual, expected)
 
 
 def test_refuses():

@@ -8,9 +8,11 @@ from torch.testing import assert_close
 
 from pyro_fmvae import VAE
 from pyro_fmvae.evaluate import bound
+from pyro_fmvae.infer import CaptureError
 from pyro_fmvae.infer.free_gaussian import FreeGaussian, near_prior
 from pyro_fmvae.models.free_encoder import FreeEncoder
 from pyro_fmvae.models.posterior_family import PointPosterior
+from tests.infer.captured import svi_for
 from tests.models.small import binary_data, small_model
 
 
@@ -95,6 +97,15 @@ def test_the_last_result_is_kept_until_something_changes():
     vae.eval().encoder(1 - x[:5])
     vae.float().encoder(1 - x[:5].float())
     assert searches == [6, 5, 5, 5, 5, 5]
+
+
+def test_it_is_no_part_of_a_captured_step():
+    vae, x = free_vae(), binary_data(6)
+    with pytest.raises(CaptureError, match=r"the step cannot be captured: .* pass eager=True"):
+        svi_for(vae).step(x)
+    before = vae.decoder.linear.weight.clone()
+    svi_for(vae, eager=True).step(x)
+    assert not torch.equal(vae.decoder.linear.weight, before)
 
 
 def test_refuses():
