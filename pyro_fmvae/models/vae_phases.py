@@ -131,9 +131,9 @@ class HybridEM(VariationalEM):
 class FreeEM(VariationalEM):
     """Variational EM without an encoder: q_i of every point of the training set is kept between its visits.
 
-    One iteration, on one batch: q_i takes its steps from where its last visit left it, about N(0, I) at first; the
-    decoder takes one step on the bound at q_i. Batches must carry the indices of their rows, int64 [B] behind
-    everything else: ``Batches(..., indexed=True)``. The model's encoder is not used; a
+    One iteration, on one batch: q_i takes its steps from where its last visit left it, about N(0, I) at
+    first; the decoder takes one step on the bound at q_i. Batches must carry the indices of their rows, int64
+    [B] behind everything else: ``Batches(..., indexed=True)``. The model's encoder is not used; a
     :class:`~pyro_fmvae.models.free_encoder.FreeEncoder` in its place finds the posteriors of other points.
 
     Attributes:
