@@ -8,7 +8,7 @@ import pytest
 from tests.scripts import imported
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = {"mnist": "results.md", "clusters": "results.md", "codes": "vsc.md"}
+PAGES = {"mnist": "results.md", "clusters": "results.md", "codes": "vsc.md", "outliers": "outliers.md"}
 ROWS = ROOT / "docs" / "rows"
 
 
@@ -16,10 +16,13 @@ ROWS = ROOT / "docs" / "rows"
 def sweeps():
     """Sweep and report of every folder of rows."""
     chosen = argparse.Namespace(data_root=None, device="auto", split="valid", scale=1.0)
-    with imported(ROOT / "examples", ["sweep", "mnist_sweep", "mnist_clusters", "vsc_sweep"]) as s:
+    with imported(
+        ROOT / "examples", ["sweep", "mnist_sweep", "mnist_clusters", "vsc_sweep", "outlier_sweep"]
+    ) as s:
         scripts = {
             "mnist": (s.mnist_sweep.SETTING.rows, s.mnist_sweep.SETTING.report),
             "clusters": (s.mnist_clusters.rows, s.mnist_clusters.report),
+            "outliers": (s.outlier_sweep.rows, s.outlier_sweep.report),
             "codes": (s.vsc_sweep.rows, s.vsc_sweep.report),
         }
         yield {
