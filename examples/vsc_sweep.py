@@ -56,7 +56,7 @@ class CodeSweep(Sweep):
         found = super().result(row, folder)
         run = Run.open(folder)
         rows = run.load_data(row.train.get("data_root")).valid
-        sources = true_sources(run.config.data, "valid", len(rows))
+        sources = true_sources(run.config, "valid", len(rows))
         if sources is not None:
             codes = latent_codes(run.load_model(torch.device("cpu")), Batches(rows, 500, shuffle=False))
             matrix = correlation_matrix(sources, codes.double().numpy())

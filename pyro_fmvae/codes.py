@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.building import Model
+from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data import Batches
 from pyro_fmvae.data.smileys import ATTRIBUTES, FEATURES, smiley_sources
 from pyro_fmvae.distributions import SpikeAndSlab
@@ -36,15 +37,17 @@ def latent_codes(model: Model, batches: Batches) -> Tensor:
     return torch.cat([latent_code(model, x).cpu() for x, *_ in batches])
 
 
-def true_sources(data: str, split: str, count: int) -> np.ndarray | None:
+def true_sources(config: TrainConfig, split: str, count: int) -> np.ndarray | None:
     """The sources behind the first points of a split, float64 [count, F]; None unless they are known.
 
+    Those of ``smiley`` are, if no combinations of labels are held out, which takes rows away from splits.
+
     Args:
-        data: name of the data set. Those of ``smiley`` are known.
+        config: resolved, of the run.
         split: name of the split.
         count: points.
     """
-    return smiley_sources(split)[:count] if data == "smiley" else None
+    return None if config.data != "smiley" or config.hold_out else smiley_sources(split)[:count]
 
 
 def measures(codes: Tensor, sources: np.ndarray | None, sparse: bool) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> TrainConfig:
 
 def _defaults(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
     """Those that differ from the common ones."""
-    decaying = {"final_learning_rate": 0.1 * config.learning_rate}
+    decaying = {"final_learning_rate": 0.1 * (config.joint_learning_rate or config.learning_rate)}
     if config.data == "smiley":
         return _SMILEY
     if config.data == "sprites":
@@ -166,6 +166,8 @@ def _check(config: TrainConfig, dataset: Dataset) -> None:
             raise ValueError(
                 f"network: {network} takes {wanted} images, the data are of shape {dataset.event_shape}"
             )
+    if config.model == "vsc" and (config.pretrain_kl_weight != 1 or config.kl_annealing):
+        raise ValueError("pretrain_kl_weight, kl_annealing: options of fmvae and vae, not of vsc")
     if config.posterior == "free":
         for name in ("pretrain_iterations", "distortion", "augmentation"):
             if getattr(config, name):

@@ -118,7 +118,7 @@ def _of_codes(run: Run, model: VAE | VariationalSparseCoding, rows: Split, split
     batches = Batches(rows, ENCODING_BATCH, shuffle=False, device=device)
     codes = latent_codes(model, batches)
     drawn: dict[str, Figure] = {}
-    sources = true_sources(run.config.data, split, len(rows))
+    sources = true_sources(run.config, split, len(rows))
     if sources is not None:
         blocks = dict(zip(ATTRIBUTES, FEATURES, strict=True))
         matrices = {str(run.config.model): correlation_matrix(sources, codes.double().numpy())}

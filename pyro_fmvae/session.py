@@ -168,11 +168,11 @@ def report(training: Training, dataset: Dataset) -> None:
         rows = dataset.split(name)
         batches = Batches(rows, 500, shuffle=False, device=training.device)
         measures = bound(model, batches)
-        assigned = f" - KL[r] {measures['kl_r']:.2f}" if run.factorial else ""
-        print(
-            f"{len(rows):,} {name} points, nats per point: ELBO {measures['elbo']:.2f} = reconstruction "
-            f"{measures['reconstruction']:.2f} - KL[z] {measures['kl_z']:.2f}{assigned}"
-        )
+        text = f"reconstruction {measures['reconstruction']:.2f}"
+        if getattr(model, "bounded", True):
+            assigned = f" - KL[r] {measures['kl_r']:.2f}" if run.factorial else ""
+            text = f"ELBO {measures['elbo']:.2f} = {text} - KL[z] {measures['kl_z']:.2f}{assigned}"
+        print(f"{len(rows):,} {name} points, nats per point: {text}")
         if rows.labels is not None and isinstance(model, FactorialMixtureVAE):
             labels = dataset.label_names
             agreements[name] = label_agreement(model, batches, labels, run.factors_of(labels))

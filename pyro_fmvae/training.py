@@ -97,14 +97,14 @@ class Training:
         """
         try:
             state, _ = checkpoint.load(folder / CHECKPOINT)
-            theirs = _networks(state["model"])
+            theirs = _networks(state["model"], self._shared)
         except FileNotFoundError:
             raise ValueError(f"pretrained: {folder} is no run with a checkpoint") from None
         except (LookupError, TypeError, AttributeError):
             raise ValueError(f"pretrained: the checkpoint of {folder} holds no model") from None
         except ValueError as error:
             raise ValueError(f"pretrained: {error}") from None
-        ours = _networks(self.model.state_dict())
+        ours = _networks(self.model.state_dict(), self._shared)
         for name in (*ours, *theirs):
             here, there = (tuple(part[name].shape) if name in part else "missing" for part in (ours, theirs))
             if here != there:
@@ -112,6 +112,11 @@ class Training:
                     f"pretrained: {folder} has other networks: {name} is {there} there, {here} here"
                 )
         self.model.load_state_dict(theirs, strict=False)
+
+    @property
+    def _shared(self) -> tuple[str, ...]:
+        """The networks that are taken over: without an encoder of its own, a model has but the decoder."""
+        return NETWORKS[1:] if self.run.config.posterior == "free" else NETWORKS
 
     def save(self) -> None:
         """Write a checkpoint of everything, atomically."""
@@ -154,9 +159,9 @@ class Training:
         return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
 
 
-def _networks(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What belongs to the encoder and the decoder in a model's state dictionary."""
-    return {name: value for name, value in state.items() if name.startswith(NETWORKS)}
+def _networks(state: dict[str, Tensor], prefixes: tuple[str, ...]) -> dict[str, Tensor]:
+    """What belongs to some of the networks in a model's state dictionary."""
+    return {name: value for name, value in state.items() if name.startswith(prefixes)}
 
 
 def _joint_learning(config: TrainConfig, learning: Learning) -> Learning:
@@ -195,7 +200,7 @@ def _vsc_phases(model: Any, config: TrainConfig, learning: Learning) -> list[Pha
     assert config.warm_up is not None
     begin, end = config.warm_up
     share = pretrain.share_beside(joint)
-    first = replace(learning, final_learning_rate=None, augment_until=1.0)
+    first = replace(learning, kl_weight=1.0, final_learning_rate=None, augment_until=1.0)
     at_joint = _joint_learning(config, learning)
     return [
         SparsePhase("pretrain", model, first, pretrain, (begin, end), (0.0, share)),

@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from pyro_fmvae.codes import latent_code, latent_codes, measures, true_sources
+from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.data.smileys import load_smiley, smiley
 from pyro_fmvae.distributions import SpikeAndSlab
@@ -33,8 +34,9 @@ def test_codes_of_all_rows_in_order():
 
 
 def test_true_sources_are_those_of_the_images():
-    assert true_sources("mnist", "valid", 5) is None
-    sources = true_sources("smiley", "valid", 50)
+    assert true_sources(TrainConfig(data="mnist"), "valid", 5) is None
+    assert true_sources(TrainConfig(data="smiley", hold_out=0.25), "valid", 5) is None
+    sources = true_sources(TrainConfig(data="smiley"), "valid", 50)
     assert sources.shape == (50, 18)
     labels = load_smiley().valid.labels[:50].numpy()
     assert ((sources != 0) == np.repeat(labels, (3, 5, 6, 4), axis=1)).all()

@@ -48,7 +48,7 @@ def _encoded(model: Model, x: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"mean": q.mean, "probs": q.probs, "loc": q.loc, "scale": q.scale}
     mean, scale = model.encoder(x)
     if isinstance(model, VAE):
-        return {"mean": mean, "scale": scale}
+        return {"mean": mean, "scale": scale if model.bounded else torch.zeros_like(scale)}
     gammas = model.responsibilities(x)
     return {
         "codes": torch.stack([gamma.argmax(-1) for gamma in gammas], -1),

@@ -68,8 +68,10 @@ def evaluate(
     if not isinstance(model, FactorialMixtureVAE):
         result["used_components"] = []
         known = data is None or data == opened.config.data
-        sources = true_sources(opened.config.data, split, len(rows)) if known else None
-        result |= measures(latent_codes(model, batches), sources, isinstance(model, VariationalSparseCoding))
+        sources = true_sources(opened.config, split, len(rows)) if known else None
+        sparse = isinstance(model, VariationalSparseCoding)
+        if sparse or sources is not None:
+            result |= measures(latent_codes(model, batches), sources, sparse)
     else:
         result["used_components"] = model.used_components()
         if rows.labels is not None:
@@ -84,7 +86,9 @@ def evaluate(
 def _gap(model: Model, batches: Batches, steps: int, seed: int) -> dict[str, float]:
     """What the encoder's posteriors fall short of the best Gaussian ones by."""
     if not isinstance(model, VAE | FactorialMixtureVAE):
-        raise ValueError("free_steps: expected a model with Gaussian posteriors")
+        raise ValueError("free_steps: expected a model with Gaussian posteriors, these are sparse")
+    if not model.bounded:
+        raise ValueError("free_steps: expected a model with Gaussian posteriors, these are points")
     found = amortisation_gap(model, batches, steps, seed=seed)
     return {name: value for name, value in found.items() if name != "n"}
 

@@ -67,11 +67,9 @@ class SpikeAndSlabMixture(TorchDistribution):
         return self.components.batch_shape[0]
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "SpikeAndSlabMixture":
-        """Expand to ``batch_shape``."""
+        """Expand to ``batch_shape``; ``log_selection`` stays as it is, to be broadcast."""
         new = self._get_checked_instance(SpikeAndSlabMixture, _instance)
         new.components, new.log_selection = self.components, self.log_selection
-        if self.log_selection is not None:
-            new.log_selection = self.log_selection.expand(*batch_shape, self.num_components)
         super(SpikeAndSlabMixture, new).__init__(
             torch.Size(batch_shape), self.event_shape, validate_args=False
         )
@@ -135,4 +133,5 @@ def _kl_bound(q: Independent, p: SpikeAndSlabMixture) -> Tensor:
     divergences = p.divergences(q.base_dist)
     if p.log_selection is None:
         return math.log(p.num_components) - (-divergences).logsumexp(-1)
-    return (p.log_selection.exp() * (divergences + p.log_selection)).sum(-1) + math.log(p.num_components)
+    log_selection = p.log_selection.clamp(min=torch.finfo(p.log_selection.dtype).min)  # 0 · log 0 is 0
+    return (log_selection.exp() * (divergences + log_selection)).sum(-1) + math.log(p.num_components)

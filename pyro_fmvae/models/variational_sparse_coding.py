@@ -109,11 +109,6 @@ class VariationalSparseCoding(nn.Module):
         """
         return SpikeAndSlab(*self.encoder(x))
 
-    def latent_code(self, x: Tensor) -> Tensor:
-        """Means of the slabs that are more probable than not, exact zeros elsewhere: [B, latent_dim]."""
-        q = self.posterior(x)
-        return torch.where(q.logits > 0, q.loc, 0.0)
-
     def log_likelihood(self, x: Tensor, z: Tensor) -> Tensor:
         """Log-density p(x | z) of data points ``[B, *event_shape]`` at z [B, latent_dim]: [B]."""
         return self.observation(self.decoder(z)).log_prob(x)

@@ -144,6 +144,10 @@ def test_captured_steps_are_the_eager_ones(files, runs, tmp_path, monkeypatch, k
         ("--model vsc --warm-up 0.5,0.2", "warm_up: expected two shares in ascending order, got (0.5, 0.2)"),
         ("--model vae --total-correlation 0.5", "total_correlation: expected a number >= 1, got 0.5"),
         (
+            "--model vsc --kl-annealing 0.5",
+            "pretrain_kl_weight, kl_annealing: options of fmvae and vae, not of vsc",
+        ),
+        (
             "--model vae --posterior free --augmentation 1",
             "augmentation: expected 0 with free posteriors, which have no encoder",
         ),
@@ -156,9 +160,28 @@ def test_options_that_do_not_fit_are_refused(tmp_path, arguments, message):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_decoder_is_enough_to_start_a_free_one(files, runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "draw", lambda *_: None)
+    options = {**KINDS["free"], "pretrained": runs["weighted"], "joint_iterations": 1}
+    run = train_all(tmp_path, files, {"free": options})["free"]
+    assert metrics(run)[0]["elbo"] > metrics(runs["free"])[0]["elbo"]
+
+
 def test_free_steps_need_a_gaussian_posterior(runs):
-    status, _, err = command("evaluate", runs["mixture"], "--split", "valid", "--free-steps", 5)
-    assert (status, err) == (2, "pyro-fmvae: error: free_steps: expected a model with Gaussian posteriors\n")
+    for kind, posteriors in (("mixture", "sparse"), ("point", "points")):
+        status, _, err = command("evaluate", runs[kind], "--split", "valid", "--free-steps", 5)
+        expected = f"free_steps: expected a model with Gaussian posteriors, these are {posteriors}"
+        assert (status, err) == (2, f"pyro-fmvae: error: {expected}\n")
+
+
+def test_sources_are_not_looked_for_where_rows_are_held_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "draw", lambda *_: None)
+    sizes = {"model": "vsc", "latent_dim": 3, "hidden": 4, "joint_iterations": 2, "hold_out": 0.25}
+    run = train_all(tmp_path, {"smiley": "smiley"}, {"smiley": sizes})["smiley"]
+    for split in ("valid", "unseen"):
+        result = json.loads(succeed("evaluate", run, "--split", split, "--points", 50))
+        assert result["n"] == 50
+        assert "sources" not in result
 
 
 def test_sources_of_smileys_are_looked_for(tmp_path, monkeypatch):

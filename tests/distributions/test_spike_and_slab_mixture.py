@@ -254,9 +254,23 @@ def test_values_are_validated():
 
 
 @pytest.mark.parametrize(
-    "q", [Normal(torch.zeros(J), 1.0), SpikeAndSlab(torch.zeros(2, J), 1.0, 0.0).to_event(1)], ids=str
+    "q",
+    [
+        Normal(torch.zeros(J), 1.0).expand((J,)),
+        SpikeAndSlab(torch.zeros(2, J), 1.0, 0.0).to_event(1),
+        SpikeAndSlab(torch.zeros(2, J), 1.0, 0.0),
+    ],
+    ids=["normal", "independent", "matrix"],
 )
 def test_other_divergences_are_unknown(q):
-    event = torch.distributions.Independent(q, 1)
+    event = torch.distributions.Independent(q, len(q.batch_shape))
     with pytest.raises(NotImplementedError):
         kl_divergence(event, SpikeAndSlabMixture(products(U)))
+
+
+def test_a_component_that_is_not_selected_adds_nothing():
+    q, p = products(B), products(U)
+    log_selection = torch.full((B, U), -torch.inf)
+    log_selection[:, 2] = 0.0
+    chosen = kl_divergence(q.to_event(1), SpikeAndSlabMixture(p, log_selection))
+    assert_close(chosen, pairwise(q, p)[:, 2] + math.log(U))
