@@ -182,6 +182,16 @@ def test_gradients_reach_everything(kind, draws):
             assert parameter.grad.count_nonzero() > 0.9 * parameter.numel(), name
 
 
+def test_every_parameter_is_stated():
+    """``SVI`` learns what it sees in a trace."""
+    model, x = small_sparse_model("selection"), binary_data(6)
+    stated = set()
+    for program in (model.model, model.guide):
+        trace = poutine.trace(program, param_only=True).get_trace(x)
+        stated |= {id(node["value"]) for node in trace.nodes.values()}
+    assert stated == set(map(id, model.parameters()))
+
+
 def test_gradient_of_the_loss_is_a_finite_difference():
     """At fixed random numbers, of parameters that act through spikes, slabs, prior and penalty."""
     model, x = small_sparse_model("selection", ShiftedSigmoid(5.0)), binary_data(6)
