@@ -174,7 +174,7 @@ class _GaussianTable(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, variance: Tensor, stats: Tensor) -> Tensor:
-        dim, device, dtype = mean.shape[-1], mean.device, _product_dtype(mean)
+        dim, device, dtype = mean.shape[-1], mean.device, product_dtype(mean)
         precision, scaled_loc = stats[..., 2:].split(dim, -1)
         total, scaled_total = stats[..., 2:].sum(-2, keepdim=True).split(dim, -1)
         shift = (scaled_total / total).to(device, dtype).to(stats)
@@ -213,7 +213,7 @@ class _GaussianTable(torch.autograd.Function):
         return to_mean, to_variance, to_stats
 
 
-def _product_dtype(tensor: Tensor) -> torch.dtype:
+def product_dtype(tensor: Tensor) -> torch.dtype:
     """Float64 for float64, and wherever TF32 or bfloat16 may stand in for float32 inside a matrix product."""
     if tensor.dtype == torch.float64:
         return torch.float64

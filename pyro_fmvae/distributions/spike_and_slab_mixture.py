@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Independent, constraints, register_kl
 from torch.nn.functional import logsigmoid
 
-from pyro_fmvae.distributions.expected_log_prob import _product_dtype
+from pyro_fmvae.distributions.expected_log_prob import product_dtype
 from pyro_fmvae.distributions.spike_and_slab import SpikeAndSlab
 
 
@@ -108,7 +108,7 @@ class SpikeAndSlabMixture(TorchDistribution):
         that is, and so no gradient goes through it.
         """
         p = self.components
-        device, dtype = loc.device, _product_dtype(loc)
+        device, dtype = loc.device, product_dtype(loc)
         precision = p.scale.square().reciprocal()
         centre = ((precision * p.loc).sum(0) / precision.sum(0)).detach()
         gap, moved = p.loc - centre, loc - centre
