@@ -94,6 +94,16 @@ def test_free_steps_raise_the_bound_of_trained_models(kind):
     assert found["elbo_amortised"] == pytest.approx(draws.mean().item(), abs=4 * error)
 
 
+def test_the_amortised_bound_is_that_of_equation_11():
+    model, x = small_model((2, 3)).eval(), binary_data(30)
+    found = amortisation_gap(model, [(x,)], 1, num_samples=50)
+    measured = [bound(model, [(x,)], seed) for seed in range(50)]
+    draws = torch.tensor([measures["elbo"] for measures in measured])
+    error = draws.std().item() * (2 / 50) ** 0.5
+    assert found["elbo_amortised"] == pytest.approx(draws.mean().item(), abs=4 * error)
+    assert measured[0]["kl_r"] > 8 * error
+
+
 def test_model_and_generators_are_left_as_they_were():
     model, x = small_model((1, 1)).pretraining().eval(), binary_data(6)
     before, state = [p.clone() for p in model.parameters()], torch.get_rng_state()
