@@ -64,6 +64,11 @@ def _loop(training: Training, dataset: Dataset, resumed: bool, interrupted: list
     return False
 
 
+def _measure(training: Training) -> str:
+    """What tells of progress: the bound, where there is one."""
+    return "elbo" if training.model.bounded else "reconstruction"
+
+
 class _Metrics:
     """Appends a record of validation measures to ``metrics.jsonl`` every so many steps."""
 
@@ -72,6 +77,7 @@ class _Metrics:
         rows = torch.arange(min(MONITORED_POINTS, len(dataset.valid)))
         validation = replace(dataset.valid.select(rows), labels=None)
         self.validation = Batches(validation, len(rows), shuffle=False, device=training.device)
+        self.measure = _measure(training)
         if resumed:
             self._drop_later_records()
 
@@ -110,7 +116,7 @@ class _Metrics:
             file.write(json.dumps(values) + "\n")
         where = f"{record.phase} step {record.step}"
         components = f", used components {used}" if used else ""
-        logger.info("%s: elbo %.2f%s", where, values["elbo"], components)
+        logger.info("%s: %s %.2f%s", where, self.measure, values[self.measure], components)
         return values
 
 
@@ -139,6 +145,7 @@ class _Bar:
         layout = "{desc:<9}{percentage:3.0f}%|{bar}| {elapsed}{postfix}"
         self.bar = tqdm(total=total, initial=done, disable=None, bar_format=layout)
         self.done = float(done)
+        self.measure = _measure(training)
 
     def __enter__(self) -> "_Bar":
         return self
@@ -154,7 +161,8 @@ class _Bar:
         if record.fraction >= 1:
             self.done += 1
         if values:
-            self.bar.set_postfix_str(f"validation ELBO {values['elbo']:.2f} nats")
+            name = "ELBO" if self.measure == "elbo" else self.measure
+            self.bar.set_postfix_str(f"validation {name} {values[self.measure]:.2f} nats")
 
 
 def report(training: Training, dataset: Dataset) -> None:
@@ -169,7 +177,7 @@ def report(training: Training, dataset: Dataset) -> None:
         batches = Batches(rows, 500, shuffle=False, device=training.device)
         measures = bound(model, batches)
         text = f"reconstruction {measures['reconstruction']:.2f}"
-        if getattr(model, "bounded", True):
+        if model.bounded:
             assigned = f" - KL[r] {measures['kl_r']:.2f}" if run.factorial else ""
             text = f"ELBO {measures['elbo']:.2f} = {text} - KL[z] {measures['kl_z']:.2f}{assigned}"
         print(f"{len(rows):,} {name} points, nats per point: {text}")

@@ -60,6 +60,14 @@ def test_refining_is_for_labels():
         assert resolve(config, data).refine_iterations == 0
 
 
+def test_learning_rate_falls_from_that_of_the_joint_phase():
+    digits = dataset((28, 28), Kind.BINARY)
+    given = TrainConfig(data="mine", learning_rate=1e-2)
+    assert resolve(given, digits).final_learning_rate == pytest.approx(1e-3)
+    config = resolve(replace(given, joint_learning_rate=1e-3), digits)
+    assert config.final_learning_rate == pytest.approx(1e-4)
+
+
 @pytest.mark.parametrize("name", ["smiley", "sprites", "mine"])
 def test_baseline_has_the_mixtures_networks_and_learning_phases(name):
     data = dataset((64, 64, 3), Kind.IMAGE, (2,), name)

@@ -58,10 +58,9 @@ def evaluate(
         rows = rows.select(torch.arange(min(points, len(rows))))
     batches = Batches(rows, EVALUATION_BATCH, shuffle=False, device=place)
     result: dict[str, Any] = bound(model, batches, seed, max(num_samples, 1))
-    bounded = getattr(model, "bounded", True)
-    if not bounded:
+    if not model.bounded:
         result |= {"elbo": None, "kl_z": None}
-    if num_samples and bounded:
+    if num_samples and model.bounded:
         result |= tighter_bounds(model, batches, num_samples, seed)
     if free_steps:
         result |= _gap(model, batches, free_steps, seed)

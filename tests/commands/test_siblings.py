@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 
 from pyro_fmvae import session
-from tests.runs import SIZE, command, kill_and_resume, metrics, state, succeed, train_all, write_files
+from tests.runs import (
+    SIZE,
+    command,
+    kill_and_resume,
+    metrics,
+    state,
+    succeed,
+    train,
+    train_all,
+    write_files,
+)
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
@@ -77,6 +87,8 @@ def test_encode(runs, files, tmp_path, kind):
     encoded = arrays(tmp_path / "codes.npz")
     names = ("mean", "probs", "loc", "scale") if kind in SPARSE else ("mean", "scale")
     assert {name: array.shape for name, array in encoded.items()} == dict.fromkeys(names, (SIZE, 5))
+    if kind not in SPARSE:
+        assert (encoded["scale"] == 0).all() == (kind == "point")
     if kind in SPARSE:
         assert encoded["mean"] == pytest.approx(encoded["probs"] * encoded["loc"], abs=1e-6)
 
@@ -158,6 +170,16 @@ def test_options_that_do_not_fit_are_refused(tmp_path, arguments, message):
     status, _, err = command("train", "--out", tmp_path / "run", *arguments.split())
     assert (status, err) == (2, f"pyro-fmvae: error: {message}\n")
     assert not (tmp_path / "run").exists()
+
+
+def test_an_auto_encoder_is_not_said_to_have_a_bound(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "draw", lambda *_: None)
+    for kind, bounded in (("point", False), ("weighted", True)):
+        status, out, _ = train(tmp_path / kind, files[kind], **KINDS[kind])
+        log = (tmp_path / kind / "train.log").read_text()
+        assert status == 0
+        assert ("ELBO" in out) == ("elbo" in log) == bounded
+        assert "reconstruction -" in out
 
 
 def test_a_decoder_is_enough_to_start_a_free_one(files, runs, tmp_path, monkeypatch):

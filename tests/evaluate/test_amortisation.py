@@ -15,21 +15,9 @@ from pyro_fmvae.models.learning import Learning
 from pyro_fmvae.models.posterior_family import PointPosterior
 from pyro_fmvae.models.vae_phases import VAEJoint
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder
-from tests.models.small import binary_data, small_model
+from tests.models.small import Linear, binary_data, small_model
 
 SIGMA = 0.8
-
-
-class Linear(nn.Module):
-    """Features of x ~ N(W z, σ² I) for an observation whose deviations are centred on σ."""
-
-    def __init__(self, matrix):
-        super().__init__()
-        self.matrix = nn.Parameter(matrix)
-
-    def forward(self, z):
-        mean = z @ self.matrix.T
-        return torch.stack([mean, torch.zeros_like(mean)], -2)
 
 
 class Posterior(nn.Module):

@@ -15,7 +15,7 @@ from pyro_fmvae.infer.free_gaussian import BETAS, EPSILON, FreeGaussian, Gaussia
 from pyro_fmvae.models.posterior_family import PointPosterior
 from tests.infer.captured import CLOSE
 from tests.infer.cuda_double import stand_in
-from tests.models.small import binary_data, small_model
+from tests.models.small import Linear, binary_data, small_model
 
 
 def start(size, dims):
@@ -29,18 +29,6 @@ def found(program, x, at, steps=5, rate=0.1, calls=1, options=None, **how):
     for _ in range(calls):
         result = free(x, *at, **(options or {}))
     return result
-
-
-class Linear(nn.Module):
-    """Features of x ~ N(W z, σ² I) for an observation whose deviations are centred on σ."""
-
-    def __init__(self, matrix):
-        super().__init__()
-        self.matrix = nn.Parameter(matrix)
-
-    def forward(self, z):
-        mean = z @ self.matrix.T
-        return torch.stack([mean, torch.zeros_like(mean)], -2)
 
 
 def test_linear_model_has_its_optimum_in_closed_form():

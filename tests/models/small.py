@@ -30,6 +30,18 @@ def small_model(sizes=(3,), dim=2, num_data=20, labelled=(), hyperprior=None, sp
     return model.to(torch.get_default_dtype())
 
 
+class Linear(torch.nn.Module):
+    """Features of x ~ N(W z, σ² I) for an observation whose deviations are centred on σ."""
+
+    def __init__(self, matrix):
+        super().__init__()
+        self.matrix = torch.nn.Parameter(matrix)
+
+    def forward(self, z):
+        mean = z @ self.matrix.T
+        return torch.stack([mean, torch.zeros_like(mean)], -2)
+
+
 def binary_data(size=20):
     return torch.bernoulli(torch.full((size, *SHAPE), 0.5))
 
