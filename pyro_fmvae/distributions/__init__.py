@@ -2,6 +2,7 @@
 
 from pyro_fmvae.distributions.dirichlet import DIRICHLET, DirichletFamily, NaturalDirichlet
 from pyro_fmvae.distributions.expected_log_prob import expected_log_prob, register_expected_log_prob
+from pyro_fmvae.distributions.expected_superposition import expected_linear_normal
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily, NaturalParameter
 from pyro_fmvae.distributions.factorial_mixture import FactorialMixture
 from pyro_fmvae.distributions.mixture import Assignment, Component, Label
@@ -11,6 +12,7 @@ from pyro_fmvae.distributions.observation import BernoulliObservation, GaussianO
 from pyro_fmvae.distributions.relaxation import Concrete, ShiftedSigmoid, SpikeDraws, StraightThrough
 from pyro_fmvae.distributions.spike_and_slab import SpikeAndSlab
 from pyro_fmvae.distributions.spike_and_slab_mixture import SpikeAndSlabMixture
+from pyro_fmvae.distributions.superposition import LinearNormal, MaxNormal
 
 __all__ = [
     "DIRICHLET",
@@ -24,6 +26,8 @@ __all__ = [
     "FactorialMixture",
     "GaussianObservation",
     "Label",
+    "LinearNormal",
+    "MaxNormal",
     "NaturalDirichlet",
     "NaturalNormalGamma",
     "NaturalParameter",
@@ -35,6 +39,7 @@ __all__ = [
     "SpikeAndSlabMixture",
     "SpikeDraws",
     "StraightThrough",
+    "expected_linear_normal",
     "expected_log_prob",
     "register_expected_log_prob",
 ]

@@ -27,6 +27,19 @@ from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 
+def blend(old: Tensor, new: Tensor, rate: float) -> Tensor:
+    """(1 - ρ) old + ρ new: one step of natural gradients, and of stepwise EM.
+
+    Natural parameters move so towards the conjugate posterior λ* of a batch that stands for all data, and
+    sufficient statistics towards those of the batch: the first is the second plus the prior's parameters.
+
+    Args:
+        old, new: of the same shape.
+        rate: ρ in [0, 1]; with 1 the result is ``new`` to the bit.
+    """
+    return torch.lerp(old, new, rate)
+
+
 class ExponentialFamily(ABC):
     """An exponential family; stateless, so that one instance serves every distribution of the family."""
 

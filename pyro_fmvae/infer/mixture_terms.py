@@ -117,7 +117,7 @@ def tabulate(
         parents = {argument: posterior(name) for argument, name in child.parents.items()}
         if not child_site["is_observed"] and not (isinstance(kl_weight, float) and kl_weight == 1.0):
             parents = {argument: _with_gradient_divided(q, kl_weight) for argument, q in parents.items()}
-        table = _table(child_site, program.posterior(guide, child.name), {**parents, "assignment": fn})
+        table = expectation(child_site, program.posterior(guide, child.name), {**parents, "assignment": fn})
         if isinstance(child_site["fn"], Label):
             labels.append((child_site, _where_unmasked(table, child_site)))
         else:
@@ -129,7 +129,7 @@ def tabulate(
     given = None
     if not site["is_observed"] and mixture.name in guide.nodes:
         given = _log_probs(guide.nodes[mixture.name], fn.num_components)
-    log_weights = _table(site, fn, weights)
+    log_weights = expectation(site, fn, weights)
     if children:
         log_weights = log_weights.to(children[0][2])
     return MixtureTables(site, log_weights, children, labels, given)
@@ -217,7 +217,8 @@ def check_first_order(mixture: Mixture, program: Program, guide: Trace) -> None:
             )
 
 
-def _table(site: Site, q: Distribution, parents: dict[str, Any]) -> Tensor:
+def expectation(site: Site, q: Distribution, parents: dict[str, Any]) -> Tensor:
+    """The closed form of E_q[log p] at a model's site; where there is none, an error that names the site."""
     try:
         return expected_log_prob(q, site["fn"], parents)
     except NotImplementedError as error:

@@ -86,7 +86,7 @@ def _poison(value: Any, site: str) -> Any:
 
 
 class PlaceholderMessenger(Messenger):
-    """Puts placeholders in the place of natural posteriors and of assignments that are not observed.
+    """Puts placeholders in the place of natural posteriors and of discrete sites that are not observed.
 
     Raises:
         ValueError: a child of an assignment would have to be drawn from the model.
@@ -100,6 +100,8 @@ class PlaceholderMessenger(Messenger):
             dtype = fn.dtype
         elif isinstance(fn, Assignment | Categorical):
             dtype = torch.int64
+        elif isinstance(fn, torch.distributions.Bernoulli) or hasattr(fn, "superposed_variance"):
+            dtype = fn.mean.dtype
         elif hasattr(fn, "parents"):
             raise ValueError(
                 f"site '{msg['name']}': it is neither observed nor in the guide, and nothing integrates over "

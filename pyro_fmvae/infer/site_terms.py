@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.distributions import Distribution, kl_divergence
 
 from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.infer.mixture_terms import Role, Term
-from pyro_fmvae.infer.structure import Program, Site, sample_sites
+from pyro_fmvae.infer.mixture_terms import Role, Term, expectation
+from pyro_fmvae.infer.structure import Child, Program, Site, sample_sites
 
 
 def log_prob_sum(site: Site) -> Tensor:
@@ -50,12 +50,13 @@ def latent_term(program: Program, guide: Trace, name: str) -> Term:
     guide.
 
     Raises:
-        ValueError: the guide's distribution can't be sampled with gradients.
+        ValueError: the guide's distribution can't be sampled with gradients, and not all that hangs on the
+            site is integrated over in closed form.
     """
     site, guide_site = program.model.nodes[name], guide.nodes[name]
     q = guide_site["fn"]
     role = Role.KL_GLOBAL if _is_parent(program, name) else Role.KL_Z
-    if not q.has_rsample:
+    if not (q.has_rsample or _is_integrated(program, name)):
         raise ValueError(
             f"site '{name}': {type(unwrap(q)).__name__} in the guide has no reparameterised sampler, and no "
             "registered class sums it out"
@@ -64,8 +65,25 @@ def latent_term(program: Program, guide: Trace, name: str) -> Term:
         try:
             return Term(name, role, kl_sum(q, site))
         except NotImplementedError:
-            pass
+            if not q.has_rsample:
+                raise
+    if not q.has_rsample:
+        raise ValueError(
+            f"site '{name}': it is not drawn, so it must precede in the guide what it precedes in the model"
+        )
     return Term(name, role, log_prob_sum(guide_site) - log_prob_sum(site))
+
+
+def integrated_term(program: Program, guide: Trace, child: Child) -> Term:
+    """The term of an observed site whose latent parents are integrated over in closed form."""
+    site = program.model.nodes[child.name]
+    posteriors = {argument: program.posterior(guide, parent) for argument, parent in child.parents.items()}
+    expected = expectation(site, program.posterior(guide, child.name), posteriors)
+    return Term(child.name, Role.RECONSTRUCTION, -scale_and_mask(expected, site["scale"], site["mask"]).sum())
+
+
+def _is_integrated(program: Program, name: str) -> bool:
+    return any(name in child.parents.values() for child in program.integrated)
 
 
 def _in_order(program: Program, guide: Trace, name: str) -> bool:

@@ -46,6 +46,8 @@ class Program:
         model: the model's trace, plates' own sites included.
         mixtures: assignments with their children.
         latents: names of the other unobserved sites, present in the model and in the guide.
+        integrated: observed sites whose expected log-density is known in closed form under the posteriors of
+            their parents, which are latents.
         observed: names of the other observed sites of the model.
         auxiliary: names of sites that are only in the guide.
     """
@@ -53,6 +55,7 @@ class Program:
     model: Trace
     mixtures: list[Mixture]
     latents: list[str]
+    integrated: list[Child]
     observed: list[str]
     auxiliary: list[str]
 
@@ -90,7 +93,7 @@ def recognise(model: Trace, guide: Trace) -> Program:
         for name, site in sites.items()
         if isinstance(site["fn"], Assignment)
     }
-    program = Program(model, list(mixtures.values()), [], [], [])
+    program = Program(model, list(mixtures.values()), [], [], [], [])
     for name, site in sites.items():
         if not hasattr(site["fn"], "parents") and hasattr(unwrap(site["fn"]), "parents"):
             raise ValueError(
@@ -105,8 +108,10 @@ def recognise(model: Trace, guide: Trace) -> Program:
             raise ValueError(
                 f"site '{name}': it is neither observed nor in the guide, and nothing integrates over it"
             )
-        if hasattr(site["fn"], "parents"):
+        if "assignment" in getattr(site["fn"], "parents", ()):
             _attach(site, owners, sites, mixtures)
+        elif hasattr(site["fn"], "parents"):
+            program.integrated.append(_integrated(site, owners, sites))
         elif site["is_observed"]:
             program.observed.append(name)
         else:
@@ -128,8 +133,6 @@ def _check_shapes(site: Site, guide_site: Site) -> None:
 
 def _attach(site: Site, owners: dict[int, str], sites: dict[str, Site], mixtures: dict[str, Mixture]) -> None:
     name, batch_shape = site["name"], site["fn"].batch_shape
-    if "assignment" not in site["fn"].parents:
-        raise ValueError(f"site '{name}': {type(site['fn']).__name__} has no argument 'assignment'")
     assignment = _owner(site, "assignment", owners)
     if assignment not in mixtures:
         raise ValueError(
@@ -147,6 +150,21 @@ def _attach(site: Site, owners: dict[int, str], sites: dict[str, Site], mixtures
     for argument, parent in parents.items():
         _check_components(site, argument, sites[parent], assignment, assignment_fn.num_components)
     mixtures[assignment].children.append(Child(name, parents))
+
+
+def _integrated(site: Site, owners: dict[int, str], sites: dict[str, Site]) -> Child:
+    """An observed site that hangs on latents without an assignment between them."""
+    parents = _conjugate_parents(site, owners, sites)
+    name, shape = site["name"], site["fn"].batch_shape
+    if not site["is_observed"]:
+        raise ValueError(f"site '{name}': {type(site['fn']).__name__} has to be observed")
+    for argument, parent in parents.items():
+        if sites[parent]["fn"].batch_shape != shape:
+            raise ValueError(
+                f"site '{name}': its batch shape {tuple(shape)} is not that of '{parent}', its argument "
+                f"'{argument}', {tuple(sites[parent]['fn'].batch_shape)} (is it inside the same plates?)"
+            )
+    return Child(name, parents)
 
 
 def _check_label(name: str, label: Tensor, batch_shape: torch.Size) -> None:

@@ -31,6 +31,7 @@ from pyro_fmvae.infer.site_terms import (
     check_finite,
     check_gradients,
     check_unscaled,
+    integrated_term,
     kl_sum,
     latent_term,
     log_prob_sum,
@@ -54,6 +55,8 @@ class TraceConjugate_ELBO(ELBO):
       where the guide has the site too, at the guide's;
     * a ``Component`` (or any class registered by ``register_expected_log_prob``) enters through the
       expectation of its log-density under the posteriors of its parents, which are not drawn;
+    * an observed class that is registered likewise, such as ``LinearNormal``, enters through the expectation
+      of its log-density under the posteriors of its parents; binary ones are not drawn;
     * a ``Label`` that is observed clamps the assignments that it knows;
     * any other latent site gives an analytic KL divergence where torch has one and the guide's sites precede
       it in the model's order, and a reparameterised sample's log-ratio otherwise;
@@ -239,6 +242,7 @@ class TraceConjugate_ELBO(ELBO):
         terms = self.conjugate_terms(program, guide)
         done = {term.name for term in terms}
         terms += [latent_term(program, guide, name) for name in program.latents if name not in done]
+        terms += [integrated_term(program, guide, child) for child in program.integrated]
         for name in program.observed:
             site = program.model.nodes[name]
             terms.append(Term(name, role_of(site, Role.RECONSTRUCTION), -log_prob_sum(site)))

@@ -1,0 +1,146 @@
+"""Real data with missing elements, whose mean is what causes make together: their sum, or their maximum."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+from torch.distributions import constraints
+
+LARGEST = 2**22  # numbers in a temporary of `largest`
+
+
+class _RealOrMissing(constraints.Constraint):
+    """Numbers, and NaN where none is known."""
+
+    event_dim = 1
+
+    def check(self, value: Any) -> Tensor:
+        return ~value.isinf().any(-1)
+
+
+class Superposition(TorchDistribution):
+    """x ~ N(f(s), σ² I) of causes s; elements of x that are NaN are not observed, and left out.
+
+    Args:
+        causes: s, [..., H].
+        weight: W, what each cause does to each element, [D, H].
+        scale: σ > 0, a scalar.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {  # noqa: RUF012
+        "weight": constraints.independent(constraints.real, 2),
+        "scale": constraints.positive,
+    }
+    support = _RealOrMissing()
+
+    def __init__(
+        self, causes: Tensor, weight: Tensor, scale: Tensor, validate_args: bool | None = None
+    ) -> None:
+        if weight.dim() != 2 or weight.shape[1] != causes.shape[-1]:
+            raise ValueError(f"weight: expected [D, {causes.shape[-1]}], got {list(weight.shape)}")
+        self.causes, self.weight, self.scale = causes, weight, scale
+        super().__init__(causes.shape[:-1], weight.shape[:1], validate_args=validate_args)
+
+    @abstractmethod
+    def _mean(self) -> Tensor:
+        """f(s), [..., D]."""
+
+    @property
+    def mean(self) -> Tensor:
+        """f(s), [..., D]."""
+        return self._mean()
+
+    @property
+    def variance(self) -> Tensor:
+        """σ², [..., D]."""
+        return self.scale.square().expand(self._extended_shape())
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "Superposition":
+        """Expand to ``batch_shape``; the very same causes if that is theirs already."""
+        new = self._get_checked_instance(type(self), _instance)
+        shape = torch.Size(batch_shape)
+        same = shape == self.batch_shape
+        new.causes = self.causes if same else self.causes.expand(*shape, self.causes.shape[-1])
+        new.weight, new.scale = self.weight, self.scale
+        TorchDistribution.__init__(new, shape, self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density of the observed elements, [...]; 0 where none is."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return normal_log_prob(value, self.mean, torch.zeros((), dtype=value.dtype), self.scale)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws, none missing: [*sample_shape, ..., D]."""
+        with torch.no_grad():
+            shape = self._extended_shape(torch.Size(sample_shape))
+            noise = torch.randn(shape, dtype=self.weight.dtype, device=self.weight.device)
+            return self.mean + self.scale * noise
+
+
+class LinearNormal(Superposition):
+    """x ~ N(W s, σ² I).
+
+    Under ``TraceConjugate_ELBO`` causes need not be drawn: see
+    :func:`pyro_fmvae.distributions.expected_superposition.expected_linear_normal`. Arguments as for
+    :class:`Superposition`.
+    """
+
+    parents = ("causes",)
+
+    def _mean(self) -> Tensor:
+        return self.causes @ self.weight.T
+
+
+class MaxNormal(Superposition):
+    """x_d ~ N(max_h W_dh s_h, σ²): Puertas et al. (2010), Shelton et al. (2015).
+
+    The maximum is over all causes, so that those which are 0 contribute 0. Arguments as for
+    :class:`Superposition`.
+    """
+
+    def _mean(self) -> Tensor:
+        return largest(self.causes, self.weight)
+
+
+def normal_log_prob(value: Tensor, mean: Tensor, variance: Tensor, scale: Tensor) -> Tensor:
+    """E[log N(x; m, σ² I)] over elements of x that are not NaN, m being uncertain.
+
+    Args:
+        value: x, [..., D].
+        mean: E[m], [..., D].
+        variance: Var[m] of each element, broadcastable to [..., D].
+        scale: σ, a scalar.
+
+    Returns:
+        Nats, [...].
+    """
+    observed = ~value.isnan()
+    error = torch.where(observed, value - mean, 0.0).square() + torch.where(observed, variance, 0.0)
+    constant = scale.log() + 0.5 * math.log(2 * math.pi)
+    return -0.5 * error.sum(-1) / scale.square() - observed.sum(-1) * constant
+
+
+def largest(causes: Tensor, weight: Tensor) -> Tensor:
+    """max_h W_dh s_h, [..., D].
+
+    Args:
+        causes: s, [..., H].
+        weight: W, [..., D, H], its leading dimensions broadcastable to those of ``causes``.
+    """
+    rows = causes[..., 0].numel() * weight.shape[-2]
+    most = max(LARGEST // max(rows, 1), 1)
+    parts = [
+        (s.unsqueeze(-2) * w).amax(-1)
+        for s, w in zip(causes.split(most, -1), weight.split(most, -1), strict=True)
+    ]
+    result = parts[0]
+    for part in parts[1:]:
+        result = torch.maximum(result, part)
+    return result
