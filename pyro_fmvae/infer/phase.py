@@ -62,9 +62,11 @@ class Phase(ABC):
 
     Attributes:
         svi: what takes the steps; made by :meth:`enter`.
+        record_every: steps between two evaluations that are worth the time.
     """
 
     svi: ConjugateSVI
+    record_every = 250
 
     def __init__(self, name: str, budget: Budget, program: torch.nn.Module) -> None:
         self.name, self.budget = name, budget
@@ -83,6 +85,10 @@ class Phase(ABC):
     def step(self, *batch: Any) -> float:
         """One step on a batch; returns the loss in nats, for all N points."""
         return self.svi.step(*batch)
+
+    def measures(self) -> dict[str, Any]:
+        """What else there is to record of its state, for JSON."""
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """The optimiser's state."""
@@ -106,6 +112,31 @@ def endless(batches: Iterable[Any]) -> Iterator[Any]:
             yield batch
         if empty:
             raise ValueError("batches: expected at least one batch, got an empty loader")
+
+
+def check_number(batches: Iterable[Any], expected: int) -> None:
+    """Check that a loader goes through as many points as something is kept of.
+
+    Raises:
+        ValueError: a loader that says it has another number (``num_data``).
+    """
+    number = getattr(batches, "num_data", expected)
+    if number != expected:
+        raise ValueError(f"batches: expected {expected} data points, got {number}")
+
+
+def check_rows(batch: Sequence[Any]) -> None:
+    """Check that a batch ends with the indices of its rows.
+
+    Raises:
+        ValueError: it does not.
+    """
+    x, rows = batch[0], batch[-1]
+    if len(batch) < 2 or rows.dtype != torch.int64 or rows.shape != x.shape[:1]:
+        raise ValueError(
+            f"batch: expected the indices of its rows last, int64 [{len(x)}], as Batches(..., "
+            f"indexed=True) gives; got {rows.dtype} {list(rows.shape)}"
+        )
 
 
 def arguments(batch: Any) -> Sequence[Any]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.infer.free_gaussian import FreeGaussian, GaussianTable
-from pyro_fmvae.infer.phase import Budget, Phase
+from pyro_fmvae.infer.phase import Budget, Phase, check_number, check_rows
 from pyro_fmvae.models.learning import Learning
 from pyro_fmvae.models.vae import VAE
 from pyro_fmvae.optim import NaturalGradient
@@ -160,9 +160,7 @@ class FreeEM(VariationalEM):
         Raises:
             ValueError: a loader that says it has another number (``num_data``).
         """
-        number = getattr(batches, "num_data", self.model.num_data)
-        if number != self.model.num_data:
-            raise ValueError(f"batches: expected {self.model.num_data} data points, got {number}")
+        check_number(batches, self.model.num_data)
 
     def step(self, *batch: Any) -> float:
         """One iteration; returns the loss at q_i, in nats for all N points.
@@ -170,12 +168,8 @@ class FreeEM(VariationalEM):
         Raises:
             ValueError: a batch without indices of rows.
         """
+        check_rows(batch)
         x, rows = batch[0], batch[-1]
-        if len(batch) < 2 or rows.dtype != torch.int64 or rows.shape != x.shape[:1]:
-            raise ValueError(
-                f"batch: expected the indices of its rows last, int64 [{len(x)}], as Batches(..., "
-                f"indexed=True) gives; got {rows.dtype} {list(rows.shape)}"
-            )
         posterior = self.free(x, *self.posteriors(rows), **self.weights)
         self.posteriors.keep(rows, *posterior)
         return self.svi.step(x, posterior=posterior, **self.weights)
