@@ -1,0 +1,221 @@
+"""Binary sparse coding learnt by variational EM: E-steps by mean field, M-steps in closed form."""
+
+import math
+from functools import reduce
+from operator import add
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyro_fmvae.distributions.grouped_bernoulli import GroupedBernoulli
+from pyro_fmvae.infer.binary_enumeration import MOST_UNITS, enumerate_states
+from pyro_fmvae.infer.binary_mean_field import LARGEST_GROUP, bound, mean_field
+from pyro_fmvae.infer.expectation_maximization import Expectation, ExpectationMaximization, Maximum
+from pyro_fmvae.infer.statistics import Statistics
+from pyro_fmvae.models.superposed_weights import apply_moment, best_weight
+
+ENUMERATED = 2**24  # numbers in the tables of an enumerated E-step
+
+
+class BinaryParameters(NamedTuple):
+    """Of x ~ N(W h, I/β) with h_i ~ Bernoulli(σ(b_i)), for each of R starts."""
+
+    weight: Tensor
+    """W, [R, D, H]."""
+    logits: Tensor
+    """b, [R, H]."""
+    noise_precision: Tensor
+    """β > 0, [R]."""
+
+
+class BinaryEM(ExpectationMaximization[BinaryParameters]):
+    """EM for binary sparse coding: Henniges et al. (2010) for the model, mean field for the posterior.
+
+    Statistics are Σ x⟨h⟩', Σ⟨hh'⟩, Σ⟨h⟩, Σ|x|² and the number of observed elements. Where a batch has missing
+    elements there is one Σ⟨hh'⟩ for each element of x, over the points in which it is observed: [R, D, H, H].
+    A batch without has [R, 1, H, H], which blends with the other kind.
+
+    Args:
+        units: H >= 1.
+        sweeps: of the mean field in an E-step, from where the last one ended.
+        group_size: units of a group within which the posterior knows of dependence, 1 to 10.
+        nonnegative: whether weights are kept >= 0.
+        exact: posteriors by enumeration of all states, of at most 16 units.
+
+    Raises:
+        ValueError: a number out of range.
+    """
+
+    def __init__(
+        self,
+        units: int,
+        sweeps: int = 3,
+        group_size: int = 1,
+        nonnegative: bool = False,
+        exact: bool = False,
+    ) -> None:
+        if units < 1:
+            raise ValueError(f"units: expected a number >= 1, got {units}")
+        if sweeps < 1:
+            raise ValueError(f"sweeps: expected a number >= 1, got {sweeps}")
+        if not 1 <= group_size <= LARGEST_GROUP:
+            raise ValueError(f"group_size: expected 1 to {LARGEST_GROUP}, got {group_size}")
+        if exact and units > MOST_UNITS:
+            raise ValueError(f"exact: expected at most {MOST_UNITS} units, got {units}")
+        self.units, self.sweeps, self.group_size = units, sweeps, group_size
+        self.nonnegative, self.exact = nonnegative, exact
+
+    @property
+    def start_logit(self) -> float:
+        """Logit b of a unit about which nothing is known: two of H are on, or half of fewer than four."""
+        rate = min(2 / self.units, 0.5)
+        return math.log(rate / (1 - rate))
+
+    def start(self, x: Tensor, starts: int) -> BinaryParameters:
+        """Weights: small and >= 0 if ``nonnegative``, random data points otherwise; β from the variance.
+
+        Raises:
+            ValueError: no start.
+        """
+        if starts < 1:
+            raise ValueError(f"starts: expected a number >= 1, got {starts}")
+        missing = x.isnan()
+        centre = x.nanmean(0).nan_to_num(0.0)
+        known = torch.where(missing, centre, x)
+        present = (~missing).sum().clamp_min(1)
+        variance = (known - centre).square().sum() / present
+        if self.nonnegative:
+            size = (x.masked_fill(missing, 0.0).square().sum() / present).sqrt()
+            noise = torch.randn(starts, x.shape[1], self.units, dtype=x.dtype, device=x.device)
+            weight = 0.1 * size * noise.abs()
+        else:
+            rows = torch.randint(len(x), (starts, self.units), device=x.device)
+            weight = known[rows].mT.contiguous()
+        logits = x.new_full((starts, self.units), self.start_logit)
+        precision = _precision(variance, variance, torch.finfo(x.dtype).eps)
+        return BinaryParameters(weight, logits, precision.repeat(starts))
+
+    def start_latents(self, parameters: BinaryParameters, num_data: int) -> Tensor:
+        """The prior's means."""
+        return parameters.logits.sigmoid().unsqueeze(1).repeat(1, num_data, 1)
+
+    @torch.no_grad()
+    def e_step(
+        self, x: Tensor, parameters: BinaryParameters, latents: Tensor, temperature: float = 1.0
+    ) -> Expectation:
+        """Posteriors after a few sweeps; the objective is their bound at temperature 1.
+
+        Raises:
+            ValueError: no data, or shapes that don't fit.
+        """
+        if not len(x):
+            raise ValueError("x: expected at least one data point")
+        most = len(x)
+        if self.exact:
+            most = max(ENUMERATED // (2**self.units * len(latents)), 1)
+        means, statistics, total = [], [], latents.new_zeros(len(latents))
+        for rows, start in zip(x.split(most), latents.split(most, 1), strict=True):
+            q = self.posterior(rows, parameters, start, self.sweeps, 0.0, temperature, shuffle=True)
+            means.append(q.mean)
+            statistics.append(_statistics(rows, q))
+            total = total + bound(q, rows, *parameters).sum(-1)
+        return Expectation(torch.cat(means, 1), reduce(add, statistics), total / len(x))
+
+    @torch.no_grad()
+    def posterior(
+        self,
+        x: Tensor,
+        parameters: BinaryParameters,
+        latents: Tensor | None = None,
+        sweeps: int = 100,
+        tolerance: float = 1e-6,
+        temperature: float = 1.0,
+        shuffle: bool = False,
+    ) -> GroupedBernoulli:
+        """q(h | x) of a batch [B, D], batch shape [R, B]; arguments as for :func:`mean_field`."""
+        if self.exact:
+            precision = parameters.noise_precision / temperature
+            return enumerate_states(x, parameters.weight, parameters.logits, precision)[1]
+        return mean_field(
+            x,
+            *parameters,
+            latents,
+            group_size=self.group_size,
+            sweeps=sweeps,
+            tolerance=tolerance,
+            temperature=temperature,
+            shuffle=shuffle,
+        )
+
+    @torch.no_grad()
+    def m_step(
+        self,
+        statistics: Statistics,
+        parameters: BinaryParameters,
+        x: Tensor | None = None,
+        found: Expectation | None = None,
+    ) -> Maximum[BinaryParameters]:
+        """W, b and β in closed form, in float64 until they are returned; the bound never falls.
+
+        Units of which no point makes use keep their weights. With ``nonnegative`` weights the bound is
+        raised, by coordinate ascent, and not quite at its maximum after a single M-step.
+        """
+        values = {name: value.double() for name, value in statistics.values.items()}
+        product, second, square = values["product"], values["second"], values["square"]
+        eps = torch.finfo(parameters.weight.dtype).eps
+        weight = best_weight(product, second, parameters.weight.double(), 100 * eps, self.nonnegative)
+        error = square + (weight * (apply_moment(second, weight) - 2 * product)).sum((-1, -2))
+        observed = values["observed"].clamp_min(1)
+        logits = (values["cause"] / statistics.count).clamp(eps, 1 - eps).logit()
+        new = (weight, logits, _precision(error / observed, square / observed, eps))
+        return Maximum(BinaryParameters(*(t.to(parameters.weight.dtype) for t in new)), statistics)
+
+    def quality(self, parameters: BinaryParameters, objective: Tensor) -> Tensor:
+        """The bound."""
+        return objective
+
+    def noise(self, parameters: BinaryParameters) -> Tensor:
+        """β^-½."""
+        return parameters.noise_precision.rsqrt()
+
+    @torch.no_grad()
+    def reseed(self, x: Tensor, parameters: BinaryParameters, found: Expectation) -> BinaryParameters:
+        """The unit whose removal costs least moves onto what the worst-explained point leaves unexplained.
+
+        Cost is the rise of the expected squared error of the batch. The unit's weights become the residual
+        of the point at the latents' means (its positive part with ``nonnegative``, 0 where missing), and its
+        logit the one that it started from.
+        """
+        weight = parameters.weight
+        product, second = found.statistics.values["product"], found.statistics.values["second"]
+        own = second.diagonal(dim1=-2, dim2=-1)
+        removal = 2 * weight * (product - apply_moment(second, weight)) + weight.square() * own
+        unit = removal.sum(1).argmin(-1)
+        residual = (x - found.latents @ weight.mT).masked_fill(x.isnan(), 0.0)
+        rows = torch.arange(len(weight), device=weight.device)
+        worst = residual[rows, residual.square().sum(-1).argmax(-1)]
+        weight, logits = weight.clone(), parameters.logits.clone()
+        weight[rows, :, unit] = worst.clamp_min(0.0) if self.nonnegative else worst
+        logits[rows, unit] = self.start_logit
+        return parameters._replace(weight=weight, logits=logits)
+
+
+def _statistics(x: Tensor, q: GroupedBernoulli) -> Statistics:
+    """Sums over a batch [B, D], for each start; per element of x if some are missing."""
+    mean, missing = q.mean, x.isnan()
+    starts, known, observed = len(mean), x.masked_fill(missing, 0.0), (~missing).to(x.dtype)
+    second = q.summed_second_moment(observed) if missing.any() else q.summed_second_moment().unsqueeze(1)
+    values = {
+        "product": known.mT @ mean,
+        "second": second,
+        "cause": mean.sum(1),
+        "square": known.square().sum().expand(starts),
+        "observed": observed.sum().expand(starts),
+    }
+    return Statistics(values, float(len(x)))
+
+
+def _precision(variance: Tensor, square: Tensor, eps: float) -> Tensor:
+    """1 / variance, the variance kept above the rounding errors of squares of such a mean."""
+    return torch.maximum(variance, 10 * eps * square).clamp_min(eps**2).reciprocal()

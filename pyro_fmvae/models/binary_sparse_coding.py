@@ -1,0 +1,146 @@
+"""Binary sparse coding: x is a sum of columns of a dictionary, each of them there or not, and noise."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from pyro_fmvae.distributions.grouped_bernoulli import GroupedBernoulli
+from pyro_fmvae.distributions.superposition import LinearNormal
+from pyro_fmvae.infer.importance import log_weights
+from pyro_fmvae.infer.parameters import param_statements
+from pyro_fmvae.models.binary_em import BinaryEM, BinaryParameters
+
+
+class BinarySparseCoding(nn.Module):
+    """h_i ~ Bernoulli(σ(b_i)), x ~ N(W h, σ² I); q(h | x) is the fixed point of the mean field.
+
+    Data with NaN are data with missing elements. Parameters are learnt by :attr:`em`, in closed form, or by
+    gradients of ``TraceConjugate_ELBO``, which never draws h: q is a constant for the gradients, which is
+    exact where the fixed point is reached. After such a step :meth:`project` keeps weights non-negative.
+
+    Args:
+        event_shape: shape of a data point, D numbers.
+        num_data: N, data points in the training set.
+        em: how it is learnt, and what its posteriors are.
+
+    Attributes:
+        weight: W, [D, H].
+        logits: b, [H].
+        log_scale: log σ, a scalar.
+        latent_dim: H, the units of ``em``.
+    """
+
+    bounded = True
+    """Whether its loss is a bound on log p(x)."""
+
+    def __init__(self, event_shape: tuple[int, ...], num_data: int, em: BinaryEM) -> None:
+        super().__init__()
+        self.event_shape, self.num_data, self.em, self.latent_dim = event_shape, num_data, em, em.units
+        self.weight = nn.Parameter(0.1 * torch.rand(math.prod(event_shape), em.units))
+        self.logits = nn.Parameter(torch.full((em.units,), em.start_logit))
+        self.log_scale = nn.Parameter(torch.zeros(()))
+
+    def model(
+        self,
+        x: Tensor,
+        labels: Tensor | None = None,
+        latents: Tensor | None = None,
+        posterior: GroupedBernoulli | None = None,
+    ) -> None:
+        """p(x, h).
+
+        Args:
+            x: a batch ``[B, *event_shape]``, NaN where missing.
+            labels: not used.
+            latents, posterior: the guide's alone.
+        """
+        param_statements("dictionary", self)
+        prior = self._prior().expand([len(x)])
+        with pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1):
+            h = pyro.sample("h", prior)
+            pyro.sample("x", LinearNormal(h, self.weight, self.log_scale.exp()), obs=x.flatten(1))
+
+    def guide(
+        self,
+        x: Tensor,
+        labels: Tensor | None = None,
+        latents: Tensor | None = None,
+        posterior: GroupedBernoulli | None = None,
+    ) -> None:
+        """q(h | x), without gradients.
+
+        Args:
+            x, labels: as for :meth:`model`.
+            latents: means of h that the fixed point is sought from, [B, H]; None: those of the prior.
+            posterior: q(h | x), where it is at hand.
+        """
+        q = self.posterior(x, latents) if posterior is None else posterior
+        with pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1):
+            pyro.sample("h", q)
+
+    def posterior(self, x: Tensor, latents: Tensor | None = None) -> GroupedBernoulli:
+        """q(h | x) of a batch ``[B, *event_shape]``: batch shape [B], event shape [H].
+
+        Units are updated in their own order until no mean moves by 1e-6, or for 100 sweeps.
+        """
+        start = None if latents is None else latents.unsqueeze(0)
+        q = self.em.posterior(x.flatten(1), self.given(), start)
+        return GroupedBernoulli(q.probs[0], self.latent_dim, validate_args=False)
+
+    def decode(self, z: Tensor) -> Tensor:
+        """E[x | h] = W h of h [..., H]: ``[..., *event_shape]``."""
+        return (z @ self.weight.T).unflatten(-1, self.event_shape)
+
+    @property
+    def dictionary(self) -> Tensor:
+        """What each unit adds to x, ``[H, *event_shape]``."""
+        return self.weight.T.unflatten(-1, self.event_shape)
+
+    def log_likelihood(self, x: Tensor, z: Tensor) -> Tensor:
+        """Log-density p(x | h) of the observed elements of ``[B, *event_shape]`` at h [B, H]: [B]."""
+        return LinearNormal(z, self.weight, self.log_scale.exp()).log_prob(x.flatten(1))
+
+    @torch.no_grad()
+    def sample_latent(self, num_samples: int) -> Tensor:
+        """Draws of h from the prior: [num_samples, H]."""
+        return self._prior().sample((num_samples,))
+
+    @torch.no_grad()
+    def log_weights(self, x: Tensor, num_samples: int) -> Tensor:
+        """Values of log p(x | h) + log p(h) - log q(h | x) at draws of h from q: [num_samples, B].
+
+        See :func:`pyro_fmvae.infer.importance.log_weights`.
+        """
+        return log_weights(x, self.posterior(x), self._prior().log_prob, self.log_likelihood, num_samples)
+
+    def given(self) -> BinaryParameters:
+        """The parameters as those of a single start."""
+        precision = (-2 * self.log_scale).exp()
+        return BinaryParameters(self.weight[None], self.logits[None], precision[None])
+
+    @torch.no_grad()
+    def take(self, parameters: BinaryParameters, start: int) -> None:
+        """Copy the parameters of one of R starts into the module."""
+        self.weight.copy_(parameters.weight[start])
+        self.logits.copy_(parameters.logits[start])
+        self.log_scale.copy_(-0.5 * parameters.noise_precision[start].log())
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Set negative weights to 0, if ``em`` keeps them non-negative."""
+        if self.em.nonnegative:
+            self.weight.clamp_(min=0.0)
+
+    def start_at(self, x: Tensor) -> None:
+        """Start from data: nothing to do, :attr:`em` has its own start."""
+
+    def match(self, state_dict: Mapping[str, Any]) -> None:
+        """Prepare for loading a state dictionary: nothing to do, its parameters have but one form."""
+
+    def _prior(self) -> dist.TorchDistribution:
+        return dist.Bernoulli(logits=self.logits).to_event(1)
