@@ -12,11 +12,15 @@ from pyro_fmvae.data.raw import Raw
 _LABEL = "label:"
 
 
-def read_csv(path: Path) -> Raw:
+def read_csv(path: Path, missing: bool = False) -> Raw:
     """Read a table of comma separated numbers.
 
     A first row without any number is a header. Columns that it calls ``label:NAME`` hold integer labels,
     where an empty field or -1 is an unknown one; all other columns are features. Empty lines are skipped.
+
+    Args:
+        path: the file.
+        missing: whether an empty field, or ``nan``, is let through, as a number that is missing (NaN).
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -28,13 +32,14 @@ def read_csv(path: Path) -> Raw:
     line, first = next(rows, (0, []))
     if not first:
         raise ValueError(f"{path}: the file is empty")
-    numbers = [_is_number(field) for field in first]
+    filled = [field for field in first if field.strip()] if missing else first
+    numbers = [_is_number(field) for field in filled]
     if any(numbers) and not all(numbers):
         raise ValueError(
             f"{path}, line {line}: expected a row of numbers or a header of names, "
-            f"got {first[numbers.index(False)]!r} among numbers{_hint(first[numbers.index(False)])}"
+            f"got {filled[numbers.index(False)]!r} among numbers{_hint(filled[numbers.index(False)])}"
         )
-    header = [] if any(numbers) else [name.strip() for name in first]
+    header = [] if any(numbers) or not numbers else [name.strip() for name in first]
     label_columns = [column for column, name in enumerate(header) if name.startswith(_LABEL)]
     names = tuple(header[column].removeprefix(_LABEL).strip() for column in label_columns)
     if "" in names or len(set(names)) != len(names):
@@ -50,11 +55,11 @@ def read_csv(path: Path) -> Raw:
     features: list[list[float]] = []
     labels: list[list[int]] = []
     if not header:
-        features.append([_feature(field, path, line) for field in first])
+        features.append([_feature(field, path, line, missing) for field in first])
     for line, row in rows:
         if len(row) != len(first):
             raise ValueError(f"{path}, line {line}: expected {len(first)} fields, got {len(row)}")
-        features.append([_feature(row[column], path, line) for column in feature_columns])
+        features.append([_feature(row[column], path, line, missing) for column in feature_columns])
         labels.append([_label(row[column], path, line) for column in label_columns])
     if not features:
         raise ValueError(f"{path}: a header at line {line}, but no rows of numbers")
@@ -88,12 +93,14 @@ def _is_number(field: str) -> bool:
     return True
 
 
-def _feature(field: str, path: Path, line: int) -> float:
+def _feature(field: str, path: Path, line: int, missing: bool) -> float:
+    if missing and not field.strip():
+        return math.nan
     try:
         value = float(field)
     except ValueError as error:
         raise ValueError(f"{path}, line {line}: expected a number, got {field!r}{_hint(field)}") from error
-    if not math.isfinite(value):
+    if math.isinf(value) or (math.isnan(value) and not missing):
         raise ValueError(f"{path}, line {line}: expected a finite number, got {field!r}")
     return value
 

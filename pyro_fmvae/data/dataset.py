@@ -23,7 +23,8 @@ class Split:
 
     x: Tensor
     """[n, *event_shape], stored compactly: bool (pixels in {0, 1}), uint8 (grey levels, 255 = 1.0) or float32
-    (greys in [0, 1], or standardised columns). `observations`, `whole` and `Batches` give float32."""
+    (greys in [0, 1], standardised columns, patches, or real numbers, where NaN is a missing one).
+    `observations`, `whole` and `Batches` give float32."""
     labels: Tensor | None = None
     """int64 [n, L], -1 = unknown; None where the data set has no labels."""
     resample: bool = False

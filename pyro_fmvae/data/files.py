@@ -11,15 +11,21 @@ from pyro_fmvae.data.csv_file import read_csv
 from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.folder import find_values, load_folder, read_folder
 from pyro_fmvae.data.npz_file import read_npz
+from pyro_fmvae.data.patch_sets import load_patches, open_pictures
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.data.raw import Raw
+from pyro_fmvae.data.splitting import split_rows
 
 READERS = {".npz": read_npz, ".csv": read_csv}
 """How a file is read, by its suffix."""
 
 
-def read(path: Path) -> Raw:
+def read(path: Path, missing: bool = False) -> Raw:
     """Read a file by its suffix.
+
+    Args:
+        path: the file.
+        missing: whether missing numbers are let through, as NaN.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -28,7 +34,7 @@ def read(path: Path) -> Raw:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise ValueError(f"{path}: expected a file that ends in {' or '.join(READERS)}")
-    return reader(path)
+    return reader(path, missing)
 
 
 def load_file(
@@ -38,6 +44,9 @@ def load_file(
     value_names: Sequence[tuple[str, ...]] = (),
 ) -> tuple[Split, tuple[str, ...]]:
     """The whole file, in row order, under the preprocessing of an existing run, and its labels' names.
+
+    Under that of patches, these are cut from the images at random, as in training and with a fixed seed; they
+    have no labels.
 
     Args:
         path: a .npz or .csv file, or a folder of images: those come sorted by name, see `load_folder`.
@@ -51,27 +60,36 @@ def load_file(
             columns have other names than the run's, or a label is none of the run's values.
     """
     path = Path(path)
+    if preprocessing.patches is not None:
+        return load_patches(open_pictures(path), preprocessing.patches), ()
     if path.is_dir():
         return load_folder(path, preprocessing, label_names, value_names)
-    raw = read(path)
+    raw = read(path, preprocessing.allows_missing)
     preprocessing.check_columns(raw.column_names, str(path))
     return _split(raw, preprocessing, source=f"{path}: 'x'"), raw.label_names
 
 
-def split_file(path: Path, seed: int) -> Dataset:
+def split_file(path: Path, seed: int, as_is: bool = False) -> Dataset:
     """A new data set from a file: 80 % training, 10 % validation, 10 % test (at least one row in each).
 
     Args:
         path: a .npz or .csv file.
         seed: of the permutation that makes the splits, at least 0.
+        as_is: see `SparseOptions`.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is malformed or has fewer than three rows.
+        ValueError: the file is malformed or has fewer than three rows, or nothing is known of a column.
     """
-    raw = read(path)
-    train, valid, test = _split_rows(len(raw.x), seed, f"{path}: expected at least 3 rows")
-    preprocessing = replace(_fit(raw.x, train), column_names=raw.column_names)
+    raw = read(path, missing=as_is)
+    train, valid, test = split_rows(len(raw.x), seed, f"{path}: expected at least 3 rows")
+    if not as_is:
+        fitted = _fit(raw.x, train)
+    elif path.suffix.lower() == ".csv":
+        fitted = Preprocessing.standardizing(raw.x[train], missing=True, source=f"{path}: 'x'")
+    else:
+        fitted = Preprocessing(Kind.REAL, raw.x.shape[1:])
+    preprocessing = replace(fitted, column_names=raw.column_names)
     everything = _split(raw, preprocessing, source=f"{path}: 'x'")
     return Dataset(
         name=path.stem,
@@ -84,21 +102,22 @@ def split_file(path: Path, seed: int) -> Dataset:
     )
 
 
-def split_folder(path: Path, image_size: int, seed: int) -> Dataset:
+def split_folder(path: Path, image_size: int, seed: int, as_is: bool = False) -> Dataset:
     """A new data set from a folder of images, split as `split_file` does.
 
     Args:
         path: the folder: see `read_folder`.
         image_size: S; images become [S, S, 3].
         seed: of the permutation that makes the splits, at least 0.
+        as_is: see `SparseOptions`.
 
     Raises:
         ValueError: fewer than three images, a damaged one, or a malformed table of labels.
     """
     folder = read_folder(path)
-    rows = _split_rows(len(folder.names), seed, f"{path}: expected at least 3 images")
+    rows = split_rows(len(folder.names), seed, f"{path}: expected at least 3 images")
     order, sizes = np.concatenate(rows).tolist(), [len(part) for part in rows]
-    preprocessing = Preprocessing(Kind.IMAGE, (image_size, image_size, 3))
+    preprocessing = Preprocessing(Kind.REAL if as_is else Kind.IMAGE, (image_size, image_size, 3))
     value_names = tuple(find_values(texts) for texts in folder.columns.values())
     labels = folder.labels(value_names)
     # Decoded in the order of the splits, so that each is one piece of the array on disk.
@@ -116,16 +135,6 @@ def split_folder(path: Path, image_size: int, seed: int) -> Dataset:
         label_sizes=() if labels is None else tuple((labels.max(axis=0) + 1).tolist()),
         value_names=value_names,
     )
-
-
-def _split_rows(n: int, seed: int, expected: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows for training, validation and testing: about 80, 10 and 10 % of n, at least one each."""
-    if n < 3:
-        raise ValueError(f"{expected} to split into train, valid and test, got {n}")
-    order = np.random.default_rng(seed).permutation(n)
-    held_out = max(1, n // 10)
-    valid, test, train = np.split(order, [held_out, 2 * held_out])
-    return train, valid, test
 
 
 def _fit(x: np.ndarray, train: np.ndarray) -> Preprocessing:

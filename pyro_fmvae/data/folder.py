@@ -56,15 +56,27 @@ class Folder(NamedTuple):
 
 
 def read_folder(path: Path) -> Folder:
-    """Find the images in a folder and below it, and read the table of their properties if there is one.
+    """Find the images of a folder (see `find_images`), and read the table of their properties if it has one.
 
-    Images end in one of `SUFFIXES`; names that begin with a dot are passed over. The table is ``labels.csv``,
-    or else the only .csv file. Its first row is a header, its first column holds file names relative to the
-    folder, every other column is a property. An empty field or -1 is an unknown value, and so are all
-    values of an image without a row.
+    The table is ``labels.csv``, or else the only .csv file. Its first row is a header, its first column holds
+    file names relative to the folder, every other column is a property. An empty field or -1 is an unknown
+    value, and so are all values of an image without a row.
 
     Raises:
         ValueError: there are no images, several tables could be meant, or the table is malformed.
+    """
+    names = find_images(path)
+    table = _find_table(path)
+    return Folder(path, tuple(names), {} if table is None else _read_table(table, names))
+
+
+def find_images(path: Path) -> list[str]:
+    """The images in a folder and below it: names relative to it, with forward slashes, sorted.
+
+    They end in one of `SUFFIXES`; names that begin with a dot are passed over.
+
+    Raises:
+        ValueError: there are none.
     """
     files = [file.relative_to(path) for file in path.rglob("*") if file.suffix.lower() in SUFFIXES]
     names = [
@@ -74,9 +86,7 @@ def read_folder(path: Path) -> Folder:
     ]
     if not names:
         raise ValueError(f"{path}: no images in this folder; they end in {', '.join(SUFFIXES)}")
-    names.sort()
-    table = _find_table(path)
-    return Folder(path, tuple(names), {} if table is None else _read_table(table, names))
+    return sorted(names)
 
 
 def find_values(texts: Sequence[str]) -> tuple[str, ...]:
@@ -163,6 +173,8 @@ def _split(images: np.ndarray, labels: np.ndarray | None, preprocessing: Preproc
 
 def _image_shape(preprocessing: Preprocessing, path: Path) -> tuple[int, ...]:
     shape = preprocessing.event_shape
+    if preprocessing.kind is Kind.PATCHES:
+        raise ValueError(f"{path}: a whole image, but the run was trained on patches")
     if preprocessing.kind is Kind.TABLE or len(shape) < 2:
         raise ValueError(f"{path}: images, but the run was trained on data of shape {list(shape)}")
     return shape

@@ -4,13 +4,14 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 logger = logging.getLogger("pyro_fmvae")
 
@@ -80,13 +81,7 @@ def decode(path: Path, shape: tuple[int, ...], crop: int | None = None) -> np.nd
         FileNotFoundError: there is no such file.
         ValueError: the file is no image, is damaged, or is smaller than `crop`.
     """
-    try:
-        with Image.open(path) as file:
-            image = _converted(ImageOps.exif_transpose(file), "RGB" if len(shape) == 3 else "L")
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: no such image") from None
-    except Exception as error:  # PIL's readers raise many kinds on a damaged file
-        raise ValueError(f"{path}: not an image that can be read: {error}") from error
+    image = _read(path, "RGB" if len(shape) == 3 else "L")
     height, width = shape[:2]
     if crop is None:
         scale = min(image.height / height, image.width / width)
@@ -100,6 +95,39 @@ def decode(path: Path, shape: tuple[int, ...], crop: int | None = None) -> np.nd
     left, top = (image.width - kept_width) // 2, (image.height - kept_height) // 2
     part = image.crop((left, top, left + kept_width, top + kept_height))
     return np.array(part.resize((width, height), Image.Resampling.BILINEAR))
+
+
+def read_pixels(path: Path) -> np.ndarray:
+    """A whole image at its own size, turned upright (EXIF): red, green and blue, uint8 [H, W, 3].
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is no image, or is damaged.
+    """
+    return np.array(_read(path, "RGB"))
+
+
+def measure(path: Path) -> tuple[int, int]:
+    """Height and width of what `read_pixels` gives, from the file's header alone; it raises the same."""
+    with _reading(path), Image.open(path) as file:
+        lies = file.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
+        return (file.width, file.height) if lies else (file.height, file.width)
+
+
+def _read(path: Path, mode: str) -> Image.Image:
+    with _reading(path), Image.open(path) as file:
+        return _converted(ImageOps.exif_transpose(file), mode)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Name the file in errors."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: no such image") from None
+    except Exception as error:  # PIL's readers raise many kinds on a damaged file
+        raise ValueError(f"{path}: not an image that can be read: {error}") from error
 
 
 def _converted(image: Image.Image, mode: str) -> Image.Image:

@@ -9,18 +9,22 @@ import numpy as np
 from pyro_fmvae.data.raw import Raw
 
 
-def read_npz(path: Path) -> Raw:
+def read_npz(path: Path, missing: bool = False) -> Raw:
     """Read a data set from a .npz file.
 
     The file holds `x`, [n, H, W], [n, H, W, 3] or [n, D], where images are bool, uint8 or float; optionally
     `labels`, integers [n, L] or [n], -1 = unknown; and optionally `label_names`, L strings.
+
+    Args:
+        path: the file.
+        missing: whether NaN is let through, as a number that is missing.
 
     Raises:
         ValueError: anything else; the message names the file and the array.
     """
     arrays = read_arrays(path, required=("x",), optional=("labels", "label_names"))
     x = arrays["x"]
-    _check_observations(x, path)
+    _check_observations(x, path, missing)
     if "labels" not in arrays:
         if "label_names" in arrays:
             raise ValueError(f"{path}: there are 'label_names' but no 'labels'")
@@ -65,7 +69,7 @@ def _read(archive: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
     return array
 
 
-def _check_observations(x: np.ndarray, path: Path) -> None:
+def _check_observations(x: np.ndarray, path: Path, missing: bool) -> None:
     if x.dtype.kind not in "buif":
         raise ValueError(f"{path}: 'x' must hold numbers, got dtype {x.dtype}")
     table = x.ndim == 2
@@ -77,7 +81,9 @@ def _check_observations(x: np.ndarray, path: Path) -> None:
         raise ValueError(f"{path}: 'x' is empty, its shape is {list(x.shape)}")
     if not table and x.dtype not in (np.bool_, np.uint8) and x.dtype.kind != "f":
         raise ValueError(f"{path}: images in 'x' must be bool, uint8 or float, got dtype {x.dtype}")
-    if not np.isfinite(x).all():
+    if missing and np.isinf(x).any():
+        raise ValueError(f"{path}: 'x' must be finite, or NaN where it is missing, but holds infinity")
+    if not missing and not np.isfinite(x).all():
         raise ValueError(f"{path}: 'x' must be finite, but holds NaN or infinity")
 
 

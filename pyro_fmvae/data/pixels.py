@@ -1,14 +1,18 @@
 """Values of stored observations: the dtype of a tensor says how it is scaled."""
 
+import numpy as np
 import torch
 from torch import Tensor
+
+_LUMINANCE = (0.299, 0.587, 0.114)
 
 
 def as_float(stored: Tensor, signed: bool = False) -> Tensor:
     """Observations as float32, of the same shape.
 
     Args:
-        stored: bool (pixels in {0, 1}), uint8 (grey levels, 255 = 1.0) or float32 (taken as they are).
+        stored: bool (pixels in {0, 1}), uint8 (grey levels, 255 = 1.0) or float32 (taken as they are, NaN
+            included).
         signed: map [0, 1] to [-1, 1].
     """
     x = stored.to(torch.float32)
@@ -26,3 +30,27 @@ def sample_binary(stored: Tensor, generator: torch.Generator) -> Tensor:
     """
     grey = as_float(stored)
     return torch.rand(grey.shape, generator=generator, dtype=grey.dtype, device=grey.device) < grey
+
+
+def to_stored(raw: np.ndarray, source: str) -> Tensor:
+    """Pixels as they are stored, of the same shape: bool and uint8 as they are, others as float32.
+
+    Args:
+        raw: bool, uint8, or numbers in [0, 1].
+        source: what error messages call the array.
+
+    Raises:
+        ValueError: numbers outside [0, 1], or NaN.
+    """
+    if raw.dtype in (np.bool_, np.uint8):
+        return torch.from_numpy(np.ascontiguousarray(raw))
+    if not (raw.min(initial=0) >= 0 and raw.max(initial=1) <= 1):
+        raise ValueError(
+            f"{source}: expected uint8 or values in [0, 1], got {raw.dtype} in [{raw.min():g}, {raw.max():g}]"
+        )
+    return torch.from_numpy(raw.astype(np.float32))
+
+
+def luminance(image: Tensor) -> Tensor:
+    """Greys [H, W] of an image [H, W] or [H, W, 3]: 0.299 red, 0.587 green and 0.114 blue (ITU-R BT.601)."""
+    return image @ image.new_tensor(_LUMINANCE) if image.dim() == 3 else image

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_fmvae.data.pixels import as_float, sample_binary
+from pyro_fmvae.data.patch_transform import PatchTransform
+from pyro_fmvae.data.pixels import as_float, sample_binary, to_stored
 
 Binarization = Literal["dynamic", "threshold"]
 
@@ -27,6 +28,10 @@ class Kind(Enum):
     """Greys or colours, stored in [0, 1] and mapped to [-1, 1] for the model."""
     TABLE = "table"
     """Real columns, standardised."""
+    REAL = "real"
+    """Real numbers of any shape, taken as they are; NaN is a missing one."""
+    PATCHES = "patches"
+    """Grey patches of images, centred, scaled and maybe whitened: see `PatchTransform`."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +39,15 @@ class Preprocessing:
     """The map from a raw array to the stored observations of a `Split`.
 
     It decides the scale of raw pixels, never the array at hand: the same row gives the same grey whatever the
-    other rows are. bool is 0 and 1; floats are taken as they are and must lie in [0, 1]; uint8 is divided by
-    255, except that a binary kind without `binarization` takes uint8 0 and 1 as they are and refuses others.
-    With `binarization`, uint8 with maximum 1 is refused: greys that dark and binary pixels look the same.
+    other rows are. bool is 0 and 1; floats are taken as they are and must lie in [0, 1], unless the kind is
+    real; uint8 is divided by 255, except that a binary kind without `binarization` takes uint8 0 and 1 as
+    they are and refuses others. With `binarization`, uint8 with maximum 1 is refused: greys that dark and
+    binary pixels look the same.
     """
 
     kind: Kind
     event_shape: tuple[int, ...]
-    """Shape of one observation: (H, W), (H, W, 3) or (D,)."""
+    """Shape of one observation: (H, W), (H, W, 3) or (D,). For patches that of `patches`."""
     binarization: Binarization | None = None
     """How greys become binary: by one draw with a fixed seed ('dynamic': only training splits are drawn
     afresh at each visit), by a threshold at 1/2, or None: they must be binary already. Only with
@@ -50,19 +56,42 @@ class Preprocessing:
     """Column means [D] of the training split. Only with `Kind.TABLE`."""
     std: tuple[float, ...] | None = None
     """Column standard deviations [D] of the training split, 1 for constant columns. With `Kind.TABLE`."""
+    missing: bool = False
+    """Whether a table may have missing numbers, NaN; they stay so, and have no part in `mean` and `std`."""
+    patches: PatchTransform | None = None
+    """What becomes of greys. Only with `Kind.PATCHES`."""
     column_names: tuple[str, ...] = field(default=(), compare=False)
     """Names of the columns [D] where the training file gave them, else empty. They label and check columns
     and have no part in the map, hence none in equality."""
 
     @classmethod
-    def standardizing(cls, training: np.ndarray) -> Preprocessing:
-        """The preprocessing of a table, fitted to its training rows [n, D]."""
+    def standardizing(cls, training: np.ndarray, missing: bool = False, source: str = "x") -> Preprocessing:
+        """The preprocessing of a table, fitted to its training rows.
+
+        Args:
+            training: [n, D].
+            missing: whether NaN is let through, here and later.
+            source: what error messages call the array.
+
+        Raises:
+            ValueError: a column has nothing but missing numbers.
+        """
         training = training.astype(np.float64)
-        std = training.std(axis=0)
+        empty = np.isnan(training).all(axis=0)
+        if missing and empty.any():
+            column = empty.argmax() + 1
+            raise ValueError(f"{source}: expected training numbers in each column, column {column} has none")
+        std = np.nanstd(training, axis=0) if missing else training.std(axis=0)
         # Rounding leaves a constant column with a standard deviation of about 1e-17 instead of 0.
-        std[training.min(axis=0) == training.max(axis=0)] = 1.0
-        mean = training.mean(axis=0)
-        return cls(Kind.TABLE, training.shape[1:], mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+        std[np.nanmin(training, axis=0) == np.nanmax(training, axis=0)] = 1.0
+        mean = np.nanmean(training, axis=0) if missing else training.mean(axis=0)
+        return cls(
+            Kind.TABLE,
+            training.shape[1:],
+            mean=tuple(mean.tolist()),
+            std=tuple(std.tolist()),
+            missing=missing,
+        )
 
     @property
     def binary(self) -> bool:
@@ -74,8 +103,18 @@ class Preprocessing:
         """Whether the model sees pixels in [-1, 1]: greys and colours, as Paquet et al. (2018) scale them."""
         return self.kind is Kind.IMAGE
 
+    @property
+    def allows_missing(self) -> bool:
+        """Whether a file may have NaN where a number is missing."""
+        return self.kind is Kind.REAL or self.missing
+
     def undo(self, x: Tensor) -> Tensor:
-        """What the model gives [..., *event_shape], on the scale of raw data; pixels in [0, 1]."""
+        """What the model gives [..., *event_shape], on the scale of raw data; pixels in [0, 1].
+
+        Real data stay as they are. Patches become greys [..., P, P] around 1/2: their own mean is not known.
+        """
+        if self.patches is not None:
+            return (0.5 + self.patches.invert(x)).clamp(0, 1)
         if self.kind is Kind.TABLE:
             return x * x.new_tensor(self.std) + x.new_tensor(self.mean)
         return (x + 1) / 2 if self.signed else x
@@ -84,21 +123,28 @@ class Preprocessing:
         """Stored observations, bool, uint8 or float32 [n, *event_shape] (see `Split.x`).
 
         Args:
-            raw: finite numbers [n, *event_shape].
+            raw: finite numbers [n, *event_shape], or greys of patches [n, P, P]. NaN is let through in real
+                data, and in tables with `missing`.
             source: what error messages call the array.
 
         Raises:
             ValueError: the shape is not that of this preprocessing, or values lie outside its range.
         """
-        if raw.shape[1:] != self.event_shape:
+        expected = self.event_shape if self.patches is None else (self.patches.size,) * 2
+        if raw.shape[1:] != expected:
             raise ValueError(
-                f"{source}: expected observations of shape {list(self.event_shape)}, "
-                f"got {list(raw.shape[1:])}"
+                f"{source}: expected observations of shape {list(expected)}, got {list(raw.shape[1:])}"
             )
+        if self.patches is not None:
+            return self.patches.apply(as_float(to_stored(raw, source)).double()).float()
+        if self.kind is Kind.REAL:
+            return _real(raw, source)
         if self.kind is Kind.TABLE:
+            if not self.missing and np.isnan(raw).any():
+                raise ValueError(f"{source}: expected numbers, but some are missing (NaN)")
             standardised = (raw.astype(np.float64) - np.asarray(self.mean)) / np.asarray(self.std)
             return torch.from_numpy(standardised.astype(np.float32))
-        stored = _pixels(raw, source)
+        stored = to_stored(raw, source)
         return self._binary(stored, source) if self.binary else stored
 
     def check_columns(self, names: tuple[str, ...], source: str = "x") -> None:
@@ -136,24 +182,28 @@ class Preprocessing:
             "binarization": self.binarization,
             "mean": None if self.mean is None else list(self.mean),
             "std": None if self.std is None else list(self.std),
+            "missing": self.missing,
+            "patches": None if self.patches is None else self.patches.to_dict(),
             "column_names": list(self.column_names),
         }
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Preprocessing:
-        """The inverse of `to_dict`; `column_names` may be missing, as in older runs.
+        """The inverse of `to_dict`; `column_names`, `missing` and `patches` may be absent, as in older runs.
 
         Raises:
             ValueError: `state` is not what `to_dict` writes.
         """
         try:
-            mean, std = state["mean"], state["std"]
+            mean, std, patches = state["mean"], state["std"], state.get("patches")
             return cls(
                 kind=Kind(state["kind"]),
                 event_shape=tuple(state["event_shape"]),
                 binarization=check_binarization(state["binarization"]) if state["binarization"] else None,
                 mean=None if mean is None else tuple(mean),
                 std=None if std is None else tuple(std),
+                missing=bool(state.get("missing", False)),
+                patches=None if patches is None else PatchTransform.from_dict(patches),
                 column_names=tuple(state.get("column_names", ())),
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -172,11 +222,12 @@ def check_binarization(binarization: str) -> Binarization:
     raise ValueError(f"binarization: expected 'dynamic' or 'threshold', got {binarization!r}")
 
 
-def _pixels(raw: np.ndarray, source: str) -> Tensor:
-    if raw.dtype in (np.bool_, np.uint8):
-        return torch.from_numpy(np.ascontiguousarray(raw))
-    if raw.min(initial=0) < 0 or raw.max(initial=0) > 1:
-        raise ValueError(
-            f"{source}: expected uint8 or values in [0, 1], got {raw.dtype} in [{raw.min():g}, {raw.max():g}]"
-        )
-    return torch.from_numpy(raw.astype(np.float32))
+def _real(raw: np.ndarray, source: str) -> Tensor:
+    """Numbers as they are, uint8 divided by 255, as float32 of the same shape."""
+    if raw.dtype == np.uint8:
+        return as_float(torch.from_numpy(raw))
+    with np.errstate(over="ignore"):
+        x = torch.from_numpy(raw.astype(np.float32))
+    if x.isinf().any():
+        raise ValueError(f"{source}: expected finite numbers that float32 holds, or NaN where one is missing")
+    return x

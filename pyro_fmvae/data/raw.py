@@ -6,7 +6,10 @@ import numpy as np
 
 
 class Raw(NamedTuple):
-    """The contents of a file, in row order, checked: finite numbers, at least one row, labels >= -1."""
+    """The contents of a file, in row order, checked: finite numbers, at least one row, labels >= -1.
+
+    Where a reader was told to let missing numbers through, these are NaN.
+    """
 
     x: np.ndarray
     """bool, uint8, integer or float: [n, H, W], [n, H, W, 3] or [n, D]."""

@@ -1,10 +1,12 @@
 """Data sets by name or by path."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from pyro_fmvae.data.bars import NAMES, load_bars
 from pyro_fmvae.data.celeba import load_celeba
 from pyro_fmvae.data.dataset import Dataset
 from pyro_fmvae.data.fashion_mnist import load_fashion_mnist
@@ -13,7 +15,10 @@ from pyro_fmvae.data.image_cache import user_cache
 from pyro_fmvae.data.mnist import load_mnist
 from pyro_fmvae.data.mnist_static import load_mnist_static
 from pyro_fmvae.data.omniglot import load_omniglot
+from pyro_fmvae.data.options import SparseOptions
+from pyro_fmvae.data.patch_sets import open_pictures, split_patches
 from pyro_fmvae.data.preprocessing import Binarization, check_binarization
+from pyro_fmvae.data.scenes import load_scenes
 from pyro_fmvae.data.smileys import load_smiley
 from pyro_fmvae.data.sprites import load_sprites
 
@@ -28,8 +33,14 @@ class Options:
     root: Path
     binarization: Binarization
     image_size: int
+    sparse: SparseOptions = field(default_factory=SparseOptions)
 
 
+def _load_bars(name: str, _: Options) -> Dataset:
+    return load_bars(name)
+
+
+SCENES: Final = "scenes"
 LOADERS: Final[dict[str, Callable[[Options], Dataset]]] = {
     "smiley": lambda _: load_smiley(),
     "mnist": lambda options: load_mnist(options.root, options.binarization),
@@ -38,6 +49,8 @@ LOADERS: Final[dict[str, Callable[[Options], Dataset]]] = {
     "omniglot": lambda options: load_omniglot(options.root, options.binarization),
     "sprites": lambda options: load_sprites(options.root),
     "celeba": lambda options: load_celeba(options.root, options.image_size),
+    **{name: partial(_load_bars, name) for name in NAMES},
+    SCENES: lambda options: load_scenes(options.sparse),
 }
 """Known names, and how each is loaded."""
 
@@ -49,6 +62,7 @@ def load(
     binarization: Binarization = "dynamic",
     image_size: int = 64,
     seed: int = 0,
+    sparse: SparseOptions | None = None,
 ) -> Dataset:
     """Load a data set.
 
@@ -60,6 +74,9 @@ def load(
         image_size: side in pixels, from 8 to 1024, of what the images of `celeba` or of a folder are resized
             to; others are not concerned.
         seed: of the random split of a file or folder, at least 0; known data sets have fixed splits.
+        sparse: how a file or folder is read for a model of sparse causes: numbers as they are, with missing
+            ones, or patches of images; None: neither. Of the known data sets it concerns `scenes`, which are
+            patches; those of bars are as they are anyhow.
 
     Raises:
         FileNotFoundError: files of a known data set are missing and could not be downloaded.
@@ -71,15 +88,32 @@ def load(
         raise ValueError(f"seed: expected at least 0, got {seed}")
     if not SMALLEST_IMAGE <= image_size <= LARGEST_IMAGE:
         raise ValueError(f"image_size: expected {SMALLEST_IMAGE} to {LARGEST_IMAGE} pixels, got {image_size}")
+    options = SparseOptions() if sparse is None else sparse
+    _check_sparse(data, options)
     if data in LOADERS:
         root = user_cache() if data_root is None else Path(data_root)
-        return LOADERS[data](Options(root, checked, image_size))
+        return LOADERS[data](Options(root, checked, image_size, options))
     path = Path(data)
-    if data and path.is_dir():
-        return split_folder(path, image_size, seed)
-    if not path.is_file():
+    folder = bool(data) and path.is_dir()
+    if not folder and not path.is_file():
         raise ValueError(
             f"data: expected one of {', '.join(LOADERS)}, an existing file that ends in "
             f"{' or '.join(READERS)}, or a folder of images, got {data!r}"
         )
-    return split_file(path, seed)
+    if options.patch_size is not None:
+        name = path.resolve().name if folder else path.stem
+        return split_patches(open_pictures(path), name, options.patch_size, options, seed)
+    if folder:
+        return split_folder(path, image_size, seed, options.as_is)
+    return split_file(path, seed, options.as_is)
+
+
+def _check_sparse(data: str, options: SparseOptions) -> None:
+    """Raise ValueError if something is asked for that this data set cannot give."""
+    own = data not in LOADERS
+    if options.patch_size is not None and not (own or data == SCENES):
+        raise ValueError(f"patch_size: expected a file or folder of images, or {SCENES}, got {data!r}")
+    if options.on_off and options.patch_size is None and data != SCENES:
+        raise ValueError("on_off: expected a patch_size with it")
+    if options.as_is and not (own or data in NAMES):
+        raise ValueError(f"as_is: expected a file or folder, or {', '.join(NAMES)}, got {data!r}")

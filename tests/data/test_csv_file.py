@@ -80,3 +80,47 @@ def test_another_encoding(tmp_path):
 def test_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"a\.csv: no such file"):
         read_csv(tmp_path / "a.csv")
+
+
+# Missing numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("a,b\n1,\nnan,4\n", ("a", "b")),
+        ("1,\nNaN,4\n", ()),
+        ("1, \n ,4\n", ()),
+        (",b\n1,\n,4\n", ("", "b")),
+    ],
+)
+def test_empty_fields_and_nan_are_missing(tmp_path, text, names):
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    raw = read_csv(path, missing=True)
+    np.testing.assert_array_equal(raw.x, [[1, np.nan], [np.nan, 4]])
+    assert raw.column_names == names
+    with pytest.raises(ValueError, match="expected a"):
+        read_csv(path)
+
+
+def test_a_first_row_without_anything_is_one_of_missing_numbers(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(",\n1,2\n")
+    np.testing.assert_array_equal(read_csv(path, missing=True).x, [[np.nan, np.nan], [1, 2]])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1,inf\n", ", line 1: expected a finite number, got 'inf'"),
+        ("1,2\n3,-inf\n", ", line 2: expected a finite number, got '-inf'"),
+        ("1,2\n3,NA\n", ", line 2: expected a number, got 'NA'"),
+        (",x,1\n", ", line 1: expected a row of numbers or a header of names, got 'x' among numbers"),
+    ],
+)
+def test_what_is_no_missing_number(tmp_path, text, message):
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"a\.csv{message}"):
+        read_csv(path, missing=True)

@@ -140,3 +140,15 @@ def test_a_missing_file(tmp_path):
 def test_only_the_named_arrays_are_read(tmp_path):
     path = write(tmp_path / "a.npz", x=X, other=np.zeros(2, object))
     assert list(read_arrays(path, ("x",), ("absent",))) == ["x"]
+
+
+def test_missing_numbers_are_let_through_if_asked_and_infinities_are_not(tmp_path):
+    x = X.copy()
+    x[1, 2] = np.nan
+    path = write(tmp_path / "a.npz", x=x)
+    np.testing.assert_array_equal(read_npz(path, missing=True).x, x)
+    x[0, 0] = -np.inf
+    with pytest.raises(
+        ValueError, match=r"a\.npz: 'x' must be finite, or NaN where it is missing, but holds inf"
+    ):
+        read_npz(write(path, x=x), missing=True)

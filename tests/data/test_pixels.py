@@ -1,7 +1,8 @@
+import numpy as np
 import pytest
 import torch
 
-from pyro_fmvae.data.pixels import as_float, sample_binary
+from pyro_fmvae.data.pixels import as_float, luminance, sample_binary, to_stored
 
 
 @pytest.mark.parametrize(
@@ -39,3 +40,21 @@ def test_frequencies_are_the_grey_levels():
     frequency = drawn.float().mean(dim=0)
     assert frequency[0] == 0 and frequency[3] == 1
     torch.testing.assert_close(frequency, as_float(grey), atol=5 * 0.5 / n**0.5, rtol=0)
+
+
+def test_missing_numbers_stay_missing():
+    stored = torch.tensor([torch.nan, 0.25], dtype=torch.float32)
+    for signed in (False, True):
+        assert as_float(stored, signed).isnan().tolist() == [True, False]
+
+
+def test_greys_of_colours():
+    image = torch.eye(3, dtype=torch.float32).reshape(1, 3, 3)
+    torch.testing.assert_close(luminance(image), torch.tensor([[0.299, 0.587, 0.114]], dtype=torch.float32))
+    assert torch.equal(luminance(image[0]), image[0])
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, np.nan, np.inf])
+def test_pixels_out_of_range(value):
+    with pytest.raises(ValueError, match=r"here: expected uint8 or values in \[0, 1\], got float64 in"):
+        to_stored(np.array([0.5, value]), "here")

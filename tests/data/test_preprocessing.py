@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_fmvae.data import Kind, Preprocessing
+from pyro_fmvae.data import Kind, PatchTransform, Preprocessing
 from pyro_fmvae.data.pixels import as_float
 
 TABLE = np.array([[1.0, 5.0, 0.1], [3.0, 5.0, 0.2], [8.0, 5.0, 0.7]])
@@ -18,17 +18,21 @@ TABLE = np.array([[1.0, 5.0, 0.1], [3.0, 5.0, 0.2], [8.0, 5.0, 0.7]])
         Preprocessing(Kind.BINARY, (28, 28), "threshold"),
         Preprocessing(Kind.IMAGE, (8, 8, 3)),
         Preprocessing.standardizing(TABLE),
+        Preprocessing.standardizing(TABLE, missing=True),
+        Preprocessing(Kind.REAL, (4, 5)),
+        Preprocessing(Kind.PATCHES, (2, 2), patches=PatchTransform(2, 10, False, 0.3, None)),
     ],
 )
 def test_json_round_trip(preprocessing):
     assert Preprocessing.from_dict(json.loads(json.dumps(preprocessing.to_dict()))) == preprocessing
 
 
-def test_column_names_are_stored_but_older_states_lack_them():
+def test_column_names_and_others_are_stored_but_older_states_lack_them():
     preprocessing = replace(Preprocessing.standardizing(TABLE), column_names=("a", "b", "c"))
     state = json.loads(json.dumps(preprocessing.to_dict()))
     assert Preprocessing.from_dict(state).column_names == ("a", "b", "c")
-    del state["column_names"]
+    for added in ("column_names", "missing", "patches"):
+        del state[added]
     older = Preprocessing.from_dict(state)
     assert older.column_names == () and older == preprocessing
 
@@ -41,6 +45,8 @@ def test_column_names_are_stored_but_older_states_lack_them():
         {"binarization": "often"},
         {"mean": 1.5},
         {"column_names": 3},
+        {"patches": 3},
+        {"patches": {}},
         None,
     ],
 )
@@ -51,11 +57,11 @@ def test_a_malformed_state(change):
 
 
 def test_only_binary_kinds_call_for_a_bernoulli():
-    assert [Preprocessing(kind, (2,)).binary for kind in Kind] == [True, False, False]
+    assert [Preprocessing(kind, (2,)).binary for kind in Kind] == [True, False, False, False, False]
 
 
 def test_only_images_are_signed():
-    assert [Preprocessing(kind, (2,)).signed for kind in Kind] == [False, True, False]
+    assert [Preprocessing(kind, (2,)).signed for kind in Kind] == [False, True, False, False, False]
 
 
 def test_a_table_is_undone():
@@ -63,6 +69,26 @@ def test_a_table_is_undone():
     x = preprocessing(TABLE)
     torch.testing.assert_close(preprocessing.undo(x.double()), torch.from_numpy(TABLE), atol=1e-6, rtol=1e-6)
     assert preprocessing.undo(x).dtype == torch.float32
+
+
+def test_real_numbers_are_left_alone():
+    preprocessing = Preprocessing(Kind.REAL, (3,))
+    x = preprocessing(np.array([[-1e6, np.nan, 0.5]]))
+    assert x.dtype == torch.float32 and x[0, [0, 2]].tolist() == [-1e6, 0.5] and x[0, 1].isnan()
+    assert preprocessing.undo(x) is x
+    with pytest.raises(ValueError, match="x: expected finite numbers"):
+        preprocessing(np.array([[0.0, np.inf, 1.0]]))
+
+
+def test_greys_of_patches_are_expected_square_and_complete():
+    preprocessing = Preprocessing(Kind.PATCHES, (2, 4), patches=PatchTransform(2, 10, True, 0.5, None))
+    x = preprocessing(np.array([[[255, 0], [0, 255]]], dtype=np.uint8))
+    assert x.dtype == torch.float32 and x.tolist() == [[[1, 0, 0, 1], [0, 1, 1, 0]]]
+    assert preprocessing.undo(x).tolist() == [[[1, 0], [0, 1]]]
+    with pytest.raises(ValueError, match=r"expected observations of shape \[2, 2\], got \[2, 4\]"):
+        preprocessing(np.zeros((1, 2, 4)))
+    with pytest.raises(ValueError, match=r"expected uint8 or values in \[0, 1\]"):
+        preprocessing(np.full((1, 2, 2), np.nan))
 
 
 @pytest.mark.parametrize("kind", [Kind.IMAGE, Kind.BINARY])

@@ -3,7 +3,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pyro_fmvae.data import load
+from pyro_fmvae.data import SparseOptions, load
 from pyro_fmvae.data.registry import LOADERS
 
 
@@ -18,6 +18,7 @@ def write_images(folder, n=5):
 def test_an_unknown_name_lists_the_known_ones(data):
     message = (
         "data: expected one of smiley, mnist, mnist-static, fashion-mnist, omniglot, sprites, celeba, "
+        "bars-binary, bars-linear, bars-max, scenes, "
         "an existing file that ends in .npz or .csv, or a folder of images"
     )
     with pytest.raises(ValueError, match=f"{message}, got {data!r}"):
@@ -65,6 +66,31 @@ def test_a_file_of_another_kind(tmp_path):
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         load("smiley", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        (
+            "mnist",
+            {"patch_size": 8},
+            "patch_size: expected a file or folder of images, or scenes, got 'mnist'",
+        ),
+        ("bars-max", {"patch_size": 2}, "patch_size: expected a file or folder of images, or scenes"),
+        ("smiley", {"as_is": True}, "as_is: expected a file or folder, or bars-binary, .*, got 'smiley'"),
+        ("scenes", {"as_is": True}, "as_is: expected a file or folder, or bars-binary, .*, got 'scenes'"),
+        ("smiley", {"on_off": True}, "on_off: expected a patch_size with it"),
+        (".", {"on_off": True}, "on_off: expected a patch_size with it"),
+    ],
+)
+def test_options_that_do_not_concern_a_data_set(data, options, message):
+    with pytest.raises(ValueError, match=message):
+        load(data, sparse=SparseOptions(**options))
+
+
+def test_bars_are_as_they_are_anyhow():
+    plain, as_is = load("bars-max"), load("bars-max", sparse=SparseOptions(as_is=True))
+    assert torch.equal(plain.train.x, as_is.train.x)
 
 
 def test_a_path(tmp_path):

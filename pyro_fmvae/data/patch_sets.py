@@ -1,0 +1,198 @@
+"""Data sets of patches that are cut from images at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_fmvae.data.dataset import Dataset, Split
+from pyro_fmvae.data.folder import find_images
+from pyro_fmvae.data.image_cache import measure, read_pixels
+from pyro_fmvae.data.npz_file import read_npz
+from pyro_fmvae.data.options import SparseOptions
+from pyro_fmvae.data.patch_transform import PatchTransform
+from pyro_fmvae.data.pixels import as_float, luminance, to_stored
+from pyro_fmvae.data.preprocessing import Kind, Preprocessing
+from pyro_fmvae.data.splitting import split_rows
+
+FLAT: Final = 0.01
+"""Patches are left out if the standard deviation of their greys, from 0 to 1, is below this."""
+_SEED: Final = 0  # of the patches of a new file or folder
+_SPARE: Final = 3  # positions that are tried for each patch wanted
+_TILES: Final = (4, 2, 1)  # sides of the regions that make up splits, in patches; the first that gives enough
+_ENOUGH: Final = 10
+
+
+class Pictures(NamedTuple):
+    """Images of any sizes, read when they are needed."""
+
+    names: list[str]
+    """What error messages call each of n images."""
+    sizes: list[tuple[int, int]]
+    """Their heights and widths in pixels."""
+    read: Callable[[int], Tensor]
+    """Greys in [0, 1] of the image of that number, float32 [H, W]."""
+
+
+def open_pictures(path: Path) -> Pictures:
+    """The images of a folder, sorted by name, or of a .npz file, in their order, at their own size.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: there are no images, or one is damaged.
+    """
+    if path.is_dir():
+        names = find_images(path)
+        files = [path / name for name in names]
+        return Pictures(
+            [str(file) for file in files],
+            [measure(file) for file in files],
+            lambda number: _greys(read_pixels(files[number]), str(files[number])),
+        )
+    if path.suffix.lower() != ".npz":
+        raise ValueError(f"patch_size: expected a folder or a .npz file of images to cut, got {path}")
+    return stacked(read_npz(path).x, f"{path}: 'x'")
+
+
+def read_grey(path: Path) -> Tensor:
+    """Greys in [0, 1] of one image file at its own size, float32 [H, W].
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no image.
+    """
+    return _greys(read_pixels(path), str(path))
+
+
+def stacked(images: np.ndarray, source: str) -> Pictures:
+    """Pictures of one size.
+
+    Args:
+        images: [n, H, W] or [n, H, W, 3], bool, uint8 or floats in [0, 1].
+        source: what error messages call them.
+
+    Raises:
+        ValueError: `images` are a table [n, D].
+    """
+    if images.ndim < 3:
+        raise ValueError(
+            f"{source}: expected images to cut patches from, got rows of {images.shape[1]} numbers"
+        )
+    height, width = images.shape[1:3]
+    return Pictures(
+        [source] * len(images),
+        [(height, width)] * len(images),
+        lambda number: _greys(images[number], source),
+    )
+
+
+def split_patches(pictures: Pictures, name: str, size: int, options: SparseOptions, seed: int) -> Dataset:
+    """A new data set of patches: 80 % training, 10 % validation, 10 % test.
+
+    Images are divided into regions of about 4 x 4 patches (2 x 2 or 1, where that gives fewer than ten). Each
+    region is in one split, so that splits share no pixel. Positions are drawn without replacement; flat
+    patches are left out, so that there may be fewer than were asked for.
+
+    Args:
+        pictures: at least `size` pixels high and wide.
+        name: of the data set.
+        size: P.
+        options: the other fields of it say how many patches, and what becomes of them.
+        seed: of the regions and positions, at least 0.
+
+    Raises:
+        ValueError: too small an image, fewer than three regions, a split all of whose patches are flat, or
+            fewer training patches than whitening needs.
+    """
+    _check_sizes(pictures, size)
+    for factor in _TILES:
+        regions = _tiles(pictures.sizes, factor * size)
+        if len(regions) >= _ENOUGH:
+            break
+    source = f"patch_size: expected images of at least 3 regions of {size} x {size} pixels"
+    rng = np.random.default_rng(seed)
+    held_out = max(1, options.patches // 10)
+    wanted = [options.patches - 2 * held_out, held_out, held_out]
+    parts = split_rows(len(regions), seed, source)
+    positions = [_draw(regions[part], size, count, rng) for part, count in zip(parts, wanted, strict=True)]
+    train, valid, test = _cut(pictures, positions, size, wanted)
+    transform = PatchTransform.fit(train, options.patches, options.whiten, options.on_off)
+    preprocessing = Preprocessing(Kind.PATCHES, transform.event_shape, patches=transform)
+    seen = (Split(preprocessing(greys.numpy())) for greys in (train, valid, test))
+    return Dataset(name, next(seen), next(seen), next(seen), preprocessing)
+
+
+def load_patches(pictures: Pictures, transform: PatchTransform) -> Split:
+    """Patches of new images, cut with a fixed seed, under the preprocessing of a run: `count` at most.
+
+    Raises:
+        ValueError: too small an image, or all patches are flat.
+    """
+    size, count = transform.size, transform.count
+    _check_sizes(pictures, size)
+    regions = np.array([(image, 0, 0, *shape) for image, shape in enumerate(pictures.sizes)])
+    positions = _draw(regions, size, count, np.random.default_rng(_SEED))
+    (greys,) = _cut(pictures, [positions], size, [count])
+    return Split(Preprocessing(Kind.PATCHES, transform.event_shape, patches=transform)(greys.numpy()))
+
+
+def _greys(image: np.ndarray, source: str) -> Tensor:
+    return luminance(as_float(to_stored(image, source)))
+
+
+def _check_sizes(pictures: Pictures, size: int) -> None:
+    for name, (height, width) in zip(pictures.names, pictures.sizes, strict=True):
+        if min(height, width) < size:
+            raise ValueError(
+                f"patch_size: expected at most {min(height, width)}, as {name} is {width} x {height} pixels, "
+                f"got {size}"
+            )
+
+
+def _tiles(sizes: list[tuple[int, int]], side: int) -> np.ndarray:
+    """Images cut into nearly equal regions of about `side`, or whole: image, top, left, height and width."""
+    tiles = []
+    for image, shape in enumerate(sizes):
+        rows, columns = (
+            np.linspace(0, length, max(length // side, 1) + 1).astype(int).tolist() for length in shape
+        )
+        tiles += [
+            (image, top, left, bottom - top, right - left)
+            for top, bottom in pairwise(rows)
+            for left, right in pairwise(columns)
+        ]
+    return np.array(tiles)
+
+
+def _draw(regions: np.ndarray, size: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Different positions of patches inside regions, up to `_SPARE * count`: image, top and left, [m, 3]."""
+    across = regions[:, 4] - size + 1
+    ends = np.cumsum((regions[:, 3] - size + 1) * across)
+    drawn = rng.choice(ends[-1], min(_SPARE * count, ends[-1]), replace=False)
+    region = np.searchsorted(ends, drawn, side="right")
+    top, left = np.divmod(drawn - np.concatenate([[0], ends])[region], across[region])
+    return np.stack([regions[region, 0], regions[region, 1] + top, regions[region, 2] + left], axis=1)
+
+
+def _cut(pictures: Pictures, positions: list[np.ndarray], size: int, wanted: list[int]) -> list[Tensor]:
+    """Patches for each split that are not flat, n wanted or fewer: [n, P, P]. Each image is read once."""
+    image, top, left = torch.from_numpy(np.concatenate(positions)).T
+    patches = torch.empty(len(image), size, size, dtype=torch.float32)
+    order = image.argsort()
+    numbers, counts = image[order].unique_consecutive(return_counts=True)
+    for number, rows in zip(numbers.tolist(), order.split(counts.tolist()), strict=True):
+        windows = pictures.read(number).unfold(0, size, 1).unfold(1, size, 1)
+        patches[rows] = windows[top[rows], left[rows]]
+    kept = []
+    for part, count in zip(patches.split([len(part) for part in positions]), wanted, strict=True):
+        textured = part[part.flatten(1).std(dim=1, correction=0) >= FLAT][:count]
+        if len(textured) == 0:
+            raise ValueError("patches: expected some that are not flat in each split, all of them are")
+        kept.append(textured)
+    return kept

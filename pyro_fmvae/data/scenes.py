@@ -1,0 +1,27 @@
+"""Patches of natural images: the two photographs that scikit-learn ships."""
+
+from typing import Final
+
+import numpy as np
+
+from pyro_fmvae.data.dataset import Dataset
+from pyro_fmvae.data.options import SparseOptions
+from pyro_fmvae.data.patch_sets import split_patches, stacked
+
+PATCH_SIZE: Final = 12
+_SEED: Final = 0
+
+
+def load_scenes(options: SparseOptions) -> Dataset:
+    """Patches of a temple and of a flower, 640 x 427 pixels each, the same in every run; no labels.
+
+    Args:
+        options: how patches are cut; a `patch_size` of None is 12.
+
+    Raises:
+        ValueError: fewer training patches than whitening needs.
+    """
+    from sklearn.datasets import load_sample_images  # heavy, and needed only here
+
+    photographs = stacked(np.stack(load_sample_images()["images"]), "scenes")
+    return split_patches(photographs, "scenes", options.patch_size or PATCH_SIZE, options, _SEED)

@@ -1,0 +1,22 @@
+"""Random splits."""
+
+import numpy as np
+
+
+def split_rows(n: int, seed: int, expected: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows for training, validation and testing: about 80, 10 and 10 % of n, at least one each.
+
+    Args:
+        n: number of rows.
+        seed: of their permutation, at least 0.
+        expected: the beginning of the error message.
+
+    Raises:
+        ValueError: fewer than three rows.
+    """
+    if n < 3:
+        raise ValueError(f"{expected} to split into train, valid and test, got {n}")
+    order = np.random.default_rng(seed).permutation(n)
+    held_out = max(1, n // 10)
+    valid, test, train = np.split(order, [held_out, 2 * held_out])
+    return train, valid, test
