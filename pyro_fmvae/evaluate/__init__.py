@@ -8,6 +8,8 @@ from pyro_fmvae.evaluate.encodings import Encodings, encode_split
 from pyro_fmvae.evaluate.judge import Judge, load_judge, save_judge, train_judge
 from pyro_fmvae.evaluate.judged import Edits, Generation, judged_edits, judged_generation
 from pyro_fmvae.evaluate.probes import Leakage, leakage, linear_probe, neighbour_probe
+from pyro_fmvae.evaluate.recovery import RECOVERED, UnitMatch, match_units
+from pyro_fmvae.evaluate.restoration import psnr, restore
 from pyro_fmvae.evaluate.scores import outlier_scores, threshold
 from pyro_fmvae.evaluate.slabs import Slabs, resample_active, slabs_of
 from pyro_fmvae.evaluate.sources import (
@@ -23,6 +25,7 @@ from pyro_fmvae.evaluate.sources import (
 
 __all__ = [
     "DCI",
+    "RECOVERED",
     "Activity",
     "Coding",
     "Edits",
@@ -35,6 +38,7 @@ __all__ = [
     "Normals",
     "Placement",
     "Slabs",
+    "UnitMatch",
     "active_latents",
     "activity",
     "best_correlation",
@@ -53,12 +57,15 @@ __all__ = [
     "linear_probe",
     "load_judge",
     "majority_accuracy",
+    "match_units",
     "matching_accuracy",
     "mutual_information",
     "neighbour_probe",
     "outlier_scores",
     "per_block",
+    "psnr",
     "resample_active",
+    "restore",
     "save_judge",
     "slabs_of",
     "threshold",

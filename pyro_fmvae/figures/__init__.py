@@ -12,6 +12,8 @@ from pyro_fmvae.figures.clusters import clusters
 from pyro_fmvae.figures.columns import column_means
 from pyro_fmvae.figures.components import component_grid
 from pyro_fmvae.figures.correlation import correlation_matrices
+from pyro_fmvae.figures.dictionary import dictionary
+from pyro_fmvae.figures.em_curves import em_curves
 from pyro_fmvae.figures.factors import Factors
 from pyro_fmvae.figures.grids import reconstructions, sample_grid
 from pyro_fmvae.figures.interpolation import spike_toggles, value_sweeps
@@ -19,7 +21,10 @@ from pyro_fmvae.figures.matrix import property_matrix
 from pyro_fmvae.figures.measures import measure_curves
 from pyro_fmvae.figures.page import save
 from pyro_fmvae.figures.pairs import pair_grid
+from pyro_fmvae.figures.recovered_units import parameter_table, recovered_units
 from pyro_fmvae.figures.resampling import conditional_samples
+from pyro_fmvae.figures.restoration import restoration
+from pyro_fmvae.figures.slab_histogram import slab_histogram
 from pyro_fmvae.figures.spread import spread
 from pyro_fmvae.figures.training import training_curves
 from pyro_fmvae.figures.traversal import save_animation, traversal
@@ -35,13 +40,19 @@ __all__ = [
     "component_grid",
     "conditional_samples",
     "correlation_matrices",
+    "dictionary",
+    "em_curves",
     "measure_curves",
     "pair_grid",
+    "parameter_table",
     "property_matrix",
     "reconstructions",
+    "recovered_units",
+    "restoration",
     "sample_grid",
     "save",
     "save_animation",
+    "slab_histogram",
     "spike_toggles",
     "spread",
     "training_curves",

@@ -1,0 +1,72 @@
+"""How many of the true generative fields a model has found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
+
+RECOVERED: Final = 0.95
+"""The cosine that a unit must exceed to count as recovered."""
+
+
+@dataclass(frozen=True)
+class UnitMatch:
+    """What `match_units` returns, in the order of the H' true units.
+
+    Attributes:
+        cosines: of each true unit and the learnt one matched to it, float64 [H']; 0 where there is none.
+        unit_of: the learnt unit matched to each true one, int64 [H']; -1 where there is none.
+    """
+
+    cosines: np.ndarray
+    unit_of: np.ndarray
+
+    @property
+    def recovered(self) -> int:
+        """Number of true units whose cosine is above `RECOVERED`."""
+        return int((self.cosines > RECOVERED).sum())
+
+
+def match_units(learnt: np.ndarray, true: np.ndarray) -> UnitMatch:
+    """The one-to-one matching of true to learnt units with the largest sum of cosine similarities.
+
+    Lengths don't count, signs do: a unit and its negative have the cosine -1. A unit of zeros has the cosine
+    0 with any other. With fewer learnt than true units, some true ones are matched to none. The matching is
+    found by the Hungarian method.
+
+    Args:
+        learnt: finite numbers [H, ...], H at least 1, such as a model's dictionary.
+        true: finite numbers [H', ...], H' at least 1, with the same shape of a unit.
+
+    Raises:
+        ValueError: arrays of other shapes, or values that are not finite.
+    """
+    w, t = _units("learnt", learnt), _units("true", true)
+    if w.shape[1:] != t.shape[1:]:
+        raise ValueError(
+            f"learnt, true: expected units of one shape, got {list(w.shape[1:])} and {list(t.shape[1:])}"
+        )
+    cosines = (_directions(t) @ _directions(w).T).clip(-1.0, 1.0)
+    rows, columns = linear_sum_assignment(cosines, maximize=True)
+    best, unit_of = np.zeros(len(t)), np.full(len(t), -1)
+    best[rows], unit_of[rows] = cosines[rows, columns], columns
+    return UnitMatch(best, unit_of)
+
+
+def _units(name: str, values: np.ndarray) -> np.ndarray:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim < 2 or not array.size:
+        raise ValueError(f"{name}: expected units [H, ...], one at least, got {list(array.shape)}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name}: expected finite values, got NaN or infinity")
+    return array
+
+
+def _directions(units: np.ndarray) -> np.ndarray:
+    """Units [H, D] of length 1; zeros stay zeros."""
+    flat = units.reshape(len(units), -1)
+    length = np.linalg.norm(flat, axis=1, keepdims=True)
+    return np.divide(flat, length, out=np.zeros_like(flat), where=length > 0)

@@ -1,0 +1,94 @@
+"""The units of a sparse-coding model, as images."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from pyro_fmvae.figures.page import MARGIN, NOTE, QUIET, Page, shorten, text_width, wrap
+from pyro_fmvae.figures.pixels import Array, as_array, cell_size
+from pyro_fmvae.figures.unit_tiles import POSITIVE, SIGNED, as_units, tiles
+
+MOST_WRITTEN = 64
+"""Up to so many units have their use written above them."""
+
+_WIDTH = 1200  # that a row of tiles aims at
+_SMALLEST, _LARGEST = 24, 96  # pixels that the longer side of a tile aims at
+_GAP = 4
+_LINE = 18
+_SIZE = 7  # points
+_LEAST = 300
+
+
+def dictionary(
+    units: Array,
+    titles: Sequence[str] | None = None,
+    columns: int | None = None,
+    order: Array | None = None,
+) -> Figure:
+    """A tile per unit, each scaled by its own largest absolute value.
+
+    Units with negative values go from blue over white to red, others from black to white.
+
+    Args:
+        units: [H, h, w], such as a model's ``dictionary``.
+        titles: what stands above each of the H units. If left out, that is its use, where one is given for
+            64 units at most.
+        columns: tiles side by side; if left out, as many as make a page without gaps, where possible.
+        order: how much each unit is used [H], such as its probability of being on; units are sorted by it,
+            from the most to the least used, and stay as they are if it is left out.
+
+    Raises:
+        ValueError: arrays of other shapes, values that are not finite, or no columns.
+    """
+    arrays = as_units("units", units)
+    count = len(arrays)
+    if titles is not None and len(titles) != count:
+        raise ValueError(f"titles: expected one for each of {count} units, got {len(titles)}")
+    if columns is not None and columns < 1:
+        raise ValueError(f"columns: expected a number >= 1, got {columns}")
+    use = None if order is None else as_array("order", order)
+    if use is not None and use.shape != (count,):
+        raise ValueError(f"order: expected shape [{count}], got {list(use.shape)}")
+    ranks = np.arange(count) if use is None else np.argsort(-use, kind="stable")
+    written = list(titles) if titles is not None else _numbers(use) if count <= MOST_WRITTEN else []
+    across = min(columns or _columns(count), count)
+    size = cell_size(arrays, min(_LARGEST, max(_SMALLEST, _WIDTH // across - _GAP)))
+    widest = max((text_width(text, _SIZE) for text in written), default=0.0) if titles is None else 0.0
+    pitch = max(size[1], math.ceil(widest)) + _GAP
+    line = _LINE if written else 0
+    signed = bool((arrays < 0).any())
+    note = SIGNED if signed else POSITIVE
+    if use is not None:
+        above = "; how much it is used stands above it." if written and titles is None else "."
+        note += f" The most used unit comes first{above}"
+    width = max(2 * MARGIN + across * pitch - _GAP, _LEAST)
+    notes = wrap(note, width - 2 * MARGIN, 8)
+    bottom = MARGIN + -(-count // across) * (size[0] + line + _GAP)
+    page = Page(width, bottom + NOTE * len(notes) + MARGIN)
+    colours = tiles(arrays, signed)
+    for place, unit in enumerate(ranks.tolist()):
+        left = MARGIN + place % across * pitch + (pitch - _GAP - size[1]) // 2
+        top = MARGIN + place // across * (size[0] + line + _GAP) + line
+        if written:
+            text = shorten(written[unit], pitch - _GAP, _SIZE)
+            page.text(left + size[1] / 2, top - 5, text, _SIZE, ha="center", va="baseline", color=QUIET)
+        page.picture(colours[unit], left, top, size)
+    page.notes(notes, bottom)
+    return page.figure
+
+
+def _columns(count: int) -> int:
+    """From √H to 2 √H: as few empty places as possible, then as close to 1.5 √H as possible."""
+    root = math.sqrt(count)
+    choices = range(math.ceil(root), math.floor(2 * root) + 1)
+    return min(choices, key=lambda columns: (-count % columns, abs(columns - 1.5 * root)))
+
+
+def _numbers(use: np.ndarray | None) -> list[str]:
+    """The greatest with three significant digits, all with as many decimals."""
+    if use is None:
+        return []
+    digits = max(0, 2 - math.floor(math.log10(np.abs(use).max() or 1.0)))
+    return [f"{value:.{digits}f}".replace("-", "−") for value in use]
