@@ -1,5 +1,6 @@
 """Paper models: modules with a Pyro model and guide; networks and observation models are arguments."""
 
+from pyro_fmvae.models.binary_sparse_coding import BinarySparseCoding
 from pyro_fmvae.models.factor_group import FactorGroup, Hyperprior
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
 from pyro_fmvae.models.sparse_priors import (
@@ -9,11 +10,13 @@ from pyro_fmvae.models.sparse_priors import (
     SelectionSparsePrior,
     SparsePrior,
 )
+from pyro_fmvae.models.spike_and_slab_sparse_coding import SpikeAndSlabSparseCoding
 from pyro_fmvae.models.vae import VAE
 from pyro_fmvae.models.variational_sparse_coding import VariationalSparseCoding
 
 __all__ = [
     "VAE",
+    "BinarySparseCoding",
     "FactorGroup",
     "FactorialMixtureVAE",
     "FixedSparsePrior",
@@ -22,5 +25,6 @@ __all__ = [
     "PseudoInputs",
     "SelectionSparsePrior",
     "SparsePrior",
+    "SpikeAndSlabSparseCoding",
     "VariationalSparseCoding",
 ]
