@@ -1,0 +1,241 @@
+"""How models without networks are learnt: expectation maximisation, or gradients of the bound."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from pyro_fmvae.distributions.exponential_family import blend
+from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
+from pyro_fmvae.infer.expectation_maximization import ExpectationMaximization
+from pyro_fmvae.infer.phase import Budget, Phase, check_number, check_rows
+from pyro_fmvae.infer.statistics import Statistics
+from pyro_fmvae.models.binary_sparse_coding import BinarySparseCoding
+from pyro_fmvae.models.learning import Learning
+from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
+
+STEPWISE = RobbinsMonro(delay=1.0, forgetting=0.6)
+RECORDS = 10  # evaluations in a phase
+
+
+class Learnable(Protocol):
+    """What a model must offer to be learnt so."""
+
+    num_data: int
+
+    def given(self) -> Any:
+        """Its parameters as those of a single start."""
+
+    def take(self, parameters: Any, start: int) -> None:
+        """Take over the parameters of one of several starts."""
+
+
+class StepwiseEM(Phase):
+    """E-step, statistics, M-step on one batch after another, for several starts at once.
+
+    Statistics of batches are blended (:meth:`Statistics.blend`); with all data in the batch ρ is 1, and this
+    is EM itself. Every point keeps what its next E-step starts from: batches must carry the indices of their
+    rows, int64 [B] behind everything else, as ``Batches(..., indexed=True)`` gives. The model has the
+    parameters of the best start after every M-step.
+
+    Args:
+        model: what is learnt.
+        em: how.
+        budget: how long.
+        starts: R >= 1, random starts learnt side by side; 0 goes on from the model's own parameters.
+        rate: ρ of each step on a batch that is not all data, from the number of steps taken so far.
+        temperature: T >= 1 at the start of the phase.
+        annealed: share of the phase, in (0, 1], at which T has fallen to 1, linearly.
+        reseed_every: steps between two times that a unit of little use is put elsewhere; 0: never.
+        reseeded: share of the phase, in [0, 1], after which none is.
+        name: for records.
+
+    Attributes:
+        parameters: those of all starts.
+        latents: of all points, [R, N, H].
+        objective: in nats per point, averaged over recent batches as statistics are, [R]; None before any.
+
+    Raises:
+        ValueError: a number out of range.
+    """
+
+    parameters: Any
+    latents: Tensor
+
+    def __init__(
+        self,
+        model: Any,
+        em: ExpectationMaximization[Any],
+        budget: Budget,
+        starts: int = 1,
+        rate: Callable[[int], float] = STEPWISE,
+        temperature: float = 1.0,
+        annealed: float = 0.6,
+        reseed_every: int = 0,
+        reseeded: float = 0.7,
+        name: str = "joint",
+    ) -> None:
+        super().__init__(name, budget, model)
+        for argument, value in (("starts", starts), ("reseed_every", reseed_every)):
+            if value < 0:
+                raise ValueError(f"{argument}: expected a number >= 0, got {value}")
+        if not 1 <= temperature < float("inf"):
+            raise ValueError(f"temperature: expected a number >= 1, got {temperature}")
+        if not 0 < annealed <= 1:
+            raise ValueError(f"annealed: expected a share in (0, 1], got {annealed}")
+        if not 0 <= reseeded <= 1:
+            raise ValueError(f"reseeded: expected a share in [0, 1], got {reseeded}")
+        self.model, self.em, self.starts, self.rate = model, em, starts, rate
+        self.hottest, self.annealed = temperature, annealed
+        self.reseed_every, self.reseeded = reseed_every, reseeded
+        self.record_every = max((budget.iterations or 0) // RECORDS, 1)
+
+    def enter(self) -> None:
+        """Nothing is learnt yet; parameters and latents come with :meth:`prepare`."""
+        self.steps, self.fraction, self.temperature = 0, 0.0, self.hottest
+        self.statistics: Statistics | None = None
+        self.objective: Tensor | None = None
+
+    def prepare(self, batches: Iterable[Any]) -> None:
+        """Start from the first batch of data.
+
+        Raises:
+            ValueError: a loader of another number of points than the model is of.
+        """
+        check_number(batches, self.model.num_data)
+        x = next(iter(batches))[0].flatten(1)
+        self.parameters = self.em.start(x, self.starts) if self.starts else self.model.given()
+        self.latents = self.em.start_latents(self.parameters, self.model.num_data)
+        self.model.take(self.parameters, 0)
+
+    def before_step(self, fraction: float) -> None:
+        """Let the temperature fall."""
+        self.fraction = fraction
+        self.temperature = 1 + (self.hottest - 1) * max(1 - fraction / self.annealed, 0.0)
+
+    def step(self, *batch: Any) -> float:
+        """One E-step and one M-step; returns minus the best start's objective, in nats for all N points.
+
+        Raises:
+            ValueError: a batch without indices of rows.
+        """
+        check_rows(batch)
+        x, rows = batch[0].flatten(1), batch[-1]
+        number, whole = self.model.num_data, len(x) == self.model.num_data
+        found = self.em.e_step(x, self.parameters, self.latents[:, rows], self.temperature)
+        rate = 1.0 if whole or self.statistics is None else self.rate(self.steps)
+        old = found.statistics.scaled(number) if self.statistics is None else self.statistics
+        self.statistics = old.blend(found.statistics, rate)
+        before = found.objective if self.objective is None else self.objective
+        self.objective = blend(before, found.objective, rate)
+        self.latents[:, rows] = found.latents
+        checked = (x, found) if whole else ()
+        maximum = self.em.m_step(self.statistics, self.parameters, *checked)
+        self.parameters, self.statistics = maximum.parameters, maximum.statistics
+        if maximum.unit is not None:
+            self.latents *= maximum.unit.unsqueeze(1)
+        best = self.best
+        self.model.take(self.parameters, best)
+        self.steps += 1
+        if self.reseed_every and not self.steps % self.reseed_every and self.fraction < self.reseeded:
+            self.parameters = self.em.reseed(x, self.parameters, found)
+            self.statistics = None  # those at hand would undo it
+        return -number * self.objective[best].item()
+
+    @property
+    def best(self) -> int:
+        """The start that the model has the parameters of."""
+        if self.objective is None:
+            return 0
+        return int(self.em.quality(self.parameters, self.objective).argmax())
+
+    def measures(self) -> dict[str, Any]:
+        """The objective of every start, the noise's standard deviation, and which start is the best."""
+        if self.objective is None:
+            return {}
+        return {
+            "objective": self.objective.tolist(),
+            "noise": self.em.noise(self.parameters).tolist(),
+            "start": self.best,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Parameters, latents and statistics of every start."""
+        statistics = self.statistics
+        return {
+            "steps": self.steps,
+            "parameters": list(self.parameters),
+            "latents": self.latents,
+            "objective": self.objective,
+            "statistics": None if statistics is None else dict(statistics.values),
+            "count": None if statistics is None else statistics.count,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` returned; after :meth:`enter`."""
+        self.steps, self.latents, self.objective = state["steps"], state["latents"], state["objective"]
+        self.parameters = type(self.model.given())(*state["parameters"])
+        values = state["statistics"]
+        self.statistics = None if values is None else Statistics(values, state["count"])
+
+
+class GradientEM(Phase):
+    """The fixed point as E-step, one step of Adam on the bound as M-step: as the source of the model learns.
+
+    The bound is that of ``TraceConjugate_ELBO`` at the fixed point, which no gradient goes through. Batches
+    must carry the indices of their rows, as for :class:`StepwiseEM`.
+
+    Args:
+        model: what is learnt.
+        learning: of it count the learning rates, falling in the last half of the phase.
+        budget: how long.
+    """
+
+    latents: Tensor
+
+    def __init__(self, model: BinarySparseCoding, learning: Learning, budget: Budget) -> None:
+        super().__init__("joint", budget, model)
+        self.model, self.learning = model, learning
+
+    def enter(self) -> None:
+        """Adam over all parameters."""
+        optim = NaturalGradient(1.0, self.learning.optimiser, self.model.parameters())
+        self.svi = ConjugateSVI(self.model.model, self.model.guide, optim, TraceConjugate_ELBO())
+
+    def prepare(self, batches: Iterable[Any]) -> None:
+        """Start from the first batch of data, as EM does.
+
+        Raises:
+            ValueError: a loader of another number of points than the model is of.
+        """
+        check_number(batches, self.model.num_data)
+        parameters = self.model.em.start(next(iter(batches))[0].flatten(1), 1)
+        self.model.take(parameters, 0)
+        (self.latents,) = self.model.em.start_latents(parameters, self.model.num_data)
+
+    def before_step(self, fraction: float) -> None:
+        """Let the learning rate fall in the second half."""
+        self.svi.optim.others.param_groups[0]["lr"] = self.learning.learning_rate_at(fraction)
+
+    def step(self, *batch: Any) -> float:
+        """One fixed point and one step; returns the loss, in nats for all N points.
+
+        Raises:
+            ValueError: a batch without indices of rows.
+        """
+        check_rows(batch)
+        x, rows = batch[0], batch[-1]
+        posterior = self.model.posterior(x, self.latents[rows])
+        self.latents[rows] = posterior.mean
+        loss = self.svi.step(x, posterior=posterior)
+        self.model.project()
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimiser's state, and the latents."""
+        return {**super().state_dict(), "latents": self.latents}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` returned; after :meth:`enter`."""
+        super().load_state_dict(state)
+        self.latents = state["latents"]
