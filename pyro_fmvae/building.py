@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from torch import nn
 
-from pyro_fmvae.config import ModelName, TrainConfig
+from pyro_fmvae.config import CODERS, ModelName, TrainConfig
 from pyro_fmvae.data import Preprocessing
 from pyro_fmvae.distributions import (
     BernoulliObservation,
@@ -18,18 +18,23 @@ from pyro_fmvae.distributions import (
     SpikeDraws,
     StraightThrough,
 )
+from pyro_fmvae.infer.spike_and_slab_rules import LinearRule, MaxRule, Rule
 from pyro_fmvae.models import (
     VAE,
+    BinarySparseCoding,
     FactorialMixtureVAE,
     FixedSparsePrior,
     MixtureSparsePrior,
     PseudoInputs,
     SelectionSparsePrior,
     SparsePrior,
+    SpikeAndSlabSparseCoding,
     VariationalSparseCoding,
 )
+from pyro_fmvae.models.binary_em import BinaryEM
 from pyro_fmvae.models.free_encoder import FreeEncoder
 from pyro_fmvae.models.posterior_family import PointPosterior
+from pyro_fmvae.models.spike_and_slab_em import SpikeAndSlabEM
 from pyro_fmvae.nn import (
     ConvDecoder28,
     ConvDecoder64,
@@ -42,7 +47,9 @@ from pyro_fmvae.nn import (
     SpikeHead,
 )
 
-Model: TypeAlias = FactorialMixtureVAE | VAE | VariationalSparseCoding
+SparseCoder: TypeAlias = BinarySparseCoding | SpikeAndSlabSparseCoding
+"""Models without networks, which are learnt by EM."""
+Model: TypeAlias = FactorialMixtureVAE | VAE | VariationalSparseCoding | SparseCoder
 """What a run can be a run of."""
 
 
@@ -84,6 +91,8 @@ def build(
         num_data: N, points in the training set.
         labelled: factors that labels belong to.
     """
+    if config.model in CODERS:
+        return _coder(config, preprocessing, num_data)
     observation = _observation(config, preprocessing)
     encoder, decoder = _networks(config, preprocessing.event_shape, observation.outputs)
     distortion = warp(config.distortion, preprocessing)
@@ -167,6 +176,29 @@ def _sparse_prior(config: TrainConfig, preprocessing: Preprocessing) -> SparsePr
     return SelectionSparsePrior(pseudo_inputs, selection)
 
 
+def _coder(config: TrainConfig, preprocessing: Preprocessing, num_data: int) -> SparseCoder:
+    shape = preprocessing.event_shape
+    if config.model == "bsc":
+        return BinarySparseCoding(shape, num_data, binary_em(config))
+    return SpikeAndSlabSparseCoding(shape, num_data, spike_and_slab_em(config, config.preselect))
+
+
+def binary_em(config: TrainConfig) -> BinaryEM:
+    """How a binary sparse code is learnt."""
+    assert config.sweeps is not None and config.nonnegative is not None
+    how = config.sweeps, config.group_size, config.nonnegative
+    return BinaryEM(latent_dim(config), *how)
+
+
+def spike_and_slab_em(config: TrainConfig, preselect: int | None) -> SpikeAndSlabEM:
+    """How a spike-and-slab code is learnt, so many units being drawn for each point; 0 or None: all."""
+    assert config.sweeps is not None
+    few = preselect if preselect and preselect < latent_dim(config) else None
+    kept = max(config.sweeps // 2, 1)
+    return SpikeAndSlabEM(_RULES[config.model](), latent_dim(config), few, config.sweeps, kept, config.shared)
+
+
+_RULES: dict[ModelName, Callable[[], Rule]] = {"max-sparse": MaxRule, "linear-sparse": LinearRule}
 _HEADS: dict[ModelName, Callable[[int, int], nn.Module]] = {"vsc": SpikeHead}
 _DRAWS: dict[str, Callable[[], SpikeDraws]] = {
     "shifted": ShiftedSigmoid,

@@ -64,6 +64,7 @@ def build_parser() -> ArgumentParser:
         ("encode", _encode_parser(), "write codes, responsibilities and means of data"),
         ("score", _score_parser(), "write outlier scores of data"),
         ("edit", _edit_parser(), "change properties of an image"),
+        ("restore", _restore_parser(), "denoise and inpaint an image by its patches"),
         ("judge", _judge_parser(), "let a classifier judge what a run generates and edits"),
     ):
         subcommands.add_subcommand(name, subparser, help=text)
@@ -152,6 +153,22 @@ def _edit_parser() -> ArgumentParser:
     parser.add_argument("--set", type=str, required=True, help="what to change, by name or number: hat=1,6=3")
     parser.add_argument("--out", type=str, required=True, help="file to write: .png, in the run's resolution")
     parser.add_argument("--compare", type=str | None, help="file for image, reconstruction and edit: .png")
+    parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, ... or auto")
+    return parser
+
+
+def _restore_parser() -> ArgumentParser:
+    text = "Denoise and inpaint an image by a run on plain patches: train with --patch-size 8 --whiten false."
+    parser = _Parser(description=text)
+    parser.add_argument("run", type=str, help="folder of a run")
+    parser.add_argument("--image", type=str, required=True, help="file of any size; colours become grey")
+    parser.add_argument("--out", type=str, required=True, help="file to write: .png")
+    parser.add_argument("--compare", type=str | None, help="file for image, damaged and restored one: .png")
+    text = "standard deviation of noise to add first; greys are in [0, 1]"
+    parser.add_argument("--noise", type=float, default=0.0, help=text)
+    parser.add_argument("--missing", type=float, default=0.0, help="share of pixels to remove first")
+    parser.add_argument("--stride", type=int, default=1, help="pixels from one patch to the next")
+    parser.add_argument("--seed", type=int, default=0, help="of the damage and of draws")
     parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, ... or auto")
     return parser
 

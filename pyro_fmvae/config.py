@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from pyro_fmvae.infer.binary_mean_field import LARGEST_GROUP
 from pyro_fmvae.infer.phase import Budget
 from pyro_fmvae.models import Hyperprior
 from pyro_fmvae.models.learning import Learning
@@ -17,11 +18,14 @@ SHARES_OF_TIME = (0.15, 0.02, 0.55, 0.28)  # of the phases; those that are left 
 LONG_MINUTES, LONG_ITERATIONS = 5, 10_000  # of a training in which steps are compiled by default
 LARGEST = 2**31 - 1  # of any number of things
 LISTS = ("factors", "hidden", "label_names", "warm_up")
-ModelName = Literal["fmvae", "vae", "vsc"]
+ModelName = Literal["fmvae", "vae", "vsc", "bsc", "max-sparse", "linear-sparse"]
 PosteriorName = Literal["encoder", "free", "hybrid", "point"]
 SparsePriorName = Literal["mixture", "select", "fixed"]
 SpikesName = Literal["shifted", "concrete", "straight-through"]
+MStepName = Literal["closed", "gradient"]
 FACTORIAL: tuple[ModelName, ...] = ("fmvae",)  # models with factors, which have components and labels
+SLABS: tuple[ModelName, ...] = ("max-sparse", "linear-sparse")  # spike-and-slab sparse coding
+CODERS: tuple[ModelName, ...] = ("bsc", *SLABS)  # models without networks, learnt by EM
 
 
 def _option(default: Any, text: str, *models: ModelName) -> Any:
@@ -39,7 +43,9 @@ class TrainConfig:
     """
 
     model: ModelName = _option(  # noqa: RUF009
-        "fmvae", "model to train: factorial mixture, plain VAE, or variational sparse coding"
+        "fmvae",
+        "model to train: factorial mixture, plain VAE, variational sparse coding; binary sparse coding, or "
+        "spike-and-slab sparse coding with a max or a linear rule",
     )
     data: str = _option(
         "smiley", "name of a data set, or path of an .npz or .csv file or of a folder of images"
@@ -51,7 +57,7 @@ class TrainConfig:
     factors: tuple[int, ...] | None = _option(None, "number of components of each factor, such as 2,2,64")
     factor_dim: int | None = _option(None, "dimensions of each factor")
     latent_dim: int | None = _option(
-        None, "dimensions of z; default: as many as all factors would have", "vae", "vsc"
+        None, "dimensions of z, or units of a sparse code", "vae", "vsc", *CODERS
     )
     labels: float | None = _option(None, "share of the training points whose labels are used, in [0, 1]")
     label_names: tuple[str, ...] | None = _option(
@@ -104,6 +110,26 @@ class TrainConfig:
     warm_up: tuple[float, ...] | None = _option(
         None, "shares of the training between which slabs come to carry information: 0,0.1", "vsc"
     )
+    starts: int | None = _option(
+        None, "random starts learnt side by side, of which the best is kept", *CODERS
+    )
+    sweeps: int | None = _option(None, "sweeps of the fixed point, or of Gibbs draws, in an E-step", *CODERS)
+    temperature: float | None = _option(None, "of the E-steps at first; it falls to 1", *CODERS)
+    em_forgetting: float = _option(
+        0.6, "kappa of the step size (1 + tau)^-kappa of statistics, where batches are not all data", *CODERS
+    )
+    group_size: int = _option(1, "units per group of the posterior; more than 1 by enumeration", "bsc")
+    nonnegative: bool | None = _option(None, "keep all weights >= 0", "bsc")
+    m_step: MStepName = _option("closed", "M-steps in closed form, or steps of Adam on the bound", "bsc")  # noqa: RUF009
+    reseed_every: int | None = _option(
+        None, "iterations between two times that the least useful unit is moved; 0: never", "bsc"
+    )
+    preselect: int | None = _option(None, "units that are drawn for each point; 0: all", *SLABS)
+    shared: bool = _option(True, "one spike probability and one slab for all units", *SLABS)
+    patch_size: int | None = _option(None, "side of the patches that images are cut into", *CODERS)
+    patches: int = _option(20_000, "how many patches", *CODERS)
+    whiten: bool = _option(True, "decorrelate the pixels of patches", *CODERS)
+    on_off: bool = _option(False, "split patches into what is brighter and what is darker", *CODERS)
     pretrain_kl_weight: float = _option(1.0, "weight of the KL divergence in pretraining, once it has grown")
     kl_annealing: float = _option(0.0, "share of pretraining in which the KL weight grows from 0 to 1")
     prior_restarts: int = _option(
@@ -149,7 +175,9 @@ class TrainConfig:
         iterations = [f"{name}_iterations" for name in PHASES]
         least = {
             **dict.fromkeys(("factor_dim", "latent_dim", "batch_size", "prior_restarts"), 1),
-            **dict.fromkeys(("free_steps", "pseudo_inputs"), 1),
+            **dict.fromkeys(("free_steps", "pseudo_inputs", "starts", "sweeps", "group_size"), 1),
+            **dict.fromkeys(("reseed_every", "preselect"), 0),
+            **dict.fromkeys(("patch_size", "patches"), 2),
             "seed": 0,
             **dict.fromkeys(iterations, 0),
         }
@@ -163,8 +191,12 @@ class TrainConfig:
             len(self.warm_up) == 2 and 0 <= self.warm_up[0] <= self.warm_up[1] <= 1
         ):
             raise ValueError(f"warm_up: expected two shares in ascending order, got {self.warm_up}")
-        if not 1 <= self.total_correlation < math.inf:
-            raise ValueError(f"total_correlation: expected a number >= 1, got {self.total_correlation}")
+        for name in ("total_correlation", "temperature"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value < math.inf:
+                raise ValueError(f"{name}: expected a number >= 1, got {value}")
+        if self.group_size > LARGEST_GROUP:
+            raise ValueError(f"group_size: expected at most {LARGEST_GROUP}, got {self.group_size}")
         for name in ("distortion", "augmentation"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: expected a number >= 0, got {getattr(self, name)}")
@@ -174,7 +206,7 @@ class TrainConfig:
             raise ValueError("compile: eager steps cannot be compiled")
         if self.delay == math.inf:
             raise ValueError("delay: expected a finite number, got inf")
-        _ = self.hyperprior, self.learning(), self.rate  # raise what is wrong with theirs
+        _ = self.hyperprior, self.learning(), self.rate, self.em_rate  # raise what is wrong with theirs
 
     @property
     def hyperprior(self) -> Hyperprior:
@@ -185,6 +217,14 @@ class TrainConfig:
     def rate(self) -> RobbinsMonro:
         """Step sizes of the natural gradient."""
         return RobbinsMonro(self.delay, self.forgetting, self.first_step)
+
+    @property
+    def em_rate(self) -> RobbinsMonro:
+        """Step sizes of stepwise EM."""
+        try:
+            return RobbinsMonro(delay=1.0, forgetting=self.em_forgetting)
+        except ValueError as error:
+            raise ValueError(f"em_{error}") from None
 
     def learning(self) -> Learning:
         """What the phases of training share."""

@@ -10,19 +10,28 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae import figures
-from pyro_fmvae.building import Model
-from pyro_fmvae.codes import latent_code, latent_codes, true_sources
+from pyro_fmvae.building import Model, SparseCoder
+from pyro_fmvae.codes import decode, latent_code, latent_codes, true_sources
 from pyro_fmvae.data import Batches, Kind, Preprocessing, Split
+from pyro_fmvae.data.bars import bars_truth
 from pyro_fmvae.data.smileys import ATTRIBUTES, FEATURES, SOURCES
+from pyro_fmvae.evaluate.recovery import match_units
 from pyro_fmvae.evaluate.sources import activity, correlation_matrix
 from pyro_fmvae.figures.attribute_grid import default_choice
 from pyro_fmvae.figures.columns import MOST_COLUMNS
-from pyro_fmvae.models import VAE, FactorialMixtureVAE, VariationalSparseCoding
+from pyro_fmvae.models import (
+    VAE,
+    FactorialMixtureVAE,
+    SpikeAndSlabSparseCoding,
+    VariationalSparseCoding,
+)
 from pyro_fmvae.run import FIGURES, METRICS, Run
 
 RECONSTRUCTED = 20
 ENCODED, ENCODING_BATCH = 2000, 500
 EXAMPLES, SWEPT = 6, 2  # of sparse codes
+DRAWN, DRAWS = 200, 20  # points whose causes are drawn, and how often
+OF_NETWORKS = {"kl_r", "kl_global"}  # nothing but zeros without factors
 
 
 def factors_of(
@@ -89,6 +98,8 @@ def draw(run: Run, model: Model, rows: Split, split: str) -> None:
     records = [json.loads(line) for line in (run.folder / METRICS).read_text().splitlines()]
     if isinstance(model, FactorialMixtureVAE):
         drawn = _of_factors(run, model, rows, records)
+    elif isinstance(model, SparseCoder):
+        drawn = _of_units(run, model, rows, records)
     else:
         drawn = _of_networks(run, model, rows, records)
         if run.image:
@@ -101,14 +112,63 @@ def _of_networks(
     run: Run, model: VAE | VariationalSparseCoding, rows: Split, records: list[dict[str, Any]]
 ) -> dict[str, Figure]:
     """Those of a model without factors, by name."""
-    without = ("kl_r", "kl_global")  # nothing but zeros
-    kept = [{key: value for key, value in record.items() if key not in without} for record in records]
-    drawn = {"training": figures.training_curves(kept)}
+    drawn = {"training": _training(records)}
     if run.image:
         drawn["reconstructions"] = _reconstructions(run, model, rows)
-        mean = model.observation.mean(model.decoder(model.sample_latent(64)))
+        mean = decode(model, model.sample_latent(64))
         drawn["samples"] = figures.sample_grid(run.preprocessing.undo(mean).cpu(), 8, 8)
     return drawn
+
+
+def _training(records: list[dict[str, Any]]) -> Figure:
+    """Curves of a model without factors."""
+    return figures.training_curves(
+        [{key: value for key, value in record.items() if key not in OF_NETWORKS} for record in records]
+    )
+
+
+def _of_units(run: Run, model: SparseCoder, rows: Split, records: list[dict[str, Any]]) -> dict[str, Figure]:
+    """Those of a model whose units are learnt by EM, by name."""
+    drawn = {"training": _training(records)}
+    followed = [record for record in records if "objective" in record and record["phase"] == "joint"]
+    if followed:
+        drawn["starts"] = figures.em_curves(followed, followed[-1]["start"])
+    if len(model.event_shape) == 2:
+        use = model.logits.sigmoid().expand(model.latent_dim).cpu()
+        drawn["dictionary"] = figures.dictionary(_units(run, model), order=use)
+        drawn["reconstructions"] = _reconstructions(run, model, rows)
+        drawn["samples"] = figures.sample_grid(_grey(run, decode(model, model.sample_latent(64))), 8, 8)
+        truth = bars_truth(run.config.data)
+        if truth is not None:
+            true, learnt = (units.double().cpu().numpy() for units in (truth.dictionary, model.dictionary))
+            drawn["recovered"] = figures.recovered_units(true, learnt, match_units(learnt, true))
+    if isinstance(model, SpikeAndSlabSparseCoding):
+        (x, *_), *_ = Batches(
+            rows.select(torch.arange(min(DRAWN, len(rows)))), DRAWN, shuffle=False, device=model.weight.device
+        )
+        draws = model.gibbs(x, DRAWS).flatten(0, 1).cpu()
+        prior = model.logits.sigmoid(), model.loc, (0.5 * model.log_variance).exp()
+        drawn["causes"] = figures.slab_histogram(draws, *(part.cpu() for part in prior))
+    return drawn
+
+
+def _units(run: Run, model: SparseCoder) -> Tensor:
+    """What each unit shows, [H, h, w]; of patches that are split into on and off, the difference."""
+    units, patches = model.dictionary.cpu(), run.preprocessing.patches
+    if patches is None or not patches.on_off:
+        return units
+    on, off = units.chunk(2, -1)
+    return on - off
+
+
+def _grey(run: Run, x: Tensor) -> Tensor:
+    """Images as pixels in [0, 1]; numbers that are no pixels from the least to the greatest of them."""
+    x = run.preprocessing.undo(x).cpu()
+    if run.preprocessing.kind is not Kind.REAL:
+        return x
+    known = x[~x.isnan()]
+    low, high = known.min(), known.max()
+    return ((x - low) / (high - low).clamp(min=1e-12)).nan_to_num(0.5)
 
 
 def _of_codes(run: Run, model: VAE | VariationalSparseCoding, rows: Split, split: str) -> dict[str, Figure]:
@@ -128,16 +188,16 @@ def _of_codes(run: Run, model: VAE | VariationalSparseCoding, rows: Split, split
     if rows.labels is not None:
         drawn["activity"] = _class_activity(run, codes, rows.labels)
 
-    def decode(z: Tensor) -> Tensor:
-        return run.preprocessing.undo(model.observation.mean(model.decoder(z.to(device)))).cpu()
+    def pictured(z: Tensor) -> Tensor:
+        return run.preprocessing.undo(decode(model, z.to(device))).cpu()
 
     (x, *_), *_ = Batches(rows.select(torch.arange(min(EXAMPLES, len(rows)))), EXAMPLES, shuffle=False)
     examples = codes[: len(x)]
     images = run.preprocessing.undo(x)
-    drawn["conditional-samples"] = figures.conditional_samples(decode, images, examples, codes)
-    drawn["toggles"] = figures.spike_toggles(decode, examples, codes)
+    drawn["conditional-samples"] = figures.conditional_samples(pictured, images, examples, codes)
+    drawn["toggles"] = figures.spike_toggles(pictured, examples, codes)
     if (examples != 0).any():
-        drawn["sweeps"] = figures.value_sweeps(decode, examples[:SWEPT], codes)
+        drawn["sweeps"] = figures.value_sweeps(pictured, examples[:SWEPT], codes)
     return drawn
 
 
@@ -186,6 +246,5 @@ def _reconstructions(run: Run, model: Model, rows: Split) -> Figure:
     examples = rows.select(torch.arange(min(RECONSTRUCTED, len(rows))))
     device = next(model.parameters()).device
     ((x, *_),) = Batches(examples, len(examples), shuffle=False, device=device)
-    mean = model.observation.mean(model.decoder(latent_code(model, x)))
-    undo = run.preprocessing.undo
-    return figures.reconstructions(undo(x).cpu(), undo(mean).cpu())
+    pairs = _grey(run, torch.stack([x, decode(model, latent_code(model, x))]))
+    return figures.reconstructions(*pairs)

@@ -14,9 +14,10 @@ import torch
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.building import Model, build
-from pyro_fmvae.config import FACTORIAL, TrainConfig
-from pyro_fmvae.data import Dataset, Kind, Preprocessing, choose_labels, hold_out, load
-from pyro_fmvae.defaults import HELD_OUT, resolve
+from pyro_fmvae.config import CODERS, FACTORIAL, TrainConfig
+from pyro_fmvae.data import Dataset, Kind, Preprocessing, SparseOptions, choose_labels, hold_out, load
+from pyro_fmvae.data.registry import LOADERS
+from pyro_fmvae.defaults import BARS, HELD_OUT, resolve
 
 CONFIG = "config.json"
 DERIVED = "derived"  # its key for what is no option
@@ -191,12 +192,20 @@ def load_data(config: TrainConfig, root: Path | None) -> Dataset:
     Raises:
         FileNotFoundError, ValueError: there are no such data, or the options don't fit them.
     """
-    size = config.image_size
-    dataset = load(config.data, root, binarization=config.binarization, image_size=size, seed=0)
+    options: dict[str, Any] = {"binarization": config.binarization, "image_size": config.image_size}
+    if config.model in CODERS:
+        options["sparse"] = sparse_options(config)
+    dataset = load(config.data, root, seed=0, **options)
     if config.label_names is not None:
         dataset = choose_labels(dataset, config.label_names)
     share = HELD_OUT.get(config.data, 0.0) if config.hold_out is None else config.hold_out
     return hold_out(dataset, share, seed=0) if share else dataset
+
+
+def sparse_options(config: TrainConfig) -> SparseOptions:
+    """How data are read for a model without networks: a person's own as they are, or cut into patches."""
+    as_is = config.patch_size is None and (config.data not in LOADERS or config.data in BARS.values())
+    return SparseOptions(as_is, config.patch_size, config.patches, config.whiten, config.on_off)
 
 
 @contextmanager

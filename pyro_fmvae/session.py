@@ -16,6 +16,8 @@ import torch
 from tqdm import tqdm
 
 from pyro_fmvae import checkpoint
+from pyro_fmvae.building import SparseCoder
+from pyro_fmvae.codes import unit_measures
 from pyro_fmvae.data import Batches, Dataset
 from pyro_fmvae.evaluate import bound, label_agreement
 from pyro_fmvae.gallery import draw
@@ -24,7 +26,6 @@ from pyro_fmvae.run import FIGURES, METRICS
 from pyro_fmvae.train import Record
 from pyro_fmvae.training import Training
 
-RECORD_EVERY = 250  # steps
 MONITORED_POINTS = 500
 CHECKPOINT_EVERY = 10.0  # seconds
 
@@ -96,9 +97,9 @@ class _Metrics:
 
     def record(self, record: Record) -> dict[str, Any] | None:
         """Measure, append and return, if it is time to; None otherwise."""
-        if record.step % RECORD_EVERY and record.fraction < 1:
-            return None
         model, phase = self.training.model, self.training.phases[self.training.progress.phase]
+        if record.step % phase.record_every and record.fraction < 1:
+            return None
         with _evaluating(model, phase.program):
             measures = bound(phase.program, self.validation)
         used: list[int] = []
@@ -111,6 +112,7 @@ class _Metrics:
             **{name: measures[name] for name in names},
             "used_components": used,
             "seconds": round(record.seconds, 3),
+            **phase.measures(),
         }
         with self.path.open("a") as file:
             file.write(json.dumps(values) + "\n")
@@ -184,6 +186,8 @@ def report(training: Training, dataset: Dataset) -> None:
         if rows.labels is not None and isinstance(model, FactorialMixtureVAE):
             labels = dataset.label_names
             agreements[name] = label_agreement(model, batches, labels, run.factors_of(labels))
+    if isinstance(model, SparseCoder):
+        _print_units(unit_measures(model, run.config.data))
     if isinstance(model, FactorialMixtureVAE):
         used = zip(model.used_components(), model.num_components, strict=True)
         print(f"components in use: {', '.join(f'{number} of {size}' for number, size in used)}")
@@ -191,6 +195,12 @@ def report(training: Training, dataset: Dataset) -> None:
         _print_agreement(agreements, run.config.labels or 0.0)
     draw(run, model, dataset.split(tested), tested)
     print(f"figures in {run.folder / FIGURES}, everything else in {run.folder}")
+
+
+def _print_units(found: dict[str, Any]) -> None:
+    """How many units there are, what noise was found, and how many known units."""
+    recovered = f", recovered units: {found['recovered']}" if "recovered" in found else ""
+    print(f"units: {found['units']}, standard deviation of the noise: {found['noise']:.4g}{recovered}")
 
 
 def _print_agreement(agreements: dict[str, dict[str, Any]], share: float) -> None:

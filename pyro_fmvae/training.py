@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae import checkpoint
-from pyro_fmvae.building import Model, warp
-from pyro_fmvae.config import PHASES, ModelName, TrainConfig
+from pyro_fmvae.building import Model, spike_and_slab_em, warp
+from pyro_fmvae.config import CODERS, PHASES, ModelName, TrainConfig
 from pyro_fmvae.data import Batches, Dataset, hide_labels, whole
 from pyro_fmvae.infer.phase import Phase
 from pyro_fmvae.infer.replay import compiles
+from pyro_fmvae.models.em_phases import GradientEM, StepwiseEM
 from pyro_fmvae.models.fmvae_phases import Joint, Pretraining, PriorFitting
 from pyro_fmvae.models.learning import Learning
 from pyro_fmvae.models.vae_phases import FreeEM, HybridEM, VAEJoint
@@ -53,7 +54,8 @@ class Training:
         if config.labels:
             labels = hide_labels(dataset.train, config.labels, config.seed)[:, : len(run.labelled)]
         training = replace(dataset.train, labels=labels)
-        how: dict[str, Any] = {"seed": config.seed, "device": device, "indexed": config.posterior == "free"}
+        indexed = config.posterior == "free" or config.model in CODERS
+        how: dict[str, Any] = {"seed": config.seed, "device": device, "indexed": indexed}
         self.batches = Batches(training, config.batch_size, **how)
         self.progress = Progress()
 
@@ -73,6 +75,8 @@ class Training:
     @property
     def stepping(self) -> str:
         """How steps are taken, in words."""
+        if self.run.config.model in CODERS and self.run.config.m_step == "closed":
+            return "in closed form"
         how = "eager" if self.learning.eager else "captured"
         how += " and compiled" if self.learning.compile else ""
         return how + (", networks in bfloat16" if self.learning.autocast else "")
@@ -208,8 +212,33 @@ def _vsc_phases(model: Any, config: TrainConfig, learning: Learning) -> list[Pha
     ]
 
 
+def _binary_phases(model: Any, config: TrainConfig, learning: Learning) -> list[Phase]:
+    _, _, joint, _ = config.budgets()
+    if config.m_step == "gradient":
+        return [GradientEM(model, learning, joint)]
+    assert config.reseed_every is not None
+    return [StepwiseEM(model, model.em, joint, **_search(config), reseed_every=config.reseed_every)]
+
+
+def _slab_phases(model: Any, config: TrainConfig, learning: Learning) -> list[Phase]:
+    _, _, joint, refine = config.budgets()
+    thorough, rate = spike_and_slab_em(config, None), config.em_rate
+    return [
+        StepwiseEM(model, model.em, joint, **_search(config)),
+        StepwiseEM(model, thorough, refine, starts=0, rate=rate, name=PHASES[-1]),
+    ]
+
+
+def _search(config: TrainConfig) -> dict[str, Any]:
+    """How EM looks for a good optimum."""
+    return {"starts": config.starts, "temperature": config.temperature, "rate": config.em_rate}
+
+
 _PHASES_OF: dict[ModelName, Callable[[Model, TrainConfig, Learning], list[Phase]]] = {
     "fmvae": _fmvae_phases,
     "vae": _vae_phases,
     "vsc": _vsc_phases,
+    "bsc": _binary_phases,
+    "max-sparse": _slab_phases,
+    "linear-sparse": _slab_phases,
 }

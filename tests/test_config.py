@@ -50,7 +50,10 @@ def test_number_out_of_range(name, value):
 
 
 def test_unknown_model():
-    with pytest.raises(ValueError, match=r"^model: expected one of fmvae, vae, vsc, got 'nonsense'$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^model: expected one of fmvae, vae, vsc, bsc, max-sparse, linear-sparse, got 'nonsense'$",
+    ):
         TrainConfig.from_dict({"model": "nonsense"})
 
 

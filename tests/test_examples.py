@@ -49,6 +49,14 @@ RUNS = {
         ["| smiley | VSC | 20 | 1 |"],
     ),
     "vsc_toy.py": (["--steps", "4", "--seeds", "1"], ["seed 0, sparse coding", "seed 0, VAE"]),
+    "bars.py": (
+        ["--data-sets=1", "--iterations=2", "--out=pictures"],
+        ["linear-on-max", "pictures in pictures"],
+    ),
+    "restoration.py": (
+        ["--epochs=1", "--patches=1500", "--stride=8", "--models=bsc,max-sparse", "--out=pictures"],
+        ["max-sparse", "dB"],
+    ),
     "variational_em.py": (["--steps", "3"], ["hybrid", "auto-encoder, s = 0"]),
     "outliers.py": (["--seeds", "1", "--steps", "3", "--samples", "2"], ["| factorial mixture VAE | bars |"]),
     "outlier_sweep.py": (["--list"], ["mnist-VAE-seed1"]),
@@ -72,6 +80,10 @@ RUNS = {
         ["--latents", "3", "--steps", "1", "--methods", "by hand;captured;SVI, eager"],
         ["captured                  vsc"],
     ),
+    "benchmarks/sparse_coding.py": (
+        ["--units=3,4", "--points=600,700", "--steps=2", "--models=bsc,linear-sparse"],
+        ["linear-sparse"],
+    ),
     "benchmarks/ragged.py": (
         ["--factors", "2,2,5", "--dim", "2", "--batch-size", "8", "--steps", "2"],
         ["all largest", "3x5", "plain VAE"],
@@ -83,6 +95,11 @@ RUNS = {
 }
 PICTURES = {
     "vsc_sweep.py": ["codes-smiley-J20.png", "codes-smiley-latents.png"],
+    "bars.py": [
+        *("binary.png", "linear-on-max.png", "linear.png"),
+        *("max-causes.png", "max-parameters.png", "max.png"),
+    ],
+    "restoration.py": ["denoising.png", "inpainting.png"],
     "smiley.py": ["properties.png", "reconstructions.png"],
     "mnist.py": ["components.png", "reconstructions.png", "samples.png"],
     "celeba.py": [

@@ -16,6 +16,7 @@ import torch
 from pyro_fmvae import checkpoint, session
 from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data import load
+from pyro_fmvae.infer.phase import Phase
 from pyro_fmvae.models import VAE, FactorialMixtureVAE
 from pyro_fmvae.run import CHECKPOINT, Run, resolve_device
 from pyro_fmvae.training import Training
@@ -48,7 +49,7 @@ def files(tmp_path_factory):
 def hasty(monkeypatch):
     """No figures, and a record every other step."""
     monkeypatch.setattr(session, "draw", lambda *_: None)
-    monkeypatch.setattr(session, "RECORD_EVERY", 2)
+    monkeypatch.setattr(Phase, "record_every", 2)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def whole(files, tmp_path_factory):
     """A run that nothing happened to."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "draw", lambda *_: None)
-        patch.setattr(session, "RECORD_EVERY", 2)
+        patch.setattr(Phase, "record_every", 2)
         folder = tmp_path_factory.mktemp("whole") / "run"
         status, _, err = train(folder, files["binary"], **LABELLED)
     assert status == 0, err
@@ -135,7 +136,7 @@ def baseline(files, tmp_path_factory):
     """A plain VAE that nothing happened to."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "draw", lambda *_: None)
-        patch.setattr(session, "RECORD_EVERY", 2)
+        patch.setattr(Phase, "record_every", 2)
         folder = tmp_path_factory.mktemp("baseline") / "run"
         status, _, err = train(folder, files["binary"], **BASELINE)
     assert status == 0, err

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from pyro_fmvae import session
+from pyro_fmvae.infer.phase import Phase
 from pyro_fmvae.run import Run
 from pyro_fmvae.training import Training
 from tests.runs import metrics, succeed, train, write_files
@@ -85,7 +86,7 @@ def test_programs_are_measured_in_evaluation_mode_and_trained_in_the_other(
                 stepped.append(modes(program))
 
     monkeypatch.setattr(session, "bound", measuring)
-    monkeypatch.setattr(session, "RECORD_EVERY", 1)
+    monkeypatch.setattr(Phase, "record_every", 1)
     monkeypatch.setattr(Training, "records", watched)
     assert train(tmp_path / "run", files["grey"], factors="2,3", model=model)[0] == 0
     assert len(measured) > 6 and all(mode == {False} for mode in measured)

@@ -5,17 +5,19 @@ from typing import Any
 
 import torch
 
-from pyro_fmvae.config import LARGEST
+from pyro_fmvae.config import CODERS, LARGEST
 from pyro_fmvae.data import Split, load
 from pyro_fmvae.data.files import READERS, load_file
 from pyro_fmvae.data.registry import LOADERS
-from pyro_fmvae.run import Run
+from pyro_fmvae.defaults import named
+from pyro_fmvae.run import Run, sparse_options
 
 EVALUATION_BATCH = 500
 
 
 def rows_of(run: Run, data: str | None, data_root: str | None, split: str) -> tuple[Split, tuple[str, ...]]:
     """The rows that a command is about, under the run's own preprocessing, and the names of their labels."""
+    data = None if data is None else named(data, run.config.model)
     if data is None or data == run.config.data in LOADERS:
         dataset = run.load_data(data_root)
         return dataset.split(split), dataset.label_names
@@ -23,6 +25,8 @@ def rows_of(run: Run, data: str | None, data_root: str | None, split: str) -> tu
         rows, names = load_file(data, run.preprocessing, run.label_names, run.value_names)
         return rows, _names(run, data, names)
     options: dict[str, Any] = {"binarization": run.config.binarization, "image_size": run.config.image_size}
+    if run.config.model in CODERS:
+        options["sparse"] = sparse_options(run.config)
     dataset = load(data, Path(data_root) if data_root else None, **options)
     ours, theirs = run.preprocessing, dataset.preprocessing
     if (ours.kind, ours.event_shape) != (theirs.kind, theirs.event_shape):
@@ -97,6 +101,13 @@ def check_ending(target: Path, endings: tuple[str, ...], argument: str = "out") 
     for parent in target.parents:
         if parent.exists() and not parent.is_dir():
             raise ValueError(f"{argument}: {parent} is no folder")
+
+
+def check_different(**files: str | None) -> None:
+    """Raise ValueError unless files that are given, by argument, are different ones."""
+    paths = [Path(name).resolve() for name in files.values() if name is not None]
+    if len(set(paths)) < len(paths):
+        raise ValueError(f"{', '.join(files)}: expected different files")
 
 
 def parse_factors(text: str, run: Run) -> list[int]:

@@ -2,13 +2,16 @@
 
 from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image
-from torch import Tensor
 
-from pyro_fmvae import checkpoint, figures
-from pyro_fmvae.commands.arguments import check_ending, open_factorial, parse_settings
+from pyro_fmvae import figures
+from pyro_fmvae.commands.arguments import (
+    check_different,
+    check_ending,
+    open_factorial,
+    parse_settings,
+)
+from pyro_fmvae.commands.arrays import save_pixels
 from pyro_fmvae.data import whole
 from pyro_fmvae.data.folder import read_image
 from pyro_fmvae.evaluate import edit_latent
@@ -25,11 +28,9 @@ def edit(run: str, image: str, set: str, out: str, compare: str | None, device: 
         raise ValueError(f"run: only images can be edited, {opened.folder} was trained on none")
     changes = parse_settings(set, opened, argument="set")
     check_ending(target, (".png",))
-    files = [Path(name).resolve() for name in (image, out, compare) if name is not None]
     if compare is not None:
         check_ending(Path(compare), (".png",), "compare")
-    if any(files.count(file) > 1 for file in files):
-        raise ValueError("image, out, compare: expected different files")
+    check_different(image=image, out=out, compare=compare)
     place = resolve_device(device)
     x = whole(read_image(Path(image), opened.preprocessing), place)[0]
     model = opened.load_model(place)
@@ -39,20 +40,13 @@ def edit(run: str, image: str, set: str, out: str, compare: str | None, device: 
         z, _ = model.encoder(x)
         decoded = model.observation.mean(model.decoder(torch.cat([z, edit_latent(model, z, changes, codes)])))
     pictures = opened.preprocessing.undo(torch.cat([x, decoded])).cpu()
-    _save_image(target, pictures[-1])
+    save_pixels(target, pictures[-1])
     if compare is not None:
         figures.save(figures.sample_grid(pictures, 1, len(TITLES), TITLES), Path(compare))
     before = codes[0].tolist()
     after = [changes.get(factor, code) for factor, code in enumerate(before)]
     print(f"wrote {target}: code {_text(before)} became {_text(after)}")
     return 0
-
-
-def _save_image(target: Path, pixels: Tensor) -> None:
-    """Write pixels in [0, 1], [H, W] or [H, W, 3], as they are: one for one."""
-    picture = Image.fromarray(np.uint8(pixels.clamp(0, 1).mul(255).round().numpy()))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    checkpoint.write_atomically(target, lambda path: picture.save(path, format="PNG"))
 
 
 def _text(codes: list[int]) -> str:

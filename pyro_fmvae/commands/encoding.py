@@ -9,7 +9,12 @@ from pyro_fmvae.building import Model
 from pyro_fmvae.commands.arguments import EVALUATION_BATCH, check_ending, rows_of
 from pyro_fmvae.commands.arrays import save_arrays
 from pyro_fmvae.data import Batches
-from pyro_fmvae.models import VAE, VariationalSparseCoding
+from pyro_fmvae.models import (
+    VAE,
+    BinarySparseCoding,
+    SpikeAndSlabSparseCoding,
+    VariationalSparseCoding,
+)
 from pyro_fmvae.run import Run, resolve_device
 
 
@@ -32,7 +37,8 @@ def encode_rows(model: Model, batches: Batches) -> dict[str, np.ndarray]:
     Returns:
         With factors ``codes`` [N, I], ``mean`` and ``scale`` of q(z | x) [N, I·D], and for each factor i
         ``responsibilities_i`` [N, K_i]; of a plain VAE ``mean`` and ``scale``; of sparse codes ``mean``, and
-        of spikes and slabs ``probs``, ``loc`` and ``scale``, all [N, J].
+        of spikes and slabs ``probs``, ``loc`` and ``scale``, all [N, J]; of binary codes ``mean``, the
+        probabilities of being on.
     """
     arrays: dict[str, list[torch.Tensor]] = {}
     with torch.no_grad():
@@ -43,7 +49,9 @@ def encode_rows(model: Model, batches: Batches) -> dict[str, np.ndarray]:
 
 
 def _encoded(model: Model, x: torch.Tensor) -> dict[str, torch.Tensor]:
-    if isinstance(model, VariationalSparseCoding):
+    if isinstance(model, BinarySparseCoding):
+        return {"mean": model.posterior(x).mean}
+    if isinstance(model, VariationalSparseCoding | SpikeAndSlabSparseCoding):
         q = model.posterior(x)
         return {"mean": q.mean, "probs": q.probs, "loc": q.loc, "scale": q.scale}
     mean, scale = model.encoder(x)

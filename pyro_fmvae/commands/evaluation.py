@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from pyro_fmvae.building import Model
-from pyro_fmvae.codes import latent_codes, measures, true_sources
+from pyro_fmvae.building import Model, SparseCoder
+from pyro_fmvae.codes import latent_codes, measures, true_sources, unit_measures
 from pyro_fmvae.commands.arguments import EVALUATION_BATCH, check_seed, open_factorial, rows_of
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate import (
@@ -68,9 +68,11 @@ def evaluate(
         result["used_components"] = []
         known = data is None or data == opened.config.data
         sources = true_sources(opened.config, split, len(rows)) if known else None
-        sparse = isinstance(model, VariationalSparseCoding)
+        sparse = isinstance(model, VariationalSparseCoding | SparseCoder)
         if sparse or sources is not None:
             result |= measures(latent_codes(model, batches), sources, sparse)
+        if isinstance(model, SparseCoder):
+            result |= unit_measures(model, opened.config.data)
     else:
         result["used_components"] = model.used_components()
         if rows.labels is not None:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from pyro_fmvae import figures
+from pyro_fmvae.codes import decode
 from pyro_fmvae.commands.arguments import check_ending, check_seed, parse_codes
 from pyro_fmvae.commands.arrays import save_arrays
 from pyro_fmvae.models import FactorialMixtureVAE
@@ -35,7 +36,7 @@ def sample(run: str, out: str, codes: str | None, grid: str, seed: int, device: 
             z = model.sample_latent(rows * columns, drawn)
         else:
             z = model.sample_latent(rows * columns)
-        mean = opened.preprocessing.undo(model.observation.mean(model.decoder(z))).cpu().numpy()
+        mean = opened.preprocessing.undo(decode(model, z)).cpu().numpy()
     if target.suffix == ".npz":
         save_arrays(target, {"x": mean, "z": z.cpu().numpy(), **arrays})
     else:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data.registry import LOADERS
+from pyro_fmvae.defaults import named
 from pyro_fmvae.run import CHECKPOINT, Run, load_data, resolve_device
 from pyro_fmvae.session import follow
 from pyro_fmvae.training import Training
@@ -14,6 +15,7 @@ from pyro_fmvae.training import Training
 def train(config: TrainConfig, out: str | None) -> int:
     """Start a run, train it to its end, and show what came of it."""
     device = resolve_device(config.device)
+    config = replace(config, data=named(config.data, config.model))
     if config.data not in LOADERS and Path(config.data).exists():
         config = replace(config, data=str(Path(config.data).resolve()))
     root = Path(config.data_root).resolve() if config.data_root else None

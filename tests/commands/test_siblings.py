@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pyro_fmvae import session
+from pyro_fmvae.infer.phase import Phase
 from tests.runs import (
     SIZE,
     command,
@@ -45,7 +46,7 @@ def files(tmp_path_factory):
 @pytest.fixture(scope="module")
 def runs(files, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "RECORD_EVERY", 2)
+        patch.setattr(Phase, "record_every", 2)
         return train_all(tmp_path_factory.mktemp("runs"), files, KINDS, drawn=("mixture", "free"))
 
 
@@ -129,7 +130,7 @@ def test_figures(runs, kind, count):
 )
 def test_killed_run_is_resumed_exactly(files, runs, tmp_path, monkeypatch, kind, number):
     monkeypatch.setattr(session, "draw", lambda *_: None)
-    monkeypatch.setattr(session, "RECORD_EVERY", 2)
+    monkeypatch.setattr(Phase, "record_every", 2)
     kill_and_resume(tmp_path / "run", files[kind], number, math.inf, **KINDS[kind])
     assert state(tmp_path / "run") == state(runs[kind])
     assert metrics(tmp_path / "run") == metrics(runs[kind])
@@ -137,7 +138,7 @@ def test_killed_run_is_resumed_exactly(files, runs, tmp_path, monkeypatch, kind,
 
 @pytest.mark.parametrize("kind", ["mixture", "select", "free", "hybrid", "weighted"])
 def test_captured_steps_are_the_eager_ones(files, runs, tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(session, "RECORD_EVERY", 2)
+    monkeypatch.setattr(Phase, "record_every", 2)
     train_all(tmp_path, files, {kind: {**KINDS[kind], "eager": "false", "compile": "false"}})
     for ours, theirs in zip(metrics(tmp_path / kind), metrics(runs[kind]), strict=True):
         assert (ours["step"], ours["phase"]) == (theirs["step"], theirs["phase"])
@@ -149,7 +150,10 @@ def test_captured_steps_are_the_eager_ones(files, runs, tmp_path, monkeypatch, k
     ("arguments", "message"),
     [
         ("--beta 2", "beta: an option of vae, not of fmvae"),
-        ("--latent-dim 3", "latent_dim: an option of vae and vsc, not of fmvae"),
+        (
+            "--latent-dim 3",
+            "latent_dim: an option of vae, vsc, bsc, max-sparse and linear-sparse, not of fmvae",
+        ),
         ("--model vae --sparsity 0.1", "sparsity: an option of vsc, not of vae"),
         ("--model vsc --posterior free", "posterior: an option of vae, not of vsc"),
         ("--model vsc --sparsity 1.5", "sparsity: expected a share in (0, 1), got 1.5"),

@@ -1,0 +1,97 @@
+"""Denoise and inpaint an image with a run's model of patches."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_fmvae import figures
+from pyro_fmvae.building import SparseCoder
+from pyro_fmvae.commands.arguments import check_different, check_ending, check_seed
+from pyro_fmvae.commands.arrays import save_pixels
+from pyro_fmvae.data import Kind, PatchTransform
+from pyro_fmvae.data.patch_sets import read_grey
+from pyro_fmvae.evaluate import psnr
+from pyro_fmvae.evaluate import restore as restore_image
+from pyro_fmvae.models import SpikeAndSlabSparseCoding
+from pyro_fmvae.run import Run, resolve_device
+
+
+def restore(
+    run: str,
+    image: str,
+    out: str,
+    compare: str | None,
+    noise: float,
+    missing: float,
+    stride: int,
+    seed: int,
+    device: str,
+) -> int:
+    """Write an image as a run's model of patches sees it, damaged before on demand; print how close it came.
+
+    Printed is one JSON object: ``noise`` and ``missing`` as given, and the peak signal-to-noise ratios
+    ``before`` (missing pixels at the mean of the others) and ``after``, in dB, against the image as it is in
+    its file; null where nothing was damaged.
+    """
+    opened, target = Run.open(Path(run)), Path(out)
+    if not 0 <= noise < float("inf"):
+        raise ValueError(f"noise: expected a standard deviation >= 0, got {noise}")
+    if not 0 <= missing < 1:
+        raise ValueError(f"missing: expected a share in [0, 1), got {missing}")
+    check_seed(seed)
+    check_ending(target, (".png",))
+    if compare is not None:
+        check_ending(Path(compare), (".png",), "compare")
+    check_different(image=image, out=out, compare=compare)
+    transform = _transform(opened)
+    if not 1 <= stride <= transform.size:
+        raise ValueError(f"stride: expected a number from 1 to {transform.size}, got {stride}")
+    model = opened.load_model(resolve_device(device))
+    assert isinstance(model, SparseCoder)
+    reference = read_grey(Path(image))
+    torch.manual_seed(seed)
+    damaged = reference + noise * torch.randn_like(reference)
+    damaged[torch.rand_like(reference) < missing] = torch.nan
+    like = model.weight
+
+    def reconstruct(patches: Tensor) -> Tensor:
+        x = patches.to(like)
+        if isinstance(model, SpikeAndSlabSparseCoding):
+            return model.posterior_mean_image(x).to(patches)
+        return model.decode(model.posterior(x).mean).to(patches)
+
+    size, scale = transform.size, transform.scale
+    keep = missing > 0 and noise == 0
+    restored = restore_image(reconstruct, damaged.to(like.device), size, stride, scale, keep).cpu()
+    restored = restored.clamp(0, 1)
+    save_pixels(target, restored)
+    result: dict[str, Any] = {"noise": noise, "missing": missing, "before": None, "after": None}
+    if noise or missing:
+        filled = torch.where(damaged.isnan(), damaged.nanmean(), damaged)
+        result |= {"before": psnr(filled, reference), "after": psnr(restored, reference)}
+    if compare is not None:
+        images = {"image": reference, "damaged": damaged, "restored": restored}
+        ratios = {"damaged": result["before"], "restored": result["after"]} if noise or missing else {}
+        figures.save(figures.restoration(images, ratios), Path(compare))
+    print(json.dumps(result))
+    return 0
+
+
+def _transform(run: Run) -> PatchTransform:
+    """How patches of a run were made.
+
+    Raises:
+        ValueError: the run is not one on patches, or on such as images can't be restored from.
+    """
+    transform = run.preprocessing.patches if run.preprocessing.kind is Kind.PATCHES else None
+    if transform is None:
+        raise ValueError(f"run: expected one on patches of images (--patch-size), {run.folder} is none")
+    if transform.whitening is not None or transform.on_off:
+        how = "split" if transform.whitening is None else "whitened"
+        raise ValueError(
+            f"run: expected one on plain patches (--whiten false), those of {run.folder} are {how}"
+        )
+    return transform
