@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from pyro_fmvae.figures.page import FAINT, INK, MARGIN, QUIET, Page, text_width
 from pyro_fmvae.figures.pixels import Array, as_array
 
-_WIDTH, _HEIGHT, _INDENT = 640, 300, 72
+_WIDTH, _HEIGHT, _INDENT = 640, 300, 92
 _BARS, _BETWEEN = 150, 84
 _HEAD, _FOOT = 34, 56
 _POSTERIOR, _PRIOR = "#9db8d9", "#d2691e"

@@ -16,7 +16,7 @@ from pyro_fmvae.infer.statistics import Statistics
 LEAST_PROBABILITY = 1e-6
 LEAST_SLAB = 1e-4  # ψ / μ²
 LEAST_NOISE = 1e-6  # σ² / mean square of data
-ZERO_LOC = 1e-2  # |μ| / √ψ of a slab that counts as one around 0
+ZERO_LOC = 0.5  # |μ| / √ψ of a slab that counts as one around 0
 HALVINGS = 10
 START_SPREAD, START_SLAB = 0.25, 0.25
 
@@ -24,7 +24,7 @@ START_SPREAD, START_SLAB = 0.25, 0.25
 class SpikeAndSlabEM(ExpectationMaximization[SpikeAndSlabParameters]):
     """E-step by Gibbs sweeps from the last state of each chain; M-step in closed form on the last draws.
 
-    Weights and causes have a common unit: it is set by μ = 1 after each M-step, and where μ is about 0 by
+    Weights and causes have a common unit: it is set by μ = 1 after each M-step, and where μ² < ψ / 4 by
     ψ = 1. All is done in float64.
 
     Args:
