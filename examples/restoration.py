@@ -7,9 +7,12 @@ Patches of 8×8 greys are cut from the two photographs that scikit-learn ships, 
 standard deviation. Each model learns 64 units from them by stepwise EM. Then a piece of one photograph is
 damaged in two ways: by noise of standard deviation 0.1 on greys in [0, 1], and by taking away half of the
 pixels. Every overlapping patch is reconstructed by its posterior (missing pixels are left out of the
-likelihood), and overlaps are averaged. Printed are peak signal-to-noise ratios in dB before and after; before
-inpainting, missing pixels are at the mean of the others. The training patches come from the same photographs:
-this shows what codes can do, not how they generalise.
+likelihood), and overlaps are averaged. The max rule sees patches split into what is brighter and what is
+darker than their mean, since its own means are never negative.
+
+Printed are peak signal-to-noise ratios in dB before and after; before inpainting, missing pixels are at the
+mean of the others. The training patches come from the same photographs: this shows what codes can do, not how
+they generalise.
 """
 
 import argparse
@@ -24,7 +27,7 @@ from sklearn.datasets import load_sample_images
 from torch import Tensor
 
 from pyro_fmvae import figures, fit
-from pyro_fmvae.data import Batches, SparseOptions, load
+from pyro_fmvae.data import Batches, Dataset, PatchTransform, SparseOptions, load
 from pyro_fmvae.data.pixels import luminance
 from pyro_fmvae.evaluate import psnr, restore
 from pyro_fmvae.infer.phase import Budget
@@ -35,14 +38,15 @@ from pyro_fmvae.models.em_phases import StepwiseEM
 from pyro_fmvae.models.spike_and_slab_em import SpikeAndSlabEM
 
 SIZE, UNITS, BATCH = 8, 64, 1000
-PIECE = (slice(100, 228), slice(250, 378))  # of the first photograph: roofs and trees
+PIECE = (slice(100, 228), slice(250, 378))  # of the first photograph: a pagoda
 NOISE, MISSING = 0.1, 0.5
 SLABS = {"max-sparse": MaxRule, "linear-sparse": LinearRule}
 
 
-def learn(name: str, batches: Batches, epochs: int) -> Any:
+def learn(name: str, dataset: Dataset, epochs: int, seed: int) -> Any:
     """A trained model of patches."""
-    shape, number = (SIZE, SIZE), batches.num_data
+    batches = Batches(dataset.train, BATCH, seed=seed, indexed=True)
+    shape, number = dataset.event_shape, batches.num_data
     budget = Budget(iterations=epochs * len(batches))
     if name == "bsc":
         binary = BinaryEM(UNITS)
@@ -57,11 +61,16 @@ def learn(name: str, batches: Batches, epochs: int) -> Any:
     return model.eval()
 
 
-def reconstruction(model: Any) -> Callable[[Tensor], Tensor]:
+def reconstruction(model: Any, transform: PatchTransform) -> Callable[[Tensor], Tensor]:
     """E[W h | x] of patches, or E[f(s) | x] over draws."""
-    if isinstance(model, BinarySparseCoding):
-        return lambda x: model.decode(model.posterior(x).mean)
-    return model.posterior_mean_image
+
+    def reconstruct(patches: Tensor) -> Tensor:
+        x = transform.split(patches)
+        if isinstance(model, BinarySparseCoding):
+            return transform.join(model.decode(model.posterior(x).mean))
+        return transform.join(model.posterior_mean_image(x))
+
+    return reconstruct
 
 
 def main() -> None:
@@ -78,10 +87,6 @@ def main() -> None:
     names = chosen.models.split(",")
     if unknown := set(names) - {"bsc", *SLABS}:
         parser.error(f"models: expected bsc, max-sparse or linear-sparse, got {', '.join(unknown)}")
-    options = SparseOptions(patch_size=SIZE, patches=chosen.patches, whiten=False)
-    dataset = load("scenes", sparse=options)
-    transform = dataset.preprocessing.patches
-    assert transform is not None
     photograph = torch.tensor(load_sample_images().images[0]).float() / 255
     image = luminance(photograph)[PIECE]
     pyro.set_rng_seed(chosen.seed)
@@ -94,14 +99,17 @@ def main() -> None:
     print(f"{'model':15}{'training':>10}" + "".join(f"{task:>24}" for task in tasks))
     for name in names:
         start = time.monotonic()
-        batches = Batches(dataset.train, BATCH, seed=chosen.seed, indexed=True)
-        model = learn(name, batches, chosen.epochs)
+        on_off = name == "max-sparse"
+        options = SparseOptions(patch_size=SIZE, patches=chosen.patches, whiten=False, on_off=on_off)
+        dataset = load("scenes", sparse=options)
+        transform = dataset.preprocessing.patches
+        assert transform is not None
+        model = learn(name, dataset, chosen.epochs, chosen.seed)
         cells = [f"{name:15}{time.monotonic() - start:>8.1f} s"]
         for task, (damaged, _) in tasks.items():
             keep = task == "inpainting"
-            found = restore(reconstruction(model), damaged, SIZE, chosen.stride, transform.scale, keep).clamp(
-                0, 1
-            )
+            how = SIZE, chosen.stride, transform.scale, keep
+            found = restore(reconstruction(model, transform), damaged, *how).clamp(0, 1)
             shown[task][name], ratios[task][name] = found, psnr(found, image)
             cells.append(f"{ratios[task]['damaged']:>10.2f} to {ratios[task][name]:.2f} dB")
         print("  ".join(cells), flush=True)

@@ -129,7 +129,7 @@ class TrainConfig:
     patch_size: int | None = _option(None, "side of the patches that images are cut into", *CODERS)
     patches: int = _option(20_000, "how many patches", *CODERS)
     whiten: bool = _option(True, "decorrelate the pixels of patches", *CODERS)
-    on_off: bool = _option(False, "split patches into what is brighter and what is darker", *CODERS)
+    on_off: bool | None = _option(None, "split patches into what is brighter and what is darker", *CODERS)
     pretrain_kl_weight: float = _option(1.0, "weight of the KL divergence in pretraining, once it has grown")
     kl_annealing: float = _option(0.0, "share of pretraining in which the KL weight grows from 0 to 1")
     prior_restarts: int = _option(

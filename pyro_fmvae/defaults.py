@@ -6,6 +6,7 @@ from typing import Any
 
 from pyro_fmvae.config import CODERS, FACTORIAL, PHASES, SLABS, ModelName, TrainConfig
 from pyro_fmvae.data import Dataset, Kind
+from pyro_fmvae.data.registry import SCENES
 
 _COMMON: dict[str, Any] = {
     "labels": 0.0,
@@ -97,6 +98,13 @@ EPOCHS = 20  # of stepwise EM
 UNITS_BY_DEFAULT = 100
 
 
+def split_patches(config: TrainConfig) -> bool:
+    """Whether patches are split: unless it is said, for the max rule, whose means are never negative."""
+    if config.on_off is not None:
+        return config.on_off
+    return config.model == "max-sparse" and (config.patch_size is not None or config.data == SCENES)
+
+
 def _of_coder(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
     """Defaults of models that are learnt by EM: whole batches and a search where data are few."""
     number, bars = len(dataset.train), config.data in BARS.values()
@@ -115,6 +123,7 @@ def _of_coder(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
         "nonnegative": bars,
         "reseed_every": 5 if full and binary else 0,
         "preselect": 5,
+        "on_off": split_patches(config),
         "final_learning_rate": 0.1 * config.learning_rate,
         **(gradient if config.m_step == "gradient" else {}),
     }

@@ -155,10 +155,7 @@ def _of_units(run: Run, model: SparseCoder, rows: Split, records: list[dict[str,
 def _units(run: Run, model: SparseCoder) -> Tensor:
     """What each unit shows, [H, h, w]; of patches that are split into on and off, the difference."""
     units, patches = model.dictionary.cpu(), run.preprocessing.patches
-    if patches is None or not patches.on_off:
-        return units
-    on, off = units.chunk(2, -1)
-    return on - off
+    return units if patches is None else patches.join(units)
 
 
 def _grey(run: Run, x: Tensor) -> Tensor:

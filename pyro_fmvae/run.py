@@ -17,7 +17,7 @@ from pyro_fmvae.building import Model, build
 from pyro_fmvae.config import CODERS, FACTORIAL, TrainConfig
 from pyro_fmvae.data import Dataset, Kind, Preprocessing, SparseOptions, choose_labels, hold_out, load
 from pyro_fmvae.data.registry import LOADERS
-from pyro_fmvae.defaults import BARS, HELD_OUT, resolve
+from pyro_fmvae.defaults import BARS, HELD_OUT, resolve, split_patches
 
 CONFIG = "config.json"
 DERIVED = "derived"  # its key for what is no option
@@ -205,7 +205,8 @@ def load_data(config: TrainConfig, root: Path | None) -> Dataset:
 def sparse_options(config: TrainConfig) -> SparseOptions:
     """How data are read for a model without networks: a person's own as they are, or cut into patches."""
     as_is = config.patch_size is None and (config.data not in LOADERS or config.data in BARS.values())
-    return SparseOptions(as_is, config.patch_size, config.patches, config.whiten, config.on_off)
+    how = config.patches, config.whiten, split_patches(config)
+    return SparseOptions(as_is, config.patch_size, *how)
 
 
 @contextmanager

@@ -2,11 +2,16 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_fmvae.codes import latent_code, latent_codes, measures, true_sources
+from pyro_fmvae.codes import decode, latent_code, latent_codes, measures, true_sources, unit_measures
 from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data import Batches, Split
+from pyro_fmvae.data.bars import bars_truth
 from pyro_fmvae.data.smileys import load_smiley, smiley
 from pyro_fmvae.distributions import SpikeAndSlab
+from pyro_fmvae.infer.spike_and_slab_rules import MaxRule
+from pyro_fmvae.models import BinarySparseCoding, SpikeAndSlabSparseCoding
+from pyro_fmvae.models.binary_em import BinaryEM
+from pyro_fmvae.models.spike_and_slab_em import SpikeAndSlabEM
 from tests.models.small import binary_data, small_model
 from tests.models.sparse import small_sparse_model
 
@@ -23,6 +28,27 @@ def test_a_sparse_code_has_exact_zeros():
     assert torch.equal(code != 0, q.probs > 0.5)
     assert torch.equal(code[code != 0], q.loc[code != 0])
     assert 0 < (code == 0).double().mean() < 1
+
+
+@pytest.mark.parametrize("group_size", [1, 2])
+def test_a_binary_code_is_what_is_more_likely_than_not(group_size):
+    model, x = BinarySparseCoding((2, 3), 20, BinaryEM(4, group_size=group_size)).double(), binary_data()
+    torch.nn.init.normal_(model.weight)
+    mean, code = model.posterior(x).mean, latent_code(model, x)
+    assert code.dtype == mean.dtype
+    assert torch.equal(code, torch.where(mean > 0.5, 1.0, 0.0))
+    assert 0 < code.mean() < 1
+    assert ((mean > 0.01) & (mean < 0.99)).any()
+
+
+def test_codes_are_decoded_by_what_the_model_has():
+    model, z = small_model((2, 3)), torch.randn(5, 4)
+    assert torch.equal(decode(model, z), model.observation.mean(model.decoder(z)))
+    em = SpikeAndSlabEM(MaxRule(), 4)
+    for coder in (BinarySparseCoding((2, 3), 20, BinaryEM(4)), SpikeAndSlabSparseCoding((2, 3), 20, em)):
+        coder.double()
+        assert torch.equal(decode(coder, z), coder.decode(z))
+        assert decode(coder, z[:, None]).shape == (5, 1, 2, 3)
 
 
 def test_codes_of_all_rows_in_order():
@@ -57,3 +83,15 @@ def test_codes_that_are_off_everywhere():
     found = measures(torch.zeros(30, 4), np.random.default_rng(0).normal(size=(30, 18)), sparse=True)
     assert (found["active_latents"], found["share_on"], found["sources"]["active"]) == (0, 0, 0)
     assert found["sources"]["block_concentration"] is None
+
+
+def test_measures_of_units():
+    """Those of the truth in another order and length, one of them upside down, and one that is no bar."""
+    truth = bars_truth("bars-max").dictionary.flatten(1)
+    units = torch.cat([truth.flip(0) * torch.linspace(0.1, 2, 8)[:, None], torch.ones(1, 16)])
+    model = BinarySparseCoding((4, 4), 20, BinaryEM(9))
+    model.weight.data, model.log_scale.data = units.T.contiguous(), torch.tensor(0.3).log()
+    assert unit_measures(model, "bars-max") == {"units": 9, "noise": pytest.approx(0.3), "recovered": 8}
+    model.weight.data[:, 2] *= -1
+    assert unit_measures(model, "bars-max")["recovered"] == 7
+    assert unit_measures(model, "bars-max.npz").keys() == {"units", "noise"}

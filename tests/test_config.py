@@ -40,6 +40,12 @@ NUMBERS = [
     ],
     ("label_names", ()),
     ("m0", math.nan),
+    *[(name, value) for name in ("latent_dim", "starts", "sweeps") for value in (0, LARGEST + 1)],
+    *[("group_size", value) for value in (0, 11)],
+    *[(name, value) for name in ("reseed_every", "preselect") for value in (-1, LARGEST + 1)],
+    *[(name, value) for name in ("patch_size", "patches") for value in (1, LARGEST + 1)],
+    *[("temperature", value) for value in (0.9, math.nan, math.inf)],
+    *[("em_forgetting", value) for value in (0.5, 1.1, math.nan)],
 ]
 
 
@@ -70,3 +76,8 @@ def test_eager_steps_cannot_be_compiled(eager, compile):
 def test_budgets_in_iterations():
     config = TrainConfig(pretrain_iterations=1, prior_iterations=2, joint_iterations=3, refine_iterations=0)
     assert [budget.iterations for budget in config.budgets()] == [1, 2, 3, 0]
+
+
+def test_step_sizes_of_statistics():
+    rate = TrainConfig(em_forgetting=0.75, delay=10.0, forgetting=0.6, first_step=0.5).em_rate
+    assert [rate(step) for step in (0, 1, 14)] == pytest.approx([2**-0.75, 3**-0.75, 1 / 8])

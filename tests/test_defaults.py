@@ -1,16 +1,17 @@
 from dataclasses import fields, replace
+from itertools import product
 
 import pytest
 import torch
 
-from pyro_fmvae.config import PHASES, TrainConfig
+from pyro_fmvae.config import CODERS, PHASES, SLABS, TrainConfig
 from pyro_fmvae.data import Dataset, Kind, Preprocessing, Split
-from pyro_fmvae.defaults import resolve
+from pyro_fmvae.defaults import named, resolve
 from pyro_fmvae.infer.phase import Budget
 
 
-def dataset(shape=(4, 4), kind=Kind.BINARY, label_sizes=(), name="mine"):
-    split = Split(torch.zeros(3, *shape, dtype=torch.bool))
+def dataset(shape=(4, 4), kind=Kind.BINARY, label_sizes=(), name="mine", size=3):
+    split = Split(torch.zeros(size, *shape, dtype=torch.bool))
     names = tuple(f"label{i}" for i in range(len(label_sizes)))
     return Dataset(name, split, split, split, Preprocessing(kind, shape), names, label_sizes)
 
@@ -168,3 +169,100 @@ def test_minutes_are_shared_out_among_the_phases_that_there_are(left_out):
     assert sum(budget.minutes for budget in budgets.values()) == pytest.approx(7)
     assert {name for name, budget in budgets.items() if budget.empty} == set(left_out)
     assert all(isinstance(budget, Budget) and budget.iterations is None for budget in budgets.values())
+
+
+def coder(model, data="mine.npz", size=3, **options):
+    """Resolved options of a model that EM learns."""
+    return resolve(TrainConfig(model, data, **options), dataset((3, 5), Kind.REAL, size=size))
+
+
+@pytest.mark.parametrize("model", CODERS)
+def test_few_points_are_learnt_in_whole_batches_from_several_starts(model):
+    binary = model == "bsc"
+    for size in (7, 2000):
+        config = coder(model, size=size)
+        assert (config.batch_size, config.latent_dim) == (size, 100)
+        assert (config.joint_iterations, config.refine_iterations) == ((80, 0) if binary else (50, 5))
+        assert (config.starts, config.sweeps, config.temperature) == ((5, 3, 1) if binary else (2, 4, 3))
+        assert (config.pretrain_iterations, config.prior_iterations) == (0, 0)
+        assert (config.nonnegative, config.reseed_every) == ((False, 5) if binary else (None, None))
+        assert config.preselect == (None if binary else 5)
+
+
+@pytest.mark.parametrize("model", CODERS)
+def test_many_points_are_learnt_in_batches_from_one_start(model):
+    config = coder(model, size=2001)
+    assert (config.batch_size, config.starts, config.refine_iterations) == (1000, 1, 0)
+    assert config.joint_iterations == 20 * 3
+    assert config.reseed_every == (0 if model == "bsc" else None)
+    assert config.temperature == (1 if model == "bsc" else 3)
+    config = coder(model, size=30, batch_size=8)
+    assert (config.starts, config.joint_iterations, config.refine_iterations) == (1, 20 * 4, 0)
+    assert coder(model, size=30, batch_size=30).starts > 1
+    assert coder(model, size=30, batch_size=8, joint_iterations=2, starts=3).starts == 3
+
+
+@pytest.mark.parametrize("model", CODERS)
+def test_bars_have_twice_as_many_units_as_a_side_has_pixels(model):
+    for kind in ("binary", "max", "linear"):
+        config = coder(model, f"bars-{kind}", 500)
+        assert config.latent_dim == 6
+        assert config.nonnegative == (True if model == "bsc" else None)
+    assert coder(model, "bars-max", latent_dim=9).latent_dim == 9
+
+
+@pytest.mark.parametrize("size", [500, 5000])
+def test_gradients_learn_from_one_start_that_is_never_moved(size):
+    config = coder("bsc", size=size, m_step="gradient", learning_rate=0.01)
+    assert (config.starts, config.reseed_every, config.temperature) == (1, 0, 1)
+    assert [getattr(config, f"{name}_iterations") for name in PHASES] == [0, 0, 3000, 0]
+    assert config.final_learning_rate == pytest.approx(1e-3)
+    assert config.batch_size == min(size, 1000)
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "batch_size"), [*product(CODERS, [30], [None, 7]), ("bsc", 2001, None)]
+)
+def test_resolved_options_of_a_coder_are_its_own_and_stay(model, size, batch_size):
+    """So that a run's config.json can be trained again."""
+    for options in ({}, {"m_step": "gradient"}) if model == "bsc" else ({}, {"preselect": 0}):
+        config = coder(model, size=size, batch_size=batch_size, **options)
+        for option in fields(config):
+            if option.metadata["models"] and model not in option.metadata["models"]:
+                assert getattr(config, option.name) == option.default, option.name
+        data = dataset((3, 5), Kind.REAL, size=size)
+        assert resolve(config, data) == config
+        assert TrainConfig.from_dict(config.to_dict()) == config
+
+
+@pytest.mark.parametrize("model", CODERS)
+def test_refining_a_coder_is_for_slabs(model):
+    assert coder(model, refine_iterations=9).refine_iterations == (9 if model in SLABS else 0)
+    labelled = {"label_weight": 5.0, "free_from": 1.0, "independence_weight": 2.0, "prior_iterations": 3}
+    assert coder(model, **labelled) == coder(model)
+
+
+def test_bars_are_those_that_the_model_could_have_generated():
+    assert [named("bars", model) for model in CODERS] == ["bars-binary", "bars-max", "bars-linear"]
+    assert named("bars-max", "bsc") == "bars-max"
+    assert named("smiley", "vae") == "smiley"
+    listed = "bars-binary, bars-max, bars-linear"
+    for model in ("vae", "fmvae", "vsc"):
+        with pytest.raises(ValueError) as error:
+            named("bars", model)
+        assert str(error.value) == f"data: 'bars' is generated by the model; of {model} it is one of {listed}"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pretrained": "/runs/a"}, "pretrained: a bsc has no networks"),
+        ({"augmentation": 1.0}, "augmentation: a bsc has no networks"),
+        ({"pretrain_iterations": 1}, "pretrain_iterations: a bsc has no networks"),
+        ({"m_step": "gradient", "reseed_every": 5}, "reseed_every: an option of closed M-steps"),
+        ({"m_step": "gradient", "temperature": 2.0}, "temperature: an option of closed M-steps"),
+    ],
+)
+def test_options_that_have_no_effect_on_a_coder(options, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        coder("bsc", **options)

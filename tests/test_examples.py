@@ -57,6 +57,7 @@ RUNS = {
         ["--epochs=1", "--patches=1500", "--stride=8", "--models=bsc,max-sparse", "--out=pictures"],
         ["max-sparse", "dB"],
     ),
+    "structured_bound.py": (["--points=20", "--iterations=2"], ["random", "patches"]),
     "variational_em.py": (["--steps", "3"], ["hybrid", "auto-encoder, s = 0"]),
     "outliers.py": (["--seeds", "1", "--steps", "3", "--samples", "2"], ["| factorial mixture VAE | bars |"]),
     "outlier_sweep.py": (["--list"], ["mnist-VAE-seed1"]),

@@ -1,5 +1,6 @@
 """Pictures of a run show pixels in [0, 1] whatever the model sees, and tables as the model sees them."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 import torch
 
 from pyro_fmvae import figures, gallery
+from pyro_fmvae.config import TrainConfig
+from pyro_fmvae.data import Dataset, Kind, PatchTransform, Preprocessing, Split
 from pyro_fmvae.gallery import factors_of, factors_of_run
 from pyro_fmvae.run import Run
 from tests.runs import train, write_files
@@ -117,3 +120,60 @@ def test_reconstructions_show_the_data(folders, monkeypatch):
     with torch.no_grad():
         expected = (model.observation.mean(model.decoder(model.encoder(2 * x - 1)[0])) + 1) / 2
     torch.testing.assert_close(mean, expected)
+
+
+def drawn_of_coder(folder, monkeypatch, preprocessing, x, records=()):
+    """A binary sparse code as it starts, and what its figures are called with: figure → arguments."""
+    split = Split(x)
+    config = TrainConfig("bsc", "mine.npz", latent_dim=4)
+    run = Run.new(folder, config, Dataset("mine", split, split, split, preprocessing)).write()
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    model, shown = run.build_model().eval(), {}
+    for name in ("dictionary", "sample_grid", "reconstructions", "training_curves", "em_curves"):
+        monkeypatch.setattr(figures, name, lambda *given, name=name, **_: shown.update({name: given}))
+    monkeypatch.setattr(figures, "save", lambda *_: None)
+    with torch.no_grad():
+        model.logits.copy_(torch.arange(4.0))
+    gallery.draw(run, model, split, "test")
+    return model, shown
+
+
+@pytest.mark.parametrize("on_off", [False, True])
+def test_units_of_split_patches_are_shown_as_one(tmp_path, monkeypatch, on_off):
+    transform = PatchTransform(2, 10, on_off, 0.3, None)
+    preprocessing = Preprocessing(Kind.PATCHES, transform.event_shape, patches=transform)
+    x = transform.apply(torch.rand(6, 2, 2))
+    model, shown = drawn_of_coder(tmp_path / "run", monkeypatch, preprocessing, x)
+    units = model.dictionary.detach()
+    expected = units[..., :2] - units[..., 2:] if on_off else units
+    torch.testing.assert_close(shown["dictionary"][0], expected)
+    greys, means = shown["reconstructions"]
+    torch.testing.assert_close(greys, (0.5 + transform.invert(x)).clamp(0, 1))
+    assert means.shape == greys.shape == (6, 2, 2)
+    assert shown["sample_grid"][0].shape == (64, 2, 2)
+    assert "em_curves" not in shown
+
+
+def test_numbers_that_are_no_pixels_are_shown_from_the_least_to_the_greatest(tmp_path, monkeypatch):
+    x = 100 + 50 * torch.rand(6, 2, 3)
+    x[0, 1, 2], x[3] = torch.nan, torch.nan
+    model, shown = drawn_of_coder(tmp_path / "run", monkeypatch, Preprocessing(Kind.REAL, (2, 3)), x)
+    mean = model.decode((model.posterior(x).mean > 0.5).float()).detach()
+    low, high = mean.min(), x.nan_to_num().max()  # the model has not learnt yet how large data are
+    assert mean.max() < 100
+    actual, found = shown["reconstructions"]
+    torch.testing.assert_close(actual, ((x - low) / (high - low)).nan_to_num(0.5))
+    torch.testing.assert_close(found, (mean - low) / (high - low))
+    drawn = shown["sample_grid"][0]
+    assert (drawn.min(), drawn.max()) == (0, 1)
+
+
+def test_starts_are_followed_to_the_end_of_the_joint_phase(tmp_path, monkeypatch):
+    first = {"phase": "joint", "step": 0, "kl_r": 0.0, "kl_global": 0.0}
+    joint = [{**first, "step": step, "objective": [1.0, 2.0], "start": step % 2} for step in (1, 2, 3)]
+    records = [first, *joint, {**first, "phase": "refine", "objective": [3.0], "start": 0}]
+    x = torch.rand(6, 2, 3)
+    _, shown = drawn_of_coder(tmp_path / "run", monkeypatch, Preprocessing(Kind.REAL, (2, 3)), x, records)
+    assert shown["em_curves"] == (joint, 1)
+    ((curves,),) = (shown["training_curves"],)
+    assert [record.keys() & {"kl_r", "kl_global"} for record in curves] == [set()] * 5

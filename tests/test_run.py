@@ -15,10 +15,10 @@ import torch
 
 from pyro_fmvae import checkpoint, session
 from pyro_fmvae.config import TrainConfig
-from pyro_fmvae.data import load
+from pyro_fmvae.data import SparseOptions, load
 from pyro_fmvae.infer.phase import Phase
 from pyro_fmvae.models import VAE, FactorialMixtureVAE
-from pyro_fmvae.run import CHECKPOINT, Run, resolve_device
+from pyro_fmvae.run import CHECKPOINT, Run, resolve_device, sparse_options
 from pyro_fmvae.training import Training
 from tests.runs import (
     Killed,
@@ -479,3 +479,22 @@ def test_run_of_another_version(tmp_path):
         ValueError, match=r"^run: .*config.json is damaged \(.*of another version, without .*width"
     ):
         Run.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"data": "mine.npz"}, SparseOptions(as_is=True)),
+        ({"data": "pictures"}, SparseOptions(as_is=True)),
+        ({"data": "bars-linear"}, SparseOptions(as_is=True)),
+        ({"data": "mnist"}, SparseOptions()),
+        ({"data": "scenes"}, SparseOptions()),
+        ({"data": "pictures", "patch_size": 4}, SparseOptions(patch_size=4)),
+        (
+            {"data": "scenes", "patch_size": 8, "patches": 9, "whiten": False, "on_off": True},
+            SparseOptions(patch_size=8, patches=9, whiten=False, on_off=True),
+        ),
+    ],
+)
+def test_data_of_a_coder_are_taken_as_they_are_or_cut(options, expected):
+    assert sparse_options(TrainConfig("bsc", **options)) == expected

@@ -6,6 +6,8 @@ import torch
 from pyro_fmvae import training
 from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data import load
+from pyro_fmvae.infer.spike_and_slab_rules import LinearRule, MaxRule
+from pyro_fmvae.models.em_phases import GradientEM, StepwiseEM
 from pyro_fmvae.models.vae_phases import FreeEM, HybridEM, VAEJoint
 from pyro_fmvae.run import Run
 from pyro_fmvae.training import Training
@@ -34,6 +36,8 @@ def stepping(path, folder, **options):
         ({"max_minutes": 4.9}, "captured"),
         ({"compile": True}, "captured and compiled"),
         ({"autocast": True}, "captured, networks in bfloat16"),
+        ({"model": "bsc"}, "in closed form"),
+        ({"model": "bsc", "m_step": "gradient"}, "captured"),
     ],
 )
 def test_long_trainings_are_compiled_by_default(path, tmp_path, monkeypatch, options, expected):
@@ -94,3 +98,58 @@ def test_phases_of_sparse_codes_share_the_warm_up(path, tmp_path):
     assert (pretrain.span, joint.span) == ((0.0, 0.75), (0.75, 1.0))
     assert pretrain.warm_up == joint.warm_up == (0.25, 0.5)
     assert (pretrain.kl_weight, joint.kl_weight) == (1.0, 5.0)
+
+
+def test_em_of_binary_codes_is_one_phase(path, tmp_path):
+    options = {"model": "bsc", "em_forgetting": 0.75, "sweeps": 7, "group_size": 3, "nonnegative": True}
+    (joint,) = phases(path, tmp_path, temperature=2.0, starts=4, reseed_every=6, **options)
+    assert type(joint) is StepwiseEM
+    assert (joint.name, joint.budget.iterations, joint.starts, joint.hottest) == ("joint", 80, 4, 2)
+    assert joint.reseed_every == 6
+    assert joint.rate(14) == pytest.approx(1 / 8)
+    assert joint.em is joint.model.em
+    assert (joint.em.sweeps, joint.em.group_size, joint.em.nonnegative) == (7, 3, True)
+    assert joint.record_every == 8
+
+
+def test_gradients_of_binary_codes_are_one_phase(path, tmp_path):
+    options = {"model": "bsc", "m_step": "gradient", "joint_iterations": 9, "learning_rate": 0.5}
+    (joint,) = phases(path, tmp_path, final_learning_rate=0.25, **options)
+    assert type(joint) is GradientEM
+    assert (joint.name, joint.budget.iterations) == ("joint", 9)
+    assert rate(joint) == 0.5
+    assert joint.learning.learning_rate_at(1.0) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(("model", "rule"), [("max-sparse", MaxRule), ("linear-sparse", LinearRule)])
+def test_em_of_slabs_ends_with_all_units(path, tmp_path, model, rule):
+    options = {"model": model, "preselect": 3, "latent_dim": 6, "sweeps": 5, "em_forgetting": 0.75}
+    joint, refine = phases(path, tmp_path, shared=False, **options)
+    assert [(phase.name, phase.budget.iterations) for phase in (joint, refine)] == [
+        ("joint", 50),
+        ("refine", 5),
+    ]
+    assert (joint.starts, joint.hottest, joint.reseed_every) == (2, 3, 0)
+    assert (refine.starts, refine.hottest, refine.reseed_every) == (0, 1, 0)
+    assert joint.em is joint.model.em
+    assert (joint.em.gibbs.preselect, refine.em.gibbs.preselect) == (3, None)
+    for phase in (joint, refine):
+        assert type(phase) is StepwiseEM
+        assert phase.rate(14) == pytest.approx(1 / 8)
+        assert type(phase.em.rule) is rule
+        assert (phase.em.units, phase.em.sweeps, phase.em.kept, phase.em.shared) == (6, 5, 2, False)
+
+
+@pytest.mark.parametrize(("preselect", "expected"), [(0, None), (5, 5), (6, None), (9, None), (1, 1)])
+def test_preselection_of_all_units_is_none(path, tmp_path, preselect, expected):
+    joint, _ = phases(path, tmp_path, model="max-sparse", latent_dim=6, preselect=preselect, sweeps=1)
+    assert joint.em.gibbs.preselect == expected
+    assert joint.em.kept == 1
+
+
+@pytest.mark.parametrize("model", ["bsc", "linear-sparse", "vae", "vsc"])
+def test_batches_tell_their_rows_where_points_keep_something(path, tmp_path, model):
+    dataset = load(path)
+    run = Run.new(tmp_path, TrainConfig(model, path, eager=True, hidden=(4,)), dataset)
+    *_, last = next(iter(Training(run, dataset, torch.device("cpu")).batches))
+    assert (last.dtype == torch.int64 and last.dim() == 1) == (model in ("bsc", "linear-sparse"))

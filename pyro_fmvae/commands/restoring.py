@@ -58,10 +58,10 @@ def restore(
     like = model.weight
 
     def reconstruct(patches: Tensor) -> Tensor:
-        x = patches.to(like)
+        x = transform.split(patches.to(like))
         if isinstance(model, SpikeAndSlabSparseCoding):
-            return model.posterior_mean_image(x).to(patches)
-        return model.decode(model.posterior(x).mean).to(patches)
+            return transform.join(model.posterior_mean_image(x)).to(patches)
+        return transform.join(model.decode(model.posterior(x).mean)).to(patches)
 
     size, scale = transform.size, transform.scale
     keep = missing > 0 and noise == 0
@@ -84,14 +84,13 @@ def _transform(run: Run) -> PatchTransform:
     """How patches of a run were made.
 
     Raises:
-        ValueError: the run is not one on patches, or on such as images can't be restored from.
+        ValueError: the run is not one on patches, or on whitened ones, whose pixels are no longer apart.
     """
     transform = run.preprocessing.patches if run.preprocessing.kind is Kind.PATCHES else None
     if transform is None:
         raise ValueError(f"run: expected one on patches of images (--patch-size), {run.folder} is none")
-    if transform.whitening is not None or transform.on_off:
-        how = "split" if transform.whitening is None else "whitened"
+    if transform.whitening is not None:
         raise ValueError(
-            f"run: expected one on plain patches (--whiten false), those of {run.folder} are {how}"
+            f"run: expected one on patches as they are (--whiten false), those of {run.folder} are whitened"
         )
     return transform

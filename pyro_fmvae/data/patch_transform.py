@@ -89,12 +89,19 @@ class PatchTransform:
             if x.isnan().any():
                 raise ValueError("greys: expected none that is missing (NaN) in patches to be whitened")
             x = (x.flatten(-2) @ matrix).reshape(x.shape)
+        return self.split(x)
+
+    def split(self, x: Tensor) -> Tensor:
+        """Centred patches [..., P, P], with `on_off` as two, side by side; NaN in both where one is."""
         return torch.cat([x.clamp(min=0), (-x).clamp(min=0)], dim=-1) if self.on_off else x
+
+    def join(self, x: Tensor) -> Tensor:
+        """The inverse of `split`."""
+        return x[..., : self.size] - x[..., self.size :] if self.on_off else x
 
     def invert(self, x: Tensor) -> Tensor:
         """Greys less the mean of their patch, [..., P, P], from what the model sees, [..., *event_shape]."""
-        if self.on_off:
-            x = x[..., : self.size] - x[..., self.size :]
+        x = self.join(x)
         matrix = self._matrix(x.double())
         if matrix is not None:
             x = (x.flatten(-2) @ torch.linalg.inv(matrix).to(x)).reshape(x.shape)

@@ -18,7 +18,7 @@ OFF = -1e30  # logits of units that only fill up the last group
 
 
 def energy(x: Tensor, causes: Tensor, weight: Tensor, logits: Tensor, noise_precision: Tensor) -> Tensor:
-    """E = -b'h + β/2 |x - W h|² over observed elements, so that log p(x, h) = -E - log Z.
+    """E = -b'h + β/2 ‖x - W h‖² over observed elements, so that log p(x, h) = -E - log Z.
 
     Args:
         x: [B, D].
@@ -73,11 +73,11 @@ def mean_field(
 ) -> GroupedBernoulli:
     """The approximate posterior q(h) = Π_S q(h_S) over groups S, found group by group.
 
-    The update of a group, given the others' means m, is the exact minimum of KL(q || p(h | x)) over q(h_S):
+    The update of a group, given the others' means m, is the exact minimum of KL(q ‖ p(h | x)) over q(h_S):
 
         log q(h_S) = h_S'(b_S + β W_S'(x - Σ_{j not in S} W_j m_j)) - β/2 h_S' W_S'W_S h_S + const,
 
-    which for a single unit is m_i = σ(b_i + β[W_i'x - |W_i|²/2 - Σ_{j≠i} W_i'W_j m_j]). So the divergence
+    which for a single unit is m_i = σ(b_i + β[W_i'x - ‖W_i‖²/2 - Σ_{j≠i} W_i'W_j m_j]). So the divergence
     never rises. All units at once may cycle; here they follow each other, batched over points and models.
 
     Args:

@@ -13,21 +13,18 @@ TEMPORARIES = 12  # numbers that a sweep keeps for every weight that it looks at
 
 
 class SpikeAndSlabParameters(NamedTuple):
-    """Of R starts, in float64; the slab's are those of each of H units, or one for all.
-
-    Attributes:
-        weight: W, [R, D, H].
-        probs: π in (0, 1), [R, 1 or H].
-        loc: μ, [R, 1 or H].
-        variance: ψ > 0, [R, 1 or H].
-        noise_variance: σ² > 0, [R].
-    """
+    """Of R starts, in float64; the slab's are those of each of H units, or one for all."""
 
     weight: Tensor
+    """W, [R, D, H]."""
     probs: Tensor
+    """π in (0, 1), [R, 1 or H]."""
     loc: Tensor
+    """μ, [R, 1 or H]."""
     variance: Tensor
+    """ψ > 0, [R, 1 or H]."""
     noise_variance: Tensor
+    """σ² > 0, [R]."""
 
     @property
     def slab(self) -> Slab:

@@ -21,17 +21,14 @@ LARGEST = 2**24  # numbers in all temporaries of a chunk of data
 
 
 class Slab(NamedTuple):
-    """The prior of causes: s = 0 with probability 1 - π, s ~ N(μ, ψ) with probability π.
-
-    Attributes:
-        logits: logit of π, [..., R, B or 1].
-        loc: μ, likewise.
-        variance: ψ, likewise.
-    """
+    """The prior of causes: s = 0 with probability 1 - π, s ~ N(μ, ψ) with probability π."""
 
     logits: Tensor
+    """logit of π, [..., R, B or 1]."""
     loc: Tensor
+    """μ, likewise."""
     variance: Tensor
+    """ψ, likewise."""
 
 
 class Rule(ABC):
@@ -210,12 +207,14 @@ class LinearRule(Rule):
 
     def statistics(self, y: Tensor, samples: Tensor, weight: Tensor) -> dict[str, Tensor]:
         starts, draws, _, units = samples.shape
-        seen = None if not y.isnan().any() else (~y.isnan()).to(samples.dtype)
         product = y.nan_to_num().T @ samples.mean(1)
-        gram = samples.new_zeros(starts, 1 if seen is None else y.shape[1], units * units)
-        for points, part in _chunks(y if seen is None else seen, samples, units * units):
+        if not y.isnan().any():
+            rows = samples.flatten(1, 2)
+            return {"product": product, "gram": (rows.mT @ rows / draws).unsqueeze(1)}
+        gram = samples.new_zeros(starts, y.shape[1], units * units)
+        for seen, part in _chunks((~y.isnan()).to(samples.dtype), samples, units * units):
             square = torch.einsum("rkbh,rkbg->rbhg", part, part).flatten(-2) / draws
-            gram += square.sum(1, keepdim=True) if seen is None else points.T @ square
+            gram += seen.T @ square
         return {"product": product, "gram": gram.unflatten(-1, (units, units))}
 
     def maximum(self, statistics: Mapping[str, Tensor], weight: Tensor) -> Tensor:

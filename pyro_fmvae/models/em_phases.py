@@ -15,7 +15,7 @@ from pyro_fmvae.models.learning import Learning
 from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
 
 STEPWISE = RobbinsMonro(delay=1.0, forgetting=0.6)
-RECORDS = 10  # evaluations in a phase
+RECORDS, BY_THE_CLOCK = 10, 25  # evaluations in a phase; steps between them where it has no number of steps
 
 
 class Learnable(Protocol):
@@ -88,7 +88,7 @@ class StepwiseEM(Phase):
         self.model, self.em, self.starts, self.rate = model, em, starts, rate
         self.hottest, self.annealed = temperature, annealed
         self.reseed_every, self.reseeded = reseed_every, reseeded
-        self.record_every = max((budget.iterations or 0) // RECORDS, 1)
+        self.record_every = max(budget.iterations // RECORDS, 1) if budget.iterations else BY_THE_CLOCK
 
     def enter(self) -> None:
         """Nothing is learnt yet; parameters and latents come with :meth:`prepare`."""

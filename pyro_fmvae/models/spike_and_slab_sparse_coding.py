@@ -21,7 +21,7 @@ FEWEST = 3  # draws with a unit on, from which a location and a variance are tak
 
 
 class SpikeAndSlabSparseCoding(nn.Module):
-    """s_h is 0 or N(μ, ψ), x ~ N(max_h W_:h s_h, σ² I) or N(W s, σ² I), as the rule of ``em`` says.
+    """s_h is 0 or N(μ, ψ), x_d ~ N(max_h W_dh s_h, σ²) or x ~ N(W s, σ² I), as the rule of ``em`` says.
 
     Data with NaN are data with missing elements. Parameters are learnt by :attr:`em`. Posteriors are drawn
     from by Gibbs sampling; a factorised distribution with the moments of such draws is the guide. It is

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pyro_fmvae.commands.arguments import parse_factors, parse_settings
+from pyro_fmvae.commands.arguments import check_different, parse_factors, parse_settings
 from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data import Kind, Preprocessing
 from pyro_fmvae.run import Run
@@ -92,3 +92,13 @@ def test_without_labels_there_are_only_numbers():
         parse_factors("hair", UNLABELLED)
     with pytest.raises(ValueError, match=r"settings: expected 0\.\.2 for factor 1, got 'dark'"):
         parse_settings("1=dark", UNLABELLED)
+
+
+def test_files_are_different(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    check_different(image="a.png", out="b.png", compare=None)
+    check_different(image=None, out="b.png", compare=None)
+    (tmp_path / "link.png").symlink_to("a.png")
+    for same in ("a.png", "./a.png", str(tmp_path / "a.png"), f"../{tmp_path.name}/a.png", "link.png"):
+        with pytest.raises(ValueError, match=r"^image, out, compare: expected different files$"):
+            check_different(image="a.png", out="b.png", compare=same)

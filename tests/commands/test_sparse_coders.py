@@ -2,13 +2,15 @@
 
 import json
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from pyro_fmvae import session
+from pyro_fmvae import building, session
 from pyro_fmvae.data.bars import bars
+from pyro_fmvae.models import SpikeAndSlabSparseCoding
 from tests.runs import command, kill_and_resume, metrics, state, succeed, train, train_all
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -28,6 +30,15 @@ KINDS = {
     "binary-patches": {**COMMON, "model": "bsc", "patch_size": 4, "patches": 80, "whiten": "false"},
 }
 SLABS = ("max-sparse", "linear-sparse", "patches")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_chains():
+    """Posteriors of spikes and slabs from a few Gibbs sweeps instead of fifty."""
+    with pytest.MonkeyPatch.context() as patch:
+        short = partial(SpikeAndSlabSparseCoding, burn_in=3, draws=5)
+        patch.setattr(building, "SpikeAndSlabSparseCoding", short)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +68,7 @@ def arrays(path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_evaluate(runs, files, kind):
-    result = json.loads(succeed("evaluate", runs[kind], "--num-samples", 20))
+    result = json.loads(succeed("evaluate", runs[kind], "--num-samples", 5))
     assert (result["kl_r"], result["used_components"], result["units"]) == (0, [], 5)
     assert result["elbo"] == pytest.approx(result["reconstruction"] - result["kl_z"])
     assert result["importance_weighted"] >= result["collapsed"]
@@ -119,6 +130,13 @@ def test_killed_run_is_resumed_exactly(files, runs, tmp_path, monkeypatch, kind,
     assert metrics(tmp_path / "run") == metrics(runs[kind])
 
 
+def test_a_runs_configuration_trains_it_again(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "draw", lambda *_: None)
+    for kind in ("bsc", "max-sparse"):
+        succeed("train", "--config", runs[kind] / "config.json", "--out", tmp_path / kind)
+        assert state(tmp_path / kind) == state(runs[kind])
+
+
 def test_starts_are_recorded(runs):
     records = metrics(runs["bsc"])
     assert "objective" not in records[0]
@@ -167,6 +185,15 @@ def test_restore_refuses(runs, files, tmp_path, arguments, message):
     status, _, err = command("restore", runs["patches"], *where, *arguments.split())
     assert (status, err) == (2, f"pyro-fmvae: error: {message}\n")
     assert not (tmp_path / "out.png").exists()
+
+
+def test_restore_leaves_the_image_alone(runs, files, tmp_path):
+    image = tmp_path / "image.png"
+    image.write_bytes((files["patches"] / "0.png").read_bytes())
+    before = image.read_bytes()
+    status, _, err = command("restore", runs["patches"], "--image", image, "--out", image)
+    assert (status, err) == (2, "pyro-fmvae: error: image, out, compare: expected different files\n")
+    assert image.read_bytes() == before
 
 
 def test_restore_needs_plain_patches(runs, files, tmp_path):

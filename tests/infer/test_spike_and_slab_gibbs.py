@@ -10,7 +10,7 @@ from pyro_fmvae.infer.spike_and_slab_rules import LinearRule, MaxRule
 from tests.infer.two_causes import log_joint_grid, parameters
 
 RULES = {"max": MaxRule(), "linear": LinearRule()}
-CHAINS, SWEEPS = 20000, 25
+CHAINS, SWEEPS = 20000, 15
 
 
 def two_units():
@@ -21,7 +21,7 @@ def two_units():
 
 def assert_posterior(s, y, p, kind, floor=False):
     """Probabilities of the four patterns and first moments, against a grid."""
-    states, log_weights = log_joint_grid(y, p, kind, 200, floor)
+    states, log_weights = log_joint_grid(y, p, kind, 40, floor)
     share = log_weights[0].softmax(-1)
     pattern = ((states != 0) * torch.tensor([1, 2])).sum(-1)
     exact = torch.zeros(4).index_add(0, pattern, share)

@@ -17,10 +17,10 @@ RULES = {"max": MaxRule(), "linear": LinearRule()}
 SHAPE = (2, 3)
 
 
-def two_units(kind, shared=True, **options):
+def two_units(kind, shared=True, burn_in=8, **options):
     """A model of x [B, 2, 3] with two units, and data: one element is missing, one point is far out."""
     em = SpikeAndSlabEM(RULES[kind], 2, None, shared=shared)
-    model = SpikeAndSlabSparseCoding(SHAPE, 20, em, **options)
+    model = SpikeAndSlabSparseCoding(SHAPE, 20, em, burn_in, **options)
     weight = torch.tensor([[3.0, 0.0], [2.0, 1.0], [0.0, 3.0], [0.5, 2.5], [-1.0, 0.5], [1.0, 1.0]])
     slab = (0.3, 1.0, 0.1) if shared else ([0.3, 0.4], [1.0, -0.8], [0.1, 0.2])
     model.take(parameters(weight, *slab, 0.25), 0)
@@ -53,10 +53,10 @@ def test_bound_is_below_the_likelihood(kind, shared):
     model, x = two_units(kind, shared)
     exact = log_likelihood(x.flatten(1), model.given(), kind, 30)
     with torch.no_grad():
-        many = x.repeat(20, 1, 1)
-        losses = [TraceConjugate_ELBO().loss(model.model, model.guide, many) / 20 for _ in range(6)]
+        many = x.repeat(40, 1, 1)
+        losses = [TraceConjugate_ELBO().loss(model.model, model.guide, many) / 20 for _ in range(3)]
     bound = -torch.tensor(losses)
-    assert bound.mean() < exact.mean() + 3 * bound.std() / math.sqrt(6)
+    assert bound.mean() < exact.mean() + 3 * bound.std() / math.sqrt(3)
     assert bound.mean() > exact.mean() - 3
     weights = model.log_weights(x, 1000)
     assert weights.shape == (1000, 5)
@@ -68,14 +68,14 @@ def test_bound_is_below_the_likelihood(kind, shared):
 
 @pytest.mark.parametrize("kind", RULES)
 def test_posterior_has_the_moments_of_the_exact_one(kind):
-    model, x = two_units(kind, draws=300)
+    model, x = two_units(kind, draws=150)
     states, log_weights = log_joint_grid(x.flatten(1), model.given(), kind, 30)
     share = log_weights.softmax(-1)
     on = share @ (states != 0).double()
-    many = x.repeat(20, 1, 1)
+    many = x.repeat(40, 1, 1)
     q = model.posterior(many)
-    assert q.batch_shape == (100, 2)
-    probs, loc, scale = (t.unflatten(0, (20, 5)).mean(0) for t in (q.probs, q.loc, q.scale))
+    assert q.batch_shape == (200, 2)
+    probs, loc, scale = (t.unflatten(0, (40, 5)).mean(0) for t in (q.probs, q.loc, q.scale))
     assert_close(probs, on, atol=0.03, rtol=0)
     mean, square = (share @ states.pow(k) / on for k in (1, 2))
     often = on > 0.1
@@ -84,7 +84,9 @@ def test_posterior_has_the_moments_of_the_exact_one(kind):
     assert_close(loc[often], mean[often], atol=0.03, rtol=0)
     assert_close(scale[often], deviation[often], atol=0.02, rtol=0.05)
     picture = torch.einsum("bn,nd->bd", share, model.decode(states).flatten(1).detach())
-    assert_close(model.posterior_mean_image(many)[:5].flatten(1), picture, atol=0.15, rtol=0)
+    model.draws = 20
+    found = model.posterior_mean_image(many).flatten(1).unflatten(0, (40, 5)).mean(0)
+    assert_close(found, picture, atol=0.1, rtol=0)
 
 
 def test_a_unit_that_is_never_on_has_the_slab_of_the_prior():
@@ -178,7 +180,7 @@ def test_gradients_reach_all_parameters(kind):
 
 def test_new_model_can_be_drawn_from():
     model = SpikeAndSlabSparseCoding(SHAPE, 20, SpikeAndSlabEM(MaxRule(), 8))
-    assert model.latent_dim == 8
+    assert (model.latent_dim, model.burn_in, model.draws) == (8, 20, 30)
     assert isinstance(model.posterior(torch.randn(3, *SHAPE)), SpikeAndSlab)
     guide = poutine.trace(model.guide).get_trace(torch.randn(3, *SHAPE))
     assert isinstance(guide.nodes["s"]["fn"], Independent)

@@ -1,0 +1,79 @@
+"""How much tighter the bound of binary sparse coding is when units of a group may depend on each other.
+
+    python examples/structured_bound.py [--points 500] [--iterations 100]
+
+Sixteen units, few enough for log p(x) by enumeration. Two dictionaries: one drawn at random with entries from
+N(1, 1), whose columns overlap strongly, with the data that it generates under noise of deviation 3; and one
+learnt by stepwise EM from plain 8×8 patches of the photographs that scikit-learn ships, with other patches of
+them. For groups of 1 (the factorised mean field), 2, 4 and 8 units the fixed point is run to convergence
+under the same parameters. Printed is the bound in nats per point, what it lacks to log p(x), and seconds.
+"""
+
+import argparse
+import time
+
+import pyro
+import torch
+from torch import Tensor
+
+from pyro_fmvae import fit
+from pyro_fmvae.data import Batches, SparseOptions, load
+from pyro_fmvae.infer.binary_enumeration import enumerate_states
+from pyro_fmvae.infer.binary_mean_field import bound, mean_field
+from pyro_fmvae.infer.phase import Budget
+from pyro_fmvae.models import BinarySparseCoding
+from pyro_fmvae.models.binary_em import BinaryEM, BinaryParameters
+from pyro_fmvae.models.em_phases import StepwiseEM
+
+UNITS, GROUPS = 16, (1, 2, 4, 8)
+PIXELS, NOISE = 25, 3.0
+PATCH, BATCH = 8, 500
+
+
+def generated(points: int) -> tuple[Tensor, BinaryParameters]:
+    """Data [points, D] and the parameters that they were generated with."""
+    weight = 1 + torch.randn(1, PIXELS, UNITS)
+    causes = (torch.rand(points, UNITS) < 0.25).to(weight)
+    x = causes @ weight[0].T + NOISE * torch.randn(points, PIXELS)
+    logits = torch.full((1, UNITS), 0.25).logit()
+    return x, BinaryParameters(weight, logits, torch.full((1,), NOISE**-2))
+
+
+def patches(points: int, iterations: int) -> tuple[Tensor, BinaryParameters]:
+    """Patches [points, D], and the parameters learnt from others."""
+    options = SparseOptions(patch_size=PATCH, patches=10_000, whiten=False)
+    dataset = load("scenes", sparse=options)
+    em = BinaryEM(UNITS)
+    model = BinarySparseCoding((PATCH, PATCH), len(dataset.train), em)
+    batches = Batches(dataset.train, BATCH, indexed=True)
+    for _ in fit([StepwiseEM(model, em, Budget(iterations=iterations))], batches):
+        pass
+    x = dataset.valid.observations[:points].flatten(1).double()
+    return x, BinaryParameters(*(t.detach().double() for t in model.given()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--points", type=int, default=500)
+    parser.add_argument("--iterations", type=int, default=100, help="of EM on the patches")
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args()
+    pyro.set_rng_seed(chosen.seed)
+    learnt = patches(chosen.points, chosen.iterations)
+    torch.set_default_dtype(torch.float64)
+    print(f"{'dictionary':12}{'group':>6}{'bound':>12}{'lacks':>10}{'seconds':>9}")
+    for name, (x, parameters) in {"random": generated(chosen.points), "patches": learnt}.items():
+        exact = enumerate_states(x, *parameters)[0].mean().item()
+        for size in GROUPS:
+            start = time.monotonic()
+            posterior = mean_field(x, *parameters, group_size=size)
+            found = bound(posterior, x, *parameters).mean().item()
+            seconds = time.monotonic() - start
+            print(f"{name:12}{size:>6}{found:>12.4f}{exact - found:>10.4f}{seconds:>9.2f}", flush=True)
+        print(f"{name:12}{'all':>6}{exact:>12.4f}{0:>10.4f}")
+
+
+if __name__ == "__main__":
+    main()
