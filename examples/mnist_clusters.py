@@ -27,7 +27,7 @@ NETWORKS = {"data": "mnist", "network": "mlp", "hidden": (500, 500), "factor_dim
 WARPED = {"distortion": 1.0}
 PRETRAINING = {"pretrain_iterations": 5000, "pretrain_kl_weight": 0.1, "joint_iterations": 0}
 PRIOR = {"prior_iterations": 300, "prior_restarts": 12}
-JOINT = {"joint_iterations": 8000}
+JOINT = {"joint_iterations": 30_000}
 WITH_LABELS = {
     "labels": LABELLED,
     "label_weight": 1000.0,
