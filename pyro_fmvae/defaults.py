@@ -168,7 +168,10 @@ def resolve(config: TrainConfig, dataset: Dataset) -> TrainConfig:
         defaults["kl_weight"] = config.beta
     if config.pretrained is not None or config.posterior == "free":
         defaults["pretrain_iterations"] = 0
-    missing: dict[str, Any] = {name: v for name, v in defaults.items() if getattr(config, name) is None}
+    others = _of_other_models(config)
+    missing: dict[str, Any] = {
+        name: v for name, v in defaults.items() if name not in others and getattr(config, name) is None
+    }
     config = replace(config, **missing)
     if not config.labels:
         config = replace(config, label_weight=0.0)
@@ -213,12 +216,18 @@ def _label_sizes(config: TrainConfig, dataset: Dataset) -> tuple[int, ...]:
 
 def _check_model(config: TrainConfig) -> None:
     """That no option is given that the model does not have."""
+    others = _of_other_models(config)
     for option in fields(config):
-        models = option.metadata["models"]
-        if models and config.model not in models and getattr(config, option.name) != option.default:
-            *others, last = models
-            listed = f"{', '.join(others)} and {last}" if others else last
+        if option.name in others and getattr(config, option.name) != option.default:
+            *first, last = option.metadata["models"]
+            listed = f"{', '.join(first)} and {last}" if first else last
             raise ValueError(f"{option.name}: an option of {listed}, not of {config.model}")
+
+
+def _of_other_models(config: TrainConfig) -> set[str]:
+    """Names of the options that the model does not have."""
+    options = ((option.name, option.metadata["models"]) for option in fields(config))
+    return {name for name, models in options if models and config.model not in models}
 
 
 def _check(config: TrainConfig, dataset: Dataset) -> None:

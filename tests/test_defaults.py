@@ -6,7 +6,7 @@ import torch
 
 from pyro_fmvae.config import CODERS, PHASES, SLABS, TrainConfig
 from pyro_fmvae.data import Dataset, Kind, Preprocessing, Split
-from pyro_fmvae.defaults import named, resolve
+from pyro_fmvae.defaults import named, resolve, split_patches
 from pyro_fmvae.infer.phase import Budget
 
 
@@ -266,3 +266,18 @@ def test_bars_are_those_that_the_model_could_have_generated():
 def test_options_that_have_no_effect_on_a_coder(options, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         coder("bsc", **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"model": "max-sparse", "patch_size": 8}, True),
+        ({"model": "max-sparse", "data": "scenes"}, True),
+        ({"model": "max-sparse", "patch_size": 8, "on_off": False}, False),
+        ({"model": "max-sparse"}, False),
+        ({"model": "linear-sparse", "patch_size": 8}, False),
+        ({"model": "bsc", "data": "scenes", "on_off": True}, True),
+    ],
+)
+def test_patches_are_split_for_the_max_rule(given, expected):
+    assert split_patches(TrainConfig(**{"data": "mine", **given})) == expected
