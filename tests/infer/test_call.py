@@ -36,7 +36,6 @@ def shifted(z):
         ((1, [Box()]), "Box"),
         ({"a": Box()}, "Box"),
     ],
-    ids=str,
 )
 def test_what_is_refused_is_named(argument, name):
     program = Plain(plainly)
@@ -55,7 +54,7 @@ OBJECTS = [Colour.RED, torch.float32, torch.device("cpu"), None, shifted, nn.Tan
 CONSTANTS = [*OBJECTS, "mean", 3, 0.5, 1j, True]
 
 
-@pytest.mark.parametrize("constant", CONSTANTS, ids=str)
+@pytest.mark.parametrize("constant", CONSTANTS, ids=lambda constant: type(constant).__name__)
 def test_constants(constant):
     x = torch.ones(2)
     key = Call((x, constant), {}).key
