@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from pyro_fmvae.distributions.exponential_family import blend
@@ -100,10 +101,11 @@ class StepwiseEM(Phase):
         """Start from the first batch of data.
 
         Raises:
-            ValueError: a loader of another number of points than the model is of.
+            ValueError: a loader of another number of points than the model is of, or numbers that are all
+                missing, equal, or too large.
         """
         check_number(batches, self.model.num_data)
-        x = next(iter(batches))[0].flatten(1)
+        x = _first(batches)
         self.parameters = self.em.start(x, self.starts) if self.starts else self.model.given()
         self.latents = self.em.start_latents(self.parameters, self.model.num_data)
         self.model.take(self.parameters, 0)
@@ -206,10 +208,10 @@ class GradientEM(Phase):
         """Start from the first batch of data, as EM does.
 
         Raises:
-            ValueError: a loader of another number of points than the model is of.
+            ValueError: as there.
         """
         check_number(batches, self.model.num_data)
-        parameters = self.model.em.start(next(iter(batches))[0].flatten(1), 1)
+        parameters = self.model.em.start(_first(batches), 1)
         self.model.take(parameters, 0)
         (self.latents,) = self.model.em.start_latents(parameters, self.model.num_data)
 
@@ -239,3 +241,14 @@ class GradientEM(Phase):
         """Take over what :meth:`state_dict` returned; after :meth:`enter`."""
         super().load_state_dict(state)
         self.latents = state["latents"]
+
+
+def _first(batches: Iterable[Any]) -> Tensor:
+    """The first batch of data, [B, D], from which parameters can start."""
+    x: Tensor = next(iter(batches))[0].flatten(1)
+    known = x[~x.isnan()]
+    spread = known.var(correction=0) if known.numel() else torch.zeros(())
+    if not 0 < spread < torch.inf:
+        found = "all of them equal or missing" if spread == 0 else f"a variance of {spread.item()}"
+        raise ValueError(f"data: expected numbers that differ, of finite variance, got {found}")
+    return x

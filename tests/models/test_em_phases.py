@@ -219,3 +219,14 @@ def test_wrong_batches():
         list(fit([learnt], Batches(batches_split().select(torch.arange(11)), 4, indexed=True)))
     with pytest.raises(ValueError, match="batch: expected the indices of its rows last"):
         list(fit([learnt], Batches(batches_split(), 4)))
+
+
+@pytest.mark.parametrize(
+    ("value", "found"), [(2.0, "equal or missing"), (torch.nan, "equal or missing"), (3e38, "a variance of")]
+)
+def test_data_without_anything_to_learn(value, found):
+    x = torch.full((SIZE, 3), value, dtype=torch.float32)
+    if value > 1e38:
+        x[0] = 0
+    with pytest.raises(ValueError, match=f"data: expected numbers that differ, of finite variance.*{found}"):
+        list(fit([phase()], Batches(Split(x), SIZE, indexed=True)))
