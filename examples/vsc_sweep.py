@@ -38,6 +38,17 @@ MODELS: dict[str, dict[str, Any]] = {
     "tc6": {"model": "vae", "total_correlation": 6.0},
 }
 TITLES = {"vsc": "VSC", "vae": "VAE", "beta4": "β-VAE, β = 4", "tc6": "β-TCVAE, β = 6"}
+LONG_LATENTS = (40, 80)
+_LONG_PHASES = {"learning_rate": 5e-4, "pretrain_iterations": 60_000, "joint_iterations": 140_000}
+_LONG_BASELINE = {"learning_rate": 5e-5, "pretrain_iterations": 0, "joint_iterations": 200_000}
+LONG: dict[str, dict[str, Any]] = {  # the schedule of the source's supplement
+    "vsc": {
+        **{"model": "vsc", "sparse_prior": "select", "pseudo_inputs": 20, "sparsity": 0.01},
+        **{**_LONG_PHASES, "joint_learning_rate": 5e-5, "warm_up": (0.25, 0.3)},
+    },
+    "beta4": {**MODELS["beta4"], **_LONG_BASELINE},
+    "tc6": {**MODELS["tc6"], **_LONG_BASELINE},
+}
 COMMON = {"network": "mlp", "hidden": (400,), "batch_size": 128}
 ITERATIONS = {"pretrain_iterations": 0, "joint_iterations": 6000}  # but for VSC, which has as many
 DATA: dict[str, dict[str, Any]] = {"smiley": {}, "mnist": {"binarization": "threshold"}}
@@ -77,6 +88,10 @@ def rows(chosen: argparse.Namespace) -> Iterator[Row]:
                 if f"beta{beta:g}" not in MODELS:
                     train = {**common, "model": "vae", "beta": beta, "latent_dim": AT_BETAS}
                     yield _row(chosen, f"beta{beta:g}", train)
+    for latents in LONG_LATENTS:
+        for name, model in LONG.items():
+            train = {"data": "smiley", **given, **COMMON, "seed": 0, **model, "latent_dim": latents}
+            yield _row(chosen, f"{name}-long", train)
 
 
 def _row(chosen: argparse.Namespace, name: str, train: Mapping[str, Any]) -> Row:

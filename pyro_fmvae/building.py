@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import TypeAlias
 
@@ -40,6 +41,7 @@ from pyro_fmvae.nn import (
     ConvDecoder64,
     ConvEncoder28,
     ConvEncoder64,
+    ExponentialLink,
     MLPDecoder,
     MLPEncoder,
     NormalHead,
@@ -128,7 +130,7 @@ def _observation(config: TrainConfig, preprocessing: Preprocessing) -> Observati
 def _networks(config: TrainConfig, shape: tuple[int, ...], outputs: int) -> tuple[nn.Module, nn.Module]:
     """Encoder and decoder."""
     assert config.hidden is not None and config.width is not None
-    latent, head = latent_dim(config), _HEADS.get(config.model, NormalHead)
+    latent, head = latent_dim(config), _head(config)
     if config.network == "conv28":
         return ConvEncoder28(latent, config.width, head), ConvDecoder28(latent, outputs, config.width)
     if config.network == "conv64":
@@ -137,6 +139,13 @@ def _networks(config: TrainConfig, shape: tuple[int, ...], outputs: int) -> tupl
         MLPEncoder(shape, latent, config.hidden, head),
         MLPDecoder(latent, shape, outputs, config.hidden[::-1]),
     )
+
+
+def _head(config: TrainConfig) -> Callable[[int, int], nn.Module]:
+    """What the encoder ends with."""
+    if config.model != "vsc":
+        return NormalHead
+    return partial(SpikeHead, link=ExponentialLink()) if config.spike_link == "exponential" else SpikeHead
 
 
 def _fmvae(config: TrainConfig, parts: Parts) -> FactorialMixtureVAE:
@@ -157,23 +166,31 @@ def _vae(config: TrainConfig, parts: Parts) -> VAE:
 
 
 def _vsc(config: TrainConfig, parts: Parts) -> VariationalSparseCoding:
-    prior, draws = _sparse_prior(config, parts.preprocessing), _DRAWS[config.spikes]()
+    prior, draws = _sparse_prior(config, parts.preprocessing), _draws(config)
     size = latent_dim(config), parts.num_data
     return VariationalSparseCoding(*parts.networks, *size, prior, draws, config.sparsity, parts.distortion)
 
 
+def _draws(config: TrainConfig) -> SpikeDraws:
+    """How spikes are drawn in training."""
+    if config.spikes == "shifted":
+        return ShiftedSigmoid(*config.slope)
+    return Concrete() if config.spikes == "concrete" else StraightThrough()
+
+
 def _sparse_prior(config: TrainConfig, preprocessing: Preprocessing) -> SparsePrior:
     """Pseudo-inputs lie where data do: pixels between their bounds, columns anywhere."""
-    assert config.sparsity is not None and config.pseudo_inputs is not None
+    assert config.sparsity is not None
     if config.sparse_prior == "fixed":
         return FixedSparsePrior(latent_dim(config), config.sparsity)
+    assert config.pseudo_inputs is not None
     bounds = (0.0, 1.0) if preprocessing.binary else (-1.0, 1.0) if preprocessing.signed else None
     shape = preprocessing.event_shape
     pseudo_inputs = PseudoInputs(config.pseudo_inputs, shape, bounds)
     if config.sparse_prior == "mixture":
-        return MixtureSparsePrior(pseudo_inputs)
+        return MixtureSparsePrior(pseudo_inputs, config.sharpness)
     selection = nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), config.pseudo_inputs))
-    return SelectionSparsePrior(pseudo_inputs, selection)
+    return SelectionSparsePrior(pseudo_inputs, selection, config.sharpness)
 
 
 def _coder(config: TrainConfig, preprocessing: Preprocessing, num_data: int) -> SparseCoder:
@@ -199,10 +216,4 @@ def spike_and_slab_em(config: TrainConfig, preselect: int | None) -> SpikeAndSla
 
 
 _RULES: dict[ModelName, Callable[[], Rule]] = {"max-sparse": MaxRule, "linear-sparse": LinearRule}
-_HEADS: dict[ModelName, Callable[[int, int], nn.Module]] = {"vsc": SpikeHead}
-_DRAWS: dict[str, Callable[[], SpikeDraws]] = {
-    "shifted": ShiftedSigmoid,
-    "concrete": Concrete,
-    "straight-through": StraightThrough,
-}
 _MODELS: dict[ModelName, Callable[[TrainConfig, Parts], Model]] = {"fmvae": _fmvae, "vae": _vae, "vsc": _vsc}

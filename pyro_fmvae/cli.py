@@ -223,6 +223,7 @@ _PARSERS: dict[str, Any] = {
     "factors": _SIZES,
     "hidden": _SIZES,
     "label_names": _List("names", lambda part: str(part).strip(), "hat,eyes"),
+    "slope": _List("numbers", float, "50,200"),
     "warm_up": _List("shares", float, "0,0.1"),
 }
 

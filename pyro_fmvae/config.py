@@ -17,11 +17,12 @@ PHASES = ("pretrain", "prior", "joint", "refine")
 SHARES_OF_TIME = (0.15, 0.02, 0.55, 0.28)  # of the phases; those that are left out give theirs to the others
 LONG_MINUTES, LONG_ITERATIONS = 5, 10_000  # of a training in which steps are compiled by default
 LARGEST = 2**31 - 1  # of any number of things
-LISTS = ("factors", "hidden", "label_names", "warm_up")
+LISTS = ("factors", "hidden", "label_names", "slope", "warm_up")
 ModelName = Literal["fmvae", "vae", "vsc", "bsc", "max-sparse", "linear-sparse"]
 PosteriorName = Literal["encoder", "free", "hybrid", "point"]
 SparsePriorName = Literal["mixture", "select", "fixed"]
 SpikesName = Literal["shifted", "concrete", "straight-through"]
+SpikeLinkName = Literal["logistic", "exponential"]
 MStepName = Literal["closed", "gradient"]
 FACTORIAL: tuple[ModelName, ...] = ("fmvae",)  # models with factors, which have components and labels
 SLABS: tuple[ModelName, ...] = ("max-sparse", "linear-sparse")  # spike-and-slab sparse coding
@@ -107,6 +108,15 @@ class TrainConfig:
     spikes: SpikesName = _option(  # noqa: RUF009
         "shifted", "how spikes are drawn in training: by a steep sigmoid, Concrete, straight-through", "vsc"
     )
+    slope: tuple[float, ...] = _option(
+        (50.0, 200.0), "of that sigmoid, at the start and at the end of training: 50,200", "vsc"
+    )
+    spike_link: SpikeLinkName = _option(  # noqa: RUF009
+        "logistic", "what makes a spike's probability of an output v: a sigmoid, or min(1, exp v)", "vsc"
+    )
+    sharpness: float | None = _option(
+        None, "s, to replace pseudo-inputs' spike probabilities p by sigmoid(s (p - 1/2))", "vsc"
+    )
     warm_up: tuple[float, ...] | None = _option(
         None, "shares of the training between which slabs come to carry information: 0,0.1", "vsc"
     )
@@ -164,7 +174,8 @@ class TrainConfig:
             raise ValueError(f"hold_out: expected a share in [0, 1), got {self.hold_out}")
         if self.label_names is not None and not self.label_names:
             raise ValueError("label_names: expected at least one name; to use no labels, give --labels 0")
-        for name in ("width", "min_scale", "max_scale", "joint_learning_rate", "beta", "free_learning_rate"):
+        positive = ("width", "min_scale", "max_scale", "joint_learning_rate", "beta", "free_learning_rate")
+        for name in (*positive, "sharpness"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name}: expected a number > 0, got {value}")
@@ -191,6 +202,8 @@ class TrainConfig:
             len(self.warm_up) == 2 and 0 <= self.warm_up[0] <= self.warm_up[1] <= 1
         ):
             raise ValueError(f"warm_up: expected two shares in ascending order, got {self.warm_up}")
+        if len(self.slope) != 2 or not all(0 < value < math.inf for value in self.slope):
+            raise ValueError(f"slope: expected two numbers > 0, such as 50,200, got {self.slope}")
         for name in ("total_correlation", "temperature"):
             value = getattr(self, name)
             if value is not None and not 1 <= value < math.inf:

@@ -1,9 +1,10 @@
 """What `pyro-fmvae train` does unless it is told: defaults that depend on the data."""
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
+from pyro_fmvae.checking import check, check_model, of_other_models
 from pyro_fmvae.config import CODERS, FACTORIAL, PHASES, SLABS, ModelName, TrainConfig
 from pyro_fmvae.data import Dataset, Kind
 from pyro_fmvae.data.registry import SCENES
@@ -80,7 +81,8 @@ _OF_FACTORS: dict[str, Any] = {  # what a model without factors has no use for: 
     "prior_iterations": 0,
     "refine_iterations": 0,
 }
-_SPARSE: dict[str, Any] = {"pseudo_inputs": 10, "sparsity": 0.2, "warm_up": (0.33, 0.45)}
+_SPARSE: dict[str, Any] = {"sparsity": 0.2, "warm_up": (0.33, 0.45)}
+_PSEUDO_INPUTS = 10
 _SPARSE_SMILEY: dict[str, Any] = {"latent_dim": 40, "iterations": (2000, 0, 4000, 0)}
 
 
@@ -150,7 +152,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> TrainConfig:
         ValueError: options that don't fit the data: labels without labels, a label >= K_i, the wrong network;
             or the model: labels of one without factors, options of another one.
     """
-    _check_model(config)
+    check_model(config)
     if config.model not in FACTORIAL:
         if config.labels:
             raise ValueError(f"labels: a {config.model} has no factors to learn them; give --labels 0")
@@ -160,6 +162,8 @@ def resolve(config: TrainConfig, dataset: Dataset) -> TrainConfig:
     defaults = _COMMON | _defaults(config, dataset)
     if config.model == "vsc":
         defaults |= _SPARSE | (_SPARSE_SMILEY if config.data == "smiley" else {})
+        if config.sparse_prior != "fixed":
+            defaults["pseudo_inputs"] = _PSEUDO_INPUTS
     if config.model in CODERS:
         defaults |= _of_coder(config, dataset)
     iterations = defaults.pop("iterations")
@@ -168,7 +172,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> TrainConfig:
         defaults["kl_weight"] = config.beta
     if config.pretrained is not None or config.posterior == "free":
         defaults["pretrain_iterations"] = 0
-    others = _of_other_models(config)
+    others = of_other_models(config)
     missing: dict[str, Any] = {
         name: v for name, v in defaults.items() if name not in others and getattr(config, name) is None
     }
@@ -181,7 +185,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> TrainConfig:
         if given_free_from == 1:
             raise ValueError("free_from: expected a number below 1, since no refine phase opens the factors")
         config = replace(config, free_from=0.0)
-    _check(config, dataset)
+    check(config, dataset)
     return config
 
 
@@ -212,76 +216,3 @@ def _label_sizes(config: TrainConfig, dataset: Dataset) -> tuple[int, ...]:
     """Components that the factors of the labels need at least."""
     chosen = len(dataset.label_names if config.label_names is None else config.label_names)
     return tuple(max(size, 1) for size in dataset.label_sizes[:chosen])
-
-
-def _check_model(config: TrainConfig) -> None:
-    """That no option is given that the model does not have."""
-    others = _of_other_models(config)
-    for option in fields(config):
-        if option.name in others and getattr(config, option.name) != option.default:
-            *first, last = option.metadata["models"]
-            listed = f"{', '.join(first)} and {last}" if first else last
-            raise ValueError(f"{option.name}: an option of {listed}, not of {config.model}")
-
-
-def _of_other_models(config: TrainConfig) -> set[str]:
-    """Names of the options that the model does not have."""
-    options = ((option.name, option.metadata["models"]) for option in fields(config))
-    return {name for name, models in options if models and config.model not in models}
-
-
-def _check(config: TrainConfig, dataset: Dataset) -> None:
-    assert config.factors is not None
-    if all(getattr(config, f"{name}_iterations") == 0 for name in PHASES):
-        raise ValueError("iterations: expected at least one phase with more than 0")
-    for network, shape in (("conv28", (28, 28)), ("conv64", (64, 64, 3))):
-        if config.network == network and dataset.event_shape != shape:
-            wanted = "x".join(map(str, shape))
-            raise ValueError(
-                f"network: {network} takes {wanted} images, the data are of shape {dataset.event_shape}"
-            )
-    if config.model in CODERS:
-        _check_coder(config)
-    if config.model == "vsc" and (config.pretrain_kl_weight != 1 or config.kl_annealing):
-        raise ValueError("pretrain_kl_weight, kl_annealing: options of fmvae and vae, not of vsc")
-    if config.posterior == "free":
-        for name in ("pretrain_iterations", "distortion", "augmentation"):
-            if getattr(config, name):
-                raise ValueError(f"{name}: expected 0 with free posteriors, which have no encoder")
-    images = dataset.preprocessing.kind is not Kind.TABLE and len(dataset.event_shape) >= 2
-    for name in ("distortion", "augmentation"):
-        if getattr(config, name) and not images:
-            raise ValueError(f"{name}: expected images, the data are of shape {dataset.event_shape}")
-    if config.labels:
-        _check_labels(config, dataset)
-
-
-def _check_coder(config: TrainConfig) -> None:
-    """That no option is given that needs networks, and none that has no effect."""
-    for name in ("pretrained", "distortion", "augmentation", "pretrain_iterations"):
-        if getattr(config, name):
-            raise ValueError(f"{name}: a {config.model} has no networks and no pretraining")
-    if config.model in SLABS and config.latent_dim == 1:
-        raise ValueError("latent_dim: expected 2 units at least, got 1")
-    if config.m_step == "gradient":
-        for name, without in (("starts", 1), ("reseed_every", 0), ("temperature", 1)):
-            if getattr(config, name) != without:
-                raise ValueError(f"{name}: an option of closed M-steps, not of --m-step gradient")
-
-
-def _check_labels(config: TrainConfig, dataset: Dataset) -> None:
-    assert config.factors is not None
-    names = dataset.label_names if config.label_names is None else config.label_names
-    if not names:
-        raise ValueError(f"labels: the data set '{dataset.name}' has no labels to train on")
-    if len(config.factors) < len(names):
-        raise ValueError(
-            f"factors: expected at least one for each of the {len(names)} labels "
-            f"({', '.join(names)}), got {len(config.factors)}"
-        )
-    for name, size, components in zip(names, dataset.label_sizes, config.factors, strict=False):
-        if size > components:
-            raise ValueError(
-                f"factors: label '{name}' has values up to {size - 1}, so its factor needs {size} "
-                f"components, not {components}"
-            )

@@ -101,9 +101,7 @@ def draw(run: Run, model: Model, rows: Split, split: str) -> None:
     elif isinstance(model, SparseCoder):
         drawn = _of_units(run, model, rows, records)
     else:
-        drawn = _of_networks(run, model, rows, records)
-        if run.image:
-            drawn |= _of_codes(run, model, rows, split)
+        drawn = _of_networks(run, model, rows, records) | _of_codes(run, model, rows, split)
     for name, figure in drawn.items():
         figures.save(figure, folder / f"{name}.png")
 
@@ -184,6 +182,8 @@ def _of_codes(run: Run, model: VAE | VariationalSparseCoding, rows: Split, split
         return drawn
     if rows.labels is not None:
         drawn["activity"] = _class_activity(run, codes, rows.labels)
+    if not run.image:
+        return drawn
 
     def pictured(z: Tensor) -> Tensor:
         return run.preprocessing.undo(decode(model, z.to(device))).cpu()

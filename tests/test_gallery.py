@@ -36,14 +36,18 @@ def folders(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"),
-    [("colour", {"training", "reconstructions", "samples"}), ("table", {"training"})],
+    ("kind", "model", "expected"),
+    [
+        ("colour", "vae", {"training", "reconstructions", "samples"}),
+        ("table", "vae", {"training"}),
+        ("table", "vsc", {"training", "activity"}),
+    ],
 )
-def test_figures_of_a_model_without_factors(tmp_path, monkeypatch, kind, expected):
+def test_figures_of_a_model_without_factors(tmp_path, monkeypatch, kind, model, expected):
     records = []
     curves = figures.training_curves
     monkeypatch.setattr(figures, "training_curves", lambda r, *names: records.extend(r) or curves(r, *names))
-    status, _, err = train(tmp_path / "run", write_files(tmp_path)[kind], model="vae")
+    status, _, err = train(tmp_path / "run", write_files(tmp_path)[kind], model=model)
     assert status == 0, err
     assert {path.stem for path in (tmp_path / "run" / "figures").iterdir()} == expected
     assert records and not any({"kl_r", "kl_global"} & record.keys() for record in records)

@@ -22,6 +22,7 @@ LAYERS = [
     {"evaluate"},
     {"figures"},
     {"config"},
+    {"checking"},
     {"defaults"},
     {"building"},
     {"run"},

@@ -37,7 +37,7 @@ def edit(run: str, image: str, set: str, out: str, compare: str | None, device: 
     assert isinstance(model, FactorialMixtureVAE)
     codes = model.codes(x)
     with torch.no_grad():
-        z, _ = model.encoder(x)
+        z = model.posterior(x).mean
         decoded = model.observation.mean(model.decoder(torch.cat([z, edit_latent(model, z, changes, codes)])))
     pictures = opened.preprocessing.undo(torch.cat([x, decoded])).cpu()
     save_pixels(target, pictures[-1])

@@ -54,13 +54,13 @@ def _encoded(model: Model, x: torch.Tensor) -> dict[str, torch.Tensor]:
     if isinstance(model, VariationalSparseCoding | SpikeAndSlabSparseCoding):
         q = model.posterior(x)
         return {"mean": q.mean, "probs": q.probs, "loc": q.loc, "scale": q.scale}
-    mean, scale = model.encoder(x)
+    posterior = model.posterior(x)
     if isinstance(model, VAE):
-        return {"mean": mean, "scale": scale if model.bounded else torch.zeros_like(scale)}
+        return {"mean": posterior.mean, "scale": posterior.stddev}
     gammas = model.responsibilities(x)
     return {
         "codes": torch.stack([gamma.argmax(-1) for gamma in gammas], -1),
-        "mean": mean,
-        "scale": scale,
+        "mean": posterior.mean,
+        "scale": posterior.stddev,
         **{f"responsibilities_{factor}": gamma for factor, gamma in enumerate(gammas)},
     }

@@ -56,6 +56,8 @@ def evaluate(
     rows, label_names = rows_of(opened, data, data_root, split)
     if points is not None:
         rows = rows.select(torch.arange(min(points, len(rows))))
+    if free_steps and len(rows) < 2:
+        raise ValueError(f"free_steps: expected two points at least, for a standard error, got {len(rows)}")
     batches = Batches(rows, EVALUATION_BATCH, shuffle=False, device=place)
     result: dict[str, Any] = bound(model, batches, seed, max(num_samples, 1))
     if not model.bounded:

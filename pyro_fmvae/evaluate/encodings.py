@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate.randomness import seeded
@@ -20,9 +21,8 @@ class Blocks(Protocol):
 
     dim: int
 
-    @property
-    def encoder(self) -> Any:
-        """Maps x [B, *event_shape] to the location and scale of q(z | x), each [B, I·D]."""
+    def posterior(self, x: Tensor) -> Distribution:
+        """q(z | x) of x [B, *event_shape]: batch shape [B], event shape [I·D]."""
 
     def codes(self, x: Tensor) -> Tensor:
         """int64 [B, I]."""
@@ -102,8 +102,8 @@ def encode_split(
     latents, codes, labels = [], [], []
     with torch.no_grad(), seeded(seed):
         for x, known in Batches(split, _BATCH, shuffle=False, device=device):
-            loc, scale = model.encoder(x)
-            z = torch.normal(loc, scale) if drawn else loc
+            q = model.posterior(x)
+            z = q.sample() if drawn else q.mean
             latents.append(z.unflatten(-1, (-1, model.dim)).cpu().double().numpy())
             codes.append(model.codes(x).cpu().numpy())
             labels.append(known.cpu().numpy())

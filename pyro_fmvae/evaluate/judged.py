@@ -123,7 +123,7 @@ def judged_edits(
         shapes = f"{list(x.shape)} and {list(labels.shape)}"
         raise ValueError(f"x, labels: expected n >= 1 images and [n, {len(sizes)}] labels, got {shapes}")
     parts = list(x.split(_CHUNK))
-    z = torch.cat([model.encoder(part)[0] for part in parts])
+    z = torch.cat([model.posterior(part).mean for part in parts])
     codes = torch.cat([model.codes(part) for part in parts])
     original, before = judge.predict(x), judge.predict(decoded(model, z))
     flipped, kept, least, kept_of_original = [], [], [], []

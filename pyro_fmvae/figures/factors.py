@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_CHUNK = 128  # points decoded at once
+from pyro_fmvae.figures.pixels import in_parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +110,7 @@ class Factors:
 
     def decode_all(self, z: Tensor) -> Tensor:
         """E[x | z] for z [n, I·D], a part at a time so that many points need little memory."""
-        return _in_parts(self.decode, z)
+        return in_parts(self.decode, z)
 
     def std_all(self, z: Tensor) -> Tensor:
         """Standard deviations of x given z [n, I·D], a part at a time.
@@ -120,7 +120,7 @@ class Factors:
         """
         if self.std is None:
             raise ValueError("factors: this picture needs 'std', which was left out")
-        return _in_parts(self.std, z)
+        return in_parts(self.std, z)
 
     def draw_all(self, z: Tensor) -> Tensor:
         """A draw of x given each z [n, I·D], a part at a time.
@@ -130,18 +130,13 @@ class Factors:
         """
         if self.draw is None:
             raise ValueError("factors: this picture needs 'draw', which was left out")
-        return _in_parts(self.draw, z)
+        return in_parts(self.draw, z)
 
     def check_base(self, base: Tensor | None) -> None:
         """Raise ValueError unless a base is one latent vector [I·D] or left out."""
         size = sum(mean.shape[1] for mean in self.means)
         if base is not None and base.shape != (size,):
             raise ValueError(f"base: expected shape [{size}], got {list(base.shape)}")
-
-
-@torch.no_grad()
-def _in_parts(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    return torch.cat([function(part) for part in z.split(_CHUNK)])
 
 
 def with_block(z: Tensor, block: Tensor, factor: int) -> Tensor:

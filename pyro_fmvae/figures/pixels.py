@@ -1,11 +1,14 @@
 """From a model's numbers to pixels on a page."""
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor
 
 Array: TypeAlias = Tensor | np.ndarray
+_CHUNK = 128  # points decoded at once
 
 
 def as_images(name: str, images: Array) -> np.ndarray:
@@ -69,3 +72,9 @@ def scaled(name: str, images: Array) -> tuple[np.ndarray, float]:
     """
     greatest = float(as_array(name, images).max(initial=0.0))
     return as_images(name, images / (greatest or 1.0)), greatest
+
+
+@torch.no_grad()
+def in_parts(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+    """function(z) of latent vectors z [n, J], a part at a time so that many need little memory."""
+    return torch.cat([function(part) for part in z.split(_CHUNK)])

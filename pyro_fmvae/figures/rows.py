@@ -5,12 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae.figures.page import INK, MARGIN, NOTE, QUIET, Page, shorten, text_width, wrap
-from pyro_fmvae.figures.pixels import as_images, cell_size
+from pyro_fmvae.figures.pixels import as_images, cell_size, in_parts
 
 Decoder: TypeAlias = Callable[[Tensor], Tensor]
 """z [n, J] to E[x | z]: images [n, H, W] or [n, H, W, 3] in [0, 1]."""
@@ -22,7 +21,6 @@ _CAPTION = 18
 _LINE = 18
 _LONGEST_LABEL = 180
 _NARROWEST, _LOWEST = 320, 16  # width of the page, height of a row
-_CHUNK = 128  # points decoded at once
 
 
 class Row(NamedTuple):
@@ -83,14 +81,13 @@ def image_rows(rows: Sequence[Row], headings: Sequence[str], note: str) -> Figur
     return page.figure
 
 
-@torch.no_grad()
 def decode_images(decode: Decoder, z: Tensor) -> np.ndarray:
     """Images of z [n, J], a part at a time so that many need little memory: float64, clipped to [0, 1].
 
     Raises:
         ValueError: the decoder does not give an image for each.
     """
-    images = as_images("decode", torch.cat([decode(part) for part in z.split(_CHUNK)]))
+    images = as_images("decode", in_parts(decode, z))
     if len(images) != len(z):
         raise ValueError(f"decode: expected {len(z)} images, got {len(images)}")
     return images

@@ -29,7 +29,7 @@ KINDS = {
     "hybrid": {**VAE, "posterior": "hybrid", "free_steps": 2},
     "point": {**VAE, "posterior": "point"},
     "weighted": {**VAE, "beta": 4, "total_correlation": 3},
-    "mixture": {**VSC, "warm_up": "0.2,0.7"},
+    "mixture": {**VSC, "warm_up": "0.2,0.7", "slope": "20,30", "sharpness": 10, "spike_link": "exponential"},
     "select": {**VSC, "sparse_prior": "select", "spikes": "concrete"},
     "fixed": {**VSC, "sparse_prior": "fixed", "spikes": "straight-through"},
     "table": {**VSC, "sparsity": 0.4},
@@ -158,6 +158,17 @@ def test_captured_steps_are_the_eager_ones(files, runs, tmp_path, monkeypatch, k
         ("--model vsc --posterior free", "posterior: an option of vae, not of vsc"),
         ("--model vsc --sparsity 1.5", "sparsity: expected a share in (0, 1), got 1.5"),
         ("--model vsc --warm-up 0.5,0.2", "warm_up: expected two shares in ascending order, got (0.5, 0.2)"),
+        ("--model vsc --slope 50", "slope: expected two numbers > 0, such as 50,200, got (50.0,)"),
+        ("--model vsc --slope 50,0", "slope: expected two numbers > 0, such as 50,200, got (50.0, 0.0)"),
+        (
+            "--model vsc --slope steep",
+            "--slope: expected numbers separated by commas, such as 50,200, got 'steep'",
+        ),
+        ("--model vsc --sharpness 0", "sharpness: expected a number > 0, got 0.0"),
+        (
+            "--model vae --free-steps 3",
+            "free_steps: an option of --posterior free or hybrid, without effect here",
+        ),
         ("--model vae --total-correlation 0.5", "total_correlation: expected a number >= 1, got 0.5"),
         (
             "--model vsc --kl-annealing 0.5",
@@ -219,3 +230,10 @@ def test_sources_of_smileys_are_looked_for(tmp_path, monkeypatch):
     assert result["sources"]["active"] == sum(
         result["sources"][name] for name in ("eyes", "mouth", "hat", "bowtie")
     )
+
+
+def test_free_steps_need_two_points(runs, files):
+    arguments = "--data", files["weighted"], "--points", 1, "--free-steps", 5
+    status, _, err = command("evaluate", runs["weighted"], *arguments)
+    expected = "free_steps: expected two points at least, for a standard error, got 1"
+    assert (status, err) == (2, f"pyro-fmvae: error: {expected}\n")

@@ -1,0 +1,108 @@
+"""Whether the options of `pyro-fmvae train` go together, and with the data."""
+
+from dataclasses import fields
+
+from pyro_fmvae.config import CODERS, PHASES, SLABS, TrainConfig
+from pyro_fmvae.data import Dataset, Kind
+
+
+def check_model(config: TrainConfig) -> None:
+    """That no option is given that the model does not have.
+
+    Raises:
+        ValueError: one is; it names the option and its models.
+    """
+    others = of_other_models(config)
+    for option in fields(config):
+        if option.name in others and getattr(config, option.name) != option.default:
+            *first, last = option.metadata["models"]
+            listed = f"{', '.join(first)} and {last}" if first else last
+            raise ValueError(f"{option.name}: an option of {listed}, not of {config.model}")
+
+
+def of_other_models(config: TrainConfig) -> set[str]:
+    """Names of the options that the configuration's model does not have."""
+    options = ((option.name, option.metadata["models"]) for option in fields(config))
+    return {name for name, models in options if models and config.model not in models}
+
+
+def check(config: TrainConfig, dataset: Dataset) -> None:
+    """That a resolved configuration fits the data, and that every option in it has an effect.
+
+    Raises:
+        ValueError: it does not; it names the option and what was expected.
+    """
+    assert config.factors is not None
+    if all(getattr(config, f"{name}_iterations") == 0 for name in PHASES):
+        raise ValueError("iterations: expected at least one phase with more than 0")
+    for network, shape in (("conv28", (28, 28)), ("conv64", (64, 64, 3))):
+        if config.network == network and dataset.event_shape != shape:
+            wanted = "x".join(map(str, shape))
+            raise ValueError(
+                f"network: {network} takes {wanted} images, the data are of shape {dataset.event_shape}"
+            )
+    if config.model in CODERS:
+        _check_coder(config)
+    if config.model == "vsc" and (config.pretrain_kl_weight != 1 or config.kl_annealing):
+        raise ValueError("pretrain_kl_weight, kl_annealing: options of fmvae and vae, not of vsc")
+    if config.posterior == "free":
+        for name in ("pretrain_iterations", "distortion", "augmentation"):
+            if getattr(config, name):
+                raise ValueError(f"{name}: expected 0 with free posteriors, which have no encoder")
+    _check_without_effect(config)
+    images = dataset.preprocessing.kind is not Kind.TABLE and len(dataset.event_shape) >= 2
+    for name in ("distortion", "augmentation"):
+        if getattr(config, name) and not images:
+            raise ValueError(f"{name}: expected images, the data are of shape {dataset.event_shape}")
+    if config.labels:
+        _check_labels(config, dataset)
+
+
+def _check_without_effect(config: TrainConfig) -> None:
+    """That no option is given that another one leaves without any."""
+    free, divergence = ("free_steps", "free_learning_rate"), ("beta", "total_correlation", "kl_weight")
+    of_others: dict[str, tuple[bool, tuple[str, ...]]] = {
+        "--posterior free or hybrid": (config.posterior in ("encoder", "point"), free),
+        "posteriors that are no points": (
+            config.posterior == "point",
+            (*divergence, "pretrain_kl_weight", "kl_annealing"),
+        ),
+        "priors with pseudo-inputs": (config.sparse_prior == "fixed", ("pseudo_inputs", "sharpness")),
+        "--spikes shifted": (config.spikes != "shifted", ("slope",)),
+    }
+    plain = {option.name: option.default for option in fields(config)} | {"kl_weight": 1.0}
+    for others, (without, names) in of_others.items():
+        for name in names if without else ():
+            if getattr(config, name) != plain[name]:
+                raise ValueError(f"{name}: an option of {others}, without effect here")
+
+
+def _check_coder(config: TrainConfig) -> None:
+    """That no option is given that needs networks, and none that has no effect."""
+    for name in ("pretrained", "distortion", "augmentation", "pretrain_iterations"):
+        if getattr(config, name):
+            raise ValueError(f"{name}: a {config.model} has no networks and no pretraining")
+    if config.model in SLABS and config.latent_dim == 1:
+        raise ValueError("latent_dim: expected 2 units at least, got 1")
+    if config.m_step == "gradient":
+        for name, without in (("starts", 1), ("reseed_every", 0), ("temperature", 1)):
+            if getattr(config, name) != without:
+                raise ValueError(f"{name}: an option of closed M-steps, not of --m-step gradient")
+
+
+def _check_labels(config: TrainConfig, dataset: Dataset) -> None:
+    assert config.factors is not None
+    names = dataset.label_names if config.label_names is None else config.label_names
+    if not names:
+        raise ValueError(f"labels: the data set '{dataset.name}' has no labels to train on")
+    if len(config.factors) < len(names):
+        raise ValueError(
+            f"factors: expected at least one for each of the {len(names)} labels "
+            f"({', '.join(names)}), got {len(config.factors)}"
+        )
+    for name, size, components in zip(names, dataset.label_sizes, config.factors, strict=False):
+        if size > components:
+            raise ValueError(
+                f"factors: label '{name}' has values up to {size - 1}, so its factor needs {size} "
+                f"components, not {components}"
+            )

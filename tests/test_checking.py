@@ -1,0 +1,89 @@
+from dataclasses import replace
+
+import pytest
+
+from pyro_fmvae.config import PHASES, TrainConfig
+from pyro_fmvae.data import Kind
+from pyro_fmvae.defaults import resolve
+from tests.datasets import dataset
+
+
+@pytest.mark.parametrize(
+    ("changes", "data", "message"),
+    [
+        ({"labels": 0.5}, dataset(), "^labels: the data set 'mine' has no labels"),
+        (
+            {"labels": 0.5, "factors": (2,)},
+            dataset(label_sizes=(2, 2)),
+            "^factors: expected at least one for each",
+        ),
+        (
+            {"labels": 0.5, "factors": (2, 9)},
+            dataset(label_sizes=(3, 2)),
+            "^factors: label 'label0' has values up to 2",
+        ),
+        ({"network": "conv28"}, dataset(), "^network: conv28 takes 28x28 images"),
+        (
+            dict.fromkeys((f"{name}_iterations" for name in PHASES), 0),
+            dataset(),
+            "^iterations: expected at least one",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_the_data(changes, data, message):
+    with pytest.raises(ValueError, match=message):
+        resolve(TrainConfig(data="mine.npz", **changes), data)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pretrained": "/runs/a"}, "pretrained: a bsc has no networks"),
+        ({"augmentation": 1.0}, "augmentation: a bsc has no networks"),
+        ({"pretrain_iterations": 1}, "pretrain_iterations: a bsc has no networks"),
+        ({"m_step": "gradient", "reseed_every": 5}, "reseed_every: an option of closed M-steps"),
+        ({"m_step": "gradient", "temperature": 2.0}, "temperature: an option of closed M-steps"),
+    ],
+)
+def test_options_that_have_no_effect_on_a_coder(options, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        resolve(TrainConfig("bsc", "mine.npz", **options), dataset((3, 5), Kind.REAL))
+
+
+@pytest.mark.parametrize(
+    ("model", "others", "without"),
+    [
+        ("vae", {"posterior": "encoder"}, {"free_steps": 4, "free_learning_rate": 0.2}),
+        (
+            "vae",
+            {"posterior": "point"},
+            {
+                **{"free_steps": 4, "free_learning_rate": 0.2, "beta": 4.0, "total_correlation": 3.0},
+                **{"kl_weight": 2.0, "pretrain_kl_weight": 0.5, "kl_annealing": 0.5},
+            },
+        ),
+        ("vsc", {"sparse_prior": "fixed"}, {"pseudo_inputs": 7, "sharpness": 10.0}),
+        ("vsc", {"spikes": "concrete"}, {"slope": (100.0, 100.0)}),
+        ("vsc", {"spikes": "straight-through"}, {"slope": (100.0, 100.0)}),
+    ],
+)
+def test_options_that_others_leave_without_effect(model, others, without):
+    config = TrainConfig(model, "mine.npz", **others)
+    resolved = resolve(config, dataset())
+    assert resolve(resolved, dataset()) == resolved
+    for name, value in without.items():
+        with pytest.raises(ValueError, match=rf"^{name}: an option of .*, without effect here$"):
+            resolve(replace(config, **{name: value}), dataset())
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("vae", {"posterior": "free", "free_steps": 4, "beta": 4.0}),
+        ("vae", {"posterior": "hybrid", "free_learning_rate": 0.2, "kl_annealing": 0.5}),
+        ("vsc", {"sparse_prior": "select", "pseudo_inputs": 7, "sharpness": 10.0, "slope": (1.0, 2.0)}),
+    ],
+)
+def test_options_that_have_an_effect(model, options):
+    resolved = resolve(TrainConfig(model, "mine.npz", **options), dataset())
+    assert {name: getattr(resolved, name) for name in options} == options
