@@ -19,9 +19,14 @@ class ExponentialLink:
     Args:
         epsilon: in [1e-7, 0.5), so that float32 knows 1 - epsilon from 1.
 
+    Attributes:
+        start: v at which γ is a half, where a :class:`SpikeHead` starts.
+
     Raises:
         ValueError: it is not.
     """
+
+    start = -log(2)
 
     def __init__(self, epsilon: float = 1e-6) -> None:
         if not 1e-7 <= epsilon < 0.5:
@@ -37,13 +42,15 @@ class ExponentialLink:
 class SpikeHead(nn.Module):
     """One linear layer to ``latent_dim`` means, as many log variances, and as many spikes.
 
-    Weights start with variance ``0.1 / in_features``, biases at zero: for features of unit size, all three
-    are of size 0.3 around zero, and no latent is born on or off. Give it to an encoder as its ``head``.
+    Weights start with variance ``0.1 / in_features``, biases at zero, but for those of spikes at the link's
+    ``start``: for features of unit size, all three are of size 0.3 around that, and no latent is born on or
+    off. Give it to an encoder as its ``head``.
 
     Args:
         in_features: number of features.
         latent_dim: number of latent dimensions.
-        link: from the last third of the layer to the logits of γ. By default it gives them as they are.
+        link: from the last third of the layer to the logits of γ, such as :class:`ExponentialLink`; what has
+            no ``start`` starts at 0. By default they are given as they are.
     """
 
     def __init__(
@@ -53,6 +60,8 @@ class SpikeHead(nn.Module):
         self.linear = nn.Linear(in_features, 3 * check_size("latent_dim", latent_dim))
         self.link = link or nn.Identity()
         scaled_normal_(self.linear, gain=0.1)
+        with torch.no_grad():
+            self.linear.bias[2 * latent_dim :] = getattr(link, "start", 0.0)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return location and scale of the slab and the logit of γ, each ``[..., latent_dim]``."""

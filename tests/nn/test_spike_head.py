@@ -39,6 +39,15 @@ def test_link_is_applied_to_the_last_third_alone():
     assert_close(actual[2].sigmoid(), expected[2].exp().clamp(0.01, 0.99))
 
 
+@pytest.mark.parametrize("link", [None, ExponentialLink()])
+def test_no_latent_is_born_on_or_off(link):
+    torch.manual_seed(0)
+    _, _, logits = SpikeHead(100, 50, link)(torch.randn(400, 100))
+    probs = logits.sigmoid()
+    assert probs.mean().item() == pytest.approx(0.5, abs=0.05)
+    assert ((probs > 0.1) & (probs < 0.99)).double().mean() > 0.97
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("epsilon", [1e-7, 1e-6, 1e-3, 0.1])
 def test_exponential_link(epsilon, dtype):
