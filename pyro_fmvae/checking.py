@@ -4,6 +4,8 @@ from dataclasses import fields
 
 from pyro_fmvae.config import CODERS, PHASES, SLABS, TrainConfig
 from pyro_fmvae.data import Dataset, Kind
+from pyro_fmvae.data.registry import SCENES
+from pyro_fmvae.models.em_phases import check_spread
 
 
 def check_model(config: TrainConfig) -> None:
@@ -36,13 +38,13 @@ def check(config: TrainConfig, dataset: Dataset) -> None:
     if all(getattr(config, f"{name}_iterations") == 0 for name in PHASES):
         raise ValueError("iterations: expected at least one phase with more than 0")
     for network, shape in (("conv28", (28, 28)), ("conv64", (64, 64, 3))):
-        if config.network == network and dataset.event_shape != shape:
+        if config.model not in CODERS and config.network == network and dataset.event_shape != shape:
             wanted = "x".join(map(str, shape))
             raise ValueError(
                 f"network: {network} takes {wanted} images, the data are of shape {dataset.event_shape}"
             )
     if config.model in CODERS:
-        _check_coder(config)
+        _check_coder(config, dataset)
     if config.model == "vsc" and (config.pretrain_kl_weight != 1 or config.kl_annealing):
         raise ValueError("pretrain_kl_weight, kl_annealing: options of fmvae and vae, not of vsc")
     if config.posterior == "free":
@@ -70,20 +72,31 @@ def _check_without_effect(config: TrainConfig) -> None:
         "priors with pseudo-inputs": (config.sparse_prior == "fixed", ("pseudo_inputs", "sharpness")),
         "--spikes shifted": (config.spikes != "shifted", ("slope",)),
     }
-    plain = {option.name: option.default for option in fields(config)} | {"kl_weight": 1.0}
     for others, (without, names) in of_others.items():
-        for name in names if without else ():
-            if getattr(config, name) != plain[name]:
-                raise ValueError(f"{name}: an option of {others}, without effect here")
+        _refuse(config, names if without else (), others)
 
 
-def _check_coder(config: TrainConfig) -> None:
-    """That no option is given that needs networks, and none that has no effect."""
+def _refuse(config: TrainConfig, names: tuple[str, ...], others: str) -> None:
+    """Raise ValueError if one of these options, which need others, is given."""
+    plain = {option.name: option.default for option in fields(config)} | {"kl_weight": 1.0}
+    for name in names:
+        if getattr(config, name) != plain[name]:
+            raise ValueError(f"{name}: an option of {others}, without effect here")
+
+
+def _check_coder(config: TrainConfig, dataset: Dataset) -> None:
+    """That there is something to learn, that no option is given that needs networks, none without effect."""
+    assert config.batch_size is not None
+    check_spread(dataset.train.observations)
     for name in ("pretrained", "distortion", "augmentation", "pretrain_iterations"):
         if getattr(config, name):
             raise ValueError(f"{name}: a {config.model} has no networks and no pretraining")
     if config.model in SLABS and config.latent_dim == 1:
         raise ValueError("latent_dim: expected 2 units at least, got 1")
+    if config.patch_size is None and config.data != SCENES:
+        _refuse(config, ("patches", "whiten"), "--patch-size")
+    if config.batch_size >= len(dataset.train) or config.m_step == "gradient":
+        _refuse(config, ("em_forgetting",), "batches in closed form")
     if config.m_step == "gradient":
         for name, without in (("starts", 1), ("reseed_every", 0), ("temperature", 1)):
             if getattr(config, name) != without:

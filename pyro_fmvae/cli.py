@@ -164,6 +164,8 @@ def _restore_parser() -> ArgumentParser:
     parser.add_argument("--image", type=str, required=True, help="file of any size; colours become grey")
     parser.add_argument("--out", type=str, required=True, help="file to write: .png")
     parser.add_argument("--compare", type=str | None, help="file for image, damaged and restored one: .png")
+    text = "image of the same size, black where pixels of the image are missing"
+    parser.add_argument("--mask", type=str | None, help=text)
     text = "standard deviation of noise to add first; greys are in [0, 1]"
     parser.add_argument("--noise", type=float, default=0.0, help=text)
     parser.add_argument("--missing", type=float, default=0.0, help="share of pixels to remove first")

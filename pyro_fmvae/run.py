@@ -16,7 +16,7 @@ from pyro_fmvae import checkpoint
 from pyro_fmvae.building import Model, build
 from pyro_fmvae.config import CODERS, FACTORIAL, TrainConfig
 from pyro_fmvae.data import Dataset, Kind, Preprocessing, SparseOptions, choose_labels, hold_out, load
-from pyro_fmvae.data.registry import LOADERS
+from pyro_fmvae.data.registry import LOADERS, SCENES
 from pyro_fmvae.defaults import BARS, HELD_OUT, resolve, split_patches
 
 CONFIG = "config.json"
@@ -194,7 +194,7 @@ def load_data(config: TrainConfig, root: Path | None) -> Dataset:
     """
     options: dict[str, Any] = {"binarization": config.binarization, "image_size": config.image_size}
     if config.model in CODERS:
-        options["sparse"] = sparse_options(config)
+        options["sparse"] = sparse_options(config, config.data)
     dataset = load(config.data, root, seed=0, **options)
     if config.label_names is not None:
         dataset = choose_labels(dataset, config.label_names)
@@ -202,11 +202,13 @@ def load_data(config: TrainConfig, root: Path | None) -> Dataset:
     return hold_out(dataset, share, seed=0) if share else dataset
 
 
-def sparse_options(config: TrainConfig) -> SparseOptions:
-    """How data are read for a model without networks: a person's own as they are, or cut into patches."""
-    as_is = config.patch_size is None and (config.data not in LOADERS or config.data in BARS.values())
-    how = config.patches, config.whiten, split_patches(config)
-    return SparseOptions(as_is, config.patch_size, *how)
+def sparse_options(config: TrainConfig, data: str) -> SparseOptions:
+    """How data of that name are read for a model without networks: as they are, or cut into patches."""
+    own = data not in LOADERS
+    as_is = config.patch_size is None and (own or data in BARS.values())
+    if not (own or data == SCENES or data == config.data):  # nothing to cut; whoever asks sees other shapes
+        return SparseOptions(as_is)
+    return SparseOptions(as_is, config.patch_size, config.patches, config.whiten, split_patches(config))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae import checkpoint
-from pyro_fmvae.building import Model, spike_and_slab_em, warp
+from pyro_fmvae.building import Model, latent_dim, spike_and_slab_em, warp
 from pyro_fmvae.config import CODERS, PHASES, ModelName, TrainConfig
 from pyro_fmvae.data import Batches, Dataset, hide_labels, whole
 from pyro_fmvae.infer.phase import Phase
@@ -44,6 +44,9 @@ class Training:
         assert config.batch_size is not None
         torch.manual_seed(config.seed)
         self.model = run.build_model().to(device)
+        if config.model in CODERS and len(dataset.train) <= latent_dim(config):
+            units = f"{latent_dim(config)} units for {len(dataset.train)} training points"
+            logger.warning("%s: what is learnt will not hold for other points", units)
         examples = dataset.train.select(torch.arange(min(EXAMPLES, len(dataset.train))))
         self.model.start_at(whole(examples, device)[0])
         augmentation = warp(config.augmentation, run.preprocessing, interpolate=not run.preprocessing.binary)
@@ -215,7 +218,7 @@ def _vsc_phases(model: Any, config: TrainConfig, learning: Learning) -> list[Pha
 def _binary_phases(model: Any, config: TrainConfig, learning: Learning) -> list[Phase]:
     _, _, joint, _ = config.budgets()
     if config.m_step == "gradient":
-        return [GradientEM(model, learning, joint)]
+        return [GradientEM(model, _joint_learning(config, learning), joint)]
     assert config.reseed_every is not None
     return [StepwiseEM(model, model.em, joint, **_search(config), reseed_every=config.reseed_every)]
 

@@ -6,7 +6,9 @@ from pyro_fmvae.data import Dataset, Kind, Preprocessing, Split
 
 
 def dataset(shape=(4, 4), kind=Kind.BINARY, label_sizes=(), name="mine", size=3):
-    """A data set all of whose splits are the same zeros."""
-    split = Split(torch.zeros(size, *shape, dtype=torch.bool))
+    """A data set all of whose splits are the same zeros, but for one 1."""
+    x = torch.zeros(size, *shape, dtype=torch.bool)
+    x.view(-1)[0] = True
+    split = Split(x)
     names = tuple(f"label{i}" for i in range(len(label_sizes)))
     return Dataset(name, split, split, split, Preprocessing(kind, shape), names, label_sizes)

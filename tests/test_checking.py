@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from pyro_fmvae.config import PHASES, TrainConfig
-from pyro_fmvae.data import Kind
+from pyro_fmvae.config import CODERS, PHASES, TrainConfig
+from pyro_fmvae.data import Kind, Split
 from pyro_fmvae.defaults import resolve
 from tests.datasets import dataset
 
@@ -43,6 +43,13 @@ def test_options_that_do_not_fit_the_data(changes, data, message):
         ({"pretrain_iterations": 1}, "pretrain_iterations: a bsc has no networks"),
         ({"m_step": "gradient", "reseed_every": 5}, "reseed_every: an option of closed M-steps"),
         ({"m_step": "gradient", "temperature": 2.0}, "temperature: an option of closed M-steps"),
+        (
+            {"m_step": "gradient", "em_forgetting": 0.9, "batch_size": 2},
+            "em_forgetting: an option of batches",
+        ),
+        ({"em_forgetting": 0.9}, "em_forgetting: an option of batches in closed form, without effect here"),
+        ({"patches": 30}, "patches: an option of --patch-size, without effect here"),
+        ({"whiten": False}, "whiten: an option of --patch-size, without effect here"),
     ],
 )
 def test_options_that_have_no_effect_on_a_coder(options, message):
@@ -87,3 +94,17 @@ def test_options_that_others_leave_without_effect(model, others, without):
 def test_options_that_have_an_effect(model, options):
     resolved = resolve(TrainConfig(model, "mine.npz", **options), dataset())
     assert {name: getattr(resolved, name) for name in options} == options
+
+
+def test_networks_that_a_coder_does_not_have_are_not_looked_at():
+    resolve(TrainConfig("bsc", "mine.npz", network="conv28"), dataset((3, 5), Kind.REAL))
+
+
+@pytest.mark.parametrize("model", CODERS)
+def test_all_data_of_a_coder_are_looked_at_before_it_is_learnt(model):
+    """Not only the first batch."""
+    data = dataset((3, 5), Kind.REAL, size=9)
+    x = data.train.observations
+    x[-1, 0, 0] = 1e20
+    with pytest.raises(ValueError, match=r"^data: expected squares .* got numbers up to 1e\+20$"):
+        resolve(TrainConfig(model, "mine.npz", batch_size=2), replace(data, train=Split(x)))

@@ -497,4 +497,4 @@ def test_run_of_another_version(tmp_path):
     ],
 )
 def test_data_of_a_coder_are_taken_as_they_are_or_cut(options, expected):
-    assert sparse_options(TrainConfig("bsc", **options)) == expected
+    assert sparse_options(TrainConfig("bsc", **options), options["data"]) == expected

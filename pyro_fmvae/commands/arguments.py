@@ -26,7 +26,7 @@ def rows_of(run: Run, data: str | None, data_root: str | None, split: str) -> tu
         return rows, _names(run, data, names)
     options: dict[str, Any] = {"binarization": run.config.binarization, "image_size": run.config.image_size}
     if run.config.model in CODERS:
-        options["sparse"] = sparse_options(run.config)
+        options["sparse"] = sparse_options(run.config, data)
     dataset = load(data, Path(data_root) if data_root else None, **options)
     ours, theirs = run.preprocessing, dataset.preprocessing
     if (ours.kind, ours.event_shape) != (theirs.kind, theirs.event_shape):

@@ -24,6 +24,7 @@ def restore(
     image: str,
     out: str,
     compare: str | None,
+    mask: str | None,
     noise: float,
     missing: float,
     stride: int,
@@ -34,7 +35,7 @@ def restore(
 
     Printed is one JSON object: ``noise`` and ``missing`` as given, and the peak signal-to-noise ratios
     ``before`` (missing pixels at the mean of the others) and ``after``, in dB, against the image as it is in
-    its file; null where nothing was damaged.
+    its file, over all pixels that ``mask`` does not say are missing there; null where nothing was damaged.
     """
     opened, target = Run.open(Path(run)), Path(out)
     if not 0 <= noise < float("inf"):
@@ -45,16 +46,17 @@ def restore(
     check_ending(target, (".png",))
     if compare is not None:
         check_ending(Path(compare), (".png",), "compare")
-    check_different(image=image, out=out, compare=compare)
+    check_different(image=image, out=out, compare=compare, mask=mask)
     transform = _transform(opened)
     if not 1 <= stride <= transform.size:
         raise ValueError(f"stride: expected a number from 1 to {transform.size}, got {stride}")
     model = opened.load_model(resolve_device(device))
     assert isinstance(model, SparseCoder)
     reference = read_grey(Path(image))
+    there = _there(mask, reference)
     torch.manual_seed(seed)
     damaged = reference + noise * torch.randn_like(reference)
-    damaged[torch.rand_like(reference) < missing] = torch.nan
+    damaged[(torch.rand_like(reference) < missing) | ~there] = torch.nan
     like = model.weight
 
     def reconstruct(patches: Tensor) -> Tensor:
@@ -64,20 +66,39 @@ def restore(
         return transform.join(model.decode(model.posterior(x).mean)).to(patches)
 
     size, scale = transform.size, transform.scale
-    keep = missing > 0 and noise == 0
+    keep = noise == 0 and bool(damaged.isnan().any())
     restored = restore_image(reconstruct, damaged.to(like.device), size, stride, scale, keep).cpu()
     restored = restored.clamp(0, 1)
     save_pixels(target, restored)
     result: dict[str, Any] = {"noise": noise, "missing": missing, "before": None, "after": None}
     if noise or missing:
         filled = torch.where(damaged.isnan(), damaged.nanmean(), damaged)
-        result |= {"before": psnr(filled, reference), "after": psnr(restored, reference)}
+        known = reference[there]
+        result |= {"before": psnr(filled[there], known), "after": psnr(restored[there], known)}
     if compare is not None:
         images = {"image": reference, "damaged": damaged, "restored": restored}
         ratios = {"damaged": result["before"], "restored": result["after"]} if noise or missing else {}
         figures.save(figures.restoration(images, ratios), Path(compare))
     print(json.dumps(result))
     return 0
+
+
+def _there(mask: str | None, image: Tensor) -> Tensor:
+    """Which pixels of an image [H, W] the mask leaves: bool [H, W].
+
+    Raises:
+        ValueError: a mask of another size, or one that leaves none.
+    """
+    if mask is None:
+        return torch.ones_like(image, dtype=torch.bool)
+    there = read_grey(Path(mask)) >= 0.5
+    if there.shape != image.shape or not there.any():
+        expected = "x".join(map(str, image.shape))
+        got = "x".join(map(str, there.shape)) if there.any() else "a black one"
+        raise ValueError(
+            f"mask: expected an image of {expected} pixels that is not black all over, got {got}"
+        )
+    return there
 
 
 def _transform(run: Run) -> PatchTransform:

@@ -149,6 +149,26 @@ class BinaryEM(ExpectationMaximization[BinaryParameters]):
         )
 
     @torch.no_grad()
+    def search(self, x: Tensor, parameters: BinaryParameters) -> GroupedBernoulli:
+        """q(h | x) of a batch [B, D], batch shape [R, B]: for each point the better of two fixed points.
+
+        Where the noise is small, sweeps from the prior's means can end far from the best fixed point. So the
+        second one is approached through higher temperatures, which fall by halves from max β‖W_i‖², where no
+        unit weighs more than a nat, to 1; units are updated in their own order.
+        """
+        plain = self.posterior(x, parameters)
+        hottest = (parameters.noise_precision * parameters.weight.square().sum(1).amax(-1)).max().item()
+        if self.exact or not 1 < hottest < math.inf:
+            return plain
+        means: Tensor | None = None
+        for level in range(math.ceil(math.log2(hottest))):
+            means = self.posterior(x, parameters, means, 1, 0.0, hottest / 2**level).mean
+        annealed = self.posterior(x, parameters, means)
+        better = bound(annealed, x, *parameters) > bound(plain, x, *parameters)
+        probs = torch.where(better[..., None, None], annealed.probs, plain.probs)
+        return GroupedBernoulli(probs, self.units, validate_args=False)
+
+    @torch.no_grad()
     def m_step(
         self,
         statistics: Statistics,

@@ -76,7 +76,7 @@ class BinarySparseCoding(nn.Module):
 
         Args:
             x, labels: as for :meth:`model`.
-            latents: means of h that the fixed point is sought from, [B, H]; None: those of the prior.
+            latents: means of h that the fixed point is sought from, [B, H]; None: see :meth:`posterior`.
             posterior: q(h | x), where it is at hand.
         """
         q = self.posterior(x, latents) if posterior is None else posterior
@@ -86,10 +86,14 @@ class BinarySparseCoding(nn.Module):
     def posterior(self, x: Tensor, latents: Tensor | None = None) -> GroupedBernoulli:
         """q(h | x) of a batch ``[B, *event_shape]``: batch shape [B], event shape [H].
 
-        Units are updated in their own order until no mean moves by 1e-6, or for 100 sweeps.
+        Units are updated in their own order until no mean moves by 1e-6, or for 100 sweeps: from ``latents``,
+        means of h [B, H], or else as :meth:`BinaryEM.search` does.
         """
-        start = None if latents is None else latents.unsqueeze(0)
-        q = self.em.posterior(x.flatten(1), self.given(), start)
+        rows, given = x.flatten(1), self.given()
+        if latents is None:
+            q = self.em.search(rows, given)
+        else:
+            q = self.em.posterior(rows, given, latents.unsqueeze(0))
         return GroupedBernoulli(q.probs[0], self.latent_dim, validate_args=False)
 
     def decode(self, z: Tensor) -> Tensor:

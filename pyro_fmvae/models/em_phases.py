@@ -16,6 +16,7 @@ from pyro_fmvae.models.learning import Learning
 from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
 
 STEPWISE = RobbinsMonro(delay=1.0, forgetting=0.6)
+LARGEST_SHARE = 1e-6  # of the greatest number of a type that squares of data may add up to
 RECORDS, BY_THE_CLOCK = 10, 25  # evaluations in a phase; steps between them where it has no number of steps
 
 
@@ -37,7 +38,8 @@ class StepwiseEM(Phase):
     Statistics of batches are blended (:meth:`Statistics.blend`); with all data in the batch ρ is 1, and this
     is EM itself. Every point keeps what its next E-step starts from: batches must carry the indices of their
     rows, int64 [B] behind everything else, as ``Batches(..., indexed=True)`` gives. The model has the
-    parameters of the best start after every M-step.
+    parameters of the best start after every M-step; or those that were the best before units were moved,
+    where all data are in the batch, until there are better ones.
 
     Args:
         model: what is learnt.
@@ -96,6 +98,7 @@ class StepwiseEM(Phase):
         self.steps, self.fraction, self.temperature = 0, 0.0, self.hottest
         self.statistics: Statistics | None = None
         self.objective: Tensor | None = None
+        self.kept: tuple[Any, Tensor] | None = None  # parameters and objective of one start
 
     def prepare(self, batches: Iterable[Any]) -> None:
         """Start from the first batch of data.
@@ -116,7 +119,7 @@ class StepwiseEM(Phase):
         self.temperature = 1 + (self.hottest - 1) * max(1 - fraction / self.annealed, 0.0)
 
     def step(self, *batch: Any) -> float:
-        """One E-step and one M-step; returns minus the best start's objective, in nats for all N points.
+        """One E-step and one M-step; returns minus the model's objective, in nats for all N points.
 
         Raises:
             ValueError: a batch without indices of rows.
@@ -136,23 +139,33 @@ class StepwiseEM(Phase):
         self.parameters, self.statistics = maximum.parameters, maximum.statistics
         if maximum.unit is not None:
             self.latents *= maximum.unit.unsqueeze(1)
-        best = self.best
-        self.model.take(self.parameters, best)
+        parameters, objective = chosen = self._best_so_far()
+        self.model.take(parameters, 0)
         self.steps += 1
         if self.reseed_every and not self.steps % self.reseed_every and self.fraction < self.reseeded:
+            self.kept = chosen if whole else None
             self.parameters = self.em.reseed(x, self.parameters, found)
             self.statistics = None  # those at hand would undo it
-        return -number * self.objective[best].item()
+        return -number * objective.item()
+
+    def _best_so_far(self) -> tuple[Any, Tensor]:
+        """Parameters of the best start and its objective [1], or those that were kept if they are better."""
+        assert self.objective is not None
+        own = slice(self.best, self.best + 1)
+        present = type(self.parameters)(*(value[own] for value in self.parameters)), self.objective[own]
+        if self.kept is None or self.em.quality(*present) >= self.em.quality(*self.kept):
+            return present
+        return self.kept
 
     @property
     def best(self) -> int:
-        """The start that the model has the parameters of."""
+        """The best start, as it is at present."""
         if self.objective is None:
             return 0
         return int(self.em.quality(self.parameters, self.objective).argmax())
 
     def measures(self) -> dict[str, Any]:
-        """The objective of every start, the noise's standard deviation, and which start is the best."""
+        """The present objective and standard deviation of noise of every start, and which is the best."""
         if self.objective is None:
             return {}
         return {
@@ -162,8 +175,8 @@ class StepwiseEM(Phase):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters, latents and statistics of every start."""
-        statistics = self.statistics
+        """Parameters, latents and statistics of every start, and what was kept."""
+        statistics, kept = self.statistics, self.kept
         return {
             "steps": self.steps,
             "parameters": list(self.parameters),
@@ -171,12 +184,15 @@ class StepwiseEM(Phase):
             "objective": self.objective,
             "statistics": None if statistics is None else dict(statistics.values),
             "count": None if statistics is None else statistics.count,
+            "kept": None if kept is None else {"parameters": list(kept[0]), "objective": kept[1]},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` returned; after :meth:`enter`."""
         self.steps, self.latents, self.objective = state["steps"], state["latents"], state["objective"]
-        self.parameters = type(self.model.given())(*state["parameters"])
+        kind = type(self.model.given())
+        self.parameters, kept = kind(*state["parameters"]), state["kept"]
+        self.kept = None if kept is None else (kind(*kept["parameters"]), kept["objective"])
         values = state["statistics"]
         self.statistics = None if values is None else Statistics(values, state["count"])
 
@@ -246,9 +262,23 @@ class GradientEM(Phase):
 def _first(batches: Iterable[Any]) -> Tensor:
     """The first batch of data, [B, D], from which parameters can start."""
     x: Tensor = next(iter(batches))[0].flatten(1)
-    known = x[~x.isnan()]
-    spread = known.var(correction=0) if known.numel() else torch.zeros(())
-    if not 0 < spread < torch.inf:
-        found = "all of them equal or missing" if spread == 0 else f"a variance of {spread.item()}"
-        raise ValueError(f"data: expected numbers that differ, of finite variance, got {found}")
+    check_spread(x)
     return x
+
+
+def check_spread(x: Tensor) -> None:
+    """That there is something to learn in data, floats of any shape, and that their squares can be added up.
+
+    Raises:
+        ValueError: all numbers are equal or missing (NaN), or their squares add up to more than a millionth
+            of the greatest number of their type.
+    """
+    known = x[~x.isnan()]
+    if not known.numel() or known.min() == known.max():
+        raise ValueError("data: expected numbers that differ, got none, or nothing but equal ones")
+    most = LARGEST_SHARE * torch.finfo(x.dtype).max
+    if not known.double().square().sum() <= most:
+        greatest = known.abs().max().item()
+        raise ValueError(
+            f"data: expected squares that add up to {most:.3g} at most, got numbers up to {greatest:.3g}"
+        )

@@ -31,7 +31,7 @@ KINDS = {
     "weighted": {**VAE, "beta": 4, "total_correlation": 3},
     "mixture": {**VSC, "warm_up": "0.2,0.7", "slope": "20,30", "sharpness": 10, "spike_link": "exponential"},
     "select": {**VSC, "sparse_prior": "select", "spikes": "concrete"},
-    "fixed": {**VSC, "sparse_prior": "fixed", "spikes": "straight-through"},
+    "fixed": {"model": "vsc", "latent_dim": 5, "sparse_prior": "fixed", "spikes": "straight-through"},
     "table": {**VSC, "sparsity": 0.4},
 }
 SPARSE = ("mixture", "select", "fixed", "table")
@@ -162,7 +162,8 @@ def test_captured_steps_are_the_eager_ones(files, runs, tmp_path, monkeypatch, k
         ("--model vsc --slope 50,0", "slope: expected two numbers > 0, such as 50,200, got (50.0, 0.0)"),
         (
             "--model vsc --slope steep",
-            "--slope: expected numbers separated by commas, such as 50,200, got 'steep'",
+            "--slope: expected numbers separated by commas, such as 50,200, "
+            "got 'steep' (see pyro-fmvae --help)",
         ),
         ("--model vsc --sharpness 0", "sharpness: expected a number > 0, got 0.0"),
         (

@@ -170,6 +170,75 @@ def test_restore(runs, files, tmp_path, kind, damage):
     assert result == {"noise": 0.0, "missing": 0.0, "before": None, "after": None}
 
 
+@pytest.fixture
+def mask(tmp_path):
+    """Of the photographs: their left half is missing."""
+    pixels = np.full((40, 50), 255, np.uint8)
+    pixels[:, :25] = 0
+    Image.fromarray(pixels).save(tmp_path / "mask.png")
+    return tmp_path / "mask.png"
+
+
+@pytest.mark.parametrize("seen", [0, 255])
+def test_a_mask_says_what_is_missing(runs, files, mask, tmp_path, seen):
+    """What stands below the mask makes no difference; what it leaves stays as it is."""
+    image, out = tmp_path / "image.png", tmp_path / "out.png"
+    with Image.open(files["patches"] / "0.png") as picture:
+        pixels = np.asarray(picture.convert("L")).copy()
+    damaged = pixels.copy()
+    damaged[:, :25] = seen
+    Image.fromarray(damaged).save(image)
+    options = "--mask", mask, "--stride", 2
+    result = json.loads(succeed("restore", runs["patches"], "--image", image, "--out", out, *options))
+    assert result == {"noise": 0.0, "missing": 0.0, "before": None, "after": None}
+    with Image.open(out) as picture:
+        restored = np.asarray(picture)
+    np.testing.assert_array_equal(restored[:, 25:], pixels[:, 25:])
+    if seen:
+        Image.fromarray(pixels).save(image)
+        again = tmp_path / "again.png"
+        succeed("restore", runs["patches"], "--image", image, "--out", again, *options)
+        with Image.open(again) as picture:
+            np.testing.assert_array_equal(np.asarray(picture), restored)
+
+
+def test_masked_pixels_do_not_count(runs, files, mask, tmp_path):
+    image, ratios = tmp_path / "image.png", []
+    for below in (0, 255):
+        with Image.open(files["patches"] / "0.png") as picture:
+            pixels = np.asarray(picture.convert("L")).copy()
+        pixels[:, :25] = below
+        Image.fromarray(pixels).save(image)
+        options = "--out", tmp_path / "out.png", "--mask", mask, "--stride", 4, "--noise", 0.2
+        ratios.append(json.loads(succeed("restore", runs["patches"], "--image", image, *options)))
+    assert ratios[0] == ratios[1]
+    assert ratios[0]["before"] == pytest.approx(-20 * math.log10(0.2), abs=0.6)
+
+
+@pytest.mark.parametrize(("shape", "got"), [((40, 49), "40x49"), ((40, 50), "a black one")])
+def test_masks_that_do_not_fit(runs, files, tmp_path, shape, got):
+    Image.fromarray(np.full(shape, 255 if "x" in got else 0, np.uint8)).save(tmp_path / "mask.png")
+    where = (
+        "--image",
+        files["patches"] / "0.png",
+        "--out",
+        tmp_path / "out.png",
+        "--mask",
+        tmp_path / "mask.png",
+    )
+    status, _, err = command("restore", runs["patches"], *where)
+    expected = f"mask: expected an image of 40x50 pixels that is not black all over, got {got}"
+    assert (status, err) == (2, f"pyro-fmvae: error: {expected}\n")
+    assert not (tmp_path / "out.png").exists()
+
+
+@pytest.mark.parametrize(("kind", "data"), [("patches", "bars"), ("bsc", "scenes")])
+def test_data_of_another_shape(runs, kind, data):
+    status, _, err = command("evaluate", runs[kind], "--data", data)
+    assert status == 2
+    assert "data: the run was trained on" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -192,7 +261,7 @@ def test_restore_leaves_the_image_alone(runs, files, tmp_path):
     image.write_bytes((files["patches"] / "0.png").read_bytes())
     before = image.read_bytes()
     status, _, err = command("restore", runs["patches"], "--image", image, "--out", image)
-    assert (status, err) == (2, "pyro-fmvae: error: image, out, compare: expected different files\n")
+    assert (status, err) == (2, "pyro-fmvae: error: image, out, compare, mask: expected different files\n")
     assert image.read_bytes() == before
 
 

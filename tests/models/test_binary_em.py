@@ -106,6 +106,34 @@ def test_enumeration_in_parts_changes_nothing(monkeypatch, missing):
 
 
 @pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("group_size", [1, 2])
+def test_the_search_finds_what_sweeps_from_the_prior_miss(group_size, missing):
+    """Strong, overlapping causes and hardly any noise, as of bars: wrong fixed points are far too low."""
+    weight = torch.eye(4).repeat_interleave(4, 0) + 0.0
+    weight = torch.cat([weight, torch.eye(4).repeat(4, 1)], 1)
+    h = (torch.rand(400, 8) < 0.25).double()
+    x = h @ weight.T + 0.05 * torch.randn(400, 16)
+    if missing:
+        x[torch.rand(400, 16) < 0.1] = torch.nan
+    p = BinaryParameters(weight[None], torch.full((1, 8), -1.1), torch.tensor([400.0]))
+    em = BinaryEM(8, group_size=group_size)
+    exact = enumerate_states(x, *p)[0]
+    plain, found = (exact - bound(q, x, *p) for q in (em.posterior(x, p), em.search(x, p)))
+    assert (found <= plain + 1e-9).all()
+    assert (found >= -1e-9).all()
+    assert plain.max() > 20
+    assert found.max() < 5 and found.mean() < 0.1
+
+
+def test_the_search_is_plain_where_nothing_is_strong_and_where_it_is_exact():
+    x, p = data(), parameters(1)._replace(noise_precision=torch.tensor([1e-3]))
+    assert BinaryEM(UNITS).search(x, p).probs.equal(BinaryEM(UNITS).posterior(x, p).probs)
+    strong = parameters(1)
+    exact = BinaryEM(UNITS, exact=True)
+    assert exact.search(x, strong).probs.equal(exact.posterior(x, strong).probs)
+
+
+@pytest.mark.parametrize("missing", [False, True])
 def test_temperature_reaches_the_mean_field(missing):
     em, x, p = BinaryEM(UNITS, sweeps=200), data(missing), parameters()
     hot = em.e_step(x, p, em.start_latents(p, len(x)), temperature=4.0)

@@ -39,7 +39,7 @@ OPTIONS = [{}, {"group_size": 3}, {"exact": True}]
 def test_loss_is_minus_the_bound(options, missing, dtype):
     model, x = small(dtype, **options), data(missing, dtype)
     loss = TraceConjugate_ELBO().loss(model.model, model.guide, x)
-    q = model.em.posterior(x.flatten(1), model.given())
+    q = model.em.search(x.flatten(1), model.given())
     expected = -bound(q, x.flatten(1), *model.given()).sum() * TOTAL / ROWS
     assert loss == pytest.approx(expected.item(), rel=1e-5 if dtype == torch.float32 else 1e-10)
 
