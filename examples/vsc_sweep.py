@@ -5,10 +5,10 @@
     python examples/vsc_sweep.py --out code-rows --report --figure pictures/codes.png
 
 Rows: VSC, a VAE, a β-VAE and a β-TCVAE with 20, 40 and 80 latents, and a β-VAE with 40 latents for several
-β, five seeds of each, on smileys and on MNIST: perceptrons of 400 units, as many updates for all. What is
-finished is not run again. It ends with a table; pictures are the bound against the number of latents and
-against β, and for each number of latents the correlations of latents and sources, all drawn from the rows'
-files. The source's study has ten times as many iterations: see examples/presets.
+β, five seeds of each, on smileys and on MNIST: perceptrons of 400 units, as many updates for all. Rows called
+`long` have the schedule of the source, 200,000 iterations, an hour or so each. What is finished is not run
+again. It ends with a table; pictures are the bound against the number of latents and against β, and for each
+number of latents the correlations of latents and sources, all drawn from the rows' files.
 """
 
 import argparse
@@ -38,7 +38,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "tc6": {"model": "vae", "total_correlation": 6.0},
 }
 TITLES = {"vsc": "VSC", "vae": "VAE", "beta4": "β-VAE, β = 4", "tc6": "β-TCVAE, β = 6"}
-LONG_LATENTS = (40, 80)
+LONG_LATENTS, LONG_NAME = (40, 80), "-long"
 _LONG_PHASES = {"learning_rate": 5e-4, "pretrain_iterations": 60_000, "joint_iterations": 140_000}
 _LONG_BASELINE = {"learning_rate": 5e-5, "pretrain_iterations": 0, "joint_iterations": 200_000}
 LONG: dict[str, dict[str, Any]] = {  # the schedule of the source's supplement
@@ -91,7 +91,7 @@ def rows(chosen: argparse.Namespace) -> Iterator[Row]:
     for latents in LONG_LATENTS:
         for name, model in LONG.items():
             train = {"data": "smiley", **given, **COMMON, "seed": 0, **model, "latent_dim": latents}
-            yield _row(chosen, f"{name}-long", train)
+            yield _row(chosen, name + LONG_NAME, train)
 
 
 def _row(chosen: argparse.Namespace, name: str, train: Mapping[str, Any]) -> Row:
@@ -114,7 +114,7 @@ def report(records: Sequence[Mapping[str, Any]], picture: Path | None) -> str:
         found = [record["result"]["bounds"] for record in same]
         sources = [bounds["sources"] for bounds in found if "sources" in bounds]
         cells = [
-            *(data, TITLES.get(kind, kind.replace("beta", "β-VAE, β = ")), str(latents), str(len(same))),
+            *(data, _title(kind), str(latents), str(len(same))),
             *(_mean([bounds[name] for bounds in found], 2) for name in ("elbo", "importance_weighted")),
             _mean([bounds["share_on"] for bounds in found if "share_on" in bounds], 2),
             _mean([source["active"] for source in sources], 1),
@@ -128,6 +128,12 @@ def report(records: Sequence[Mapping[str, Any]], picture: Path | None) -> str:
         picture.parent.mkdir(parents=True, exist_ok=True)
         _draw(records, picture)
     return "\n".join(lines)
+
+
+def _title(kind: str) -> str:
+    short = kind.removesuffix(LONG_NAME)
+    title = TITLES.get(short, short.replace("beta", "β-VAE, β = "))
+    return title if short == kind else f"{title}, long"
 
 
 def _mean(values: Sequence[float], digits: int, spread: bool = True) -> str:
@@ -144,15 +150,16 @@ def _draw(records: Sequence[Mapping[str, Any]], picture: Path) -> None:
         of_data = [record for record in records if record["data"] == data]
         by_latents: dict[str, dict[float, list[float]]] = {}
         by_beta: dict[float, list[float]] = {}
-        matrices: dict[int, dict[str, np.ndarray]] = {}
+        matrices: dict[str, dict[str, np.ndarray]] = {}
         for record in of_data:
             kind, latents, result = record["kind"], record["latents"], record["result"]
             elbo = result["bounds"]["elbo"]
+            short = kind.removesuffix(LONG_NAME)
             if kind in TITLES:
                 by_latents.setdefault(TITLES[kind], {}).setdefault(latents, []).append(elbo)
-                if "correlations" in result:
-                    found = np.array([line.split() for line in result["correlations"]], float)
-                    matrices.setdefault(latents, {}).setdefault(TITLES[kind], found)
+            if short in TITLES and "correlations" in result:
+                found = np.array([line.split() for line in result["correlations"]], float)
+                matrices.setdefault(f"J{latents}{kind[len(short) :]}", {}).setdefault(TITLES[short], found)
             if latents == AT_BETAS and kind not in ("vsc", "tc6"):
                 by_beta.setdefault(record["beta"], []).append(elbo)
         label = "ELBO, nats per data point"
@@ -160,8 +167,8 @@ def _draw(records: Sequence[Mapping[str, Any]], picture: Path) -> None:
         if len(by_beta) > 1:
             drawn["beta"] = figures.measure_curves({"β-VAE": by_beta}, "β", label, log=True)
         blocks = dict(zip(ATTRIBUTES, FEATURES, strict=True))
-        for latents, found in matrices.items():
-            drawn[f"J{latents}"] = figures.correlation_matrices(found, SOURCES, blocks)
+        for name, found in matrices.items():
+            drawn[name] = figures.correlation_matrices(found, SOURCES, blocks)
         for name, figure in drawn.items():
             figures.save(figure, picture.with_name(f"{picture.stem}-{data}-{name}.png"))
 
