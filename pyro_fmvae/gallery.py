@@ -113,8 +113,9 @@ def _of_networks(
     drawn = {"training": _training(records)}
     if run.image:
         drawn["reconstructions"] = _reconstructions(run, model, rows)
-        mean = decode(model, model.sample_latent(64))
-        drawn["samples"] = figures.sample_grid(run.preprocessing.undo(mean).cpu(), 8, 8)
+        if model.bounded:  # else there is no density of z to draw from
+            mean = decode(model, model.sample_latent(64))
+            drawn["samples"] = figures.sample_grid(run.preprocessing.undo(mean).cpu(), 8, 8)
     return drawn
 
 
@@ -180,7 +181,7 @@ def _of_codes(run: Run, model: VAE | VariationalSparseCoding, rows: Split, split
         drawn["correlations"] = figures.correlation_matrices(matrices, SOURCES, blocks)
     if not isinstance(model, VariationalSparseCoding):
         return drawn
-    if rows.labels is not None:
+    if rows.labels is not None and (rows.labels >= 0).any():
         drawn["activity"] = _class_activity(run, codes, rows.labels)
     if not run.image:
         return drawn
@@ -193,8 +194,9 @@ def _of_codes(run: Run, model: VAE | VariationalSparseCoding, rows: Split, split
     images = run.preprocessing.undo(x)
     drawn["conditional-samples"] = figures.conditional_samples(pictured, images, examples, codes)
     drawn["toggles"] = figures.spike_toggles(pictured, examples, codes)
-    if (examples != 0).any():
-        drawn["sweeps"] = figures.value_sweeps(pictured, examples[:SWEPT], codes)
+    active = examples[(examples != 0).any(1)]
+    if len(active):
+        drawn["sweeps"] = figures.value_sweeps(pictured, active[:SWEPT], codes)
     return drawn
 
 

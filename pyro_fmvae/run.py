@@ -106,7 +106,7 @@ class Run:
                 tuple(derived["label_names"]),
                 tuple(tuple(names) for names in derived.get("value_names", ())),
             )
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"run: {folder} is no run (there is no {CONFIG} in it)") from None
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"run: {folder / CONFIG} is damaged ({error})") from None

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from pyro_fmvae import figures, gallery
 from pyro_fmvae.config import TrainConfig
@@ -36,18 +37,19 @@ def folders(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("kind", "model", "expected"),
+    ("kind", "options", "expected"),
     [
-        ("colour", "vae", {"training", "reconstructions", "samples"}),
-        ("table", "vae", {"training"}),
-        ("table", "vsc", {"training", "activity"}),
+        ("colour", {"model": "vae"}, {"training", "reconstructions", "samples"}),
+        ("colour", {"model": "vae", "posterior": "point"}, {"training", "reconstructions"}),
+        ("table", {"model": "vae"}, {"training"}),
+        ("table", {"model": "vsc"}, {"training", "activity"}),
     ],
 )
-def test_figures_of_a_model_without_factors(tmp_path, monkeypatch, kind, model, expected):
+def test_figures_of_a_model_without_factors(tmp_path, monkeypatch, kind, options, expected):
     records = []
     curves = figures.training_curves
     monkeypatch.setattr(figures, "training_curves", lambda r, *names: records.extend(r) or curves(r, *names))
-    status, _, err = train(tmp_path / "run", write_files(tmp_path)[kind], model=model)
+    status, _, err = train(tmp_path / "run", write_files(tmp_path)[kind], **options)
     assert status == 0, err
     assert {path.stem for path in (tmp_path / "run" / "figures").iterdir()} == expected
     assert records and not any({"kl_r", "kl_global"} & record.keys() for record in records)
@@ -181,3 +183,29 @@ def test_starts_are_followed_to_the_end_of_the_joint_phase(tmp_path, monkeypatch
     assert shown["em_curves"] == (joint, 1)
     ((curves,),) = (shown["training_curves"],)
     assert [record.keys() & {"kl_r", "kl_global"} for record in curves] == [set()] * 5
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_classes_that_nobody_knows_are_not_drawn(tmp_path, columns):
+    paths = write_files(tmp_path)
+    with np.load(paths["binary"]) as archive:
+        x = archive["x"]
+    np.savez(tmp_path / "unknown.npz", x=x, labels=np.full((len(x), columns), -1))
+    status, _, err = train(tmp_path / "run", tmp_path / "unknown.npz", model="vsc")
+    assert status == 0, err
+    drawn = {path.stem for path in (tmp_path / "run" / "figures").iterdir()}
+    assert {"training", "toggles"} <= drawn and "activity" not in drawn
+
+
+def test_examples_without_an_active_latent_are_not_swept(folders, tmp_path, monkeypatch):
+    """Those that come first are off, a later one is not."""
+    status, _, err = train(tmp_path / "run", write_files(tmp_path)["binary"], model="vsc", latent_dim=3)
+    assert status == 0, err
+    run, model = opened(tmp_path / "run")
+    swept = []
+    monkeypatch.setattr(gallery, "latent_codes", lambda *_: torch.eye(9)[:, [2, 5, 6]])
+    monkeypatch.setattr(figures, "value_sweeps", lambda decode, z, codes: swept.append(z) or Figure())
+    rows = run.load_data(None).valid.select(torch.arange(9) % 3)
+    drawn = gallery._of_codes(run, model, rows, "valid")
+    assert "sweeps" in drawn
+    assert (swept[0] != 0).any(1).all()

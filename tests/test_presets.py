@@ -25,6 +25,10 @@ def test_preset(preset, tmp_path):
     begin, end = config["warm_up"]
     assert 0 < begin < end < 1
     assert config["joint_learning_rate"] == pytest.approx(config["learning_rate"] / 10)
+    assert config["final_learning_rate"] in (
+        None,
+        config["joint_learning_rate"],
+    )  # the source's does not fall
     phases = [
         json.loads(line)["phase"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     ]

@@ -21,10 +21,12 @@ from pyro_fmvae.evaluate import (
     leakage,
     mutual_information,
     neighbour_probe,
+    outlier_scores,
     tighter_bounds,
 )
 from pyro_fmvae.evaluate.amortisation import amortisation_gap
 from pyro_fmvae.models import VAE, FactorialMixtureVAE, VariationalSparseCoding
+from pyro_fmvae.models.free_encoder import FreeEncoder
 from pyro_fmvae.run import Run, resolve_device
 
 PROBE_ROWS = 5000  # training rows that probes are fitted to
@@ -59,13 +61,21 @@ def evaluate(
     if free_steps and len(rows) < 2:
         raise ValueError(f"free_steps: expected two points at least, for a standard error, got {len(rows)}")
     batches = Batches(rows, EVALUATION_BATCH, shuffle=False, device=place)
-    result: dict[str, Any] = bound(model, batches, seed, max(num_samples, 1))
-    if not model.bounded:
-        result |= {"elbo": None, "kl_z": None}
-    if num_samples and model.bounded:
-        result |= tighter_bounds(model, batches, num_samples, seed)
-    if free_steps:
-        result |= _gap(model, batches, free_steps, seed)
+    if num_samples and not model.bounded:
+        raise ValueError(
+            "num_samples: expected a model with a bound, an auto-encoder (--posterior point) has none"
+        )
+    try:
+        result = _bounds(model, batches, num_samples, free_steps, seed)
+    except ValueError:
+        far = _without_bound(model, batches, seed)
+        if not len(far):
+            raise
+        rows_are = f"row {far[0]} is" if len(far) == 1 else f"row {far[0]} and {len(far) - 1} others are"
+        raise ValueError(
+            f"data: {rows_are} so far from what the model was trained on that there is no finite bound; "
+            "score counts such rows as inf"
+        ) from None
     if not isinstance(model, FactorialMixtureVAE):
         result["used_components"] = []
         known = data is None or data == opened.config.data
@@ -86,12 +96,34 @@ def evaluate(
     return 0
 
 
+def _bounds(model: Model, batches: Batches, num_samples: int, free_steps: int, seed: int) -> dict[str, Any]:
+    """The bound and its parts, and what else was asked for."""
+    result: dict[str, Any] = bound(model, batches, seed, max(num_samples, 1))
+    if not model.bounded:
+        result |= {"elbo": None, "kl_z": None}
+    if num_samples:
+        result |= tighter_bounds(model, batches, num_samples, seed)
+    if free_steps:
+        result |= _gap(model, batches, free_steps, seed)
+    return result
+
+
+def _without_bound(model: Model, batches: Batches, seed: int) -> np.ndarray:
+    """Indices of rows whose loss is no finite number."""
+    kind = "elbo" if model.bounded else "reconstruction"
+    return np.flatnonzero(np.isinf(outlier_scores(model, batches, 1, seed, [kind])[kind]))
+
+
 def _gap(model: Model, batches: Batches, steps: int, seed: int) -> dict[str, float]:
     """What the encoder's posteriors fall short of the best Gaussian ones by."""
     if not isinstance(model, VAE | FactorialMixtureVAE):
         raise ValueError("free_steps: expected a model with Gaussian posteriors, these are sparse")
     if not model.bounded:
         raise ValueError("free_steps: expected a model with Gaussian posteriors, these are points")
+    if isinstance(model.encoder, FreeEncoder):
+        raise ValueError(
+            "free_steps: expected a model with an encoder, this one's posteriors are free already"
+        )
     found = amortisation_gap(model, batches, steps, seed=seed)
     return {name: value for name, value in found.items() if name != "n"}
 

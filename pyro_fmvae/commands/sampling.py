@@ -27,6 +27,8 @@ def sample(run: str, out: str, codes: str | None, grid: str, seed: int, device: 
     assert opened.config.factors is not None
     wanted = parse_codes(codes, opened.config.factors).expand(rows * columns, -1)
     model = opened.load_model(resolve_device(device))
+    if not model.bounded:
+        raise ValueError("run: an auto-encoder (--posterior point) has no density of z to draw from")
     torch.manual_seed(seed)
     arrays: dict[str, np.ndarray] = {}
     with torch.no_grad():

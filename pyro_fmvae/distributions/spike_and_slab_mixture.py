@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.distributions import Independent, constraints, register_kl
 from torch.nn.functional import logsigmoid
 
-from pyro_fmvae.distributions.expected_log_prob import product_dtype
 from pyro_fmvae.distributions.spike_and_slab import SpikeAndSlab
 
 
@@ -108,10 +107,12 @@ class SpikeAndSlabMixture(TorchDistribution):
         that is, and so no gradient goes through it.
         """
         p = self.components
-        device, dtype = loc.device, product_dtype(loc)
-        precision = p.scale.square().reciprocal()
-        centre = ((precision * p.loc).sum(0) / precision.sum(0)).detach()
-        gap, moved = p.loc - centre, loc - centre
+        given, device = loc.dtype, loc.device
+        dtype = given if device.type == "mps" else torch.float64  # terms of 1/scale² cancel
+        p_loc, loc, variance = p.loc.to(dtype), loc.to(dtype), variance.to(dtype)
+        precision = p.scale.to(dtype).square().reciprocal()
+        centre = ((precision * p_loc).sum(0) / precision.sum(0)).detach()
+        gap, moved = p_loc - centre, loc - centre
         constant = p.scale.log() + 0.5 * math.log(2 * math.pi) - logsigmoid(p.logits)
         costs = [
             constant + 0.5 * precision * gap.square(),
@@ -122,7 +123,7 @@ class SpikeAndSlabMixture(TorchDistribution):
         stats = [on, off, on * moved, on * (moved.square() + variance)]
         with torch.autocast(device.type, enabled=False):
             product = torch.cat(stats, -1).to(dtype) @ torch.cat(costs, -1).to(dtype).mT
-        return product.to(loc.dtype)
+        return product.to(given)
 
 
 @register_kl(Independent, SpikeAndSlabMixture)

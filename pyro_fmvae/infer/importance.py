@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Normal
 
 
 @torch.no_grad()
@@ -36,6 +36,11 @@ def log_weights(
         raise ValueError(f"q: expected batch shape {tuple(x.shape[:1])}, got {tuple(q.batch_shape)}")
     weights = []
     for _ in range(num_samples):
-        z = q.sample()
+        z = _exact_draw(q)
         weights.append(log_likelihood(x, z) + log_prior(z) - q.log_prob(z))
     return torch.stack(weights)
+
+
+def _exact_draw(q: Distribution) -> Tensor:
+    """A draw, NaN where parameters are: with those ``sample`` of a normal distribution raises an error."""
+    return q.rsample() if isinstance(getattr(q, "base_dist", q), Normal) else q.sample()

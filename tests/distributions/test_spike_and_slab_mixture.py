@@ -223,6 +223,18 @@ def test_float32_keeps_its_digits_far_from_the_origin():
     assert_close(mixture.log_prob(z), expected.logsumexp(0) - math.log(U), rtol=2e-5, atol=1e-4)
 
 
+def test_float32_keeps_its_digits_where_slabs_are_narrow_and_far_apart():
+    """Terms of 1e7 that cancel: products of float32 squares would be wrong by nats."""
+    torch.manual_seed(3)
+    loc, logits = 2 * torch.randn(4, 40), torch.randn(4, 40)
+    parameters = [t.float() for t in (loc, torch.full((4, 40), 0.002), logits)]
+    q, components = (SpikeAndSlab(*(t[rows] for t in parameters)) for rows in ([0], [0, 1, 2, 3]))
+    divergences = SpikeAndSlabMixture(components).divergences(q).double()
+    assert divergences[0, 0].abs() < 1e-3  # from itself
+    exact = pairwise(*(SpikeAndSlab(*(t[rows].double() for t in parameters)) for rows in ([0], [0, 1, 2, 3])))
+    assert_close(divergences, exact, rtol=1e-6, atol=1e-3)
+
+
 def test_autocast_leaves_the_products_alone():
     q, components = products(B, dtype=torch.float32), products(U, dtype=torch.float32)
     expected = SpikeAndSlabMixture(components).divergences(q)
