@@ -546,7 +546,7 @@ OTHERS = [
     ("nonsense", "invalid choice: 'nonsense'"),
     ("train --resume no_run", "is no run"),
     ("train --resume nowhere", "is no run"),
-    ("train --resume text.npz", "Not a directory"),
+    ("train --resume text.npz", "run: text.npz is no run"),
     ("train --resume run --seed 3 --out x", "--seed, --out can't be changed"),
     ("train --resume run --pretrained run", "--pretrained can't be changed"),
     ("train --resume run --eager --compile", "compile: eager steps cannot be compiled"),

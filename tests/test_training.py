@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pyro_fmvae import training
-from pyro_fmvae.config import TrainConfig
+from pyro_fmvae.config import CODERS, TrainConfig
 from pyro_fmvae.data import load
 from pyro_fmvae.infer.spike_and_slab_rules import LinearRule, MaxRule
 from pyro_fmvae.models.em_phases import GradientEM, StepwiseEM
@@ -81,13 +81,15 @@ def test_joint_phase_has_its_own_learning_rate(path, tmp_path, model):
     [("encoder", VAEJoint), ("point", VAEJoint), ("free", FreeEM), ("hybrid", HybridEM)],
 )
 def test_weights_and_steps_of_a_vae(path, tmp_path, posterior, kind):
-    options = {"posterior": posterior, "beta": 4.0, "total_correlation": 3.0, "pretrain_kl_weight": 0.5}
-    first, joint = phases(path, tmp_path, model="vae", free_steps=7, free_learning_rate=0.3, **options)
-    assert first.learning.pretrain_kl_weight == 2.0
+    free, point = posterior in ("free", "hybrid"), posterior == "point"
+    options = {} if point else {"beta": 4.0, "total_correlation": 3.0, "pretrain_kl_weight": 0.5}
+    options |= {"free_steps": 7, "free_learning_rate": 0.3} if free else {}
+    first, joint = phases(path, tmp_path, model="vae", posterior=posterior, **options)
+    assert first.learning.pretrain_kl_weight == (1.0 if point else 2.0)
     assert type(joint) is kind
-    assert joint.beta == 4.0
-    assert joint.weights == {"kl_weight": 4.0, "tc_weight": 3.0}
-    if posterior in ("free", "hybrid"):
+    assert joint.beta == (1.0 if point else 4.0)
+    assert joint.weights == {"kl_weight": joint.beta, "tc_weight": 1.0 if point else 3.0}
+    if free:
         assert (joint.free.steps, joint.free.learning_rate) == (7, 0.3)
     assert first.budget.empty == (posterior == "free")
 
@@ -101,12 +103,11 @@ def test_phases_of_sparse_codes_share_the_warm_up(path, tmp_path):
 
 
 def test_em_of_binary_codes_is_one_phase(path, tmp_path):
-    options = {"model": "bsc", "em_forgetting": 0.75, "sweeps": 7, "group_size": 3, "nonnegative": True}
+    options = {"model": "bsc", "sweeps": 7, "group_size": 3, "nonnegative": True}
     (joint,) = phases(path, tmp_path, temperature=2.0, starts=4, reseed_every=6, **options)
     assert type(joint) is StepwiseEM
     assert (joint.name, joint.budget.iterations, joint.starts, joint.hottest) == ("joint", 80, 4, 2)
     assert joint.reseed_every == 6
-    assert joint.rate(14) == pytest.approx(1 / 8)
     assert joint.em is joint.model.em
     assert (joint.em.sweeps, joint.em.group_size, joint.em.nonnegative) == (7, 3, True)
     assert joint.record_every == 8
@@ -119,11 +120,20 @@ def test_gradients_of_binary_codes_are_one_phase(path, tmp_path):
     assert (joint.name, joint.budget.iterations) == ("joint", 9)
     assert rate(joint) == 0.5
     assert joint.learning.learning_rate_at(1.0) == pytest.approx(0.25)
+    (joint,) = phases(path, tmp_path, joint_learning_rate=0.75, **options)
+    assert rate(joint) == 0.75
+
+
+@pytest.mark.parametrize("model", CODERS)
+def test_steps_of_batches_of_a_coder(path, tmp_path, model):
+    options = {"em_forgetting": 0.75, "batch_size": 8, "latent_dim": 6, "refine_iterations": 2}
+    for phase in phases(path, tmp_path, model=model, **options):
+        assert phase.rate(14) == pytest.approx(1 / 8)
 
 
 @pytest.mark.parametrize(("model", "rule"), [("max-sparse", MaxRule), ("linear-sparse", LinearRule)])
 def test_em_of_slabs_ends_with_all_units(path, tmp_path, model, rule):
-    options = {"model": model, "preselect": 3, "latent_dim": 6, "sweeps": 5, "em_forgetting": 0.75}
+    options = {"model": model, "preselect": 3, "latent_dim": 6, "sweeps": 5}
     joint, refine = phases(path, tmp_path, shared=False, **options)
     assert [(phase.name, phase.budget.iterations) for phase in (joint, refine)] == [
         ("joint", 50),
@@ -135,7 +145,6 @@ def test_em_of_slabs_ends_with_all_units(path, tmp_path, model, rule):
     assert (joint.em.gibbs.preselect, refine.em.gibbs.preselect) == (3, None)
     for phase in (joint, refine):
         assert type(phase) is StepwiseEM
-        assert phase.rate(14) == pytest.approx(1 / 8)
         assert type(phase.em.rule) is rule
         assert (phase.em.units, phase.em.sweeps, phase.em.kept, phase.em.shared) == (6, 5, 2, False)
 
