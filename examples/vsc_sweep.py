@@ -158,16 +158,18 @@ def _draw(records: Sequence[Mapping[str, Any]], picture: Path) -> None:
             kind, latents, result = record["kind"], record["latents"], record["result"]
             elbo = result["bounds"]["elbo"]
             short, _, length = kind.partition("-")
-            if kind in TITLES:
+            if short in TITLES and not length:
                 by_latents.setdefault(TITLES[kind], {}).setdefault(latents, []).append(elbo)
             if short in TITLES and "correlations" in result:
                 found = np.array([line.split() for line in result["correlations"]], float)
                 name = f"J{latents}-{length}" if length else f"J{latents}"
                 matrices.setdefault(name, {}).setdefault(TITLES[short], found)
-            if latents == AT_BETAS and kind not in ("vsc", "tc6"):
+            if latents == AT_BETAS and not length and short not in ("vsc", "tc6"):
                 by_beta.setdefault(record["beta"], []).append(elbo)
         label = "ELBO, nats per data point"
-        drawn = {"latents": figures.measure_curves(by_latents, "latent dimensions", label, log=True)}
+        drawn = {}
+        if by_latents:
+            drawn["latents"] = figures.measure_curves(by_latents, "latent dimensions", label, log=True)
         if len(by_beta) > 1:
             drawn["beta"] = figures.measure_curves({"β-VAE": by_beta}, "β", label, log=True)
         blocks = dict(zip(ATTRIBUTES, FEATURES, strict=True))

@@ -41,3 +41,32 @@ def test_page_shows_what_the_files_say(sweeps, name):
     results = sweep.results()
     assert len(results) == len(list((ROWS / name).glob("*.json"))) > 0
     assert report(results, None) in (ROOT / "docs" / PAGES[name]).read_text(encoding="utf-8")
+
+
+def test_curves_are_of_rows_of_equal_length(sweeps, tmp_path, monkeypatch):
+    """Rows of tenfold and long training have matrices of their own, but no place on the curves."""
+    with imported(ROOT / "examples", ["sweep", "vsc_sweep"]) as s:
+        curves = []
+        monkeypatch.setattr(
+            s.vsc_sweep.figures, "measure_curves", lambda measured, *_, **__: curves.append(measured)
+        )
+        monkeypatch.setattr(s.vsc_sweep.figures, "correlation_matrices", lambda *_: None)
+        names = []
+        monkeypatch.setattr(s.vsc_sweep.figures, "save", lambda figure, path: names.append(path.name))
+
+        def record(kind, latents, beta, elbo):
+            found = {"bounds": {"elbo": elbo}, "correlations": ["0 1"]}
+            return {"data": "smiley", "kind": kind, "latents": latents, "beta": beta, "result": found}
+
+        short = [record("vae", 40, 1.0, -3.0), record("beta2", 40, 2.0, -4.0), record("vsc", 40, 1.0, -2.0)]
+        long = [record("vsc-long", 40, 1.0, -1.0), record("tc6-tenfold", 40, 1.0, -1.0)]
+        s.vsc_sweep._draw(short + long, tmp_path / "codes.png")
+        by_latents, by_beta = curves
+        assert by_beta == {"β-VAE": {1.0: [-3.0], 2.0: [-4.0]}}
+        assert sorted(value for values in by_latents.values() for value in values[40]) == [-3.0, -2.0]
+        assert {"codes-smiley-J40.png", "codes-smiley-J40-long.png", "codes-smiley-J40-tenfold.png"} < set(
+            names
+        )
+        curves.clear()
+        s.vsc_sweep._draw(long, tmp_path / "codes.png")
+        assert not curves
