@@ -29,7 +29,7 @@ def of_other_models(config: TrainConfig) -> set[str]:
 
 
 def check(config: TrainConfig, dataset: Dataset) -> None:
-    """That a resolved configuration fits the data, and that every option in it has an effect.
+    """That a resolved configuration fits the data, and that its options go together.
 
     Raises:
         ValueError: it does not; it names the option and what was expected.

@@ -65,6 +65,8 @@ def evaluate(
         raise ValueError(
             "num_samples: expected a model with a bound, an auto-encoder (--posterior point) has none"
         )
+    if free_steps:
+        _check_encoder(model)
     try:
         result = _bounds(model, batches, num_samples, free_steps, seed)
     except ValueError:
@@ -104,7 +106,8 @@ def _bounds(model: Model, batches: Batches, num_samples: int, free_steps: int, s
     if num_samples:
         result |= tighter_bounds(model, batches, num_samples, seed)
     if free_steps:
-        result |= _gap(model, batches, free_steps, seed)
+        found = amortisation_gap(model, batches, free_steps, seed=seed)
+        result |= {name: value for name, value in found.items() if name != "n"}
     return result
 
 
@@ -114,8 +117,12 @@ def _without_bound(model: Model, batches: Batches, seed: int) -> np.ndarray:
     return np.flatnonzero(np.isinf(outlier_scores(model, batches, 1, seed, [kind])[kind]))
 
 
-def _gap(model: Model, batches: Batches, steps: int, seed: int) -> dict[str, float]:
-    """What the encoder's posteriors fall short of the best Gaussian ones by."""
+def _check_encoder(model: Model) -> None:
+    """That there are Gaussian posteriors of an encoder, which free ones can be compared with.
+
+    Raises:
+        ValueError: they are sparse, points, or free already.
+    """
     if not isinstance(model, VAE | FactorialMixtureVAE):
         raise ValueError("free_steps: expected a model with Gaussian posteriors, these are sparse")
     if not model.bounded:
@@ -124,8 +131,6 @@ def _gap(model: Model, batches: Batches, steps: int, seed: int) -> dict[str, flo
         raise ValueError(
             "free_steps: expected a model with an encoder, this one's posteriors are free already"
         )
-    found = amortisation_gap(model, batches, steps, seed=seed)
-    return {name: value for name, value in found.items() if name != "n"}
 
 
 def probe(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pyro_fmvae import session
+from pyro_fmvae.commands import evaluation
 from pyro_fmvae.infer.phase import Phase
 from tests.runs import (
     SIZE,
@@ -236,7 +237,9 @@ def test_a_decoder_is_enough_to_start_a_free_one(files, runs, tmp_path, monkeypa
         ),
     ],
 )
-def test_what_a_posterior_does_not_have(runs, kind, arguments, expected):
+def test_what_a_posterior_does_not_have(runs, monkeypatch, kind, arguments, expected):
+    """It is said before anything is computed."""
+    monkeypatch.setattr(evaluation, "bound", lambda *_: pytest.fail("computed a bound first"))
     name, *options = arguments.split()
     assert command(name, runs[kind], *options)[::2] == (2, f"pyro-fmvae: error: {expected}\n")
 
