@@ -59,7 +59,7 @@ def test_curves_are_of_rows_of_equal_length(sweeps, tmp_path, monkeypatch):
             return {"data": "smiley", "kind": kind, "latents": latents, "beta": beta, "result": found}
 
         short = [record("vae", 40, 1.0, -3.0), record("beta2", 40, 2.0, -4.0), record("vsc", 40, 1.0, -2.0)]
-        long = [record("vsc-long", 40, 1.0, -1.0), record("tc6-tenfold", 40, 1.0, -1.0)]
+        long = [record("vsc-long", 40, 1.0, -1.0), record("beta4-tenfold", 40, 4.0, -1.0)]
         s.vsc_sweep._draw(short + long, tmp_path / "codes.png")
         by_latents, by_beta = curves
         assert by_beta == {"β-VAE": {1.0: [-3.0], 2.0: [-4.0]}}

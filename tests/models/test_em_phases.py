@@ -201,7 +201,9 @@ def test_measures():
     assert found["objective"][0] > found["objective"][1]
 
 
-@pytest.mark.parametrize(("size", "options"), [(5, {"temperature": 2.0}), (SIZE, {"reseed_every": 3})])
+@pytest.mark.parametrize(
+    ("size", "options"), [(5, {"temperature": 2.0}), (SIZE, {"reseed_every": 3, "reseeded": 0.4})]
+)
 def test_resumed_to_the_bit(size, options):
     whole, batches = phase(9, starts=2, **options), loader(size)
     list(fit([whole], batches))
@@ -218,7 +220,8 @@ def test_resumed_to_the_bit(size, options):
     assert torch.equal(second.model.mean, whole.model.mean)
     assert torch.equal(second.latents, whole.latents)
     assert second.measures() == whole.measures()
-    assert repr(second.kept) == repr(whole.kept)
+    assert repr(second.kept) == repr(whole.kept)  # from before the interruption
+    assert (whole.kept is not None) == ("reseed_every" in options)
 
 
 @pytest.mark.parametrize(
