@@ -219,8 +219,10 @@ def machine(device: str) -> str:
     return f"{platform.machine()} CPU, {os.cpu_count()} cores, {threads} of them used"
 
 
-def arguments(description: str, out: str) -> argparse.Namespace:
-    """The options that all sweeps share, from the command line."""
+def arguments(
+    description: str, out: str, add: Callable[[argparse.ArgumentParser], None] | None = None
+) -> argparse.Namespace:
+    """The options that all sweeps share, from the command line, and those that ``add`` adds."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -235,6 +237,8 @@ def arguments(description: str, out: str) -> argparse.Namespace:
     parser.add_argument("--split", **split, help="split that is reported; test for the last word")
     parser.add_argument("--device", default="auto", help="cpu, cuda, ... or auto: a GPU where there is one")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on all iterations, to try it out")
+    if add is not None:
+        add(parser)
     return parser.parse_args()
 
 
@@ -244,6 +248,7 @@ def main(
     rows: Callable[[argparse.Namespace], Iterable[Row]],
     report: Callable[[Sequence[Mapping[str, Any]], Path | None], str],
     kind: type[Sweep] = Sweep,
+    add: Callable[[argparse.ArgumentParser], None] | None = None,
 ) -> None:
     """Run rows and report all that are there.
 
@@ -253,8 +258,9 @@ def main(
         rows: makes the rows from the options.
         report: makes the text that is printed in the end, and a picture where it is given a path.
         kind: of sweep.
+        add: adds options of these rows alone.
     """
-    chosen = arguments(description, out)
+    chosen = arguments(description, out, add)
     sweep = kind(list(rows(chosen)), chosen.out, chosen.runs)
     if chosen.list:
         print("\n".join(sweep.rows))

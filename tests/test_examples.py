@@ -27,7 +27,7 @@ RUNS = {
         ["bound of equation 11", "importance-weighted", "of 3"],
     ),
     "mnist_sweep.py": (
-        ["--data-root", ".", "--out", "rows", "--rows", "K2-seed0", "--scale", "0.00003"],
+        ["--data-root=.", "--out=rows", "--rows=K2-seed0", "--scale=0.00003", "--float32"],
         ["| mixture | 2 | 0 | 1 + 1 |"],
     ),
     "omniglot_sweep.py": (["--list"], ["K256-seed0\nK32-seed0\nnormal-seed0"]),
@@ -77,6 +77,7 @@ RUNS = {
         ["--components", "2,4", "--factors", "1,2", "--steps", "1", "--methods", "captured"],
         ["MB"],
     ),
+    "benchmarks/freed_memory.py": (["--nets=mlp", "--steps=2", "--threads=1"], ["mlp   kept"]),
     "benchmarks/siblings.py": (
         ["--latents", "3", "--steps", "1", "--methods", "by hand;captured;SVI, eager"],
         ["captured                  vsc"],

@@ -18,6 +18,7 @@ LAYERS = [
     {"models"},
     {"data"},
     {"checkpoint"},
+    {"memory"},
     {"train"},
     {"evaluate"},
     {"figures"},

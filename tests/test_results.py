@@ -15,7 +15,7 @@ ROWS = ROOT / "docs" / "rows"
 @pytest.fixture
 def sweeps():
     """Sweep and report of every folder of rows."""
-    chosen = argparse.Namespace(data_root=None, device="auto", split="valid", scale=1.0)
+    chosen = argparse.Namespace(data_root=None, device="auto", split="valid", scale=1.0, float32=False)
     with imported(
         ROOT / "examples", ["sweep", "mnist_sweep", "mnist_clusters", "vsc_sweep", "outlier_sweep"]
     ) as s:

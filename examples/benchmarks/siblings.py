@@ -158,7 +158,7 @@ def measure(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line, measure, print."""
-    parser = Parser(__doc__)
+    parser = Parser(__doc__, pictures=False)
     parser.add_argument("--models", type=lambda text: text.split(","), default=list(MAKERS), help="vae, vsc")
     latents = {"type": lambda text: [natural_number(part) for part in text.split(",")], "default": [40, 200]}
     parser.add_argument("--latents", **latents, help="numbers of latents: 40,200")

@@ -127,7 +127,7 @@ def numbers(text: str) -> list[int]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line, measure, print."""
-    parser = Parser(__doc__)
+    parser = Parser(__doc__, pictures=False)
     parser.add_argument("--models", type=lambda text: text.split(","), default=list(UNITS))
     parser.add_argument("--units", type=numbers, metavar="H,H,...", help="default: by model")
     parser.add_argument("--points", type=numbers, metavar="N,N,...", help="default: by model")

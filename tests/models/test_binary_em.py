@@ -126,7 +126,7 @@ def test_the_search_finds_what_sweeps_from_the_prior_miss(group_size, missing):
 
 
 def test_the_search_is_never_worse_than_sweeps_from_the_prior():
-    """Of dense causes in noise the annealed fixed point alone would be 13 nats worse for one of the points."""
+    """Of dense causes in noise the annealed fixed point alone would be 13 nats worse for one point."""
     torch.manual_seed(5)
     weight = torch.randn(16, 8)
     x = (torch.rand(400, 8) < 0.25).double() @ weight.T + 0.5 * torch.randn(400, 16)
