@@ -7,11 +7,19 @@ matplotlib.use("Agg")
 torch.set_num_threads(1)
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="run tests that are marked as slow, too")
+
+
+def pytest_collection_modifyitems(config, items):
+    lacking = {}
     if not torch.cuda.is_available():
-        skip = pytest.mark.skip(reason="needs a CUDA device")
-        for item in items:
-            if "gpu" in item.keywords:
+        lacking["gpu"] = pytest.mark.skip(reason="needs a CUDA device")
+    if not config.getoption("--slow"):
+        lacking["slow"] = pytest.mark.skip(reason="slow: run by pytest --slow")
+    for item in items:
+        for name, skip in lacking.items():
+            if name in item.keywords:
                 item.add_marker(skip)
 
 

@@ -73,6 +73,7 @@ def assert_equal_in_expectation(one, other):
 # --- the bounds of the plain programs
 
 
+@pytest.mark.slow
 def test_the_bound_with_the_assignment_in_the_guide_is_the_librarys(b, small):
     model, x = small
     exact = TraceConjugate_ELBO().loss(model.prior_model, model.prior_guide, x)
@@ -82,6 +83,7 @@ def test_the_bound_with_the_assignment_in_the_guide_is_the_librarys(b, small):
     assert_equal_in_expectation(theirs, (exact, 0.0))
 
 
+@pytest.mark.slow
 def test_the_bound_with_the_assignment_in_the_model_is_tighter(b, small):
     model, x = small
     exact = TraceConjugate_ELBO().loss(model.prior_model, model.prior_guide, x)
@@ -90,6 +92,7 @@ def test_the_bound_with_the_assignment_in_the_model_is_tighter(b, small):
     assert loss + SIGMAS * error < exact
 
 
+@pytest.mark.slow
 def test_the_mixtures_density_gives_the_bound_with_the_assignment_in_the_model(b, small):
     model, x = small
     programs = (b.plain_programs.AssignmentInModel, b.plain_programs.MixtureDensity)
@@ -352,6 +355,7 @@ def test_estimators_reads_mnist(b, tmp_path):
     assert (len(train), len(valid)) == (5, 3)
 
 
+@pytest.mark.slow
 def test_gradients_of_one_estimator_have_one_mean(b, small):
     model, x = small
     with pyro.validation_enabled(False):
@@ -384,6 +388,7 @@ def test_scaling_says_what_it_does_not_know(b, capsys):
     assert "got nothing" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_ragged_compares_with_the_largest_the_smallest_and_a_plain_vae(b, capsys, tmp_path):
     found = records(
         b.ragged, capsys, "--factors", "2,2,5", "--dim", "3", "--batch-size", "4", "--batch-size", "8",

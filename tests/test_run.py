@@ -87,6 +87,7 @@ def test_killed_run_is_resumed_exactly(files, whole, tmp_path, number, every):
     assert metrics(run) == metrics(whole)
 
 
+@pytest.mark.slow
 def test_captured_steps_are_the_same_run_resumed_or_not(files, whole, tmp_path, monkeypatch):
     captured, run = tmp_path / "captured", tmp_path / "run"
     assert train(captured, files["binary"], eager="false", **LABELLED)[0] == 0

@@ -38,7 +38,10 @@ def labels_for(size, columns):
     return torch.arange(size * columns).reshape(size, columns) % 4 - 1  # -1: unknown
 
 
-@pytest.mark.parametrize(("sizes", "recompute", "steps"), [((3,), False, 300), ((3, 2), True, 60)])
+@pytest.mark.parametrize(
+    ("sizes", "recompute", "steps"),
+    [((3,), False, 300), pytest.param((3, 2), True, 60, marks=pytest.mark.slow)],
+)
 def test_factorial_mixture_vae(sizes, recompute, steps):
     batches = batches_of([binary_data(20)], 7, steps)  # 7, 7 and 6 points
     svi = assert_twins(

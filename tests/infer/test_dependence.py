@@ -136,6 +136,7 @@ def change_weight(step, svi, program):
     svi.elbo.independence_weight = (0.0, 1.0, 2.0 + step, torch.tensor(3.0))[step // 4 % 4]
 
 
+@pytest.mark.slow
 def test_captured_steps():
     x = binary_data(12)
     svi = assert_twins(

@@ -65,6 +65,7 @@ def test_log_weights_average_to_the_bound():
 
 
 @torch.no_grad()
+@pytest.mark.slow
 def test_log_weights_tighten_towards_the_evidence():
     """In one dimension, the integral over z is a sum over a grid. A wide q makes weights that vary little."""
     vae, x = small_model((1,), dim=1).pretraining(), binary_data(3)
