@@ -51,15 +51,19 @@ class Training:
         self.model.start_at(whole(examples, device)[0])
         augmentation = warp(config.augmentation, run.preprocessing, interpolate=not run.preprocessing.binary)
         compiled = self._compile(config)
-        self.learning = replace(config.learning(), compile=compiled, augmentation=augmentation)
+        how: dict[str, Any] = {
+            "compile": compiled,
+            "compile_from": min(config.batch_size, len(dataset.train)),
+        }
+        self.learning = replace(config.learning(), augmentation=augmentation, **how)
         self.phases = _PHASES_OF[config.model](self.model, config, self.learning)
         labels = None
         if config.labels:
             labels = hide_labels(dataset.train, config.labels, config.seed)[:, : len(run.labelled)]
         training = replace(dataset.train, labels=labels)
         indexed = config.posterior == "free" or config.model in CODERS
-        how: dict[str, Any] = {"seed": config.seed, "device": device, "indexed": indexed}
-        self.batches = Batches(training, config.batch_size, **how)
+        order: dict[str, Any] = {"seed": config.seed, "device": device, "indexed": indexed}
+        self.batches = Batches(training, config.batch_size, **order)
         self.progress = Progress()
 
     def _compile(self, config: TrainConfig) -> bool:

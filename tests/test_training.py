@@ -45,6 +45,14 @@ def test_long_trainings_are_compiled_by_default(path, tmp_path, monkeypatch, opt
     assert stepping(path, tmp_path, **options) == expected
 
 
+@pytest.mark.parametrize("batch_size", [5, 1000])
+def test_no_batch_but_the_last_one_of_an_epoch_is_too_small_to_compile_for(path, tmp_path, batch_size):
+    dataset = load(path)
+    config = TrainConfig(data=path, hidden=(4,), batch_size=batch_size, joint_iterations=1)
+    learnt = Training(Run.new(tmp_path, config, dataset), dataset, torch.device("cpu"))
+    assert learnt.learning.compile_from == max(len(x) for x, *_ in learnt.batches)
+
+
 def test_without_a_compiler(path, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(training, "compiles", lambda device: "no compiler")
     with caplog.at_level("INFO"):

@@ -41,6 +41,11 @@ class Call:
         """Those of the data."""
         return tuple(tensor.shape for tensor in self.data)
 
+    @property
+    def rows(self) -> int:
+        """Length of the first of the data; 1 of a scalar, 0 where there are none."""
+        return int(self.data[0].shape[:1].numel()) if self.data else 0
+
 
 def _signature(leaf: Any) -> Hashable:
     if isinstance(leaf, Tensor):

@@ -17,7 +17,7 @@ from torch import Tensor
 from pyro_fmvae.distributions import NaturalParameter
 from pyro_fmvae.infer.assumptions import Assumptions, Rehearsal, modules_of
 from pyro_fmvae.infer.call import Call
-from pyro_fmvae.infer.capture import CaptureError, Recording, record
+from pyro_fmvae.infer.capture import CaptureError, record
 from pyro_fmvae.infer.captured_step import CapturedStep, NotFinite
 from pyro_fmvae.infer.recorded_adam import RecordedAdam
 from pyro_fmvae.infer.replay import compiled, plain
@@ -51,6 +51,8 @@ class CapturedSVI(ConjugateSVI):
         optim: a ``NaturalGradient``.
         compile: fuse the program's operations by ``torch.compile``, which takes seconds for each shape, and
             on a CPU a C++ compiler.
+        compile_from: fewest rows of the first tensor argument for which that is done. Programs for smaller
+            batches, such as the last one of each epoch, replay as they are.
         eager: take the steps as ``ConjugateSVI`` does after all, to debug a program or because it cannot be
             captured.
 
@@ -68,12 +70,13 @@ class CapturedSVI(ConjugateSVI):
         *,
         autocast: torch.dtype | None = None,
         compile: bool = False,
+        compile_from: int = 1,
         eager: bool = False,
     ) -> None:
         if not (hasattr(optim, "current_rate") and hasattr(optim, "adopt")):
             raise ValueError(f"optim: expected a NaturalGradient, got {type(optim).__name__}")
         super().__init__(model, guide, optim, loss, recompute, autocast=autocast)
-        self.compile, self.eager = compile, eager
+        self.compile, self.compile_from, self.eager = compile, compile_from, eager
         self._steps: dict[Hashable, CapturedStep] = {}
         self._captures: Counter[Hashable] = Counter()
 
@@ -125,6 +128,7 @@ class CapturedSVI(ConjugateSVI):
             self.recompute,
             self.autocast,
             self.compile,
+            self.compile_from,
             is_validation_enabled(),
             torch.get_default_dtype(),
         )
@@ -137,7 +141,8 @@ class CapturedSVI(ConjugateSVI):
             return statements
         params = _unconstrained(statements)
         assumptions = Assumptions(rehearsal.modules, statements.nodes, rehearsal.changed())
-        inside = self._inside([p for p in params if not isinstance(p, NaturalParameter)])
+        fused = self.compile and call.rows >= self.compile_from
+        inside = self._inside([p for p in params if not isinstance(p, NaturalParameter)]) if fused else None
         step = TensorStep(self, call, params, inside)
         try:
             state = [*params, *assumptions.tensors, *(inside.tensors if inside else ())]
@@ -147,7 +152,8 @@ class CapturedSVI(ConjugateSVI):
             rehearsal.undo()
             if inside:
                 inside.keep(step.moved)
-        passes = self._passes(recording, len(step.inputs), 1 + len(step.used))
+        parts = recording.split(len(step.inputs), 1 + len(step.used)) if self.recompute else (recording,)
+        passes = [(compiled if fused else plain)(part) for part in parts]
         operations = sum(node.op == "call_function" for node in recording.module.graph.nodes)
         shapes = ", ".join(str(list(shape)) for shape in call.shapes)
         seconds = time.perf_counter() - started
@@ -155,9 +161,7 @@ class CapturedSVI(ConjugateSVI):
         return CapturedStep(step, passes, self.optim, assumptions, recording.on_device())
 
     def _inside(self, params: Sequence[Tensor]) -> RecordedAdam | None:
-        """The optimiser as a part of the program, if it is compiled; otherwise torch's own is faster."""
-        if not self.compile:
-            return None
+        """The optimiser as a part of a compiled program, where it can be; in others torch's own is faster."""
         self.optim.adopt(params)
         if not RecordedAdam.possible(self.optim.others, params):
             return None
@@ -176,10 +180,6 @@ class CapturedSVI(ConjugateSVI):
             return rehearsal, self._finish(traces, loss, statements.trace, args, kwargs)
         rehearsal.undo()
         return rehearsal, statements.trace
-
-    def _passes(self, recording: Recording, num_inputs: int, num_results: int) -> list[Any]:
-        parts = recording.split(num_inputs, num_results) if self.recompute else (recording,)
-        return [(compiled if self.compile else plain)(part) for part in parts]
 
     def _blame(self, args: Any, kwargs: Any) -> NoReturn:
         """Raise a ValueError that names the sites behind a loss or gradient that is not finite."""

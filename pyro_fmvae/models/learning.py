@@ -46,7 +46,8 @@ class Learning:
         restarts: k-means starts for λ of each factor, the best by its bound: see
             :meth:`FactorialMixtureVAE.seed`.
         recompute: compute responsibilities again at the updated encoder (the paper's order).
-        eager, compile, autocast: how steps are taken: see :class:`~pyro_fmvae.infer.CapturedSVI`.
+        eager, compile, compile_from, autocast: how steps are taken: see
+            :class:`~pyro_fmvae.infer.CapturedSVI`.
 
     Raises:
         ValueError: a number out of range.
@@ -69,6 +70,7 @@ class Learning:
     recompute: bool = False
     eager: bool = False
     compile: bool = False
+    compile_from: int = 1
     autocast: torch.dtype | None = None
 
     def __post_init__(self) -> None:
@@ -126,5 +128,5 @@ class Learning:
         recompute: bool = False,
     ) -> CapturedSVI:
         """What takes the steps of a phase."""
-        how: dict[str, Any] = {"eager": self.eager, "compile": self.compile, "autocast": self.autocast}
+        how = {name: getattr(self, name) for name in ("eager", "compile", "compile_from", "autocast")}
         return CapturedSVI(model, guide, optim, elbo, recompute, **how)

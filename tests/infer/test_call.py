@@ -106,3 +106,10 @@ def test_constants_choose_the_program():
     ]
     svi = assert_twins(lambda: Plain(choosing), every * 2, EXACT)
     assert len(svi._steps) == len(every)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rows"), [((torch.ones(3, 2), torch.ones(5)), 3), ((1, torch.ones(())), 1), ((1,), 0)]
+)
+def test_rows(arguments, rows):
+    assert Call(arguments, {}).rows == rows
