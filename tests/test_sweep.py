@@ -104,7 +104,7 @@ def small(s, program, tmp_path):
 def chosen(s, monkeypatch, *arguments):
     """Options as the command line gives them."""
     monkeypatch.setattr(sys, "argv", ["script", *arguments])
-    return s.sweep.arguments("about", "out")
+    return s.sweep.arguments("about", "out", s.sweep_bounds.add_options)
 
 
 def rows_of(s, script, options):
@@ -378,6 +378,13 @@ def test_rows_of_the_bounds(s, monkeypatch):
     assert list(rows["K2-seed1"].evaluate) == ["bounds", "tight"]
     few = s.sweep_bounds.Bounds("data", (2,)).rows(chosen(s, monkeypatch))
     assert [row.name for row in few] == ["pretrained-seed0", "K2-seed0", "normal-seed0"]
+
+
+@pytest.mark.parametrize("script", ["mnist_sweep", "omniglot_sweep"])
+@pytest.mark.parametrize("options", [(), ("--float32",)])
+def test_networks_of_every_row_are_in_bfloat16_unless_told_otherwise(s, monkeypatch, script, options):
+    rows = rows_of(s, script, chosen(s, monkeypatch, *options))
+    assert {row.train["autocast"] for row in rows} == {not options}
 
 
 def test_scale_makes_every_phase_of_a_row_shorter(s, monkeypatch):

@@ -138,6 +138,7 @@ def test_killed_run_is_resumed_exactly(files, runs, tmp_path, monkeypatch, kind,
     assert metrics(tmp_path / "run") == metrics(runs[kind])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mixture", "select", "free", "hybrid", "weighted"])
 def test_captured_steps_are_the_eager_ones(files, runs, tmp_path, monkeypatch, kind):
     monkeypatch.setattr(Phase, "record_every", 2)
