@@ -25,6 +25,7 @@ from pyro_fmvae.train import Progress, Record, fit
 
 EXAMPLES = 1000  # from which the decoder starts
 NETWORKS = ("encoder.", "decoder.")
+SPARED = 20  # full batches in an epoch from which on compiling for the smaller last one does not pay
 
 logger = logging.getLogger("pyro_fmvae")
 
@@ -51,10 +52,8 @@ class Training:
         self.model.start_at(whole(examples, device)[0])
         augmentation = warp(config.augmentation, run.preprocessing, interpolate=not run.preprocessing.binary)
         compiled = self._compile(config)
-        how: dict[str, Any] = {
-            "compile": compiled,
-            "compile_from": min(config.batch_size, len(dataset.train)),
-        }
+        full = config.batch_size if len(dataset.train) >= SPARED * config.batch_size else 1
+        how: dict[str, Any] = {"compile": compiled, "compile_from": full}
         self.learning = replace(config.learning(), augmentation=augmentation, **how)
         self.phases = _PHASES_OF[config.model](self.model, config, self.learning)
         labels = None

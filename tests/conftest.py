@@ -19,7 +19,7 @@ def pytest_collection_modifyitems(config, items):
         lacking["slow"] = pytest.mark.skip(reason="slow: run by pytest --slow")
     for item in items:
         for name, skip in lacking.items():
-            if name in item.keywords:
+            if item.get_closest_marker(name):
                 item.add_marker(skip)
 
 

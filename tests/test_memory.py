@@ -2,68 +2,113 @@
 
 import ctypes
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 
-from pyro_fmvae import memory
+from pyro_fmvae import __main__, memory
 
 GNU = sys.platform == "linux" and hasattr(ctypes.CDLL(None), "gnu_get_libc_version")
-NAMES = memory.VARIABLES
+SETTINGS = {
+    "MALLOC_TRIM_THRESHOLD_": "131072",
+    "MALLOC_TOP_PAD_": "0",
+    "MALLOC_MMAP_THRESHOLD_": "131072",
+    "GLIBC_TUNABLES": "glibc.rtld.nns=4:glibc.malloc.trim_threshold=131072",
+}
 PROGRAM = """
-import json, resource, sys
+import importlib.util, json, resource, sys, threading
 import numpy as np
-from pyro_fmvae.memory import keep_freed_memory
 
-done = keep_freed_memory() if sys.argv[1] == "keep" else None
+spec = importlib.util.spec_from_file_location("memory", sys.argv[1])  # without the package, so without torch
+memory = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(memory)
+done = memory.keep_freed_memory() if sys.argv[2] == "keep" else None
+number, size, found = int(sys.argv[3]), int(sys.argv[4]), []
+
 
 def step():
-    held = [np.ones(1_000_000) for _ in range(6)]  # 48 MB
+    held = [np.ones(size) for _ in range(number)]
+
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
-for _ in range(3):
-    step()
-before = faults()
-for _ in range(10):
-    step()
-print(json.dumps([done, faults() - before]))
+
+def run():
+    for _ in range(3):
+        step()
+    before = faults()
+    for _ in range(10):
+        step()
+    found.append(faults() - before)
+
+
+if sys.argv[5] == "main":
+    run()
+else:
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+print(json.dumps([done, *found]))
 """
+CASES = [(6, 1_000_000, "main"), (4, 2_500_000, "other")]  # arrays, doubles in each, thread
 
 
-def outcome(how, **variables):
+@pytest.fixture
+def plain(monkeypatch):
+    """An environment without settings."""
+    for name in SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+
+
+def outcome(how, number, size, thread):
     """What ``keep_freed_memory`` returned, and the page faults of ten steps behind it."""
-    environment = {name: value for name, value in os.environ.items() if name not in NAMES} | variables
-    command = [sys.executable, "-c", PROGRAM, how]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", PROGRAM, memory.__file__, how, str(number), str(size), thread]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
 
+@pytest.mark.usefixtures("plain")
 @pytest.mark.skipif(not GNU, reason="needs glibc")
-def test_no_new_pages_are_asked_for():
-    default, kept = outcome("default"), outcome("keep")
+@pytest.mark.parametrize("case", CASES)
+def test_no_new_pages_are_asked_for(case):
+    default, kept = outcome("default", *case), outcome("keep", *case)
     assert kept[0] is True
     assert kept[1] < default[1] / 10
 
 
-@pytest.mark.skipif(not GNU, reason="needs glibc")
-def test_settings_of_the_environment_stay():
-    done, faults = outcome("keep", MALLOC_TRIM_THRESHOLD_="131072")
-    assert done is False
-    assert faults > 10 * outcome("keep")[1]
+@pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_of_the_environment_stay(monkeypatch, name):
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: pytest.fail("set something"))
+    monkeypatch.setenv(name, SETTINGS[name])
+    assert memory.settings_of_environment() == [name]
+    assert memory.keep_freed_memory() is False
 
 
+@pytest.mark.usefixtures("plain")
+def test_other_tunables_are_no_settings_of_memory(monkeypatch):
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
+    assert memory.settings_of_environment() == []
+
+
+@pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("problem", [TypeError, OSError])
 def test_other_systems_are_left_alone(monkeypatch, problem):
     def library(_):
         raise problem
 
-    for name in NAMES:
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(memory.ctypes, "CDLL", library)
     assert memory.keep_freed_memory() is False
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: object())
     assert memory.keep_freed_memory() is False
+
+
+def test_the_program_keeps_memory_before_anything_else(monkeypatch):
+    done = []
+    monkeypatch.setattr(__main__, "keep_freed_memory", lambda: done.append("keep"))
+    monkeypatch.setattr(__main__, "run_command", lambda arguments: done.append(arguments) or 0)
+    with pytest.raises(SystemExit):
+        __main__.main(["train"])
+    assert done == ["keep", ["train"]]

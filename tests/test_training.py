@@ -45,12 +45,15 @@ def test_long_trainings_are_compiled_by_default(path, tmp_path, monkeypatch, opt
     assert stepping(path, tmp_path, **options) == expected
 
 
-@pytest.mark.parametrize("batch_size", [5, 1000])
-def test_no_batch_but_the_last_one_of_an_epoch_is_too_small_to_compile_for(path, tmp_path, batch_size):
+@pytest.mark.parametrize(("batch_size", "fewest"), [(1, 1), (2, 2), (3, 1), (1000, 1)])
+def test_the_last_batch_of_a_long_epoch_is_not_compiled_for(path, tmp_path, batch_size, fewest):
     dataset = load(path)
+    assert 2 * training.SPARED <= len(dataset.train) < 3 * training.SPARED
     config = TrainConfig(data=path, hidden=(4,), batch_size=batch_size, joint_iterations=1)
     learnt = Training(Run.new(tmp_path, config, dataset), dataset, torch.device("cpu"))
-    assert learnt.learning.compile_from == max(len(x) for x, *_ in learnt.batches)
+    first = learnt.phases[0]
+    first.enter()
+    assert first.svi.compile_from == fewest
 
 
 def test_without_a_compiler(path, tmp_path, monkeypatch, caplog):

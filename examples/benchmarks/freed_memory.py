@@ -11,14 +11,14 @@ process had.
 """
 
 import json
-import os
+import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import cycle
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from resource import RUSAGE_SELF, getrusage
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,11 +28,13 @@ from start import NETS, NUM_DATA, fused_adam, make_networks, random_images
 
 from pyro_fmvae.distributions import BernoulliObservation
 from pyro_fmvae.infer import CapturedSVI, TraceConjugate_ELBO
-from pyro_fmvae.memory import VARIABLES, keep_freed_memory
+from pyro_fmvae.memory import keep_freed_memory, settings_of_environment
 from pyro_fmvae.models import VAE
 from pyro_fmvae.optim import NaturalGradient
 
 LATENTS, BATCH, RATE = 64, 64, 1e-4
+WARM_UP = 5
+STAT, STATUS = Path("/proc/self/stat"), Path("/proc/self/status")
 METHODS = {"given back": False, "kept": True}
 FLOOR = "given back"
 COLUMNS = ("net", "memory", "ms", "ratio", "quartiles", "faults", "held_mb")
@@ -42,21 +44,32 @@ CPU = torch.device("cpu")
 
 def work(connection: Connection, net: str, keep: bool, threads: int, seed: int) -> None:
     """A step for each True that comes, answered by its loss; at the end page faults per step and MB held."""
-    if keep and not keep_freed_memory():
-        raise SystemExit("memory that is freed cannot be kept here: it needs glibc")
+    if keep:
+        keep_freed_memory()
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
     model = VAE(*make_networks(net, LATENTS), BernoulliObservation(2), LATENTS, NUM_DATA)
     optim = NaturalGradient(1.0, fused_adam(RATE), model.parameters())
     svi = CapturedSVI(model.model, model.guide, optim, TraceConjugate_ELBO())
     batches = cycle(random_images(8 * BATCH, seed).split(BATCH))
-    svi.step(next(batches))
-    before, steps = getrusage(RUSAGE_SELF).ru_minflt, 0
+    for _ in range(WARM_UP):
+        svi.step(next(batches))
+    before, steps = page_faults(), 0
     while connection.recv():
         connection.send(svi.step(next(batches)))
         steps += 1
-    used = getrusage(RUSAGE_SELF)
-    connection.send(((used.ru_minflt - before) / max(steps, 1), used.ru_maxrss * 1024 / 1e6))
+    connection.send(((page_faults() - before) / max(steps, 1), held_mb()))
+
+
+def page_faults() -> int:
+    """Pages that the kernel gave to this process so far without reading them: a field of Linux's file."""
+    return int(STAT.read_text().rpartition(")")[2].split()[7])
+
+
+def held_mb() -> float:
+    """The most memory that this process has held, in 10^6 bytes."""
+    (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024 / 1e6
 
 
 @contextmanager
@@ -67,8 +80,11 @@ def worker(*arguments: Any) -> Iterator[Connection]:
     process = context.Process(target=work, args=(theirs, *arguments), daemon=True)
     process.start()
     theirs.close()
-    yield ours
-    process.join()
+    try:
+        yield ours
+    finally:
+        ours.close()
+        process.join()
 
 
 def remote_step(connection: Connection, _: object) -> float:
@@ -115,8 +131,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if unknown := sorted({*options.nets} - {*NETS}):
         parser.error(f"--nets: expected some of {', '.join(NETS)}, got {', '.join(unknown)}")
-    if given := [name for name in VARIABLES if name in os.environ]:
-        parser.error(f"expected none of the variables that set the same, {', '.join(given)} is set")
+    if given := settings_of_environment():
+        parser.error(f"expected an environment without settings of memory, {', '.join(given)} is set")
+    if not STATUS.is_file() or platform.libc_ver()[0] != "glibc":
+        parser.error("expected Linux with glibc, whose settings are compared")
     if options.threads:
         torch.set_num_threads(options.threads)
     if not options.json:

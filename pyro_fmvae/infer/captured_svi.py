@@ -157,7 +157,8 @@ class CapturedSVI(ConjugateSVI):
         operations = sum(node.op == "call_function" for node in recording.module.graph.nodes)
         shapes = ", ".join(str(list(shape)) for shape in call.shapes)
         seconds = time.perf_counter() - started
-        logger.info("captured the step on %s: %d operations, %.1f s", shapes, operations, seconds)
+        how = "to compile" if fused else "as they are"
+        logger.info("captured the step on %s: %d operations, %s, %.1f s", shapes, operations, how, seconds)
         return CapturedStep(step, passes, self.optim, assumptions, recording.on_device())
 
     def _inside(self, params: Sequence[Tensor]) -> RecordedAdam | None:

@@ -76,9 +76,16 @@ def test_other_optimisers_stay_outside():
         assert_twins(a_toy(), [(binary(),)] * 5, inside=False, optimizer=optimizer)
 
 
-def test_programs_for_small_batches_are_not_compiled():
+def test_programs_for_small_batches_are_not_compiled(caplog):
     batches = [(binary(size),) for size in (6, 6, 4, 6, 4, 7, 6)]
+    caplog.set_level("INFO", "pyro_fmvae")
     svi = assert_twins(a_toy(), batches, inside=None, compile_from=6)
+    said = [record.getMessage() for record in caplog.records]
+    assert [("[4, 5]" in line, "as they are" in line, "to compile" in line) for line in said] == [
+        (False, False, True),
+        (True, True, False),
+        (False, False, True),
+    ]
     assert [step.inside is not None for step in svi._steps.values()] == [False, True, True]  # 4, 7, 6
 
 
