@@ -8,7 +8,13 @@ import pytest
 from tests.scripts import imported
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = {"mnist": "results.md", "clusters": "results.md", "codes": "vsc.md", "outliers": "outliers.md"}
+PAGES = {
+    "mnist": "results.md",
+    "mnist-quarter": "results.md",
+    "clusters": "results.md",
+    "codes": "vsc.md",
+    "outliers": "outliers.md",
+}
 ROWS = ROOT / "docs" / "rows"
 
 
@@ -21,6 +27,7 @@ def sweeps():
     ) as s:
         scripts = {
             "mnist": (s.mnist_sweep.SETTING.rows, s.mnist_sweep.SETTING.report),
+            "mnist-quarter": (s.mnist_sweep.SETTING.rows, s.mnist_sweep.SETTING.report),
             "clusters": (s.mnist_clusters.rows, s.mnist_clusters.report),
             "outliers": (s.outlier_sweep.rows, s.outlier_sweep.report),
             "codes": (s.vsc_sweep.rows, s.vsc_sweep.report),
