@@ -3,10 +3,10 @@
 import ctypes
 import os
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # as glibc's malloc.h numbers them
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8  # as glibc's malloc.h numbers them
 _NEVER = -1
 _LARGEST = 32 << 20  # bytes: glibc takes no greater threshold
-_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_")
+_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_ARENA_MAX")
 
 
 def keep_freed_memory() -> bool:
@@ -14,8 +14,9 @@ def keep_freed_memory() -> bool:
 
     By default glibc returns what is free at the end of its heap, so that a training step on a CPU, whose
     tensors are of some megabytes, gets new pages from the kernel each time, all of them zeroed first. The
-    price is that the process holds on to the most that it has needed so far. Arrays above 32 MiB are given
-    back as before. ``examples/benchmarks/freed_memory.py`` measures what it gains.
+    price is that the process holds on to the most that it has needed so far, and that all its threads share
+    one heap. Arrays above 32 MiB are given back as before. ``examples/benchmarks/freed_memory.py`` measures
+    what it gains.
 
     For the whole process and for good; ``pyro-fmvae`` calls it first of all.
 
@@ -35,7 +36,8 @@ def keep_freed_memory() -> bool:
     settings = (
         (_MMAP_THRESHOLD, _LARGEST),
         (_TRIM_THRESHOLD, _NEVER),
-        (_TOP_PAD, _LARGEST),  # also kept by heaps of other threads, which are given back when they are empty
+        (_TOP_PAD, _LARGEST),
+        (_ARENA_MAX, 1),  # heaps of other threads are given back whenever they are empty
     )
     return all([library.mallopt(name, value) for name, value in settings])
 

@@ -14,6 +14,7 @@ SETTINGS = {
     "MALLOC_TRIM_THRESHOLD_": "131072",
     "MALLOC_TOP_PAD_": "0",
     "MALLOC_MMAP_THRESHOLD_": "131072",
+    "MALLOC_ARENA_MAX": "2",
     "GLIBC_TUNABLES": "glibc.rtld.nns=4:glibc.malloc.trim_threshold=131072",
 }
 PROGRAM = """
@@ -52,7 +53,8 @@ else:
     thread.join()
 print(json.dumps([done, *found]))
 """
-CASES = [(6, 1_000_000, "main"), (4, 2_500_000, "other")]  # arrays, doubles in each, thread
+# arrays, doubles in each, thread
+CASES = [(6, 1_000_000, "main"), (4, 2_500_000, "other"), (12, 2_500_000, "other")]
 
 
 @pytest.fixture
