@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = {
     "mnist": "results.md",
     "mnist-quarter": "results.md",
+    "omniglot-quarter": "results.md",
     "clusters": "results.md",
     "codes": "vsc.md",
     "outliers": "outliers.md",
@@ -22,12 +23,12 @@ ROWS = ROOT / "docs" / "rows"
 def sweeps():
     """Sweep and report of every folder of rows."""
     chosen = argparse.Namespace(data_root=None, device="auto", split="valid", scale=1.0, float32=False)
-    with imported(
-        ROOT / "examples", ["sweep", "mnist_sweep", "mnist_clusters", "vsc_sweep", "outlier_sweep"]
-    ) as s:
+    names = ["sweep", "mnist_sweep", "omniglot_sweep", "mnist_clusters", "vsc_sweep", "outlier_sweep"]
+    with imported(ROOT / "examples", names) as s:
         scripts = {
             "mnist": (s.mnist_sweep.SETTING.rows, s.mnist_sweep.SETTING.report),
             "mnist-quarter": (s.mnist_sweep.SETTING.rows, s.mnist_sweep.SETTING.report),
+            "omniglot-quarter": (s.omniglot_sweep.SETTING.rows, s.omniglot_sweep.SETTING.report),
             "clusters": (s.mnist_clusters.rows, s.mnist_clusters.report),
             "outliers": (s.outlier_sweep.rows, s.outlier_sweep.report),
             "codes": (s.vsc_sweep.rows, s.vsc_sweep.report),
