@@ -52,10 +52,11 @@ class Model(nn.Module):
         with data, factors:
             assignment = pyro.sample("assignment", Assignment(weights), infer={"enumerate": "parallel"})
             z = pyro.sample("z", Component(loc_precision, assignment))
-            mean = torch.stack(
-                [decoder(part).squeeze(-2) for decoder, part in zip(self.decoders, z, strict=True)]
-            )
-            pyro.sample("x", dist.Normal(mean, 0.3).to_event(1), obs=x)
+            pyro.sample("x", dist.Normal(self.decode(z), 0.3).to_event(1), obs=x)
+
+    def decode(self, z):  # [..., I, B, D] to [..., I, B, X], each factor by its own decoder
+        parts = zip(self.decoders, z.unbind(-3), strict=True)
+        return torch.stack([decoder(part).squeeze(-2) for decoder, part in parts], -3)
 
 
 class Guide(nn.Module):
