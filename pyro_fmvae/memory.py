@@ -3,10 +3,10 @@
 import ctypes
 import os
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8  # as glibc's malloc.h numbers them
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # as glibc's malloc.h numbers them
 _NEVER = -1
 _LARGEST = 32 << 20  # bytes: glibc takes no greater threshold
-_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_ARENA_MAX")
+_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_ARENA_MAX")
 
 
 def keep_freed_memory() -> bool:
@@ -36,7 +36,6 @@ def keep_freed_memory() -> bool:
     settings = (
         (_MMAP_THRESHOLD, _LARGEST),
         (_TRIM_THRESHOLD, _NEVER),
-        (_TOP_PAD, _LARGEST),
         (_ARENA_MAX, 1),  # heaps of other threads are given back whenever they are empty
     )
     return all([library.mallopt(name, value) for name, value in settings])

@@ -12,7 +12,6 @@ from pyro_fmvae import __main__, memory
 GNU = sys.platform == "linux" and hasattr(ctypes.CDLL(None), "gnu_get_libc_version")
 SETTINGS = {
     "MALLOC_TRIM_THRESHOLD_": "131072",
-    "MALLOC_TOP_PAD_": "0",
     "MALLOC_MMAP_THRESHOLD_": "131072",
     "MALLOC_ARENA_MAX": "2",
     "GLIBC_TUNABLES": "glibc.rtld.nns=4:glibc.malloc.trim_threshold=131072",
