@@ -64,14 +64,21 @@ class RandomWarp(nn.Module):
         event = x.shape[x.dim() - self.event_dim :]
         images = (x - self.background).reshape(-1, *event[:2], event[2:].numel()).movedim(-1, 1)
         with torch.autocast(x.device.type, enabled=False):  # places need more digits than bfloat16 has
-            maps = self._maps(len(images), images)
-            grid = nn.functional.affine_grid(maps, list(images.shape), align_corners=False)
-            grid = grid + self._bends(images)
+            grid = self._places(images)
             moved = nn.functional.grid_sample(images, grid, mode=self.mode, align_corners=False)
         return moved.movedim(1, -1).reshape(x.shape) + self.background
 
+    def _places(self, images: Tensor) -> Tensor:
+        """Where each pixel of images [N, C, H, W] comes from: [N, H, W, 2], the column first, from -1 to 1.
+
+        Linear in what is drawn, so that all is one product with what the draws are coefficients of.
+        """
+        coefficients = torch.cat([self._maps(len(images), images), self._bends(len(images), images)], -1)
+        places = coefficients @ _surfaces(*images.shape[-2:], images)
+        return places.unflatten(-1, images.shape[-2:]).movedim(1, -1)
+
     def _maps(self, count: int, like: Tensor) -> Tensor:
-        """Random affine maps [count, 2, 3], in units of half the side."""
+        """Random affine maps [count, 2, 3]."""
         uniform = self.strength * (2 * torch.rand(5, count, dtype=like.dtype, device=like.device) - 1)
         angle, scale, shear = ROTATION * uniform[0], (SCALE * uniform[1]).exp(), SHEAR * uniform[2]
         cos, sin = scale * angle.cos(), scale * angle.sin()
@@ -79,10 +86,28 @@ class RandomWarp(nn.Module):
         rows = [[cos, shear * cos - sin, right], [sin, shear * sin + cos, down]]
         return torch.stack([torch.stack(row, -1) for row in rows], -2)
 
-    def _bends(self, images: Tensor) -> Tensor:
-        """Random smooth displacements [count, H, W, 2], in units of half the side."""
-        shape = len(images), 2, KNOTS, KNOTS
-        uniform = self.strength * (2 * torch.rand(shape, dtype=images.dtype, device=images.device) - 1)
-        size = list(images.shape[-2:])
-        smooth = nn.functional.interpolate(2 * BEND * uniform, size, mode="bicubic", align_corners=True)
-        return smooth.movedim(1, -1)
+    def _bends(self, count: int, like: Tensor) -> Tensor:
+        """Random displacements of the knots [count, 2, KNOTS²]."""
+        shape = count, 2, KNOTS, KNOTS
+        uniform = self.strength * (2 * torch.rand(shape, dtype=like.dtype, device=like.device) - 1)
+        return (2 * BEND * uniform).flatten(-2)
+
+
+def _surfaces(height: int, width: int, like: Tensor) -> Tensor:
+    """What the coefficients of a map and of the knots stand for at each pixel: [3 + KNOTS², height · width].
+
+    Columns and rows, from -1 to 1 between the outer edges of an image, 1, and for each knot the bicubic
+    surface that is 1 there and 0 at the others.
+    """
+    knots = torch.eye(KNOTS, dtype=like.dtype, device=like.device)[None, None]
+    down, right = (
+        nn.functional.interpolate(knots, (size, KNOTS), mode="bicubic", align_corners=True)[0, 0]
+        for size in (height, width)
+    )
+    bends = torch.einsum("hk,wl->klhw", down, right).flatten(0, 1)
+    y, x = (
+        (2 * torch.arange(size, dtype=like.dtype, device=like.device) + 1) / size - 1
+        for size in (height, width)
+    )
+    y, x = y[:, None].expand(height, width), x.expand(height, width)
+    return torch.cat([torch.stack([x, y, torch.ones_like(x)]), bends]).flatten(1)

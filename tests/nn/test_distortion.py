@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional
 
 from pyro_fmvae.nn import RandomWarp
 
@@ -13,11 +14,16 @@ def images(*shape):
 
 
 def fixed(maps, **kwargs):
-    """The module with given maps in place of random ones."""
+    """The module with given maps in place of random ones, and without bends."""
     module = RandomWarp(**kwargs)
     module._maps = lambda count, like: torch.as_tensor(maps, dtype=like.dtype).expand(count, 2, 3)
-    module._bends = lambda images: 0.0
+    module._bends = lambda count, like: like.new_zeros(count, 2, 25)
     return module
+
+
+def undistorted(count, like):
+    """Maps that leave all pixels where they are."""
+    return torch.zeros(count, 2, 3, dtype=like.dtype)
 
 
 @pytest.mark.parametrize("shape", [(7, 6, 6), (2, 3, 6, 6), (6, 6)])
@@ -71,7 +77,9 @@ def test_maps_fill_their_intervals_and_no_more(strength):
 @pytest.mark.parametrize("strength", STRENGTHS)
 def test_bends_are_smooth_and_fill_their_interval(strength):
     torch.manual_seed(0)
-    bends = RandomWarp(strength)._bends(torch.zeros(4000, 1, 29, 29, dtype=torch.float64))
+    module = RandomWarp(strength)
+    module._maps = undistorted
+    bends = module._places(torch.zeros(4000, 1, 29, 29, dtype=torch.float64))
     assert bends.shape == (4000, 29, 29, 2)
     reach = 2 * strength * 2.5 / 28
     knots = bends[:, ::7, ::7]  # as many as were drawn: bicubic interpolation goes through them
@@ -85,8 +93,24 @@ def test_bends_are_smooth_and_fill_their_interval(strength):
 def test_bent_image_is_read_where_the_displacement_points():
     module = fixed([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
     x = images(3, 6, 6)
-    module._bends = lambda images: torch.tensor([2 * 1 / 6, 0.0], dtype=images.dtype)  # a pixel to the right
+    right = torch.tensor([2 * 1 / 6, 0.0], dtype=x.dtype)  # by a pixel
+    module._bends = lambda count, like: right[:, None].expand(count, 2, 25)
     torch.testing.assert_close(module(x)[..., :-1], x[..., 1:])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [(28, 28), (20, 36)])
+def test_pixels_come_from_where_torch_would_have_them(size, dtype):
+    """The affine grid and the bicubic interpolation that torch has functions for, added."""
+    like = torch.zeros(5, 1, *size, dtype=dtype)
+    module = RandomWarp()
+    torch.manual_seed(3)
+    places = module._places(like)
+    torch.manual_seed(3)
+    maps, knots = module._maps(5, like), module._bends(5, like).unflatten(-1, (5, 5))
+    bends = functional.interpolate(knots, list(size), mode="bicubic", align_corners=True)
+    expected = functional.affine_grid(maps, list(like.shape), align_corners=False) + bends.movedim(1, -1)
+    torch.testing.assert_close(places, expected)
 
 
 def test_nearest_pixels_keep_images_binary():
