@@ -24,11 +24,15 @@ def program(example):
     return model, example.Guide(model), torch.randn(example.I, 5, example.X)
 
 
-def test_decodes_particle_by_particle(example, program):
-    z = torch.randn(PARTICLES, example.I, 5, example.D)
-    together, one_by_one = program[0].decode(z), [program[0].decode(one) for one in z]
-    assert torch.allclose(together, torch.stack(one_by_one))
-    assert together.shape == (PARTICLES, example.I, 5, example.X)
+def test_each_factor_has_its_decoder(example, program):
+    model, z = program[0], torch.randn(PARTICLES, example.I, 5, example.D)
+    decoded = model.decode(z)
+    assert decoded.shape == (PARTICLES, example.I, 5, example.X)
+    for particle in range(PARTICLES):
+        assert torch.allclose(model.decode(z[particle]), decoded[particle])
+        for i in range(example.I):
+            alone = model.decoders[i](z[particle, i])
+            assert torch.allclose(alone.reshape(5, example.X), decoded[particle, i])
 
 
 def test_vectorised_particles(program):
