@@ -7,8 +7,8 @@
 One factor of 10 dimensions with perceptrons of 500 units. In training the encoder sees warped digits, whose
 undistorted selves the decoder explains; pretraining weighs KL[z] little; and of 12 starts for the mixture
 the one of greatest bound is kept. Rows: K = 10 and 20 without any label, and, from the networks of K = 10,
-ten components with 100 labels of 50,000 images, drawn anew for each seed; K10-long trains the seeds whose K10
-had the greatest bounds for longer. Accuracy without labels is that of the best one-to-one matching of
+ten components with 100 labels of 50,000 images, drawn anew for each seed; K10-long is the run of greatest
+bound with more iterations. Accuracy without labels is that of the best one-to-one matching of
 components to digits (``majority``: of calling each component by its commonest digit); which run to pick is
 decided by its bound alone. What is finished is not run again, and it ends with a summary of all rows that
 are there.
@@ -23,7 +23,7 @@ from typing import Any
 from sweep import Row, main, scaled
 
 SEEDS = range(10)
-LONG_SEEDS = (2, 4)  # the two greatest bounds of K10 with seeds 0 to 5
+LONG_SEED = 2  # the greatest bound of K10 with seeds 0 to 5
 LABELLED = 0.002  # of 50,000 images: 100
 NETWORKS = {"data": "mnist", "network": "mlp", "hidden": (500, 500), "factor_dim": 10, "batch_size": 128}
 WARPED = {"distortion": 1.0}
@@ -52,7 +52,7 @@ def rows(chosen: argparse.Namespace) -> Iterator[Row]:
             ("labels", f"K10-seed{seed}", {"factors": (10,), **PRIOR, **WITH_LABELS}),
             ("K20", start, {"factors": (20,), **PRIOR, **JOINT}),
         ]
-        if seed in LONG_SEEDS:
+        if seed == LONG_SEED:
             kinds.append(("K10-long", start, {"factors": (10,), **PRIOR, **LONG}))
         for name, after, train in kinds:
             train = scaled({**common, **train}, chosen.scale)
