@@ -82,7 +82,7 @@ def main():
     batch = x[:, :B]
     enumerated = TraceEnum_ELBO(max_plate_nesting=2)
     # Pyro warns that x depends on the enumerated assignment of the guide, which it does not.
-    warnings.filterwarnings("ignore", message=".*possibly invalid dependency.*", category=UserWarning)
+    warnings.filterwarnings("ignore", message=".*possibly invalid dependency", category=RuntimeWarning)
     contestants = {
         "TraceConjugate_ELBO": (guide, TraceConjugate_ELBO()),
         "TraceEnum_ELBO, r in the guide": (with_assignments(model, guide), enumerated),

@@ -10,9 +10,6 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings(
-    "ignore:.*possibly invalid dependency:RuntimeWarning"
-)  # of x on the guide's assignment
 @pytest.mark.parametrize(
     ("page", "words"), [("tutorial.md", "of the kinds found"), ("comparison.md", "assignment in the model")]
 )

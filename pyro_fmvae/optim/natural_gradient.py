@@ -19,7 +19,7 @@ class NaturalGradient(PyroOptim):
     parameter is the natural gradient λ - λ* already, so the step is λ ← λ - ρ · grad: Paquet et al. (2018),
     equations 7, 13 and 14. With ρ = 1 and all data in the batch it is the exact conjugate posterior. This
     takes the gradient of the *total* loss, with data scaled to N points; a loss that was divided by anything
-    is refused by ``TraceConjugate_ELBO``.
+    is refused by ``TraceConjugate_ELBO``, while Pyro's validation is on.
 
     It is a ``PyroOptim``, so ``SVI(model, guide, optim, loss)`` takes it. Without SVI, call it with the
     parameters after ``backward``; it drops their gradients, so that none is counted twice.

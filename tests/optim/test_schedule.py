@@ -27,8 +27,9 @@ def test_first_step_rescales_all_steps():
 @pytest.mark.parametrize(
     ("argument", "value", "message"),
     [
-        ("delay", -1.0, "delay: expected a number >= 0, got -1.0"),
-        ("delay", float("nan"), "delay: expected a number >= 0, got nan"),
+        ("delay", -1.0, "delay: expected a finite number >= 0, got -1.0"),
+        ("delay", float("nan"), "delay: expected a finite number >= 0, got nan"),
+        ("delay", float("inf"), "delay: expected a finite number >= 0, got inf"),
         ("forgetting", 0.5, r"forgetting: expected a number in \(1/2, 1\], got 0.5"),
         ("forgetting", 1.01, r"forgetting: expected a number in \(1/2, 1\], got 1.01"),
         ("forgetting", -0.7, r"forgetting: expected a number in \(1/2, 1\], got -0.7"),
