@@ -107,6 +107,8 @@ class AutoConjugate(nn.Module):
     ) -> None:
         """Start the components of a mixture afresh where encodings cluster: k-means++, then the exact update.
 
+        Priors are those that the model had when :meth:`setup` (or the guide, for the first time) ran.
+
         Args:
             name: of the ``Component`` site.
             loc, scale: of q(z) for M points, ``[..., M, D]``, with the mixture's batch shape in front.

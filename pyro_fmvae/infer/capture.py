@@ -120,7 +120,14 @@ def record(
     module.graph.eliminate_dead_code(_has_effect)
     recording = Recording(module, _lift(module, len(inputs), known))
     with unchanged(known, inputs), torch.no_grad():
-        module(*inputs, *recording.state)
+        try:
+            module(*inputs, *recording.state)
+        except Exception as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise CaptureError(
+                f"the step cannot be captured: what was recorded does not run again ({reason}). "
+                "Pass eager=True"
+            ) from error
         if any(not torch.equal(a, b) for a, b in zip(drawn, _random_states(inputs), strict=True)):
             raise CaptureError(
                 "the step cannot be captured: it sets the state of the random number generator (by a seed, "

@@ -44,15 +44,20 @@ def dependence_terms(
         site = table.site
         gamma = table.responsibilities()[0].detach()
         counts = scale_and_mask(torch.ones_like(gamma[..., 0]), site["scale"], site["mask"])
-        gamma, counts = gamma.flatten(0, -3), counts.flatten(0, -2)
+        gamma, counts = _stacked(gamma, 2), _stacked(counts, 1)
         total = gamma.new_zeros(())
         for owner, q in blocks:
-            share = explained(gamma, counts, q.mean.flatten(0, -3), q.variance.flatten(0, -3))
+            share = explained(gamma, counts, _stacked(q.mean, 2), _stacked(q.variance, 2))
             if owner is table:
                 share = share * (1 - torch.eye(len(share), dtype=share.dtype, device=share.device))
             total = total + (counts.sum(-1) * share.sum(-1)).sum()
         terms.append(Term(f"{site['name']}/dependence", Role.DEPENDENCE, weight * total))
     return terms
+
+
+def _stacked(tensor: Tensor, last: int) -> Tensor:
+    """All but the last dimensions as one, also where there are none: several assignments, or blocks."""
+    return tensor.reshape(-1, *tensor.shape[-last:])
 
 
 def explained(gamma: Tensor, counts: Tensor, mean: Tensor, variance: Tensor) -> Tensor:

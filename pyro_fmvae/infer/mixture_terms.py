@@ -22,7 +22,6 @@ from pyro_fmvae.distributions import (
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.structure import Child, Mixture, Program, Site
 
-_LOG_ZERO = -1e3  # stands for log 0 where it is multiplied by 0; below the log of any positive float64
 NATURAL = (NaturalDirichlet, NaturalNormalGamma)
 Posterior = Callable[[str], Distribution]
 
@@ -156,7 +155,7 @@ def mixture_terms(
         else:
             kl = _total(-expected - _entropy(program.posterior(guide, child.name)), site)
             terms.append(Term(child.name, Role.KL_Z, kl_weight * kl))
-    log_ratio = log_gamma.clamp(min=_LOG_ZERO) - tables.log_weights
+    log_ratio = torch.where(gamma > 0, log_gamma - tables.log_weights, 0.0)  # where γ is 0, so may be π
     kl_r = (gamma * log_ratio).sum(-1)
     terms.append(Term(tables.site["name"], Role.KL_R, _total(kl_r, tables.site)))
     weighted = isinstance(label_weight, Tensor) or label_weight > 0

@@ -71,7 +71,8 @@ def latent_term(program: Program, guide: Trace, name: str) -> Term:
         raise ValueError(
             f"site '{name}': it is not drawn, so it must precede in the guide what it precedes in the model"
         )
-    return Term(name, role, log_prob_sum(guide_site) - log_prob_sum(site))
+    alike = {**guide_site, "scale": site["scale"], "mask": site["mask"]}  # as a KL divergence counts
+    return Term(name, role, log_prob_sum(alike) - log_prob_sum(site))
 
 
 def integrated_term(program: Program, guide: Trace, child: Child) -> Term:

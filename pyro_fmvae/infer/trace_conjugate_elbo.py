@@ -39,6 +39,7 @@ from pyro_fmvae.infer.site_terms import (
     sum_terms,
 )
 from pyro_fmvae.infer.structure import Program, recognise, sample_sites
+from pyro_fmvae.infer.weight import Weight
 
 WEIGHTS = {"kl_weight": 1.0, "label_weight": 0.0, "independence_weight": 0.0}
 """Attributes of the ELBO that weight its parts, and the number that leaves a part of the program out."""
@@ -82,9 +83,12 @@ class TraceConjugate_ELBO(ELBO):
     The weights are attributes that may be set between steps, to a float or to a scalar tensor.
 
     Raises:
-        ValueError: a negative ``label_weight`` or ``independence_weight``, a ``kl_weight`` that is not
-            positive, or vectorised particles together with an ``independence_weight``.
+        ValueError: a negative ``label_weight`` or ``independence_weight`` or a ``kl_weight`` that is not
+            positive, also when they are set later; or vectorised particles together with an
+            ``independence_weight``.
     """
+
+    label_weight, kl_weight, independence_weight = Weight(), Weight(positive=True), Weight()
 
     def __init__(
         self,
@@ -95,12 +99,6 @@ class TraceConjugate_ELBO(ELBO):
         max_plate_nesting: float = math.inf,
         vectorize_particles: bool = False,
     ) -> None:
-        if not label_weight >= 0:
-            raise ValueError(f"label_weight: expected a number >= 0, got {label_weight}")
-        if not 0 < kl_weight < math.inf:
-            raise ValueError(f"kl_weight: expected a number > 0, got {kl_weight}")
-        if not 0 <= independence_weight < math.inf:
-            raise ValueError(f"independence_weight: expected a number >= 0, got {independence_weight}")
         if independence_weight and vectorize_particles:
             raise ValueError("independence_weight: expected 0 with vectorize_particles")
         super().__init__(
@@ -108,9 +106,8 @@ class TraceConjugate_ELBO(ELBO):
             max_plate_nesting=max_plate_nesting,
             vectorize_particles=vectorize_particles,
         )
-        self.label_weight: float | Tensor = float(label_weight)
-        self.kl_weight: float | Tensor = float(kl_weight)
-        self.independence_weight: float | Tensor = float(independence_weight)
+        self.label_weight, self.kl_weight = label_weight, kl_weight
+        self.independence_weight = independence_weight
 
     def __call__(self, model: Any, guide: Any) -> ELBOModule:
         """A ``torch.nn.Module`` that computes the loss, with the parameters of model and guide.

@@ -74,8 +74,9 @@ class RandomWarp(nn.Module):
         Linear in what is drawn, so that all is one product with what the draws are coefficients of.
         """
         coefficients = torch.cat([self._maps(len(images), images), self._bends(len(images), images)], -1)
-        places = coefficients @ _surfaces(*images.shape[-2:], images)
-        return places.unflatten(-1, images.shape[-2:]).movedim(1, -1)
+        height, width = images.shape[-2:]
+        places = coefficients @ _surfaces(height, width, images)
+        return places.unflatten(-1, (height, width)).movedim(1, -1)
 
     def _maps(self, count: int, like: Tensor) -> Tensor:
         """Random affine maps [count, 2, 3]."""

@@ -40,6 +40,7 @@ class NaturalGradient(PyroOptim):
 
     Raises:
         ValueError: ρ outside (0, 1], at construction or at the step.
+        TypeError: ``others`` is an optimiser of Pyro's, or makes something that is no torch optimiser.
     """
 
     def __init__(
@@ -51,6 +52,8 @@ class NaturalGradient(PyroOptim):
         super().__init__(torch.optim.SGD, {})
         if not callable(rate):
             _check_rate(rate)
+        if isinstance(others, PyroOptim):
+            raise TypeError(_wrong_maker("one of Pyro's"))
         self.rate = rate
         self.steps = 0
         self.others: Optimizer | None = None
@@ -109,7 +112,10 @@ class NaturalGradient(PyroOptim):
             return
         new.sort(key=lambda p: pyro.get_param_store().param_name(p) or "")  # SVI hands over a set
         if self.others is None:
-            self.others = self._make_others(new)
+            made = self._make_others(new)
+            if not isinstance(made, Optimizer):
+                raise TypeError(_wrong_maker(f"what makes a {type(made).__name__}"))
+            self.others = made
         else:
             self.others.add_param_group({"params": new})
         self._known.update(new)
@@ -169,3 +175,10 @@ class NaturalGradient(PyroOptim):
 def _check_rate(rate: float) -> None:
     if not 0 < rate <= 1:
         raise ValueError(f"rate: expected a step size in (0, 1], got {rate}")
+
+
+def _wrong_maker(what: str) -> str:
+    return (
+        "others: expected a function from parameters to a torch optimiser, such as "
+        f"partial(torch.optim.Adam, lr=1e-3), got {what}"
+    )

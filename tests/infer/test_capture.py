@@ -206,3 +206,17 @@ ACCEPTED = {
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_accepts(name):
     assert_twins(lambda: Plain(ACCEPTED[name]), [(torch.randn(6, 3),)] * 5, EXACT)
+
+
+def test_what_does_not_run_again_is_an_error():
+    runs = []
+
+    @torch.library.custom_op("pyro_fmvae_tests::once", mutates_args=())
+    def once(x: torch.Tensor) -> torch.Tensor:
+        runs.append(x)
+        if len(runs) > 1:
+            raise RuntimeError("it ran before")
+        return x.clone()
+
+    with pytest.raises(CaptureError, match=r"does not run again \(it ran before\)\. Pass eager=True"):
+        record(lambda x: (once(x),), [torch.ones(2)])

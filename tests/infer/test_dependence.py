@@ -1,14 +1,18 @@
 """The penalty on blocks that tell of other factors' labels."""
 
 import numpy as np
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 from sklearn.linear_model import LinearRegression
 from torch.testing import assert_close
 
-from pyro_fmvae.infer import Role, TraceConjugate_ELBO
+from pyro_fmvae.distributions import Assignment, Component, Label
+from pyro_fmvae.infer import AutoConjugate, Role, TraceConjugate_ELBO
 from pyro_fmvae.infer.dependence import explained
 from tests.infer.captured import adam, assert_twins, batches_of
+from tests.infer.programs import globals_of
 from tests.models.small import binary_data, small_model
 
 
@@ -107,6 +111,32 @@ def test_term_is_the_sum_over_foreign_blocks():
                 parts = gamma[None], torch.ones(1, 12), loc[[block]], scale[[block]].square()
                 expected += explained(*parts).item()
     assert found.item() == pytest.approx(2.5 * model.num_data * expected)
+
+
+def test_mixtures_without_a_plate_of_factors():
+    labels, loc = torch.tensor([0, 1, 1, 0, 2]), torch.randn(2, 5, 2)
+
+    def model():
+        data = pyro.plate("data", 5, dim=-1)
+        for name in "ab":
+            weights, loc_precision = globals_of(f"_{name}")
+            with data:
+                assignment = pyro.sample(f"assignment_{name}", Assignment(weights))
+                if name == "a":
+                    pyro.sample("label", Label(assignment), obs=labels)
+                pyro.sample(f"z_{name}", Component(loc_precision, assignment))
+
+    conjugate = AutoConjugate(model)
+
+    def guide():
+        conjugate()
+        with pyro.plate("data", 5, dim=-1):
+            for name, place in zip("ab", loc, strict=True):
+                pyro.sample(f"z_{name}", dist.Normal(place, 0.5).to_event(1))
+
+    found = TraceConjugate_ELBO(independence_weight=2.5).loss_per_role(model, guide)[Role.DEPENDENCE]
+    other = explained(hard(labels, 3)[None], torch.ones(1, 5), loc[[1]], torch.full((1, 5, 2), 0.25))
+    assert found.item() == pytest.approx(2.5 * 5 * other.item())
 
 
 def test_only_labelled_data_have_it():

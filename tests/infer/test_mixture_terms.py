@@ -106,6 +106,28 @@ def test_the_guides_probabilities_may_underflow():
     assert grad.isfinite().all()
 
 
+def test_a_component_of_weight_zero_is_as_none():
+    toy, elbo, weights = Toy(), TraceConjugate_ELBO(), torch.tensor([0.6, 0.4, 0.0])
+    x = toy.data(B)
+    model = poutine.condition(toy.model, data={"weights": weights.expand(2, 1, 3)})
+    brute = bound(toy, elbo, x)
+    logits = brute.expected[..., :2] + weights[:2].log()
+    collapsed = -brute.scale * (logits.logsumexp(-1) + brute.entropy).sum()
+    per_site = seeded(elbo.loss_per_site, model, toy.guide, x)
+    assert_close(per_site["z"] + per_site["assignment"], collapsed, **EXACT)
+    grads = gradients(per_site["z"] + per_site["assignment"], toy.encoder)
+    for name, grad in gradients(collapsed, toy.encoder).items():
+        assert_close(grads[name], grad, **EXACT)
+
+
+def test_probability_of_the_guide_for_a_component_of_weight_zero_is_an_error():
+    toy, elbo = Toy(), TraceConjugate_ELBO()
+    toy.assigned = lambda: dist.Categorical(torch.full((2, B, 3), 1 / 3))
+    model = poutine.condition(toy.model, data={"weights": torch.tensor([0.6, 0.4, 0.0]).expand(2, 1, 3)})
+    with pytest.raises(ValueError, match=r"the loss is not finite .* 'assignment' \(inf\)"):
+        elbo.loss(model, toy.guide, toy.data(B))
+
+
 @pytest.mark.parametrize("masked_sites", [["x", "z", "assignment", "label"], ["z", "assignment"]])
 def test_masked_points_contribute_nothing(masked_sites):
     toy, elbo = Toy(), TraceConjugate_ELBO()

@@ -225,3 +225,13 @@ def test_factors_have_a_role_of_their_own_on_either_side():
     assert_close(roles[Role.RECONSTRUCTION], -2 * dist.Normal(0.0, 1.0).log_prob(x).sum())
     assert roles[Role.KL_Z] == 0
     assert elbo.loss(model, guide) == pytest.approx(Trace_ELBO().loss(model, guide))
+
+
+@pytest.mark.parametrize("guide", [in_order, out_of_order])
+def test_latents_count_as_in_the_model(guide):
+    """Whether by a divergence in closed form or by a draw; the guide's own scale is not looked at."""
+    elbo = TraceConjugate_ELBO()
+    scaled = poutine.scale(model, 3.0)
+    plain = seeded(elbo.differentiable_loss, model, guide)
+    assert_close(seeded(elbo.differentiable_loss, scaled, guide), 3 * plain, **EXACT)
+    assert_close(seeded(elbo.differentiable_loss, model, poutine.scale(guide, 3.0)), plain, **EXACT)

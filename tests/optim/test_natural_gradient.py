@@ -239,3 +239,13 @@ def test_nothing_is_pickled(tmp_path):
     with pytest.raises(NotImplementedError, match="load: would unpickle"):
         optim.load(str(tmp_path / "state"))
     assert not list(tmp_path.iterdir())
+
+
+def test_an_optimiser_of_pyros_is_refused():
+    with pytest.raises(TypeError, match=r"others: expected a function .*, got one of Pyro's"):
+        NaturalGradient(0.5, pyro.optim.Adam({"lr": 0.1}))
+
+
+def test_a_function_that_makes_no_optimiser_is_refused():
+    with pytest.raises(TypeError, match=r"others: expected a function .*, got what makes a NoneType"):
+        NaturalGradient(0.5, lambda params: None)(parameters())
