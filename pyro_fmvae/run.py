@@ -161,7 +161,16 @@ class Run:
             raise ValueError(f"data: {self.num_data} training points were expected, there are {number} now")
         if (dataset.preprocessing, dataset.label_names) != (self.preprocessing, self.label_names):
             raise ValueError(f"data: '{config.data}' is not what it was when the run was started")
+        self._check_values(dataset)
         return dataset
+
+    def _check_values(self, dataset: Dataset) -> None:
+        """Raise ValueError if a label's values have other names than in the run, where both say which."""
+        values = zip(self.label_names, self.value_names, dataset.value_names, strict=False)
+        for label, known, found in values:
+            if known != found:
+                expected, got = (", ".join(names) or "numbers" for names in (known, found))
+                raise ValueError(f"data: the values of '{label}' were {expected}; they are {got} now")
 
     @property
     def factorial(self) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from pyro_fmvae import checkpoint, session
 from pyro_fmvae.config import TrainConfig
@@ -308,6 +309,32 @@ def test_resumed_data_must_be_what_they_were(files, tmp_path, monkeypatch):
     assert "48 training points were expected, there are 7 now" in error_of("train", "--resume", run)
     data.unlink()
     assert "existing file" in error_of("train", "--resume", run)
+
+
+def test_values_of_labels_must_be_what_they_were(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    photos, run = tmp_path / "photos", tmp_path / "run"
+    photos.mkdir()
+    for row in range(12):
+        Image.new("L", (8, 8), 20 * row).save(photos / f"{row:02d}.png")
+
+    def label(*hair):
+        rows = (f"{row:02d}.png,{row % 2},{hair[row % len(hair)]}\n" for row in range(12))
+        (photos / "labels.csv").write_text("file,hat,hair\n" + "".join(rows))
+
+    label("blond", "dark")
+    with monkeypatch.context() as patch:
+        stop_at(patch, 3, kill)
+        with pytest.raises(Killed):
+            train(run, photos, labels=1, image_size=8)
+    for hair, now in ((("blond", "dark", "black"), "black, blond, dark"), (("0", "1"), "numbers")):
+        label(*hair)
+        for arguments in (("evaluate", run), ("train", "--resume", run)):
+            expected = f"data: the values of 'hair' were blond, dark; they are {now} now\n"
+            assert error_of(*arguments) == f"pyro-fmvae: error: {expected}"
+    assert replace(Run.open(run), value_names=()).load_data().label_names == ("hat", "hair")  # an older run
+    label("dark", "blond")
+    succeed("evaluate", run)
 
 
 def error_of(*arguments):
