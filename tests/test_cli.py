@@ -693,6 +693,39 @@ def test_tables_are_no_pictures(runs, tmp_path, monkeypatch):
     check_complaint(tmp_path, monkeypatch, arguments, "out: expected a name that ends in .npz, got")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("encode run --data other.npz --out other.npz", "data, out: expected different files"),
+        ("score run --data other.npz --out other.npz", "data, out: expected different files"),
+        *((f"{name} run --out mine.npz", "out: ") for name in ("encode", "score", "sample")),
+        ("encode run --data other.npz --out mine.npz", "out: "),
+        ("sample pictures --out photos/a.png", "out: "),
+        ("draw pictures components --out photos/a.png", "out: "),
+        ("edit pictures --image x.png --set side=1 --out photos/a.png", "out: "),
+        ("edit pictures --image x.png --set side=1 --out e.png --compare photos/a.png", "compare: "),
+        ("restore pictures --image x.png --out photos/a.png", "out: "),
+        ("restore pictures --image x.png --out e.png --compare photos/a.png", "compare: "),
+    ],
+)
+def test_data_are_never_overwritten(runs, files, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.png").write_text("image")
+    shutil.copy(files["binary"], "mine.npz")
+    shutil.copy(files["binary"], "other.npz")
+    for folder, data in (("run", "mine.npz"), ("pictures", "photos")):
+        shutil.copytree(runs["binary"], folder)
+        config = json.loads((tmp_path / folder / "config.json").read_text())
+        (tmp_path / folder / "config.json").write_text(json.dumps(config | {"data": str(tmp_path / data)}))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    status, out, err = command(*arguments.split())
+    assert (status, out) == (2, "")
+    assert err.startswith(f"pyro-fmvae: error: {message}") and err.count("\n") == 1
+    assert "different" in message or err.endswith(" holds data that the run was trained on\n")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
 @pytest.mark.parametrize("subcommand", ["sample", "encode"])
 def test_nothing_is_left_of_an_output_that_fails(runs, files, tmp_path, monkeypatch, subcommand):
     def half(file, **_):

@@ -8,6 +8,7 @@ import torch
 from pyro_fmvae.config import CODERS, LARGEST
 from pyro_fmvae.data import Split, load
 from pyro_fmvae.data.files import READERS, load_file
+from pyro_fmvae.data.folder import SUFFIXES
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.defaults import named
 from pyro_fmvae.run import Run, sparse_options
@@ -108,6 +109,16 @@ def check_different(**files: str | None) -> None:
     paths = [Path(name).resolve() for name in files.values() if name is not None]
     if len(set(paths)) < len(paths):
         raise ValueError(f"{', '.join(files)}: expected different files")
+
+
+def check_spares_data(run: Run, target: Path, argument: str = "out") -> None:
+    """Raise ValueError if a file of that name would replace the run's data, or an image in their folder."""
+    if run.config.data in LOADERS:
+        return
+    data, resolved = Path(run.config.data).resolve(), target.resolve()
+    image = data in resolved.parents and resolved.suffix.lower() in SUFFIXES and resolved.exists()
+    if image or resolved == data:
+        raise ValueError(f"{argument}: {target} holds data that the run was trained on")
 
 
 def parse_factors(text: str, run: Run) -> list[int]:

@@ -11,6 +11,7 @@ from pyro_fmvae import figures
 from pyro_fmvae.commands.arguments import (
     check_ending,
     check_seed,
+    check_spares_data,
     open_factorial,
     parse_factors,
     parse_settings,
@@ -65,6 +66,8 @@ def draw(
     ending = ".gif" if figure == "traversal" else ".png"
     target = Path(out) if out is not None else opened.folder / FIGURES / f"{figure}{ending}"
     check_ending(target, (ending,))
+    if out is not None:
+        check_spares_data(opened, target)
     chosen = None if factors is None else parse_factors(factors, opened)
     expected = _CHOSEN.get(figure)
     if chosen is not None and expected is not None and len(chosen) != expected:

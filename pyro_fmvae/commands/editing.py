@@ -8,6 +8,7 @@ from pyro_fmvae import figures
 from pyro_fmvae.commands.arguments import (
     check_different,
     check_ending,
+    check_spares_data,
     open_factorial,
     parse_settings,
 )
@@ -28,8 +29,10 @@ def edit(run: str, image: str, set: str, out: str, compare: str | None, device: 
         raise ValueError(f"run: only images can be edited, {opened.folder} was trained on none")
     changes = parse_settings(set, opened, argument="set")
     check_ending(target, (".png",))
+    check_spares_data(opened, target)
     if compare is not None:
         check_ending(Path(compare), (".png",), "compare")
+        check_spares_data(opened, Path(compare), "compare")
     check_different(image=image, out=out, compare=compare)
     place = resolve_device(device)
     x = whole(read_image(Path(image), opened.preprocessing), place)[0]

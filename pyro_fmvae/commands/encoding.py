@@ -6,7 +6,13 @@ import numpy as np
 import torch
 
 from pyro_fmvae.building import Model
-from pyro_fmvae.commands.arguments import EVALUATION_BATCH, check_ending, rows_of
+from pyro_fmvae.commands.arguments import (
+    EVALUATION_BATCH,
+    check_different,
+    check_ending,
+    check_spares_data,
+    rows_of,
+)
 from pyro_fmvae.commands.arrays import save_arrays
 from pyro_fmvae.data import Batches
 from pyro_fmvae.models import (
@@ -22,6 +28,8 @@ def encode(run: str, data: str | None, data_root: str | None, split: str, out: s
     """Write posterior means and scales of data, codes and responsibilities if there are any, in row order."""
     opened, target = Run.open(Path(run)), Path(out)
     check_ending(target, (".npz",))
+    check_different(data=data, out=out)
+    check_spares_data(opened, target)
     place = resolve_device(device)
     model = opened.load_model(place)
     rows, _ = rows_of(opened, data, data_root, split)

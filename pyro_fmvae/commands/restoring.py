@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyro_fmvae import figures
 from pyro_fmvae.building import SparseCoder
-from pyro_fmvae.commands.arguments import check_different, check_ending, check_seed
+from pyro_fmvae.commands.arguments import check_different, check_ending, check_seed, check_spares_data
 from pyro_fmvae.commands.arrays import save_pixels
 from pyro_fmvae.data import Kind, PatchTransform
 from pyro_fmvae.data.patch_sets import read_grey
@@ -44,8 +44,10 @@ def restore(
         raise ValueError(f"missing: expected a share in [0, 1), got {missing}")
     check_seed(seed)
     check_ending(target, (".png",))
+    check_spares_data(opened, target)
     if compare is not None:
         check_ending(Path(compare), (".png",), "compare")
+        check_spares_data(opened, Path(compare), "compare")
     check_different(image=image, out=out, compare=compare, mask=mask)
     transform = _transform(opened)
     if not 1 <= stride <= transform.size:

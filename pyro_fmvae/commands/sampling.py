@@ -7,7 +7,7 @@ import torch
 
 from pyro_fmvae import figures
 from pyro_fmvae.codes import decode
-from pyro_fmvae.commands.arguments import check_ending, check_seed, parse_codes
+from pyro_fmvae.commands.arguments import check_ending, check_seed, check_spares_data, parse_codes
 from pyro_fmvae.commands.arrays import save_arrays
 from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.run import Run, resolve_device
@@ -22,6 +22,7 @@ def sample(run: str, out: str, codes: str | None, grid: str, seed: int, device: 
     rows, columns = _grid(grid)
     endings = (".npz", ".png") if opened.image else (".npz",)
     check_ending(target, endings)
+    check_spares_data(opened, target)
     if codes is not None and not opened.factorial:
         raise ValueError(f"codes: a {opened.config.model} has no factors that codes could be given to")
     assert opened.config.factors is not None

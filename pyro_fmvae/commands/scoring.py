@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from pyro_fmvae.commands.arguments import EVALUATION_BATCH, check_ending, check_seed, rows_of
+from pyro_fmvae.commands.arguments import (
+    EVALUATION_BATCH,
+    check_different,
+    check_ending,
+    check_seed,
+    check_spares_data,
+    rows_of,
+)
 from pyro_fmvae.commands.arrays import save_arrays
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate import outlier_scores, threshold
@@ -36,7 +43,9 @@ def score(
     check_seed(seed)
     target = Path(out)
     check_ending(target, (".npz",))
+    check_different(data=data, out=out)
     opened = Run.open(Path(run))
+    check_spares_data(opened, target)
     place = resolve_device(device)
     model = opened.load_model(place)
     rows, _ = rows_of(opened, data, data_root, split)
