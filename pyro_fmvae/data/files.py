@@ -1,7 +1,6 @@
 """Data sets in a person's own files and folders."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -79,18 +78,17 @@ def split_file(path: Path, seed: int, as_is: bool = False) -> Dataset:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is malformed or has fewer than three rows, or nothing is known of a column.
+        ValueError: the file is malformed or has fewer than three rows, or a table's column cannot be
+            standardised: nothing is known of it, or it is too large.
     """
     raw = read(path, missing=as_is)
     train, valid, test = split_rows(len(raw.x), seed, f"{path}: expected at least 3 rows")
-    if not as_is:
-        fitted = _fit(raw.x, train)
-    elif path.suffix.lower() == ".csv":
-        fitted = Preprocessing.standardizing(raw.x[train], missing=True, source=f"{path}: 'x'")
+    source = f"{path}: 'x'"
+    if as_is and path.suffix.lower() != ".csv":
+        preprocessing = Preprocessing(Kind.REAL, raw.x.shape[1:])
     else:
-        fitted = Preprocessing(Kind.REAL, raw.x.shape[1:])
-    preprocessing = replace(fitted, column_names=raw.column_names)
-    everything = _split(raw, preprocessing, source=f"{path}: 'x'")
+        preprocessing = _fit(raw, train, as_is, source)
+    everything = _split(raw, preprocessing, source)
     return Dataset(
         name=path.stem,
         train=everything.select(torch.from_numpy(train)),
@@ -137,12 +135,13 @@ def split_folder(path: Path, image_size: int, seed: int, as_is: bool = False) ->
     )
 
 
-def _fit(x: np.ndarray, train: np.ndarray) -> Preprocessing:
+def _fit(raw: Raw, train: np.ndarray, missing: bool, source: str) -> Preprocessing:
     """The kind of a file's observations; a table's columns are standardised by its training rows alone."""
+    x = raw.x
     if x.dtype == np.bool_ or (x.dtype == np.uint8 and x.max() <= 1):
         return Preprocessing(Kind.BINARY, x.shape[1:])
     if x.ndim == 2 and x.dtype != np.uint8:
-        return Preprocessing.standardizing(x[train])
+        return Preprocessing.standardizing(x[train], missing, source, raw.column_names)
     return Preprocessing(Kind.IMAGE, x.shape[1:])
 
 

@@ -16,6 +16,7 @@ from pyro_fmvae.data.pixels import as_float, sample_binary, to_stored
 
 Binarization = Literal["dynamic", "threshold"]
 
+_SMALLEST, _LARGEST = (float(limit) for limit in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 _SAMPLING_SEED = 0  # of the one draw of binary pixels for data that must look the same at every visit
 
 
@@ -65,32 +66,49 @@ class Preprocessing:
     and have no part in the map, hence none in equality."""
 
     @classmethod
-    def standardizing(cls, training: np.ndarray, missing: bool = False, source: str = "x") -> Preprocessing:
+    def standardizing(
+        cls,
+        training: np.ndarray,
+        missing: bool = False,
+        source: str = "x",
+        column_names: tuple[str, ...] = (),
+    ) -> Preprocessing:
         """The preprocessing of a table, fitted to its training rows.
 
         Args:
             training: [n, D].
             missing: whether NaN is let through, here and later.
             source: what error messages call the array.
+            column_names: names of the columns [D], empty where there are none.
 
         Raises:
-            ValueError: a column has nothing but missing numbers.
+            ValueError: a column has nothing but missing numbers, or a mean or standard deviation that float32
+                does not hold.
         """
         training = training.astype(np.float64)
         empty = np.isnan(training).all(axis=0)
         if missing and empty.any():
-            column = empty.argmax() + 1
-            raise ValueError(f"{source}: expected training numbers in each column, column {column} has none")
-        std = np.nanstd(training, axis=0) if missing else training.std(axis=0)
+            column = _column(int(empty.argmax()), column_names)
+            raise ValueError(f"{source}: expected training numbers in each column, {column} has none")
+        with np.errstate(over="ignore", invalid="ignore"):
+            std = np.nanstd(training, axis=0) if missing else training.std(axis=0)
+            mean = np.nanmean(training, axis=0) if missing else training.mean(axis=0)
         # Rounding leaves a constant column with a standard deviation of about 1e-17 instead of 0.
         std[np.nanmin(training, axis=0) == np.nanmax(training, axis=0)] = 1.0
-        mean = np.nanmean(training, axis=0) if missing else training.mean(axis=0)
+        beyond = ~((np.abs(mean) <= _LARGEST) & (std <= _LARGEST) & (std >= _SMALLEST))
+        if beyond.any():
+            column = _column(int(beyond.argmax()), column_names)
+            raise ValueError(
+                f"{source}: expected columns whose mean and standard deviation float32 holds, those of "
+                f"{column} are {mean[beyond][0]:.4g} and {std[beyond][0]:.4g}"
+            )
         return cls(
             Kind.TABLE,
             training.shape[1:],
             mean=tuple(mean.tolist()),
             std=tuple(std.tolist()),
             missing=missing,
+            column_names=column_names,
         )
 
     @property
@@ -142,8 +160,7 @@ class Preprocessing:
         if self.kind is Kind.TABLE:
             if not self.missing and np.isnan(raw).any():
                 raise ValueError(f"{source}: expected numbers, but some are missing (NaN)")
-            standardised = (raw.astype(np.float64) - np.asarray(self.mean)) / np.asarray(self.std)
-            return torch.from_numpy(standardised.astype(np.float32))
+            return self._standardised(raw, source)
         stored = to_stored(raw, source)
         return self._binary(stored, source) if self.binary else stored
 
@@ -157,6 +174,19 @@ class Preprocessing:
             raise ValueError(
                 f"{source}: expected the columns {', '.join(self.column_names)}, got {', '.join(names)}"
             )
+
+    def _standardised(self, raw: np.ndarray, source: str) -> Tensor:
+        with np.errstate(over="ignore"):
+            x = (raw.astype(np.float64) - np.asarray(self.mean)) / np.asarray(self.std)
+            x = x.astype(np.float32)
+        beyond = np.isinf(x).any(axis=0)
+        if beyond.any():
+            column = _column(int(beyond.argmax()), self.column_names)
+            raise ValueError(
+                f"{source}: expected numbers that float32 holds once they are standardised as in training, "
+                f"{column} has others"
+            )
+        return torch.from_numpy(x)
 
     def _binary(self, stored: Tensor, source: str) -> Tensor:
         if stored.dtype == torch.bool:
@@ -220,6 +250,11 @@ def check_binarization(binarization: str) -> Binarization:
         if binarization == known:
             return known
     raise ValueError(f"binarization: expected 'dynamic' or 'threshold', got {binarization!r}")
+
+
+def _column(index: int, names: tuple[str, ...]) -> str:
+    """What error messages call a column: its name, or its number from 1."""
+    return f"column '{names[index]}'" if names else f"column {index + 1}"
 
 
 def _real(raw: np.ndarray, source: str) -> Tensor:

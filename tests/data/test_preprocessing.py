@@ -1,4 +1,5 @@
 import json
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -109,6 +110,44 @@ def test_a_table_is_standardised_and_constant_columns_are_centred():
     torch.testing.assert_close(
         x.std(dim=0, unbiased=False), torch.tensor([1, 0, 1, 0]).double(), atol=1e-6, rtol=1e-6
     )
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize(
+    ("column", "found"),
+    [
+        ([1e300, 0.0, 1.0], "3.333e+299 and inf"),
+        ([1e308, 1e308, 1e307], "inf and (inf|nan)"),
+        ([1e39, 1e39, 1e39], "1e+39 and 1"),
+        ([3e-200, 0.0, 0.0], "1e-200 and 0"),
+    ],
+)
+def test_columns_are_standardised_within_float32(column, found, missing):
+    table = np.stack([[1.0, 2.0, 4.0], column], axis=1)
+    expected = "x: expected columns whose mean and standard deviation float32 holds, those of column"
+    found = found.replace("+", r"\+")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ValueError, match=rf"^{expected} 2 are {found}$"):
+            Preprocessing.standardizing(table, missing)
+        with pytest.raises(ValueError, match=rf"^{expected} 'b' are {found}$"):
+            Preprocessing.standardizing(table, missing, column_names=("a", "b"))
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("value", [1e300, -1e45, 1.7e308])
+def test_new_numbers_are_standardised_within_float32(value, missing):
+    preprocessing = Preprocessing.standardizing(0.1 * TABLE, missing, column_names=("a", "b", "c"))
+    row = [0.0, 0.0, value]
+    expected = "t.csv: expected numbers that float32 holds once they are standardised as in training"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ValueError, match=rf"^{expected}, column 'c' has others$"):
+            preprocessing(np.array([row]), "t.csv")
+        with pytest.raises(ValueError, match=r"column 3 has others$"):
+            replace(preprocessing, column_names=())(np.array([row]))
+        if missing:
+            assert preprocessing(np.array([[0.0, 0.0, np.nan]])).isnan().tolist() == [[False, False, True]]
 
 
 @pytest.mark.parametrize(
