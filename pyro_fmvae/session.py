@@ -83,15 +83,22 @@ class _Metrics:
             self._drop_later_records()
 
     def _drop_later_records(self) -> None:
-        """Forget what was recorded after the checkpoint: it is going to be recorded again."""
+        """Forget what was recorded after the checkpoint: it is going to be recorded again.
+
+        Lines that are no records are dropped, too.
+        """
         progress, phases = self.training.progress, self.training.phases
         begun = [phase.name for phase in phases[: progress.phase + 1]]  # the next one starts at the same step
 
         def known(line: str) -> bool:
-            record = json.loads(line)
-            return record["step"] <= progress.total_steps and record["phase"] in begun
+            try:
+                record = json.loads(line)
+                return record["step"] <= progress.total_steps and record["phase"] in begun
+            except (ValueError, KeyError, TypeError):
+                return False
 
-        lines = self.path.read_text().splitlines(keepends=True) if self.path.exists() else []
+        text = self.path.read_text(errors="replace") if self.path.exists() else ""
+        lines = text.splitlines(keepends=True)
         kept = "".join(line for line in lines if line.endswith("\n") and known(line))
         checkpoint.write_atomically(self.path, lambda path: path.write_text(kept))
 

@@ -268,6 +268,19 @@ def test_torn_record_is_forgotten(files, whole, tmp_path, monkeypatch):
     assert metrics(run) == metrics(whole)
 
 
+def test_lines_that_are_no_records_are_forgotten(files, whole, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        stop_at(patch, 6, kill)
+        with pytest.raises(Killed):
+            train(run, files["binary"], **LABELLED)
+    path = run / "metrics.jsonl"
+    wrong = (b"{}", b"garbage", b"", b"3", b"[]", b"null", b'{"step": "3", "phase": "prior"}', b"\xff\x00")
+    path.write_bytes(b"\n".join(wrong) + b"\n" + path.read_bytes())
+    succeed("train", "--resume", run)
+    assert metrics(run) == metrics(whole)
+
+
 @pytest.mark.slow
 def test_process_that_is_killed(files, tmp_path, monkeypatch):
     options = LABELLED | {"joint_iterations": 300}
