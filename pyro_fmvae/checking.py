@@ -1,9 +1,14 @@
 """Whether the options of `pyro-fmvae train` go together, and with the data."""
 
+from collections.abc import Sequence
 from dataclasses import fields
+
+import torch
 
 from pyro_fmvae.config import CODERS, PHASES, SLABS, TrainConfig
 from pyro_fmvae.data import Dataset, Kind
+from pyro_fmvae.data.dataset import SPLITS
+from pyro_fmvae.data.folder import SPARSE, sparse
 from pyro_fmvae.data.registry import SCENES
 from pyro_fmvae.models.em_phases import check_spread
 
@@ -101,6 +106,25 @@ def _check_coder(config: TrainConfig, dataset: Dataset) -> None:
         for name, without in (("starts", 1), ("reseed_every", 0), ("temperature", 1)):
             if getattr(config, name) != without:
                 raise ValueError(f"{name}: an option of closed M-steps, not of --m-step gradient")
+
+
+def check_numbered(dataset: Dataset, names: Sequence[str]) -> None:
+    """That the values of these labels are numbered, so that factors may have a component for each.
+
+    Raises:
+        ValueError: large values that leave out most numbers below them, such as years.
+    """
+    splits = [dataset.split(name) for name in SPLITS if getattr(dataset, name) is not None]
+    for name in names:
+        column = dataset.label_names.index(name)
+        if dataset.label_sizes[column] <= SPARSE:
+            continue
+        values = torch.cat([split.labels[:, column] for split in splits if split.labels is not None]).unique()
+        count = int((values >= 0).sum())
+        if sparse(int(values[-1]), count):
+            raise ValueError(
+                f"labels: '{name}' has {count} values, the largest {values[-1]}; number them from 0"
+            )
 
 
 def _check_labels(config: TrainConfig, dataset: Dataset) -> None:

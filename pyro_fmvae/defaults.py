@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from pyro_fmvae.checking import check, check_model, of_other_models
+from pyro_fmvae.checking import check, check_model, check_numbered, of_other_models
 from pyro_fmvae.config import CODERS, FACTORIAL, PHASES, SLABS, ModelName, TrainConfig
 from pyro_fmvae.data import Dataset, Kind
 from pyro_fmvae.data.registry import SCENES
@@ -149,8 +149,9 @@ def resolve(config: TrainConfig, dataset: Dataset) -> TrainConfig:
     """Fill in every default that depends on the data.
 
     Raises:
-        ValueError: options that don't fit the data: labels without labels, a label >= K_i, the wrong network;
-            or the model: labels of one without factors, options of another one.
+        ValueError: options that don't fit the data: labels without labels or with values that are not
+            numbered, a label >= K_i, the wrong network; or the model: labels of one without factors, options
+            of another one.
     """
     check_model(config)
     if config.model not in FACTORIAL:
@@ -214,5 +215,7 @@ def _defaults(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
 
 def _label_sizes(config: TrainConfig, dataset: Dataset) -> tuple[int, ...]:
     """Components that the factors of the labels need at least."""
-    chosen = len(dataset.label_names if config.label_names is None else config.label_names)
-    return tuple(max(size, 1) for size in dataset.label_sizes[:chosen])
+    chosen = dataset.label_names if config.label_names is None else config.label_names
+    if config.factors is None:
+        check_numbered(dataset, chosen)
+    return tuple(max(size, 1) for size in dataset.label_sizes[: len(chosen)])

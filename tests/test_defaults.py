@@ -2,9 +2,11 @@ from dataclasses import fields, replace
 from itertools import product
 
 import pytest
+import torch
 
 from pyro_fmvae.config import CODERS, PHASES, SLABS, TrainConfig
 from pyro_fmvae.data import Kind
+from pyro_fmvae.data.labels import choose_labels
 from pyro_fmvae.defaults import named, resolve, split_patches
 from pyro_fmvae.infer.phase import Budget
 from tests.datasets import dataset
@@ -233,3 +235,27 @@ def test_bars_are_those_that_the_model_could_have_generated():
 )
 def test_patches_are_split_for_the_max_rule(given, expected):
     assert split_patches(TrainConfig(**{"data": "mine", **given})) == expected
+
+
+def numbered(*columns):
+    """A data set with these columns of labels, of the same values in each split."""
+    labels = torch.tensor(columns).T
+    data = dataset(label_sizes=(labels.amax(0) + 1).tolist(), size=len(labels))
+    splits = {name: replace(data.split(name), labels=labels) for name in ("train", "valid", "test")}
+    return replace(data, **splits)
+
+
+def test_labels_are_numbered_where_factors_go_by_them():
+    plain, years, dense = [0, 1, 1, 0, 1] * 30, [-1, 20190002, 2019, 7, 7] * 30, list(range(150))
+    data = numbered(plain, years, dense)
+    chosen = {"data": "mine.npz", "label_names": ("label0", "label2")}
+    with pytest.raises(ValueError) as error:
+        resolve(TrainConfig(data="mine.npz", labels=0.5), data)
+    assert str(error.value) == "labels: 'label1' has 3 values, the largest 20190002; number them from 0"
+    assert resolve(TrainConfig(data="mine.npz"), data).labels == 0  # nothing is trained on them
+    config = resolve(TrainConfig(labels=0.5, **chosen), choose_labels(data, chosen["label_names"]))
+    assert config.factors[:2] == (2, 150)
+    few = numbered([0, 120])
+    with pytest.raises(ValueError, match=r"^labels: 'label0' has 2 values, the largest 120"):
+        resolve(TrainConfig(data="mine.npz", labels=0.5), few)
+    assert resolve(TrainConfig(data="mine.npz", labels=0.5, factors=(121,)), few).factors == (121,)

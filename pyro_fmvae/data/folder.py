@@ -98,7 +98,12 @@ def find_values(texts: Sequence[str]) -> tuple[str, ...]:
     if not all(map(_is_number, known)):
         return tuple(sorted(known))
     numbers = sorted(known, key=int)
-    return tuple(numbers) if numbers and int(numbers[-1]) >= max(2 * len(numbers), SPARSE) else ()
+    return tuple(numbers) if numbers and sparse(int(numbers[-1]), len(numbers)) else ()
+
+
+def sparse(largest: int, count: int) -> bool:
+    """Whether so many different integers >= 0 leave out most numbers up to the largest, a large one."""
+    return largest >= max(2 * count, SPARSE)
 
 
 def code(texts: Sequence[str], values: Sequence[str], source: str) -> np.ndarray:
