@@ -364,6 +364,38 @@ def test_run_that_fails_before_its_first_checkpoint_leaves_nothing(files, tmp_pa
     assert not (tmp_path / "deep" / "run").exists()
 
 
+def test_second_ctrl_c_before_the_first_checkpoint_leaves_nothing(files, tmp_path, monkeypatch):
+    def twice():
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stop_at(monkeypatch, 0, twice)
+    status, _, err = train(tmp_path / "run", files["binary"])
+    assert (status, err.splitlines()[-1]) == (130, "pyro-fmvae: stopped")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_that_fails_while_its_first_checkpoint_is_written_leaves_nothing(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "write_atomically", failing(checkpoint.write_atomically))
+    with pytest.raises(Killed):
+        train(tmp_path / "run", files["binary"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def failing(write):
+    """What writes files, but dies of a checkpoint's."""
+    return lambda path, content: kill() if path.name == checkpoint.TENSORS else write(path, content)
+
+
+def test_second_ctrl_c_after_the_first_checkpoint_leaves_a_run(files, whole, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        stop_at(patch, 3, lambda: [os.kill(os.getpid(), signal.SIGINT) for _ in range(2)])
+        assert train(run, files["binary"], **LABELLED)[0] == 130
+    succeed("train", "--resume", run)
+    assert state(run) == state(whole)
+
+
 def test_restored_training_continues_where_it_was(files, whole):
     run = Run.open(whole)
     restored = Training(run, run.load_data(), torch.device("cpu"))

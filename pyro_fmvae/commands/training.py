@@ -4,6 +4,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from pyro_fmvae.checkpoint import TENSORS
 from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.defaults import named
@@ -31,8 +32,10 @@ def train(config: TrainConfig, out: str | None) -> int:
     folder = training.run.folder
     try:
         return follow(training, dataset, resumed=False)
-    except Exception:
-        if not (folder / CHECKPOINT).exists():  # it failed before there was anything to continue from
+    except BaseException:  # also a second Ctrl-C
+        if not (
+            folder / CHECKPOINT / TENSORS
+        ).exists():  # it failed before there was anything to continue from
             shutil.rmtree(folder)
         raise
 
