@@ -8,41 +8,53 @@ import pyro
 import torch
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from pyro_fmvae.infer.capture import CaptureError, Recording
+from pyro_fmvae.infer.outside import Observed, Outside, Place, attributes
 
 _Fact = tuple[Mapping[Any, Any], Any, Any]
-_PLAIN = (bool, int, float, complex, str, Tensor)
 
 
 class Assumptions:
     """That modules and Pyro's store still hold the very tensors that a program was recorded with.
 
     A parameter that was replaced by another one would silently keep its old value in the program, as would
-    numbers, strings and tensors among a module's attributes, and a module that went from training to
-    evaluation its old behaviour. Attributes that the program itself changes (counters) are left out.
+    numbers, strings and tensors among a module's attributes or in variables of a function, and a module that
+    went from training to evaluation its old behaviour. What the program itself changes (counters) is left
+    out.
 
     Args:
-        modules: whose parameters, buffers, submodules and modes are to stay; all that is below them, too.
+        modules: whose parameters, buffers, submodules, attributes and modes are to stay; all that is below
+            them, too.
         names: of parameters in Pyro's store, or not.
-        changing: (id of a module's attributes, name) of those that the program itself changes.
+        places: what else is to stay.
+        changing: keys of what the program itself changes, among attributes and places.
     """
 
     def __init__(
         self,
         modules: Iterable[torch.nn.Module],
         names: Iterable[str],
+        places: Iterable[Place] = (),
         changing: Collection[tuple[int, str]] = (),
     ) -> None:
         self._facts: list[_Fact] = []
-        self._plain: list[_Fact] = []
+        places = list(places)
         self.tensors: list[Tensor] = []
         for module in dict.fromkeys(part for whole in modules for part in whole.modules()):
             self._add(vars(module), ["training"])
-            self._plain += _plain_attributes(module)
+            places += attributes(module)
             for held in (module._parameters, module._buffers, module._modules):
                 self._add(held, held)
             held_tensors = (*module._parameters.values(), *module._buffers.values())
             self.tensors += [tensor for tensor in held_tensors if tensor is not None]
-        self._plain = [fact for fact in self._plain if (id(fact[0]), fact[1]) not in changing]
+        observed = {each.key: each for each in map(Observed, places)}
+        staying = [each for key, each in observed.items() if key not in changing]
+        self._changeable = [each for each in staying if each.changeable]
+        others = (each for each in staying if not each.changeable)
+        self._others = [(each.holder.get, each.name, each.then, each) for each in others]
         store = dict(pyro.get_param_store().named_parameters())
         self._stored = {name: store[name] for name in names if name in store}
         tensors = dict.fromkeys((*self.tensors, *self._stored.values()))
@@ -56,10 +68,11 @@ class Assumptions:
         for holder, key, value in self._facts:
             if holder.get(key) is not value:
                 return False
-        for attributes, name, value in self._plain:
-            now = attributes.get(name)
-            if now is not value and (type(now) is not type(value) or isinstance(now, Tensor) or now != value):
+        for get, name, then, each in self._others:
+            if get(name) is not then and not each.holds():
                 return False
+        if not all(each.holds() for each in self._changeable):
+            return False
         for tensor, place, trainable in self._kinds:
             if tensor.data_ptr() != place or tensor.requires_grad != trainable:
                 return False
@@ -69,9 +82,32 @@ class Assumptions:
         return True
 
 
-def _plain_attributes(module: torch.nn.Module) -> list[_Fact]:
-    held = vars(module)
-    return [(held, name, value) for name, value in held.items() if value is None or isinstance(value, _PLAIN)]
+def check_recording(
+    recording: Recording, assumptions: Assumptions, replaced: Iterable[tuple[str, Tensor]]
+) -> None:
+    """That a recorded program keeps up with what it changes itself.
+
+    Args:
+        recording: of the program.
+        assumptions: from before it was recorded.
+        replaced: what the program puts another tensor into, and the tensors that were there when it was
+            recorded.
+
+    Raises:
+        CaptureError: it does not.
+    """
+    if not assumptions.hold():
+        raise CaptureError(
+            "the step cannot be captured: the program puts another tensor in the place of a parameter or "
+            "buffer, or changes a module's mode. Change tensors in place (by copy_, say), or pass eager=True"
+        )
+    read = {_memory(tensor) for tensor in recording.state}
+    for name, tensor in replaced:
+        if _memory(tensor) in read:
+            raise CaptureError(
+                f"the step cannot be captured: it reads '{name}' and puts another tensor in its place. Make "
+                "it a buffer that is changed in place (by copy_, say), or pass eager=True"
+            )
 
 
 def _kind(tensor: Tensor) -> tuple[int, bool]:
@@ -79,39 +115,48 @@ def _kind(tensor: Tensor) -> tuple[int, bool]:
     return tensor.data_ptr(), tensor.requires_grad
 
 
-def modules_of(*programs: Any) -> list[torch.nn.Module]:
-    """The modules that programs are, or are bound methods of."""
-    owners = (getattr(program, "__self__", program) for program in programs)
-    return list(dict.fromkeys(owner for owner in owners if isinstance(owner, torch.nn.Module)))
-
-
 class Rehearsal:
-    """A run of a program that finds its modules, and can be undone.
-
-    A program may be a plain function over modules, which says nothing about what it is going to call.
+    """A run of programs that finds what they depend on, and can be undone.
 
     Args:
-        modules: those that are known beforehand.
+        programs: functions, modules or their methods, which say more or less of what they are going to call.
 
     Attributes:
-        modules: those, and all that were called.
+        modules: those that the programs show, and all that were called.
     """
 
-    def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
-        self.modules = list(modules)
+    def __init__(self, *programs: Any) -> None:
+        self._outside = Outside(programs)
+        self.modules = list(self._outside.modules)
         self._parts: set[torch.nn.Module] = set()
-        self._plain: list[_Fact] = []
+        self._observed: dict[tuple[int, str], Observed] = {}
         self._buffers: list[tuple[dict[str, Any], str, Tensor, Tensor]] = []
+        self._writes = _Writes()
         self._existing = {p for _, p in pyro.get_param_store().named_parameters()}
         self._random = torch.get_rng_state(), _cuda_random_states()
         self._trees = [(module, self._note(module)) for module in self.modules]
+        self._observe(self.places)
+
+    @property
+    def places(self) -> list[Place]:
+        """Variables and attributes outside of modules that the programs may read."""
+        return self._outside.places
+
+    @property
+    def written(self) -> list[Tensor]:
+        """Tensors, neither parameters nor buffers, that the run changed in place."""
+        return [tensor for tensor, _ in self._writes.found]
+
+    def _observe(self, places: Iterable[Place]) -> None:
+        for each in map(Observed, places):
+            self._observed.setdefault(each.key, each)
 
     def _note(self, module: torch.nn.Module) -> set[torch.nn.Module]:
         tree = set(module.modules())
         for part in tree:
             if part not in self._parts:
                 self._parts.add(part)
-                self._plain += _plain_attributes(part)
+                self._observe(attributes(part))
                 parameters = (p for p in part._parameters.values() if p is not None)
                 self._existing.update(p for p in parameters if not torch.nn.parameter.is_lazy(p))
                 for name, buffer in part._buffers.items():
@@ -123,13 +168,16 @@ class Rehearsal:
         if module not in self._parts:
             self.modules.append(module)
             self._trees.append((module, self._note(module)))
+            self._outside.look_at(module)
+            self._observe(self.places)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Look out for the calls of modules."""
+        """Look out for the calls of modules, and for tensors that are written to."""
         hook = register_module_forward_pre_hook(self._called)
         try:
-            yield
+            with self._writes:
+                yield
         finally:
             hook.remove()
 
@@ -140,18 +188,63 @@ class Rehearsal:
         return not self._existing.issuperset(parameters)
 
     def changed(self) -> set[tuple[int, str]]:
-        """Attributes of the modules that the run changed."""
-        return {(id(held), name) for held, name, value in self._plain if held.get(name) is not value}
+        """Keys of the attributes and variables that the run changed."""
+        return {key for key, each in self._observed.items() if not each.holds()}
+
+    def replaced(self) -> list[tuple[str, Tensor]]:
+        """Names and present values of attributes and variables into which the run put another tensor."""
+        changed = (each for each in self._observed.values() if not each.holds())
+        return [(each.name, each.value) for each in changed if isinstance(each.value, Tensor)]
 
     @torch.no_grad()
     def undo(self) -> None:
-        """Give buffers their values from before their modules were called, and rewind the random numbers."""
+        """Give tensors that are no parameters their values from before, and rewind the random numbers."""
         for held, name, buffer, value in self._buffers:
             held[name] = buffer
             buffer.copy_(value)
+        for tensor, value in reversed(self._writes.found):
+            tensor.copy_(value)
         torch.set_rng_state(self._random[0])
         if self._random[1]:
             torch.cuda.set_rng_state_all(self._random[1])
+
+
+class _Writes(TorchDispatchMode):
+    """Finds tensors from outside that operations write to.
+
+    Attributes:
+        found: tensors with their values before the first write.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[Tensor, Tensor]] = []
+        self._known: set[int] = set()  # memory that belongs to results, or to what was found
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        schema = func._schema
+        if schema.is_mutable:
+            for number, argument in enumerate(schema.arguments):
+                value = args[number] if number < len(args) else kwargs.get(argument.name)
+                if argument.is_write:
+                    for tensor in tree_leaves(value):
+                        self._written(tensor)
+        results = func(*args, **kwargs)
+        if not any(result.alias_info for result in schema.returns):
+            self._known.update(_memory(tensor) for tensor in tree_leaves(results))
+        return results
+
+    def _written(self, tensor: Any) -> None:
+        if isinstance(tensor, Tensor) and _memory(tensor) not in self._known:
+            self._known.add(_memory(tensor))
+            self.found.append((tensor, tensor.detach().clone()))
+
+
+def _memory(value: Any) -> int:
+    """Which memory a tensor's values are in; 0 of anything else."""
+    strided = isinstance(value, Tensor) and value.layout == torch.strided
+    return value.untyped_storage()._cdata if strided else 0
 
 
 def _cuda_random_states() -> list[Tensor]:

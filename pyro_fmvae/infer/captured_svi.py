@@ -15,9 +15,9 @@ from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor
 
 from pyro_fmvae.distributions import NaturalParameter
-from pyro_fmvae.infer.assumptions import Assumptions, Rehearsal, modules_of
+from pyro_fmvae.infer.assumptions import Assumptions, Rehearsal, check_recording
 from pyro_fmvae.infer.call import Call
-from pyro_fmvae.infer.capture import CaptureError, record
+from pyro_fmvae.infer.capture import record
 from pyro_fmvae.infer.captured_step import CapturedStep, NotFinite
 from pyro_fmvae.infer.recorded_adam import RecordedAdam
 from pyro_fmvae.infer.replay import compiled, plain
@@ -112,9 +112,9 @@ class CapturedSVI(ConjugateSVI):
         self._captures[shapes] += 1
         if self._captures[shapes] == MOST_STEPS:
             logger.warning(
-                "steps on the same shapes were captured %d times: a number among the arguments or the "
-                "attributes of a module keeps changing (make it a tensor, changed in place), or a parameter "
-                "is replaced",
+                "steps on the same shapes were captured %d times: a number among the arguments, the "
+                "attributes of a module or the variables of a function keeps changing (make it a tensor, "
+                "changed in place), or a parameter or data from outside are replaced (pass data as arguments)",
                 MOST_STEPS,
             )
 
@@ -140,14 +140,15 @@ class CapturedSVI(ConjugateSVI):
         if isinstance(statements, float):
             return statements
         params = _unconstrained(statements)
-        assumptions = Assumptions(rehearsal.modules, statements.nodes, rehearsal.changed())
+        changed, replaced = rehearsal.changed(), rehearsal.replaced()
+        assumptions = Assumptions(rehearsal.modules, statements.nodes, rehearsal.places, changed)
         fused = self.compile and call.rows >= self.compile_from
         inside = self._inside([p for p in params if not isinstance(p, NaturalParameter)]) if fused else None
         step = TensorStep(self, call, params, inside)
         try:
-            state = [*params, *assumptions.tensors, *(inside.tensors if inside else ())]
+            state = [*params, *assumptions.tensors, *rehearsal.written, *(inside.tensors if inside else ())]
             recording = record(step, step.inputs, state)
-            _check(assumptions)
+            check_recording(recording, assumptions, replaced)
         finally:
             rehearsal.undo()
             if inside:
@@ -173,7 +174,7 @@ class CapturedSVI(ConjugateSVI):
 
         Where it made parameters it can't be undone: the step is finished then, and its loss returned.
         """
-        rehearsal = Rehearsal(modules_of(self.model, self.guide))
+        rehearsal = Rehearsal(self.model, self.guide)
         with rehearsal.watching(), poutine.trace(param_only=True) as statements:
             traces, terms = self._terms(args, kwargs)
             loss = self.elbo.total(terms)
@@ -196,11 +197,3 @@ class CapturedSVI(ConjugateSVI):
 
 def _unconstrained(statements: Trace) -> list[Tensor]:
     return list(dict.fromkeys(site["value"].unconstrained() for site in statements.nodes.values()))
-
-
-def _check(assumptions: Assumptions) -> None:
-    if not assumptions.hold():
-        raise CaptureError(
-            "the step cannot be captured: the program puts another tensor in the place of a parameter or "
-            "buffer, or changes a module's mode. Change tensors in place (by copy_, say), or pass eager=True"
-        )

@@ -15,7 +15,7 @@ import torch
 from pyro.infer.util import is_validation_enabled
 from torch import Tensor, nn
 
-from pyro_fmvae.infer.assumptions import Assumptions, Rehearsal, modules_of
+from pyro_fmvae.infer.assumptions import Assumptions, Rehearsal, check_recording
 from pyro_fmvae.infer.call import Call
 from pyro_fmvae.infer.capture import record
 from pyro_fmvae.infer.captured_svi import MOST_STEPS
@@ -126,18 +126,20 @@ class FreeGaussian:
         return step
 
     def _capture(self, call: Call, state: Tensor) -> tuple[Step, Assumptions]:
-        rehearsal = Rehearsal(modules_of(self.program.model, self.program.guide))
+        rehearsal = Rehearsal(self.program.model, self.program.guide)
         inputs = (*call.data, state, self._sizes().to(state)[0])
         with rehearsal.watching(), poutine.trace(param_only=True) as statements:
             self._step(call, *inputs)
         rehearsal.undo()
-        assumptions = Assumptions(rehearsal.modules, statements.trace.nodes, rehearsal.changed())
+        changed, replaced = rehearsal.changed(), rehearsal.replaced()
+        assumptions = Assumptions(rehearsal.modules, statements.trace.nodes, rehearsal.places, changed)
 
         def function(*inputs: Tensor) -> tuple[Tensor]:
             with pyro.validation_enabled(False):
                 return (self._step(call, *inputs),)
 
-        recording = record(function, inputs, assumptions.tensors)
+        recording = record(function, inputs, [*assumptions.tensors, *rehearsal.written])
+        check_recording(recording, assumptions, replaced)
         program = (compiled if self.compile else plain)(recording)
         if recording.on_device():
             return _Graphed(lambda *inputs: program(*inputs)[0]), assumptions

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pyro_fmvae.infer.assumptions import Assumptions, Rehearsal, modules_of
+from pyro_fmvae.infer.assumptions import Assumptions, Rehearsal
 from tests.infer.captured import EXACT, Methods, Plain, assert_twins, plainly
 from tests.infer.programs import Toy
 
@@ -139,16 +139,10 @@ def test_hold_compares_what_it_knows_and_nothing_else():
     assert known.hold()
 
 
-def test_modules_of_programs():
-    toy, net = Toy(), nn.Linear(1, 1)
-    assert modules_of(toy.model, toy.guide) == [toy]
-    assert modules_of(net, lambda: net) == [net]
-
-
 def test_a_rehearsal_finds_called_modules_and_undoes_what_they_did():
     norm, inner = nn.BatchNorm1d(3), nn.Linear(3, 3)
     net = nn.Sequential(norm, inner)
-    rehearsal = Rehearsal([])
+    rehearsal = Rehearsal()
     random = torch.get_rng_state()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     with rehearsal.watching():
@@ -166,7 +160,23 @@ def test_a_rehearsal_finds_called_modules_and_undoes_what_they_did():
 
 def test_a_rehearsal_notices_modules_that_grow():
     net = nn.Sequential(nn.Linear(1, 1))
-    rehearsal = Rehearsal([net])
+    rehearsal = Rehearsal(net)
     assert not rehearsal.made([])
     net.append(nn.Linear(1, 1))
     assert rehearsal.made([])
+
+
+def test_a_rehearsal_undoes_writes_to_tensors_from_outside():
+    whole, other, out = torch.zeros(3), torch.ones(2), torch.ones(2)
+    rehearsal = Rehearsal()
+    with rehearsal.watching():
+        for _ in range(2):
+            whole[1:].add_(other)
+            other.mul_(2.0)
+            torch.add(other, 1.0, out=out)
+            made = torch.empty(3).fill_(1.0)
+            made.view(3, 1)[0].mul_(2.0)
+    assert [tensor.shape.numel() for tensor in rehearsal.written] == [2, 2, 2]
+    assert (whole.tolist(), other.tolist(), out.tolist()) == ([0.0, 3.0, 3.0], [4.0, 4.0], [5.0, 5.0])
+    rehearsal.undo()
+    assert (whole.tolist(), other.tolist(), out.tolist()) == ([0.0] * 3, [1.0] * 2, [1.0] * 2)

@@ -2,6 +2,7 @@
 
 import logging
 from functools import partial
+from types import SimpleNamespace
 
 import pyro
 import pyro.distributions as dist
@@ -158,6 +159,145 @@ def test_attributes_of_modules(change, times, log):
 
     assert_twins(Weighted, [(torch.randn(6, 3),)] * 8, EXACT, between=between)
     assert captures(log) == times
+
+
+class Whole(nn.Module):
+    """A model without a forward: what programs that are no modules call by its methods."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(3, 4), nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5))
+        self.beta, self.options, self.levels = 1.0, {"shift": (0.0, 1.0)}, [1.0, 2.0]
+
+    def decode(self, z):
+        """The mean of x."""
+        return self.beta * self.decoder(z) + self.options["shift"][0] * self.levels[1]
+
+
+class Functions(nn.Module):
+    """Plain functions over a module, a number and an object; only the functions are given to SVI."""
+
+    def __init__(self):
+        super().__init__()
+        self.whole, self.level, self.settings = Whole(), 1.0, SimpleNamespace(level=1.0)
+        whole, level, settings = self.whole, 1.0, self.settings
+
+        def model(x):
+            pyro.module("whole", whole)
+            with pyro.plate("data", 20, subsample=x, dim=-1):
+                z = pyro.sample("z", dist.Normal(torch.zeros(2), settings.level).to_event(1))
+                pyro.sample("x", dist.Normal(level * whole.decode(z), 1.0).to_event(1), obs=x)
+
+        def guide(x):
+            pyro.module("whole", whole)
+            loc, log_scale = whole.encoder(x).chunk(2, -1)
+            with pyro.plate("data", 20, subsample=x, dim=-1):
+                pyro.sample("z", dist.Normal(loc, log_scale.exp()).to_event(1))
+
+        def set_level(value):
+            nonlocal level
+            level = value
+
+        self.model, self.guide, self.set_level = model, guide, set_level
+
+
+def attribute_of_a_module_that_is_not_called(program, step):
+    program.whole.beta = 1.0 + step // 2
+
+
+def tuple_in_a_dictionary(program, step):
+    program.whole.options["shift"] = (float(step // 2), 1.0)
+
+
+def number_in_a_list(program, step):
+    program.whole.options["shift"] = (1.0, 1.0)
+    program.whole.levels[1] = float(step // 2)
+
+
+def mode_of_a_module_that_is_not_called(program, step):
+    program.whole.train(step % 4 < 2)
+
+
+def variable_of_a_closure(program, step):
+    program.set_level(1.0 + step // 2)
+
+
+def object_in_a_closure(program, step):
+    program.settings.level = 1.0 + step // 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        attribute_of_a_module_that_is_not_called,
+        tuple_in_a_dictionary,
+        number_in_a_list,
+        mode_of_a_module_that_is_not_called,
+        variable_of_a_closure,
+        object_in_a_closure,
+    ],
+)
+def test_what_functions_see(change, log):
+    def between(step, svi, program):
+        change(program, step)
+
+    assert_twins(Functions, [(torch.randn(6, 3),)] * 8, EXACT, between=between)
+    assert captures(log) == 4
+
+
+def test_data_from_a_closure():
+    class Batches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.program = Plain(plainly)
+            self.batch = x = torch.randn(6, 3)
+
+            def take(value):
+                nonlocal x
+                x = value
+
+            self.take = take
+            self.model, self.guide = (lambda: self.program.model(x)), (lambda: self.program.guide(x))
+
+    def between(step, svi, program):
+        program.take(program.batch + step // 2)
+
+    assert_twins(Batches, [()] * 6, EXACT, between=between)
+
+
+class Averaging(nn.Linear):
+    """Keeps a running mean of its inputs in an attribute that is no buffer."""
+
+    def __init__(self, in_place):
+        super().__init__(2, 3)
+        self.in_place, self.mean = in_place, torch.zeros(())
+
+    def forward(self, z):
+        size = z.detach().abs().mean()
+        if self.in_place:
+            self.mean.mul_(0.9).add_(size)
+        else:
+            self.mean = 0.9 * self.mean + size
+        return super().forward(z) * (1 + 0.1 * self.mean)
+
+
+def test_tensors_changed_in_place_need_not_be_buffers():
+    programs = []
+
+    def make():
+        programs.append(Plain(plainly, Averaging(in_place=True)))
+        return programs[-1]
+
+    assert_twins(make, [(torch.randn(6, 3),)] * 6, EXACT)
+    eager, captured = (program.decoder.mean for program in programs)
+    assert_close(captured, eager, **EXACT)
+
+
+def test_refuses_to_read_an_attribute_that_is_another_tensor_each_time():
+    svi = svi_for(Plain(plainly, Averaging(in_place=False)))
+    with pytest.raises(CaptureError, match="it reads 'mean' and puts another tensor in its place"):
+        for _ in range(2):
+            svi.step(torch.randn(6, 3))
 
 
 class Counting(nn.Linear):

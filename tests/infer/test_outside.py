@@ -1,0 +1,180 @@
+"""What can be seen of programs from outside, and whether it stays."""
+
+from argparse import Namespace
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+
+import pyro.poutine as poutine
+import pytest
+import torch
+from torch import nn
+
+from pyro_fmvae.infer.outside import Observed, Outside, attributes
+from tests.infer.programs import Toy
+
+LEVEL, UNUSED = 1.0, 2.0
+NET = nn.Linear(1, 1)
+
+
+def level():
+    return LEVEL
+
+
+def reads_globals(x):
+    return [level() * x for _ in range(2)] + [NET(x)]
+
+
+def names(*programs):
+    return {name for _, name in Outside(programs).places}
+
+
+def test_modules():
+    toy, net = Toy(), nn.Linear(1, 1)
+    assert Outside([toy.model, toy.guide]).modules == [toy]
+    assert Outside([net, lambda: net]).modules == [net]
+    listed = [net, {"toy": toy}]
+    assert Outside([lambda: listed]).modules == [net, toy]
+    assert Outside([partial(reads_globals, net)]).modules == [NET, net]
+    assert Outside([poutine.scale(poutine.block(lambda: net), 2.0)]).modules == [net]
+
+
+def test_variables_of_closures_and_globals_that_are_read():
+    inner, beta = level, 2.0
+    UNUSED = nn.Linear(1, 1)  # also the name of a global
+
+    def program(x):
+        def nested():
+            return inner() * x.UNUSED
+
+        return nested() * beta
+
+    assert names(program) == {"inner", "beta", "LEVEL"}
+    assert names(reads_globals) == {"level", "LEVEL", "NET"}
+    assert names(lambda: UNUSED) == {"UNUSED"}
+
+
+def test_variables_without_a_value():
+    def program():
+        return later
+
+    [place] = map(Observed, Outside([program]).places)
+    assert place.value is None
+    later = 1.0
+    assert not place.holds()
+
+
+def test_libraries_are_not_searched():
+    assert names(torch.nn.functional.softplus, poutine.trace, nn.Linear(1, 1)) == set()
+
+
+class Callable:
+    """A program that is no module."""
+
+    def __init__(self, net):
+        self.beta, self.net = 1.0, net
+
+    def __call__(self, x):
+        return LEVEL * self.net(x)
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_objects_that_are_called(bound):
+    program = Callable(NET)
+    seen = Outside([program.__call__ if bound else program])
+    assert {name for _, name in seen.places} == {"beta", "net", "LEVEL"}
+    assert seen.modules == [NET]
+
+
+def test_attributes_of_a_module_without_what_every_module_has():
+    net = nn.Linear(2, 3)
+    net.beta = 1.0
+    assert {name for _, name in attributes(net)} == {"in_features", "out_features", "beta"}
+
+
+@dataclass
+class Options:
+    beta: float
+    inner: object = None
+
+
+def observed(value):
+    holder = {"it": value}
+    return Observed((holder, "it")), holder
+
+
+TENSOR = torch.ones(2)
+SAME = [(1.0, 1.0), ("ab", "a" + "b"), ([1, [2.0]], [1, [2.0]]), ({"a": TENSOR}, {"a": TENSOR})]
+DIFFERENT = [
+    (1.0, 2.0),
+    (1.0, 1),
+    (None, 1.0),
+    (torch.ones(2), torch.ones(2)),
+    ([1, 2], (1, 2)),
+    ([1, 2], [1, 2, 3]),
+    ({"a": torch.ones(2)}, {"a": torch.ones(2)}),
+    (object(), object()),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), SAME)
+def test_equal_things_are_the_same(before, after):
+    place, holder = observed(before)
+    holder["it"] = after
+    assert place.holds()
+
+
+@pytest.mark.parametrize(("before", "after"), DIFFERENT)
+def test_other_things_are_not(before, after):
+    place, holder = observed(before)
+    assert place.holds()
+    holder["it"] = after
+    assert not place.holds()
+
+
+@pytest.mark.parametrize("make", [Options, Namespace, SimpleNamespace])
+def test_what_changes_inside(make):
+    options = make(beta=1.0)
+    place, _ = observed({"all": (options, 1)})
+    options.beta = 2.0
+    assert not place.holds()
+    options.beta = 1.0
+    assert place.holds()
+
+
+@dataclass(frozen=True)
+class Frozen:
+    inner: object
+
+
+@pytest.mark.parametrize(
+    ("value", "changeable"),
+    [
+        (1.0, False),
+        (TENSOR, False),
+        ((1, (2, "a")), False),
+        (Frozen((1, 2)), False),
+        ((1, [2]), True),
+        (Frozen([1]), True),
+        (Options(1.0), True),
+        ({}, True),
+        (Options, False),
+    ],
+)
+def test_what_may_change_and_still_be_the_same_object(value, changeable):
+    assert observed(value)[0].changeable == changeable
+
+
+def test_long_lists_are_not_looked_into():
+    place, holder = observed(list(range(1000)))
+    holder["it"][0] = 1
+    assert place.holds()
+    holder["it"] = list(holder["it"])
+    assert not place.holds()
+
+
+def test_a_list_within_itself():
+    loop = []
+    loop.append(loop)
+    place, _ = observed(loop)
+    assert place.holds()
