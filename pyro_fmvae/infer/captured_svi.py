@@ -114,7 +114,8 @@ class CapturedSVI(ConjugateSVI):
             logger.warning(
                 "steps on the same shapes were captured %d times: a number among the arguments, the "
                 "attributes of a module or the variables of a function keeps changing (make it a tensor, "
-                "changed in place), or a parameter or data from outside are replaced (pass data as arguments)",
+                "changed in place), or a parameter is replaced, or data from outside are (pass them as "
+                "arguments)",
                 MOST_STEPS,
             )
 
