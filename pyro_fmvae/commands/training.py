@@ -33,9 +33,8 @@ def train(config: TrainConfig, out: str | None) -> int:
     try:
         return follow(training, dataset, resumed=False)
     except BaseException:  # also a second Ctrl-C
-        if not (
-            folder / CHECKPOINT / TENSORS
-        ).exists():  # it failed before there was anything to continue from
+        begun = (folder / CHECKPOINT / TENSORS).exists()
+        if not begun:  # there is nothing to continue from
             shutil.rmtree(folder)
         raise
 
