@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pyro_fmvae.infer.capture import CaptureError, Recording
-from pyro_fmvae.infer.outside import Observed, Outside, Place, attributes
+from pyro_fmvae.infer.outside import Observed, Outside, Place, Trail, attributes
 
 _Fact = tuple[Mapping[Any, Any], Any, Any]
 
@@ -30,7 +30,7 @@ class Assumptions:
             them, too.
         names: of parameters in Pyro's store, or not.
         places: what else is to stay.
-        changing: keys of what the program itself changes, among attributes and places.
+        changing: what the program itself changes, among attributes and places: key → trails.
     """
 
     def __init__(
@@ -38,12 +38,14 @@ class Assumptions:
         modules: Iterable[torch.nn.Module],
         names: Iterable[str],
         places: Iterable[Place] = (),
-        changing: Collection[tuple[int, str]] = (),
+        changing: Mapping[tuple[int, Any], Collection[Trail]] | None = None,
     ) -> None:
         self._facts: list[_Fact] = []
         places = list(places)
         self.tensors: list[Tensor] = []
         for module in dict.fromkeys(part for whole in modules for part in whole.modules()):
+            if isinstance(module, torch.jit.ScriptModule):
+                continue  # has no attributes of Python's
             self._add(vars(module), ["training"])
             places += attributes(module)
             for held in (module._parameters, module._buffers, module._modules):
@@ -51,9 +53,11 @@ class Assumptions:
             held_tensors = (*module._parameters.values(), *module._buffers.values())
             self.tensors += [tensor for tensor in held_tensors if tensor is not None]
         observed = {each.key: each for each in map(Observed, places)}
-        staying = [each for key, each in observed.items() if key not in changing]
-        self._changeable = [each for each in staying if each.changeable]
-        others = (each for each in staying if not each.changeable)
+        changing = changing or {}
+        self._changeable = [
+            (each, changing.get(key, ())) for key, each in observed.items() if each.changeable
+        ]
+        others = [each for key, each in observed.items() if not (each.changeable or key in changing)]
         self._others = [(each.holder.get, each.name, each.then, each) for each in others]
         store = dict(pyro.get_param_store().named_parameters())
         self._stored = {name: store[name] for name in names if name in store}
@@ -71,7 +75,7 @@ class Assumptions:
         for get, name, then, each in self._others:
             if get(name) is not then and not each.holds():
                 return False
-        if not all(each.holds() for each in self._changeable):
+        if not all(each.holds(but) for each, but in self._changeable):
             return False
         for tensor, place, trainable in self._kinds:
             if tensor.data_ptr() != place or tensor.requires_grad != trainable:
@@ -129,7 +133,7 @@ class Rehearsal:
         self._outside = Outside(programs)
         self.modules = list(self._outside.modules)
         self._parts: set[torch.nn.Module] = set()
-        self._observed: dict[tuple[int, str], Observed] = {}
+        self._observed: dict[tuple[int, Any], Observed] = {}
         self._buffers: list[tuple[dict[str, Any], str, Tensor, Tensor]] = []
         self._writes = _Writes()
         self._existing = {p for _, p in pyro.get_param_store().named_parameters()}
@@ -187,9 +191,10 @@ class Rehearsal:
             return True
         return not self._existing.issuperset(parameters)
 
-    def changed(self) -> set[tuple[int, str]]:
-        """Keys of the attributes and variables that the run changed."""
-        return {key for key, each in self._observed.items() if not each.holds()}
+    def changed(self) -> dict[tuple[int, Any], set[Trail]]:
+        """Attributes and variables that the run changed, by key, and where."""
+        changes = {key: each.changes() for key, each in self._observed.items()}
+        return {key: trails for key, trails in changes.items() if trails}
 
     def replaced(self) -> list[tuple[str, Tensor]]:
         """Names and present values of attributes and variables into which the run put another tensor."""

@@ -1,37 +1,52 @@
 """What programs read from outside of their arguments: attributes, variables of closures, globals."""
 
 import dis
+import os
+import sys
 import sysconfig
+import weakref
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
-from dataclasses import is_dataclass
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
 _PLAIN = (bool, int, float, complex, str)
-_LONGEST = 64  # of lists and the like that are looked into
+_MOST = 256  # things in a container that is looked into
 _DEEPEST = 4
 _OWN = frozenset(vars(torch.nn.Module()))  # what every module has
-_LIBRARIES = (
-    *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-    str(Path(torch.__file__).parent),
-    str(Path(__file__).parent.parent),
+_READS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
+_LIBRARIES = tuple(
+    folder + os.sep
+    for folder in (
+        *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        str(Path(torch.__file__).parent),
+        str(Path(__file__).parent.parent),
+    )
 )
 
 
 class Holder(Protocol):
     """What has things by name: a dictionary, or a :class:`Closure`."""
 
-    def get(self, name: str, /) -> Any:
+    def get(self, name: Any, /) -> Any:
         """The thing of this name, None if there is none."""
 
 
-Place = tuple[Holder, str]
+Place = tuple[Holder, Any]
 """Where something is read from: a holder, and a name in it."""
+Trail = tuple[Any, ...]
+"""How one gets from a container to something in it: names and numbers; () is the container itself."""
+
+
+class _Container(NamedTuple):
+    kind: type
+    length: int
 
 
 class Closure:
@@ -43,7 +58,7 @@ class Closure:
     def __iter__(self) -> Iterator[str]:
         return iter(self._cells)
 
-    def get(self, name: str, /) -> Any:
+    def get(self, name: Any, /) -> Any:
         """The variable's value, None if it has none yet."""
         try:
             return self._cells[name].cell_contents
@@ -54,57 +69,81 @@ class Closure:
 class Outside:
     """What can be seen of programs without running them.
 
-    Functions are followed into those that they call, as long as these are variables of theirs, too, and no
-    part of a library.
+    Functions are followed into those that they call, as long as these are variables of theirs, or attributes
+    of something in sight that have a name which one of the functions reads, and no part of a library.
 
     Args:
         programs: functions, methods, modules or other objects that can be called.
 
     Attributes:
         modules: that the programs are, belong to, or have in a variable.
-        places: variables of the programs, and attributes of objects that are no modules.
+        places: variables that the programs read, and attributes of a name that they read.
     """
 
     def __init__(self, programs: Iterable[Any]) -> None:
         self.modules: list[torch.nn.Module] = []
         self.places: list[Place] = []
         self._seen: dict[int, Any] = {}
+        self._read: set[str] = set()  # names of attributes, of whatever object
+        self._objects: list[Any] = []
         for program in programs:
-            self._look_at_program(program)
+            self.look_at(program)
+            if not isinstance(program, torch.nn.Module | FunctionType | MethodType | partial):
+                self._take(program)
+                self.look_at(getattr(type(program), "__call__", None))  # noqa: B004
 
     def look_at(self, value: Any) -> None:
         """Find what a value leads to: a module, or a function."""
-        if id(value) in self._seen:
+        if type(value) in weakref.ProxyTypes or id(value) in self._seen:
             return
         self._seen[id(value)] = value  # kept, so that no other object gets its id
         if isinstance(value, torch.nn.Module):
             self.modules.append(value)
             for part in value.modules():
-                self._look_at_methods(type(part))
+                self._take(part)
+                self.look_at(getattr(type(part), "forward", None))
         elif isinstance(value, partial):
-            for part in (value.func, *value.args, *value.keywords.values()):
-                self.look_at(part)
+            self.look_at(value.func)
+            self._add_all(dict(enumerate(value.args)))
+            self._add_all(value.keywords)
         elif isinstance(value, MethodType):
-            self._look_at_program(value.__self__)
+            self._take(value.__self__)
+            self.look_at(value.__self__)
             self.look_at(value.__func__)
         elif isinstance(value, FunctionType):
             self._look_at_function(value)
-        elif isinstance(value, list | tuple | dict) and len(value) <= _LONGEST:
+        elif isinstance(value, staticmethod | classmethod):
+            self.look_at(value.__func__)
+        elif isinstance(value, property):
+            self.look_at(value.fget)
+        elif isinstance(value, cached_property):
+            self.look_at(value.func)
+        elif isinstance(value, type | ModuleType):
+            if _is_own(value):
+                self._take(value)
+        elif isinstance(value, list | tuple | dict) and len(value) <= _MOST:
             for part in value.values() if isinstance(value, dict) else value:
                 self.look_at(part)
 
-    def _look_at_program(self, program: Any) -> None:
-        self.look_at(program)
-        if not isinstance(program, torch.nn.Module | FunctionType | MethodType | partial | type):
-            self._look_at_methods(type(program))
-            for name in getattr(program, "__dict__", {}):
-                self._add(vars(program), name)
+    def _take(self, value: Any) -> None:
+        """Attributes of an object are looked at once their name is read somewhere."""
+        if not any(value is known for known in self._objects):
+            self._objects.append(value)
+            for name in tuple(self._read):
+                self._look_at_attribute(value, name)
 
-    def _look_at_methods(self, kind: type) -> None:
-        for base in kind.__mro__:
-            for method in vars(base).values():
-                if isinstance(method, FunctionType):
-                    self.look_at(method)
+    def _look_at_attribute(self, value: Any, name: str) -> None:
+        held = getattr(value, "__dict__", {})
+        if name in _OWN and isinstance(value, torch.nn.Module):
+            return
+        bases = [vars(base) for base in (value if isinstance(value, type) else type(value)).__mro__]
+        inherited = next((base for base in bases if name in base), None)
+        if inherited is not None and _is_code(inherited[name]):
+            self.look_at(inherited[name])
+        elif inherited is not None:
+            self._add(inherited, name)
+        if name in held or (inherited is not None and not _is_code(inherited[name])):
+            self._add(held, name)  # also where an object may get what its class has now
 
     def _look_at_function(self, function: FunctionType) -> None:
         closure = Closure(function)
@@ -114,33 +153,69 @@ class Outside:
             return
         for name in closure:
             self._add(closure, name)
-        for name in _globals_read(function.__code__):
+        self._add_all(dict(enumerate(function.__defaults__ or ())))
+        self._add_all(function.__kwdefaults__ or {})
+        variables, attributes = _names_read(function.__code__)
+        for name in variables:
             if name in function.__globals__:
                 self._add(function.__globals__, name)
+        new = attributes - self._read
+        self._read |= new
+        for known in tuple(self._objects):
+            for name in new:
+                self._look_at_attribute(known, name)
 
-    def _add(self, holder: Holder, name: str) -> None:
+    def _add_all(self, holder: Any) -> None:
+        for name in holder:
+            self._add(holder, name)
+
+    def _add(self, holder: Holder, name: Any) -> None:
         value = holder.get(name)
+        if type(value) in weakref.ProxyTypes:
+            return
         if not isinstance(value, ModuleType | BuiltinFunctionType | type):
             self.places.append((holder, name))
-            self.look_at(value)
+        self.look_at(value)
 
 
-def _globals_read(code: CodeType) -> set[str]:
-    names = {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
-    return names.union(*(_globals_read(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
+def _names_read(code: CodeType) -> tuple[set[str], set[str]]:
+    """Names of globals and of attributes."""
+    steps = list(dis.get_instructions(code))
+    variables = {step.argval for step in steps if step.opname == "LOAD_GLOBAL"}
+    attributes = {step.argval for step in steps if step.opname in _READS}
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            more = _names_read(inner)
+            variables |= more[0]
+            attributes |= more[1]
+    return variables, attributes
+
+
+def _is_own(value: type | ModuleType) -> bool:
+    """Whether a class or Python module is the user's."""
+    module = sys.modules.get(value.__module__) if isinstance(value, type) else value
+    if getattr(module, "__name__", "") == "__main__":
+        return True
+    file = getattr(module, "__file__", None)
+    return file is not None and not file.startswith(_LIBRARIES)
+
+
+def _is_code(value: Any) -> bool:
+    return isinstance(value, FunctionType | staticmethod | classmethod | property | cached_property)
 
 
 def attributes(module: torch.nn.Module) -> list[Place]:
-    """A module's attributes, without what every module has."""
+    """A module's numbers, strings and tensors, without what every module has."""
     held = vars(module)
-    return [(held, name) for name in held if name not in _OWN]
+    plain = (*_PLAIN, Tensor, type(None))
+    return [(held, name) for name, value in held.items() if name not in _OWN and isinstance(value, plain)]
 
 
 class Observed:
     """A place, and what was there when it was made.
 
     Lists, tuples, dictionaries, dataclasses and namespaces are the same if all that is in them is, to a few
-    levels and unless they are long; numbers and strings if they are equal; anything else if it is the very
+    levels and unless it is much; numbers and strings if they are equal; anything else if it is the very
     object.
 
     Attributes:
@@ -149,13 +224,13 @@ class Observed:
         changeable: whether there may be a change although the very object is still there.
     """
 
-    __slots__ = ("_content", "changeable", "holder", "name", "then")
+    __slots__ = ("_parts", "changeable", "holder", "name", "then")
 
     def __init__(self, place: Place) -> None:
         self.holder, self.name = place
         self.then = self.value
-        self._content = _content(self.then)
-        self.changeable = self._content is not self.then and _changeable(self.then)
+        self._parts = _parts(self.then)
+        self.changeable = isinstance(self._parts[()], _Container) and _changeable(self.then)
 
     @property
     def value(self) -> Any:
@@ -163,36 +238,67 @@ class Observed:
         return self.holder.get(self.name)
 
     @property
-    def key(self) -> tuple[int, str]:
+    def key(self) -> tuple[int, Any]:
         """The same for the same place."""
         return id(self.holder), self.name
 
-    def holds(self) -> bool:
-        """Whether the same is there now."""
+    def changes(self) -> set[Trail]:
+        """Where there is something else now: () for all, otherwise names and numbers that lead there."""
         now = self.value
-        return (now is self.then and not self.changeable) or _same(_content(now), self._content)
+        if now is self.then and not self.changeable:
+            return set()
+        then, parts = self._parts, _parts(now)
+        missing = object()
+        return {
+            path
+            for path in then.keys() | parts.keys()
+            if not _same(then.get(path, missing), parts.get(path, missing))
+        }
+
+    def holds(self, but: Collection[Trail] = ()) -> bool:
+        """Whether the same is there now.
+
+        Args:
+            but: paths of what may have changed, with all that is below.
+        """
+        changes = self.changes()
+        return not changes or all(any(path[: len(free)] == free for free in but) for path in changes)
 
 
-def _content(value: Any, depth: int = _DEEPEST) -> Any:
-    if depth and not isinstance(value, type):
-        if isinstance(value, SimpleNamespace | Namespace) or is_dataclass(value):
-            inner: Any = getattr(value, "__dict__", None)
+def _parts(value: Any) -> dict[Trail, Any]:
+    """A value, or everything in a container, by path; a container's own entry is its type and length."""
+    found: dict[Trail, Any] = {}
+    waiting: list[tuple[Trail, Any]] = [((), value)]
+    while waiting:
+        path, part = waiting.pop()
+        inner = _inside(part) if len(path) < _DEEPEST else None
+        if inner is None or len(inner) > _MOST:
+            found[path] = part
         else:
-            inner = value
-        if isinstance(inner, dict) and len(inner) <= _LONGEST:
-            return type(value), tuple((name, _content(part, depth - 1)) for name, part in inner.items())
-        if isinstance(inner, list | tuple) and len(inner) <= _LONGEST:
-            return type(value), tuple(_content(part, depth - 1) for part in inner)
-    return value
+            found[path] = _Container(type(part), len(inner))
+            waiting += [((*path, name), each) for name, each in inner.items()]
+        if len(found) + len(waiting) > _MOST:
+            return {(): value}
+    return found
+
+
+def _inside(value: Any) -> dict[Any, Any] | None:
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, list | tuple):
+        return dict(enumerate(value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name, None) for field in fields(value)}
+    return vars(value) if isinstance(value, SimpleNamespace | Namespace) else None
 
 
 def _changeable(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return any(map(_changeable, value))
-    if is_dataclass(value) and not isinstance(value, type):
-        params: Any = getattr(value, "__dataclass_params__", None)
-        return not params.frozen or any(map(_changeable, getattr(value, "__dict__", {}).values()))
-    return isinstance(value, list | dict | SimpleNamespace | Namespace)
+    inner = _inside(value)
+    if inner is None:
+        return False
+    params: Any = getattr(value, "__dataclass_params__", None)
+    fixed = params.frozen if params is not None else isinstance(value, tuple)
+    return not fixed or any(map(_changeable, inner.values()))
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -200,6 +306,4 @@ def _same(one: Any, other: Any) -> bool:
         return True
     if type(one) is not type(other):
         return False
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return isinstance(one, _PLAIN) and one == other
+    return isinstance(one, (*_PLAIN, _Container)) and bool(one == other)

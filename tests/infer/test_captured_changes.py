@@ -245,6 +245,52 @@ def test_what_functions_see(change, log):
     assert captures(log) == 4
 
 
+class Trainer:
+    """A program and its training in one object, which counts its steps."""
+
+    def __init__(self, program):
+        self.program, self.history, self.steps, self.beta = program, [], 0, 1.0
+        self.svi = svi_for(self)
+
+    def model(self, x):
+        """As the program's, with a number."""
+        with poutine.scale(scale=self.beta):
+            self.program.model(x)
+
+    def guide(self, x):
+        """The program's."""
+        self.program.guide(x)
+
+    def train(self, batches):
+        """A step for each batch."""
+        for x in batches:
+            self.history.append(self.svi.step(x))
+            self.steps += 1
+
+
+def test_what_the_model_does_not_read_may_change(log):
+    trainer, batches = Trainer(Plain(plainly)), [torch.randn(6, 3)] * 6
+    trainer.train(batches)
+    assert captures(log) == 1
+    trainer.beta = 2.0
+    trainer.train(batches)
+    assert captures(log) == 2
+
+
+def test_counters_beside_numbers(log):
+    def body(program, z, x):
+        state["calls"] += 1
+        return state["beta"] * program.decoder(z)
+
+    state = {"calls": 0, "beta": 1.0}
+
+    def between(step, svi, program):
+        state["beta"] = 1.0 + step // 4
+
+    assert_twins(lambda: Plain(body), [(torch.randn(6, 3),)] * 8, EXACT, between=between)
+    assert captures(log) == 2
+
+
 def test_data_from_a_closure():
     class Batches(nn.Module):
         def __init__(self):

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from pyro_fmvae.infer.outside import Observed, Outside, attributes
+from tests.infer import captured
 from tests.infer.programs import Toy
 
 LEVEL, UNUSED = 1.0, 2.0
@@ -82,13 +83,75 @@ class Callable:
 def test_objects_that_are_called(bound):
     program = Callable(NET)
     seen = Outside([program.__call__ if bound else program])
-    assert {name for _, name in seen.places} == {"beta", "net", "LEVEL"}
+    assert {name for _, name in seen.places} == {"net", "LEVEL"}  # beta is never read
     assert seen.modules == [NET]
+
+
+class Reading(nn.Module):
+    level, unread = 1.0, 2.0
+
+    def __init__(self):
+        super().__init__()
+        self.activation, self.history = level, []
+
+    def forward(self, x):
+        return self.activation() * self.scaled * self.shift(x) * self.level
+
+    @property
+    def scaled(self):
+        return UNUSED
+
+    @staticmethod
+    def shift(x):
+        return x + SHIFT.amount
+
+    def fit(self, losses):
+        losses.append(NET(self.history))
+
+
+class SHIFT:
+    amount = 1.0
+
+
+def test_attributes_that_are_read():
+    """By name, in an object or its class, and what functions among them read."""
+    net = Reading()
+    found = Outside([net]).places
+    names_of_net = {name for holder, name in found if holder is vars(net)}
+    assert names_of_net == {"activation", "level"}
+    assert {name for _, name in found} == {"activation", "level", "UNUSED", "LEVEL", "amount"}
+    before = list(map(Observed, found))
+    for holder, name, value in ((net, "level", 3.0), (Reading, "level", 4.0), (SHIFT, "amount", 5.0)):
+        old = getattr(holder, name)
+        setattr(holder, name, value)
+        assert not all(place.holds() for place in before)
+        delattr(net, name) if holder is net else setattr(holder, name, old)
+        assert all(place.holds() for place in before)
+
+
+def test_variables_of_other_files():
+    def program():
+        return captured.RATE
+
+    assert names(program) == {"RATE"}
+
+
+def test_arguments_of_partials_and_defaults():
+    options = {"level": 1.0}
+
+    def program(x, *, more=options):
+        return x, more
+
+    places = [Observed(place) for place in Outside([partial(program, options, more=options)]).places]
+    assert {place.name for place in places} == {0, "more"}
+    assert len(places) == 3
+    options["level"] = 2.0
+    assert not any(place.holds() for place in places)
 
 
 def test_attributes_of_a_module_without_what_every_module_has():
     net = nn.Linear(2, 3)
-    net.beta = 1.0
+    net.beta, net.history = 1.0, []
     assert {name for _, name in attributes(net)} == {"in_features", "out_features", "beta"}
 
 
@@ -132,7 +195,12 @@ def test_other_things_are_not(before, after):
     assert not place.holds()
 
 
-@pytest.mark.parametrize("make", [Options, Namespace, SimpleNamespace])
+@dataclass(slots=True)
+class Slots:
+    beta: float
+
+
+@pytest.mark.parametrize("make", [Options, Slots, Namespace, SimpleNamespace])
 def test_what_changes_inside(make):
     options = make(beta=1.0)
     place, _ = observed({"all": (options, 1)})
@@ -163,6 +231,19 @@ class Frozen:
 )
 def test_what_may_change_and_still_be_the_same_object(value, changeable):
     assert observed(value)[0].changeable == changeable
+
+
+def test_what_changes_beside_what_may():
+    place, holder = observed({"calls": 0, "beta": 1.0, "seen": []})
+    holder["it"]["calls"] += 1
+    holder["it"]["seen"].append(1)
+    free = place.changes()
+    assert free == {("calls",), ("seen",), ("seen", 0)}
+    assert place.holds(free)
+    holder["it"]["seen"].append(2)
+    assert place.holds(free)
+    holder["it"]["beta"] = 2.0
+    assert not place.holds(free)
 
 
 def test_long_lists_are_not_looked_into():
