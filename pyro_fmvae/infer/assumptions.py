@@ -12,7 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pyro_fmvae.infer.capture import CaptureError, Recording
-from pyro_fmvae.infer.outside import Observed, Outside, Place, Trail, attributes
+from pyro_fmvae.infer.observed import Observed, Place, Trail
+from pyro_fmvae.infer.outside import Outside, attributes
 
 _Fact = tuple[Mapping[Any, Any], Any, Any]
 

@@ -5,20 +5,17 @@ import os
 import sys
 import sysconfig
 import weakref
-from argparse import Namespace
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable, Iterator
 from functools import cached_property, partial
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
-from typing import Any, NamedTuple, Protocol
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
 
-_PLAIN = (bool, int, float, complex, str)
-_MOST = 256  # things in a container that is looked into
-_DEEPEST = 4
+from pyro_fmvae.infer.observed import MOST, PLAIN, Holder, Place
+
 _OWN = frozenset(vars(torch.nn.Module()))  # what every module has
 _READS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 _LIBRARIES = tuple(
@@ -29,24 +26,6 @@ _LIBRARIES = tuple(
         str(Path(__file__).parent.parent),
     )
 )
-
-
-class Holder(Protocol):
-    """What has things by name: a dictionary, or a :class:`Closure`."""
-
-    def get(self, name: Any, /) -> Any:
-        """The thing of this name, None if there is none."""
-
-
-Place = tuple[Holder, Any]
-"""Where something is read from: a holder, and a name in it."""
-Trail = tuple[Any, ...]
-"""How one gets from a container to something in it: names and numbers; () is the container itself."""
-
-
-class _Container(NamedTuple):
-    kind: type
-    length: int
 
 
 class Closure:
@@ -121,7 +100,7 @@ class Outside:
         elif isinstance(value, type | ModuleType):
             if _is_own(value):
                 self._take(value)
-        elif isinstance(value, list | tuple | dict) and len(value) <= _MOST:
+        elif isinstance(value, list | tuple | dict) and len(value) <= MOST:
             for part in value.values() if isinstance(value, dict) else value:
                 self.look_at(part)
 
@@ -207,103 +186,5 @@ def _is_code(value: Any) -> bool:
 def attributes(module: torch.nn.Module) -> list[Place]:
     """A module's numbers, strings and tensors, without what every module has."""
     held = vars(module)
-    plain = (*_PLAIN, Tensor, type(None))
+    plain = (*PLAIN, Tensor, type(None))
     return [(held, name) for name, value in held.items() if name not in _OWN and isinstance(value, plain)]
-
-
-class Observed:
-    """A place, and what was there when it was made.
-
-    Lists, tuples, dictionaries, dataclasses and namespaces are the same if all that is in them is, to a few
-    levels and unless it is much; numbers and strings if they are equal; anything else if it is the very
-    object.
-
-    Attributes:
-        holder, name: the place.
-        then: what was there.
-        changeable: whether there may be a change although the very object is still there.
-    """
-
-    __slots__ = ("_parts", "changeable", "holder", "name", "then")
-
-    def __init__(self, place: Place) -> None:
-        self.holder, self.name = place
-        self.then = self.value
-        self._parts = _parts(self.then)
-        self.changeable = isinstance(self._parts[()], _Container) and _changeable(self.then)
-
-    @property
-    def value(self) -> Any:
-        """What is there now."""
-        return self.holder.get(self.name)
-
-    @property
-    def key(self) -> tuple[int, Any]:
-        """The same for the same place."""
-        return id(self.holder), self.name
-
-    def changes(self) -> set[Trail]:
-        """Where there is something else now: () for all, otherwise names and numbers that lead there."""
-        now = self.value
-        if now is self.then and not self.changeable:
-            return set()
-        then, parts = self._parts, _parts(now)
-        missing = object()
-        return {
-            path
-            for path in then.keys() | parts.keys()
-            if not _same(then.get(path, missing), parts.get(path, missing))
-        }
-
-    def holds(self, but: Collection[Trail] = ()) -> bool:
-        """Whether the same is there now.
-
-        Args:
-            but: paths of what may have changed, with all that is below.
-        """
-        changes = self.changes()
-        return not changes or all(any(path[: len(free)] == free for free in but) for path in changes)
-
-
-def _parts(value: Any) -> dict[Trail, Any]:
-    """A value, or everything in a container, by path; a container's own entry is its type and length."""
-    found: dict[Trail, Any] = {}
-    waiting: list[tuple[Trail, Any]] = [((), value)]
-    while waiting:
-        path, part = waiting.pop()
-        inner = _inside(part) if len(path) < _DEEPEST else None
-        if inner is None or len(inner) > _MOST:
-            found[path] = part
-        else:
-            found[path] = _Container(type(part), len(inner))
-            waiting += [((*path, name), each) for name, each in inner.items()]
-        if len(found) + len(waiting) > _MOST:
-            return {(): value}
-    return found
-
-
-def _inside(value: Any) -> dict[Any, Any] | None:
-    if isinstance(value, dict):
-        return value
-    if isinstance(value, list | tuple):
-        return dict(enumerate(value))
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name, None) for field in fields(value)}
-    return vars(value) if isinstance(value, SimpleNamespace | Namespace) else None
-
-
-def _changeable(value: Any) -> bool:
-    inner = _inside(value)
-    if inner is None:
-        return False
-    params: Any = getattr(value, "__dataclass_params__", None)
-    fixed = params.frozen if params is not None else isinstance(value, tuple)
-    return not fixed or any(map(_changeable, inner.values()))
-
-
-def _same(one: Any, other: Any) -> bool:
-    if one is other:
-        return True
-    if type(one) is not type(other):
-        return False
-    return isinstance(one, (*_PLAIN, _Container)) and bool(one == other)
