@@ -256,27 +256,20 @@ def test_finished_run_is_left_as_it_is(whole):
     assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
 
 
-def test_torn_record_is_forgotten(files, whole, tmp_path, monkeypatch):
-    run = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        stop_at(patch, 6, kill)
-        with pytest.raises(Killed):
-            train(run, files["binary"], **LABELLED)
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 4, "pha')
-    succeed("train", "--resume", run)
-    assert metrics(run) == metrics(whole)
+WRONG = (b"{}", b"garbage", b"", b"3", b"[]", b"null", b'{"step": "3", "phase": "prior"}', b"\xff\x00", b"")
 
 
-def test_lines_that_are_no_records_are_forgotten(files, whole, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("before", "behind"), [(b"", b'{"step": 4, "pha'), (b"\n".join(WRONG), b"")], ids=["torn", "wrong"]
+)
+def test_lines_that_are_no_records_are_forgotten(files, whole, tmp_path, monkeypatch, before, behind):
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
         stop_at(patch, 6, kill)
         with pytest.raises(Killed):
             train(run, files["binary"], **LABELLED)
     path = run / "metrics.jsonl"
-    wrong = (b"{}", b"garbage", b"", b"3", b"[]", b"null", b'{"step": "3", "phase": "prior"}', b"\xff\x00")
-    path.write_bytes(b"\n".join(wrong) + b"\n" + path.read_bytes())
+    path.write_bytes(before + path.read_bytes() + behind)
     succeed("train", "--resume", run)
     assert metrics(run) == metrics(whole)
 

@@ -1,6 +1,6 @@
 """What a recorded program takes for granted about objects outside of it."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,6 +32,8 @@ class Assumptions:
         names: of parameters in Pyro's store, or not.
         places: what else is to stay.
         changing: what the program itself changes, among attributes and places: key → trails.
+        replaced: attributes and variables into which the program puts another tensor each time, and the
+            tensors that are there when it is recorded.
     """
 
     def __init__(
@@ -40,7 +42,9 @@ class Assumptions:
         names: Iterable[str],
         places: Iterable[Place] = (),
         changing: Mapping[tuple[int, Any], Collection[Trail]] | None = None,
+        replaced: Iterable[tuple[str, Tensor]] = (),
     ) -> None:
+        self._replaced = list(replaced)
         self._facts: list[_Fact] = []
         places = list(places)
         self.tensors: list[Tensor] = []
@@ -68,6 +72,26 @@ class Assumptions:
     def _add(self, holder: Mapping[Any, Any], keys: Iterable[Any]) -> None:
         self._facts += [(holder, key, holder[key]) for key in keys]
 
+    def check(self, recording: Recording) -> None:
+        """That the program that was recorded keeps up with what it changes itself.
+
+        Raises:
+            CaptureError: it does not.
+        """
+        if not self.hold():
+            raise CaptureError(
+                "the step cannot be captured: the program puts another tensor in the place of a parameter or "
+                "buffer, or changes a module's mode. Change tensors in place (by copy_, say), or pass "
+                "eager=True"
+            )
+        read = {_memory(tensor) for tensor in recording.state}
+        for name, tensor in self._replaced:
+            if _memory(tensor) in read:
+                raise CaptureError(
+                    f"the step cannot be captured: it reads '{name}' and puts another tensor in its place. "
+                    "Make it a buffer that is changed in place (by copy_, say), or pass eager=True"
+                )
+
     def hold(self) -> bool:
         """Whether everything is as it was."""
         for holder, key, value in self._facts:
@@ -85,34 +109,6 @@ class Assumptions:
             store = dict(pyro.get_param_store().named_parameters())
             return all(store.get(name) is value for name, value in self._stored.items())
         return True
-
-
-def check_recording(
-    recording: Recording, assumptions: Assumptions, replaced: Iterable[tuple[str, Tensor]]
-) -> None:
-    """That a recorded program keeps up with what it changes itself.
-
-    Args:
-        recording: of the program.
-        assumptions: from before it was recorded.
-        replaced: what the program puts another tensor into, and the tensors that were there when it was
-            recorded.
-
-    Raises:
-        CaptureError: it does not.
-    """
-    if not assumptions.hold():
-        raise CaptureError(
-            "the step cannot be captured: the program puts another tensor in the place of a parameter or "
-            "buffer, or changes a module's mode. Change tensors in place (by copy_, say), or pass eager=True"
-        )
-    read = {_memory(tensor) for tensor in recording.state}
-    for name, tensor in replaced:
-        if _memory(tensor) in read:
-            raise CaptureError(
-                f"the step cannot be captured: it reads '{name}' and puts another tensor in its place. Make "
-                "it a buffer that is changed in place (by copy_, say), or pass eager=True"
-            )
 
 
 def _kind(tensor: Tensor) -> tuple[int, bool]:
@@ -140,12 +136,7 @@ class Rehearsal:
         self._existing = {p for _, p in pyro.get_param_store().named_parameters()}
         self._random = torch.get_rng_state(), _cuda_random_states()
         self._trees = [(module, self._note(module)) for module in self.modules]
-        self._observe(self.places)
-
-    @property
-    def places(self) -> list[Place]:
-        """Variables and attributes outside of modules that the programs may read."""
-        return self._outside.places
+        self._observe(self._outside.places)
 
     @property
     def written(self) -> list[Tensor]:
@@ -174,7 +165,7 @@ class Rehearsal:
             self.modules.append(module)
             self._trees.append((module, self._note(module)))
             self._outside.look_at(module)
-            self._observe(self.places)
+            self._observe(self._outside.places)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -192,15 +183,13 @@ class Rehearsal:
             return True
         return not self._existing.issuperset(parameters)
 
-    def changed(self) -> dict[tuple[int, Any], set[Trail]]:
-        """Attributes and variables that the run changed, by key, and where."""
+    def assumptions(self, names: Iterable[str]) -> Assumptions:
+        """What a program that is recorded now may rely on, given the names of its parameters."""
         changes = {key: each.changes() for key, each in self._observed.items()}
-        return {key: trails for key, trails in changes.items() if trails}
-
-    def replaced(self) -> list[tuple[str, Tensor]]:
-        """Names and present values of attributes and variables into which the run put another tensor."""
-        changed = (each for each in self._observed.values() if not each.holds())
-        return [(each.name, each.value) for each in changed if isinstance(each.value, Tensor)]
+        changing = {key: trails for key, trails in changes.items() if trails}
+        now = [(each.name, each.value) for key, each in self._observed.items() if key in changing]
+        replaced = [(name, value) for name, value in now if isinstance(value, Tensor)]
+        return Assumptions(self.modules, names, self._outside.places, changing, replaced)
 
     @torch.no_grad()
     def undo(self) -> None:
@@ -225,25 +214,29 @@ class _Writes(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.found: list[tuple[Tensor, Tensor]] = []
-        self._known: set[int] = set()  # memory that belongs to results, or to what was found
+        self._made: set[int] = set()  # memory of results
+        self._written: set[Hashable] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         schema = func._schema
         if schema.is_mutable:
             for number, argument in enumerate(schema.arguments):
-                value = args[number] if number < len(args) else kwargs.get(argument.name)
                 if argument.is_write:
+                    value = args[number] if number < len(args) else kwargs.get(argument.name)
                     for tensor in tree_leaves(value):
-                        self._written(tensor)
+                        self._note(tensor)
         results = func(*args, **kwargs)
         if not any(result.alias_info for result in schema.returns):
-            self._known.update(_memory(tensor) for tensor in tree_leaves(results))
+            self._made.update(_memory(tensor) for tensor in tree_leaves(results))
         return results
 
-    def _written(self, tensor: Any) -> None:
-        if isinstance(tensor, Tensor) and _memory(tensor) not in self._known:
-            self._known.add(_memory(tensor))
+    def _note(self, tensor: Any) -> None:
+        if not isinstance(tensor, Tensor) or _memory(tensor) in self._made:
+            return
+        part = _memory(tensor), tensor.storage_offset(), tensor.shape, tensor.stride()
+        if part not in self._written:
+            self._written.add(part)
             self.found.append((tensor, tensor.detach().clone()))
 
 

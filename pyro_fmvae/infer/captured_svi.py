@@ -15,7 +15,7 @@ from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor
 
 from pyro_fmvae.distributions import NaturalParameter
-from pyro_fmvae.infer.assumptions import Assumptions, Rehearsal, check_recording
+from pyro_fmvae.infer.assumptions import Rehearsal
 from pyro_fmvae.infer.call import Call
 from pyro_fmvae.infer.capture import record
 from pyro_fmvae.infer.captured_step import CapturedStep, NotFinite
@@ -141,15 +141,14 @@ class CapturedSVI(ConjugateSVI):
         if isinstance(statements, float):
             return statements
         params = _unconstrained(statements)
-        changed, replaced = rehearsal.changed(), rehearsal.replaced()
-        assumptions = Assumptions(rehearsal.modules, statements.nodes, rehearsal.places, changed)
+        assumptions = rehearsal.assumptions(statements.nodes)
         fused = self.compile and call.rows >= self.compile_from
         inside = self._inside([p for p in params if not isinstance(p, NaturalParameter)]) if fused else None
         step = TensorStep(self, call, params, inside)
         try:
             state = [*params, *assumptions.tensors, *rehearsal.written, *(inside.tensors if inside else ())]
             recording = record(step, step.inputs, state)
-            check_recording(recording, assumptions, replaced)
+            assumptions.check(recording)
         finally:
             rehearsal.undo()
             if inside:

@@ -15,7 +15,7 @@ import torch
 from pyro.infer.util import is_validation_enabled
 from torch import Tensor, nn
 
-from pyro_fmvae.infer.assumptions import Assumptions, Rehearsal, check_recording
+from pyro_fmvae.infer.assumptions import Assumptions, Rehearsal
 from pyro_fmvae.infer.call import Call
 from pyro_fmvae.infer.capture import record
 from pyro_fmvae.infer.captured_svi import MOST_STEPS
@@ -131,15 +131,14 @@ class FreeGaussian:
         with rehearsal.watching(), poutine.trace(param_only=True) as statements:
             self._step(call, *inputs)
         rehearsal.undo()
-        changed, replaced = rehearsal.changed(), rehearsal.replaced()
-        assumptions = Assumptions(rehearsal.modules, statements.trace.nodes, rehearsal.places, changed)
+        assumptions = rehearsal.assumptions(statements.trace.nodes)
 
         def function(*inputs: Tensor) -> tuple[Tensor]:
             with pyro.validation_enabled(False):
                 return (self._step(call, *inputs),)
 
         recording = record(function, inputs, [*assumptions.tensors, *rehearsal.written])
-        check_recording(recording, assumptions, replaced)
+        assumptions.check(recording)
         program = (compiled if self.compile else plain)(recording)
         if recording.on_device():
             return _Graphed(lambda *inputs: program(*inputs)[0]), assumptions

@@ -12,7 +12,7 @@ _DEEPEST = 4
 
 
 class Holder(Protocol):
-    """What has things by name: a dictionary, or a :class:`Closure`."""
+    """What has things by name: a dictionary, or the closure of a function."""
 
     def get(self, name: Any, /) -> Any:
         """The thing of this name, None if there is none."""
@@ -68,33 +68,33 @@ class Observed:
         then, parts = self._parts, _parts(now)
         missing = object()
         return {
-            path
-            for path in then.keys() | parts.keys()
-            if not _same(then.get(path, missing), parts.get(path, missing))
+            trail
+            for trail in then.keys() | parts.keys()
+            if not _same(then.get(trail, missing), parts.get(trail, missing))
         }
 
     def holds(self, but: Collection[Trail] = ()) -> bool:
         """Whether the same is there now.
 
         Args:
-            but: paths of what may have changed, with all that is below.
+            but: trails to what may have changed, with all that is below.
         """
         changes = self.changes()
-        return not changes or all(any(path[: len(free)] == free for free in but) for path in changes)
+        return not changes or all(any(trail[: len(free)] == free for free in but) for trail in changes)
 
 
 def _parts(value: Any) -> dict[Trail, Any]:
-    """A value, or everything in a container, by path; a container's own entry is its type and length."""
+    """A value, or everything in a container, by trail; a container's own entry is its type and length."""
     found: dict[Trail, Any] = {}
     waiting: list[tuple[Trail, Any]] = [((), value)]
     while waiting:
-        path, part = waiting.pop()
-        inner = _inside(part) if len(path) < _DEEPEST else None
+        trail, part = waiting.pop()
+        inner = _inside(part) if len(trail) < _DEEPEST else None
         if inner is None or len(inner) > MOST:
-            found[path] = part
+            found[trail] = part
         else:
-            found[path] = _Container(type(part), len(inner))
-            waiting += [((*path, name), each) for name, each in inner.items()]
+            found[trail] = _Container(type(part), len(inner))
+            waiting += [((*trail, name), each) for name, each in inner.items()]
         if len(found) + len(waiting) > MOST:
             return {(): value}
     return found

@@ -112,17 +112,18 @@ class Outside:
                 self._look_at_attribute(value, name)
 
     def _look_at_attribute(self, value: Any, name: str) -> None:
-        held = getattr(value, "__dict__", {})
         if name in _OWN and isinstance(value, torch.nn.Module):
             return
-        bases = [vars(base) for base in (value if isinstance(value, type) else type(value)).__mro__]
-        inherited = next((base for base in bases if name in base), None)
-        if inherited is not None and _is_code(inherited[name]):
-            self.look_at(inherited[name])
-        elif inherited is not None:
-            self._add(inherited, name)
-        if name in held or (inherited is not None and not _is_code(inherited[name])):
-            self._add(held, name)  # also where an object may get what its class has now
+        held = getattr(value, "__dict__", {})
+        kind = value if isinstance(value, type) else type(value)
+        owner = next((vars(base) for base in kind.__mro__ if name in vars(base)), None)
+        plain = owner is not None and not _is_code(owner[name])
+        if owner is not None and plain:
+            self._add(owner, name)
+        elif owner is not None:
+            self.look_at(owner[name])
+        if name in held or plain:  # an object may get what its class has now
+            self._add(held, name)
 
     def _look_at_function(self, function: FunctionType) -> None:
         closure = Closure(function)

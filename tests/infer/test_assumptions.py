@@ -174,9 +174,10 @@ def test_a_rehearsal_undoes_writes_to_tensors_from_outside():
             whole[1:].add_(other)
             other.mul_(2.0)
             torch.add(other, 1.0, out=out)
+            whole[:2].sub_(5.0)  # overlaps with what was written before
             made = torch.empty(3).fill_(1.0)
             made.view(3, 1)[0].mul_(2.0)
-    assert [tensor.shape.numel() for tensor in rehearsal.written] == [2, 2, 2]
-    assert (whole.tolist(), other.tolist(), out.tolist()) == ([0.0, 3.0, 3.0], [4.0, 4.0], [5.0, 5.0])
+    assert [tensor.shape.numel() for tensor in rehearsal.written] == [2, 2, 2, 2]
+    assert (whole.tolist(), other.tolist(), out.tolist()) == ([-10.0, -7.0, 3.0], [4.0, 4.0], [5.0, 5.0])
     rehearsal.undo()
     assert (whole.tolist(), other.tolist(), out.tolist()) == ([0.0] * 3, [1.0] * 2, [1.0] * 2)

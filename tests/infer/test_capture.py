@@ -7,6 +7,7 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from torch import library as operators
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -211,7 +212,7 @@ def test_accepts(name):
 def test_what_does_not_run_again_is_an_error():
     runs = []
 
-    @torch.library.custom_op("pyro_fmvae_tests::once", mutates_args=())
+    @operators.custom_op("pyro_fmvae_tests::once", mutates_args=())
     def once(x: torch.Tensor) -> torch.Tensor:
         runs.append(x)
         if len(runs) > 1:

@@ -291,6 +291,11 @@ def test_counters_beside_numbers(log):
     assert captures(log) == 2
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_scripted_modules():
+    assert_twins(lambda: Plain(plainly, torch.jit.script(nn.Linear(2, 3))), [(torch.randn(6, 3),)] * 5, EXACT)
+
+
 def test_data_from_a_closure():
     class Batches(nn.Module):
         def __init__(self):

@@ -30,6 +30,16 @@ def assert_sites(per_site, brute):
         assert_close(per_site[name], loss, **EXACT, msg=lambda text, name=name: f"{name}: {text}")
 
 
+def assert_collapsed(expected, toy, elbo, model, guide, x):
+    """That KL[z] + KL[r] is this, with the same gradients for the encoder."""
+    per_site = seeded(elbo.loss_per_site, model, guide, x)
+    found = per_site["z"] + per_site["assignment"]
+    assert_close(found, expected, **EXACT)
+    grads = gradients(found, toy.encoder)
+    for name, grad in gradients(expected, toy.encoder).items():
+        assert_close(grads[name], grad, **EXACT)
+
+
 def observing(toy, name, labels):
     """The model with labels as observed children, or with the label site or the assignment conditioned on."""
     if name == "child":
@@ -113,11 +123,7 @@ def test_a_component_of_weight_zero_is_as_none():
     brute = bound(toy, elbo, x)
     logits = brute.expected[..., :2] + weights[:2].log()
     collapsed = -brute.scale * (logits.logsumexp(-1) + brute.entropy).sum()
-    per_site = seeded(elbo.loss_per_site, model, toy.guide, x)
-    assert_close(per_site["z"] + per_site["assignment"], collapsed, **EXACT)
-    grads = gradients(per_site["z"] + per_site["assignment"], toy.encoder)
-    for name, grad in gradients(collapsed, toy.encoder).items():
-        assert_close(grads[name], grad, **EXACT)
+    assert_collapsed(collapsed, toy, elbo, model, toy.guide, x)
 
 
 def test_probability_of_the_guide_for_a_component_of_weight_zero_is_an_error():
@@ -157,11 +163,7 @@ def test_scale_on_z_alone_is_the_weighted_collapse(weight):
     brute = bound(toy, elbo, x, kl_weight=weight)
     logits = weight * brute.expected + brute.log_weights
     collapsed = -brute.scale * (logits.logsumexp(-1) + weight * brute.entropy).sum()
-    per_site = seeded(elbo.loss_per_site, model, guide, x)
-    assert_close(per_site["z"] + per_site["assignment"], collapsed, **EXACT)
-    grads = gradients(per_site["z"] + per_site["assignment"], toy.encoder)
-    for name, grad in gradients(collapsed, toy.encoder).items():
-        assert_close(grads[name], grad, **EXACT)
+    assert_collapsed(collapsed, toy, elbo, model, guide, x)
 
 
 def test_scale_around_the_data_counts_points_more():
