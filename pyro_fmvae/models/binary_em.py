@@ -16,6 +16,8 @@ from pyro_fmvae.infer.statistics import Statistics
 from pyro_fmvae.models.superposed_weights import apply_moment, best_weight
 
 ENUMERATED = 2**24  # numbers in the tables of an enumerated E-step
+RESOLUTION = 10  # σ that rounding leaves, in units in the last place of the root mean square of x
+LEAST_VARIANCE = 1e-30  # whose inverse a float32 can hold, times the squares of other numbers
 
 
 class BinaryParameters(NamedTuple):
@@ -32,9 +34,10 @@ class BinaryParameters(NamedTuple):
 class BinaryEM(ExpectationMaximization[BinaryParameters]):
     """EM for binary sparse coding: Henniges et al. (2010) for the model, mean field for the posterior.
 
-    Statistics are Σ x⟨h⟩', Σ⟨hh'⟩, Σ⟨h⟩, Σ|x|² and the number of observed elements. Where a batch has missing
-    elements there is one Σ⟨hh'⟩ for each element of x, over the points in which it is observed: [R, D, H, H].
-    A batch without has [R, 1, H, H], which blends with the other kind.
+    Statistics are Σ x⟨h⟩', Σ⟨hh'⟩, Σ⟨h⟩, Σ|x|² and the number of observed elements, in float64: they are not
+    centred, and what the noise leaves of them may be small. Where a batch has missing elements there is one
+    Σ⟨hh'⟩ for each element of x, over the points in which it is observed: [R, D, H, H]. A batch without has
+    [R, 1, H, H], which blends with the other kind.
 
     Args:
         units: H >= 1.
@@ -93,7 +96,7 @@ class BinaryEM(ExpectationMaximization[BinaryParameters]):
             rows = torch.randint(len(x), (starts, self.units), device=x.device)
             weight = known[rows].mT.contiguous()
         logits = x.new_full((starts, self.units), self.start_logit)
-        precision = _precision(variance, variance, torch.finfo(x.dtype).eps)
+        precision = _precision(variance, variance, x.dtype)
         return BinaryParameters(weight, logits, precision.repeat(starts))
 
     def start_latents(self, parameters: BinaryParameters, num_data: int) -> Tensor:
@@ -178,18 +181,19 @@ class BinaryEM(ExpectationMaximization[BinaryParameters]):
     ) -> Maximum[BinaryParameters]:
         """W, b and β in closed form, in float64 until they are returned; the bound never falls.
 
-        Units of which no point makes use keep their weights. With ``nonnegative`` weights the bound is
-        raised, by coordinate ascent, and not quite at its maximum after a single M-step.
+        σ² is at least what rounding makes of it: of float32, (1.2e-6)² times the mean square of x. Units of
+        which no point makes use keep their weights. With ``nonnegative`` weights the bound is raised, by
+        coordinate ascent, and not quite at its maximum after a single M-step.
         """
-        values = {name: value.double() for name, value in statistics.values.items()}
+        values, dtype = statistics.values, parameters.weight.dtype
         product, second, square = values["product"], values["second"], values["square"]
-        eps = torch.finfo(parameters.weight.dtype).eps
+        eps = torch.finfo(dtype).eps
         weight = best_weight(product, second, parameters.weight.double(), 100 * eps, self.nonnegative)
         error = square + (weight * (apply_moment(second, weight) - 2 * product)).sum((-1, -2))
         observed = values["observed"].clamp_min(1)
         logits = (values["cause"] / statistics.count).clamp(eps, 1 - eps).logit()
-        new = (weight, logits, _precision(error / observed, square / observed, eps))
-        return Maximum(BinaryParameters(*(t.to(parameters.weight.dtype) for t in new)), statistics)
+        new = (weight, logits, _precision(error / observed, square / observed, dtype))
+        return Maximum(BinaryParameters(*(t.to(dtype) for t in new)), statistics)
 
     def quality(self, parameters: BinaryParameters, objective: Tensor) -> Tensor:
         """The bound."""
@@ -209,8 +213,9 @@ class BinaryEM(ExpectationMaximization[BinaryParameters]):
         """
         weight = parameters.weight
         product, second = found.statistics.values["product"], found.statistics.values["second"]
+        old = weight.double()
         own = second.diagonal(dim1=-2, dim2=-1)
-        removal = 2 * weight * (product - apply_moment(second, weight)) + weight.square() * own
+        removal = 2 * old * (product - apply_moment(second, old)) + old.square() * own
         unit = removal.sum(1).argmin(-1)
         residual = (x - found.latents @ weight.mT).masked_fill(x.isnan(), 0.0)
         rows = torch.arange(len(weight), device=weight.device)
@@ -222,7 +227,8 @@ class BinaryEM(ExpectationMaximization[BinaryParameters]):
 
 
 def _statistics(x: Tensor, q: GroupedBernoulli) -> Statistics:
-    """Sums over a batch [B, D], for each start; per element of x if some are missing."""
+    """Sums over a batch [B, D], for each start, in float64; per element of x if some are missing."""
+    x, q = x.double(), GroupedBernoulli(q.probs.double(), q.event_shape[0], validate_args=False)
     mean, missing = q.mean, x.isnan()
     starts, known, observed = len(mean), x.masked_fill(missing, 0.0), (~missing).to(x.dtype)
     second = q.summed_second_moment(observed) if missing.any() else q.summed_second_moment().unsqueeze(1)
@@ -236,6 +242,8 @@ def _statistics(x: Tensor, q: GroupedBernoulli) -> Statistics:
     return Statistics(values, float(len(x)))
 
 
-def _precision(variance: Tensor, square: Tensor, eps: float) -> Tensor:
-    """1 / variance, the variance kept above the rounding errors of squares of such a mean."""
-    return torch.maximum(variance, 10 * eps * square).clamp_min(eps**2).reciprocal()
+def _precision(variance: Tensor, square: Tensor, dtype: torch.dtype) -> Tensor:
+    """1 / variance, the variance kept above what rounding makes of numbers of such a mean square."""
+    here, sums = torch.finfo(dtype).eps, torch.finfo(torch.float64).eps
+    least = max((RESOLUTION * here) ** 2, RESOLUTION * sums)
+    return torch.maximum(variance, least * square).clamp_min(LEAST_VARIANCE).reciprocal()

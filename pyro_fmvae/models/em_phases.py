@@ -17,6 +17,7 @@ from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
 
 STEPWISE = RobbinsMonro(delay=1.0, forgetting=0.6)
 LARGEST_SHARE = 1e-6  # of the greatest number of a type that squares of data may add up to
+LEAST_SPREAD = 1e-13  # of data, whose noise has a variance of 1e-30 at least
 RECORDS, BY_THE_CLOCK = 10, 25  # evaluations in a phase; steps between them where it has no number of steps
 
 
@@ -270,12 +271,15 @@ def check_spread(x: Tensor) -> None:
     """That there is something to learn in data, floats of any shape, and that their squares can be added up.
 
     Raises:
-        ValueError: all numbers are equal or missing (NaN), or their squares add up to more than a millionth
-            of the greatest number of their type.
+        ValueError: all numbers are equal or missing (NaN), no two differ by more than 1e-13, or their squares
+            add up to more than a millionth of the greatest number of their type.
     """
     known = x[~x.isnan()]
     if not known.numel() or known.min() == known.max():
         raise ValueError("data: expected numbers that differ, got none, or nothing but equal ones")
+    if not known.max() - known.min() > LEAST_SPREAD:
+        widest = (known.max() - known.min()).item()
+        raise ValueError(f"data: expected numbers {LEAST_SPREAD} apart at least, got {widest:.3g} at most")
     most = LARGEST_SHARE * torch.finfo(x.dtype).max
     if not known.double().square().sum() <= most:
         greatest = known.abs().max().item()

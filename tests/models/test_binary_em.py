@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -77,6 +78,64 @@ def test_the_maximum_is_stationary(group_size, missing, dtype):
     gradients = torch.autograd.grad(bound(q, x, *new).sum(), new)
     for gradient in gradients:
         assert gradient.abs().max() < (2e-2 if dtype == torch.float32 else 1e-7)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("group_size", [1, 2])
+def test_data_far_from_0_are_learnt_in_float32_as_in_float64(group_size, missing):
+    """A unit that is always on stands for the mean, 3,000 times the noise."""
+    weight = torch.cat([3 * torch.randn(7, UNITS - 1), torch.full((7, 1), 300.0)], -1)
+    h = torch.cat([torch.rand(200, UNITS - 1) < 0.4, torch.ones(200, 1, dtype=torch.bool)], -1).double()
+    x = h @ weight.T + 0.1 * torch.randn(200, 7)
+    if missing:
+        x[torch.rand(200, 7) < 0.25] = torch.nan
+    logits = torch.tensor([[-0.4] * (UNITS - 1) + [8.0]])
+    learnt = []
+    for dtype in (torch.float32, torch.float64):
+        em = BinaryEM(UNITS, group_size=group_size)
+        p = BinaryParameters(*(t.to(dtype) for t in (weight[None], logits, torch.tensor([100.0]))))
+        latents, bounds = h.to(dtype)[None], []
+        for step in range(5):
+            torch.manual_seed(step)
+            found = em.e_step(x.to(dtype), p, latents)
+            p, latents = em.m_step(found.statistics, p).parameters, found.latents
+            bounds.append(found.objective.item())
+        assert min(b - a for a, b in pairwise(bounds)) > -1e-3
+        p = p._replace(logits=p.logits.sigmoid())  # of the unit that is always on: 1, as far as it goes
+        learnt.append((*(t.double() for t in p), torch.tensor(bounds)))
+    for single, double in zip(*learnt, strict=True):
+        assert_close(single, double, rtol=5e-3, atol=1e-3)
+    assert learnt[1][2].rsqrt().item() == pytest.approx(0.1, rel=0.1)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_units_of_the_data_do_not_matter(dtype, scale):
+    em, x = BinaryEM(UNITS), data(dtype=dtype)
+    learnt = []
+    for unit in (1.0, scale):
+        torch.manual_seed(1)
+        p = em.start(x * unit, 2)
+        latents = em.start_latents(p, len(x))
+        for step in range(3):
+            torch.manual_seed(step)
+            found = em.e_step(x * unit, p, latents)
+            p, latents = em.m_step(found.statistics, p).parameters, found.latents
+        log_noise = em.noise(p).log() - math.log(unit)
+        learnt.append((p.weight / unit, p.logits, log_noise, latents))
+    for here, there in zip(*learnt, strict=True):
+        assert_close(there, here, rtol=1e-3, atol=1e-3)
+
+
+def test_data_without_noise_leave_what_rounding_leaves():
+    for dtype, least in ((torch.float32, 1.2e-6), (torch.float64, 4.7e-8)):
+        em, p = BinaryEM(UNITS), parameters(1, dtype)
+        h = (torch.rand(60, UNITS) < 0.4).to(dtype)
+        x = h @ p.weight[0].T
+        found = em.e_step(x, p._replace(noise_precision=p.noise_precision * 1e6), h[None])
+        assert found.latents[0].equal(h)
+        noise = em.noise(em.m_step(found.statistics, p).parameters)
+        assert noise.item() == pytest.approx(least * x.square().mean().sqrt().item(), rel=0.02)
 
 
 def test_the_objective_of_the_enumerated_e_step_is_the_likelihood():

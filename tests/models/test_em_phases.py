@@ -253,6 +253,7 @@ def test_wrong_batches():
         ((2.0, 2.0), "expected numbers that differ"),
         ((torch.nan, torch.nan), "expected numbers that differ"),
         ((2.0, torch.nan), "expected numbers that differ"),
+        ((0.0, 1e-14), "expected numbers 1e-13 apart at least, got 1e-14 at most"),
         ((0.0, 1e17), r"expected squares that add up to 3.4e\+32 at most, got numbers up to 1e\+17"),
         ((0.0, torch.inf), "expected squares .* at most, got numbers up to inf"),
     ],
