@@ -83,6 +83,8 @@ class ExponentialFamily(ABC):
 
     def standard(self, natural: Tensor) -> tuple[Tensor, ...]:
         """Standard parameters, whose backward delivers natural gradients to λ."""
+        if torch.is_inference_mode_enabled():  # even where ``lazy_property`` has enabled gradients
+            return self.unpack(natural)
         return _Standard.apply(natural, self)
 
     def kl(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
@@ -108,10 +110,18 @@ class InNaturalParameters:
 
         It is computed once for as long as λ stays what it is (and anew for whoever records operations).
         """
-        key = (self.natural._version, torch.is_grad_enabled(), _get_current_dispatch_mode())
+        natural = self.natural
+        if torch.is_inference_mode_enabled() or natural.is_inference():
+            return self.family.expected_stats(natural)
+        graded = torch.is_grad_enabled() and natural.requires_grad
+        key = (natural._version, graded, _get_current_dispatch_mode())
         if self._known_stats is None or self._known_stats[0] != key:
-            self._known_stats = (key, self.family.expected_stats(self.natural))
+            self._known_stats = (key, self.family.expected_stats(natural))
         return self._known_stats[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without E[t], which in a copy would have nothing to do with the copy's λ."""
+        return {name: value for name, value in self.__dict__.items() if name != "_known_stats"}
 
 
 class _ExpectedStats(torch.autograd.Function):

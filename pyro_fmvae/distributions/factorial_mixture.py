@@ -87,7 +87,14 @@ class FactorialMixture(TorchDistribution):
         return self.sample_given(weights.sample(torch.Size(sample_shape)))
 
     def sample_given(self, codes: Tensor) -> Tensor:
-        """Draws z [..., I, D] from the components of the given indices [..., I] (all K are drawn)."""
+        """Draws z [..., I, D] from the components of the given indices [..., I] (all K are drawn).
+
+        Raises:
+            ValueError: indices that are not integers from 0 to K - 1.
+        """
+        count = self.weights.shape[-1]
+        if codes.is_floating_point() or not ((codes >= 0) & (codes < count)).all():
+            raise ValueError(f"codes: expected integers from 0 to {count - 1}, got {codes.unique().tolist()}")
         with torch.no_grad():
             shape = torch.Size((*codes.shape[:-1], *self.weights.shape[-2:]))
             draws = self.components.expand(shape).sample()

@@ -21,7 +21,8 @@ class Call:
             devices, and for the same constants.
 
     Raises:
-        ValueError: an argument that is neither a tensor nor a constant.
+        ValueError: an argument that is neither a tensor nor a constant, or a tensor that a gradient is wanted
+            of: that of an argument is not computed.
     """
 
     def __init__(self, args: Any, kwargs: Any) -> None:
@@ -49,6 +50,11 @@ class Call:
 
 def _signature(leaf: Any) -> Hashable:
     if isinstance(leaf, Tensor):
+        if leaf.requires_grad:
+            raise ValueError(
+                f"a captured step takes data, got a tensor of shape {list(leaf.shape)} that requires a "
+                "gradient: detach it, make it a parameter of the model or guide, or pass eager=True"
+            )
         return (leaf.shape, leaf.stride(), leaf.dtype, leaf.device)
     if leaf is None or isinstance(leaf, _CONSTANTS):
         return type(leaf), leaf  # 1, 1.0 and True are equal, but not the same to a program

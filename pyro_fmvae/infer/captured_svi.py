@@ -20,7 +20,7 @@ from pyro_fmvae.infer.call import Call
 from pyro_fmvae.infer.capture import record
 from pyro_fmvae.infer.captured_step import CapturedStep, NotFinite
 from pyro_fmvae.infer.recorded_adam import RecordedAdam
-from pyro_fmvae.infer.replay import compiled, plain
+from pyro_fmvae.infer.replay import casts, compiled, plain
 from pyro_fmvae.infer.svi import ConjugateSVI
 from pyro_fmvae.infer.tensor_step import TensorStep, is_static
 from pyro_fmvae.infer.trace_conjugate_elbo import WEIGHTS, TraceConjugate_ELBO
@@ -47,8 +47,7 @@ class CapturedSVI(ConjugateSVI):
     finite.
 
     Args:
-        model, guide, loss, recompute, autocast: as for ``ConjugateSVI``.
-        optim: a ``NaturalGradient``.
+        model, guide, optim, loss, recompute, autocast: as for ``ConjugateSVI``.
         compile: fuse the program's operations by ``torch.compile``, which takes seconds for each shape, and
             on a CPU a C++ compiler.
         compile_from: fewest rows of the first tensor argument for which that is done. Programs for smaller
@@ -57,7 +56,7 @@ class CapturedSVI(ConjugateSVI):
             captured.
 
     Raises:
-        ValueError: ``optim`` is no ``NaturalGradient``.
+        ValueError: as for ``ConjugateSVI``.
     """
 
     def __init__(
@@ -73,8 +72,6 @@ class CapturedSVI(ConjugateSVI):
         compile_from: int = 1,
         eager: bool = False,
     ) -> None:
-        if not (hasattr(optim, "current_rate") and hasattr(optim, "adopt")):
-            raise ValueError(f"optim: expected a NaturalGradient, got {type(optim).__name__}")
         super().__init__(model, guide, optim, loss, recompute, autocast=autocast)
         self.compile, self.compile_from, self.eager = compile, compile_from, eager
         self._steps: dict[Hashable, CapturedStep] = {}
@@ -132,6 +129,8 @@ class CapturedSVI(ConjugateSVI):
             self.compile_from,
             is_validation_enabled(),
             torch.get_default_dtype(),
+            torch.get_float32_matmul_precision(),
+            *casts(),
         )
 
     def _capture(self, call: Call) -> CapturedStep | float:

@@ -31,6 +31,13 @@ def _value(parameter: Any, constraint: constraints.Constraint) -> Any:
 _param = effectful(_value, type="param")
 
 
+class _Reference(weakref.ref[Any]):
+    """A weak reference that is left out of pickles: a parameter with one can be in them."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+
 def _statement(name: str, parameter: Any) -> None:
-    parameter.unconstrained = weakref.ref(parameter)
+    parameter.unconstrained = _Reference(parameter)
     _param(parameter, constraint=constraints.real, name=name)

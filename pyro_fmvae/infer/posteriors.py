@@ -55,12 +55,27 @@ class NaturalPosterior(ConjugatePosterior):
         self.natural = NaturalParameter(natural)
 
     def forward(self) -> Distribution:
-        """The natural posterior."""
+        """The natural posterior.
+
+        Raises:
+            TypeError: λ has become a parameter of another class, which a first-order optimiser would train.
+        """
+        if isinstance(self.natural, nn.Parameter) and not isinstance(self.natural, NaturalParameter):
+            raise TypeError(f"natural: expected a NaturalParameter, got a {type(self.natural).__name__}")
         return self.kind(self.natural)
 
     def natural_value(self) -> Tensor:
         """λ, detached."""
         return self.natural.detach()
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *rest: Any
+    ) -> None:
+        """Keep λ's class where what is loaded takes its place, by ``load_state_dict(..., assign=True)``."""
+        name = prefix + "natural"
+        if local_metadata.get("assign_to_params_buffers") and name in state_dict:
+            state_dict[name] = NaturalParameter(state_dict[name], self.natural.requires_grad)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
 
 
 class StandardDirichlet(ConjugatePosterior):

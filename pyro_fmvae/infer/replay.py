@@ -1,6 +1,7 @@
 """Replaying recorded tensor programs, as they are or compiled."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from pyro_fmvae.infer.capture import Recording
 
 Program = Callable[..., tuple[Tensor, ...]]
 _aten = torch.ops.aten
+_DEVICES = ("cpu", "cuda")
 _EXPENSIVE = (_aten.digamma.default, _aten.lgamma.default, _aten.polygamma.default, _aten.pow.Scalar)
 
 
@@ -19,7 +21,7 @@ def plain(recording: Recording) -> Program:
     forward, state = recording.module.forward, recording.state
 
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-        with torch.no_grad():
+        with _as_recorded():
             return forward(*inputs, *state)
 
     return run
@@ -38,10 +40,24 @@ def compiled(recording: Recording) -> Program:
     state = [tensor.detach() for tensor in recording.state]  # the same memory, whatever class they are of
 
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-        with torch.no_grad():
+        with _as_recorded():
             return fused(*inputs, *state)
 
     return run
+
+
+def casts() -> tuple[Hashable, ...]:
+    """What ``torch.autocast`` around a step does to its operations, and so to what is recorded."""
+    return tuple(torch.is_autocast_enabled(d) and torch.get_autocast_dtype(d) for d in _DEVICES)
+
+
+@contextmanager
+def _as_recorded() -> Iterator[None]:
+    """Without gradients, and without an autocast around the replay: what it casts was recorded as cast."""
+    with torch.no_grad(), ExitStack() as stack:
+        for device in filter(torch.is_autocast_enabled, _DEVICES):
+            stack.enter_context(torch.autocast(device, enabled=False))
+        yield
 
 
 def compiles(device: torch.device) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import pyro.poutine as poutine
 import torch
 from pyro.infer import SVI
-from pyro.infer.util import is_validation_enabled, zero_grads
+from pyro.infer.util import is_validation_enabled
 from pyro.poutine import Trace
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
@@ -20,6 +20,7 @@ from pyro_fmvae.infer.structure import Program
 from pyro_fmvae.infer.trace_conjugate_elbo import TraceConjugate_ELBO
 
 Traces = list[tuple[Program, Trace]]
+OPTIMISER = ("current_rate", "adopt", "step_others", "step_natural")  # what is used of a NaturalGradient
 
 
 class ConjugateSVI(SVI):
@@ -32,12 +33,15 @@ class ConjugateSVI(SVI):
 
     Args:
         model, guide: the program.
-        optim: a ``NaturalGradient``, or anything with its ``step_others`` and ``step_natural``.
+        optim: a ``NaturalGradient``.
         loss: the ELBO, kept as ``elbo``.
         recompute: whether to use the paper's order.
         autocast: ``torch.bfloat16`` to run the networks' matrix products and convolutions in it. λ, the
             prior's products and the loss stay in float64 and float32. Networks of your own should end in
             ``.float()``, as the library's do: what they return parameterises distributions as it is.
+
+    Raises:
+        ValueError: ``optim`` is no ``NaturalGradient``, or ``loss`` no ``TraceConjugate_ELBO``.
     """
 
     def __init__(
@@ -50,13 +54,22 @@ class ConjugateSVI(SVI):
         *,
         autocast: torch.dtype | None = None,
     ) -> None:
+        if not all(hasattr(optim, name) for name in OPTIMISER):
+            raise ValueError(f"optim: expected a NaturalGradient, got {type(optim).__name__}")
+        if not isinstance(loss, TraceConjugate_ELBO):
+            raise ValueError(f"loss: expected a TraceConjugate_ELBO, got {type(loss).__name__}")
         super().__init__(model, guide, optim, loss=loss)
         self.elbo = loss
         self.recompute = recompute
         self.autocast = autocast
 
     def step(self, *args: Any, **kwargs: Any) -> float:
-        """One step on a batch; returns the loss before it, in nats, for all N points."""
+        """One step on a batch; returns the loss before it, in nats, for all N points.
+
+        Raises:
+            ValueError: the loss, a gradient or ρ is not what it may be; no parameter has changed then, unless
+                it was found in the second pass of ``recompute``. Gradients are dropped in any case.
+        """
         with poutine.trace(param_only=True) as capture:
             traces, terms = self._terms(args, kwargs)
             loss = self.elbo.total(terms)
@@ -64,18 +77,20 @@ class ConjugateSVI(SVI):
 
     def _finish(self, traces: Traces, loss: Tensor, statements: Trace, args: Any, kwargs: Any) -> float:
         """What a step does once the program has run; ``statements`` traces its parameters."""
-        self.elbo.backward(loss, statements, lambda: self._terms(args, kwargs)[1])
         named = {name: site["value"].unconstrained() for name, site in statements.nodes.items()}
         params = list(dict.fromkeys(named.values()))  # in program order; a shared parameter once
-        if self.recompute:
+        try:
+            _ = self.optim.current_rate  # checked before anything moves
+            self.elbo.backward(loss, statements, lambda: self._terms(args, kwargs)[1])
             self.optim.step_others(params)
-            self._refresh(
-                traces, {n: p for n, p in named.items() if isinstance(p, NaturalParameter)}, args, kwargs
-            )
+            if self.recompute:
+                self._refresh(
+                    traces, {n: p for n, p in named.items() if isinstance(p, NaturalParameter)}, args, kwargs
+                )
             self.optim.step_natural(params)
-        else:
-            self.optim(params)
-        zero_grads(params)
+        finally:
+            for p in params:
+                p.grad = None
         return loss.item()
 
     def _refresh(self, traces: Traces, natural: dict[str, Tensor], args: Any, kwargs: Any) -> None:
@@ -109,6 +124,7 @@ class ConjugateSVI(SVI):
             return self.elbo.conjugate_terms(program, poutine.trace(rerun).get_trace(*args, **kwargs))
 
     def _autocast(self, args: Any, kwargs: Any) -> AbstractContextManager[Any]:
+        torch.clear_autocast_cache()  # of an autocast around steps: weights have moved since it cast them
         if self.autocast is None:
             return nullcontext()
         devices = {leaf.device.type for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}

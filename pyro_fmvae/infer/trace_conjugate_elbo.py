@@ -99,8 +99,6 @@ class TraceConjugate_ELBO(ELBO):
         max_plate_nesting: float = math.inf,
         vectorize_particles: bool = False,
     ) -> None:
-        if independence_weight and vectorize_particles:
-            raise ValueError("independence_weight: expected 0 with vectorize_particles")
         super().__init__(
             num_particles=num_particles,
             max_plate_nesting=max_plate_nesting,
@@ -108,6 +106,14 @@ class TraceConjugate_ELBO(ELBO):
         )
         self.label_weight, self.kl_weight = label_weight, kl_weight
         self.independence_weight = independence_weight
+        self._is_independent()
+
+    def _is_independent(self) -> bool:
+        """Whether there is a penalty on blocks of z that tell of labels of others."""
+        wanted = isinstance(self.independence_weight, Tensor) or self.independence_weight > 0
+        if wanted and self.vectorize_particles:
+            raise ValueError("independence_weight: expected 0 with vectorize_particles")
+        return wanted
 
     def __call__(self, model: Any, guide: Any) -> ELBOModule:
         """A ``torch.nn.Module`` that computes the loss, with the parameters of model and guide.
@@ -264,7 +270,7 @@ class TraceConjugate_ELBO(ELBO):
         tables = self.tabulate(program, guide)
         for table in tables:
             terms += mixture_terms(table, program, guide, self.label_weight, self.kl_weight)
-        if isinstance(self.independence_weight, Tensor) or self.independence_weight > 0:
+        if self._is_independent():
             terms += dependence_terms(tables, program, guide, self.independence_weight)
         return terms
 

@@ -8,6 +8,7 @@ from typing import Any
 import pyro
 import pyro.distributions as dist
 import torch
+from pyro.distributions import is_validation_enabled
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -28,6 +29,7 @@ from pyro_fmvae.infer.posteriors import (
     to_natural,
     to_standard,
 )
+from pyro_fmvae.infer.seeding import coordinate_ascent, kmeans_mixture
 
 
 @dataclass(frozen=True)
@@ -99,9 +101,10 @@ class FactorGroup(nn.Module):
     def priors(self, device: torch.device | str = "cpu") -> tuple[dist.Dirichlet, NormalGamma]:
         """p(π), batch shape [I_g, 1], and p(μ, α), batch shape [I_g, K], on a device.
 
-        They never change, so they are made once per device and default dtype, not at every step.
+        They never change, so they are made once per device and default dtype (and with and without checks of
+        their values, as Pyro is set), not at every step.
         """
-        key = (torch.device(device), torch.get_default_dtype())
+        key = (torch.device(device), torch.get_default_dtype(), is_validation_enabled())
         if key not in self._priors:
             h, count = self.hyperprior, len(self.factors)
             weights = dist.Dirichlet(torch.full((self.num_components,), h.c0, device=device))
@@ -165,6 +168,41 @@ class FactorGroup(nn.Module):
         posterior = self.loc_precision()
         assert isinstance(posterior, NormalGamma)
         return posterior.loc.detach()
+
+    def seed(
+        self,
+        mean: Tensor,
+        variance: Tensor,
+        labels: Tensor | None,
+        num_data: int,
+        generator: torch.Generator,
+        restarts: int,
+    ) -> None:
+        """Start λ from M encoded points; the other arguments as for :meth:`FactorialMixtureVAE.seed`.
+
+        Args:
+            mean, variance: of q(z | x), of all factors, [I, M, D].
+            labels: int64 [M, labelled factors], -1 = unknown, or None.
+            num_data: N, for which the points stand.
+            generator: source of the random numbers, on the CPU.
+            restarts: k-means starts of each factor without labels.
+        """
+        mixtures = []
+        weights, components = (natural_prior(prior)[1] for prior in self.priors(mean.device))
+        for number, factor in enumerate(self.factors):
+            priors = weights[number, 0], components[number]
+            known = labels[:, self.columns[number]] if labels is not None and self.columns else None
+            if known is not None and (known >= 0).any():
+                rows = (known >= 0).nonzero().squeeze(-1)
+                data, points = (mean[factor, rows], variance[factor, rows]), num_data / len(rows)
+                mixtures.append(coordinate_ascent(*priors, *data, known[rows], points, iterations=1))
+            else:
+                data, points = (mean[factor], variance[factor]), num_data / mean.shape[1]
+                mixtures.append(kmeans_mixture(*priors, *data, generator, restarts, points))
+        self.set_natural(
+            torch.stack([mixture.weights for mixture in mixtures])[:, None],
+            torch.stack([mixture.loc_precision for mixture in mixtures]),
+        )
 
     def set_natural(self, weights: Tensor, loc_precision: Tensor) -> None:
         """Replace λ: weights [I_g, 1, K] and loc_precision [I_g, K, 2D+2]."""

@@ -11,9 +11,8 @@ from torch.distributions import Categorical, Distribution
 from pyro_fmvae.distributions import Observation
 from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
-from pyro_fmvae.infer.posteriors import natural_prior
-from pyro_fmvae.infer.seeding import coordinate_ascent, kmeans_mixture
 from pyro_fmvae.infer.trace_conjugate_elbo import TraceConjugate_ELBO
+from pyro_fmvae.models.arguments import check_codes, check_integers
 from pyro_fmvae.models.factor_group import FactorGroup, Hyperprior
 from pyro_fmvae.models.posterior_family import LocScale
 from pyro_fmvae.models.vae import VAE
@@ -100,7 +99,11 @@ class FactorialMixtureVAE(nn.Module):
             x: a batch ``[B, *event_shape]``.
             labels: int64 [B, number of labelled factors], -1 = unknown; None if nothing is known.
             posterior: location and scale of q(z) [B, I·D] for the guide, in place of the encoder's.
+
+        Raises:
+            ValueError: labels of another shape or type.
         """
+        check_integers("labels", labels, (len(x), len(self.labelled)))
         param_statements("decoder", self.decoder)
         data = pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1)
         z = self._join([group.model(data, labels) for group in self.factor_groups()])
@@ -113,7 +116,8 @@ class FactorialMixtureVAE(nn.Module):
         """Let the decoder of :meth:`model` see so much of the blocks of unlabelled factors: 0 none, 1 all.
 
         A decoder that has learnt to draw by the labelled factors alone leaves to the others what those do not
-        say. Without labelled factors nothing is gated.
+        say. Without labelled factors nothing is gated. The gate is no part of the state: what is loaded is
+        open, and a phase of learning that wants it closed closes it.
         """
         if not self.labelled:
             return
@@ -134,6 +138,7 @@ class FactorialMixtureVAE(nn.Module):
 
     def prior_model(self, x: Tensor, labels: Tensor | None = None) -> None:
         """The model without x, for learning λ from encodings alone; arguments as for :meth:`model`."""
+        check_integers("labels", labels, (len(x), len(self.labelled)))
         data = pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1)
         for group in self.factor_groups():
             group.model(data, labels)
@@ -192,7 +197,11 @@ class FactorialMixtureVAE(nn.Module):
         Args:
             num_samples: how many.
             codes: int64 [num_samples, I], those that are given, -1 elsewhere; None draws all.
+
+        Raises:
+            ValueError: ``codes`` of another shape, or not -1 to K_i - 1.
         """
+        check_codes("codes", codes, num_samples, self.num_components)
         weights = [group.predictive().weights for group in self.factor_groups()]
         drawn = [Categorical(w, validate_args=False).sample((num_samples,)) for w in weights]
         all_drawn = torch.cat(drawn, -1)[:, self._to_factors]
@@ -208,6 +217,9 @@ class FactorialMixtureVAE(nn.Module):
         Args:
             num_samples: how many.
             codes: int64 [num_samples, I], the component of each factor, -1 to draw it; None draws all.
+
+        Raises:
+            ValueError: as for :meth:`sample_codes`.
         """
         codes = self.sample_codes(num_samples, codes)
         parts = []
@@ -274,22 +286,7 @@ class FactorialMixtureVAE(nn.Module):
         """
         mean, variance = self._split(loc), self._split(scale).square()
         for group in self.factor_groups():
-            mixtures = []
-            weights, components = (natural_prior(prior)[1] for prior in group.priors(loc.device))
-            for number, factor in enumerate(group.factors):
-                priors = weights[number, 0], components[number]
-                known = labels[:, group.columns[number]] if labels is not None and group.columns else None
-                if known is not None and (known >= 0).any():
-                    rows = (known >= 0).nonzero().squeeze(-1)
-                    data, points = (mean[factor, rows], variance[factor, rows]), self.num_data / len(rows)
-                    mixtures.append(coordinate_ascent(*priors, *data, known[rows], points, iterations=1))
-                else:
-                    data, points = (mean[factor], variance[factor]), self.num_data / len(loc)
-                    mixtures.append(kmeans_mixture(*priors, *data, generator, restarts, points))
-            group.set_natural(
-                torch.stack([mixture.weights for mixture in mixtures])[:, None],
-                torch.stack([mixture.loc_precision for mixture in mixtures]),
-            )
+            group.seed(mean, variance, labels, self.num_data, generator, restarts)
 
     def match(self, state_dict: Mapping[str, Any]) -> None:
         """Give every posterior the parameterisation that it has in a state dictionary, to load that."""

@@ -75,12 +75,18 @@ class NaturalGradient(PyroOptim):
         return rate
 
     def __call__(self, params: Iterable[Tensor], *args: Any, **kwargs: Any) -> None:
-        """Take a step on all given parameters that have a gradient, and drop the gradients."""
+        """Take a step on all given parameters that have a gradient, and drop the gradients.
+
+        They are dropped if it fails, too; where a step size is out of range, nothing has moved.
+        """
         params = list(params)
-        self.step_others(params)
-        self.step_natural(params)
-        for p in params:
-            p.grad = None
+        try:
+            _ = self.current_rate
+            self.step_others(params)
+            self.step_natural(params)
+        finally:
+            for p in params:
+                p.grad = None
 
     def step_natural(self, params: Iterable[Tensor]) -> None:
         """Take the natural-gradient step on the natural parameters among ``params``."""
@@ -136,11 +142,17 @@ class NaturalGradient(PyroOptim):
             self._loaded = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Steps taken, and the torch optimiser's state."""
-        return {
-            "steps": self.steps,
-            "others": self._loaded if self.others is None else self.others.state_dict(),
-        }
+        """Steps taken, and the torch optimiser's state; of groups that are not there yet, what was loaded."""
+        if self.others is None:
+            return {"steps": self.steps, "others": self._loaded}
+        others, loaded = self.others.state_dict(), self._loaded
+        if loaded is not None:
+            later = loaded["param_groups"][self._restored :]
+            numbers = {number for group in later for number in group["params"]}
+            state = {number: state for number, state in loaded["state"].items() if number in numbers}
+            groups = [*others["param_groups"], *later]
+            others = {"state": {**others["state"], **state}, "param_groups": groups}
+        return {"steps": self.steps, "others": others}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` returned; for parameters that aren't known yet, once they are.

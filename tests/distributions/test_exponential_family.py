@@ -1,10 +1,17 @@
 import math
+import pickle
 
 import pytest
 import torch
 from torch.distributions import Dirichlet, Gamma, Normal, kl_divergence
 
-from pyro_fmvae.distributions import DIRICHLET, NORMAL_GAMMA
+from pyro_fmvae.distributions import (
+    DIRICHLET,
+    NORMAL_GAMMA,
+    NaturalDirichlet,
+    NaturalNormalGamma,
+    NaturalParameter,
+)
 from pyro_fmvae.distributions.exponential_family import check_natural, scale_gradient, to_float64
 
 EPS = torch.finfo(torch.float64).eps
@@ -254,3 +261,19 @@ def test_float64_is_asked_for():
     with pytest.raises(ValueError, match="natural: expected float64"):
         check_natural(torch.ones(2, dtype=torch.float32))
     assert to_float64(torch.ones(2, dtype=torch.float32)).dtype == torch.float64
+
+
+@moderate
+def test_expected_statistics_are_remembered_for_one_parameter_alone(family, standard, prior):
+    natural = NaturalParameter(family.natural(*standard))
+    q = (NaturalDirichlet if family is DIRICHLET else NaturalNormalGamma)(natural)
+    assert q.expected_stats() is q.expected_stats()
+    copy = pickle.loads(pickle.dumps(q))
+    copy.expected_stats().sum().backward()
+    assert natural.grad is None
+    assert torch.equal(copy.natural.grad, torch.ones_like(natural))
+    natural.requires_grad_(False)
+    assert not q.expected_stats().requires_grad
+    natural.requires_grad_(True)
+    q.expected_stats().sum().backward()
+    assert torch.equal(natural.grad, torch.ones_like(natural))

@@ -117,6 +117,13 @@ def test_sample_given(assert_mean):
     assert mixture.expand(torch.Size((5,))).sample_given(codes.expand(7, 5, I)).shape == (7, 5, I, D)
 
 
+@pytest.mark.parametrize("code", [-1, K, 1.0])
+def test_components_out_of_range_are_refused(code):
+    codes = torch.tensor([[0, code]])
+    with pytest.raises(ValueError, match=r"codes: expected integers from 0 to 2, got \["):
+        gaussian_mixture().sample_given(codes)
+
+
 def test_predictive_weights(assert_mean):
     q_weights, q = posteriors()
     mixture = FactorialMixture.predictive(q_weights, q)

@@ -50,6 +50,19 @@ def test_what_is_refused_is_named(argument, name):
     svi.step(torch.zeros(6, 3), argument)
 
 
+def test_tensors_that_want_a_gradient_are_refused():
+    """A replay would leave it out."""
+    x, more = torch.zeros(6, 3), torch.zeros(2, requires_grad=True)
+    svi = svi_for(Plain(lambda program, z, x, more: program.decoder(z + more)))
+    for wanted in (more, 2 * more):
+        with pytest.raises(ValueError, match=r"got a tensor of shape \[2\] that requires a gradient: detach"):
+            svi.step(x, wanted)
+    svi.step(x, more.detach())
+    svi.eager = True
+    svi.step(x, more)
+    assert more.grad.abs().sum() > 0
+
+
 OBJECTS = [Colour.RED, torch.float32, torch.device("cpu"), None, shifted, nn.Tanh()]
 CONSTANTS = [*OBJECTS, "mean", 3, 0.5, 1j, True]
 

@@ -23,6 +23,7 @@ from pyro_fmvae.distributions import (
 from pyro_fmvae.infer import CaptureError, TraceConjugate_ELBO
 from tests.infer.captured import EXACT, Methods, Plain, a_toy, assert_twins, plainly, svi_for, trained
 from tests.infer.programs import Toy, natural_components, natural_weights
+from tests.models.small import binary_data, small_model
 
 
 def captures(caplog):
@@ -459,3 +460,39 @@ def test_stray_gradients(between_steps):
     unused = svi.model.__self__.decoder.unused
     assert unused.grad is None
     assert len(trained(make, [(torch.randn(6, 3),)] * 3)[1]) == 5
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("first", [0, 2])
+def test_autocast_around_a_step(single_precision, first, recompute, log):
+    """It is part of what is recorded, and casts nothing of what is replayed."""
+    x, runs = binary_data(12), []
+    for eager, around in ((True, True), (False, True), (True, False)):
+        pyro.set_rng_seed(1)
+        model = small_model()
+        svi, losses = svi_for(model, eager=eager, recompute=recompute), []
+        losses += [svi.step(x) for _ in range(first)]
+        with torch.autocast("cpu", torch.bfloat16, enabled=around):
+            losses += [svi.step(x) for _ in range(4)]
+        losses += [svi.step(x) for _ in range(2)]
+        runs.append((torch.tensor(losses), model))
+    (eager, model), (captured, other), (plain, _) = runs
+    assert_close(captured, eager, rtol=1e-5, atol=0)
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        assert_close(q, p, rtol=1e-4, atol=1e-4)
+    assert (plain - eager).abs().max() > 1e-4 * plain.abs().max()
+    assert captures(log) == 2
+
+
+def test_precision_of_products(log):
+    """It decides in which type the expected log-densities are multiplied."""
+    model, x = small_model(), binary_data(12)
+    svi = svi_for(model)
+    svi.step(x)
+    try:
+        torch.set_float32_matmul_precision("high")
+        svi.step(x)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    svi.step(x)
+    assert captures(log) == 2

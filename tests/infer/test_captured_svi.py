@@ -235,12 +235,6 @@ def test_settings_may_change_between_steps():
     assert_twins(a_toy(), [(binary(6),)] * 6, between=between)
 
 
-def test_expects_a_natural_gradient():
-    toy = Toy()
-    with pytest.raises(ValueError, match="optim: expected a NaturalGradient, got PyroOptim"):
-        CapturedSVI(toy.model, toy.guide, pyro.optim.Adam({}), TraceConjugate_ELBO())
-
-
 def test_a_rate_out_of_range():
     toy = Toy()
     svi = CapturedSVI(

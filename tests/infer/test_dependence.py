@@ -184,3 +184,8 @@ def test_weight_out_of_range(weight):
 def test_vectorised_particles():
     with pytest.raises(ValueError, match=r"^independence_weight: expected 0 with vectorize_particles"):
         TraceConjugate_ELBO(independence_weight=1.0, num_particles=2, vectorize_particles=True)
+    model, x = labelled_model(), binary_data(12)
+    elbo = TraceConjugate_ELBO(num_particles=2, vectorize_particles=True, max_plate_nesting=2)
+    elbo.independence_weight = 1.0
+    with pytest.raises(ValueError, match=r"^independence_weight: expected 0 with vectorize_particles"):
+        elbo.loss(model.model, model.guide, x, labels_for(x))

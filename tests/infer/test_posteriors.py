@@ -53,6 +53,27 @@ def test_standard_distributions_are_in_the_default_dtype(dtype):
     assert_close(c.detach(), NATURAL[NaturalDirichlet][1].to(dtype))
 
 
+@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize("kind", NATURAL)
+def test_what_is_loaded_stays_a_natural_parameter(kind, assign):
+    natural = NATURAL[kind][1]
+    state = torch.nn.ModuleList([NaturalPosterior(kind, natural + 1)]).state_dict()
+    posterior = NaturalPosterior(kind, natural)
+    torch.nn.ModuleList([posterior]).load_state_dict(state, assign=assign)
+    assert type(posterior.natural) is NaturalParameter
+    assert torch.equal(posterior.natural_value(), natural + 1)
+    assert set(state) == {"0.natural"}
+    assert type(state["0.natural"]) is torch.Tensor
+
+
+@pytest.mark.parametrize("kind", NATURAL)
+def test_ordinary_parameters_are_refused(kind):
+    posterior = NaturalPosterior(kind, NATURAL[kind][1])
+    posterior.natural = torch.nn.Parameter(posterior.natural_value())
+    with pytest.raises(TypeError, match="natural: expected a NaturalParameter, got a Parameter"):
+        posterior()
+
+
 @pytest.mark.parametrize("kind", NATURAL)
 @pytest.mark.parametrize("convert", [to_natural, to_standard])
 def test_conversion_of_a_module_keeps_float64_and_type(kind, convert):

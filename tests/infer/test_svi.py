@@ -6,10 +6,10 @@ from functools import partial
 import pyro
 import pytest
 import torch
-from pyro.infer import SVI
+from pyro.infer import SVI, TraceEnum_ELBO
 from torch.testing import assert_close
 
-from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
+from pyro_fmvae.infer import CapturedSVI, ConjugateSVI, TraceConjugate_ELBO
 from pyro_fmvae.optim import NaturalGradient
 from tests.infer.programs import Toy, bound, seeded
 
@@ -160,3 +160,32 @@ def test_bfloat16_networks_leave_natural_parameters_in_float64(recompute):
     assert not torch.equal(before, toy.loc_precision.natural_value())
     for posterior, best in zip((toy.weights, toy.loc_precision), optima, strict=True):
         assert_close(posterior.natural_value(), best, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("kind", [ConjugateSVI, CapturedSVI])
+def test_a_step_that_is_refused_leaves_nothing_behind(kind, recompute):
+    toy = Toy()
+    other, x = copy.deepcopy(toy), toy.data(6)
+    svi, plain = (
+        kind(t.model, t.guide, NaturalGradient(RATE, adam), TraceConjugate_ELBO(), recompute)
+        for t in (toy, other)
+    )
+    svi.optim.rate = 2.0
+    for _ in range(2):
+        with pytest.raises(ValueError, match="rate: expected a step size"):
+            svi.step(x)
+    assert_same(toy, other)
+    assert all(p.grad is None for p in toy.parameters())
+    svi.optim.rate = RATE
+    assert seeded(svi.step, x) == seeded(plain.step, x)
+    assert_same(toy, other)
+
+
+@pytest.mark.parametrize("kind", [ConjugateSVI, CapturedSVI])
+def test_what_is_no_natural_gradient_or_no_conjugate_elbo_is_refused(kind):
+    toy, optim = Toy(), NaturalGradient(RATE, adam)
+    with pytest.raises(ValueError, match=r"^optim: expected a NaturalGradient, got PyroOptim"):
+        kind(toy.model, toy.guide, pyro.optim.Adam({}), TraceConjugate_ELBO())
+    with pytest.raises(ValueError, match=r"^loss: expected a TraceConjugate_ELBO, got TraceEnum_ELBO"):
+        kind(toy.model, toy.guide, optim, TraceEnum_ELBO())

@@ -1,5 +1,7 @@
 import copy
 import math
+import pickle
+import re
 
 import pyro
 import pyro.poutine as poutine
@@ -11,6 +13,7 @@ from scipy import stats
 
 from pyro_fmvae import (
     BernoulliObservation,
+    CapturedSVI,
     ConjugateSVI,
     FactorialMixtureVAE,
     GaussianObservation,
@@ -365,7 +368,7 @@ def test_restarts_find_the_bound_that_the_elbo_reports(sizes, monkeypatch):
         found.append(kmeans_mixture(*args))
         return found[-1]
 
-    monkeypatch.setattr("pyro_fmvae.models.factorial_mixture_vae.kmeans_mixture", watched)
+    monkeypatch.setattr("pyro_fmvae.models.factor_group.kmeans_mixture", watched)
     encoded = [t.detach() for t in model.encoder(x)]
     model.seed(*encoded, None, torch.Generator().manual_seed(0), restarts=3)
     with torch.no_grad():
@@ -558,3 +561,84 @@ def test_no_encoder_is_learnt_at_a_given_posterior():
     named = poutine.trace(model.guide, param_only=True).get_trace(x, None, given).nodes
     assert named and not any(name.startswith("encoder") for name in named)
     assert any(name.startswith("prior") for name in named)
+
+
+@pytest.mark.parametrize(
+    ("codes", "message"),
+    [
+        (torch.zeros(4, 2).long(), r"codes: expected int64 \[3, 2\], got torch.int64 \[4, 2\]"),
+        (torch.zeros(3, 1).long(), r"codes: expected int64 \[3, 2\], got torch.int64 \[3, 1\]"),
+        (torch.zeros(3, 2), r"codes: expected int64 \[3, 2\], got torch.float32 \[3, 2\]"),
+        (torch.tensor([[0, 0], [0, 4], [0, 0]]), "codes: expected -1 to 3 of factor 1, got 4"),
+        (torch.tensor([[0, 0], [2, 3], [0, 0]]), "codes: expected -1 to 1 of factor 0, got 2"),
+        (torch.tensor([[0, 0], [-2, 3], [0, 0]]), "codes: expected -1 to 1 of factor 0, got -2"),
+    ],
+)
+def test_codes_out_of_range_are_refused(codes, message):
+    model = small_model((2, 4))
+    for draw in (model.sample_codes, model.sample_latent):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            draw(3, codes)
+
+
+@pytest.mark.parametrize("labelled", [(), (0,), (0, 1)])
+@pytest.mark.parametrize("shape", [(6,), (6, 1), (6, 2), (6, 3), (1, 2), (1, 1)])
+def test_labels_of_another_shape_are_refused(labelled, shape):
+    model, x, y = small_model((2, 2), labelled=labelled), binary_data(6), torch.zeros(shape).long()
+    elbo = TraceConjugate_ELBO()
+    for program in ((model.model, model.guide), (model.prior_model, model.prior_guide)):
+        if shape == (6, len(labelled)):
+            assert math.isfinite(elbo.loss(*program, x, y))
+            with pytest.raises(ValueError, match=r"labels: expected int64 .*, got torch.float64"):
+                elbo.loss(*program, x, y.double())
+        else:
+            message = f"labels: expected int64 {[6, len(labelled)]}, got torch.int64 {list(shape)}"
+            with pytest.raises(ValueError, match=re.escape(message)):
+                elbo.loss(*program, x, y)
+
+
+def test_a_trained_model_is_pickled_and_goes_on():
+    model, x = small_model((2, 3)), binary_data(6)
+    step(model, x)
+    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert changed(other, copy_of(model)) == set()
+        before = copy_of(other)
+        step(other, x)
+        assert changed(other, before) == set(before)
+        assert changed(model, copy_of(model)) == set()
+    before = copy_of(model)
+    step(model, x)
+    assert changed(model, before) == set(before)
+
+
+def test_inference_mode():
+    model, x = small_model((2, 3, 2)), binary_data(6)
+    asked = (
+        lambda: model.sample_latent(5),
+        lambda: model.log_prior(torch.ones(2, 6)),
+        lambda: model.log_weights(x, 3),
+        lambda: torch.cat(model.responsibilities(x), -1),
+        lambda: torch.tensor(TraceConjugate_ELBO().loss(model.model, model.guide, x)),
+    )
+    for ask in asked:
+        with torch.no_grad():
+            expected = seeded(ask)
+        with torch.inference_mode():
+            assert torch.equal(seeded(ask), expected)
+    with torch.inference_mode():
+        encoded = model.encoder(x)
+        model.seed(*encoded, None, torch.Generator())
+        assert math.isfinite(TraceConjugate_ELBO().loss(model.model, model.guide, x))
+
+
+def test_a_conditioned_global_in_eager_and_captured_steps():
+    runs = []
+    for kind in (ConjugateSVI, CapturedSVI):
+        pyro.set_rng_seed(1)
+        model, x = small_model((3,)), binary_data(6)
+        conditioned = poutine.condition(model.model, {"weights": torch.tensor([[[0.2, 0.3, 0.5]]])})
+        guide = poutine.block(model.guide, hide=["weights"])
+        optim = NaturalGradient(0.5, lambda p: torch.optim.Adam(p, lr=1e-2))
+        svi = kind(conditioned, guide, optim, TraceConjugate_ELBO())
+        runs.append([svi.step(x) for _ in range(4)])
+    assert runs[1] == pytest.approx(runs[0], rel=1e-9)

@@ -81,6 +81,17 @@ def test_rate_out_of_range(rate):
     assert torch.equal(natural, before)
 
 
+def test_nothing_is_left_of_a_step_at_a_rate_out_of_range():
+    params = parameters()
+    before = clone(params)
+    optim = NaturalGradient(lambda step: 2.0, adam, params)
+    with pytest.raises(ValueError, match="rate: expected a step size"):
+        optim(params)
+    assert_equal(params, before)
+    assert all(p.grad is None for p in params)
+    assert optim.steps == 0
+
+
 def test_parameters_without_gradient_stay():
     params = parameters()
     for p in params[:2]:
@@ -168,6 +179,11 @@ def test_lazily_loaded_state_continues_to_the_bit(sizes):
     assert fresh.steps == 4
     for size in range(len(sizes)):  # the parameters turn up one group after another
         fresh.step_others([*middle[: 1 + sum(sizes[: size + 1])]])
+        again = fresh.state_dict()["others"]  # as much as was loaded, whatever has turned up so far
+        assert again["param_groups"] == state["others"]["param_groups"]
+        assert again["state"].keys() == state["others"]["state"].keys()
+        for number, kept in again["state"].items():
+            assert_equal(kept.values(), state["others"]["state"][number].values())
     for p in middle:
         assert p.grad is None
     set_gradients(params, 9)
