@@ -49,6 +49,7 @@ class NormalGammaFamily(ExponentialFamily):
 
     @staticmethod
     def stats_from_standard(m: Tensor, s: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """E[t] [..., 2D+2] at standard parameters: m and b [..., D], s and a [...]."""
         dim = m.shape[-1]
         precision = a.unsqueeze(-1) / b
         scaled_loc = precision * m
@@ -65,7 +66,7 @@ class NormalGammaFamily(ExponentialFamily):
 
     @staticmethod
     def kl_from_stats(m: Tensor, s: Tensor, a: Tensor, stats: Tensor, prior: tuple[Tensor, ...]) -> Tensor:
-        """The same from m, s, a and E[t], which holds a/b and Σ log b: no logarithm is taken twice."""
+        """KL(λ || λ₀) [...] from m, s, a and E[t], in which a/b and Σ log b are: no logarithm twice."""
         m0, s0, a0, b0 = prior
         dim = stats.shape[-1] // 2 - 1
         log_precision, precision = stats[..., 0], stats[..., 2 : dim + 2]
