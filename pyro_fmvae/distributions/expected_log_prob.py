@@ -178,6 +178,7 @@ class _GaussianTable(torch.autograd.Function):
         precision, scaled_loc = stats[..., 2:].split(dim, -1)
         total, scaled_total = stats[..., 2:].sum(-2, keepdim=True).split(dim, -1)
         shift = (scaled_total / total).to(device, dtype).to(stats)
+        # E[t] is that of (Σ log α, Σ α μ², α, α μ); log N(c; μ, 1/α) takes it times (1/2, -1/2, -c²/2, c).
         half = shift.new_full((*shift.shape[:-1], 1), 0.5)
         at_centre = torch.cat([half, -half, -0.5 * shift.square(), shift], -1)
         with torch.autocast(device.type, enabled=False):
@@ -204,9 +205,9 @@ class _GaussianTable(torch.autograd.Function):
                 )
                 to_variance = (-0.5 * to_square).sum_to_size(variance.shape)
             if ctx.needs_input_grad[2]:
-                about_centre = grad.mT @ data
                 half = 0.5 * grad.sum(-2).unsqueeze(-1).to(stats)
-                square, linear = about_centre.to(stats).split(dim, -1)
+                square, linear = (grad.mT @ data).to(stats).split(dim, -1)
+                # From about c to about the origin: mean² = (mean - c)² + 2c (mean - c) + c².
                 square = square - shift * (linear + shift * half)
                 to_stats = torch.cat([half, -half, square, linear + 2 * shift * half], -1)
                 to_stats = to_stats.sum_to_size(stats.shape)
