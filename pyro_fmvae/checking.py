@@ -61,6 +61,8 @@ def check(config: TrainConfig, dataset: Dataset) -> None:
     for name in ("distortion", "augmentation"):
         if getattr(config, name) and not images:
             raise ValueError(f"{name}: expected images, the data are of shape {dataset.event_shape}")
+        if getattr(config, name) and dataset.event_shape[0] != dataset.event_shape[1]:
+            raise ValueError(f"{name}: expected square images, the data are of shape {dataset.event_shape}")
     if config.labels:
         _check_labels(config, dataset)
 

@@ -2,7 +2,9 @@
 
 import json
 import os
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,19 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
 TENSORS = "state.safetensors"
 READABLE = "state.json"
 
 
 def save(folder: Path, state: Any, clock: dict[str, float] | None = None) -> None:
     """Write a checkpoint, atomically: whatever happens, the folder holds the old one or the new one.
+
+    For one process at a time: see :func:`alone`.
 
     Args:
         folder: made if need be; the file names in it are fixed.
@@ -28,11 +37,12 @@ def save(folder: Path, state: Any, clock: dict[str, float] | None = None) -> Non
         TypeError: something in ``state`` that is neither a tensor nor fit for JSON.
     """
     tensors: dict[str, Tensor] = {}
-    encoded = json.dumps(_encode(state, "", tensors))
-    content = safetensors.torch.save(tensors, metadata={"state": encoded})
+    encoded = _encode(state, "", tensors)
+    header = json.dumps({"checksum": _checksum(tensors), "state": encoded})
+    content = safetensors.torch.save(tensors, metadata={"state": header})
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / TENSORS, lambda path: path.write_bytes(content))
-    readable = {"state": json.loads(encoded), "clock": clock or {}}
+    readable = {"state": encoded, "clock": clock or {}}
     write_atomically(folder / READABLE, lambda path: path.write_text(json.dumps(readable, indent=1)))
 
 
@@ -41,15 +51,18 @@ def load(folder: Path) -> tuple[Any, dict[str, float]]:
 
     Raises:
         FileNotFoundError: there is no checkpoint in ``folder``.
-        ValueError: the file is damaged or not one of ours.
+        ValueError: the file is damaged (a checksum tells of single bits) or not one of ours.
     """
     path = folder / TENSORS
     if not path.is_file():
         raise FileNotFoundError(f"{folder}: no checkpoint ({TENSORS}) there")
     try:
         with safe_open(path, framework="pt") as file:
-            encoded = json.loads(file.metadata()["state"])
-            state = _decode(encoded, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+            header = json.loads(file.metadata()["state"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if header["checksum"] != _checksum(tensors):
+            raise ValueError("its checksum is another")
+        state = _decode(header["state"], tensors)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: not a checkpoint of pyro_fmvae, or damaged ({error})") from None
     try:
@@ -57,6 +70,40 @@ def load(folder: Path) -> tuple[Any, dict[str, float]]:
     except (OSError, ValueError, KeyError, TypeError):
         clock = {}
     return state, clock
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a folder that checkpoints are written to, where the system has such locks.
+
+    Raises:
+        ValueError: another process is in it.
+    """
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"{folder}: another process is training this run") from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for processes that inherited the descriptor
+        os.close(descriptor)
+
+
+def _checksum(tensors: dict[str, Tensor]) -> str:
+    """CRC-32 of all tensors, in the order of their names."""
+    checksum = 0
+    for name in sorted(tensors):
+        flat = tensors[name].contiguous().reshape(-1).view(torch.uint8)
+        checksum = zlib.crc32(flat.numpy().data, checksum)
+    return f"{checksum:08x}"
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
@@ -85,6 +132,8 @@ def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
         return {"tensor": name}
     if isinstance(value, dict):
+        if strange := [key for key in value if not isinstance(key, str | int)]:
+            raise TypeError(f"state: expected keys that are strings or integers, got {strange[0]!r}")
         return {"items": [[key, _encode(item, _join(name, key), tensors)] for key, item in value.items()]}
     if isinstance(value, list | tuple):
         return [_encode(item, _join(name, index), tensors) for index, item in enumerate(value)]

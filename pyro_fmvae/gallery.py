@@ -205,16 +205,20 @@ def _class_activity(run: Run, codes: Tensor, labels: Tensor) -> Figure:
     values = codes.double().numpy()
     if labels.shape[1] == 1:
         found = activity(values, labels[:, 0].numpy())
-        names = run.value_names[0] if run.value_names and run.value_names[0] else ()
-        return figures.class_activity(
-            found.share_by_class, [names[c] if names else str(c) for c in found.classes.tolist()], high=1.0
-        )
+        titles = [_value_name(run, 0, value) for value in found.classes.tolist()]
+        return figures.class_activity(found.share_by_class, titles, high=1.0)
     rows, titles = [], []
     for column, name in enumerate(run.label_names):
         found = activity(values, labels[:, column].numpy())
         rows += list(found.share_by_class)
-        titles += [f"{name} {value}" for value in found.classes.tolist()]
+        titles += [f"{name} {_value_name(run, column, value)}" for value in found.classes.tolist()]
     return figures.class_activity(np.stack(rows), titles, high=1.0)
+
+
+def _value_name(run: Run, column: int, value: int) -> str:
+    """What a value of a label is called, or its number."""
+    names = run.value_names[column] if run.value_names else ()
+    return names[value] if names else str(value)
 
 
 def _of_factors(

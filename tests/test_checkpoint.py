@@ -1,6 +1,8 @@
 import math
 import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -181,3 +183,38 @@ def test_file_is_synced_before_it_is_renamed_and_the_folder_after(tmp_path, monk
     monkeypatch.setattr(os, "replace", renamed)
     checkpoint.write_atomically(tmp_path / "file", lambda path: path.write_text("text"))
     assert calls == [str(tmp_path / ".file.tmp"), "rename", str(tmp_path)]
+
+
+def test_a_single_bit_is_noticed(tmp_path):
+    checkpoint.save(tmp_path, {"a": torch.rand(1000), "b": [torch.arange(3)]})
+    path = tmp_path / checkpoint.TENSORS
+    content = bytearray(path.read_bytes())
+    for place in (-1, -1000):
+        damaged = bytearray(content)
+        damaged[place] ^= 4
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"damaged \(its checksum is another\)"):
+            checkpoint.load(tmp_path)
+    path.write_bytes(content)
+    checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize("key", [(1, 2), 0.5, None])
+def test_keys_that_would_not_come_back(tmp_path, key):
+    with pytest.raises(TypeError, match="state: expected keys that are strings or integers, got"):
+        checkpoint.save(tmp_path, {"a": {key: 1}})
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_process_at_a_time(tmp_path):
+    program = (
+        "import sys; from pathlib import Path; from pyro_fmvae.checkpoint import alone\n"
+        "with alone(Path(sys.argv[1])): pass"
+    )
+    call = [sys.executable, "-c", program, str(tmp_path)]
+    with checkpoint.alone(tmp_path):
+        done = subprocess.run(call, capture_output=True, text=True)
+        assert done.returncode == 1
+        assert f"ValueError: {tmp_path}: another process is training this run" in done.stderr
+    assert not list(tmp_path.iterdir())
+    assert subprocess.run(call, capture_output=True).returncode == 0

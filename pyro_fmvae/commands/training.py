@@ -4,7 +4,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from pyro_fmvae.checkpoint import TENSORS
+from pyro_fmvae.checkpoint import TENSORS, alone
 from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.defaults import named
@@ -31,7 +31,8 @@ def train(config: TrainConfig, out: str | None) -> int:
     training.run = run.write(numbered=not out)
     folder = training.run.folder
     try:
-        return follow(training, dataset, resumed=False)
+        with alone(folder):
+            return follow(training, dataset, resumed=False)
     except BaseException:  # also a second Ctrl-C
         begun = (folder / CHECKPOINT / TENSORS).exists()
         if not begun:  # there is nothing to continue from
@@ -52,8 +53,9 @@ def resume(folder: str, data_root: str | None, device: str, eager: bool, compile
         run = replace(run, config=replace(run.config, eager=eager, compile=compile))
     dataset = run.load_data(data_root)
     training = Training(run, dataset, resolve_device(run.config.device if device == "auto" else device))
-    training.restore()
-    if training.finished:
-        print(f"{run.folder} is finished already.")
-        return 0
-    return follow(training, dataset, resumed=True)
+    with alone(run.folder):
+        training.restore()
+        if training.finished:
+            print(f"{run.folder} is finished already.")
+            return 0
+        return follow(training, dataset, resumed=True)

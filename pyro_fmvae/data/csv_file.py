@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pyro_fmvae.data.raw import Raw
+from pyro_fmvae.data.raw import LARGEST_LABEL, Raw
 
 _LABEL = "label:"
 
@@ -122,4 +122,6 @@ def _label(field: str, path: Path, line: int) -> int:
         ) from error
     if value < -1:
         raise ValueError(f"{path}, line {line}: expected a label >= -1, where -1 is unknown, got {value}")
+    if value > LARGEST_LABEL:
+        raise ValueError(f"{path}, line {line}: expected a label of {LARGEST_LABEL} at most, got {value}")
     return value

@@ -3,10 +3,13 @@
 import zipfile
 import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
-from pyro_fmvae.data.raw import Raw
+from pyro_fmvae.data.raw import LARGEST_LABEL, Raw
+
+DAMAGE = (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error)
 
 
 def read_npz(path: Path, missing: bool = False) -> Raw:
@@ -46,7 +49,7 @@ def read_arrays(
         raise FileNotFoundError(f"{path}: no such file")
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path}: not a .npz file")
-    with np.load(path, allow_pickle=False) as archive:
+    with path.open("rb") as file, _opened(path, file) as archive:
         for name in required:
             if name not in archive:
                 raise ValueError(
@@ -55,10 +58,20 @@ def read_arrays(
         return {name: _read(archive, name, path) for name in required + optional if name in archive}
 
 
+def _opened(path: Path, file: BinaryIO) -> np.lib.npyio.NpzFile:
+    try:
+        archive = np.load(file, allow_pickle=False)
+    except DAMAGE as error:
+        raise ValueError(f"{path}: not a .npz file, or a damaged one") from error
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise ValueError(f"{path}: not a .npz file")
+    return archive
+
+
 def _read(archive: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
     try:
         array = archive[name]
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+    except DAMAGE as error:
         if "Object arrays" in str(error):
             raise ValueError(
                 f"{path}: {name!r} is a pickled array of objects; pickles are refused"
@@ -97,6 +110,8 @@ def _check_labels(labels: np.ndarray, n: int, path: Path) -> np.ndarray:
         )
     if columns.min() < -1:
         raise ValueError(f"{path}: 'labels' must be >= -1, where -1 is unknown, got {columns.min()}")
+    if columns.max() > LARGEST_LABEL:
+        raise ValueError(f"{path}: 'labels' must be {LARGEST_LABEL} at most, got {columns.max()}")
     return columns.astype(np.int64)
 
 

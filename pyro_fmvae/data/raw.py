@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+LARGEST_LABEL = np.iinfo(np.int64).max
+
 
 class Raw(NamedTuple):
     """The contents of a file, in row order, checked: finite numbers, at least one row, labels >= -1.

@@ -42,15 +42,19 @@ def bound(
         ``kl_global``, the divergence of λ from the hyperprior divided by N: lines 4d and 4e of equation 4.
 
     Raises:
-        ValueError: no data.
+        ValueError: no data, or ``num_samples`` < 1.
     """
-    elbo, count = TraceConjugate_ELBO(num_particles=num_samples), 0
+    if num_samples < 1:
+        raise ValueError(f"num_samples: expected a number >= 1, got {num_samples}")
+    elbo, count = TraceConjugate_ELBO(), 0
     totals = dict.fromkeys((Role.RECONSTRUCTION, Role.KL_Z, Role.KL_R, Role.KL_GLOBAL), 0.0)
     with seeded(seed), torch.no_grad():
         for x, *_ in batches:
-            parts = elbo.loss_per_role(model.model, model.guide, x)
-            for role in totals:
-                totals[role] += parts[role].item() / model.num_data * len(x)
+            share = len(x) / (model.num_data * num_samples)
+            for _ in range(num_samples):  # one after another, so that memory does not grow with their number
+                parts = elbo.loss_per_role(model.model, model.guide, x)
+                for role in totals:
+                    totals[role] += share * parts[role].item()
             count += len(x)
     _check_count(count)
     reconstruction, kl_z, kl_r, kl_global = (total / count for total in totals.values())

@@ -54,8 +54,10 @@ def mutual_information(codes: np.ndarray, labels: np.ndarray) -> Information:
         labels: integers [n, L], -1 = unknown: left out, per property.
 
     Raises:
-        ValueError: no property with two known values.
+        ValueError: no property with two known values, or codes and labels of different length.
     """
+    if len(codes) != len(labels):
+        raise ValueError(f"labels: expected one row for each of {len(codes)} codes, got {len(labels)}")
     nats = np.full((codes.shape[1], labels.shape[1]), np.nan)
     entropy = np.full(labels.shape[1], np.nan)
     for j in range(labels.shape[1]):

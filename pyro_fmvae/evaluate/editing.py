@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pyro_fmvae.distributions import NormalGamma
 from pyro_fmvae.models import FactorialMixtureVAE
+from pyro_fmvae.models.arguments import check_codes, check_integers
 
 
 class Normals(NamedTuple):
@@ -81,7 +82,7 @@ def edit_latent(
         model: trained.
         z: [n, I·D].
         changes: factor → its new component, a number or int64 [n].
-        codes: the components that z has now, int64 [n, I], such as ``model.codes(x)``.
+        codes: the components that z has now, int64 [n, I], such as ``model.codes(x)``; none is -1.
         placement: what to put in the place of a changed block.
 
     Returns:
@@ -91,15 +92,17 @@ def edit_latent(
         ValueError: a factor or component that does not exist, or shapes that don't fit.
     """
     factors = len(model.num_components)
-    if z.shape[1:] != (factors * model.dim,) or codes.shape != (len(z), factors):
-        raise ValueError(
-            f"z, codes: expected [n, {factors * model.dim}] and [n, {factors}], "
-            f"got {list(z.shape)} and {list(codes.shape)}"
-        )
+    if z.dim() != 2 or z.shape[1] != factors * model.dim:
+        raise ValueError(f"z: expected [n, {factors * model.dim}], got {list(z.shape)}")
+    check_codes("codes", codes, len(z), model.num_components)
+    if (codes < 0).any():
+        raise ValueError("codes: expected the components that z has, got -1")
     blocks = z.unflatten(-1, (factors, model.dim)).clone()
     for factor, wanted in changes.items():
         normals = component_normals(model, factor)
-        target = torch.as_tensor(wanted, device=z.device).expand(len(z))
+        target = torch.as_tensor(wanted, device=z.device)
+        check_integers(f"changes[{factor}]", target, (len(z),) if target.dim() else ())
+        target = target.expand(len(z))
         if ((target < 0) | (target >= len(normals.loc))).any():
             raise ValueError(f"changes: expected components 0..{len(normals.loc) - 1} of factor {factor}")
         old, new = normals.take(codes[:, factor]), normals.take(target)

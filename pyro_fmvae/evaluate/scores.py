@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.evaluate.bounds import Evaluable
-from pyro_fmvae.evaluate.randomness import seeded
+from pyro_fmvae.evaluate.randomness import Stream
 from pyro_fmvae.infer import Role, TraceConjugate_ELBO
 from pyro_fmvae.infer.per_point import loss_per_point
 
@@ -39,7 +39,7 @@ def outlier_scores(
 
     Args:
         model: with its program, in ``eval()`` mode.
-        batches: (x, ...) per batch, in an iterable that can be gone through twice; labels are not used.
+        batches: (x, ...) per batch; labels are not used. They are gone through once.
         num_samples: S >= 1, draws of z per point.
         seed: of the draws; the generator's state is restored afterwards.
         kinds: which scores; None: all that the model has, see :func:`kinds_of`. They are
@@ -50,8 +50,8 @@ def outlier_scores(
             * ``iwae``: minus the importance-weighted bound of S draws (Burda et al., 2016).
 
     Returns:
-        Score → float64 [n], nats, in the order of the points. A point so far out that its score is no finite
-        number has the score inf.
+        Score → float64 [n], nats, in the order in which the points came. A point so far out that its score is
+        no finite number has the score inf.
 
     Raises:
         ValueError: no data, S < 1, or a score that the model does not have.
@@ -62,11 +62,12 @@ def outlier_scores(
     kinds = known if kinds is None else kinds
     if not kinds or not set(kinds) <= set(known):
         raise ValueError(f"kinds: expected some of {', '.join(known)}, got {', '.join(kinds) or 'none'}")
-    found: dict[str, np.ndarray] = {}
+    scores: list[Callable[[Tensor], dict[str, Tensor]]] = []
     if set(kinds) & set(ROLES):
-        found |= _collect(lambda x: _parts(model, x, num_samples), batches, seed)
+        scores.append(lambda x: _parts(model, x, num_samples))
     if "iwae" in kinds:
-        found |= _collect(lambda x: {"iwae": _importance_weighted(model, x, num_samples)}, batches, seed)
+        scores.append(lambda x: {"iwae": _importance_weighted(model, x, num_samples)})
+    found = _collect(scores, batches, seed)
     return {kind: found[kind] for kind in kinds}
 
 
@@ -91,18 +92,23 @@ def threshold(scores: np.ndarray, quantile: float) -> float:
 
 
 def _collect(
-    score: Callable[[Tensor], dict[str, Tensor]], batches: Iterable[tuple[Tensor, ...]], seed: int
+    scores: Sequence[Callable[[Tensor], dict[str, Tensor]]],
+    batches: Iterable[tuple[Tensor, ...]],
+    seed: int,
 ) -> dict[str, np.ndarray]:
-    """Scores of all batches, joined.
+    """Scores of all batches, joined; each function's draws do not depend on which others there are.
 
     Networks overflow far from what they were trained on. There, Pyro's validation would refuse to go on, for
     all points of the batch.
     """
     parts: dict[str, list[np.ndarray]] = {}
-    with seeded(seed), torch.no_grad(), pyro.validation_enabled(False):
+    streams = [Stream(seed) for _ in scores]
+    with torch.no_grad(), pyro.validation_enabled(False):
         for x, *_ in batches:
-            for name, values in score(x).items():
-                parts.setdefault(name, []).append(values.cpu().double().numpy())
+            for score, stream in zip(scores, streams, strict=True):
+                with stream.open():
+                    for name, values in score(x).items():
+                        parts.setdefault(name, []).append(values.cpu().double().numpy())
     if not parts:
         raise ValueError("batches: expected at least one data point, got none")
     joined = {name: np.concatenate(arrays) for name, arrays in parts.items()}

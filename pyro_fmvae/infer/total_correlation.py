@@ -56,7 +56,7 @@ def _log_weights(size: int, num_data: int, like: Tensor) -> Tensor:
         return like.new_zeros(1, 1)
     own = torch.eye(size, dtype=torch.bool, device=like.device)
     others = math.log((num_data - 1) / (num_data * (size - 1)))
-    return torch.where(own, -math.log(num_data), others).to(like)
+    return torch.where(own, like.new_tensor(-math.log(num_data)), others)
 
 
 def _rows(z: Tensor, log_weights: Tensor, loc: Tensor, scale: Tensor) -> Tensor:

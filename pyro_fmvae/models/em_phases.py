@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from pyro_fmvae.distributions.exponential_family import blend
 from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
@@ -181,7 +182,7 @@ class StepwiseEM(Phase):
         return {
             "steps": self.steps,
             "parameters": list(self.parameters),
-            "latents": self.latents,
+            "latents": self.latents.clone(),
             "objective": self.objective,
             "statistics": None if statistics is None else dict(statistics.values),
             "count": None if statistics is None else statistics.count,
@@ -190,6 +191,8 @@ class StepwiseEM(Phase):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` returned; after :meth:`enter`."""
+        device = self.model.given()[0].device
+        state = tree_map_only(Tensor, lambda tensor: tensor.to(device), dict(state))
         self.steps, self.latents, self.objective = state["steps"], state["latents"], state["objective"]
         kind = type(self.model.given())
         self.parameters, kept = kind(*state["parameters"]), state["kept"]
@@ -252,12 +255,12 @@ class GradientEM(Phase):
 
     def state_dict(self) -> dict[str, Any]:
         """The optimiser's state, and the latents."""
-        return {**super().state_dict(), "latents": self.latents}
+        return {**super().state_dict(), "latents": self.latents.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` returned; after :meth:`enter`."""
         super().load_state_dict(state)
-        self.latents = state["latents"]
+        self.latents = state["latents"].to(self.model.weight.device)
 
 
 def _first(batches: Iterable[Any]) -> Tensor:

@@ -56,12 +56,14 @@ class RandomWarp(nn.Module):
         """Distort images ``[..., H, W]``, or ``[..., H, W, C]`` in colour.
 
         Raises:
-            ValueError: fewer dimensions than an image has.
+            ValueError: fewer dimensions than an image has, or images that are not square.
         """
         if x.dim() < self.event_dim:
             expected = "[..., H, W, C]" if self.event_dim == 3 else "[..., H, W]"
             raise ValueError(f"x: expected images {expected}, got a tensor of shape {list(x.shape)}")
         event = x.shape[x.dim() - self.event_dim :]
+        if event[0] != event[1]:
+            raise ValueError(f"x: expected square images, got {event[0]}×{event[1]} pixels")
         images = (x - self.background).reshape(-1, *event[:2], event[2:].numel()).movedim(-1, 1)
         with torch.autocast(x.device.type, enabled=False):  # places need more digits than bfloat16 has
             grid = self._places(images)

@@ -152,3 +152,23 @@ def test_missing_numbers_are_let_through_if_asked_and_infinities_are_not(tmp_pat
         ValueError, match=r"a\.npz: 'x' must be finite, or NaN where it is missing, but holds inf"
     ):
         read_npz(write(path, x=x), missing=True)
+
+
+def test_a_damaged_directory(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.zeros((3, 2)))
+    content = path.read_bytes()
+    for signature in (b"PK\x01\x02", b"PK\x03\x04"):  # of the directory, of the first member
+        path.write_bytes(content.replace(signature, b"QQQQ"))
+        with pytest.raises(ValueError, match=r"a\.npz: (not a .npz file|'x' is damaged)") as caught:
+            read_npz(path)
+        assert "unsafely" not in str(caught.value)
+
+
+def test_labels_beyond_int64(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.zeros((3, 2)), labels=np.array([0, 1, 2**64 - 5], dtype=np.uint64))
+    with pytest.raises(
+        ValueError, match="'labels' must be 9223372036854775807 at most, got 18446744073709551611"
+    ):
+        read_npz(path)

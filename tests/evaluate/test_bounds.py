@@ -3,9 +3,30 @@ import math
 import pytest
 import torch
 
-from pyro_fmvae import FactorialMixtureVAE, GaussianObservation, Role
+from pyro_fmvae import FactorialMixtureVAE, GaussianObservation, Role, TraceConjugate_ELBO
 from pyro_fmvae.evaluate import bound, tighter_bounds
+from pyro_fmvae.evaluate.randomness import seeded
 from tests.models.small import binary_data, brute_force, small_model
+
+
+def test_draws_of_the_bound_are_made_one_after_another(monkeypatch):
+    model, x, at_once = small_model((3,)), binary_data(7), []
+    plain = TraceConjugate_ELBO.loss_per_role
+
+    def watched(elbo, *args):
+        at_once.append(elbo.num_particles)
+        return plain(elbo, *args)
+
+    singly = [bound(model, [(x,)], seed=3)["reconstruction"]]
+    monkeypatch.setattr(TraceConjugate_ELBO, "loss_per_role", watched)
+    several = bound(model, [(x,)], seed=3, num_samples=400)
+    assert at_once == [1] * 400
+    monkeypatch.undo()
+    elbo = TraceConjugate_ELBO(num_particles=400)
+    with seeded(3), torch.no_grad():
+        parts = elbo.loss_per_role(model.model, model.guide, x)
+    assert several["reconstruction"] == pytest.approx(-parts[Role.RECONSTRUCTION].item() / model.num_data)
+    assert several["reconstruction"] != singly[0]
 
 
 @pytest.mark.parametrize("sizes", [(3,), (2, 3)])

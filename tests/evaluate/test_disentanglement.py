@@ -100,6 +100,11 @@ def spread(labels, blocks, seed):
     return encodings(means, labels)
 
 
+def test_as_many_codes_as_labels():
+    with pytest.raises(ValueError, match="labels: expected one row for each of 5 codes, got 4"):
+        mutual_information(np.zeros((5, 1), int), np.arange(4)[:, None])
+
+
 def test_dci_of_one_block_per_property():
     labels = product(2, 3, 4, times=20)
     train, test = (spread(labels, (2, None, 0, 1), seed) for seed in (0, 1))

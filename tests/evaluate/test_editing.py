@@ -75,9 +75,26 @@ def test_a_change_to_the_same_component(placement):
         ({3: 0}, 3, r"^factor: expected one of 0..2, got 3"),
         ({0: 3}, 3, r"^changes: expected components 0..2 of factor 0"),
         ({1: -1}, 3, r"^changes: expected components 0..1 of factor 1"),
-        ({}, 2, r"^z, codes: expected \[n, 3\] and \[n, 3\], got \[4, 2\] and \[4, 3\]"),
+        ({}, 2, r"^z: expected \[n, 3\], got \[4, 2\]"),
+        ({0: 1.0}, 3, r"^changes\[0\]: expected int64 \[\], got torch.float"),
+        ({0: torch.tensor([0, 1, 2])}, 3, r"^changes\[0\]: expected int64 \[4\], got torch.int64 \[3\]"),
+        ({0: torch.zeros(4)}, 3, r"^changes\[0\]: expected int64 \[4\], got torch.float32 \[4\]"),
     ],
 )
 def test_wrong_edits(changes, width, message):
     with pytest.raises(ValueError, match=message):
         edit_latent(exact_model(), torch.zeros(4, width), changes, torch.zeros(4, 3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("codes", "message"),
+    [
+        (torch.zeros(4, 2).long(), r"expected int64 \[4, 3\], got torch.int64 \[4, 2\]"),
+        (torch.full((4, 3), -1), "expected the components that z has, got -1"),
+        (torch.tensor([[0, 0, 0], [0, 2, 0], [0, 0, 0], [0, 0, 0]]), "expected -1 to 1 of factor 1, got 2"),
+        (torch.full((4, 3), 0.5), "expected int64"),
+    ],
+)
+def test_wrong_codes(codes, message):
+    with pytest.raises(ValueError, match=f"^codes: {message}"):
+        edit_latent(exact_model(), torch.zeros(4, 3), {0: 1}, codes)

@@ -1,5 +1,6 @@
 """Scores of single points, against the library's bounds, integrals over z, and what they are to tell."""
 
+import copy
 import math
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from pyro_fmvae import GaussianObservation
+from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate import bound, outlier_scores, threshold, tighter_bounds
 from pyro_fmvae.models import VAE
 from tests.models.small import binary_data, small_model
@@ -51,6 +53,18 @@ def test_some_scores_are_those_of_all():
         some = outlier_scores(model, batches, 3, kinds=kinds)
         assert tuple(some) == kinds
         assert all((some[kind] == every[kind]).all() for kind in kinds)
+
+
+def test_batches_are_gone_through_once(single_precision):
+    """So all scores are of the same points, even where a loader shuffles."""
+    model, x = small_model((2, 3)), binary_data(12)
+    every = outlier_scores(model, [(x[:5],), (x[5:],)], 3)
+    once = outlier_scores(model, iter([(x[:5],), (x[5:],)]), 3)
+    assert all((once[kind] == values).all() for kind, values in every.items())
+    batches = Batches(Split(x.bool()), 12, seed=1)
+    ((seen,),) = copy.deepcopy(batches)
+    shuffled, plain = (outlier_scores(model, given, 3) for given in (batches, [(seen,)]))
+    assert all((shuffled[kind] == values).all() for kind, values in plain.items())
 
 
 def test_draws_depend_on_the_seed_alone():

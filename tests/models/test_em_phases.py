@@ -1,3 +1,4 @@
+import copy
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -222,6 +223,30 @@ def test_resumed_to_the_bit(size, options):
     assert second.measures() == whole.measures()
     assert repr(second.kept) == repr(whole.kept)  # from before the interruption
     assert (whole.kept is not None) == ("reseed_every" in options)
+
+
+def test_what_is_resumed_is_where_the_model_is():
+    first = phase(9, starts=2, reseed_every=4, reseeded=1.0)
+    run(first, SIZE)
+    state = first.state_dict()
+    second = phase(9, starts=2)
+    second.enter()
+    second.model.mean = second.model.mean.to("meta")  # for want of a GPU
+    second.load_state_dict(state)
+    tensors = [*second.parameters, second.latents, second.objective, *second.statistics.values.values()]
+    assert {tensor.device.type for tensor in [*tensors, *second.kept[0], second.kept[1]]} == {"meta"}
+    assert second.steps == 9
+
+
+def test_a_state_stays_what_it_was():
+    learnt = phase(9)
+    for record in fit([learnt], loader(5)):
+        if record.step == 4:
+            state = learnt.state_dict()
+            before = copy.deepcopy(state)
+    assert not torch.equal(learnt.latents, before["latents"])
+    assert torch.equal(state["latents"], before["latents"])
+    assert all(map(torch.equal, state["parameters"], before["parameters"]))
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_shift_brings_in_the_background():
 
 
 def test_colours_move_together():
-    x = images(4, 6, 8, 3)
+    x = images(4, 7, 7, 3)
     torch.manual_seed(1)
     coloured = RandomWarp(1.0, colours=True)(x)
     for channel in range(3):
@@ -144,4 +144,10 @@ def test_bad_numbers(bad):
 @pytest.mark.parametrize(("colours", "shape"), [(False, (6,)), (True, (6, 6))])
 def test_too_few_dimensions(colours, shape):
     with pytest.raises(ValueError, match=r"x: expected images \[\.\.\., H, W"):
+        RandomWarp(colours=colours)(torch.zeros(shape))
+
+
+@pytest.mark.parametrize(("colours", "shape"), [(False, (2, 5, 4)), (True, (2, 4, 5, 3))])
+def test_square_images_alone(colours, shape):
+    with pytest.raises(ValueError, match=r"x: expected square images, got [45]×[45] pixels"):
         RandomWarp(colours=colours)(torch.zeros(shape))
