@@ -60,6 +60,8 @@ def load(folder: Path) -> tuple[Any, dict[str, float]]:
         with safe_open(path, framework="pt") as file:
             header = json.loads(file.metadata()["state"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if "checksum" not in header:  # written before there were any
+            header = {"checksum": _checksum(tensors), "state": header}
         if header["checksum"] != _checksum(tensors):
             raise ValueError("its checksum is another")
         state = _decode(header["state"], tensors)
