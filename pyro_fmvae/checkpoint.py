@@ -37,12 +37,12 @@ def save(folder: Path, state: Any, clock: dict[str, float] | None = None) -> Non
         TypeError: something in ``state`` that is neither a tensor nor fit for JSON.
     """
     tensors: dict[str, Tensor] = {}
-    encoded = _encode(state, "", tensors)
-    header = json.dumps({"checksum": _checksum(tensors), "state": encoded})
+    encoded = json.dumps(_encode(state, "", tensors))
+    header = json.dumps({"checksum": _checksum(encoded, tensors), "state": encoded})
     content = safetensors.torch.save(tensors, metadata={"state": header})
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / TENSORS, lambda path: path.write_bytes(content))
-    readable = {"state": encoded, "clock": clock or {}}
+    readable = {"state": json.loads(encoded), "clock": clock or {}}
     write_atomically(folder / READABLE, lambda path: path.write_text(json.dumps(readable, indent=1)))
 
 
@@ -60,11 +60,11 @@ def load(folder: Path) -> tuple[Any, dict[str, float]]:
         with safe_open(path, framework="pt") as file:
             header = json.loads(file.metadata()["state"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if "checksum" not in header:  # written before there were any
-            header = {"checksum": _checksum(tensors), "state": header}
-        if header["checksum"] != _checksum(tensors):
-            raise ValueError("its checksum is another")
-        state = _decode(header["state"], tensors)
+        if "checksum" in header:
+            if header["checksum"] != _checksum(header["state"], tensors):
+                raise ValueError("its checksum is another")
+            header = json.loads(header["state"])  # all there was before there were checksums
+        state = _decode(header, tensors)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: not a checkpoint of pyro_fmvae, or damaged ({error})") from None
     try:
@@ -99,9 +99,9 @@ def alone(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _checksum(tensors: dict[str, Tensor]) -> str:
-    """CRC-32 of all tensors, in the order of their names."""
-    checksum = 0
+def _checksum(encoded: str, tensors: dict[str, Tensor]) -> str:
+    """CRC-32 of a text and of all tensors, in the order of their names."""
+    checksum = zlib.crc32(encoded.encode())
     for name in sorted(tensors):
         flat = tensors[name].contiguous().reshape(-1).view(torch.uint8)
         checksum = zlib.crc32(flat.numpy().data, checksum)

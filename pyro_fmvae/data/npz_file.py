@@ -9,7 +9,7 @@ import numpy as np
 
 from pyro_fmvae.data.raw import LARGEST_LABEL, Raw
 
-DAMAGE = (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error)
+DAMAGE = (ValueError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error)  # also encryption
 
 
 def read_npz(path: Path, missing: bool = False) -> Raw:

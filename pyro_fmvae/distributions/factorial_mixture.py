@@ -84,7 +84,7 @@ class FactorialMixture(TorchDistribution):
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draws [*sample_shape, ..., I, D]."""
         weights = torch.distributions.Categorical(self.weights, validate_args=False)
-        return self.sample_given(weights.sample(torch.Size(sample_shape)))
+        return self._draws(weights.sample(torch.Size(sample_shape)))
 
     def sample_given(self, codes: Tensor) -> Tensor:
         """Draws z [..., I, D] from the components of the given indices [..., I] (all K are drawn).
@@ -95,6 +95,9 @@ class FactorialMixture(TorchDistribution):
         count = self.weights.shape[-1]
         if codes.is_floating_point() or not ((codes >= 0) & (codes < count)).all():
             raise ValueError(f"codes: expected integers from 0 to {count - 1}, got {codes.unique().tolist()}")
+        return self._draws(codes)
+
+    def _draws(self, codes: Tensor) -> Tensor:
         with torch.no_grad():
             shape = torch.Size((*codes.shape[:-1], *self.weights.shape[-2:]))
             draws = self.components.expand(shape).sample()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.evaluate.bounds import Evaluable
-from pyro_fmvae.evaluate.randomness import Stream
+from pyro_fmvae.evaluate.randomness import Stream, seeded
 from pyro_fmvae.infer import Role, TraceConjugate_ELBO
 from pyro_fmvae.infer.per_point import loss_per_point
 
@@ -103,7 +103,7 @@ def _collect(
     """
     parts: dict[str, list[np.ndarray]] = {}
     streams = [Stream(seed) for _ in scores]
-    with torch.no_grad(), pyro.validation_enabled(False):
+    with seeded(seed), torch.no_grad(), pyro.validation_enabled(False):  # a loader may draw, too
         for x, *_ in batches:
             for score, stream in zip(scores, streams, strict=True):
                 with stream.open():

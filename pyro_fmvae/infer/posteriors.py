@@ -61,7 +61,11 @@ class NaturalPosterior(ConjugatePosterior):
             TypeError: λ has become a parameter of another class, which a first-order optimiser would train.
         """
         if isinstance(self.natural, nn.Parameter) and not isinstance(self.natural, NaturalParameter):
-            raise TypeError(f"natural: expected a NaturalParameter, got a {type(self.natural).__name__}")
+            kind = type(self.natural).__name__
+            raise TypeError(
+                f"natural: expected a NaturalParameter, got a {kind}; after to_empty() or another conversion "
+                "that makes new parameters, load_state_dict(..., assign=True) makes it one again"
+            )
         return self.kind(self.natural)
 
     def natural_value(self) -> Tensor:
@@ -73,7 +77,7 @@ class NaturalPosterior(ConjugatePosterior):
     ) -> None:
         """Keep λ's class where what is loaded takes its place, by ``load_state_dict(..., assign=True)``."""
         name = prefix + "natural"
-        if local_metadata.get("assign_to_params_buffers") and name in state_dict:
+        if local_metadata.get("assign_to_params_buffers") and isinstance(state_dict.get(name), Tensor):
             state_dict[name] = NaturalParameter(state_dict[name], self.natural.requires_grad)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
 

@@ -54,7 +54,7 @@ class ConjugateSVI(SVI):
         *,
         autocast: torch.dtype | None = None,
     ) -> None:
-        if not all(hasattr(optim, name) for name in OPTIMISER):
+        if not all(hasattr(type(optim), name) for name in OPTIMISER):
             raise ValueError(f"optim: expected a NaturalGradient, got {type(optim).__name__}")
         if not isinstance(loss, TraceConjugate_ELBO):
             raise ValueError(f"loss: expected a TraceConjugate_ELBO, got {type(loss).__name__}")
@@ -80,14 +80,16 @@ class ConjugateSVI(SVI):
         named = {name: site["value"].unconstrained() for name, site in statements.nodes.items()}
         params = list(dict.fromkeys(named.values()))  # in program order; a shared parameter once
         try:
-            _ = self.optim.current_rate  # checked before anything moves
             self.elbo.backward(loss, statements, lambda: self._terms(args, kwargs)[1])
-            self.optim.step_others(params)
             if self.recompute:
+                _ = self.optim.current_rate  # checked before anything moves
+                self.optim.step_others(params)
                 self._refresh(
                     traces, {n: p for n, p in named.items() if isinstance(p, NaturalParameter)}, args, kwargs
                 )
-            self.optim.step_natural(params)
+                self.optim.step_natural(params)
+            else:
+                self.optim(params)
         finally:
             for p in params:
                 p.grad = None

@@ -192,7 +192,7 @@ class StepwiseEM(Phase):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` returned; after :meth:`enter`."""
         device = self.model.given()[0].device
-        state = tree_map_only(Tensor, lambda tensor: tensor.to(device), dict(state))
+        state = tree_map_only(Tensor, lambda tensor: tensor.to(device, copy=True), dict(state))
         self.steps, self.latents, self.objective = state["steps"], state["latents"], state["objective"]
         kind = type(self.model.given())
         self.parameters, kept = kind(*state["parameters"]), state["kept"]
@@ -260,7 +260,7 @@ class GradientEM(Phase):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` returned; after :meth:`enter`."""
         super().load_state_dict(state)
-        self.latents = state["latents"].to(self.model.weight.device)
+        self.latents = state["latents"].to(self.model.weight.device, copy=True)
 
 
 def _first(batches: Iterable[Any]) -> Tensor:

@@ -14,6 +14,7 @@ from pyro_fmvae.distributions import (
     NaturalNormalGamma,
     NormalGamma,
 )
+from pyro_fmvae.infer.capture import record
 
 I, K, D = 2, 3, 2  # noqa: E741
 
@@ -122,6 +123,15 @@ def test_components_out_of_range_are_refused(code):
     codes = torch.tensor([[0, code]])
     with pytest.raises(ValueError, match=r"codes: expected integers from 0 to 2, got \["):
         gaussian_mixture().sample_given(codes)
+
+
+def test_sampling_asks_no_tensor_for_its_value():
+    mixture = gaussian_mixture()
+    recording = record(lambda shift: (mixture.sample() + shift,), [torch.zeros(())])
+    torch.manual_seed(3)
+    (replayed,) = recording.module(torch.zeros(()), *recording.state)
+    torch.manual_seed(3)
+    assert torch.equal(replayed, mixture.sample())
 
 
 def test_predictive_weights(assert_mean):

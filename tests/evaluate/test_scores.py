@@ -67,6 +67,20 @@ def test_batches_are_gone_through_once(single_precision):
     assert all((shuffled[kind] == values).all() for kind, values in plain.items())
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_what_a_loader_draws_depends_on_the_seed_too(shuffle):
+    model, x = small_model((2, 3)), binary_data(12)
+    state, runs = torch.get_rng_state(), []
+    for _ in range(2):
+        torch.rand(3)
+        before = torch.get_rng_state()
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), 5, shuffle=shuffle)
+        runs.append(outlier_scores(model, loader, 3))
+        assert torch.equal(torch.get_rng_state(), before)
+    assert not torch.equal(torch.get_rng_state(), state)
+    assert all((runs[0][kind] == values).all() for kind, values in runs[1].items())
+
+
 def test_draws_depend_on_the_seed_alone():
     model, batches = small_model(), [(binary_data(5),)]
     state = torch.get_rng_state()

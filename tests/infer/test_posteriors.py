@@ -67,6 +67,18 @@ def test_what_is_loaded_stays_a_natural_parameter(kind, assign):
 
 
 @pytest.mark.parametrize("kind", NATURAL)
+def test_a_module_made_without_memory_is_loaded_by_assignment(kind):
+    natural = NATURAL[kind][1]
+    state = NaturalPosterior(kind, natural + 1).state_dict()
+    posterior = NaturalPosterior(kind, natural).to("meta")
+    posterior.load_state_dict(state, assign=True)
+    assert type(posterior.natural) is NaturalParameter
+    assert torch.equal(posterior.natural_value(), natural + 1)
+    with pytest.raises(RuntimeError, match="natural"):
+        posterior.load_state_dict({"natural": "text"}, assign=True)
+
+
+@pytest.mark.parametrize("kind", NATURAL)
 def test_ordinary_parameters_are_refused(kind):
     posterior = NaturalPosterior(kind, NATURAL[kind][1])
     posterior.natural = torch.nn.Parameter(posterior.natural_value())

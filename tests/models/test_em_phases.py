@@ -247,6 +247,11 @@ def test_a_state_stays_what_it_was():
     assert not torch.equal(learnt.latents, before["latents"])
     assert torch.equal(state["latents"], before["latents"])
     assert all(map(torch.equal, state["parameters"], before["parameters"]))
+    again = phase(9)
+    again.enter()
+    again.load_state_dict(state)
+    again.step(*next(iter(loader(SIZE))))
+    assert torch.equal(state["latents"], before["latents"])
 
 
 @pytest.mark.parametrize(
