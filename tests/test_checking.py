@@ -23,6 +23,9 @@ from tests.datasets import dataset
             "^factors: label 'label0' has values up to 2",
         ),
         ({"network": "conv28"}, dataset(), "^network: conv28 takes 28x28 images"),
+        ({"distortion": 1.0}, dataset((5,)), "^distortion: expected images, the data"),
+        ({"distortion": 1.0}, dataset((3, 5)), "^distortion: expected square images, the data"),
+        ({"augmentation": 1.0}, dataset((3, 5)), "^augmentation: expected square images, the data"),
         (
             dict.fromkeys((f"{name}_iterations" for name in PHASES), 0),
             dataset(),

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -209,3 +210,9 @@ def test_examples_without_an_active_latent_are_not_swept(folders, tmp_path, monk
     drawn = gallery._of_codes(run, model, rows, "valid")
     assert "sweeps" in drawn
     assert (swept[0] != 0).any(1).all()
+
+
+@pytest.mark.parametrize(("names", "expected"), [((), "1"), (((), ("no", "yes")), "yes"), (((), ()), "1")])
+def test_values_of_every_label_have_their_names(names, expected):
+    run = SimpleNamespace(value_names=names)
+    assert gallery._value_name(run, 1, 1) == expected

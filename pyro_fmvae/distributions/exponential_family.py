@@ -119,10 +119,6 @@ class InNaturalParameters:
             self._known_stats = (key, self.family.expected_stats(natural))
         return self._known_stats[1]
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Without E[t], which in a copy would have nothing to do with the copy's λ."""
-        return {name: value for name, value in self.__dict__.items() if name != "_known_stats"}
-
 
 class _ExpectedStats(torch.autograd.Function):
     @staticmethod

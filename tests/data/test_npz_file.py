@@ -172,3 +172,17 @@ def test_labels_beyond_int64(tmp_path):
         ValueError, match="'labels' must be 9223372036854775807 at most, got 18446744073709551611"
     ):
         read_npz(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [(6, 1), (8, 99)], ids=["encrypted", "compressed in an unknown way"]
+)
+def test_members_that_cannot_be_unpacked(tmp_path, field, value):
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.zeros((3, 2)))
+    content = bytearray(path.read_bytes())
+    content[field] = value  # of the member, and two bytes later of its entry in the directory
+    content[content.index(b"PK\x01\x02") + field + 2] = value
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.npz: 'x' is damaged"):
+        read_npz(path)

