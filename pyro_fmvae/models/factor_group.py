@@ -178,7 +178,7 @@ class FactorGroup(nn.Module):
         generator: torch.Generator,
         restarts: int,
     ) -> None:
-        """Start λ from M encoded points; the other arguments as for :meth:`FactorialMixtureVAE.seed`.
+        """Start λ from M encoded points: see :meth:`FactorialMixtureVAE.seed`.
 
         Args:
             mean, variance: of q(z | x), of all factors, [I, M, D].
