@@ -139,6 +139,10 @@ def _check_labels(config: TrainConfig, dataset: Dataset) -> None:
             f"factors: expected at least one for each of the {len(names)} labels "
             f"({', '.join(names)}), got {len(config.factors)}"
         )
+    if config.restart_every and len(config.factors) == len(names):
+        raise ValueError(
+            "restart_every: expected a factor without labels; those with labels do not start anew"
+        )
     for name, size, components in zip(names, dataset.label_sizes, config.factors, strict=False):
         if size > components:
             raise ValueError(

@@ -145,6 +145,9 @@ class TrainConfig:
     prior_restarts: int = _option(
         1, "k-means starts of the prior, of which the one of greatest bound is kept"
     )
+    restart_every: int = _option(
+        0, "joint iterations after which such starts are compared with the prior again; 0: never", "fmvae"
+    )
     distortion: float = _option(
         0.0, "strength of random warps of the images that the encoder sees in training"
     )
@@ -187,7 +190,7 @@ class TrainConfig:
         least = {
             **dict.fromkeys(("factor_dim", "latent_dim", "batch_size", "prior_restarts"), 1),
             **dict.fromkeys(("free_steps", "pseudo_inputs", "starts", "sweeps", "group_size"), 1),
-            **dict.fromkeys(("reseed_every", "preselect"), 0),
+            **dict.fromkeys(("restart_every", "reseed_every", "preselect"), 0),
             **dict.fromkeys(("patch_size", "patches"), 2),
             "seed": 0,
             **dict.fromkeys(iterations, 0),
@@ -255,6 +258,7 @@ class TrainConfig:
             pretrain_kl_weight=self.pretrain_kl_weight,
             augment_until=self.augment_until,
             restarts=self.prior_restarts,
+            restart_every=self.restart_every,
             recompute=self.recompute,
             eager=self.eager,
             autocast=torch.bfloat16 if self.autocast else None,

@@ -82,6 +82,7 @@ def fit(
                 phase.prepare(batches)
                 yield _record(phase, progress, None)
             while (fraction := phase.budget.fraction(progress.step, progress.seconds)) < 1:
+                phase.between_steps(batches, progress.step)
                 phase.before_step(fraction)
                 batch = next(source)
                 loss = phase.step(*arguments(batch))

@@ -22,6 +22,11 @@ from tests.datasets import dataset
             dataset(label_sizes=(3, 2)),
             "^factors: label 'label0' has values up to 2",
         ),
+        (
+            {"labels": 0.5, "restart_every": 10, "factors": (3, 2)},
+            dataset(label_sizes=(3, 2)),
+            "^restart_every: expected a factor without labels",
+        ),
         ({"network": "conv28"}, dataset(), "^network: conv28 takes 28x28 images"),
         ({"distortion": 1.0}, dataset((5,)), "^distortion: expected images, the data"),
         ({"distortion": 1.0}, dataset((3, 5)), "^distortion: expected square images, the data"),

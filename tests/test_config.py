@@ -42,7 +42,11 @@ NUMBERS = [
     ("m0", math.nan),
     *[(name, value) for name in ("latent_dim", "starts", "sweeps") for value in (0, LARGEST + 1)],
     *[("group_size", value) for value in (0, 11)],
-    *[(name, value) for name in ("reseed_every", "preselect") for value in (-1, LARGEST + 1)],
+    *[
+        (name, value)
+        for name in ("restart_every", "reseed_every", "preselect")
+        for value in (-1, LARGEST + 1)
+    ],
     *[(name, value) for name in ("patch_size", "patches") for value in (1, LARGEST + 1)],
     *[("temperature", value) for value in (0.9, math.nan, math.inf)],
     *[("em_forgetting", value) for value in (0.5, 1.1, math.nan)],

@@ -22,6 +22,9 @@ class Scripted(Phase):
     def prepare(self, batches):
         self.log.append(f"{self.name}: prepare from {len(list(batches))}")
 
+    def between_steps(self, batches, step):
+        self.log.append(f"{self.name}: after {step}, sees {len(list(batches))}")
+
     def before_step(self, fraction):
         self.log.append(f"{self.name}: at {fraction:g}")
 
@@ -53,12 +56,10 @@ def test_phases_run_one_after_another():
         *(
             "a: enter",
             "a: prepare from 2",
-            "a: at 0",
-            "a: step on ('x', 'y')",
-            "a: at 0.5",
-            "a: step on ('z',)",
+            *("a: after 0, sees 2", "a: at 0", "a: step on ('x', 'y')"),
+            *("a: after 1, sees 2", "a: at 0.5", "a: step on ('z',)"),
         ),
-        *("c: enter", "c: prepare from 2", "c: at 0", "c: step on ('x', 'y')"),
+        *("c: enter", "c: prepare from 2", "c: after 0, sees 2", "c: at 0", "c: step on ('x', 'y')"),
     ]
 
 
@@ -79,7 +80,7 @@ def test_resumed_phase_is_not_entered_again():
     log = []
     records = list(fit(scripted(log, 2, 1), [(1,)], Progress(phase=0, step=1, total_steps=1), resumed=True))
     assert [where(r) for r in records] == [("a", 2, 2, 1.0), ("b", 0, 2, 0.0), ("b", 1, 3, 1.0)]
-    assert log[:3] == ["a: at 0.5", "a: step on (1,)", "b: enter"]
+    assert log[:4] == ["a: after 1, sees 1", "a: at 0.5", "a: step on (1,)", "b: enter"]
 
 
 def test_phase_resumed_at_its_last_step_is_over():

@@ -79,6 +79,9 @@ class Phase(ABC):
     def prepare(self, batches: Iterable[Any]) -> None:  # noqa: B027 - most phases have nothing to prepare
         """Start values that depend on data; not called when a phase is resumed."""
 
+    def between_steps(self, batches: Iterable[Any], step: int) -> None:  # noqa: B027 - as rare
+        """Look at more data than a batch, where that is wanted after so many steps; before the next one."""
+
     def before_step(self, fraction: float) -> None:  # noqa: B027 - most phases have no schedule
         """Set whatever follows a schedule; ``fraction`` in [0, 1) of the budget is used up."""
 

@@ -9,6 +9,7 @@ from pyro_fmvae.distributions import NaturalDirichlet, NaturalNormalGamma
 from pyro_fmvae.distributions.expected_log_prob import gaussian_table
 
 ITERATIONS = 100  # of coordinate ascent, at most
+SAME = 1e-3  # nats per point: bounds that differ by less are taken for those of one local maximum
 
 
 def kmeans(points: Tensor, num_clusters: int, generator: torch.Generator, iterations: int = 10) -> Tensor:
@@ -106,9 +107,9 @@ def coordinate_ascent(
     for _ in range(max(iterations, 1)):
         weights = weights_prior + scale * gamma.sum(0)
         loc_precision = conjugate_update(loc_precision_prior, gamma, mean, variance, scale)
-        q_weights, q_components = NaturalDirichlet(weights), NaturalNormalGamma(loc_precision)
-        table = gaussian_table(mean, variance, q_components.expected_stats()) + q_weights.expected_stats()
-        kl = _kl(q_weights, weights_prior) + _kl(q_components, loc_precision_prior)
+        table = _table(weights, loc_precision, mean, variance)
+        kl = _kl(NaturalDirichlet(weights), weights_prior)
+        kl += _kl(NaturalNormalGamma(loc_precision), loc_precision_prior)
         bound = (scale * table.logsumexp(-1).sum() - kl).item()
         gamma = table.softmax(-1)
         if bound - before < tolerance * scale * len(mean):
@@ -125,6 +126,7 @@ def kmeans_mixture(
     generator: torch.Generator,
     restarts: int = 1,
     scale: float = 1.0,
+    iterations: int | None = None,
 ) -> Mixture:
     """The mixture that k-means clusters of encoded data start; with several starts, the best one, improved.
 
@@ -133,7 +135,8 @@ def kmeans_mixture(
     Args:
         weights_prior, loc_precision_prior, mean, variance, scale: as for :func:`coordinate_ascent`.
         generator: source of the random numbers, on the CPU.
-        restarts: k-means starts. A single one is given the first update alone.
+        restarts: k-means starts.
+        iterations: updates of each start at most; None: 100, but of a single start the first alone.
 
     Raises:
         ValueError: ``restarts`` < 1.
@@ -142,9 +145,51 @@ def kmeans_mixture(
         raise ValueError(f"restarts: expected a number >= 1, got {restarts}")
     data = weights_prior, loc_precision_prior, mean, variance
     starts = (kmeans(mean, len(weights_prior), generator) for _ in range(restarts))
-    iterations = 1 if restarts == 1 else ITERATIONS
+    if iterations is None:
+        iterations = 1 if restarts == 1 else ITERATIONS
     mixtures = (coordinate_ascent(*data, clusters, scale, iterations) for clusters in starts)
     return max(mixtures, key=lambda mixture: mixture.bound)
+
+
+def better_mixture(
+    weights_prior: Tensor,
+    loc_precision_prior: Tensor,
+    weights: Tensor,
+    loc_precision: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    generator: torch.Generator,
+    restarts: int = 1,
+    scale: float = 1.0,
+) -> tuple[Mixture, float] | None:
+    """A mixture of a greater bound than the present one reaches, and by how much, in nats per point; or None.
+
+    Networks that are still learning move points apart that one component stands for, and a mixture that
+    follows by small steps stays in its local maximum: with a component for two clusters, say, and another one
+    for hardly a point. Both the present mixture and the new starts are improved by coordinate ascent before
+    they are compared; a gain below 0.001 nats per point is none.
+
+    Args:
+        weights_prior, loc_precision_prior, mean, variance, scale: as for :func:`coordinate_ascent`.
+        weights, loc_precision: natural parameters of the present mixture, [K] and [K, 2D+2].
+        generator: source of the random numbers, on the CPU.
+        restarts: k-means starts, each of them improved, a single one too.
+
+    Raises:
+        ValueError: ``restarts`` < 1.
+    """
+    clusters = _table(weights.double(), loc_precision.double(), mean.double(), variance.double()).argmax(-1)
+    priors, data = (weights_prior, loc_precision_prior), (mean, variance)
+    present = coordinate_ascent(*priors, *data, clusters, scale)
+    best = kmeans_mixture(*priors, *data, generator, restarts, scale, ITERATIONS)
+    gain = (best.bound - present.bound) / (scale * len(mean))
+    return (best, gain) if gain > SAME else None
+
+
+def _table(weights: Tensor, loc_precision: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """Unnormalised log γ of M points, [M, K]: equation 5 without labels."""
+    stats = NaturalNormalGamma(loc_precision).expected_stats()
+    return gaussian_table(mean, variance, stats) + NaturalDirichlet(weights).expected_stats()
 
 
 def _kl(q: NaturalDirichlet | NaturalNormalGamma, prior: Tensor) -> Tensor:

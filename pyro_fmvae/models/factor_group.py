@@ -29,7 +29,7 @@ from pyro_fmvae.infer.posteriors import (
     to_natural,
     to_standard,
 )
-from pyro_fmvae.infer.seeding import coordinate_ascent, kmeans_mixture
+from pyro_fmvae.infer.seeding import better_mixture, coordinate_ascent, kmeans_mixture
 
 
 @dataclass(frozen=True)
@@ -163,6 +163,10 @@ class FactorGroup(nn.Module):
         """How many data points each component stands for, c - c0: [I_g, K], float64."""
         return self.weights.natural_value().squeeze(-2) - self.hyperprior.c0
 
+    def used(self, num_data: int) -> list[int]:
+        """How many components of each factor stand for more than N / (20 K) of N data points."""
+        return (self.counts() > num_data / (20 * self.num_components)).sum(-1).tolist()
+
     def locations(self) -> Tensor:
         """m: the posterior mean of every component's mean, [I_g, K, D], in torch's default dtype."""
         posterior = self.loc_precision()
@@ -204,6 +208,34 @@ class FactorGroup(nn.Module):
             torch.stack([mixture.loc_precision for mixture in mixtures]),
         )
 
+    def restart(
+        self, mean: Tensor, variance: Tensor, num_data: int, generator: torch.Generator, restarts: int
+    ) -> dict[int, float]:
+        """Start λ anew where that pays, in place: see :meth:`FactorialMixtureVAE.restart`.
+
+        λ must be in natural parameters, as that of unlabelled factors is.
+
+        Args:
+            mean, variance, num_data, generator, restarts: as for :meth:`seed`.
+
+        Returns:
+            Factor → gain, of those that were started anew.
+        """
+        gains = {}
+        weights_prior, components_prior = (natural_prior(prior)[1] for prior in self.priors(mean.device))
+        assert isinstance(self.weights, NaturalPosterior), "λ is in standard parameters"
+        weights, components = self.weights.natural_value(), self.loc_precision.natural_value()
+        for number, factor in enumerate(self.factors):
+            priors = weights_prior[number, 0], components_prior[number]
+            present = weights[number, 0], components[number]
+            data, points = (mean[factor], variance[factor]), num_data / mean.shape[1]
+            found = better_mixture(*priors, *present, *data, generator, restarts, points)
+            if found is not None:
+                mixture, gains[factor] = found
+                present[0].copy_(mixture.weights)
+                present[1].copy_(mixture.loc_precision)
+        return gains
+
     def set_natural(self, weights: Tensor, loc_precision: Tensor) -> None:
         """Replace λ: weights [I_g, 1, K] and loc_precision [I_g, K, 2D+2]."""
         device = self.device
@@ -217,3 +249,25 @@ class FactorGroup(nn.Module):
     def use_natural(self) -> None:
         """Keep λ in natural parameters from now on, for natural-gradient steps."""
         self.weights, self.loc_precision = to_natural(self.weights), to_natural(self.loc_precision)
+
+
+def make_groups(
+    num_components: Sequence[int], dim: int, labelled: Sequence[int], hyperprior: Hyperprior | None = None
+) -> list[FactorGroup]:
+    """The groups of all factors, those with equal K and equal labelling together.
+
+    Args:
+        num_components: K_i of every factor.
+        dim: D, dimensions of each factor.
+        labelled: the factors that labels belong to, in the order of the labels' columns.
+        hyperprior: of all of them.
+    """
+    kinds: dict[tuple[int, bool], list[int]] = {}
+    for factor, size in enumerate(num_components):
+        kinds.setdefault((size, factor in labelled), []).append(factor)
+    groups = []
+    for number, ((size, known), factors) in enumerate(kinds.items()):
+        columns = [labelled.index(factor) for factor in factors] if known else []
+        suffix = f"_{number}" if len(kinds) > 1 else ""
+        groups.append(FactorGroup(factors, size, dim, columns, hyperprior, suffix))
+    return groups

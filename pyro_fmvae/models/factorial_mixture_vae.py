@@ -13,7 +13,7 @@ from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.infer.trace_conjugate_elbo import TraceConjugate_ELBO
 from pyro_fmvae.models.arguments import check_codes, check_integers
-from pyro_fmvae.models.factor_group import FactorGroup, Hyperprior
+from pyro_fmvae.models.factor_group import FactorGroup, Hyperprior, make_groups
 from pyro_fmvae.models.posterior_family import LocScale
 from pyro_fmvae.models.vae import VAE
 
@@ -71,22 +71,11 @@ class FactorialMixtureVAE(nn.Module):
         self.encoder, self.decoder, self.observation = encoder, decoder, observation
         self.distortion = distortion or nn.Identity()
         self.num_components, self.dim, self.num_data, self.labelled = sizes, dim, num_data, tuple(labelled)
-        self.groups = nn.ModuleList(self._make_groups(hyperprior or Hyperprior()))
+        self.groups = nn.ModuleList(make_groups(sizes, dim, self.labelled, hyperprior))
         order = [factor for group in self.factor_groups() for factor in group.factors]
         self._to_factors = [order.index(factor) for factor in range(len(sizes))]
         self.gate: Tensor
         self.register_buffer("gate", torch.ones(len(sizes) * dim), persistent=False)
-
-    def _make_groups(self, hyperprior: Hyperprior) -> list[FactorGroup]:
-        kinds: dict[tuple[int, bool], list[int]] = {}
-        for factor, size in enumerate(self.num_components):
-            kinds.setdefault((size, factor in self.labelled), []).append(factor)
-        groups = []
-        for number, ((size, labelled), factors) in enumerate(kinds.items()):
-            columns = [self.labelled.index(factor) for factor in factors] if labelled else []
-            suffix = f"_{number}" if len(kinds) > 1 else ""
-            groups.append(FactorGroup(factors, size, self.dim, columns, hyperprior, suffix))
-        return groups
 
     def factor_groups(self) -> list[FactorGroup]:
         """The groups of factors that are vectorised together."""
@@ -255,12 +244,8 @@ class FactorialMixtureVAE(nn.Module):
 
     def used_components(self) -> list[int]:
         """Per factor, how many components stand for more than a twentieth of an equal share of the data."""
-        used = [0] * len(self.num_components)
-        for group in self.factor_groups():
-            threshold = self.num_data / (20 * group.num_components)
-            for factor, counts in zip(group.factors, group.counts(), strict=True):
-                used[factor] = int((counts > threshold).sum())
-        return used
+        used = [number for group in self.factor_groups() for number in group.used(self.num_data)]
+        return [used[place] for place in self._to_factors]
 
     @torch.no_grad()
     def seed(
@@ -278,8 +263,7 @@ class FactorialMixtureVAE(nn.Module):
             labels: int64 [M, number of labelled factors], -1 = unknown, or None.
             generator: source of the random numbers, on the CPU.
             restarts: k-means starts of each factor without labels. With more than one, each is improved by
-                coordinate ascent (:mod:`pyro_fmvae.infer.seeding`), and the one that reaches
-                the greatest bound is kept.
+                coordinate ascent (:mod:`pyro_fmvae.infer.seeding`), and that of greatest bound is kept.
 
         Raises:
             ValueError: ``restarts`` < 1.
@@ -287,6 +271,25 @@ class FactorialMixtureVAE(nn.Module):
         mean, variance = self._split(loc), self._split(scale).square()
         for group in self.factor_groups():
             group.seed(mean, variance, labels, self.num_data, generator, restarts)
+
+    @torch.no_grad()
+    def restart(
+        self, loc: Tensor, scale: Tensor, generator: torch.Generator, restarts: int = 1
+    ) -> dict[int, float]:
+        """Start λ of factors without labels anew, in place, where a start reaches a greater bound.
+
+        Arguments and errors are those of :meth:`seed`; λ is improved by coordinate ascent, as starts are, to
+        compare them.
+
+        Returns:
+            Factor → gain in nats per point, of those that were started anew.
+        """
+        data = self._split(loc), self._split(scale).square(), self.num_data
+        gains: dict[int, float] = {}
+        for group in self.factor_groups():
+            if not group.columns:
+                gains |= group.restart(*data, generator, restarts)
+        return gains
 
     def match(self, state_dict: Mapping[str, Any]) -> None:
         """Give every posterior the parameterisation that it has in a state dictionary, to load that."""

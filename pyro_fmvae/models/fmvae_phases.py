@@ -1,5 +1,6 @@
 """The phases in which a factorial mixture VAE is learnt. Paquet et al. (2018), Section 2.4 and Appendix E."""
 
+import logging
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -14,6 +15,9 @@ from pyro_fmvae.models.learning import Learning
 from pyro_fmvae.optim import NaturalGradient
 
 SEEDING_POINTS = 20_000
+SEEDS = 2**62  # of starts within a phase, which are drawn from torch's own generator
+
+logger = logging.getLogger("pyro_fmvae")
 
 
 class Pretraining(Phase):
@@ -107,6 +111,19 @@ class Joint(Phase):
         if self.seed is not None:
             _seed(self.model, batches, self.seed, self.learning.restarts)
             self.enter()
+
+    def between_steps(self, batches: Iterable[Any], step: int) -> None:
+        """Compare λ with new starts, every so many steps, and take what has the greater bound."""
+        every = self.learning.restart_every
+        if not every or not step or step % every:
+            return
+        loc, scale, _ = encode_some(self.model, batches)
+        generator = torch.Generator().manual_seed(int(torch.randint(SEEDS, ())))
+        gains = self.model.restart(loc, scale, generator, self.learning.restarts)
+        for factor, gain in gains.items():
+            logger.info(
+                "%s step %d: factor %d started anew, +%.3f nats a point", self.name, step, factor, gain
+            )
 
     def before_step(self, fraction: float) -> None:
         """Move the KL weight to 1, in the second half the learning rate to its end; open free factors."""

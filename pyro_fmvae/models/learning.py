@@ -45,6 +45,8 @@ class Learning:
             learnt of transformed data is unlearnt then, and what it has taught about the others stays.
         restarts: k-means starts for λ of each factor, the best by its bound: see
             :meth:`FactorialMixtureVAE.seed`.
+        restart_every: joint steps between two times that λ of factors without labels is compared with as many
+            new starts: see :meth:`FactorialMixtureVAE.restart`. 0: never.
         recompute: compute responsibilities again at the updated encoder (the paper's order).
         eager, compile, compile_from, autocast: how steps are taken: see
             :class:`~pyro_fmvae.infer.CapturedSVI`.
@@ -67,6 +69,7 @@ class Learning:
     augmentation: nn.Module | None = None
     augment_until: float = 0.5
     restarts: int = 1
+    restart_every: int = 0
     recompute: bool = False
     eager: bool = False
     compile: bool = False
@@ -88,8 +91,9 @@ class Learning:
         for name in ("kl_annealing", "free_from", "augment_until"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: expected a number in [0, 1], got {getattr(self, name)}")
-        if self.restarts < 1:
-            raise ValueError(f"restarts: expected a number >= 1, got {self.restarts}")
+        for name, least in (("restarts", 1), ("restart_every", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}: expected a number >= {least}, got {getattr(self, name)}")
 
     def optimiser(self, networks: Iterable[Tensor], first_order: Sequence[Tensor] = ()) -> AdamW:
         """Adam with decoupled weight decay on the networks; λ in standard parameters at its own rate."""

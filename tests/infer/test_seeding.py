@@ -6,7 +6,14 @@ import torch
 from torch.testing import assert_close
 
 from pyro_fmvae.infer.posteriors import natural_prior
-from pyro_fmvae.infer.seeding import conjugate_update, coordinate_ascent, kmeans, kmeans_mixture
+from pyro_fmvae.infer.seeding import (
+    SAME,
+    better_mixture,
+    conjugate_update,
+    coordinate_ascent,
+    kmeans,
+    kmeans_mixture,
+)
 from tests.infer.programs import A0, B0, M0, S0, BruteForce, Toy, standard
 
 
@@ -134,3 +141,63 @@ def test_best_of_several_starts_is_kept():
 def test_restarts_are_counted_from_one(restarts):
     with pytest.raises(ValueError, match=rf"restarts: expected a number >= 1, got {restarts}"):
         kmeans_mixture(*encoded(), generator(), restarts=restarts)
+
+
+def crowded(scale=2.5, centres=4):
+    """Priors, encoded points of far clusters, and a mixture with two of them in a component, one empty."""
+    priors, data = encoded(centres)[:2], encoded(centres, spread=0.2)[2:]
+    data = data[0] + 20 * torch.randn(centres, 2)[torch.arange(120) % centres], data[1]
+    clusters = (torch.arange(120) % centres).clamp(max=centres - 2)
+    return priors, data, coordinate_ascent(*priors, *data, clusters, scale)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_component_without_points_is_started_where_one_has_too_many(scale, dtype):
+    torch.manual_seed(2)
+    priors, data, present = crowded(scale)
+    assert (present.weights < 1.5).sum() == 1
+    given = [value.to(dtype) for value in (*priors, present.weights, present.loc_precision, *data)]
+    found, gain = better_mixture(*given, generator(), restarts=10, scale=scale)
+    assert_close(found.weights, torch.full((4,), 1 + scale * 30), rtol=1e-4, atol=1e-4)
+    assert gain > 0.5
+    truth = torch.arange(120) % 4
+    best = coordinate_ascent(*priors, *data, truth, scale).bound
+    assert found.bound == pytest.approx(best, rel=1e-6)
+    assert gain == pytest.approx((best - present.bound) / (scale * 120), rel=1e-4)
+
+
+def test_what_starts_do_not_improve_is_kept():
+    torch.manual_seed(2)
+    priors, data, _ = crowded()
+    present = coordinate_ascent(*priors, *data, torch.arange(120) % 4)
+    assert better_mixture(*priors, present.weights, present.loc_precision, *data, generator(), 5) is None
+
+
+def test_bounds_that_hardly_differ_are_one(monkeypatch):
+    torch.manual_seed(2)
+    priors, data, present = crowded()
+    given = *priors, present.weights, present.loc_precision, *data
+    gain = better_mixture(*given, generator(), 10)[1]
+    assert gain > SAME
+    monkeypatch.setattr("pyro_fmvae.infer.seeding.SAME", 1.001 * gain)
+    assert better_mixture(*given, generator(), 10) is None
+
+
+def test_the_present_mixture_is_improved_before_it_is_compared():
+    """λ behind its data, as under small steps, is no reason to start anew."""
+    torch.manual_seed(2)
+    priors, data, _ = crowded()
+    behind = coordinate_ascent(*priors, 0.8 * data[0], data[1], torch.arange(120) % 4)
+    assert better_mixture(*priors, behind.weights, behind.loc_precision, *data, generator(), 5) is None
+
+
+def test_a_single_new_start_is_improved_too():
+    torch.manual_seed(1)
+    data = encoded(centres=12, size=240, spread=0.8)
+    poor = coordinate_ascent(*data, torch.arange(240) % 2)
+    found, _ = better_mixture(*data[:2], poor.weights, poor.loc_precision, *data[2:], generator(3))
+    single = coordinate_ascent(*data, kmeans(data[2], 12, generator(3)))
+    assert found.bound == single.bound
+    with pytest.raises(ValueError, match="restarts: expected a number >= 1, got 0"):
+        better_mixture(*data[:2], poor.weights, poor.loc_precision, *data[2:], generator(), restarts=0)

@@ -378,6 +378,75 @@ def test_restarts_find_the_bound_that_the_elbo_reports(sizes, monkeypatch):
     assert sum(mixture.bound for mixture in found) + entropy == pytest.approx(-loss, rel=1e-6)
 
 
+class Encoded(torch.nn.Module):
+    """An encoder whose output is known."""
+
+    def __init__(self, loc, scale):
+        super().__init__()
+        self.loc, self.scale = loc, scale
+
+    def forward(self, x):
+        return self.loc, self.scale
+
+
+def crowded_model(sizes=(3, 2, 3), labelled=()):
+    """Far clusters in every factor; of three, two are in one component and none is in another."""
+    blocks, members = zip(*(clusters_of(20 * torch.arange(size)) for size in sizes), strict=True)
+    labels = torch.stack(members, -1).clamp(max=1)
+    loc = torch.cat(blocks, -1)
+    encoded = loc, torch.full_like(loc, 0.1)
+    model, seeded = (small_model(sizes, num_data=400, labelled=own) for own in (labelled, range(len(sizes))))
+    seeded.seed(*encoded, labels, torch.Generator())
+    model.load_state_dict(seeded.state_dict())
+    model.encoder = Encoded(*encoded)
+    return model, encoded
+
+
+def prior_loss(model, x):
+    """In nats, for all N points: what λ can change of the loss."""
+    with torch.no_grad():
+        parts = TraceConjugate_ELBO().loss_per_role(model.prior_model, model.prior_guide, x)
+    return sum(parts[role] for role in (Role.KL_Z, Role.KL_R, Role.KL_GLOBAL)).item()
+
+
+def test_factors_start_anew_where_the_elbo_gains_by_it():
+    model, encoded = crowded_model()
+    x, before, loss = binary_data(40), copy_of(model), prior_loss(model, binary_data(40))
+    places = {name: value.data_ptr() for name, value in model.named_parameters()}
+    gains = model.restart(*encoded, torch.Generator().manual_seed(0), restarts=8)
+    assert set(gains) == {0, 2}
+    assert min(gains.values()) > 1
+    assert 400 * sum(gains.values()) == pytest.approx(loss - prior_loss(model, x), rel=1e-4)
+    assert {name: value.data_ptr() for name, value in model.named_parameters()} == places
+    assert changed(model, before) == {"groups.0.weights.natural", "groups.0.loc_precision.natural"}
+    for factor in (0, 2):
+        c, m, *_ = posterior_of(model, factor)
+        assert sorted(m[:, 0].tolist()) == pytest.approx([0, 20, 40], rel=0.02, abs=0.02)
+        assert sorted(c.tolist()) == pytest.approx([131, 131, 141])
+    assert model.restart(*encoded, torch.Generator().manual_seed(0), restarts=8) == {}
+
+
+def test_a_factor_that_is_well_off_is_left_alone_among_others_that_are_not():
+    model, encoded = crowded_model((3, 3))
+    (group,) = model.factor_groups()
+    values = group.weights.natural_value(), group.loc_precision.natural_value()
+    crowded = [value.clone() for value in values]
+    assert set(model.restart(*encoded, torch.Generator().manual_seed(0), restarts=8)) == {0, 1}
+    good = [value.clone() for value in values]
+    for value, poor in zip(values, crowded, strict=True):
+        value[1] = poor[1]
+    assert set(model.restart(*encoded, torch.Generator().manual_seed(0), restarts=8)) == {1}
+    assert all(torch.equal(value[0], kept[0]) for value, kept in zip(values, good, strict=True))
+
+
+def test_labelled_factors_never_start_anew():
+    model, encoded = crowded_model((3,), labelled=(0,))
+    before = copy_of(model)
+    assert model.restart(*encoded, torch.Generator().manual_seed(0), restarts=8) == {}
+    assert changed(model, before) == set()
+    assert set(crowded_model((3,))[0].restart(*encoded, torch.Generator().manual_seed(0), restarts=8)) == {0}
+
+
 class Inverted(torch.nn.Module):
     def forward(self, x):
         return 1 - x

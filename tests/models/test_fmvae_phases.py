@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from pyro_fmvae import FactorialMixtureVAE, RobbinsMonro, Role, TraceConjugate_ELBO, fit
+from pyro_fmvae import FactorialMixtureVAE, Progress, RobbinsMonro, Role, TraceConjugate_ELBO, fit
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate import bound
 from pyro_fmvae.infer.phase import Budget
@@ -301,6 +301,65 @@ def test_restarts_are_as_many_as_were_asked_for(phase, monkeypatch):
     assert asked == [7]
 
 
+@pytest.mark.usefixtures("single_precision")
+@pytest.mark.parametrize(("every", "expected"), [(0, []), (2, [2, 4]), (5, [5]), (6, [])])
+def test_new_starts_are_tried_every_so_many_steps(every, expected, monkeypatch, caplog):
+    """Not before the first step, and not after the last one."""
+    asked, taken = [], []
+    model, learning = labelled_model(), Learning(restart_every=every, restarts=7)
+
+    def restart(loc, scale, generator, restarts):
+        asked.append((len(taken), len(loc), restarts, generator.initial_seed()))
+        return {1: 0.25}
+
+    monkeypatch.setattr(model, "restart", restart)
+    with caplog.at_level("INFO"):
+        for record in fit([Joint(model, learning, Budget(iterations=6))], loader()):
+            taken += [record] if record.step else []
+    assert [call[:-1] for call in asked] == [(step, 20, 7) for step in expected]
+    assert len({seed for *_, seed in asked}) == len(asked)
+    assert [message for message in caplog.messages if "anew" in message] == [
+        f"joint step {step}: factor 1 started anew, +0.250 nats a point" for step in expected
+    ]
+
+
+def restarting(eager, stop=None):
+    """A phase of six steps, with new starts after two and four, that is broken off at a step."""
+    torch.manual_seed(3)
+    model = labelled_model()
+    learning = Learning(restart_every=2, restarts=2, eager=eager)
+    phase, batches, progress = Joint(model, learning, Budget(iterations=6)), loader(), Progress()
+    for record in fit([phase], batches, progress):
+        if record.step == stop:
+            break
+    return model, phase, batches, progress
+
+
+@pytest.fixture
+def any_gain(single_precision, monkeypatch):
+    """Every start counts as a gain; gives the list of what was gained."""
+    gains, restart = [], FactorialMixtureVAE.restart
+    monkeypatch.setattr("pyro_fmvae.infer.seeding.SAME", -math.inf)
+    monkeypatch.setattr(
+        FactorialMixtureVAE, "restart", lambda *args: gains.append(restart(*args)) or gains[-1]
+    )
+    return gains
+
+
+def test_captured_steps_go_on_from_new_starts(any_gain):
+    eager, captured = restarting(eager=True)[0], restarting(eager=False)[0]
+    assert [set(gain) for gain in any_gain] == 4 * [{1, 2}]
+    assert changed(captured, eager.state_dict()) == set()
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3])
+def test_new_starts_are_the_same_in_a_resumed_phase(any_gain, stop):
+    whole = restarting(eager=True)[0].state_dict()
+    model, phase, batches, progress = restarting(eager=True, stop=stop)
+    list(fit([phase], batches, progress, resumed=True))
+    assert all(torch.equal(value, whole[name]) for name, value in model.state_dict().items())
+
+
 def test_seeding_from_an_empty_loader_is_an_error():
     with pytest.raises(ValueError, match=r"^batches: expected at least one"):
         encode_some(labelled_model(), [])
@@ -323,6 +382,7 @@ def test_seeding_from_an_empty_loader_is_an_error():
         ("kl_annealing", 1.5),
         ("pretrain_kl_weight", 0.0),
         ("restarts", 0),
+        ("restart_every", -1),
         ("weight_decay", -1.0),
         ("augment_until", 1.5),
     ],
