@@ -24,6 +24,7 @@ from pyro_fmvae import checkpoint
 PROGRAM = "pyro-fmvae"
 INTERRUPTED = 130
 OF_NETWORKS = ("pretrain_iterations", "joint_iterations", "refine_iterations")
+COUNTED = ("_iterations", "_every")  # how names of options end that are numbers of iterations
 RUNS = "runs"  # folder of the trainings, beside the rows
 ROOT = "DIR"  # stands for the data's folder in the commands that a row shows
 
@@ -186,9 +187,9 @@ def options(values: Mapping[str, Any]) -> list[str]:
 
 
 def scaled(train: Mapping[str, Any], scale: float) -> dict[str, Any]:
-    """Options with another number of iterations, in each phase at least one."""
+    """Options with other numbers of iterations, in each phase at least one."""
     return {
-        name: max(round(scale * value), 1) if value and name.endswith("_iterations") else value
+        name: max(round(scale * value), 1) if value and name.endswith(COUNTED) else value
         for name, value in train.items()
     }
 

@@ -42,6 +42,8 @@ def check(config: TrainConfig, dataset: Dataset) -> None:
     assert config.factors is not None
     if all(getattr(config, f"{name}_iterations") == 0 for name in PHASES):
         raise ValueError("iterations: expected at least one phase with more than 0")
+    if config.restart_every and not (config.joint_iterations or config.refine_iterations):
+        raise ValueError("restart_every: expected joint or refine iterations, in which the prior starts anew")
     for network, shape in (("conv28", (28, 28)), ("conv64", (64, 64, 3))):
         if config.model not in CODERS and config.network == network and dataset.event_shape != shape:
             wanted = "x".join(map(str, shape))

@@ -146,7 +146,7 @@ class TrainConfig:
         1, "k-means starts of the prior, of which the one of greatest bound is kept"
     )
     restart_every: int = _option(
-        0, "joint iterations after which such starts are compared with the prior again; 0: never", "fmvae"
+        0, "joint and refine iterations between comparisons of the prior with new starts; 0: never", "fmvae"
     )
     distortion: float = _option(
         0.0, "strength of random warps of the images that the encoder sees in training"

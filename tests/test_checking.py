@@ -27,6 +27,11 @@ from tests.datasets import dataset
             dataset(label_sizes=(3, 2)),
             "^restart_every: expected a factor without labels",
         ),
+        (
+            {"restart_every": 10, "joint_iterations": 0, "refine_iterations": 0},
+            dataset(),
+            "^restart_every: expected joint or refine iterations",
+        ),
         ({"network": "conv28"}, dataset(), "^network: conv28 takes 28x28 images"),
         ({"distortion": 1.0}, dataset((5,)), "^distortion: expected images, the data"),
         ({"distortion": 1.0}, dataset((3, 5)), "^distortion: expected square images, the data"),

@@ -1,8 +1,10 @@
 import math
+from dataclasses import fields
 
 import pytest
 
 from pyro_fmvae.config import LARGEST, PHASES, TrainConfig
+from pyro_fmvae.models.learning import Learning
 
 NUMBERS = [
     *[(name, value) for name in ("factor_dim", "batch_size") for value in (0, -1, LARGEST + 1)],
@@ -85,3 +87,23 @@ def test_budgets_in_iterations():
 def test_step_sizes_of_statistics():
     rate = TrainConfig(em_forgetting=0.75, delay=10.0, forgetting=0.6, first_step=0.5).em_rate
     assert [rate(step) for step in (0, 1, 14)] == pytest.approx([2**-0.75, 3**-0.75, 1 / 8])
+
+
+def test_what_phases_share_is_what_was_asked_for():
+    """Every option that has the name of one of theirs, and those that have another name there."""
+    given = {
+        **{
+            "learning_rate": 0.5,
+            "final_learning_rate": 0.25,
+            "weight_decay": 0.1,
+            "prior_learning_rate": 0.3,
+        },
+        **{"label_weight": 7.0, "kl_weight": 3.0, "independence_weight": 2.0, "free_from": 0.4},
+        **{"kl_annealing": 0.6, "pretrain_kl_weight": 0.7, "augment_until": 0.8, "restart_every": 9},
+        **{"recompute": True, "eager": True},
+    }
+    learning = TrainConfig(**given, prior_restarts=4).learning()
+    assert {name: getattr(learning, name) for name in given} == given
+    assert learning.restarts == 4
+    shared = {option.name for option in fields(TrainConfig)} & {option.name for option in fields(Learning)}
+    assert shared - set(given) == {"augmentation", "compile", "autocast"}  # set elsewhere, or of another type

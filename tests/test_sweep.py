@@ -285,6 +285,10 @@ def test_scaled_iterations_are_at_least_one_but_zero_stays_zero(s):
     assert s.sweep.scaled(train, 0.0301) == {**train, "pretrain_iterations": 30}
     assert s.sweep.scaled(train, 1e-9) == {**train, "pretrain_iterations": 1}
     assert s.sweep.scaled(train, 1.0) == train
+    assert s.sweep.scaled({"restart_every": 3000, "reseed_every": 0}, 0.01) == {
+        "restart_every": 30,
+        "reseed_every": 0,
+    }
 
 
 def test_machine_in_words(s, monkeypatch):

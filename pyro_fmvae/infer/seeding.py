@@ -9,7 +9,7 @@ from pyro_fmvae.distributions import NaturalDirichlet, NaturalNormalGamma
 from pyro_fmvae.distributions.expected_log_prob import gaussian_table
 
 ITERATIONS = 100  # of coordinate ascent, at most
-SAME = 1e-3  # nats per point: bounds that differ by less are taken for those of one local maximum
+LEAST_GAIN = 1e-3  # nats per point: bounds that differ by less are taken for those of one local maximum
 
 
 def kmeans(points: Tensor, num_clusters: int, generator: torch.Generator, iterations: int = 10) -> Tensor:
@@ -86,7 +86,7 @@ def coordinate_ascent(
     iterations: int = ITERATIONS,
     tolerance: float = 1e-5,
 ) -> Mixture:
-    """Exact conjugate updates on encoded data by turns with optimal responsibilities, from given clusters.
+    """Exact conjugate updates on encoded data by turns with optimal responsibilities, from given ones.
 
     The bound of Paquet et al. (2018), equation 4, rises with every one of them: this is variational Bayes for
     a mixture of Gaussians (Attias, 2000) on uncertain points.
@@ -95,14 +95,15 @@ def coordinate_ascent(
         weights_prior: natural parameters of p(π), [K].
         loc_precision_prior: those of p(μ, α), [K, 2D+2].
         mean, variance: of q(z), [M, D].
-        clusters: int64 [M] in 0..K-1, where it starts.
+        clusters: where it starts: int64 [M] in 0..K-1, or responsibilities [M, K].
         scale: how many data points each one stands for.
         iterations: updates at most.
         tolerance: it ends when an update adds less than this, in nats per point.
     """
     weights_prior, loc_precision_prior = weights_prior.double(), loc_precision_prior.double()
     mean, variance = mean.double(), variance.double()
-    gamma = torch.nn.functional.one_hot(clusters, len(weights_prior)).double()
+    hard = clusters.dim() == 1
+    gamma = (torch.nn.functional.one_hot(clusters, len(weights_prior)) if hard else clusters).double()
     before = -torch.inf
     for _ in range(max(iterations, 1)):
         weights = weights_prior + scale * gamma.sum(0)
@@ -178,12 +179,12 @@ def better_mixture(
     Raises:
         ValueError: ``restarts`` < 1.
     """
-    clusters = _table(weights.double(), loc_precision.double(), mean.double(), variance.double()).argmax(-1)
     priors, data = (weights_prior, loc_precision_prior), (mean, variance)
-    present = coordinate_ascent(*priors, *data, clusters, scale)
+    gamma = _table(weights.double(), loc_precision.double(), mean.double(), variance.double()).softmax(-1)
+    present = coordinate_ascent(*priors, *data, gamma, scale)
     best = kmeans_mixture(*priors, *data, generator, restarts, scale, ITERATIONS)
     gain = (best.bound - present.bound) / (scale * len(mean))
-    return (best, gain) if gain > SAME else None
+    return (best, gain) if gain > LEAST_GAIN else None
 
 
 def _table(weights: Tensor, loc_precision: Tensor, mean: Tensor, variance: Tensor) -> Tensor:

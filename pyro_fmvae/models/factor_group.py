@@ -213,17 +213,22 @@ class FactorGroup(nn.Module):
     ) -> dict[int, float]:
         """Start λ anew where that pays, in place: see :meth:`FactorialMixtureVAE.restart`.
 
-        λ must be in natural parameters, as that of unlabelled factors is.
-
         Args:
             mean, variance, num_data, generator, restarts: as for :meth:`seed`.
 
         Returns:
             Factor → gain, of those that were started anew.
+
+        Raises:
+            TypeError: λ is in standard parameters.
         """
-        gains = {}
+        for posterior in (self.weights, self.loc_precision):
+            if not isinstance(posterior, NaturalPosterior):
+                raise TypeError(
+                    f"λ: expected natural parameters, as of use_natural(), got a {type(posterior).__name__}"
+                )
+        gains, mean, variance = {}, mean.to(self.device), variance.to(self.device)
         weights_prior, components_prior = (natural_prior(prior)[1] for prior in self.priors(mean.device))
-        assert isinstance(self.weights, NaturalPosterior), "λ is in standard parameters"
         weights, components = self.weights.natural_value(), self.loc_precision.natural_value()
         for number, factor in enumerate(self.factors):
             priors = weights_prior[number, 0], components_prior[number]

@@ -278,18 +278,18 @@ class FactorialMixtureVAE(nn.Module):
     ) -> dict[int, float]:
         """Start λ of factors without labels anew, in place, where a start reaches a greater bound.
 
-        Arguments and errors are those of :meth:`seed`; λ is improved by coordinate ascent, as starts are, to
-        compare them.
+        Arguments as for :meth:`seed`. To compare them, λ is improved by coordinate ascent as starts are.
 
         Returns:
-            Factor → gain in nats per point, of those that were started anew.
+            Factor → gain over the improved λ in nats per point, of those that were started anew.
+
+        Raises:
+            ValueError, TypeError: ``restarts`` < 1; λ of such a factor is in standard parameters.
         """
         data = self._split(loc), self._split(scale).square(), self.num_data
-        gains: dict[int, float] = {}
-        for group in self.factor_groups():
-            if not group.columns:
-                gains |= group.restart(*data, generator, restarts)
-        return gains
+        unlabelled = [group for group in self.factor_groups() if not group.columns]
+        gains = [group.restart(*data, generator, restarts) for group in unlabelled]
+        return {factor: gain for of_group in gains for factor, gain in of_group.items()}
 
     def match(self, state_dict: Mapping[str, Any]) -> None:
         """Give every posterior the parameterisation that it has in a state dictionary, to load that."""

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -113,11 +114,14 @@ class Joint(Phase):
             self.enter()
 
     def between_steps(self, batches: Iterable[Any], step: int) -> None:
-        """Compare λ with new starts, every so many steps, and take what has the greater bound."""
+        """Compare λ with new starts, every so many steps, and take what has the greater bound.
+
+        What is encoded for it, undistorted, is still to come in training: a copy of the loader hands it out.
+        """
         every = self.learning.restart_every
-        if not every or not step or step % every:
+        if not (every and step and step % every == 0):
             return
-        loc, scale, _ = encode_some(self.model, batches)
+        loc, scale, _ = encode_some(self.model, copy(batches))
         generator = torch.Generator().manual_seed(int(torch.randint(SEEDS, ())))
         gains = self.model.restart(loc, scale, generator, self.learning.restarts)
         for factor, gain in gains.items():

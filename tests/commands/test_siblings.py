@@ -153,6 +153,7 @@ def test_captured_steps_are_the_eager_ones(files, runs, tmp_path, monkeypatch, k
     ("arguments", "message"),
     [
         ("--beta 2", "beta: an option of vae, not of fmvae"),
+        ("--model vae --restart-every 5", "restart_every: an option of fmvae, not of vae"),
         (
             "--latent-dim 3",
             "latent_dim: an option of vae, vsc, bsc, max-sparse and linear-sparse, not of fmvae",

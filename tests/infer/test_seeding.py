@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from pyro_fmvae.infer.posteriors import natural_prior
 from pyro_fmvae.infer.seeding import (
-    SAME,
+    LEAST_GAIN,
     better_mixture,
     conjugate_update,
     coordinate_ascent,
@@ -179,17 +179,63 @@ def test_bounds_that_hardly_differ_are_one(monkeypatch):
     priors, data, present = crowded()
     given = *priors, present.weights, present.loc_precision, *data
     gain = better_mixture(*given, generator(), 10)[1]
-    assert gain > SAME
-    monkeypatch.setattr("pyro_fmvae.infer.seeding.SAME", 1.001 * gain)
+    assert gain > LEAST_GAIN
+    monkeypatch.setattr("pyro_fmvae.infer.seeding.LEAST_GAIN", 1.001 * gain)
     assert better_mixture(*given, generator(), 10) is None
+
+
+def overlapping(seed):
+    """Priors and 200 points on a line around two centres that are as near as they are wide."""
+    torch.manual_seed(seed)
+    mean = torch.randint(2, (200, 1)) + torch.randn(200, 1)
+    priors = torch.ones(2), natural_prior(Toy(dim=1).prior())[1].expand(2, 4)
+    return priors, (mean, torch.full((200, 1), 0.01))
+
+
+def test_coordinate_ascent_goes_on_from_responsibilities():
+    priors, data = overlapping(0)
+    clusters = kmeans(data[0], 2, generator())
+    hard = coordinate_ascent(*priors, *data, clusters, iterations=5, tolerance=0.0)
+    gamma = torch.nn.functional.one_hot(clusters, 2).double()
+    soft = coordinate_ascent(*priors, *data, gamma, iterations=5, tolerance=0.0)
+    assert (hard.bound, hard.weights.tolist()) == (soft.bound, soft.weights.tolist())
+
+
+@pytest.mark.parametrize(("seed", "better"), [(3, True), (10, False)])
+def test_the_present_mixture_is_compared_as_it_is(seed, better):
+    """With seed 10 each point's likeliest component alone would lower its bound, below that of the starts."""
+    priors, data = overlapping(seed)
+    present = coordinate_ascent(*priors, *data, torch.randint(2, (200,)), iterations=300, tolerance=1e-7)
+    found = better_mixture(*priors, present.weights, present.loc_precision, *data, generator(seed), 3)
+    assert (found is not None) == better
+    if found is not None:
+        mixture, gain = found
+        assert gain == pytest.approx((mixture.bound - present.bound) / 200, rel=0.01)
 
 
 def test_the_present_mixture_is_improved_before_it_is_compared():
     """λ behind its data, as under small steps, is no reason to start anew."""
-    torch.manual_seed(2)
-    priors, data, _ = crowded()
-    behind = coordinate_ascent(*priors, 0.8 * data[0], data[1], torch.arange(120) % 4)
-    assert better_mixture(*priors, behind.weights, behind.loc_precision, *data, generator(), 5) is None
+    torch.manual_seed(1)
+    data = encoded(centres=12, size=240, spread=0.8)
+    clusters = kmeans(data[2], 12, generator(3))
+    behind = coordinate_ascent(*data, clusters, iterations=1)
+    ahead = coordinate_ascent(*data, clusters)
+    assert (ahead.bound - behind.bound) / 240 > 5 * LEAST_GAIN
+    given = *data[:2], behind.weights, behind.loc_precision, *data[2:]
+    assert better_mixture(*given, generator(3)) is None  # the same clusters
+
+
+def test_as_many_new_starts_are_tried_as_were_asked_for():
+    torch.manual_seed(1)
+    data = encoded(centres=12, size=240, spread=0.8)
+    poor = coordinate_ascent(*data, torch.arange(240) % 2)
+    first, second = generator(3), generator(3)
+    for source in (first, second):
+        kmeans(data[2], 12, source)  # so that a poor start comes first
+    each = [coordinate_ascent(*data, kmeans(data[2], 12, first)).bound for _ in range(6)]
+    assert max(each) > each[0] + 1
+    found, _ = better_mixture(*data[:2], poor.weights, poor.loc_precision, *data[2:], second, 6)
+    assert found.bound == max(each)
 
 
 def test_a_single_new_start_is_improved_too():

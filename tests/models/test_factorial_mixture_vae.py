@@ -24,6 +24,7 @@ from pyro_fmvae import (
     TraceConjugate_ELBO,
 )
 from pyro_fmvae.distributions import NORMAL_GAMMA
+from pyro_fmvae.infer.posteriors import to_standard
 from pyro_fmvae.infer.seeding import kmeans_mixture
 from pyro_fmvae.nn import ConvDecoder64, ConvEncoder64
 from tests.infer.programs import seeded
@@ -445,6 +446,17 @@ def test_labelled_factors_never_start_anew():
     assert model.restart(*encoded, torch.Generator().manual_seed(0), restarts=8) == {}
     assert changed(model, before) == set()
     assert set(crowded_model((3,))[0].restart(*encoded, torch.Generator().manual_seed(0), restarts=8)) == {0}
+
+
+@pytest.mark.parametrize("name", ["weights", "loc_precision"])
+def test_only_natural_parameters_start_anew(name):
+    model, encoded = crowded_model((3,))
+    (group,) = model.factor_groups()
+    setattr(group, name, to_standard(getattr(group, name)))
+    with pytest.raises(
+        TypeError, match=r"^λ: expected natural parameters, as of use_natural\(\), got a Standard"
+    ):
+        model.restart(*encoded, torch.Generator(), restarts=8)
 
 
 class Inverted(torch.nn.Module):

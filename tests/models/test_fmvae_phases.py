@@ -339,7 +339,7 @@ def restarting(eager, stop=None):
 def any_gain(single_precision, monkeypatch):
     """Every start counts as a gain; gives the list of what was gained."""
     gains, restart = [], FactorialMixtureVAE.restart
-    monkeypatch.setattr("pyro_fmvae.infer.seeding.SAME", -math.inf)
+    monkeypatch.setattr("pyro_fmvae.infer.seeding.LEAST_GAIN", -math.inf)
     monkeypatch.setattr(
         FactorialMixtureVAE, "restart", lambda *args: gains.append(restart(*args)) or gains[-1]
     )
@@ -350,6 +350,16 @@ def test_captured_steps_go_on_from_new_starts(any_gain):
     eager, captured = restarting(eager=True)[0], restarting(eager=False)[0]
     assert [set(gain) for gain in any_gain] == 4 * [{1, 2}]
     assert changed(captured, eager.state_dict()) == set()
+
+
+def test_training_sees_what_was_encoded_for_new_starts(any_gain, monkeypatch):
+    seen, step = [], Joint.step
+    monkeypatch.setattr(Joint, "step", lambda phase, *batch: seen.append(batch[0]) or step(phase, *batch))
+    batches = restarting(eager=True)[2]
+    batches.load_state_dict({"epoch": 0, "position": 0})
+    expected = [batch[0] for _ in range(2) for batch in batches]
+    assert len(any_gain) == 2
+    assert all(torch.equal(*pair) for pair in zip(seen, expected, strict=True))
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3])
