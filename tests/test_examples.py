@@ -35,6 +35,14 @@ RUNS = {
         ["--data-root", ".", "--out", "rows", "--rows", "K10-seed0", "--scale", "0.00003"],
         ["| K10 | 1 | accuracy |"],
     ),
+    "mixture_starts.py": (
+        ["run", "--starts", "1", "--splits", "1"],
+        ["factor 1, 200 points", "k-means 1", "λ, 100% split"],
+    ),
+    "generalisation.py": (
+        ["--data-root=.", "--out=rows", "--rows=both-seed0", "--scale=0.00003"],
+        ["| both | 0 | 1e-05 | 0.05 | 0.33 |"],
+    ),
     "vsc_sweep.py": (
         [
             "--out",
@@ -112,6 +120,7 @@ PICTURES = {
 ROWS = {
     "mnist_sweep.py": ["K2-seed0"],
     "mnist_clusters.py": ["K10-seed0"],
+    "generalisation.py": ["both-seed0"],
     "vsc_sweep.py": ["smiley-vsc-J20-seed0"],
 }
 
@@ -136,10 +145,22 @@ def write_mnist(folder, train, test):
             (raw / f"{part}-{name}-ubyte").write_bytes(header + array.tobytes())
 
 
+def write_run(folder):
+    """A trained mixture of smileys: one labelled factor, one without labels."""
+    train = "train --data smiley.npz --factors 2,5 --labels 1 --factor-dim 2 --hidden 5 --eager"
+    phases = ("pretrain", "prior", "joint", "refine")
+    train += " ".join(["", *(f"--{name}-iterations 2" for name in phases), "--out run"])
+    x = np.random.default_rng(0).integers(0, 2, (250, 28, 28), dtype=np.uint8)
+    np.savez(folder / "smiley.npz", x=x, labels=x[:, 0, :1])
+    subprocess.run([sys.executable, "-m", "pyro_fmvae", *train.split()], cwd=folder, check=True)
+
+
 # Example: writes the data that it reads.
 DATA = {
     "mnist.py": lambda folder: write_mnist_static(folder, 70, 20, 20),
     "mnist_sweep.py": lambda folder: write_mnist_static(folder, 64, 3, 3),
+    "mixture_starts.py": write_run,
+    "generalisation.py": lambda folder: write_mnist_static(folder, 64, 3, 3),
     "mnist_clusters.py": lambda folder: write_mnist(folder, 500, 10),
 }
 

@@ -13,6 +13,7 @@ PAGES = {
     "mnist-quarter": "results.md",
     "omniglot-quarter": "results.md",
     "clusters": "results.md",
+    "generalisation": "results.md",
     "codes": "vsc.md",
     "outliers": "outliers.md",
 }
@@ -23,13 +24,21 @@ ROWS = ROOT / "docs" / "rows"
 def sweeps():
     """Sweep and report of every folder of rows."""
     chosen = argparse.Namespace(data_root=None, device="auto", split="valid", scale=1.0, float32=False)
-    names = ["sweep", "mnist_sweep", "omniglot_sweep", "mnist_clusters", "vsc_sweep", "outlier_sweep"]
-    with imported(ROOT / "examples", names) as s:
+    names = [
+        "mnist_sweep",
+        "omniglot_sweep",
+        "mnist_clusters",
+        "generalisation",
+        "vsc_sweep",
+        "outlier_sweep",
+    ]
+    with imported(ROOT / "examples", ["sweep", *names]) as s:
         scripts = {
             "mnist": (s.mnist_sweep.SETTING.rows, s.mnist_sweep.SETTING.report),
             "mnist-quarter": (s.mnist_sweep.SETTING.rows, s.mnist_sweep.SETTING.report),
             "omniglot-quarter": (s.omniglot_sweep.SETTING.rows, s.omniglot_sweep.SETTING.report),
             "clusters": (s.mnist_clusters.rows, s.mnist_clusters.report),
+            "generalisation": (s.generalisation.rows, s.generalisation.report),
             "outliers": (s.outlier_sweep.rows, s.outlier_sweep.report),
             "codes": (s.vsc_sweep.rows, s.vsc_sweep.report),
         }

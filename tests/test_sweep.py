@@ -19,7 +19,7 @@ from pyro_fmvae.config import TrainConfig
 from tests.scripts import imported
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
-MODULES = ("sweep", "sweep_bounds", "mnist_sweep", "omniglot_sweep", "mnist_clusters")
+MODULES = ("sweep", "sweep_bounds", "mnist_sweep", "omniglot_sweep", "mnist_clusters", "generalisation")
 SWEEPS = ("mnist_sweep", "omniglot_sweep", "mnist_clusters")
 PRETRAINED, JOINT = 100, 40
 
@@ -517,6 +517,41 @@ def test_report_of_bounds(s, tmp_path):
     assert (tmp_path / "f.png").is_file()
     assert len(report([], tmp_path / "none.png").splitlines()) == 2
     assert not (tmp_path / "none.png").exists()
+
+
+def test_rows_of_generalisation_differ_in_what_they_measure_alone(s, monkeypatch):
+    rows = {row.name: row for row in s.generalisation.rows(chosen(s, monkeypatch, "--split", "test"))}
+    assert len(rows) == 2 * (1 + len(s.generalisation.KINDS))
+    measured = {"final_learning_rate", "weight_decay", "augmentation"}
+    for seed in s.generalisation.SEEDS:
+        start = rows[f"pretrained-seed{seed}"]
+        assert (start.pretrained, start.evaluate, start.train["seed"]) == (None, {}, seed)
+        of_seed = [rows[f"{name}-seed{seed}"] for name in s.generalisation.KINDS]
+        assert {row.pretrained for row in of_seed} == {start.name}
+        others = [{k: v for k, v in row.train.items() if k not in measured} for row in of_seed]
+        assert all(other == others[0] for other in others)
+        learning = [tuple(row.train.get(name, 0) for name in sorted(measured)) for row in of_seed]
+        assert learning == [(0, 1e-3, 0), (0, 1e-5, 0), (0, 1e-5, 0.05), (0.33, 1e-5, 0), (0.33, 1e-5, 0.05)]
+        for row in of_seed:
+            assert [given["split"] for given in row.evaluate.values()] == ["test", "train"]
+            parsed = build_parser().parse_args(["train", *s.sweep.options(row.train), "--out", "x"]).train
+            assert {name: getattr(parsed, name) for name in row.train} == dict(row.train)
+
+
+def test_summary_of_generalisation(s):
+    record = {
+        "kind": "decay",
+        "seed": 1,
+        "learning": {"final_learning_rate": 1e-5, "weight_decay": 0.05},
+        "result": {
+            "held out": {"elbo": -90.25, "used_components": [7]},
+            "training": {"elbo": -88.0, "used_components": [8]},
+        },
+        "seconds": 400.0,
+    }
+    head, rule, line = s.generalisation.report([record], None).splitlines()
+    assert head.count("|") == rule.count("|") == line.count("|")
+    assert line == "| decay | 1 | 1e-05 | 0.05 | 0 | -90.25 | -88.00 | 2.25 | 7 | 7 |"
 
 
 def test_summary_of_clusters(s):

@@ -1,0 +1,121 @@
+"""Whether the mixture of a trained run is the best that there is for its codes: other starts beside it.
+
+    python examples/mixture_starts.py runs/NAME-001 --data-root DIR
+    python examples/mixture_starts.py runs/NAME-001 --data-root DIR --starts 12 --splits 0.25,1
+
+Of each factor without labels, up to 20,000 encoded training points are given to variational Bayes for
+mixtures of Gaussians: from λ as the run has it, from k-means starts, and from λ with the most crowded of its
+components in use split in two, for as long as there are idle ones. Printed is the bound of each, -KL[z] -
+KL[r] - KL(λ) without the entropy of q(z), in nats per point, and how many components it uses. Where other
+starts reach more, `pyro-fmvae train --restart-every N` would have found them.
+"""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pyro_fmvae.data import Batches
+from pyro_fmvae.infer.posteriors import natural_prior
+from pyro_fmvae.infer.seeding import Mixture, coordinate_ascent, kmeans
+from pyro_fmvae.models import FactorialMixtureVAE
+from pyro_fmvae.models.fmvae_phases import encode_some
+from pyro_fmvae.run import Run
+
+
+@dataclass(frozen=True)
+class Codes:
+    """What a factor's mixture is fitted to.
+
+    Attributes:
+        priors: natural parameters of p(π) [K] and p(μ, α) [K, 2D+2].
+        data: mean and variance of q(z), [M, D].
+        scale: how many data points each of the M stands for.
+        clusters: likeliest component of each, int64 [M].
+    """
+
+    priors: tuple[Tensor, Tensor]
+    data: tuple[Tensor, Tensor]
+    scale: float
+    clusters: Tensor
+
+    def mixture(self, clusters: Tensor) -> Mixture:
+        """Where coordinate ascent from these clusters ends."""
+        return coordinate_ascent(*self.priors, *self.data, clusters, self.scale)
+
+    def describe(self, name: str, mixture: Mixture) -> str:
+        """One line of the table."""
+        points, size = self.scale * len(self.clusters), len(self.priors[0])
+        used = int((mixture.weights - self.priors[0] > points / (20 * size)).sum())
+        return f"{name:<24}{used:>8}{mixture.bound / points:>14.4f}"
+
+
+def unlabelled(model: FactorialMixtureVAE, batches: Batches) -> Iterator[tuple[int, Codes]]:
+    """The factors without labels, by their numbers."""
+    loc, scale, _ = encode_some(model, batches)
+    codes = torch.cat([model.codes(x) for x, *_ in _first(batches, len(loc))])
+    for group in model.factor_groups():
+        priors = [natural_prior(prior)[1] for prior in group.priors(loc.device)]
+        for number, factor in enumerate(group.factors if not group.columns else ()):
+            block = slice(factor * model.dim, (factor + 1) * model.dim)
+            own = priors[0][number, 0], priors[1][number]
+            data = loc[:, block], scale[:, block].square()
+            yield factor, Codes(own, data, model.num_data / len(loc), codes[:, factor])
+
+
+def _first(batches: Batches, number: int) -> Iterator[tuple[Tensor, ...]]:
+    """The first batches again, of so many points."""
+    batches.load_state_dict({"epoch": 0, "position": 0})
+    for batch in batches:
+        if number <= 0:
+            return
+        yield batch
+        number -= len(batch[0])
+
+
+def split(codes: Codes, share: float, generator: torch.Generator) -> Tensor:
+    """Clusters with that share of those in use split in two by k-means, the most crowded ones first."""
+    clusters, size = codes.clusters.clone(), len(codes.priors[0])
+    counts = torch.bincount(clusters, minlength=size)
+    idle = (counts == 0).nonzero().flatten().tolist()
+    crowded = counts.argsort(descending=True)[: round(share * (size - len(idle)))].tolist()
+    for cluster, other in zip(crowded, idle, strict=False):
+        members = (clusters == cluster).nonzero().flatten()
+        halves = kmeans(codes.data[0][members], 2, generator)
+        clusters[members[halves == 1]] = other
+    return clusters
+
+
+@torch.no_grad()
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", type=Path, help="folder of a run of --model fmvae")
+    parser.add_argument("--data-root", help="folder of data sets; default: that of the run")
+    parser.add_argument("--starts", type=int, default=2, help="k-means starts")
+    parser.add_argument("--splits", default="0.25,1", help="shares of the components in use to split: 0.25,1")
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args()
+    run = Run.open(chosen.run)
+    if not run.factorial:
+        raise SystemExit(f"run: expected one of --model fmvae, got {run.config.model}")
+    model, dataset = run.load_model(torch.device("cpu")), run.load_data(chosen.data_root)
+    generator = torch.Generator().manual_seed(chosen.seed)
+    for factor, codes in unlabelled(model, Batches(dataset.train, 500, seed=chosen.seed)):
+        print(f"factor {factor}, {len(codes.clusters):,} points")
+        print(f"{'start':<24}{'in use':>8}{'bound':>14}")
+        print(codes.describe("λ", codes.mixture(codes.clusters)))
+        for number in range(chosen.starts):
+            clusters = kmeans(codes.data[0], len(codes.priors[0]), generator)
+            print(codes.describe(f"k-means {number + 1}", codes.mixture(clusters)), flush=True)
+        for share in map(float, chosen.splits.split(",")):
+            clusters = split(codes, share, generator)
+            print(codes.describe(f"λ, {share:.0%} split", codes.mixture(clusters)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
