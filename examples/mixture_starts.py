@@ -6,8 +6,8 @@
 Of each factor without labels, up to 20,000 encoded training points are given to variational Bayes for
 mixtures of Gaussians: from λ as the run has it, from k-means starts, and from λ with the most crowded of its
 components in use split in two, for as long as there are idle ones. Printed is the bound of each, -KL[z] -
-KL[r] - KL(λ) without the entropy of q(z), in nats per point, and how many components it uses. Where other
-starts reach more, `pyro-fmvae train --restart-every N` would have found them.
+KL[r] - KL(λ) without the entropy of q(z), in nats per point, and how many components it uses. Where a k-means
+start reaches more, `pyro-fmvae train --restart-every N` may do so too.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pyro_fmvae.data import Batches
 from pyro_fmvae.infer.posteriors import natural_prior
-from pyro_fmvae.infer.seeding import Mixture, coordinate_ascent, kmeans
+from pyro_fmvae.infer.seeding import Mixture, coordinate_ascent, kmeans, responsibilities
 from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.models.fmvae_phases import encode_some
 from pyro_fmvae.run import Run
@@ -34,21 +34,21 @@ class Codes:
         priors: natural parameters of p(π) [K] and p(μ, α) [K, 2D+2].
         data: mean and variance of q(z), [M, D].
         scale: how many data points each of the M stands for.
-        clusters: likeliest component of each, int64 [M].
+        gamma: responsibilities of λ for them, [M, K].
     """
 
     priors: tuple[Tensor, Tensor]
     data: tuple[Tensor, Tensor]
     scale: float
-    clusters: Tensor
+    gamma: Tensor
 
-    def mixture(self, clusters: Tensor) -> Mixture:
-        """Where coordinate ascent from these clusters ends."""
-        return coordinate_ascent(*self.priors, *self.data, clusters, self.scale)
+    def mixture(self, start: Tensor) -> Mixture:
+        """Where coordinate ascent from clusters or responsibilities ends."""
+        return coordinate_ascent(*self.priors, *self.data, start, self.scale)
 
     def describe(self, name: str, mixture: Mixture) -> str:
         """One line of the table."""
-        points, size = self.scale * len(self.clusters), len(self.priors[0])
+        points, size = self.scale * len(self.gamma), len(self.priors[0])
         used = int((mixture.weights - self.priors[0] > points / (20 * size)).sum())
         return f"{name:<24}{used:>8}{mixture.bound / points:>14.4f}"
 
@@ -56,29 +56,25 @@ class Codes:
 def unlabelled(model: FactorialMixtureVAE, batches: Batches) -> Iterator[tuple[int, Codes]]:
     """The factors without labels, by their numbers."""
     loc, scale, _ = encode_some(model, batches)
-    codes = torch.cat([model.codes(x) for x, *_ in _first(batches, len(loc))])
     for group in model.factor_groups():
-        priors = [natural_prior(prior)[1] for prior in group.priors(loc.device)]
-        for number, factor in enumerate(group.factors if not group.columns else ()):
+        if group.columns:
+            continue
+        weights_prior, components_prior = (natural_prior(prior)[1] for prior in group.priors(loc.device))
+        weights, components = group.weights.natural_value(), group.loc_precision.natural_value()
+        for number, factor in enumerate(group.factors):
             block = slice(factor * model.dim, (factor + 1) * model.dim)
-            own = priors[0][number, 0], priors[1][number]
             data = loc[:, block], scale[:, block].square()
-            yield factor, Codes(own, data, model.num_data / len(loc), codes[:, factor])
-
-
-def _first(batches: Batches, number: int) -> Iterator[tuple[Tensor, ...]]:
-    """The first batches again, of so many points."""
-    batches.load_state_dict({"epoch": 0, "position": 0})
-    for batch in batches:
-        if number <= 0:
-            return
-        yield batch
-        number -= len(batch[0])
+            gamma = responsibilities(weights[number, 0], components[number], *data)
+            priors = weights_prior[number, 0], components_prior[number]
+            yield factor, Codes(priors, data, model.num_data / len(loc), gamma)
 
 
 def split(codes: Codes, share: float, generator: torch.Generator) -> Tensor:
-    """Clusters with that share of those in use split in two by k-means, the most crowded ones first."""
-    clusters, size = codes.clusters.clone(), len(codes.priors[0])
+    """Clusters with that share of those in use split in two by k-means, the most crowded ones first.
+
+    Halves go to components that are no point's likeliest; if there are none, nothing is split.
+    """
+    clusters, size = codes.gamma.argmax(-1), len(codes.priors[0])
     counts = torch.bincount(clusters, minlength=size)
     idle = (counts == 0).nonzero().flatten().tolist()
     crowded = counts.argsort(descending=True)[: round(share * (size - len(idle)))].tolist()
@@ -89,6 +85,21 @@ def split(codes: Codes, share: float, generator: torch.Generator) -> Tensor:
     return clusters
 
 
+def shares(text: str) -> list[float]:
+    """Numbers in (0, 1], separated by commas; none for an empty text."""
+    values = [float(part) for part in text.split(",") if part]
+    if not all(0 < value <= 1 for value in values):
+        raise ValueError
+    return values
+
+
+def natural_number(text: str) -> int:
+    """An integer >= 0."""
+    if (value := int(text)) < 0:
+        raise ValueError
+    return value
+
+
 @torch.no_grad()
 def main() -> None:
     parser = argparse.ArgumentParser(
@@ -96,23 +107,30 @@ def main() -> None:
     )
     parser.add_argument("run", type=Path, help="folder of a run of --model fmvae")
     parser.add_argument("--data-root", help="folder of data sets; default: that of the run")
-    parser.add_argument("--starts", type=int, default=2, help="k-means starts")
-    parser.add_argument("--splits", default="0.25,1", help="shares of the components in use to split: 0.25,1")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--starts", type=natural_number, default=2, help="k-means starts, >= 0")
+    parser.add_argument(
+        "--splits", type=shares, default=[0.25, 1.0], help="shares in (0, 1] of components to split: 0.25,1"
+    )
+    parser.add_argument("--seed", type=natural_number, default=0, help="of the starts, >= 0")
     chosen = parser.parse_args()
-    run = Run.open(chosen.run)
-    if not run.factorial:
-        raise SystemExit(f"run: expected one of --model fmvae, got {run.config.model}")
-    model, dataset = run.load_model(torch.device("cpu")), run.load_data(chosen.data_root)
+    try:
+        run = Run.open(chosen.run)
+        if not run.factorial:
+            parser.error(f"run: expected one of --model fmvae, got {run.config.model}")
+        model, dataset = run.load_model(torch.device("cpu")), run.load_data(chosen.data_root)
+    except (FileNotFoundError, ValueError) as error:
+        parser.error(str(error))
+    if len(model.labelled) == len(model.num_components):
+        parser.error("run: expected a factor without labels, all of them have some")
     generator = torch.Generator().manual_seed(chosen.seed)
     for factor, codes in unlabelled(model, Batches(dataset.train, 500, seed=chosen.seed)):
-        print(f"factor {factor}, {len(codes.clusters):,} points")
+        print(f"factor {factor}, {len(codes.gamma):,} points")
         print(f"{'start':<24}{'in use':>8}{'bound':>14}")
-        print(codes.describe("λ", codes.mixture(codes.clusters)))
+        print(codes.describe("λ", codes.mixture(codes.gamma)), flush=True)
         for number in range(chosen.starts):
             clusters = kmeans(codes.data[0], len(codes.priors[0]), generator)
             print(codes.describe(f"k-means {number + 1}", codes.mixture(clusters)), flush=True)
-        for share in map(float, chosen.splits.split(",")):
+        for share in chosen.splits:
             clusters = split(codes, share, generator)
             print(codes.describe(f"λ, {share:.0%} split", codes.mixture(clusters)), flush=True)
 

@@ -187,7 +187,7 @@ def options(values: Mapping[str, Any]) -> list[str]:
 
 
 def scaled(train: Mapping[str, Any], scale: float) -> dict[str, Any]:
-    """Options with other numbers of iterations, in each phase at least one."""
+    """Options with other numbers of iterations, at least one where there are any."""
     return {
         name: max(round(scale * value), 1) if value and name.endswith(COUNTED) else value
         for name, value in train.items()

@@ -69,7 +69,7 @@ class NaturalPosterior(ConjugatePosterior):
         return self.kind(self.natural)
 
     def natural_value(self) -> Tensor:
-        """λ, detached."""
+        """λ, detached; it shares memory with the parameter."""
         return self.natural.detach()
 
     def _load_from_state_dict(
@@ -126,7 +126,7 @@ class StandardNormalGamma(ConjugatePosterior):
         return NormalGamma(m, s, a, b)
 
     def natural_value(self) -> Tensor:
-        """λ, detached."""
+        """λ, detached; it shares memory with the parameter."""
         return NORMAL_GAMMA.natural(*(parameter.detach() for parameter in self._standard()))
 
 

@@ -81,7 +81,7 @@ def coordinate_ascent(
     loc_precision_prior: Tensor,
     mean: Tensor,
     variance: Tensor,
-    clusters: Tensor,
+    start: Tensor,
     scale: float = 1.0,
     iterations: int = ITERATIONS,
     tolerance: float = 1e-5,
@@ -95,15 +95,15 @@ def coordinate_ascent(
         weights_prior: natural parameters of p(π), [K].
         loc_precision_prior: those of p(μ, α), [K, 2D+2].
         mean, variance: of q(z), [M, D].
-        clusters: where it starts: int64 [M] in 0..K-1, or responsibilities [M, K].
+        start: clusters, int64 [M] in 0..K-1, or responsibilities [M, K].
         scale: how many data points each one stands for.
         iterations: updates at most.
         tolerance: it ends when an update adds less than this, in nats per point.
     """
     weights_prior, loc_precision_prior = weights_prior.double(), loc_precision_prior.double()
     mean, variance = mean.double(), variance.double()
-    hard = clusters.dim() == 1
-    gamma = (torch.nn.functional.one_hot(clusters, len(weights_prior)) if hard else clusters).double()
+    clusters = start.dim() == 1
+    gamma = (torch.nn.functional.one_hot(start, len(weights_prior)) if clusters else start).double()
     before = -torch.inf
     for _ in range(max(iterations, 1)):
         weights = weights_prior + scale * gamma.sum(0)
@@ -180,11 +180,21 @@ def better_mixture(
         ValueError: ``restarts`` < 1.
     """
     priors, data = (weights_prior, loc_precision_prior), (mean, variance)
-    gamma = _table(weights.double(), loc_precision.double(), mean.double(), variance.double()).softmax(-1)
+    gamma = responsibilities(weights, loc_precision, mean, variance)
     present = coordinate_ascent(*priors, *data, gamma, scale)
     best = kmeans_mixture(*priors, *data, generator, restarts, scale, ITERATIONS)
     gain = (best.bound - present.bound) / (scale * len(mean))
     return (best, gain) if gain > LEAST_GAIN else None
+
+
+def responsibilities(weights: Tensor, loc_precision: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """γ of encoded points under a mixture, equation 5 without labels: float64 [M, K].
+
+    Args:
+        weights, loc_precision: natural parameters, [K] and [K, 2D+2].
+        mean, variance: of q(z), [M, D].
+    """
+    return _table(weights.double(), loc_precision.double(), mean.double(), variance.double()).softmax(-1)
 
 
 def _table(weights: Tensor, loc_precision: Tensor, mean: Tensor, variance: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from pyro_fmvae.models.learning import Learning
 from pyro_fmvae.optim import NaturalGradient
 
 SEEDING_POINTS = 20_000
-SEEDS = 2**62  # of starts within a phase, which are drawn from torch's own generator
+SEED_RANGE = 2**62  # of starts within a phase, whose seeds are drawn from torch's own generator
 
 logger = logging.getLogger("pyro_fmvae")
 
@@ -116,13 +116,14 @@ class Joint(Phase):
     def between_steps(self, batches: Iterable[Any], step: int) -> None:
         """Compare λ with new starts, every so many steps, and take what has the greater bound.
 
-        What is encoded for it, undistorted, is still to come in training: a copy of the loader hands it out.
+        What is encoded for it, undistorted, is handed out by a copy of the loader. With
+        :class:`~pyro_fmvae.data.Batches` it is still to come in training.
         """
         every = self.learning.restart_every
         if not (every and step and step % every == 0):
             return
         loc, scale, _ = encode_some(self.model, copy(batches))
-        generator = torch.Generator().manual_seed(int(torch.randint(SEEDS, ())))
+        generator = torch.Generator().manual_seed(int(torch.randint(SEED_RANGE, ())))
         gains = self.model.restart(loc, scale, generator, self.learning.restarts)
         for factor, gain in gains.items():
             logger.info(

@@ -45,8 +45,8 @@ class Learning:
             learnt of transformed data is unlearnt then, and what it has taught about the others stays.
         restarts: k-means starts for λ of each factor, the best by its bound: see
             :meth:`FactorialMixtureVAE.seed`.
-        restart_every: steps of a joint phase between two times that λ of factors without labels is compared
-            with ``restarts`` new starts: see :meth:`FactorialMixtureVAE.restart`. 0: never.
+        restart_every: steps of a joint phase between two comparisons of λ of factors without labels with
+            ``restarts`` new starts: see :meth:`FactorialMixtureVAE.restart`. 0: never.
         recompute: compute responsibilities again at the updated encoder (the paper's order).
         eager, compile, compile_from, autocast: how steps are taken: see
             :class:`~pyro_fmvae.infer.CapturedSVI`.
