@@ -1,10 +1,13 @@
 """A package imports only from those above it, so that a reader can stop at any layer."""
 
 import ast
+import importlib
 import sys
 from pathlib import Path
 
 import pytest
+
+import pyro_fmvae
 
 PACKAGE = Path(__file__).resolve().parent.parent / "pyro_fmvae"
 LONGEST_MODULE = 300
@@ -93,6 +96,13 @@ def test_no_upward_import():
 
 def test_lowest_layers_see_only_torch_and_distributions():
     assert foreign_imports(PACKAGE) == []
+
+
+@pytest.mark.parametrize("part", ["distributions", "infer", "models", "optim"])
+def test_public_names_are_at_the_root_too(part):
+    module = importlib.import_module(f"pyro_fmvae.{part}")
+    assert set(module.__all__) <= set(pyro_fmvae.__all__)
+    assert all(getattr(pyro_fmvae, name) is getattr(module, name) for name in module.__all__)
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))

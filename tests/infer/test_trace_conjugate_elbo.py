@@ -1,6 +1,9 @@
 """The value and gradients of the bound, against equations 4a-4e by brute force."""
 
+import math
+
 import pyro
+import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
@@ -220,6 +223,33 @@ def test_label_weight_out_of_range(weight):
 def test_kl_weight_out_of_range(weight):
     with pytest.raises(ValueError, match="kl_weight: expected a number > 0, got"):
         TraceConjugate_ELBO(kl_weight=weight)
+
+
+def with_another_use_of_the_weights(toy, y):
+    """Its model, with Gaussian observations of the first weight of every factor."""
+
+    def model(x):
+        weights = poutine.trace(toy.model).get_trace(x).nodes["weights"]["value"]
+        pyro.sample("y", dist.Normal(weights[..., 0], 1.0).to_event(2), obs=y)
+
+    return model
+
+
+def test_globals_in_standard_parameters_are_drawn_for_what_else_uses_them():
+    toy, elbo, y = Toy(standard=True), TraceConjugate_ELBO(), torch.full((2, 1), 0.3)
+    x, model = toy.data(), with_another_use_of_the_weights(toy, y)
+    terms = seeded(elbo.loss_per_site, model, toy.guide, x)
+    expected = seeded(elbo.loss_per_site, toy.model, toy.guide, x)
+    exact = [name for name in expected if name != "x"]  # which is estimated at the draw of z
+    assert_close([terms[name] for name in exact], [expected[name] for name in exact], **EXACT)
+    draws = torch.stack([elbo.loss_per_site(model, toy.guide, x)["y"] for _ in range(100)])
+    first = toy.weights()
+    squares = (y - first.mean[..., 0]) ** 2 + first.variance[..., 0]
+    mean = (squares / 2 + math.log(2 * math.pi) / 2).sum()
+    assert (draws.mean() - mean).abs() < 4 * draws.std() / 100**0.5
+    with pytest.raises(ValueError, match="site 'weights': its value is needed"):
+        natural = Toy()
+        elbo.loss(with_another_use_of_the_weights(natural, y), natural.guide, x)
 
 
 def test_natural_parameters_are_not_drawn():
