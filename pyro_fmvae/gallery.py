@@ -93,8 +93,6 @@ def draw(run: Run, model: Model, rows: Split, split: str) -> None:
         rows: data to reconstruct.
         split: what they are called.
     """
-    folder = run.folder / FIGURES
-    folder.mkdir(exist_ok=True)
     records = [json.loads(line) for line in (run.folder / METRICS).read_text().splitlines()]
     if isinstance(model, FactorialMixtureVAE):
         drawn = _of_factors(run, model, rows, records)
@@ -102,6 +100,8 @@ def draw(run: Run, model: Model, rows: Split, split: str) -> None:
         drawn = _of_units(run, model, rows, records)
     else:
         drawn = _of_networks(run, model, rows, records) | _of_codes(run, model, rows, split)
+    folder = run.folder / FIGURES
+    folder.mkdir(exist_ok=True)
     for name, figure in drawn.items():
         figures.save(figure, folder / f"{name}.png")
 
@@ -136,7 +136,7 @@ def _of_units(run: Run, model: SparseCoder, rows: Split, records: list[dict[str,
         use = model.logits.sigmoid().expand(model.latent_dim).cpu()
         drawn["dictionary"] = figures.dictionary(_units(run, model), order=use)
         drawn["reconstructions"] = _reconstructions(run, model, rows)
-        drawn["samples"] = figures.sample_grid(_grey(run, decode(model, model.sample_latent(64))), 8, 8)
+        drawn["samples"] = figures.sample_grid(as_pixels(run, decode(model, model.sample_latent(64))), 8, 8)
         truth = bars_truth(run.config.data)
         if truth is not None:
             true, learnt = (units.double().cpu().numpy() for units in (truth.dictionary, model.dictionary))
@@ -157,8 +157,8 @@ def _units(run: Run, model: SparseCoder) -> Tensor:
     return units if patches is None else patches.join(units)
 
 
-def _grey(run: Run, x: Tensor) -> Tensor:
-    """Images as pixels in [0, 1]; numbers that are no pixels from the least to the greatest of them."""
+def as_pixels(run: Run, x: Tensor) -> Tensor:
+    """What the model gives as pixels in [0, 1]; real numbers from the least to the greatest of them."""
     x = run.preprocessing.undo(x).cpu()
     if run.preprocessing.kind is not Kind.REAL:
         return x
@@ -249,5 +249,5 @@ def _reconstructions(run: Run, model: Model, rows: Split) -> Figure:
     examples = rows.select(torch.arange(min(RECONSTRUCTED, len(rows))))
     device = next(model.parameters()).device
     ((x, *_),) = Batches(examples, len(examples), shuffle=False, device=device)
-    pairs = _grey(run, torch.stack([x, decode(model, latent_code(model, x))]))
+    pairs = as_pixels(run, torch.stack([x, decode(model, latent_code(model, x))]))
     return figures.reconstructions(*pairs)

@@ -43,6 +43,7 @@ class Run:
         preprocessing: how raw data become the model's input.
         label_names: one per label column of the data set, those that are trained on first.
         value_names: per label column, what its values are called; empty where they are just numbers.
+        fingerprint: of the rows that were split at random; empty where splits are fixed, and in older runs.
     """
 
     folder: Path
@@ -51,6 +52,7 @@ class Run:
     preprocessing: Preprocessing
     label_names: tuple[str, ...]
     value_names: tuple[tuple[str, ...], ...] = ()
+    fingerprint: str = ""
 
     @classmethod
     def new(cls, folder: Path, config: TrainConfig, dataset: Dataset) -> "Run":
@@ -61,7 +63,7 @@ class Run:
         """
         resolved = resolve(config, dataset)
         names = dataset.label_names, dataset.value_names
-        return cls(folder, resolved, len(dataset.train), dataset.preprocessing, *names)
+        return cls(folder, resolved, len(dataset.train), dataset.preprocessing, *names, dataset.fingerprint)
 
     def write(self, numbered: bool = False) -> "Run":
         """Make the folder and write the configuration into it.
@@ -105,6 +107,7 @@ class Run:
                 Preprocessing.from_dict(derived["preprocessing"]),
                 tuple(derived["label_names"]),
                 tuple(tuple(names) for names in derived.get("value_names", ())),
+                derived.get("fingerprint", ""),
             )
         except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"run: {folder} is no run (there is no {CONFIG} in it)") from None
@@ -117,6 +120,7 @@ class Run:
             "preprocessing": self.preprocessing.to_dict(),
             "label_names": list(self.label_names),
             "value_names": [list(names) for names in self.value_names],
+            "fingerprint": self.fingerprint,
             "versions": {
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("pyro_fmvae", "torch", "pyro-ppl", "numpy")},
@@ -161,6 +165,11 @@ class Run:
             raise ValueError(f"data: {self.num_data} training points were expected, there are {number} now")
         if (dataset.preprocessing, dataset.label_names) != (self.preprocessing, self.label_names):
             raise ValueError(f"data: '{config.data}' is not what it was when the run was started")
+        if self.fingerprint and dataset.fingerprint != self.fingerprint:
+            raise ValueError(
+                f"data: '{config.data}' has other rows, or the same in another order, than when the run was "
+                "started: its splits would be others"
+            )
         self._check_values(dataset)
         return dataset
 

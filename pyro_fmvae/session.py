@@ -18,8 +18,8 @@ from tqdm import tqdm
 from pyro_fmvae import checkpoint
 from pyro_fmvae.building import SparseCoder
 from pyro_fmvae.codes import unit_measures
-from pyro_fmvae.data import Batches, Dataset
-from pyro_fmvae.evaluate import bound, label_agreement
+from pyro_fmvae.data import Batches, Dataset, Split
+from pyro_fmvae.evaluate import bound, label_agreement, rows_without_bound
 from pyro_fmvae.gallery import draw
 from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.run import FIGURES, METRICS
@@ -28,6 +28,7 @@ from pyro_fmvae.training import Training
 
 MONITORED_POINTS = 500
 CHECKPOINT_EVERY = 10.0  # seconds
+BEYOND = "so far from training data that there is no finite bound"
 
 logger = logging.getLogger("pyro_fmvae")
 
@@ -76,8 +77,7 @@ class _Metrics:
     def __init__(self, training: Training, dataset: Dataset, resumed: bool) -> None:
         self.training, self.path = training, training.run.folder / METRICS
         rows = torch.arange(min(MONITORED_POINTS, len(dataset.valid)))
-        validation = replace(dataset.valid.select(rows), labels=None)
-        self.validation = Batches(validation, len(rows), shuffle=False, device=training.device)
+        self.validation = replace(dataset.valid.select(rows), labels=None)
         self.measure = _measure(training)
         if resumed:
             self._drop_later_records()
@@ -108,7 +108,10 @@ class _Metrics:
         if record.step % phase.record_every and record.fraction < 1:
             return None
         with _evaluating(model, phase.program):
-            measures = bound(phase.program, self.validation)
+            measures, rows = _bound(phase.program, self.validation, self.training.device)
+        if left_out := len(self.validation) - len(rows):
+            logger.warning("%d validation points are left out from now on: %s", left_out, BEYOND)
+            self.validation = rows
         used: list[int] = []
         if isinstance(model, FactorialMixtureVAE):
             used = model.used_components() if phase.program is model else [0] * len(model.num_components)
@@ -127,6 +130,23 @@ class _Metrics:
         components = f", used components {used}" if used else ""
         logger.info("%s: %s %.2f%s", where, self.measure, values[self.measure], components)
         return values
+
+
+def _in_order(rows: Split, device: torch.device) -> Batches:
+    return Batches(rows, MONITORED_POINTS, shuffle=False, device=device)
+
+
+def _bound(model: Any, rows: Split, device: torch.device) -> tuple[dict[str, float], Split]:
+    """The bound of some rows, and those of them that it is the mean of: all that have a finite one."""
+    try:
+        return bound(model, _in_order(rows, device)), rows
+    except ValueError:
+        far = rows_without_bound(model, _in_order(rows, device))
+        if not 0 < len(far) < len(rows):
+            raise
+    near = torch.ones(len(rows), dtype=torch.bool)
+    near[far] = False
+    return _bound(model, rows.select(near.nonzero().squeeze(-1)), device)
 
 
 @contextmanager
@@ -182,14 +202,15 @@ def report(training: Training, dataset: Dataset) -> None:
     agreements = {}
     print()
     for name in names:
-        rows = dataset.split(name)
-        batches = Batches(rows, 500, shuffle=False, device=training.device)
-        measures = bound(model, batches)
+        everything = dataset.split(name)
+        measures, rows = _bound(model, everything, training.device)
+        batches = _in_order(rows, training.device)
         text = f"reconstruction {measures['reconstruction']:.2f}"
         if model.bounded:
             assigned = f" - KL[r] {measures['kl_r']:.2f}" if run.factorial else ""
             text = f"ELBO {measures['elbo']:.2f} = {text} - KL[z] {measures['kl_z']:.2f}{assigned}"
-        print(f"{len(rows):,} {name} points, nats per point: {text}")
+        beyond = f" ({len(everything) - len(rows)} left out: {BEYOND})" if len(rows) < len(everything) else ""
+        print(f"{len(rows):,} {name} points{beyond}, nats per point: {text}")
         if rows.labels is not None and isinstance(model, FactorialMixtureVAE):
             labels = dataset.label_names
             agreements[name] = label_agreement(model, batches, labels, run.factors_of(labels))

@@ -17,6 +17,7 @@ from PIL import Image
 from pyro_fmvae import checkpoint, session
 from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data import SparseOptions, load
+from pyro_fmvae.data.splitting import split_rows
 from pyro_fmvae.infer.phase import Phase
 from pyro_fmvae.models import VAE, FactorialMixtureVAE
 from pyro_fmvae.run import CHECKPOINT, Run, resolve_device, sparse_options
@@ -252,6 +253,7 @@ def test_ctrl_c_outside_of_training_stops_at_once(whole, monkeypatch):
 
 def test_finished_run_is_left_as_it_is(whole):
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
+    (whole / "figures").mkdir()
     assert succeed("train", "--resume", whole) == f"{whole} is finished already.\n"
     assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
 
@@ -313,8 +315,82 @@ def test_resumed_data_must_be_what_they_were(files, tmp_path, monkeypatch):
     assert "is not what it was" in error_of("train", "--resume", run)
     np.savez(data, x=np.zeros((9, 3)))
     assert "48 training points were expected, there are 7 now" in error_of("train", "--resume", run)
+    with np.load(files["table"]) as arrays:
+        np.savez(data, **{name: arrays[name][::-1] for name in arrays})
+    assert "is not what it was" in error_of("train", "--resume", run)
     data.unlink()
     assert "existing file" in error_of("train", "--resume", run)
+
+
+@pytest.mark.parametrize("change", ["another order", "other rows"])
+def test_rows_must_be_those_that_were_split(files, tmp_path, change):
+    """Of binary data, nothing else tells that the test split holds what was trained on."""
+    run, data = tmp_path / "run", tmp_path / "data.npz"
+    shutil.copy(files["unlabelled"], data)
+    train(run, data)
+    with np.load(data) as arrays:
+        x = arrays["x"]
+    np.savez(data, x=x[::-1] if change == "another order" else 1 - x)
+    assert "other rows, or the same in another order" in error_of("evaluate", run)
+    np.savez(data, x=x)  # the file is another one, the rows are not
+    succeed("evaluate", run)
+
+
+def test_images_must_be_those_that_were_split(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for number in range(9):
+        pixels = np.full((8, 8, 3), 20 * number, np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    train(tmp_path / "run", folder, image_size=8)
+    succeed("evaluate", tmp_path / "run")
+    (folder / "0.png").rename(folder / "z.png")
+    assert "other rows, or the same in another order" in error_of("evaluate", tmp_path / "run")
+
+
+def test_a_run_of_before_fingerprints_takes_data_as_they_are(files, tmp_path):
+    train(tmp_path / "run", files["unlabelled"])
+    config = tmp_path / "run" / "config.json"
+    values = json.loads(config.read_text())
+    assert len(values["derived"].pop("fingerprint")) == 64
+    config.write_text(json.dumps(values))
+    succeed("evaluate", tmp_path / "run")
+
+
+def far_table(path, split, rows=300):
+    """A table with a number far beyond the others in the first row of a split."""
+    x = np.random.default_rng(0).normal(size=(rows, 3))
+    x[split_rows(rows, 0, "rows")[split][0], 1] = 1e30
+    np.savez(path, x=x)
+    return path
+
+
+@pytest.mark.parametrize(("split", "name"), [(1, "valid"), (2, "test")])
+@pytest.mark.parametrize("options", [{}, {"model": "vae", "factors": "2,2"}, {"model": "vsc"}])
+def test_a_row_beyond_all_numbers_is_left_out(tmp_path, split, name, options):
+    data = far_table(tmp_path / "far.npz", split)
+    status, out, _ = train(tmp_path / "run", data, **options)
+    assert status == 0
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert log.count("1 validation points are left out from now on") == (name == "valid")
+    beyond = f" (1 left out: {session.BEYOND})" if name == "test" else ""
+    assert f"\n{30 - (name == 'test')} test points{beyond}, nats per point: ELBO" in out
+    assert all(math.isfinite(record["elbo"]) for record in metrics(tmp_path / "run"))
+
+
+def test_a_report_that_was_interrupted_is_made_up_for(files, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "draw", lambda *_: kill())
+        with pytest.raises(Killed):
+            train(run, files["table"])
+    trained = state(run)
+    monkeypatch.setattr(session, "draw", lambda *_: (run / "figures").mkdir())
+    first, *report = succeed("train", "--resume", run).splitlines()
+    assert first == f"{run} is finished already."
+    assert any(line.startswith("6 test points, nats per point: ELBO") for line in report)
+    assert succeed("train", "--resume", run) == f"{run} is finished already.\n"
+    assert state(run) == trained
 
 
 def test_values_of_labels_must_be_what_they_were(tmp_path, monkeypatch):

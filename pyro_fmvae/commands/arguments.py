@@ -1,5 +1,6 @@
 """What several commands take, checked: seeds, codes, names of files, and the rows that a command is about."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ def rows_of(run: Run, data: str | None, data_root: str | None, split: str) -> tu
         return rows, _names(run, data, names)
     options: dict[str, Any] = {"binarization": run.config.binarization, "image_size": run.config.image_size}
     if run.config.model in CODERS:
-        options["sparse"] = sparse_options(run.config, data)
+        patches = run.preprocessing.patches
+        options["sparse"] = replace(sparse_options(run.config, data), transform=patches)
     dataset = load(data, Path(data_root) if data_root else None, **options)
     ours, theirs = run.preprocessing, dataset.preprocessing
     if (ours.kind, ours.event_shape) != (theirs.kind, theirs.event_shape):
@@ -39,12 +41,18 @@ def rows_of(run: Run, data: str | None, data_root: str | None, split: str) -> tu
 
 
 def _names(run: Run, data: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of a file's label columns: where it gives none, those of the run."""
-    if not run.label_names or names != tuple(f"label{column}" for column in range(len(names))):
+    """The names of a file's label columns: where it gives none, those of the run's data, in their order."""
+    numbered = tuple(f"label{column}" for column in range(len(names)))
+    if not (names and run.label_names) or names != numbered or set(names) == set(run.label_names):
         return names
-    if names and len(names) != len(run.label_names):
+    if len(names) != len(run.label_names):
         count = len(run.label_names)
         raise ValueError(f"labels: {data} has {len(names)} columns of labels, the run's data have {count}")
+    if run.config.label_names is not None and len(names) > 1:  # what order they had before is not known
+        raise ValueError(
+            f"labels: the run's labels were put in an order by label_names; {data} has to say which of its "
+            f"columns is which of {', '.join(run.label_names)}, by 'label_names'"
+        )
     return run.label_names
 
 

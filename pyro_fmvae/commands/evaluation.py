@@ -21,7 +21,7 @@ from pyro_fmvae.evaluate import (
     leakage,
     mutual_information,
     neighbour_probe,
-    outlier_scores,
+    rows_without_bound,
     tighter_bounds,
 )
 from pyro_fmvae.evaluate.amortisation import amortisation_gap
@@ -60,7 +60,7 @@ def evaluate(
         rows = rows.select(torch.arange(min(points, len(rows))))
     if free_steps and len(rows) < 2:
         raise ValueError(f"free_steps: expected two points at least, for a standard error, got {len(rows)}")
-    batches = Batches(rows, EVALUATION_BATCH, shuffle=False, device=place)
+    batches = _in_order(rows, place)
     if num_samples and not model.bounded:
         raise ValueError(
             "num_samples: expected a model with a bound, an auto-encoder (--posterior point) has none"
@@ -70,7 +70,7 @@ def evaluate(
     try:
         result = _bounds(model, batches, num_samples, free_steps, seed)
     except ValueError:
-        far = _without_bound(model, batches, seed)
+        far = rows_without_bound(model, _in_order(rows, place), seed)  # those at hand have moved on
         if not len(far):
             raise
         rows_are = f"row {far[0]} is" if len(far) == 1 else f"row {far[0]} and {len(far) - 1} others are"
@@ -98,6 +98,10 @@ def evaluate(
     return 0
 
 
+def _in_order(rows: Split, device: torch.device) -> Batches:
+    return Batches(rows, EVALUATION_BATCH, shuffle=False, device=device)
+
+
 def _bounds(model: Model, batches: Batches, num_samples: int, free_steps: int, seed: int) -> dict[str, Any]:
     """The bound and its parts, and what else was asked for."""
     result: dict[str, Any] = bound(model, batches, seed, max(num_samples, 1))
@@ -109,12 +113,6 @@ def _bounds(model: Model, batches: Batches, num_samples: int, free_steps: int, s
         found = amortisation_gap(model, batches, free_steps, seed=seed)
         result |= {name: value for name, value in found.items() if name != "n"}
     return result
-
-
-def _without_bound(model: Model, batches: Batches, seed: int) -> np.ndarray:
-    """Indices of rows whose loss is no finite number."""
-    kind = "elbo" if model.bounded else "reconstruction"
-    return np.flatnonzero(np.isinf(outlier_scores(model, batches, 1, seed, [kind])[kind]))
 
 
 def _check_encoder(model: Model) -> None:

@@ -1,6 +1,7 @@
 """Denoise and inpaint an image with a run's model of patches."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ def restore(
 
     Printed is one JSON object: ``noise`` and ``missing`` as given, and the peak signal-to-noise ratios
     ``before`` (missing pixels at the mean of the others) and ``after``, in dB, against the image as it is in
-    its file, over all pixels that ``mask`` does not say are missing there; null where nothing was damaged.
+    its file, over all pixels that ``mask`` does not say are missing there; null where nothing was damaged, or
+    where an image comes out exactly, whose ratio is infinite.
     """
     opened, target = Run.open(Path(run)), Path(out)
     if not 0 <= noise < float("inf"):
@@ -81,7 +83,8 @@ def restore(
         images = {"image": reference, "damaged": damaged, "restored": restored}
         ratios = {"damaged": result["before"], "restored": result["after"]} if noise or missing else {}
         figures.save(figures.restoration(images, ratios), Path(compare))
-    print(json.dumps(result))
+    finite = {name: None if value == math.inf else value for name, value in result.items()}
+    print(json.dumps(finite, allow_nan=False))
     return 0
 
 

@@ -9,6 +9,7 @@ from pyro_fmvae import figures
 from pyro_fmvae.codes import decode
 from pyro_fmvae.commands.arguments import check_ending, check_seed, check_spares_data, parse_codes
 from pyro_fmvae.commands.arrays import save_arrays
+from pyro_fmvae.gallery import as_pixels
 from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.run import Run, resolve_device
 
@@ -39,11 +40,12 @@ def sample(run: str, out: str, codes: str | None, grid: str, seed: int, device: 
             z = model.sample_latent(rows * columns, drawn)
         else:
             z = model.sample_latent(rows * columns)
-        mean = opened.preprocessing.undo(decode(model, z)).cpu().numpy()
+        mean = decode(model, z)
     if target.suffix == ".npz":
-        save_arrays(target, {"x": mean, "z": z.cpu().numpy(), **arrays})
+        x = opened.preprocessing.undo(mean).cpu().numpy()
+        save_arrays(target, {"x": x, "z": z.cpu().numpy(), **arrays})
     else:
-        figures.save(figures.sample_grid(mean, rows, columns), target)
+        figures.save(figures.sample_grid(as_pixels(opened, mean), rows, columns), target)
     print(f"wrote {target}")
     return 0
 

@@ -8,8 +8,8 @@ from pyro_fmvae.checkpoint import TENSORS, alone
 from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.defaults import named
-from pyro_fmvae.run import CHECKPOINT, Run, load_data, resolve_device
-from pyro_fmvae.session import follow
+from pyro_fmvae.run import CHECKPOINT, FIGURES, Run, load_data, resolve_device
+from pyro_fmvae.session import follow, report
 from pyro_fmvae.training import Training
 
 
@@ -57,5 +57,7 @@ def resume(folder: str, data_root: str | None, device: str, eager: bool, compile
         training.restore()
         if training.finished:
             print(f"{run.folder} is finished already.")
+            if not (run.folder / FIGURES).exists():  # its report was interrupted
+                report(training, dataset)
             return 0
         return follow(training, dataset, resumed=True)

@@ -76,6 +76,9 @@ class Dataset:
     """What the values of each label column are called; empty where they are just numbers."""
     combined: tuple[str, ...] = ()
     """Labels whose combinations `hold_out` keeps apart; empty: all of them."""
+    fingerprint: str = ""
+    """Of what a random split depends on: other rows, or the same in another order, have another one. Empty
+    where splits are fixed."""
     unseen: Split | None = None
     """Rows with combinations of labels that no other split has: see `hold_out`."""
 

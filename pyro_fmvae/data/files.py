@@ -13,7 +13,7 @@ from pyro_fmvae.data.npz_file import read_npz
 from pyro_fmvae.data.patch_sets import load_patches, open_pictures
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.data.raw import Raw
-from pyro_fmvae.data.splitting import split_rows
+from pyro_fmvae.data.splitting import fingerprint, split_rows
 
 READERS = {".npz": read_npz, ".csv": read_csv}
 """How a file is read, by its suffix."""
@@ -97,6 +97,7 @@ def split_file(path: Path, seed: int, as_is: bool = False) -> Dataset:
         preprocessing=preprocessing,
         label_names=raw.label_names,
         label_sizes=() if raw.labels is None else tuple((raw.labels.max(axis=0) + 1).tolist()),
+        fingerprint=fingerprint(raw.x),
     )
 
 
@@ -132,6 +133,7 @@ def split_folder(path: Path, image_size: int, seed: int, as_is: bool = False) ->
         label_names=tuple(folder.columns),
         label_sizes=() if labels is None else tuple((labels.max(axis=0) + 1).tolist()),
         value_names=value_names,
+        fingerprint=fingerprint(np.array(folder.names)),
     )
 
 

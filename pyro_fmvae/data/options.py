@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
+from pyro_fmvae.data.patch_transform import PatchTransform
+
 LARGEST_PATCH: Final = 32
 
 
@@ -11,7 +13,8 @@ class SparseOptions:
     """What `load` does beyond its usual reading; the defaults are nothing.
 
     Raises:
-        ValueError: `patch_size` or `patches` out of range, or both `as_is` and `patch_size`.
+        ValueError: `patch_size` or `patches` out of range, both `as_is` and `patch_size`, or a `transform` of
+            patches of another size.
     """
 
     as_is: bool = False
@@ -26,6 +29,8 @@ class SparseOptions:
     """Whiten the patches: see `PatchTransform`."""
     on_off: bool = False
     """Show a patch as two, what is above zero and what is below it: see `PatchTransform`."""
+    transform: PatchTransform | None = None
+    """What becomes of patches, such as that of an existing run; None: what fits the training patches."""
 
     def __post_init__(self) -> None:
         if self.patch_size is not None and not 2 <= self.patch_size <= LARGEST_PATCH:
@@ -34,3 +39,7 @@ class SparseOptions:
             raise ValueError(f"patches: expected at least 3, got {self.patches}")
         if self.as_is and self.patch_size is not None:
             raise ValueError("as_is: expected no patch_size with it, patches are standardised")
+        if self.transform is not None and self.patch_size not in (None, self.transform.size):
+            raise ValueError(
+                f"transform: expected one of patches of {self.patch_size}, got one of {self.transform.size}"
+            )

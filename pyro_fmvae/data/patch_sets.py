@@ -122,7 +122,9 @@ def split_patches(pictures: Pictures, name: str, size: int, options: SparseOptio
     parts = split_rows(len(regions), seed, source)
     positions = [_draw(regions[part], size, count, rng) for part, count in zip(parts, wanted, strict=True)]
     train, valid, test = _cut(pictures, positions, size, wanted)
-    transform = PatchTransform.fit(train, options.patches, options.whiten, options.on_off)
+    transform = options.transform
+    if transform is None:
+        transform = PatchTransform.fit(train, options.patches, options.whiten, options.on_off)
     preprocessing = Preprocessing(Kind.PATCHES, transform.event_shape, patches=transform)
     seen = (Split(preprocessing(greys.numpy())) for greys in (train, valid, test))
     return Dataset(name, next(seen), next(seen), next(seen), preprocessing)

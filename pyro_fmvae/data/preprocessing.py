@@ -129,11 +129,13 @@ class Preprocessing:
     def undo(self, x: Tensor) -> Tensor:
         """What the model gives [..., *event_shape], on the scale of raw data; pixels in [0, 1].
 
-        Real data stay as they are. Patches become greys [..., P, P] around 1/2: their own mean is not known.
+        Real data stay as they are, tables come in float64: float32 is too coarse for time stamps, say.
+        Patches become greys [..., P, P] around 1/2: their own mean is not known.
         """
         if self.patches is not None:
             return (0.5 + self.patches.invert(x)).clamp(0, 1)
         if self.kind is Kind.TABLE:
+            x = x.double()
             return x * x.new_tensor(self.std) + x.new_tensor(self.mean)
         return (x + 1) / 2 if self.signed else x
 

@@ -1,5 +1,7 @@
 """Random splits."""
 
+import hashlib
+
 import numpy as np
 
 
@@ -20,3 +22,14 @@ def split_rows(n: int, seed: int, expected: str) -> tuple[np.ndarray, np.ndarray
     held_out = max(1, n // 10)
     valid, test, train = np.split(order, [held_out, 2 * held_out])
     return train, valid, test
+
+
+def fingerprint(rows: np.ndarray) -> str:
+    """A digest of rows in their order, which a random split of them depends on: 64 hexadecimal digits.
+
+    Args:
+        rows: numbers or strings, of any shape.
+    """
+    digest = hashlib.sha256(f"{rows.dtype.str} {rows.shape}".encode())
+    digest.update(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()

@@ -10,7 +10,7 @@ from pyro_fmvae.evaluate.judged import Edits, Generation, judged_edits, judged_g
 from pyro_fmvae.evaluate.probes import Leakage, leakage, linear_probe, neighbour_probe
 from pyro_fmvae.evaluate.recovery import RECOVERED, UnitMatch, match_units
 from pyro_fmvae.evaluate.restoration import psnr, restore
-from pyro_fmvae.evaluate.scores import outlier_scores, threshold
+from pyro_fmvae.evaluate.scores import outlier_scores, rows_without_bound, threshold
 from pyro_fmvae.evaluate.slabs import Slabs, resample_active, slabs_of
 from pyro_fmvae.evaluate.sources import (
     Activity,
@@ -66,6 +66,7 @@ __all__ = [
     "psnr",
     "resample_active",
     "restore",
+    "rows_without_bound",
     "save_judge",
     "slabs_of",
     "threshold",

@@ -71,6 +71,19 @@ def outlier_scores(
     return {kind: found[kind] for kind in kinds}
 
 
+def rows_without_bound(model: Evaluable, batches: Iterable[tuple[Tensor, ...]], seed: int = 0) -> np.ndarray:
+    """Points so far from what a model was trained on that their loss is no finite number.
+
+    Args:
+        model, batches, seed: as for :func:`outlier_scores`.
+
+    Returns:
+        Their places in the order in which the points came, int64 [m].
+    """
+    kind = "elbo" if "elbo" in kinds_of(model) else "reconstruction"
+    return np.flatnonzero(np.isinf(outlier_scores(model, batches, 1, seed, [kind])[kind]))
+
+
 def threshold(scores: np.ndarray, quantile: float) -> float:
     """The least value that a share of scores does not exceed: what is above it stands out.
 

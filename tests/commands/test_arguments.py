@@ -3,11 +3,13 @@ from pathlib import Path
 
 import pytest
 
+from pyro_fmvae.commands import arguments
 from pyro_fmvae.commands.arguments import (
     check_different,
     check_spares_data,
     parse_factors,
     parse_settings,
+    rows_of,
 )
 from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data import Kind, Preprocessing
@@ -46,6 +48,44 @@ def test_factors(text, expected):
 def test_wrong_factors(text, message):
     with pytest.raises(ValueError) as error:
         parse_factors(text, RUN)
+    assert str(error.value).startswith(message)
+
+
+COLUMNS = ("label0", "label1", "label2")
+
+
+@pytest.mark.parametrize(
+    ("known", "chosen", "names", "expected"),
+    [
+        (("eyes", "hair", "hat"), None, COLUMNS, ("eyes", "hair", "hat")),
+        (("eyes", "hair", "hat"), ("eyes",), ("hat", "hair"), ("hat", "hair")),
+        (("label2", "label0", "label1"), ("label2",), COLUMNS, COLUMNS),
+        (("eyes",), ("eyes",), ("label0",), ("eyes",)),
+        ((), None, COLUMNS, COLUMNS),
+        (("eyes", "hair", "hat"), ("eyes",), (), ()),
+    ],
+)
+def test_names_of_label_columns(monkeypatch, known, chosen, names, expected):
+    """Columns that a file gives no names are those of the run's data, in their order there."""
+    run = replace(RUN, config=replace(RUN.config, label_names=chosen), label_names=known)
+    monkeypatch.setattr(arguments, "load_file", lambda *_: ("rows", names))
+    monkeypatch.setattr(Path, "is_dir", lambda _: True)
+    assert rows_of(run, "new", None, "test") == ("rows", expected)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "names", "message"),
+    [
+        (None, COLUMNS[:2], "labels: new has 2 columns of labels, the run's data have 3"),
+        (("eyes",), COLUMNS, "labels: the run's labels were put in an order by label_names; new has to say"),
+    ],
+)
+def test_label_columns_that_could_be_any(monkeypatch, chosen, names, message):
+    run = replace(RUN, config=replace(RUN.config, label_names=chosen))
+    monkeypatch.setattr(arguments, "load_file", lambda *_: ("rows", names))
+    monkeypatch.setattr(Path, "is_dir", lambda _: True)
+    with pytest.raises(ValueError) as error:
+        rows_of(run, "new", None, "test")
     assert str(error.value).startswith(message)
 
 

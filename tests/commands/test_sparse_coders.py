@@ -6,11 +6,15 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from pyro_fmvae import building, session
+from pyro_fmvae import building, figures, session
+from pyro_fmvae.commands.arguments import rows_of
+from pyro_fmvae.data import SparseOptions, load
 from pyro_fmvae.data.bars import bars
 from pyro_fmvae.models import SpikeAndSlabSparseCoding
+from pyro_fmvae.run import Run
 from tests.runs import command, kill_and_resume, metrics, state, succeed, train, train_all
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -230,6 +234,37 @@ def test_masks_that_do_not_fit(runs, files, tmp_path, shape, got):
     expected = f"mask: expected an image of 40x50 pixels that is not black all over, got {got}"
     assert (status, err) == (2, f"pyro-fmvae: error: {expected}\n")
     assert not (tmp_path / "out.png").exists()
+
+
+def test_patches_of_a_known_data_set_are_treated_as_those_in_training(runs):
+    """Not as what fits the data set at hand: photographs vary less than noise does."""
+    run = Run.open(runs["patches"])
+    ours = run.preprocessing.patches
+    rows, _ = rows_of(run, "scenes", None, "test")
+    options = SparseOptions(patch_size=4, patches=80, whiten=False)
+    theirs = load("scenes", sparse=options)
+    assert theirs.preprocessing.patches.scale < 0.8 * ours.scale
+    torch.testing.assert_close(rows.x * ours.scale, theirs.test.x * theirs.preprocessing.patches.scale)
+
+
+def test_real_numbers_are_drawn_from_the_least_to_the_greatest(runs, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "sample_grid", lambda images, *_: drawn.append(images))
+    monkeypatch.setattr(figures, "save", lambda *_: None)
+    succeed("sample", runs["bsc"], "--out", tmp_path / "drawn.png")
+    succeed("sample", runs["bsc"], "--out", tmp_path / "drawn.npz")
+    x = arrays(tmp_path / "drawn.npz")["x"]
+    np.testing.assert_allclose(drawn[0], (x - x.min()) / (x.max() - x.min()), atol=1e-6)
+    assert x.max() > 1.5
+
+
+def test_an_infinite_ratio_is_null(runs, tmp_path):
+    """A uniform image does not miss the pixels that are taken away: its mean is in their place."""
+    image = tmp_path / "uniform.png"
+    Image.fromarray(np.full((12, 12), 128, np.uint8)).save(image)
+    options = "--image", image, "--out", tmp_path / "out.png", "--missing", 0.2
+    printed = succeed("restore", runs["patches"], *options)
+    assert json.loads(printed, parse_constant=lambda text: pytest.fail(text))["before"] is None
 
 
 @pytest.mark.parametrize(("kind", "data"), [("patches", "bars"), ("bsc", "scenes")])

@@ -1,6 +1,6 @@
 import pytest
 
-from pyro_fmvae.data import SparseOptions
+from pyro_fmvae.data import PatchTransform, SparseOptions
 
 
 @pytest.mark.parametrize(
@@ -10,6 +10,10 @@ from pyro_fmvae.data import SparseOptions
         ({"patch_size": 33}, "patch_size: expected 2 to 32 pixels, got 33"),
         ({"patches": 2}, "patches: expected at least 3, got 2"),
         ({"as_is": True, "patch_size": 8}, "as_is: expected no patch_size with it"),
+        (
+            {"patch_size": 8, "transform": PatchTransform(4, 9, False, 1.0, None)},
+            "transform: expected one of patches of 8, got one of 4",
+        ),
     ],
 )
 def test_bad_options(options, message):
