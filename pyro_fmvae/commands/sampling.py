@@ -42,7 +42,7 @@ def sample(run: str, out: str, codes: str | None, grid: str, seed: int, device: 
             z = model.sample_latent(rows * columns)
         mean = decode(model, z)
     if target.suffix == ".npz":
-        x = opened.preprocessing.undo(mean).cpu().numpy()
+        x = opened.preprocessing.undo(mean.cpu()).numpy()  # float64, which not every device has
         save_arrays(target, {"x": x, "z": z.cpu().numpy(), **arrays})
     else:
         figures.save(figures.sample_grid(as_pixels(opened, mean), rows, columns), target)
