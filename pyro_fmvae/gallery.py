@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -101,9 +103,12 @@ def draw(run: Run, model: Model, rows: Split, split: str) -> None:
     else:
         drawn = _of_networks(run, model, rows, records) | _of_codes(run, model, rows, split)
     folder = run.folder / FIGURES
-    folder.mkdir(exist_ok=True)
-    for name, figure in drawn.items():
-        figures.save(figure, folder / f"{name}.png")
+    with TemporaryDirectory(dir=run.folder) as temporary:  # so that a folder of figures is a complete one
+        for name, figure in drawn.items():
+            figures.save(figure, Path(temporary) / f"{name}.png")
+        folder.mkdir(exist_ok=True)
+        for path in Path(temporary).iterdir():
+            path.replace(folder / path.name)
 
 
 def _of_networks(

@@ -167,8 +167,8 @@ class Run:
             raise ValueError(f"data: '{config.data}' is not what it was when the run was started")
         if self.fingerprint and dataset.fingerprint != self.fingerprint:
             raise ValueError(
-                f"data: '{config.data}' has other rows, or the same in another order, than when the run was "
-                "started: its splits would be others"
+                f"data: '{config.data}' has other rows than when the run was started, or the same in another "
+                "order or type, or held out by other labels: its splits would not be the same"
             )
         self._check_values(dataset)
         return dataset

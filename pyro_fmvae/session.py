@@ -28,7 +28,7 @@ from pyro_fmvae.training import Training
 
 MONITORED_POINTS = 500
 CHECKPOINT_EVERY = 10.0  # seconds
-BEYOND = "so far from training data that there is no finite bound"
+BEYOND = "so far from the training data that there is no finite bound"
 
 logger = logging.getLogger("pyro_fmvae")
 
@@ -78,7 +78,7 @@ class _Metrics:
         self.training, self.path = training, training.run.folder / METRICS
         rows = torch.arange(min(MONITORED_POINTS, len(dataset.valid)))
         self.validation = replace(dataset.valid.select(rows), labels=None)
-        self.measure = _measure(training)
+        self.measure, self.left_out = _measure(training), 0
         if resumed:
             self._drop_later_records()
 
@@ -109,9 +109,10 @@ class _Metrics:
             return None
         with _evaluating(model, phase.program):
             measures, rows = _bound(phase.program, self.validation, self.training.device)
-        if left_out := len(self.validation) - len(rows):
-            logger.warning("%d validation points are left out from now on: %s", left_out, BEYOND)
-            self.validation = rows
+        left_out = len(self.validation) - len(rows)
+        if left_out != self.left_out:
+            logger.warning("validation points that are left out: %d, %s", left_out, BEYOND)
+            self.left_out = left_out
         used: list[int] = []
         if isinstance(model, FactorialMixtureVAE):
             used = model.used_components() if phase.program is model else [0] * len(model.num_components)
@@ -199,11 +200,12 @@ def report(training: Training, dataset: Dataset) -> None:
     run, model = training.run, training.model.eval()
     tested = "valid" if dataset.test is None else "test"
     names = [tested] if dataset.unseen is None else [tested, "unseen"]
-    agreements = {}
+    agreements, measured = {}, {}
     print()
     for name in names:
         everything = dataset.split(name)
         measures, rows = _bound(model, everything, training.device)
+        measured[name] = rows
         batches = _in_order(rows, training.device)
         text = f"reconstruction {measures['reconstruction']:.2f}"
         if model.bounded:
@@ -221,7 +223,7 @@ def report(training: Training, dataset: Dataset) -> None:
         print(f"components in use: {', '.join(f'{number} of {size}' for number, size in used)}")
     if agreements:
         _print_agreement(agreements, run.config.labels or 0.0)
-    draw(run, model, dataset.split(tested), tested)
+    draw(run, model, measured[tested], tested)
     print(f"figures in {run.folder / FIGURES}, everything else in {run.folder}")
 
 

@@ -253,7 +253,7 @@ def test_ctrl_c_outside_of_training_stops_at_once(whole, monkeypatch):
 
 def test_finished_run_is_left_as_it_is(whole):
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
-    (whole / "figures").mkdir()
+    (whole / "figures").mkdir(exist_ok=True)
     assert succeed("train", "--resume", whole) == f"{whole} is finished already.\n"
     assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
 
@@ -331,7 +331,7 @@ def test_rows_must_be_those_that_were_split(files, tmp_path, change):
     with np.load(data) as arrays:
         x = arrays["x"]
     np.savez(data, x=x[::-1] if change == "another order" else 1 - x)
-    assert "other rows, or the same in another order" in error_of("evaluate", run)
+    assert "has other rows than when the run was started" in error_of("evaluate", run)
     np.savez(data, x=x)  # the file is another one, the rows are not
     succeed("evaluate", run)
 
@@ -345,7 +345,20 @@ def test_images_must_be_those_that_were_split(tmp_path):
     train(tmp_path / "run", folder, image_size=8)
     succeed("evaluate", tmp_path / "run")
     (folder / "0.png").rename(folder / "z.png")
-    assert "other rows, or the same in another order" in error_of("evaluate", tmp_path / "run")
+    assert "has other rows than when the run was started" in error_of("evaluate", tmp_path / "run")
+
+
+def test_labels_must_be_those_by_which_rows_were_held_out(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {"x": rng.random((80, 4, 3)) < 0.5, "labels": rng.integers(0, 2, (80, 2))}
+    data, run = tmp_path / "data.npz", tmp_path / "run"
+    np.savez(data, **arrays)
+    train(run, data, hold_out=0.25)
+    succeed("evaluate", run, "--split", "unseen")
+    arrays["labels"][[0, 2]] = arrays["labels"][[2, 0]]
+    assert (arrays["labels"][0] != arrays["labels"][2]).any()
+    np.savez(data, **arrays)
+    assert "held out by other labels" in error_of("evaluate", run)
 
 
 def test_a_run_of_before_fingerprints_takes_data_as_they_are(files, tmp_path):
@@ -357,25 +370,45 @@ def test_a_run_of_before_fingerprints_takes_data_as_they_are(files, tmp_path):
     succeed("evaluate", tmp_path / "run")
 
 
-def far_table(path, split, rows=300):
-    """A table with a number far beyond the others in the first row of a split."""
-    x = np.random.default_rng(0).normal(size=(rows, 3))
-    x[split_rows(rows, 0, "rows")[split][0], 1] = 1e30
-    np.savez(path, x=x)
+def far_file(path, split, value, shape, rows=300):
+    """Numbers with one far beyond the others in the first row of a split."""
+    x = np.random.default_rng(0).normal(size=(rows, *shape))
+    x[split_rows(rows, 0, "rows")[split][0]].flat[1] = value
+    np.savez(path, x=x, labels=np.arange(rows) % 2)
     return path
 
 
+NO_NETWORKS = {"pretrain_iterations": 0, "latent_dim": 3}
+FAR = {
+    "fmvae": ({}, (3,)),
+    "vae": ({"factors": "2,2"}, (3,)),
+    "vsc": ({}, (3,)),
+    "bsc": (NO_NETWORKS, (4, 4)),
+    "linear-sparse": (NO_NETWORKS, (4, 4)),
+}
+
+
 @pytest.mark.parametrize(("split", "name"), [(1, "valid"), (2, "test")])
-@pytest.mark.parametrize("options", [{}, {"model": "vae", "factors": "2,2"}, {"model": "vsc"}])
-def test_a_row_beyond_all_numbers_is_left_out(tmp_path, split, name, options):
-    data = far_table(tmp_path / "far.npz", split)
-    status, out, _ = train(tmp_path / "run", data, **options)
-    assert status == 0
+@pytest.mark.parametrize("value", [1e10, -1e10, 1e20])
+@pytest.mark.parametrize("model", FAR)
+def test_a_row_beyond_all_numbers_is_left_out(tmp_path, monkeypatch, split, name, value, model):
+    if model in ("bsc", "linear-sparse"):
+        value *= 1e15  # there is no network that would exaggerate
+    options, shape = FAR[model]
+    drawn = []
+    monkeypatch.setattr(session, "draw", lambda run, model, rows, split: drawn.append(len(rows)))
+    data = far_file(tmp_path / "far.npz", split, value, shape)
+    status, out, err = train(tmp_path / "run", data, model=model, **options)
+    assert status == 0, err
     log = (tmp_path / "run" / "train.log").read_text()
-    assert log.count("1 validation points are left out from now on") == (name == "valid")
+    assert log.count("validation points that are left out: 1, so far") == (name == "valid")
     beyond = f" (1 left out: {session.BEYOND})" if name == "test" else ""
     assert f"\n{30 - (name == 'test')} test points{beyond}, nats per point: ELBO" in out
+    assert drawn == [30 - (name == "test")]
     assert all(math.isfinite(record["elbo"]) for record in metrics(tmp_path / "run"))
+    assert "data: row 0 is so far from" in error_of("evaluate", tmp_path / "run", "--split", name)
+    status, _, err = command("encode", tmp_path / "run", "--split", name, "--out", tmp_path / "codes.npz")
+    assert (status, err) == (0, "") or "data: row 0 is so far from" in err
 
 
 def test_a_report_that_was_interrupted_is_made_up_for(files, tmp_path, monkeypatch):

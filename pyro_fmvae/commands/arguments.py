@@ -1,31 +1,40 @@
 """What several commands take, checked: seeds, codes, names of files, and the rows that a command is about."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from pyro_fmvae.building import Model
 from pyro_fmvae.config import CODERS, LARGEST
-from pyro_fmvae.data import Split, load
+from pyro_fmvae.data import Batches, Split, load
 from pyro_fmvae.data.files import READERS, load_file
 from pyro_fmvae.data.folder import SUFFIXES
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.defaults import named
+from pyro_fmvae.evaluate import rows_without_bound
 from pyro_fmvae.run import Run, sparse_options
 
 EVALUATION_BATCH = 500
 
 
-def rows_of(run: Run, data: str | None, data_root: str | None, split: str) -> tuple[Split, tuple[str, ...]]:
-    """The rows that a command is about, under the run's own preprocessing, and the names of their labels."""
+def rows_of(
+    run: Run, data: str | None, data_root: str | None, split: str, by_name: bool = True
+) -> tuple[Split, tuple[str, ...]]:
+    """The rows that a command is about, under the run's own preprocessing, and the names of their labels.
+
+    Names are as in the file where it does not matter which label is which, that is, not ``by_name``.
+    """
     data = None if data is None else named(data, run.config.model)
     if data is None or data == run.config.data in LOADERS:
         dataset = run.load_data(data_root)
         return dataset.split(split), dataset.label_names
     if data not in LOADERS and (Path(data).is_dir() or Path(data).suffix.lower() in READERS):
         rows, names = load_file(data, run.preprocessing, run.label_names, run.value_names)
-        return rows, _names(run, data, names)
+        return rows, _names(run, data, names) if by_name else names
     options: dict[str, Any] = {"binarization": run.config.binarization, "image_size": run.config.image_size}
     if run.config.model in CODERS:
         patches = run.preprocessing.patches
@@ -42,18 +51,41 @@ def rows_of(run: Run, data: str | None, data_root: str | None, split: str) -> tu
 
 def _names(run: Run, data: str, names: tuple[str, ...]) -> tuple[str, ...]:
     """The names of a file's label columns: where it gives none, those of the run's data, in their order."""
-    numbered = tuple(f"label{column}" for column in range(len(names)))
-    if not (names and run.label_names) or names != numbered or set(names) == set(run.label_names):
+    if not names or not run.label_names:
+        return names
+    numbered = names == tuple(f"label{column}" for column in range(len(names)))
+    if not numbered or set(names) == set(run.label_names):
         return names
     if len(names) != len(run.label_names):
         count = len(run.label_names)
         raise ValueError(f"labels: {data} has {len(names)} columns of labels, the run's data have {count}")
     if run.config.label_names is not None and len(names) > 1:  # what order they had before is not known
         raise ValueError(
-            f"labels: the run's labels were put in an order by label_names; {data} has to say which of its "
-            f"columns is which of {', '.join(run.label_names)}, by 'label_names'"
+            f"labels: the run's labels were put in another order by label_names, so {data} has to say, in an "
+            f"array 'label_names', which of its columns is which of {', '.join(run.label_names)}"
         )
     return run.label_names
+
+
+def in_order(rows: Split, device: torch.device) -> Batches:
+    """Rows one after another, in batches that are only looked at."""
+    return Batches(rows, EVALUATION_BATCH, shuffle=False, device=device)
+
+
+@contextmanager
+def naming_far_rows(model: Model, rows: Split, device: torch.device, seed: int = 0) -> Iterator[None]:
+    """Say which rows are to blame if what is computed of them fails, as they have no finite bound."""
+    try:
+        yield
+    except ValueError:
+        far = rows_without_bound(model, in_order(rows, device), seed)
+        if not len(far):
+            raise
+        rows_are = f"row {far[0]} is" if len(far) == 1 else f"row {far[0]} and {len(far) - 1} others are"
+        raise ValueError(
+            f"data: {rows_are} so far from what the model was trained on that there is no finite bound; "
+            "score counts such rows as inf"
+        ) from None
 
 
 def parse_codes(codes: str | None, factors: tuple[int, ...]) -> torch.Tensor:

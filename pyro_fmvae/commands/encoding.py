@@ -7,10 +7,11 @@ import torch
 
 from pyro_fmvae.building import Model
 from pyro_fmvae.commands.arguments import (
-    EVALUATION_BATCH,
     check_different,
     check_ending,
     check_spares_data,
+    in_order,
+    naming_far_rows,
     rows_of,
 )
 from pyro_fmvae.commands.arrays import save_arrays
@@ -32,8 +33,9 @@ def encode(run: str, data: str | None, data_root: str | None, split: str, out: s
     check_spares_data(opened, target)
     place = resolve_device(device)
     model = opened.load_model(place)
-    rows, _ = rows_of(opened, data, data_root, split)
-    arrays = encode_rows(model, Batches(rows, EVALUATION_BATCH, shuffle=False, device=place))
+    rows, _ = rows_of(opened, data, data_root, split, by_name=False)
+    with naming_far_rows(model, rows, place):
+        arrays = encode_rows(model, in_order(rows, place))
     save_arrays(target, arrays)
     print(f"wrote {target}: {', '.join(f'{name} {array.shape}' for name, array in arrays.items())}")
     return 0

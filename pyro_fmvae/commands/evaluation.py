@@ -9,7 +9,7 @@ import torch
 
 from pyro_fmvae.building import Model, SparseCoder
 from pyro_fmvae.codes import latent_codes, measures, true_sources, unit_measures
-from pyro_fmvae.commands.arguments import EVALUATION_BATCH, check_seed, open_factorial, rows_of
+from pyro_fmvae.commands.arguments import check_seed, in_order, naming_far_rows, open_factorial, rows_of
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate import (
     Leakage,
@@ -21,7 +21,6 @@ from pyro_fmvae.evaluate import (
     leakage,
     mutual_information,
     neighbour_probe,
-    rows_without_bound,
     tighter_bounds,
 )
 from pyro_fmvae.evaluate.amortisation import amortisation_gap
@@ -60,24 +59,15 @@ def evaluate(
         rows = rows.select(torch.arange(min(points, len(rows))))
     if free_steps and len(rows) < 2:
         raise ValueError(f"free_steps: expected two points at least, for a standard error, got {len(rows)}")
-    batches = _in_order(rows, place)
+    batches = in_order(rows, place)
     if num_samples and not model.bounded:
         raise ValueError(
             "num_samples: expected a model with a bound, an auto-encoder (--posterior point) has none"
         )
     if free_steps:
         _check_encoder(model)
-    try:
+    with naming_far_rows(model, rows, place, seed):
         result = _bounds(model, batches, num_samples, free_steps, seed)
-    except ValueError:
-        far = rows_without_bound(model, _in_order(rows, place), seed)  # those at hand have moved on
-        if not len(far):
-            raise
-        rows_are = f"row {far[0]} is" if len(far) == 1 else f"row {far[0]} and {len(far) - 1} others are"
-        raise ValueError(
-            f"data: {rows_are} so far from what the model was trained on that there is no finite bound; "
-            "score counts such rows as inf"
-        ) from None
     if not isinstance(model, FactorialMixtureVAE):
         result["used_components"] = []
         known = data is None or data == opened.config.data
@@ -96,10 +86,6 @@ def evaluate(
             result |= probe(opened, model, train, rows, label_names, seed, place)
     print(json.dumps(result))
     return 0
-
-
-def _in_order(rows: Split, device: torch.device) -> Batches:
-    return Batches(rows, EVALUATION_BATCH, shuffle=False, device=device)
 
 
 def _bounds(model: Model, batches: Batches, num_samples: int, free_steps: int, seed: int) -> dict[str, Any]:

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from pyro_fmvae.commands.arguments import (
-    EVALUATION_BATCH,
     check_different,
     check_ending,
     check_seed,
     check_spares_data,
+    in_order,
     rows_of,
 )
 from pyro_fmvae.commands.arrays import save_arrays
@@ -48,7 +48,7 @@ def score(
     check_spares_data(opened, target)
     place = resolve_device(device)
     model = opened.load_model(place)
-    rows, _ = rows_of(opened, data, data_root, split)
+    rows, _ = rows_of(opened, data, data_root, split, by_name=False)
     train = opened.load_data(data_root).train
     scores = outlier_scores(model, _first(rows, points, place), num_samples, seed)
     usual = outlier_scores(model, _first(train, train_points, place), num_samples, seed)
@@ -62,7 +62,7 @@ def _first(split: Split, most: int | None, device: torch.device) -> Batches:
     """The first rows of a split, all if there is no number."""
     if most is not None:
         split = split.select(torch.arange(min(most, len(split))))
-    return Batches(split, EVALUATION_BATCH, shuffle=False, device=device)
+    return in_order(split, device)
 
 
 def _arrays(scores: dict[str, np.ndarray], limits: dict[str, float]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def train(config: TrainConfig, out: str | None) -> int:
 
 
 def resume(folder: str, data_root: str | None, device: str, eager: bool, compile: bool | None) -> int:
-    """Continue an interrupted run from its last checkpoint; a finished one is left as it is.
+    """Continue an interrupted run from its last checkpoint; of a finished one, make up for a lacking report.
 
     ``eager`` and ``compile`` say how steps are taken from now on, if they are given.
     """

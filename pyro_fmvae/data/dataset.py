@@ -77,8 +77,8 @@ class Dataset:
     combined: tuple[str, ...] = ()
     """Labels whose combinations `hold_out` keeps apart; empty: all of them."""
     fingerprint: str = ""
-    """Of what a random split depends on: other rows, or the same in another order, have another one. Empty
-    where splits are fixed."""
+    """Of what a random split depends on: other rows, or the same in another order or type, have another one,
+    and where combinations are held out, other labels. Empty where splits are fixed, and for patches."""
     unseen: Split | None = None
     """Rows with combinations of labels that no other split has: see `hold_out`."""
 

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pyro_fmvae.data.dataset import SPLITS, Dataset, Split
 from pyro_fmvae.data.pixels import sample_binary
+from pyro_fmvae.data.splitting import fingerprint
 
 
 def hide_labels(labels: Split | Tensor, share: float, seed: int) -> Tensor:
@@ -116,7 +118,17 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
         valid=seen["valid"],
         test=seen.get("test"),
         unseen=replace(unseen[0], x=rows, labels=labels),
+        fingerprint=_with_labels(dataset, columns),
     )
+
+
+def _with_labels(dataset: Dataset, columns: Sequence[int]) -> str:
+    """The fingerprint of a data set whose splits depend on labels, too; empty where splits were fixed."""
+    if not dataset.fingerprint:
+        return ""
+    splits = (getattr(dataset, name) for name in SPLITS)
+    labels = torch.cat([split.labels[:, columns] for split in splits if split is not None])
+    return fingerprint(np.array([dataset.fingerprint, fingerprint(labels.numpy())]))
 
 
 def _choose_combinations(labels: Tensor, share: float, seed: int) -> Tensor:

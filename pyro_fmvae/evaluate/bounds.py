@@ -42,7 +42,7 @@ def bound(
         ``kl_global``, the divergence of λ from the hyperprior divided by N: lines 4d and 4e of equation 4.
 
     Raises:
-        ValueError: no data, or ``num_samples`` < 1.
+        ValueError: no data, ``num_samples`` < 1, or a bound that is no finite number.
     """
     if num_samples < 1:
         raise ValueError(f"num_samples: expected a number >= 1, got {num_samples}")
@@ -58,6 +58,7 @@ def bound(
             count += len(x)
     _check_count(count)
     reconstruction, kl_z, kl_r, kl_global = (total / count for total in totals.values())
+    _check_finite(reconstruction + (kl_z + kl_r if getattr(model, "bounded", True) else 0.0))
     return {
         "n": count,
         "elbo": -reconstruction - kl_z - kl_r,
@@ -83,7 +84,7 @@ def tighter_bounds(
         ``collapsed`` and ``importance_weighted``, nats per data point, and ``num_samples``.
 
     Raises:
-        ValueError: no data, or S < 1.
+        ValueError: no data, S < 1, or a bound that is no finite number.
     """
     if num_samples < 1:
         raise ValueError(f"num_samples: expected a number >= 1, got {num_samples}")
@@ -96,11 +97,17 @@ def tighter_bounds(
             weighted += (log_weights.logsumexp(0) - math.log(num_samples)).sum().item()
             count += len(x)
     _check_count(count)
+    _check_finite(collapsed + weighted)
     return {
         "collapsed": collapsed / count,
         "importance_weighted": weighted / count,
         "num_samples": num_samples,
     }
+
+
+def _check_finite(total: float) -> None:
+    if not math.isfinite(total):
+        raise ValueError(f"batches: expected points that have a finite bound, got {total}")
 
 
 def _check_count(count: int) -> None:

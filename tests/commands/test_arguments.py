@@ -77,7 +77,7 @@ def test_names_of_label_columns(monkeypatch, known, chosen, names, expected):
     ("chosen", "names", "message"),
     [
         (None, COLUMNS[:2], "labels: new has 2 columns of labels, the run's data have 3"),
-        (("eyes",), COLUMNS, "labels: the run's labels were put in an order by label_names; new has to say"),
+        (("eyes",), COLUMNS, "labels: the run's labels were put in another order by label_names, so new has"),
     ],
 )
 def test_label_columns_that_could_be_any(monkeypatch, chosen, names, message):
