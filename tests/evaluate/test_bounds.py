@@ -1,5 +1,6 @@
 import math
 
+import pyro
 import pytest
 import torch
 
@@ -113,3 +114,13 @@ def test_no_data(measure):
 def test_no_samples():
     with pytest.raises(ValueError, match=r"^num_samples: expected a number >= 1, got 0"):
         tighter_bounds(small_model(), [(binary_data(5),)], 0)
+
+
+@pytest.mark.parametrize("measure", [bound, lambda model, batches: tighter_bounds(model, batches, 2)])
+def test_a_bound_that_is_no_number_is_refused(measure):
+    x = torch.full((3, 1), 1e200)  # whose square is beyond float64
+    with (
+        pyro.validation_enabled(False),
+        pytest.raises(ValueError, match="expected points that have a finite"),
+    ):
+        measure(one_dimensional(), [(x,)])
