@@ -42,8 +42,12 @@ def check(config: TrainConfig, dataset: Dataset) -> None:
     assert config.factors is not None
     if all(getattr(config, f"{name}_iterations") == 0 for name in PHASES):
         raise ValueError("iterations: expected at least one phase with more than 0")
-    if config.restart_every and not (config.joint_iterations or config.refine_iterations):
-        raise ValueError("restart_every: expected joint or refine iterations, in which the prior starts anew")
+    longest = max(config.joint_iterations or 0, config.refine_iterations or 0)
+    if config.restart_every and config.restart_every >= longest:
+        raise ValueError(
+            f"restart_every: expected less than the {longest:,} iterations of the joint or refine phase, in "
+            f"which the prior starts anew, got {config.restart_every:,}"
+        )
     for network, shape in (("conv28", (28, 28)), ("conv64", (64, 64, 3))):
         if config.model not in CODERS and config.network == network and dataset.event_shape != shape:
             wanted = "x".join(map(str, shape))

@@ -30,7 +30,12 @@ from tests.datasets import dataset
         (
             {"restart_every": 10, "joint_iterations": 0, "refine_iterations": 0},
             dataset(),
-            "^restart_every: expected joint or refine iterations",
+            "^restart_every: expected less than the 0 iterations of the joint or refine phase, .*, got 10$",
+        ),
+        (
+            {"restart_every": 30, "joint_iterations": 30, "refine_iterations": 20},
+            dataset(),
+            "^restart_every: expected less than the 30 iterations of the joint or refine phase, .*, got 30$",
         ),
         ({"network": "conv28"}, dataset(), "^network: conv28 takes 28x28 images"),
         ({"distortion": 1.0}, dataset((5,)), "^distortion: expected images, the data"),

@@ -57,6 +57,12 @@ def restore(
     model = opened.load_model(resolve_device(device))
     assert isinstance(model, SparseCoder)
     reference = read_grey(Path(image))
+    if min(reference.shape) < transform.size:
+        height, width = reference.shape
+        raise ValueError(
+            f"image: expected at least {transform.size} x {transform.size} pixels, as the run's patches are, "
+            f"{image} is {width} x {height}"
+        )
     there = _there(mask, reference)
     torch.manual_seed(seed)
     damaged = reference + noise * torch.randn_like(reference)

@@ -110,7 +110,12 @@ def split_patches(pictures: Pictures, name: str, size: int, options: SparseOptio
         ValueError: too small an image, fewer than three regions, a split all of whose patches are flat, or
             fewer training patches than whitening needs.
     """
-    _check_sizes(pictures, size)
+    if small := _too_small(pictures, size):
+        found, (height, width) = small
+        largest = min(height, width)
+        raise ValueError(
+            f"patch_size: expected at most {largest}, as {found} is {width} x {height} pixels, got {size}"
+        )
     for factor in _TILES:
         regions = _tiles(pictures.sizes, factor * size)
         if len(regions) >= _ENOUGH:
@@ -137,7 +142,12 @@ def load_patches(pictures: Pictures, transform: PatchTransform) -> Split:
         ValueError: too small an image, or all patches are flat.
     """
     size, count = transform.size, transform.count
-    _check_sizes(pictures, size)
+    if small := _too_small(pictures, size):
+        found, (height, width) = small
+        raise ValueError(
+            f"data: expected images of at least {size} x {size} pixels, as the run's patches are, {found} is "
+            f"{width} x {height}"
+        )
     regions = np.array([(image, 0, 0, *shape) for image, shape in enumerate(pictures.sizes)])
     positions = _draw(regions, size, count, np.random.default_rng(_SEED))
     (greys,) = _cut(pictures, [positions], size, [count])
@@ -148,13 +158,10 @@ def _greys(image: np.ndarray, source: str) -> Tensor:
     return luminance(as_float(to_stored(image, source)))
 
 
-def _check_sizes(pictures: Pictures, size: int) -> None:
-    for name, (height, width) in zip(pictures.names, pictures.sizes, strict=True):
-        if min(height, width) < size:
-            raise ValueError(
-                f"patch_size: expected at most {min(height, width)}, as {name} is {width} x {height} pixels, "
-                f"got {size}"
-            )
+def _too_small(pictures: Pictures, size: int) -> tuple[str, tuple[int, int]] | None:
+    """Name, height and width of the first picture too small for a patch of that size; None: there is none."""
+    named = zip(pictures.names, pictures.sizes, strict=True)
+    return next(((name, shape) for name, shape in named if min(shape) < size), None)
 
 
 def _tiles(sizes: list[tuple[int, int]], side: int) -> np.ndarray:

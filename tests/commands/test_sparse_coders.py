@@ -291,6 +291,14 @@ def test_restore_refuses(runs, files, tmp_path, arguments, message):
     assert not (tmp_path / "out.png").exists()
 
 
+def test_restore_refuses_an_image_that_is_smaller_than_the_patches(runs, tmp_path):
+    image = tmp_path / "small.png"
+    Image.fromarray(np.zeros((3, 9), np.uint8)).save(image)
+    status, _, err = command("restore", runs["patches"], "--image", image, "--out", tmp_path / "out.png")
+    expected = f"image: expected at least 4 x 4 pixels, as the run's patches are, {image} is 9 x 3"
+    assert (status, err) == (2, f"pyro-fmvae: error: {expected}\n")
+
+
 def test_restore_leaves_the_image_alone(runs, files, tmp_path):
     image = tmp_path / "image.png"
     image.write_bytes((files["patches"] / "0.png").read_bytes())

@@ -219,6 +219,15 @@ def test_files_that_hold_no_images(tmp_path):
         cut(tmp_path)
 
 
+def test_new_images_that_are_smaller_than_the_patches_of_a_run(tmp_path):
+    preprocessing = cut(write(tmp_path / "a.npz", textured(9, 6, 8))).preprocessing
+    new = write(tmp_path / "b.npz", textured(2, 3, 9))
+    with pytest.raises(
+        ValueError, match=r"^data: expected images of at least 4 x 4 pixels, .*, .*b\.npz: 'x' is 9 x 3"
+    ):
+        load_file(new, preprocessing)
+
+
 def test_as_few_patches_as_there_are_splits(tmp_path):
     data = cut(write(tmp_path / "a.npz", textured(3, 5, 5)), patches=3, whiten=False)
     assert [len(data.split(name)) for name in SPLITS] == [1, 1, 1]
