@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyro.distributions as dist
+import pyro.poutine as poutine
 import torch
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine import Trace
@@ -168,14 +169,38 @@ class BoundMethod(torch.nn.Module):
         return getattr(self.owner, self.name)(*args, **kwargs)
 
 
+class Function(torch.nn.Module):
+    """A function without parameters as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function.
+
+        Raises:
+            ValueError: it has parameters, which nobody would find among those of this module.
+        """
+        with poutine.trace(param_only=True) as capture:
+            result = self.function(*args, **kwargs)
+        if found := ", ".join(capture.trace.nodes.keys() - {"_INPUT", "_RETURN"}):
+            raise ValueError(
+                f"expected a module or a bound method of one, got a function with parameters: {found}"
+            )
+        return result
+
+
 def as_module(program: Any) -> torch.nn.Module:
-    """A module, or a bound method of one as a module.
+    """A module as it is; a bound method of one, or a function without parameters, as a module.
 
     Raises:
-        TypeError: something else, whose parameters could not be found.
+        TypeError: something that cannot be called.
     """
     if isinstance(program, torch.nn.Module):
         return program
     if inspect.ismethod(program) and isinstance(program.__self__, torch.nn.Module):
         return BoundMethod(program)
-    raise TypeError(f"expected a torch.nn.Module or a bound method of one, got {type(program).__name__}")
+    if not callable(program):
+        raise TypeError(f"expected a module or a function, got {type(program).__name__}")
+    return Function(program)

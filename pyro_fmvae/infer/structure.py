@@ -94,12 +94,9 @@ def recognise(model: Trace, guide: Trace) -> Program:
         if isinstance(site["fn"], Assignment)
     }
     program = Program(model, list(mixtures.values()), [], [], [], [])
+    for site in sites.values():
+        _check_class(site, owners, mixtures)
     for name, site in sites.items():
-        if not hasattr(site["fn"], "parents") and hasattr(unwrap(site["fn"]), "parents"):
-            raise ValueError(
-                f"site '{name}': {type(unwrap(site['fn'])).__name__} may not be wrapped by to_event; "
-                "use a plate"
-            )
         if name in guide_sites:
             _check_shapes(site, guide_sites[name])
         if name in mixtures:
@@ -120,6 +117,21 @@ def recognise(model: Trace, guide: Trace) -> Program:
     return program
 
 
+def _check_class(site: Site, owners: dict[int, str], mixtures: dict[str, Mixture]) -> None:
+    """That a site is not wrapped where it has parents, and that one of a mixture has an assignment."""
+    name, fn = site["name"], site["fn"]
+    if not hasattr(fn, "parents") and hasattr(unwrap(fn), "parents"):
+        raise ValueError(
+            f"site '{name}': {type(unwrap(fn)).__name__} may not be wrapped by to_event; use a plate"
+        )
+    if "assignment" in getattr(fn, "parents", ()):
+        assignment = _owner(site, "assignment", owners)
+        if assignment not in mixtures:
+            raise ValueError(
+                f"site '{name}': argument 'assignment' is the value of '{assignment}', which is no Assignment"
+            )
+
+
 def _check_shapes(site: Site, guide_site: Site) -> None:
     shapes = [(fn.batch_shape, fn.event_shape) for fn in (site["fn"], guide_site["fn"])]
     if shapes[0] != shapes[1]:
@@ -134,10 +146,6 @@ def _check_shapes(site: Site, guide_site: Site) -> None:
 def _attach(site: Site, owners: dict[int, str], sites: dict[str, Site], mixtures: dict[str, Mixture]) -> None:
     name, batch_shape = site["name"], site["fn"].batch_shape
     assignment = _owner(site, "assignment", owners)
-    if assignment not in mixtures:
-        raise ValueError(
-            f"site '{name}': argument 'assignment' is the value of '{assignment}', which is no Assignment"
-        )
     assignment_fn = sites[assignment]["fn"]
     if batch_shape != assignment_fn.batch_shape:
         raise ValueError(

@@ -119,7 +119,10 @@ class TraceConjugate_ELBO(ELBO):
         """A ``torch.nn.Module`` that computes the loss, with the parameters of model and guide.
 
         Args:
-            model, guide: modules, or bound methods of modules.
+            model, guide: modules, bound methods of modules, or functions without parameters.
+
+        Raises:
+            ValueError: when it is called, a function that has parameters: the module would not have them.
         """
         return super().__call__(as_module(model), as_module(guide))
 

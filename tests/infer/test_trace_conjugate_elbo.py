@@ -7,7 +7,8 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
-from pyro.infer import SVI
+from pyro.infer import SVI, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoNormal
 from torch.testing import assert_close
 
 from pyro_fmvae.infer import Role, TraceConjugate_ELBO
@@ -159,11 +160,39 @@ class Forwarded(torch.nn.Module):
         return getattr(self.toy, self.name)(*args)
 
 
-def test_called_with_something_without_parameters():
-    with pytest.raises(
-        TypeError, match=r"expected a torch\.nn\.Module or a bound method of one, got function"
-    ):
-        TraceConjugate_ELBO()(lambda: None, lambda: None)
+def test_called_with_something_that_is_no_program():
+    with pytest.raises(TypeError, match=r"^expected a module or a function, got int$"):
+        TraceConjugate_ELBO()(3, lambda: None)
+
+
+def test_called_with_functions():
+    """As with Pyro's own ELBOs, a function is as good as a module while it has no parameters."""
+
+    def model(x):
+        location = pyro.sample("location", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", len(x)):
+            pyro.sample("x", dist.Normal(location, 1.0), obs=x)
+
+    x, guide = torch.randn(5), AutoNormal(model)
+    guide(x)
+    losses = []
+    for estimator in (TraceConjugate_ELBO, TraceMeanField_ELBO):
+        pyro.set_rng_seed(0)
+        module = estimator()(model, guide)
+        assert set(module.parameters()) == set(guide.parameters())
+        losses.append(module(x))
+    assert_close(*losses)
+
+
+def test_called_with_functions_that_have_parameters():
+    def guide():
+        pyro.sample("location", dist.Delta(pyro.param("point", torch.tensor(0.5))))
+
+    def model():
+        pyro.sample("location", dist.Normal(0.0, 1.0))
+
+    with pytest.raises(ValueError, match=r"expected a module or .*, got a function with parameters: point"):
+        TraceConjugate_ELBO()(model, guide)()
 
 
 @pytest.mark.parametrize("local", [False, True])
