@@ -42,10 +42,11 @@ def check(config: TrainConfig, dataset: Dataset) -> None:
     assert config.factors is not None
     if all(getattr(config, f"{name}_iterations") == 0 for name in PHASES):
         raise ValueError("iterations: expected at least one phase with more than 0")
-    longest = max(config.joint_iterations or 0, config.refine_iterations or 0)
-    if config.restart_every and config.restart_every >= longest:
+    joint = max(config.joint_iterations or 0, config.refine_iterations or 0)
+    by_the_clock = config.max_minutes is not None  # iterations are but shares of the time, then
+    if config.restart_every and config.restart_every >= joint and not (joint and by_the_clock):
         raise ValueError(
-            f"restart_every: expected less than the {longest:,} iterations of the joint or refine phase, in "
+            f"restart_every: expected less than the {joint:,} iterations of the joint or refine phase, in "
             f"which the prior starts anew, got {config.restart_every:,}"
         )
     for network, shape in (("conv28", (28, 28)), ("conv64", (64, 64, 3))):
