@@ -43,6 +43,10 @@ RUNS = {
         ["--data-root=.", "--out=rows", "--rows=both-seed0", "--scale=0.00003"],
         ["| both | 0 | 1e-05 | 0.05 | 0.33 |"],
     ),
+    "variations.py": (
+        ["averages", "run", "--iterations=3"],
+        ["| the last ones | -", "| averages, 0.9995 | -"],
+    ),
     "vsc_sweep.py": (
         [
             "--out",
@@ -145,9 +149,9 @@ def write_mnist(folder, train, test):
             (raw / f"{part}-{name}-ubyte").write_bytes(header + array.tobytes())
 
 
-def write_run(folder):
-    """A trained mixture of smileys: one labelled factor, one without labels."""
-    train = "train --data smiley.npz --factors 2,5 --labels 1 --factor-dim 2 --hidden 5 --eager"
+def write_run(folder, options="--factors 2,5 --labels 1"):
+    """A trained mixture of smileys; without options, one labelled factor and one without labels."""
+    train = f"train --data smiley.npz {options} --factor-dim 2 --hidden 5 --eager"
     phases = ("pretrain", "prior", "joint", "refine")
     train += " ".join(["", *(f"--{name}-iterations 2" for name in phases), "--out run"])
     x = np.random.default_rng(0).integers(0, 2, (250, 28, 28), dtype=np.uint8)
@@ -160,6 +164,7 @@ DATA = {
     "mnist.py": lambda folder: write_mnist_static(folder, 70, 20, 20),
     "mnist_sweep.py": lambda folder: write_mnist_static(folder, 64, 3, 3),
     "mixture_starts.py": write_run,
+    "variations.py": lambda folder: write_run(folder, "--factors 5 --labels 0"),
     "generalisation.py": lambda folder: write_mnist_static(folder, 64, 3, 3),
     "mnist_clusters.py": lambda folder: write_mnist(folder, 500, 10),
 }

@@ -1,0 +1,268 @@
+"""Other ways of learning that gained nothing on statically binarised MNIST: docs/results.md has the figures.
+
+    python examples/variations.py averages RUN --data-root DIR --learning-rate 1e-3
+    python examples/variations.py collapsed RUN --data-root DIR --final-learning-rate 1e-6 --iterations 6000
+    python examples/variations.py free-bits RUN --data-root DIR --nats 0.3 --out FOLDER
+
+The first two go on from the last state of a run of `pyro-fmvae train`, whose mixtures have neither labels nor
+different sizes. `averages` takes steps of its joint phase, and keeps exponential moving averages of the
+networks' weights beside them. `collapsed` sums assignments and parameters of components out of the objective;
+with λ as it is, that makes the prior a distribution like any other. `free-bits` learns the networks of a run
+of `--model vae` anew, where a dimension of z costs so many nats per image even if it tells less (Kingma et
+al., 2016), and leaves them where `pyro-fmvae train --pretrained FOLDER` can start from them.
+
+Each ends with a table of bounds on validation images, in nats per image, and of how many dimensions of z have
+means that vary by more than 0.1 over them.
+"""
+
+import argparse
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+from torch.distributions import kl_divergence
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from tqdm import tqdm
+
+from pyro_fmvae import checkpoint
+from pyro_fmvae.building import Model
+from pyro_fmvae.data import Batches, Dataset
+from pyro_fmvae.evaluate import bound, tighter_bounds
+from pyro_fmvae.infer import TraceConjugate_ELBO
+from pyro_fmvae.infer.phase import Budget, Phase
+from pyro_fmvae.models import VAE, FactorialMixtureVAE
+from pyro_fmvae.models.fmvae_phases import Joint, Pretraining
+from pyro_fmvae.models.learning import Learning
+from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
+from pyro_fmvae.run import CHECKPOINT, Run, resolve_device
+from pyro_fmvae.train import fit
+from pyro_fmvae.training import Training
+
+COLUMNS = (
+    *("weights", "ELBO (eq. 11)", "reconstruction", "KL[z]", "collapsed", "importance-weighted, 5 draws"),
+    "varying",
+)
+VARYING = 0.1  # standard deviation of a dimension's mean
+
+
+class Averaging(Joint):
+    """The joint phase, beside moving averages of the networks' weights.
+
+    Args:
+        model, learning, budget: as for the joint phase.
+        decays: of the averages, in (0, 1).
+    """
+
+    def __init__(
+        self, model: FactorialMixtureVAE, learning: Learning, budget: Budget, decays: Iterable[float]
+    ) -> None:
+        super().__init__(model, learning, budget)
+        self.networks = nn.ModuleList([model.encoder, model.decoder])
+        self.averages = {
+            decay: AveragedModel(self.networks, multi_avg_fn=get_ema_multi_avg_fn(decay)) for decay in decays
+        }
+
+    def step(self, *batch: Tensor) -> float:
+        loss = super().step(*batch)
+        for average in self.averages.values():
+            average.update_parameters(self.networks)
+        return loss
+
+
+class Collapsed(Phase):
+    """The networks alone, under the mixtures that λ predicts: equation 10 in the place of a prior."""
+
+    def __init__(self, model: FactorialMixtureVAE, learning: Learning, budget: Budget) -> None:
+        super().__init__("collapsed", budget, model)
+        self.vae, self.learning = model, learning
+        (self.group,) = model.factor_groups()
+
+    def model(self, x: Tensor) -> None:
+        pyro.module("decoder", self.vae.decoder)
+        with torch.no_grad():
+            prior = self.group.predictive()
+        with pyro.plate("data", self.vae.num_data, subsample=x):
+            z = pyro.sample("z", prior)
+            pyro.sample("x", self.vae.observation(self.vae.decoder(z.flatten(-2))), obs=x)
+
+    def guide(self, x: Tensor) -> None:
+        pyro.module("encoder", self.vae.encoder)
+        blocks = len(self.group.factors), self.vae.dim
+        loc, scale = (part.unflatten(-1, blocks) for part in self.vae.encoder(x))
+        with pyro.plate("data", self.vae.num_data, subsample=x):
+            pyro.sample("z", dist.Normal(loc, scale).to_event(2))
+
+    def enter(self) -> None:
+        networks = [*self.vae.encoder.parameters(), *self.vae.decoder.parameters()]
+        optim = NaturalGradient(1.0, self.learning.optimiser, networks)
+        self.svi = self.learning.svi(self.model, self.guide, optim, TraceConjugate_ELBO())
+
+    def before_step(self, fraction: float) -> None:
+        self.svi.optim.others.param_groups[0]["lr"] = self.learning.learning_rate_at(fraction)
+
+
+class FreeBits(VAE):
+    """A VAE in which a dimension of z costs so many nats, on average over a batch, even if it tells less.
+
+    Args:
+        vae: whose networks it has.
+        nats: what is free.
+    """
+
+    bounded = False  # no bound: the model leaves the divergence of z to the guide
+
+    def __init__(self, vae: VAE, nats: float) -> None:
+        super().__init__(vae.encoder, vae.decoder, vae.observation, vae.latent_dim, vae.num_data)
+        self.nats = nats
+
+    def guide(self, x: Tensor, *_: Tensor | None, **__: object) -> None:
+        pyro.module("encoder", self.encoder)
+        posterior = self.encoder(x)
+        super().guide(x, posterior=posterior)
+        divergence = kl_divergence(dist.Normal(*posterior), dist.Normal(0.0, 1.0)).mean(0)
+        cost = self.num_data * divergence.clamp(min=self.nats).sum()
+        pyro.factor("divergence", cost, has_rsample=True)
+
+
+class FreePretraining(Pretraining):
+    """Pretraining with free bits."""
+
+    def __init__(self, vae: VAE, learning: Learning, budget: Budget, nats: float) -> None:
+        super().__init__(vae, learning, budget)
+        self.vae = FreeBits(vae, nats)
+
+
+def averages(training: Training, chosen: argparse.Namespace) -> Iterator[tuple[str, Model]]:
+    """The last state, and the averages in its place."""
+    phase = Averaging(training.model, continued(training, chosen), budget(chosen), chosen.decays)
+    follow(phase, training.batches)
+    yield "the last ones", training.model
+    for decay, average in phase.averages.items():
+        phase.networks.load_state_dict(average.module.state_dict())
+        yield f"averages, {decay:g}", training.model
+
+
+def collapsed(training: Training, chosen: argparse.Namespace) -> Iterator[tuple[str, Model]]:
+    """The last state, and that after both objectives: the collapsed bound, and equation 11."""
+    yield "before", training.model
+    before = {name: value.clone() for name, value in training.model.state_dict().items()}
+    follow(Collapsed(training.model, continued(training, chosen), budget(chosen)), training.batches)
+    yield "by the collapsed bound", training.model
+    training.model.load_state_dict(before)
+    follow(Joint(training.model, continued(training, chosen), budget(chosen)), training.batches)
+    yield "by equation 11", training.model
+
+
+def free_bits(training: Training, chosen: argparse.Namespace) -> Iterator[tuple[str, Model]]:
+    """The new networks, which are saved for others to start from."""
+    config = training.run.config
+    length = Budget(iterations=chosen.iterations or config.pretrain_iterations)
+    follow(FreePretraining(training.model, training.learning, length, chosen.nats), training.batches)
+    checkpoint.save(chosen.out / CHECKPOINT, {"model": training.model.state_dict()})
+    yield f"{chosen.nats:g} nats free", training.model
+
+
+def continued(training: Training, chosen: argparse.Namespace) -> Learning:
+    """How to go on: at a learning rate of one's own, with data as they are; the steps of λ go on falling."""
+    done, rate = training.run.config.joint_iterations, training.learning.rate
+    later = RobbinsMonro(rate.delay + done, rate.forgetting, rate(done))
+    rates = {"learning_rate": chosen.learning_rate, "final_learning_rate": chosen.final_learning_rate}
+    return replace(training.learning, **rates, rate=later, augment_until=0.0)
+
+
+def budget(chosen: argparse.Namespace) -> Budget:
+    return Budget(iterations=chosen.iterations)
+
+
+def follow(phase: Phase, batches: Batches) -> None:
+    """Take all steps of a phase."""
+    for _ in tqdm(fit([phase], batches), total=phase.budget.iterations, desc=phase.name, mininterval=5.0):
+        pass
+
+
+def line(name: str, model: Model, dataset: Dataset, device: torch.device) -> str:
+    """One line of the table."""
+    model.eval()
+    batches = Batches(dataset.valid, 500, shuffle=False, device=device)
+    found = bound(model, batches, num_samples=5)
+    tight = tighter_bounds(model, batches, num_samples=5)
+    with torch.no_grad():
+        means = torch.cat([model.encoder(x)[0] for x, *_ in batches])
+    varying = int((means.std(0) > VARYING).sum())
+    model.train()
+    numbers = (
+        *(found["elbo"], found["reconstruction"], found["kl_z"]),
+        *(tight["collapsed"], tight["importance_weighted"]),
+    )
+    return f"| {name} | {' | '.join(f'{number:.2f}' for number in numbers)} | {varying} |"
+
+
+VARIATIONS = {"averages": averages, "collapsed": collapsed, "free-bits": free_bits}
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    kinds = parser.add_subparsers(dest="variation", required=True)
+    for name in VARIATIONS:
+        kind = kinds.add_parser(name)
+        kind.add_argument("run", type=Path, help="folder of a finished run")
+        kind.add_argument("--data-root", help="folder of data sets; default: that of the run")
+        kind.add_argument("--device", default="auto", help="cpu, cuda, ... or auto: a GPU where there is one")
+        if name == "free-bits":
+            kind.add_argument("--nats", type=float, default=0.3, help="free in each dimension, >= 0")
+            kind.add_argument("--iterations", type=int, help="as many as the run had")
+            kind.add_argument("--out", type=Path, required=True, help="folder for the networks")
+        else:
+            kind.add_argument("--iterations", type=int, default=4000)
+            kind.add_argument("--learning-rate", type=float, default=1e-4)
+            kind.add_argument("--final-learning-rate", type=float, help="what it falls to; it stays")
+        if name == "averages":
+            kind.add_argument("--decays", type=float, nargs="+", default=[0.99, 0.999, 0.9995])
+    return parser
+
+
+def opened(chosen: argparse.Namespace) -> tuple[Training, Dataset]:
+    """The run as it was in the end, or (for free bits) in the beginning.
+
+    Raises:
+        FileNotFoundError, ValueError: it is damaged, or of a kind that the variation is not for.
+    """
+    run = Run.open(chosen.run)
+    dataset = run.load_data(chosen.data_root)
+    training = Training(run, dataset, resolve_device(chosen.device))
+    if chosen.variation == "free-bits":
+        if run.config.model != "vae":
+            raise ValueError(f"run: expected one of --model vae, got {run.config.model}")
+        return training, dataset
+    training.restore()
+    if (
+        not isinstance(training.model, FactorialMixtureVAE)
+        or training.model.labelled
+        or len(training.model.groups) > 1
+    ):
+        raise ValueError("run: expected one of --model fmvae without labels, factors of one size")
+    if not training.finished:
+        raise ValueError(f"run: expected a finished one, {chosen.run} can be resumed")
+    return training, dataset
+
+
+def main() -> None:
+    parser = arguments()
+    chosen = parser.parse_args()
+    try:
+        training, dataset = opened(chosen)
+    except (FileNotFoundError, ValueError) as error:
+        parser.error(str(error))
+    print(f"| {' | '.join(COLUMNS)} |\n| {' | '.join(['---'] * len(COLUMNS))} |")
+    for name, model in VARIATIONS[chosen.variation](training, chosen):
+        print(line(name, model, dataset, training.device), flush=True)
+
+
+if __name__ == "__main__":
+    main()
