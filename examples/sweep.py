@@ -187,9 +187,14 @@ def options(values: Mapping[str, Any]) -> list[str]:
 
 
 def scaled(train: Mapping[str, Any], scale: float) -> dict[str, Any]:
-    """Options with other numbers of iterations, at least one where there are any."""
+    """Options with other numbers of iterations, at least one where there are any.
+
+    What is done every so many is left out where that would be less than one.
+    """
     return {
-        name: max(round(scale * value), 1) if value and name.endswith(COUNTED) else value
+        name: max(round(scale * value), name.endswith(COUNTED[0]))
+        if value and name.endswith(COUNTED)
+        else value
         for name, value in train.items()
     }
 

@@ -43,8 +43,9 @@ def check(config: TrainConfig, dataset: Dataset) -> None:
     if all(getattr(config, f"{name}_iterations") == 0 for name in PHASES):
         raise ValueError("iterations: expected at least one phase with more than 0")
     joint = max(config.joint_iterations or 0, config.refine_iterations or 0)
-    by_the_clock = config.max_minutes is not None  # iterations are but shares of the time, then
-    if config.restart_every and config.restart_every >= joint and not (joint and by_the_clock):
+    if config.restart_every and not joint:
+        raise ValueError("restart_every: expected joint or refine iterations, in which the prior starts anew")
+    if config.restart_every >= joint and config.restart_every and config.max_minutes is None:
         raise ValueError(
             f"restart_every: expected less than the {joint:,} iterations of the joint or refine phase, in "
             f"which the prior starts anew, got {config.restart_every:,}"

@@ -30,7 +30,7 @@ from tests.datasets import dataset
         (
             {"restart_every": 10, "joint_iterations": 0, "refine_iterations": 0},
             dataset(),
-            "^restart_every: expected less than the 0 iterations of the joint or refine phase, .*, got 10$",
+            "^restart_every: expected joint or refine iterations",
         ),
         (
             {"restart_every": 30, "joint_iterations": 30, "refine_iterations": 20},
@@ -131,5 +131,5 @@ def test_all_data_of_a_coder_are_looked_at_before_it_is_learnt(model):
 def test_by_the_clock_a_joint_phase_may_have_more_iterations_than_its_share():
     config = TrainConfig(data="mine.npz", restart_every=30, joint_iterations=20, max_minutes=5.0)
     assert resolve(config, dataset()).restart_every == 30
-    with pytest.raises(ValueError, match=r"^restart_every: expected less than the 0 "):
+    with pytest.raises(ValueError, match=r"^restart_every: expected joint or refine"):
         resolve(replace(config, joint_iterations=0, refine_iterations=0), dataset())

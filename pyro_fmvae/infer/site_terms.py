@@ -172,9 +172,9 @@ class BoundMethod(torch.nn.Module):
 class Function(torch.nn.Module):
     """A function without parameters as a module."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
         super().__init__()
-        self.function = function
+        self.name, self.function = name, function
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function.
@@ -184,23 +184,32 @@ class Function(torch.nn.Module):
         """
         with poutine.trace(param_only=True) as capture:
             result = self.function(*args, **kwargs)
-        if found := ", ".join(capture.trace.nodes.keys() - {"_INPUT", "_RETURN"}):
-            raise ValueError(
-                f"expected a module or a bound method of one, got a function with parameters: {found}"
-            )
+        if found := sorted(capture.trace.nodes):
+            raise ValueError(f"{self.name}: {_EXPECTED}, got a function with the parameter '{found[0]}'")
         return result
 
 
-def as_module(program: Any) -> torch.nn.Module:
+_EXPECTED = "expected a torch.nn.Module, a bound method of one or a function without parameters"
+
+
+def as_module(name: str, program: Any) -> torch.nn.Module:
     """A module as it is; a bound method of one, or a function without parameters, as a module.
 
+    Args:
+        name: what error messages call it.
+        program: what a model or a guide is.
+
     Raises:
-        TypeError: something that cannot be called.
+        TypeError: something else, or a function that uses a module, whose parameters could not be found.
     """
     if isinstance(program, torch.nn.Module):
         return program
     if inspect.ismethod(program) and isinstance(program.__self__, torch.nn.Module):
         return BoundMethod(program)
-    if not callable(program):
-        raise TypeError(f"expected a module or a function, got {type(program).__name__}")
-    return Function(program)
+    if not inspect.isfunction(program):
+        raise TypeError(f"{name}: {_EXPECTED}, got {type(program).__name__}")
+    uses = inspect.getclosurevars(program)
+    for variable, value in {**uses.globals, **uses.nonlocals}.items():
+        if isinstance(value, torch.nn.Module):
+            raise TypeError(f"{name}: {_EXPECTED}, got a function that uses the module '{variable}'")
+    return Function(name, program)

@@ -144,6 +144,7 @@ def _check_shapes(site: Site, guide_site: Site) -> None:
 
 
 def _attach(site: Site, owners: dict[int, str], sites: dict[str, Site], mixtures: dict[str, Mixture]) -> None:
+    """Add a site to the mixture of its assignment, which :func:`_check_class` has seen."""
     name, batch_shape = site["name"], site["fn"].batch_shape
     assignment = _owner(site, "assignment", owners)
     assignment_fn = sites[assignment]["fn"]

@@ -122,9 +122,10 @@ class TraceConjugate_ELBO(ELBO):
             model, guide: modules, bound methods of modules, or functions without parameters.
 
         Raises:
-            ValueError: when it is called, a function that has parameters: the module would not have them.
+            TypeError: something else, or a function that uses a module: its parameters would not be found.
+            ValueError: when it is called, a function that has a ``pyro.param`` statement.
         """
-        return super().__call__(as_module(model), as_module(guide))
+        return super().__call__(as_module("model", model), as_module("guide", guide))
 
     def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """The negative ELBO in nats, summed over the data set: what ``SVI.evaluate_loss`` returns."""

@@ -1,6 +1,7 @@
 """The value and gradients of the bound, against equations 4a-4e by brute force."""
 
 import math
+from functools import partial
 
 import pyro
 import pyro.distributions as dist
@@ -160,9 +161,29 @@ class Forwarded(torch.nn.Module):
         return getattr(self.toy, self.name)(*args)
 
 
-def test_called_with_something_that_is_no_program():
-    with pytest.raises(TypeError, match=r"^expected a module or a function, got int$"):
-        TraceConjugate_ELBO()(3, lambda: None)
+class Callable:
+    def __init__(self, toy):
+        self.toy = toy
+
+    def __call__(self, x):
+        return self.toy.guide(x)
+
+
+@pytest.mark.parametrize(
+    ("program", "got"),
+    [
+        (lambda toy: 3, "int"),
+        (lambda toy: Toy, "type"),
+        (lambda toy: partial(toy.guide), "partial"),
+        (lambda toy: poutine.scale(toy.guide, 2.0), "_bound|function|method"),
+        (Callable, "Callable"),
+        (lambda toy: lambda x: toy.guide(x), "a function that uses the module 'toy'"),
+    ],
+    ids=["number", "class", "partial", "handler", "callable", "closure"],
+)
+def test_called_with_something_whose_parameters_are_not_found(program, got):
+    with pytest.raises(TypeError, match=rf"^guide: expected a torch\.nn\.Module, .*, got .*({got})"):
+        TraceConjugate_ELBO()(lambda: None, program(Toy()))
 
 
 def test_called_with_functions():
@@ -179,7 +200,7 @@ def test_called_with_functions():
     for estimator in (TraceConjugate_ELBO, TraceMeanField_ELBO):
         pyro.set_rng_seed(0)
         module = estimator()(model, guide)
-        assert set(module.parameters()) == set(guide.parameters())
+        assert set(module.parameters()) == set(guide.parameters()) != set()
         losses.append(module(x))
     assert_close(*losses)
 
@@ -191,7 +212,7 @@ def test_called_with_functions_that_have_parameters():
     def model():
         pyro.sample("location", dist.Normal(0.0, 1.0))
 
-    with pytest.raises(ValueError, match=r"expected a module or .*, got a function with parameters: point"):
+    with pytest.raises(ValueError, match=r"^guide: expected .*, got a function with the parameter 'point'"):
         TraceConjugate_ELBO()(model, guide)()
 
 
