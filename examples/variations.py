@@ -16,6 +16,7 @@ means that vary by more than 0.1 over them.
 """
 
 import argparse
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,9 +31,11 @@ from tqdm import tqdm
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.building import Model
+from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data import Batches, Dataset
 from pyro_fmvae.evaluate import bound, tighter_bounds
 from pyro_fmvae.infer import TraceConjugate_ELBO
+from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.infer.phase import Budget, Phase
 from pyro_fmvae.models import VAE, FactorialMixtureVAE
 from pyro_fmvae.models.fmvae_phases import Joint, Pretraining
@@ -82,7 +85,7 @@ class Collapsed(Phase):
         (self.group,) = model.factor_groups()
 
     def model(self, x: Tensor) -> None:
-        pyro.module("decoder", self.vae.decoder)
+        param_statements("decoder", self.vae.decoder)
         with torch.no_grad():
             prior = self.group.predictive()
         with pyro.plate("data", self.vae.num_data, subsample=x):
@@ -90,7 +93,7 @@ class Collapsed(Phase):
             pyro.sample("x", self.vae.observation(self.vae.decoder(z.flatten(-2))), obs=x)
 
     def guide(self, x: Tensor) -> None:
-        pyro.module("encoder", self.vae.encoder)
+        param_statements("encoder", self.vae.encoder)
         blocks = len(self.group.factors), self.vae.dim
         loc, scale = (part.unflatten(-1, blocks) for part in self.vae.encoder(x))
         with pyro.plate("data", self.vae.num_data, subsample=x):
@@ -120,7 +123,7 @@ class FreeBits(VAE):
         self.nats = nats
 
     def guide(self, x: Tensor, *_: Tensor | None, **__: object) -> None:
-        pyro.module("encoder", self.encoder)
+        param_statements("encoder", self.encoder)
         posterior = self.encoder(x)
         super().guide(x, posterior=posterior)
         divergence = kl_divergence(dist.Normal(*posterior), dist.Normal(0.0, 1.0)).mean(0)
@@ -138,7 +141,8 @@ class FreePretraining(Pretraining):
 
 def averages(training: Training, chosen: argparse.Namespace) -> Iterator[tuple[str, Model]]:
     """The last state, and the averages in its place."""
-    phase = Averaging(training.model, continued(training, chosen), budget(chosen), chosen.decays)
+    length = Budget(iterations=chosen.iterations)
+    phase = Averaging(training.model, continued(training, chosen), length, chosen.decays)
     follow(phase, training.batches)
     yield "the last ones", training.model
     for decay, average in phase.averages.items():
@@ -147,40 +151,42 @@ def averages(training: Training, chosen: argparse.Namespace) -> Iterator[tuple[s
 
 
 def collapsed(training: Training, chosen: argparse.Namespace) -> Iterator[tuple[str, Model]]:
-    """The last state, and that after both objectives: the collapsed bound, and equation 11."""
+    """The last state, and that by both objectives: the collapsed bound, and equation 11, where λ moves."""
+    length = Budget(iterations=chosen.iterations)
     yield "before", training.model
     before = {name: value.clone() for name, value in training.model.state_dict().items()}
-    follow(Collapsed(training.model, continued(training, chosen), budget(chosen)), training.batches)
+    follow(Collapsed(training.model, continued(training, chosen), length), training.batches)
     yield "by the collapsed bound", training.model
     training.model.load_state_dict(before)
-    follow(Joint(training.model, continued(training, chosen), budget(chosen)), training.batches)
+    follow(Joint(training.model, continued(training, chosen), length), training.batches)
     yield "by equation 11", training.model
 
 
 def free_bits(training: Training, chosen: argparse.Namespace) -> Iterator[tuple[str, Model]]:
     """The new networks, which are saved for others to start from."""
-    config = training.run.config
-    length = Budget(iterations=chosen.iterations or config.pretrain_iterations)
+    length = Budget(iterations=chosen.iterations or training.run.config.pretrain_iterations)
     follow(FreePretraining(training.model, training.learning, length, chosen.nats), training.batches)
     checkpoint.save(chosen.out / CHECKPOINT, {"model": training.model.state_dict()})
     yield f"{chosen.nats:g} nats free", training.model
 
 
 def continued(training: Training, chosen: argparse.Namespace) -> Learning:
-    """How to go on: at a learning rate of one's own, with data as they are; the steps of λ go on falling."""
+    """How to go on: at a learning rate of one's own, with data as they are; the steps of λ go on falling.
+
+    Raises:
+        ValueError: learning rates out of range.
+    """
     done, rate = training.run.config.joint_iterations, training.learning.rate
     later = RobbinsMonro(rate.delay + done, rate.forgetting, rate(done))
     rates = {"learning_rate": chosen.learning_rate, "final_learning_rate": chosen.final_learning_rate}
-    return replace(training.learning, **rates, rate=later, augment_until=0.0)
-
-
-def budget(chosen: argparse.Namespace) -> Budget:
-    return Budget(iterations=chosen.iterations)
+    return replace(training.learning, **rates, rate=later, augment_until=0.0, kl_weight=1.0, restart_every=0)
 
 
 def follow(phase: Phase, batches: Batches) -> None:
     """Take all steps of a phase."""
-    for _ in tqdm(fit([phase], batches), total=phase.budget.iterations, desc=phase.name, mininterval=5.0):
+    records = tqdm(fit([phase], batches), desc=phase.name, mininterval=5.0)
+    records.total = phase.budget.iterations + 1  # one more for the start
+    for _ in records:
         pass
 
 
@@ -202,6 +208,29 @@ def line(name: str, model: Model, dataset: Dataset, device: torch.device) -> str
 
 
 VARIATIONS = {"averages": averages, "collapsed": collapsed, "free-bits": free_bits}
+OTHERWISE = ("max_minutes", "distortion")  # options of training that they have no like of
+OTHERWISE_FREE = (*OTHERWISE, "pretrained", "posterior", "pretrain_kl_weight", "kl_annealing", "beta")
+
+
+def natural_number(text: str) -> int:
+    """An integer >= 1."""
+    if (value := int(text)) < 1:
+        raise ValueError
+    return value
+
+
+def nats(text: str) -> float:
+    """A finite number >= 0."""
+    if not 0 <= (value := float(text)) < math.inf:
+        raise ValueError
+    return value
+
+
+def share(text: str) -> float:
+    """A number in (0, 1)."""
+    if not 0 < (value := float(text)) < 1:
+        raise ValueError
+    return value
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -211,44 +240,63 @@ def arguments() -> argparse.ArgumentParser:
     kinds = parser.add_subparsers(dest="variation", required=True)
     for name in VARIATIONS:
         kind = kinds.add_parser(name)
-        kind.add_argument("run", type=Path, help="folder of a finished run")
+        kind.add_argument("run", type=Path, help="folder of a run of `pyro-fmvae train`")
         kind.add_argument("--data-root", help="folder of data sets; default: that of the run")
         kind.add_argument("--device", default="auto", help="cpu, cuda, ... or auto: a GPU where there is one")
         if name == "free-bits":
-            kind.add_argument("--nats", type=float, default=0.3, help="free in each dimension, >= 0")
-            kind.add_argument("--iterations", type=int, help="as many as the run had")
-            kind.add_argument("--out", type=Path, required=True, help="folder for the networks")
+            kind.add_argument("--nats", type=nats, default=0.3, help="free in each dimension, >= 0")
+            kind.add_argument("--iterations", type=natural_number, help="as many as the run had")
+            kind.add_argument("--out", type=Path, required=True, help="new folder for the networks")
         else:
-            kind.add_argument("--iterations", type=int, default=4000)
+            kind.add_argument("--iterations", type=natural_number, default=4000)
             kind.add_argument("--learning-rate", type=float, default=1e-4)
-            kind.add_argument("--final-learning-rate", type=float, help="what it falls to; it stays")
+            kind.add_argument("--final-learning-rate", type=float, help="what it falls to; else it stays")
         if name == "averages":
-            kind.add_argument("--decays", type=float, nargs="+", default=[0.99, 0.999, 0.9995])
+            kind.add_argument("--decays", type=share, nargs="+", default=[0.99, 0.999, 0.9995])
     return parser
+
+
+def check(run: Run, variation: str) -> None:
+    """That the variation is for runs like this one.
+
+    Raises:
+        ValueError: it is not; the message names the option of training.
+    """
+    config, free = run.config, variation == "free-bits"
+    if config.model != ("vae" if free else "fmvae"):
+        raise ValueError(f"run: expected one of --model {'vae' if free else 'fmvae'}, got {config.model}")
+    defaults = TrainConfig()
+    for name in OTHERWISE_FREE if free else OTHERWISE:
+        if getattr(config, name) != getattr(defaults, name):
+            raise ValueError(f"run: expected one without --{name.replace('_', '-')}")
+    if not free and (run.labelled or len(set(config.factors)) > 1):
+        raise ValueError("run: expected factors without labels and of one size")
+    phase = "pretrain" if free else "joint"
+    if not getattr(config, f"{phase}_iterations"):
+        raise ValueError(f"run: expected one with --{phase}-iterations")
 
 
 def opened(chosen: argparse.Namespace) -> tuple[Training, Dataset]:
     """The run as it was in the end, or (for free bits) in the beginning.
 
     Raises:
-        FileNotFoundError, ValueError: it is damaged, or of a kind that the variation is not for.
+        OSError, ValueError: it is damaged, or of a kind that the variation is not for; or there is something
+            at ``--out``, which is made otherwise.
     """
     run = Run.open(chosen.run)
+    check(run, chosen.variation)
     dataset = run.load_data(chosen.data_root)
     training = Training(run, dataset, resolve_device(chosen.device))
     if chosen.variation == "free-bits":
-        if run.config.model != "vae":
-            raise ValueError(f"run: expected one of --model vae, got {run.config.model}")
+        try:
+            chosen.out.mkdir(parents=True)
+        except FileExistsError:
+            raise ValueError(f"out: expected a new folder, {chosen.out} is there") from None
         return training, dataset
     training.restore()
-    if (
-        not isinstance(training.model, FactorialMixtureVAE)
-        or training.model.labelled
-        or len(training.model.groups) > 1
-    ):
-        raise ValueError("run: expected one of --model fmvae without labels, factors of one size")
     if not training.finished:
         raise ValueError(f"run: expected a finished one, {chosen.run} can be resumed")
+    continued(training, chosen)
     return training, dataset
 
 
@@ -257,7 +305,7 @@ def main() -> None:
     chosen = parser.parse_args()
     try:
         training, dataset = opened(chosen)
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         parser.error(str(error))
     print(f"| {' | '.join(COLUMNS)} |\n| {' | '.join(['---'] * len(COLUMNS))} |")
     for name, model in VARIATIONS[chosen.variation](training, chosen):

@@ -3,6 +3,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch.distributions import Normal, kl_divergence
@@ -12,6 +13,7 @@ from pyro_fmvae import RobbinsMonro, TraceConjugate_ELBO, fit
 from pyro_fmvae.infer.phase import Budget
 from pyro_fmvae.models.learning import Learning
 from tests.models.small import binary_data, small_model
+from tests.runs import command
 from tests.scripts import imported
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -85,12 +87,86 @@ def test_averages_are_exponential_ones_of_the_weights_after_each_step(variations
             assert_close(average.module[0].state_dict()[name], expected)
 
 
-def test_steps_of_the_mixtures_go_on_falling_where_they_stood(variations):
-    rate = RobbinsMonro(delay=50.0, forgetting=0.6, first_step=0.2)
+@pytest.mark.parametrize("first_step", [None, 0.2])
+def test_steps_of_the_mixtures_go_on_falling_where_they_stood(variations, first_step):
+    rate = RobbinsMonro(50.0, 0.6, first_step)
     training = SimpleNamespace(
-        run=SimpleNamespace(config=SimpleNamespace(joint_iterations=30)), learning=Learning(rate=rate)
+        run=SimpleNamespace(config=SimpleNamespace(joint_iterations=30)),
+        learning=Learning(rate=rate, kl_weight=20.0, restart_every=5),
     )
     chosen = SimpleNamespace(learning_rate=1e-4, final_learning_rate=1e-6)
     later = variations.continued(training, chosen)
     assert [later.rate(step) for step in range(5)] == pytest.approx([rate(30 + step) for step in range(5)])
     assert (later.learning_rate, later.final_learning_rate, later.augment_until) == (1e-4, 1e-6, 0.0)
+    assert (later.kl_weight, later.restart_every) == (1.0, 0)
+
+
+TRAIN = "train --data smiley.npz --factor-dim 2 --network mlp --hidden 5 --eager --seed 1 --labels 0"
+RUNS = {
+    "vae": "--model vae --pretrain-iterations 2 --joint-iterations 0",
+    "distorted": "--model vae --pretrain-iterations 2 --joint-iterations 0 --distortion 1",
+    "fmvae": "--factors 3 --pretrain-iterations 1 --prior-iterations 1 --joint-iterations 2",
+    "sizes": "--factors 3,2 --pretrain-iterations 1 --prior-iterations 1 --joint-iterations 2",
+}
+
+
+PRETRAINED = ("--pretrained", "free", "--prior-iterations", "1", "--joint-iterations", "1")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("variations")
+    x = np.random.default_rng(0).integers(0, 2, (60, 28, 28), dtype=np.uint8)
+    np.savez(folder / "smiley.npz", x=x)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name, given in RUNS.items():
+            assert command(*TRAIN.split(), *given.split(), "--out", name)[0] == 0
+    return folder
+
+
+def call(variations, monkeypatch, folder, text):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("sys.argv", ["variations.py", *text.split()])
+    variations.main()
+
+
+@pytest.mark.usefixtures("single_precision")
+def test_networks_with_free_bits_are_where_a_training_can_start(variations, runs, monkeypatch, capsys):
+    call(variations, monkeypatch, runs, "free-bits vae --nats 0.5 --iterations 3 --out free")
+    assert "| 0.5 nats free | -" in capsys.readouterr().out
+    assert command(*TRAIN.split(), *RUNS["fmvae"].split()[:2], *PRETRAINED, "--out", "from-free")[0] == 0
+    with pytest.raises(SystemExit):
+        call(variations, monkeypatch, runs, "free-bits vae --iterations 1 --out free")
+    assert "out: expected a new folder, free is there" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("single_precision")
+def test_both_objectives_start_from_the_last_state(variations, runs, monkeypatch, capsys):
+    call(variations, monkeypatch, runs, "collapsed fmvae --iterations 2 --learning-rate 1e-9")
+    rows = [row.split(" | ") for row in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["| before", "| by the collapsed bound", "| by equation 11"]
+    assert len({row[2] for row in rows}) == 1  # no weight has moved far enough for the reconstruction to tell
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("averages vae", "run: expected one of --model fmvae, got vae"),
+        ("free-bits fmvae --out new", "run: expected one of --model vae, got fmvae"),
+        ("free-bits distorted --out new", "run: expected one without --distortion"),
+        ("collapsed sizes", "run: expected factors without labels and of one size"),
+        ("averages nowhere", "nowhere"),
+        ("averages fmvae --learning-rate -1", "learning_rate: expected a number > 0, got -1.0"),
+        ("averages fmvae --decays 1", "argument --decays: invalid share value: '1'"),
+        ("averages fmvae --iterations 0", "argument --iterations: invalid natural_number value: '0'"),
+        ("free-bits vae --nats -1 --out new", "argument --nats: "),
+        ("free-bits vae --out smiley.npz", "out: expected a new folder, smiley.npz is there"),
+    ],
+)
+def test_what_is_refused(variations, runs, monkeypatch, capsys, text, message):
+    with pytest.raises(SystemExit) as stopped:
+        call(variations, monkeypatch, runs, text)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (runs / "new").exists()
