@@ -1,3 +1,5 @@
+import signal
+
 import matplotlib
 import pyro
 import pytest
@@ -21,6 +23,13 @@ def pytest_collection_modifyitems(config, items):
         for name, skip in lacking.items():
             if item.get_closest_marker(name):
                 item.add_marker(skip)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible():
+    """Ctrl-C is heard as in a terminal, also where the tests run in a shell's background, which ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
