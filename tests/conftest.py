@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible():
-    """Ctrl-C is heard as in a terminal, also where the tests run in a shell's background, which ignores it."""
+    """Ctrl-C is heard as in a terminal, also where they run in a shell's background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
