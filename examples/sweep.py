@@ -191,10 +191,10 @@ def scaled(train: Mapping[str, Any], scale: float) -> dict[str, Any]:
 
     What is done every so many is left out where that would be less than one.
     """
+    least = dict(zip(COUNTED, (1, 0), strict=True))
+    endings = {name: ending for name in train for ending in COUNTED if name.endswith(ending)}
     return {
-        name: max(round(scale * value), name.endswith(COUNTED[0]))
-        if value and name.endswith(COUNTED)
-        else value
+        name: max(round(scale * value), least[endings[name]]) if value and name in endings else value
         for name, value in train.items()
     }
 
