@@ -24,7 +24,7 @@ from pyro_fmvae import checkpoint
 PROGRAM = "pyro-fmvae"
 INTERRUPTED = 130
 OF_NETWORKS = ("pretrain_iterations", "joint_iterations", "refine_iterations")
-COUNTED = ("_iterations", "_every")  # how names of options end that are numbers of iterations
+LEAST = {"_iterations": 1, "_every": 0}  # how names of options end that are numbers of iterations
 RUNS = "runs"  # folder of the trainings, beside the rows
 ROOT = "DIR"  # stands for the data's folder in the commands that a row shows
 
@@ -191,12 +191,12 @@ def scaled(train: Mapping[str, Any], scale: float) -> dict[str, Any]:
 
     What is done every so many is left out where that would be less than one.
     """
-    least = dict(zip(COUNTED, (1, 0), strict=True))
-    endings = {name: ending for name in train for ending in COUNTED if name.endswith(ending)}
-    return {
-        name: max(round(scale * value), least[endings[name]]) if value and name in endings else value
-        for name, value in train.items()
-    }
+    result = dict(train)
+    for name, value in train.items():
+        for ending, least in LEAST.items():
+            if value and name.endswith(ending):
+                result[name] = max(round(scale * value), least)
+    return result
 
 
 def call(*arguments: str) -> str:

@@ -17,7 +17,7 @@ means that vary by more than 0.1 over them.
 
 import argparse
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,14 +131,6 @@ class FreeBits(VAE):
         pyro.factor("divergence", cost, has_rsample=True)
 
 
-class FreePretraining(Pretraining):
-    """Pretraining with free bits."""
-
-    def __init__(self, vae: VAE, learning: Learning, budget: Budget, nats: float) -> None:
-        super().__init__(vae, learning, budget)
-        self.vae = FreeBits(vae, nats)
-
-
 def averages(training: Training, chosen: argparse.Namespace) -> Iterator[tuple[str, Model]]:
     """The last state, and the averages in its place."""
     length = Budget(iterations=chosen.iterations)
@@ -165,7 +157,9 @@ def collapsed(training: Training, chosen: argparse.Namespace) -> Iterator[tuple[
 def free_bits(training: Training, chosen: argparse.Namespace) -> Iterator[tuple[str, Model]]:
     """The new networks, which are saved for others to start from."""
     length = Budget(iterations=chosen.iterations or training.run.config.pretrain_iterations)
-    follow(FreePretraining(training.model, training.learning, length, chosen.nats), training.batches)
+    phase = Pretraining(training.model, training.learning, length)
+    phase.vae = FreeBits(phase.vae, chosen.nats)
+    follow(phase, training.batches)
     checkpoint.save(chosen.out / CHECKPOINT, {"model": training.model.state_dict()})
     yield f"{chosen.nats:g} nats free", training.model
 
@@ -194,17 +188,13 @@ def line(name: str, model: Model, dataset: Dataset, device: torch.device) -> str
     """One line of the table."""
     model.eval()
     batches = Batches(dataset.valid, 500, shuffle=False, device=device)
-    found = bound(model, batches, num_samples=5)
-    tight = tighter_bounds(model, batches, num_samples=5)
+    found = bound(model, batches, num_samples=5) | tighter_bounds(model, batches, num_samples=5)
     with torch.no_grad():
         means = torch.cat([model.encoder(x)[0] for x, *_ in batches])
     varying = int((means.std(0) > VARYING).sum())
     model.train()
-    numbers = (
-        *(found["elbo"], found["reconstruction"], found["kl_z"]),
-        *(tight["collapsed"], tight["importance_weighted"]),
-    )
-    return f"| {name} | {' | '.join(f'{number:.2f}' for number in numbers)} | {varying} |"
+    shown = ("elbo", "reconstruction", "kl_z", "collapsed", "importance_weighted")
+    return f"| {name} | {' | '.join(f'{found[part]:.2f}' for part in shown)} | {varying} |"
 
 
 VARIATIONS = {"averages": averages, "collapsed": collapsed, "free-bits": free_bits}
@@ -212,25 +202,15 @@ OTHERWISE = ("max_minutes", "distortion")  # options of training that they have 
 OTHERWISE_FREE = (*OTHERWISE, "pretrained", "posterior", "pretrain_kl_weight", "kl_annealing", "beta")
 
 
-def natural_number(text: str) -> int:
-    """An integer >= 1."""
-    if (value := int(text)) < 1:
-        raise ValueError
-    return value
+def between(low: float, high: float, kind: Callable[[str], float] = float) -> Callable[[str], float]:
+    """Makes a reader of numbers between these two, neither of them included."""
 
+    def number(text: str) -> float:
+        if not low < (value := kind(text)) < high:
+            raise argparse.ArgumentTypeError(f"expected a number between {low} and {high}, got {text}")
+        return value
 
-def nats(text: str) -> float:
-    """A finite number >= 0."""
-    if not 0 <= (value := float(text)) < math.inf:
-        raise ValueError
-    return value
-
-
-def share(text: str) -> float:
-    """A number in (0, 1)."""
-    if not 0 < (value := float(text)) < 1:
-        raise ValueError
-    return value
+    return number
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -244,15 +224,15 @@ def arguments() -> argparse.ArgumentParser:
         kind.add_argument("--data-root", help="folder of data sets; default: that of the run")
         kind.add_argument("--device", default="auto", help="cpu, cuda, ... or auto: a GPU where there is one")
         if name == "free-bits":
-            kind.add_argument("--nats", type=nats, default=0.3, help="free in each dimension, >= 0")
-            kind.add_argument("--iterations", type=natural_number, help="as many as the run had")
+            kind.add_argument("--nats", type=between(0, math.inf), default=0.3, help="free in each dimension")
+            kind.add_argument("--iterations", type=between(0, math.inf, int), help="as many as the run had")
             kind.add_argument("--out", type=Path, required=True, help="new folder for the networks")
         else:
-            kind.add_argument("--iterations", type=natural_number, default=4000)
+            kind.add_argument("--iterations", type=between(0, math.inf, int), default=4000)
             kind.add_argument("--learning-rate", type=float, default=1e-4)
             kind.add_argument("--final-learning-rate", type=float, help="what it falls to; else it stays")
         if name == "averages":
-            kind.add_argument("--decays", type=share, nargs="+", default=[0.99, 0.999, 0.9995])
+            kind.add_argument("--decays", type=between(0, 1), nargs="+", default=[0.99, 0.999, 0.9995])
     return parser
 
 

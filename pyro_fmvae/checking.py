@@ -45,7 +45,7 @@ def check(config: TrainConfig, dataset: Dataset) -> None:
     joint = max(config.joint_iterations or 0, config.refine_iterations or 0)
     if config.restart_every and not joint:
         raise ValueError("restart_every: expected joint or refine iterations, in which the prior starts anew")
-    if config.restart_every >= joint and config.restart_every and config.max_minutes is None:
+    if config.max_minutes is None and 0 < joint <= config.restart_every:
         raise ValueError(
             f"restart_every: expected less than the {joint:,} iterations of the joint or refine phase, in "
             f"which the prior starts anew, got {config.restart_every:,}"
