@@ -39,7 +39,7 @@ class AutoConjugate(nn.Module):
     Parameters exist after the first call, or after :meth:`setup`.
 
     Args:
-        model: a recognised model.
+        model: a recognised model, whole: posteriors are made for its conjugate sites alone.
         count: pseudo-observations behind the random initial posteriors, > 0. :meth:`seed` gives better
             starting points once there are encoded data.
     """
@@ -87,7 +87,8 @@ class AutoConjugate(nn.Module):
                     self._mixtures[name] = weights, loc_precision
         if not self._sites:
             raise ValueError(
-                "model: no Dirichlet or NormalGamma site is the parent of an Assignment or a Component"
+                "model: no Dirichlet or NormalGamma site is the parent of an Assignment or a Component "
+                "(give it the whole model: none of these may be hidden by poutine.block)"
             )
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:

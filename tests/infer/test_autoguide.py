@@ -164,6 +164,12 @@ def test_a_model_without_conjugate_sites():
         AutoConjugate(lambda: pyro.sample("x", dist.Normal(0.0, 1.0)))()
 
 
+def test_a_model_that_hides_the_children_of_its_conjugate_sites(toy):
+    hidden = pyro.poutine.block(toy.model, hide=["assignment", "z", "x"])
+    with pytest.raises(ValueError, match=r"give it the whole model: none of these may be hidden"):
+        AutoConjugate(hidden)(toy.data())
+
+
 def test_a_parent_of_another_class():
     def model():
         weights = pyro.sample("weights", dist.LogNormal(torch.zeros(3), 1.0).to_event(1))

@@ -1,13 +1,18 @@
 """The same program under Pyro's own TraceEnum_ELBO, and with Pyro's other tools."""
 
+from itertools import product
+
 import pyro
+import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
-from pyro.infer import Predictive, TraceEnum_ELBO, infer_discrete
+from pyro.infer import MCMC, NUTS, JitTraceEnum_ELBO, Predictive, TraceEnum_ELBO, infer_discrete
 from pyro.infer.inspect import get_model_relations
+from pyro.ops.stats import effective_sample_size
 from torch.testing import assert_close
 
+from pyro_fmvae.distributions import Assignment, Component, NormalGamma
 from pyro_fmvae.infer import TraceConjugate_ELBO, with_assignments
 from tests.infer.programs import Adjust, Toy, bound, gradients, nodes
 
@@ -170,3 +175,47 @@ def test_model_relations():
     assert relations["plate_sample"]["data"] == ["assignment", "label", "z"]
     assert relations["observed"] == ["label", "x"]
     assert relations["sample_dist"]["z"] == "Component"
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_traced_estimators_do_not_find_the_parameters():
+    toy = Toy()
+    traced = JitTraceEnum_ELBO(max_plate_nesting=2, ignore_jit_warnings=True)
+    with pytest.raises(KeyError, match=r"\$\$\$"):
+        traced.loss_and_grads(toy.model, toy.guide, toy.data())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_nuts_samples_the_posterior_of_a_mixture():
+    """Assignments summed out by Pyro, the rest by Hamiltonian dynamics; exactly, by all 2⁶ assignments."""
+    x = torch.tensor([-2.4, -1.4, -1.0, -0.2, 2.0, 3.1])
+    loc, s0, a0, b0, c0 = torch.tensor([[-1.0], [1.0]]), 0.5, 3.0, 2.0, 2.0
+
+    def model():
+        weights = pyro.sample("weights", dist.Dirichlet(torch.full((2,), c0)))
+        with pyro.plate("components", 2):
+            loc_precision = pyro.sample("loc_precision", NormalGamma(loc, s0, a0, b0))
+        with pyro.plate("data", len(x)):
+            assignment = pyro.sample("assignment", Assignment(weights), infer={"enumerate": "parallel"})
+            pyro.sample("x", Component(loc_precision, assignment), obs=x[:, None])
+
+    log_evidence, means = [], []
+    for assignment in product(range(2), repeat=len(x)):
+        r = torch.nn.functional.one_hot(torch.tensor(assignment), 2).to(x)
+        n, total, square = r.sum(0), r.T @ x, r.T @ x**2
+        s, a, m = s0 + n, a0 + n / 2, (s0 * loc[:, 0] + total) / (s0 + n)
+        b = b0 + (s0 * loc[:, 0] ** 2 + square - s * m**2) / 2
+        evidence = (c0 + n).lgamma() + a.lgamma() - a * b.log() - s.log() / 2
+        log_evidence.append(evidence.sum())
+        means.append(torch.stack([(c0 + n) / (2 * c0 + len(x)), m, a / b]))
+    exact = (torch.stack(log_evidence).softmax(0)[:, None, None] * torch.stack(means)).sum(0)
+
+    kernel = NUTS(model, max_plate_nesting=1, jit_compile=True, ignore_jit_warnings=True)
+    mcmc = MCMC(kernel, num_samples=600, warmup_steps=100, disable_progbar=True)
+    mcmc.run()
+    drawn = mcmc.get_samples()
+    samples = torch.cat([drawn["weights"].unsqueeze(1), drawn["loc_precision"].squeeze(-1).mT], 1)
+    error = samples.std(0) / effective_sample_size(samples.unsqueeze(0)).clamp(max=600).sqrt()
+    assert (error < torch.tensor([[0.02], [0.15], [0.06]])).all()
+    assert ((samples.mean(0) - exact).abs() < 4.5 * error).all()
