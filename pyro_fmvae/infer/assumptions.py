@@ -11,7 +11,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pyro_fmvae.infer.capture import CaptureError, Recording
+from pyro_fmvae.infer.capture import CaptureError, Recording, uncompiled
 from pyro_fmvae.infer.observed import Observed, Place, Trail
 from pyro_fmvae.infer.outside import Outside, attributes
 
@@ -51,7 +51,7 @@ class Assumptions:
         for module in dict.fromkeys(part for whole in modules for part in whole.modules()):
             if isinstance(module, torch.jit.ScriptModule):
                 continue  # has no attributes of Python's
-            self._add(vars(module), ["training"])
+            self._add(vars(module), vars(module).keys() & {"training"})  # a compiled one asks that inside it
             places += attributes(module)
             for held in (module._parameters, module._buffers, module._modules):
                 self._add(held, held)
@@ -172,7 +172,7 @@ class Rehearsal:
         """Look out for the calls of modules, and for tensors that are written to."""
         hook = register_module_forward_pre_hook(self._called)
         try:
-            with self._writes:
+            with uncompiled(), self._writes:
                 yield
         finally:
             hook.remove()

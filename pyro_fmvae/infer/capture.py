@@ -9,7 +9,9 @@ buffers, constants), which are taken in by identity and read anew at every repla
 import contextlib
 import linecache
 import os
+import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,7 +110,7 @@ def record(
     known = list(dict.fromkeys(tensor for tensor in state if not any(tensor is x for x in inputs)))
 
     def run(*_: Tensor) -> tuple[Tensor, ...]:
-        with _Watch(), _WatchDispatch():
+        with uncompiled(), _Watch(), _WatchDispatch():
             return function(*inputs)
 
     with unchanged(known, inputs), torch.autograd.set_multithreading_enabled(False):
@@ -148,6 +150,9 @@ class _Watch(TorchFunctionMode):
             raise CaptureError(f"{name}() takes the values of tensors in a list (torch.stack does not)")
         if name == "one_hot":
             return _one_hot(*args, **kwargs)
+        if name == "lstm":  # on CPUs oneDNN's, whose way back no recording runs again
+            with _without_onednn():
+                return func(*args, **kwargs)
         return func(*args, **kwargs)
 
 
@@ -194,6 +199,29 @@ def unchanged(tensors: Sequence[Tensor], inputs: Sequence[Tensor]) -> Iterator[N
             for tensor, value in zip(tensors, kept, strict=True):
                 if not torch.equal(tensor, value):
                     tensor.copy_(value)
+
+
+@contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+    """Let what ``torch.compile`` has made of functions and modules run as it was before."""
+    dynamo: Any = sys.modules.get("torch._dynamo")
+    if dynamo is None:  # takes a second to import, and nothing was compiled without it
+        yield
+        return
+    traced = dynamo.config.patch(error_on_nested_fx_trace=False)
+    with dynamo.set_stance("force_eager"), traced, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Using `torch.compile.* global hooks on modules")
+        yield
+
+
+@contextlib.contextmanager
+def _without_onednn() -> Iterator[None]:
+    onednn: Any = torch.backends.mkldnn
+    before, onednn.enabled = onednn.enabled, False
+    try:
+        yield
+    finally:
+        onednn.enabled = before
 
 
 def _cuda_devices(tensors: Sequence[Tensor]) -> list[int]:

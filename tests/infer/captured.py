@@ -79,7 +79,7 @@ class Plain(nn.Module):
     def __init__(self, body, decoder=None, scale=False):
         super().__init__()
         self.encoder = nn.Linear(3, 4)
-        self.decoder = decoder or nn.Linear(2, 3)
+        self.decoder = nn.Linear(2, 3) if decoder is None else decoder
 
         def model(x, *more, **named):
             pyro.module("decoder", self.decoder)

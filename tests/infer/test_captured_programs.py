@@ -9,7 +9,9 @@ import pytest
 import torch
 from pyro.nn import PyroModule, PyroParam
 from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
 
 from pyro_fmvae.distributions import BernoulliObservation, GaussianObservation
 from pyro_fmvae.infer import AutoConjugate, CapturedSVI, CaptureError, TraceConjugate_ELBO
@@ -230,6 +232,83 @@ def test_captured_autocast_agrees_with_eager(single_precision):
     """In float32 and bfloat16 a rounding error of λ may flip a bfloat16 bit (2^-8) some steps later."""
     settings = {"autocast": torch.bfloat16, "optimizer": partial(torch.optim.Adam, lr=1e-3)}
     assert_twins(a_toy(), [(binary(),)] * 20, {"rtol": 1e-2, "atol": 1e-2}, **settings)
+
+
+class Recurrent(nn.Module):
+    """Three numbers, one after another, out of two."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.cells, self.last = kind(2, 4, batch_first=True), nn.Linear(4, 1)
+
+    def forward(self, z):
+        return self.last(self.cells(z.unsqueeze(-2).expand(*z.shape[:-1], 3, 2))[0]).squeeze(-1)
+
+
+class Attending(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(1, 4), nn.Linear(8, 3)
+        self.attend = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)  # with dropout
+
+    def forward(self, z):
+        return self.last(self.attend(self.first(z.unsqueeze(-1))).flatten(-2))
+
+
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(2, 8), nn.GELU(), nn.Linear(8, 3))
+
+    def forward(self, z):
+        return checkpoint(self.inner, z, use_reentrant=False)
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        partial(Recurrent, nn.GRU),
+        partial(Recurrent, nn.LSTM),
+        Attending,
+        Checkpointed,
+        lambda: spectral_norm(nn.Linear(2, 3)),
+        lambda: weight_norm(nn.Linear(2, 3)),
+    ],
+    ids=["gru", "lstm", "transformer", "checkpoint", "spectral norm", "weight norm"],
+)
+def test_networks_of_many_kinds(decoder):
+    assert_twins(lambda: Plain(plainly, decoder()), [(torch.randn(6, 3),)] * 10, EXACT)
+
+
+@pytest.mark.usefixtures("single_precision")
+def test_lstm_in_single_precision():
+    """For which eager steps on a CPU have kernels of their own."""
+    rounding = {"rtol": 1e-4, "atol": 1e-5}
+    assert_twins(lambda: Plain(plainly, Recurrent(nn.LSTM)), [(torch.randn(6, 3),)] * 10, rounding)
+
+
+def compiled_in_place():
+    decoder = nn.Linear(2, 3)
+    decoder.compile(backend="eager")
+    return decoder
+
+
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # torch.compile's own
+@pytest.mark.parametrize(
+    "decoder",
+    [lambda: torch.compile(nn.Linear(2, 3), backend="eager"), compiled_in_place],
+    ids=["", "in place"],
+)
+def test_compiled_networks(decoder):
+    """What is recorded of them is what they do, as of others; a change of mode is seen through."""
+
+    def modes(step, svi, program):
+        program.decoder.train(step != 3)
+
+    svi = assert_twins(lambda: Plain(plainly, decoder()), [(torch.randn(6, 3),)] * 6, EXACT, between=modes)
+    assert len(svi._captures) == 1 and max(svi._captures.values()) == 3
 
 
 @pytest.mark.parametrize("fused", [False, True])
