@@ -42,6 +42,14 @@ class Observation(ABC):
         """Features ``[..., outputs, *event_shape]`` of about this mean and standard deviation."""
 
     def _split(self, features: Tensor) -> tuple[Tensor, ...]:
+        """The decoder's numbers, each [..., *event_shape].
+
+        Raises:
+            ValueError: ``features`` of another number of them.
+        """
+        if features.shape[-self.event_dim - 1 :][:1] != (self.outputs,) or features.dim() <= self.event_dim:
+            event = ", ".join(["...", str(self.outputs), *"?" * self.event_dim])
+            raise ValueError(f"features: expected shape [{event}], got {list(features.shape)}")
         return features.unbind(-self.event_dim - 1)
 
 

@@ -1,9 +1,21 @@
-"""Checks of integers that come as tensors: labels and components."""
+"""Checks of sizes, and of integers that come as tensors: labels and components."""
 
 from collections.abc import Sequence
+from numbers import Integral
 
 import torch
 from torch import Tensor
+
+
+def check_sizes(**sizes: int) -> None:
+    """That arguments are integers >= 1.
+
+    Raises:
+        ValueError: one is not.
+    """
+    for name, size in sizes.items():
+        if not isinstance(size, Integral) or size < 1:
+            raise ValueError(f"{name}: expected an integer >= 1, got {size!r}")
 
 
 def check_integers(name: str, value: Tensor | None, shape: Sequence[int]) -> None:

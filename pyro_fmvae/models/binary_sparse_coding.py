@@ -13,6 +13,7 @@ from pyro_fmvae.distributions.grouped_bernoulli import GroupedBernoulli
 from pyro_fmvae.distributions.superposition import LinearNormal
 from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
+from pyro_fmvae.models.arguments import check_sizes
 from pyro_fmvae.models.binary_em import BinaryEM, BinaryParameters
 
 
@@ -33,6 +34,9 @@ class BinarySparseCoding(nn.Module):
         logits: b, [H].
         log_scale: log σ, a scalar.
         latent_dim: H, the units of ``em``.
+
+    Raises:
+        ValueError: ``num_data`` less than 1.
     """
 
     bounded = True
@@ -40,6 +44,7 @@ class BinarySparseCoding(nn.Module):
 
     def __init__(self, event_shape: tuple[int, ...], num_data: int, em: BinaryEM) -> None:
         super().__init__()
+        check_sizes(num_data=num_data)
         self.event_shape, self.num_data, self.em, self.latent_dim = event_shape, num_data, em, em.units
         self.weight = nn.Parameter(0.1 * torch.rand(math.prod(event_shape), em.units))
         self.logits = nn.Parameter(torch.full((em.units,), em.start_logit))

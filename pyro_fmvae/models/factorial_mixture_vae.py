@@ -12,7 +12,7 @@ from pyro_fmvae.distributions import Observation
 from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.infer.trace_conjugate_elbo import TraceConjugate_ELBO
-from pyro_fmvae.models.arguments import check_codes, check_integers
+from pyro_fmvae.models.arguments import check_codes, check_integers, check_sizes
 from pyro_fmvae.models.factor_group import FactorGroup, Hyperprior, make_groups
 from pyro_fmvae.models.posterior_family import LocScale
 from pyro_fmvae.models.vae import VAE
@@ -63,13 +63,12 @@ class FactorialMixtureVAE(nn.Module):
         sizes = tuple(num_components)
         if not sizes or min(sizes) < 1:
             raise ValueError(f"num_components: expected at least one factor, each with K >= 1, got {sizes}")
-        if dim < 1 or num_data < 1:
-            raise ValueError(f"dim, num_data: expected numbers >= 1, got {dim} and {num_data}")
+        check_sizes(dim=dim, num_data=num_data)
         if len(set(labelled)) != len(labelled) or not set(labelled) <= set(range(len(sizes))):
             known = f"different factors out of 0..{len(sizes) - 1}"
             raise ValueError(f"labelled: expected {known}, got {tuple(labelled)}")
         self.encoder, self.decoder, self.observation = encoder, decoder, observation
-        self.distortion = distortion or nn.Identity()
+        self.distortion = nn.Identity() if distortion is None else distortion
         self.num_components, self.dim, self.num_data, self.labelled = sizes, dim, num_data, tuple(labelled)
         self.groups = nn.ModuleList(make_groups(sizes, dim, self.labelled, hyperprior))
         order = [factor for group in self.factor_groups() for factor in group.factors]
@@ -144,6 +143,8 @@ class FactorialMixtureVAE(nn.Module):
 
     def _split(self, z: Tensor) -> Tensor:
         """[..., B, I·D] to [I, ..., B, D]."""
+        if z.shape[-1] != self.gate.numel():
+            raise ValueError(f"encoder: expected I·D = {self.gate.numel()} dimensions, got {z.shape[-1]}")
         return z.unflatten(-1, (len(self.num_components), self.dim)).movedim(-2, 0)
 
     def _take(self, z: Tensor, group: FactorGroup) -> Tensor:
@@ -164,9 +165,8 @@ class FactorialMixtureVAE(nn.Module):
 
     def pretraining(self) -> VAE:
         """The plain VAE with the same networks, for the phase before there is a prior to speak of."""
-        latent_dim = len(self.num_components) * self.dim
-        networks = self.encoder, self.decoder
-        return VAE(*networks, self.observation, latent_dim, self.num_data, self.distortion)
+        parts = self.encoder, self.decoder, self.observation
+        return VAE(*parts, self.gate.numel(), self.num_data, self.distortion)
 
     @torch.no_grad()
     def responsibilities(self, x: Tensor) -> list[Tensor]:

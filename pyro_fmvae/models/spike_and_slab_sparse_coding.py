@@ -13,6 +13,7 @@ from pyro_fmvae.distributions.superposition import Superposition
 from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.infer.spike_and_slab_gibbs import SpikeAndSlabParameters
+from pyro_fmvae.models.arguments import check_sizes
 from pyro_fmvae.models.spike_and_slab_em import START_SLAB, SpikeAndSlabEM
 
 HOTTEST, COOLING = 3.0, 0.6  # temperature at the start of a burn-in, and the share of it after which it is 1
@@ -43,7 +44,7 @@ class SpikeAndSlabSparseCoding(nn.Module):
         latent_dim: H, the units of ``em``.
 
     Raises:
-        ValueError: a number of sweeps out of range.
+        ValueError: ``num_data`` or a number of sweeps less than 1.
     """
 
     bounded = True
@@ -58,9 +59,7 @@ class SpikeAndSlabSparseCoding(nn.Module):
         draws: int = 30,
     ) -> None:
         super().__init__()
-        for name, value in (("burn_in", burn_in), ("draws", draws)):
-            if value < 1:
-                raise ValueError(f"{name}: expected a number of sweeps >= 1, got {value}")
+        check_sizes(num_data=num_data, burn_in=burn_in, draws=draws)
         self.event_shape, self.num_data, self.em, self.latent_dim = event_shape, num_data, em, em.units
         self.burn_in, self.draws = burn_in, draws
         slab = torch.ones(1 if em.shared else em.units)

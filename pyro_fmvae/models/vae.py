@@ -14,6 +14,7 @@ from pyro_fmvae.distributions import Observation
 from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.infer.total_correlation import total_correlation
+from pyro_fmvae.models.arguments import check_sizes
 from pyro_fmvae.models.posterior_family import GaussianPosterior, LocScale, PosteriorFamily
 
 
@@ -28,6 +29,9 @@ class VAE(nn.Module):
         num_data: N, data points in the training set.
         distortion: what makes of x that which the encoder sees in training mode; None leaves x as it is.
         family: what location and scale make of q(z); None is a Gaussian.
+
+    Raises:
+        ValueError: ``latent_dim`` or ``num_data`` less than 1.
     """
 
     def __init__(
@@ -42,7 +46,9 @@ class VAE(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder, self.decoder, self.observation = encoder, decoder, observation
-        self.distortion, self.family = distortion or nn.Identity(), family or GaussianPosterior()
+        check_sizes(latent_dim=latent_dim, num_data=num_data)
+        self.distortion = nn.Identity() if distortion is None else distortion
+        self.family = family or GaussianPosterior()
         self.latent_dim, self.num_data = latent_dim, num_data
 
     @property

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pyro_fmvae.distributions import Observation, SpikeAndSlab, SpikeDraws
 from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
+from pyro_fmvae.models.arguments import check_sizes
 from pyro_fmvae.models.sparse_priors import SparsePrior
 from pyro_fmvae.models.vae import VAE
 
@@ -38,7 +39,7 @@ class VariationalSparseCoding(nn.Module):
         distortion: what makes of x that which the encoder sees in training mode; None leaves x as it is.
 
     Raises:
-        ValueError: ``sparsity`` out of range.
+        ValueError: ``sparsity`` out of range, or ``latent_dim`` or ``num_data`` less than 1.
     """
 
     bounded = True
@@ -59,8 +60,9 @@ class VariationalSparseCoding(nn.Module):
         super().__init__()
         if sparsity is not None and not 0 < sparsity < 1:
             raise ValueError(f"sparsity: expected a number in (0, 1), or None, got {sparsity}")
+        check_sizes(latent_dim=latent_dim, num_data=num_data)
         self.encoder, self.decoder, self.observation = encoder, decoder, observation
-        self.distortion = distortion or nn.Identity()
+        self.distortion = nn.Identity() if distortion is None else distortion
         self.latent_dim, self.num_data = latent_dim, num_data
         self.prior, self.draws, self.sparsity = prior, draws, sparsity
 

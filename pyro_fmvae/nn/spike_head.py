@@ -58,7 +58,7 @@ class SpikeHead(nn.Module):
     ) -> None:
         super().__init__()
         self.linear = nn.Linear(in_features, 3 * check_size("latent_dim", latent_dim))
-        self.link = link or nn.Identity()
+        self.link = nn.Identity() if link is None else link
         scaled_normal_(self.linear, gain=0.1)
         with torch.no_grad():
             self.linear.bias[2 * latent_dim :] = getattr(link, "start", 0.0)

@@ -27,3 +27,13 @@ def test_bernoulli_features_give_the_mean_back():
     features = observation.features(mean, torch.zeros(4))
     assert features.shape == (1, 4)
     assert_close(observation.mean(features), torch.tensor([0.01, 0.2, 0.7, 0.99]))
+
+
+@pytest.mark.parametrize("shape", [(6,), (10, 6), (10, 3, 6)])
+@pytest.mark.parametrize("kind", [BernoulliObservation, GaussianObservation])
+def test_decoders_with_another_number_of_outputs(kind, shape):
+    """Of which a batch of that many points would have looked like outputs."""
+    expected = rf"features: expected shape \[\.\.\., {kind.outputs}, \?\], got "
+    for function in (kind(1), kind(1).mean, kind(1).std):
+        with pytest.raises(ValueError, match=expected):
+            function(torch.zeros(shape))

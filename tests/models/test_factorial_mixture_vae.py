@@ -94,8 +94,8 @@ def test_hyperprior_refuses_m0(value):
     [
         ({"num_components": ()}, "num_components"),
         ({"num_components": (2, 0)}, "num_components"),
-        ({"num_data": 0}, "dim, num_data"),
-        ({"dim": 0}, "dim, num_data"),
+        ({"num_data": 0}, "num_data"),
+        ({"dim": 0}, "dim"),
         ({"labelled": (2,)}, "labelled"),
         ({"labelled": (1, 1)}, "labelled"),
         ({"labelled": (-1,)}, "labelled"),
