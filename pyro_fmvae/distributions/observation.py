@@ -47,7 +47,7 @@ class Observation(ABC):
         Raises:
             ValueError: ``features`` of another number of them.
         """
-        if features.shape[-self.event_dim - 1 :][:1] != (self.outputs,) or features.dim() <= self.event_dim:
+        if features.dim() <= self.event_dim or features.shape[-self.event_dim - 1] != self.outputs:
             event = ", ".join(["...", str(self.outputs), *"?" * self.event_dim])
             raise ValueError(f"features: expected shape [{event}], got {list(features.shape)}")
         return features.unbind(-self.event_dim - 1)

@@ -1,5 +1,6 @@
 """What a recorded program takes for granted about objects outside of it."""
 
+import warnings
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -172,7 +173,8 @@ class Rehearsal:
         """Look out for the calls of modules, and for tensors that are written to."""
         hook = register_module_forward_pre_hook(self._called)
         try:
-            with uncompiled(), self._writes:
+            with uncompiled(), self._writes, warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Using `torch.compile.* global hooks on modules")
                 yield
         finally:
             hook.remove()

@@ -11,7 +11,6 @@ import linecache
 import os
 import sys
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,8 +208,7 @@ def uncompiled() -> Iterator[None]:
         yield
         return
     traced = dynamo.config.patch(error_on_nested_fx_trace=False)
-    with dynamo.set_stance("force_eager"), traced, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Using `torch.compile.* global hooks on modules")
+    with dynamo.set_stance("force_eager"), traced:
         yield
 
 

@@ -1,21 +1,19 @@
-"""Checks of sizes, and of integers that come as tensors: labels and components."""
+"""Checks of tensors: of latent dimensions, labels and components."""
 
 from collections.abc import Sequence
-from numbers import Integral
 
 import torch
 from torch import Tensor
 
 
-def check_sizes(**sizes: int) -> None:
-    """That arguments are integers >= 1.
+def check_dims(name: str, value: Tensor, dims: int) -> None:
+    """That the last dimension of a tensor has this size.
 
     Raises:
-        ValueError: one is not.
+        ValueError: it has another.
     """
-    for name, size in sizes.items():
-        if not isinstance(size, Integral) or size < 1:
-            raise ValueError(f"{name}: expected an integer >= 1, got {size!r}")
+    if value.shape[-1:] != (dims,):
+        raise ValueError(f"{name}: expected {dims} latent dimensions, got shape {list(value.shape)}")
 
 
 def check_integers(name: str, value: Tensor | None, shape: Sequence[int]) -> None:

@@ -13,8 +13,8 @@ from pyro_fmvae.distributions.grouped_bernoulli import GroupedBernoulli
 from pyro_fmvae.distributions.superposition import LinearNormal
 from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
-from pyro_fmvae.models.arguments import check_sizes
 from pyro_fmvae.models.binary_em import BinaryEM, BinaryParameters
+from pyro_fmvae.nn.arguments import check_size
 
 
 class BinarySparseCoding(nn.Module):
@@ -44,8 +44,8 @@ class BinarySparseCoding(nn.Module):
 
     def __init__(self, event_shape: tuple[int, ...], num_data: int, em: BinaryEM) -> None:
         super().__init__()
-        check_sizes(num_data=num_data)
-        self.event_shape, self.num_data, self.em, self.latent_dim = event_shape, num_data, em, em.units
+        self.event_shape, self.num_data = event_shape, check_size("num_data", num_data)
+        self.em, self.latent_dim = em, em.units
         self.weight = nn.Parameter(0.1 * torch.rand(math.prod(event_shape), em.units))
         self.logits = nn.Parameter(torch.full((em.units,), em.start_logit))
         self.log_scale = nn.Parameter(torch.zeros(()))

@@ -12,10 +12,11 @@ from pyro_fmvae.distributions import Observation
 from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.infer.trace_conjugate_elbo import TraceConjugate_ELBO
-from pyro_fmvae.models.arguments import check_codes, check_integers, check_sizes
+from pyro_fmvae.models.arguments import check_codes, check_dims, check_integers
 from pyro_fmvae.models.factor_group import FactorGroup, Hyperprior, make_groups
 from pyro_fmvae.models.posterior_family import LocScale
 from pyro_fmvae.models.vae import VAE
+from pyro_fmvae.nn.arguments import check_size, check_sizes
 
 
 class FactorialMixtureVAE(nn.Module):
@@ -60,16 +61,14 @@ class FactorialMixtureVAE(nn.Module):
         distortion: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        sizes = tuple(num_components)
-        if not sizes or min(sizes) < 1:
-            raise ValueError(f"num_components: expected at least one factor, each with K >= 1, got {sizes}")
-        check_sizes(dim=dim, num_data=num_data)
+        sizes = check_sizes("num_components", num_components)
         if len(set(labelled)) != len(labelled) or not set(labelled) <= set(range(len(sizes))):
             known = f"different factors out of 0..{len(sizes) - 1}"
             raise ValueError(f"labelled: expected {known}, got {tuple(labelled)}")
         self.encoder, self.decoder, self.observation = encoder, decoder, observation
         self.distortion = nn.Identity() if distortion is None else distortion
-        self.num_components, self.dim, self.num_data, self.labelled = sizes, dim, num_data, tuple(labelled)
+        self.num_components, self.labelled = sizes, tuple(labelled)
+        self.dim, self.num_data = check_size("dim", dim), check_size("num_data", num_data)
         self.groups = nn.ModuleList(make_groups(sizes, dim, self.labelled, hyperprior))
         order = [factor for group in self.factor_groups() for factor in group.factors]
         self._to_factors = [order.index(factor) for factor in range(len(sizes))]
@@ -115,11 +114,12 @@ class FactorialMixtureVAE(nn.Module):
 
     def guide(self, x: Tensor, labels: Tensor | None = None, posterior: LocScale | None = None) -> None:
         """The posterior approximation without its assignments, equation 3; arguments as for :meth:`model`."""
+        given = "encoder" if posterior is None else "posterior"
         if posterior is None:
             param_statements("encoder", self.encoder)
             posterior = self._encode(x)
         param_statements("prior", self.groups)
-        loc, scale = map(self._split, posterior)
+        loc, scale = (self._split(given, part) for part in posterior)
         data = pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1)
         for group in self.factor_groups():
             group.guide(data, self._take(loc, group), self._take(scale, group))
@@ -141,10 +141,9 @@ class FactorialMixtureVAE(nn.Module):
         """Location and scale of q(z), in training mode from a distorted x."""
         return self.encoder(self.distortion(x) if self.training else x)
 
-    def _split(self, z: Tensor) -> Tensor:
-        """[..., B, I·D] to [I, ..., B, D]."""
-        if z.shape[-1] != self.gate.numel():
-            raise ValueError(f"encoder: expected I·D = {self.gate.numel()} dimensions, got {z.shape[-1]}")
+    def _split(self, name: str, z: Tensor) -> Tensor:
+        """[..., B, I·D] to [I, ..., B, D]; an error calls it by the name."""
+        check_dims(name, z, self.gate.numel())
         return z.unflatten(-1, (len(self.num_components), self.dim)).movedim(-2, 0)
 
     def _take(self, z: Tensor, group: FactorGroup) -> Tensor:
@@ -222,7 +221,7 @@ class FactorialMixtureVAE(nn.Module):
         In float64 inside: the normaliser of a Student-t with thousands of degrees of freedom is a difference
         of log Γ that float32 gets wrong in the third decimal, in every dimension.
         """
-        split = self._split(z.double())
+        split = self._split("z", z.double())
         log_probs = [
             group.predictive(torch.float64).log_prob(self._take(split, group).movedim(0, -2))
             for group in self.factor_groups()
@@ -268,7 +267,7 @@ class FactorialMixtureVAE(nn.Module):
         Raises:
             ValueError: ``restarts`` < 1.
         """
-        mean, variance = self._split(loc), self._split(scale).square()
+        mean, variance = self._split("loc", loc), self._split("scale", scale).square()
         for group in self.factor_groups():
             group.seed(mean, variance, labels, self.num_data, generator, restarts)
 
@@ -286,7 +285,7 @@ class FactorialMixtureVAE(nn.Module):
         Raises:
             ValueError, TypeError: ``restarts`` < 1; λ of such a factor is in standard parameters.
         """
-        data = self._split(loc), self._split(scale).square(), self.num_data
+        data = self._split("loc", loc), self._split("scale", scale).square(), self.num_data
         unlabelled = [group for group in self.factor_groups() if not group.columns]
         gains = [group.restart(*data, generator, restarts) for group in unlabelled]
         return {factor: gain for of_group in gains for factor, gain in of_group.items()}

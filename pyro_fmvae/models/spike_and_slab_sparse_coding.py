@@ -13,8 +13,8 @@ from pyro_fmvae.distributions.superposition import Superposition
 from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.infer.spike_and_slab_gibbs import SpikeAndSlabParameters
-from pyro_fmvae.models.arguments import check_sizes
 from pyro_fmvae.models.spike_and_slab_em import START_SLAB, SpikeAndSlabEM
+from pyro_fmvae.nn.arguments import check_size
 
 HOTTEST, COOLING = 3.0, 0.6  # temperature at the start of a burn-in, and the share of it after which it is 1
 DOUBT = 1e-3  # draws that are added to those with a unit on, and to those with it off
@@ -59,9 +59,9 @@ class SpikeAndSlabSparseCoding(nn.Module):
         draws: int = 30,
     ) -> None:
         super().__init__()
-        check_sizes(num_data=num_data, burn_in=burn_in, draws=draws)
-        self.event_shape, self.num_data, self.em, self.latent_dim = event_shape, num_data, em, em.units
-        self.burn_in, self.draws = burn_in, draws
+        self.burn_in, self.draws = check_size("burn_in", burn_in), check_size("draws", draws)
+        self.event_shape, self.num_data = event_shape, check_size("num_data", num_data)
+        self.em, self.latent_dim = em, em.units
         slab = torch.ones(1 if em.shared else em.units)
         self.weight = nn.Parameter(0.1 * torch.rand(math.prod(event_shape), em.units))
         self.logits = nn.Parameter(slab * math.log(em.start_probability / (1 - em.start_probability)))

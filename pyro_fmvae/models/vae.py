@@ -14,8 +14,9 @@ from pyro_fmvae.distributions import Observation
 from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.infer.total_correlation import total_correlation
-from pyro_fmvae.models.arguments import check_sizes
+from pyro_fmvae.models.arguments import check_dims
 from pyro_fmvae.models.posterior_family import GaussianPosterior, LocScale, PosteriorFamily
+from pyro_fmvae.nn.arguments import check_size
 
 
 class VAE(nn.Module):
@@ -46,10 +47,10 @@ class VAE(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder, self.decoder, self.observation = encoder, decoder, observation
-        check_sizes(latent_dim=latent_dim, num_data=num_data)
         self.distortion = nn.Identity() if distortion is None else distortion
         self.family = family or GaussianPosterior()
-        self.latent_dim, self.num_data = latent_dim, num_data
+        self.latent_dim = check_size("latent_dim", latent_dim)
+        self.num_data = check_size("num_data", num_data)
 
     @property
     def bounded(self) -> bool:
@@ -93,10 +94,12 @@ class VAE(nn.Module):
         posterior: LocScale | None = None,
     ) -> None:
         """q(z | x); arguments as for :meth:`model`."""
+        given = "encoder" if posterior is None else "posterior"
         if posterior is None:
             param_statements("encoder", self.encoder)
             posterior = self.encoder(self.distortion(x) if self.training else x)
         loc, scale = posterior
+        check_dims(given, loc, self.latent_dim)
         with pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1):
             with poutine.scale(scale=kl_weight):
                 z = pyro.sample("z", self.family(loc, scale))

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from pyro_fmvae.distributions import Observation, SpikeAndSlab, SpikeDraws
 from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
-from pyro_fmvae.models.arguments import check_sizes
+from pyro_fmvae.models.arguments import check_dims
 from pyro_fmvae.models.sparse_priors import SparsePrior
 from pyro_fmvae.models.vae import VAE
+from pyro_fmvae.nn.arguments import check_size
 
 
 class VariationalSparseCoding(nn.Module):
@@ -60,10 +61,10 @@ class VariationalSparseCoding(nn.Module):
         super().__init__()
         if sparsity is not None and not 0 < sparsity < 1:
             raise ValueError(f"sparsity: expected a number in (0, 1), or None, got {sparsity}")
-        check_sizes(latent_dim=latent_dim, num_data=num_data)
         self.encoder, self.decoder, self.observation = encoder, decoder, observation
         self.distortion = nn.Identity() if distortion is None else distortion
-        self.latent_dim, self.num_data = latent_dim, num_data
+        self.latent_dim = check_size("latent_dim", latent_dim)
+        self.num_data = check_size("num_data", num_data)
         self.prior, self.draws, self.sparsity = prior, draws, sparsity
 
     def model(self, x: Tensor, labels: Tensor | None = None, kl_weight: float | Tensor = 1.0) -> None:
@@ -89,6 +90,7 @@ class VariationalSparseCoding(nn.Module):
         """q(z | x); arguments as for :meth:`model`."""
         param_statements("encoder", self.encoder)
         loc, scale, logits = self.encoder(self.distortion(x) if self.training else x)
+        check_dims("encoder", loc, self.latent_dim)
         q = SpikeAndSlab(loc, scale, logits, self.draws if self.training else None)
         with (
             pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1),

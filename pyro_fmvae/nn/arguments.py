@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from math import inf
+from numbers import Integral
 
 from torch import Tensor
 
 
 def check_size(name: str, value: int) -> int:
-    """Return ``value`` if it is a positive integer."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    """Return ``value`` if it is a positive integer, NumPy's included."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} must be a positive integer, got {value!r}")
-    return value
+    return int(value)
 
 
 def check_sizes(name: str, values: Sequence[int], may_be_empty: bool = False) -> tuple[int, ...]:

@@ -92,10 +92,6 @@ def test_hyperprior_refuses_m0(value):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_components": ()}, "num_components"),
-        ({"num_components": (2, 0)}, "num_components"),
-        ({"num_data": 0}, "num_data"),
-        ({"dim": 0}, "dim"),
         ({"labelled": (2,)}, "labelled"),
         ({"labelled": (1, 1)}, "labelled"),
         ({"labelled": (-1,)}, "labelled"),

@@ -198,5 +198,5 @@ def test_new_model_can_be_drawn_from():
 
 @pytest.mark.parametrize("name", ["burn_in", "draws"])
 def test_wrong_arguments(name):
-    with pytest.raises(ValueError, match=f"{name}: expected an integer >= 1, got 0"):
+    with pytest.raises(ValueError, match=f"{name} must be a positive integer, got 0"):
         SpikeAndSlabSparseCoding(SHAPE, 20, SpikeAndSlabEM(MaxRule(), 8), **{name: 0})
