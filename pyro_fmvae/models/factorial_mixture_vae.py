@@ -69,11 +69,12 @@ class FactorialMixtureVAE(nn.Module):
         self.distortion = nn.Identity() if distortion is None else distortion
         self.num_components, self.labelled = sizes, tuple(labelled)
         self.dim, self.num_data = check_size("dim", dim), check_size("num_data", num_data)
+        self.latent_dim = len(sizes) * self.dim
         self.groups = nn.ModuleList(make_groups(sizes, dim, self.labelled, hyperprior))
         order = [factor for group in self.factor_groups() for factor in group.factors]
         self._to_factors = [order.index(factor) for factor in range(len(sizes))]
         self.gate: Tensor
-        self.register_buffer("gate", torch.ones(len(sizes) * dim), persistent=False)
+        self.register_buffer("gate", torch.ones(self.latent_dim), persistent=False)
 
     def factor_groups(self) -> list[FactorGroup]:
         """The groups of factors that are vectorised together."""
@@ -143,7 +144,7 @@ class FactorialMixtureVAE(nn.Module):
 
     def _split(self, name: str, z: Tensor) -> Tensor:
         """[..., B, I·D] to [I, ..., B, D]; an error calls it by the name."""
-        check_dims(name, z, self.gate.numel())
+        check_dims(name, z, self.latent_dim)
         return z.unflatten(-1, (len(self.num_components), self.dim)).movedim(-2, 0)
 
     def _take(self, z: Tensor, group: FactorGroup) -> Tensor:
@@ -165,7 +166,7 @@ class FactorialMixtureVAE(nn.Module):
     def pretraining(self) -> VAE:
         """The plain VAE with the same networks, for the phase before there is a prior to speak of."""
         parts = self.encoder, self.decoder, self.observation
-        return VAE(*parts, self.gate.numel(), self.num_data, self.distortion)
+        return VAE(*parts, self.latent_dim, self.num_data, self.distortion)
 
     @torch.no_grad()
     def responsibilities(self, x: Tensor) -> list[Tensor]:
@@ -265,7 +266,7 @@ class FactorialMixtureVAE(nn.Module):
                 coordinate ascent (:mod:`pyro_fmvae.infer.seeding`), and that of greatest bound is kept.
 
         Raises:
-            ValueError: ``restarts`` < 1.
+            ValueError: ``restarts`` < 1, or encodings of other dimensions.
         """
         mean, variance = self._split("loc", loc), self._split("scale", scale).square()
         for group in self.factor_groups():

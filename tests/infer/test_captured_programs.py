@@ -28,6 +28,7 @@ from tests.infer.captured import (
     assert_twins,
     batches_of,
     plainly,
+    trained,
 )
 from tests.infer.programs import Adjust, Toy
 
@@ -285,6 +286,26 @@ def test_lstm_in_single_precision():
     """For which eager steps on a CPU have kernels of their own."""
     rounding = {"rtol": 1e-4, "atol": 1e-5}
     assert_twins(lambda: Plain(plainly, Recurrent(nn.LSTM)), [(torch.randn(6, 3),)] * 10, rounding)
+    assert torch.backends.mkldnn.enabled
+
+
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # torch.compile's own
+def test_capturing_compiles_no_network():
+    compiled = []
+
+    def backend(graph, _):
+        compiled.append(graph)
+        return graph.forward
+
+    def make():
+        return Plain(plainly, torch.compile(nn.Linear(2, 3), backend=backend))
+
+    trained(make, [(torch.randn(6, 3),)] * 3)
+    assert not compiled
+    trained(make, [(torch.randn(6, 3),)] * 3, eager=True)
+    assert compiled
 
 
 def compiled_in_place():
