@@ -10,7 +10,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 try:
@@ -49,6 +49,8 @@ def save(folder: Path, state: Any, clock: dict[str, float] | None = None) -> Non
 def load(folder: Path) -> tuple[Any, dict[str, float]]:
     """Read what :func:`save` wrote: the state, its tensors on the CPU, and the clock (empty if it is lost).
 
+    The file is opened once: what is read is one checkpoint, also while another process writes the next.
+
     Raises:
         FileNotFoundError: there is no checkpoint in ``folder``.
         ValueError: the file is damaged (a checksum tells of single bits) or not one of ours.
@@ -57,9 +59,9 @@ def load(folder: Path) -> tuple[Any, dict[str, float]]:
     if not path.is_file():
         raise FileNotFoundError(f"{folder}: no checkpoint ({TENSORS}) there")
     try:
-        with safe_open(path, framework="pt") as file:
-            header = json.loads(file.metadata()["state"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        content = path.read_bytes()
+        tensors = safetensors.torch.load(content)
+        header = json.loads(_metadata(content)["state"])
         if "checksum" in header:
             if header["checksum"] != _checksum(header["state"], tensors):
                 raise ValueError("its checksum is another")
@@ -97,6 +99,12 @@ def alone(folder: Path) -> Iterator[None]:
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for processes that inherited the descriptor
         os.close(descriptor)
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    """What the header of a safetensors file (its length in eight bytes, then JSON) has beside the tensors."""
+    length = int.from_bytes(content[:8], "little")
+    return json.loads(content[8 : 8 + length])["__metadata__"]
 
 
 def _checksum(encoded: str, tensors: dict[str, Tensor]) -> str:

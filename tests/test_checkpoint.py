@@ -1,9 +1,13 @@
+import itertools
 import json
 import math
 import os
 import pickle
+import shutil
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -94,6 +98,32 @@ def test_lost_clock_is_no_harm(tmp_path):
         state, clock = checkpoint.load(tmp_path)
         assert same(state, STATE)
         assert clock == {}
+
+
+def test_checkpoint_that_is_replaced_meanwhile_is_read_whole(tmp_path):
+    states = [{"step": step, "tensors": [torch.full((1000,), float(step))] * 5} for step in range(2)]
+    path = tmp_path / "run" / checkpoint.TENSORS
+    for step, state in enumerate(states):
+        checkpoint.save(path.parent, state)
+        shutil.copy(path, tmp_path / str(step))
+    done = threading.Event()
+
+    def replace():
+        for step in itertools.cycle("01"):
+            if done.is_set():
+                break
+            os.link(tmp_path / step, tmp_path / "next")
+            (tmp_path / "next").replace(path)
+
+    with ThreadPoolExecutor(1) as pool:
+        replacing = pool.submit(replace)
+        try:
+            read = [checkpoint.load(path.parent)[0] for _ in range(2000)]
+        finally:
+            done.set()
+        replacing.result()
+    assert {state["step"] for state in read} == {0, 1}
+    assert all(same(state, states[state["step"]]) for state in read)
 
 
 def test_missing_checkpoint(tmp_path):
