@@ -38,16 +38,19 @@ def save(folder: Path, state: Any, clock: dict[str, float] | None = None) -> Non
     """
     tensors: dict[str, Tensor] = {}
     encoded = json.dumps(_encode(state, "", tensors))
-    header = json.dumps({"checksum": _checksum(encoded, tensors), "state": encoded})
+    checksum = _checksum(encoded, tensors)
+    header = json.dumps({"checksum": checksum, "state": encoded})
     content = safetensors.torch.save(tensors, metadata={"state": header})
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / TENSORS, lambda path: path.write_bytes(content))
-    readable = {"state": json.loads(encoded), "clock": clock or {}}
+    readable = {"checksum": checksum, "state": json.loads(encoded), "clock": clock or {}}
     write_atomically(folder / READABLE, lambda path: path.write_text(json.dumps(readable, indent=1)))
 
 
 def load(folder: Path) -> tuple[Any, dict[str, float]]:
-    """Read what :func:`save` wrote: the state, its tensors on the CPU, and the clock (empty if it is lost).
+    """Read what :func:`save` wrote: the state, its tensors on the CPU, and the clock.
+
+    The clock is empty if it is lost, or that of another checkpoint: a process may end between the two files.
 
     The file is opened once: what is read is one checkpoint, also while another process writes the next.
 
@@ -62,16 +65,18 @@ def load(folder: Path) -> tuple[Any, dict[str, float]]:
         content = path.read_bytes()
         tensors = safetensors.torch.load(content)
         header = json.loads(_metadata(content)["state"])
-        if "checksum" in header:
-            if header["checksum"] != _checksum(header["state"], tensors):
+        checksum = header["checksum"] if "checksum" in header else None
+        if checksum is not None:
+            if checksum != _checksum(header["state"], tensors):
                 raise ValueError("its checksum is another")
             header = json.loads(header["state"])  # all there was before there were checksums
         state = _decode(header, tensors)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: not a checkpoint of pyro_fmvae, or damaged ({error})") from None
     try:
-        clock = json.loads((folder / READABLE).read_text())["clock"]
-    except (OSError, ValueError, KeyError, TypeError):
+        readable = json.loads((folder / READABLE).read_text())
+        clock = readable["clock"] if readable.get("checksum", checksum) == checksum else {}
+    except (OSError, AttributeError, ValueError, KeyError, TypeError):
         clock = {}
     return state, clock
 
@@ -117,21 +122,22 @@ def _checksum(encoded: str, tensors: dict[str, Tensor]) -> str:
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let ``write`` fill a temporary file in the same folder, sync it, and rename it to ``path``."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    """Let ``write`` fill a temporary file beside ``path``, of this process alone, sync it, and rename it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         write(temporary)
-        with temporary.open("rb") as file:
+        with temporary.open("r+b") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    if os.name == "posix":  # elsewhere folders cannot be opened
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

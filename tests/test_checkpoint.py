@@ -192,7 +192,9 @@ def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
 
 def test_process_killed_in_the_middle_of_a_write(tmp_path):
     checkpoint.save(tmp_path, STATE)
-    (tmp_path / f".{checkpoint.TENSORS}.tmp").write_bytes(b"half of a new one")  # what a kill leaves behind
+    (tmp_path / f".{checkpoint.TENSORS}.{os.getpid()}.tmp").write_bytes(
+        b"half of a new one"
+    )  # what a kill leaves behind
     assert same(checkpoint.load(tmp_path)[0], STATE)
     checkpoint.save(tmp_path, {"new": 1})
     assert checkpoint.load(tmp_path)[0] == {"new": 1}
@@ -213,7 +215,30 @@ def test_file_is_synced_before_it_is_renamed_and_the_folder_after(tmp_path, monk
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "replace", renamed)
     checkpoint.write_atomically(tmp_path / "file", lambda path: path.write_text("text"))
-    assert calls == [str(tmp_path / ".file.tmp"), "rename", str(tmp_path)]
+    assert calls == [str(tmp_path / f".file.{os.getpid()}.tmp"), "rename", str(tmp_path)]
+
+
+def test_two_processes_may_write_one_file(tmp_path):
+    """The second one begins, and ends, while the first one writes."""
+    imports = "from pathlib import Path; from pyro_fmvae import checkpoint"
+    other = f"{imports}; checkpoint.save(Path({str(tmp_path)!r}), 2)"
+
+    def write(temporary):
+        temporary.write_text("first")
+        subprocess.run([sys.executable, "-c", other], check=True)
+        assert checkpoint.load(tmp_path)[0] == 2
+
+    checkpoint.write_atomically(tmp_path / checkpoint.TENSORS, write)
+    assert (tmp_path / checkpoint.TENSORS).read_text() == "first"
+
+
+def test_clock_of_another_checkpoint(tmp_path):
+    checkpoint.save(tmp_path, {"step": 1}, {"seconds": 1.0})
+    before = (tmp_path / checkpoint.READABLE).read_text()
+    checkpoint.save(tmp_path, {"step": 2}, {"seconds": 2.0})
+    assert checkpoint.load(tmp_path) == ({"step": 2}, {"seconds": 2.0})
+    (tmp_path / checkpoint.READABLE).write_text(before)  # as if the process had ended between the two files
+    assert checkpoint.load(tmp_path) == ({"step": 2}, {})
 
 
 def test_a_single_bit_is_noticed(tmp_path):

@@ -1,5 +1,8 @@
 """CelebA: 202,599 aligned faces with forty binary attributes, in torchvision's layout."""
 
+import os
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +15,7 @@ from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 
 FOLDER: Final = "celeba"
 IMAGES: Final = "img_align_celeba"
+ARCHIVE: Final = f"{IMAGES}.zip"
 ATTRIBUTES: Final = "list_attr_celeba.txt"
 PARTITION: Final = "list_eval_partition.txt"
 CROP: Final = 148
@@ -29,7 +33,8 @@ def load_celeba(root: Path, image_size: int = 64) -> Dataset:
     Args:
         root: the folder that holds, or after a download will hold, ``celeba/img_align_celeba``,
             ``celeba/list_attr_celeba.txt`` and ``celeba/list_eval_partition.txt``. The download is
-            torchvision's, which verifies checksums; existing files are read as they are.
+            torchvision's, which verifies checksums; existing files are read as they are. Where images are
+            missing and their archive is there, it is extracted (again).
         image_size: S, the side that the centre square of 148 pixels is resized to.
 
     Raises:
@@ -40,6 +45,7 @@ def load_celeba(root: Path, image_size: int = 64) -> Dataset:
     if not _complete(folder):
         _download(root)
     names, labels, label_names = _read_attributes(folder / ATTRIBUTES)
+    _extract_missing(folder, names)
     partition = _read_partition(folder / PARTITION)
     unlisted = next((name for name in names if name not in partition), None)
     if unlisted is not None:
@@ -89,6 +95,17 @@ def _download(root: Path) -> None:
             f"data_root: expected {IMAGES}, {ATTRIBUTES} and {PARTITION} in {root / FOLDER}, "
             f"and CelebA could not be downloaded: {reason}"
         )
+
+
+def _extract_missing(folder: Path, names: list[str]) -> None:
+    """Extract the archive of images, if there is one and an image is missing: it may have been broken off."""
+    archive = folder / ARCHIVE
+    if archive.is_file() and not set(names) <= set(os.listdir(folder / IMAGES)):
+        try:
+            with zipfile.ZipFile(archive) as file:
+                file.extractall(folder)
+        except (zipfile.BadZipFile, EOFError, zlib.error) as error:
+            raise ValueError(f"{archive}: damaged: {error}") from error
 
 
 def _read_attributes(path: Path) -> tuple[list[str], np.ndarray, tuple[str, ...]]:

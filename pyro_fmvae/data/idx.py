@@ -2,6 +2,8 @@
 
 import gzip
 import math
+import tempfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -40,7 +42,12 @@ def read_parts(root: Path, name: str, download: Callable[[Path], object]) -> tup
     folder = root / name / "raw"
     if not folder.is_dir():
         try:
-            download(root)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(
+                dir=root
+            ) as temporary:  # so that what is broken off leaves nothing
+                download(Path(temporary))
+                (Path(temporary) / name / "raw").rename(folder)
         except (OSError, RuntimeError) as error:
             raise FileNotFoundError(
                 f"data_root: {name} could not be downloaded to {root}: {error}"
@@ -83,7 +90,7 @@ def read_idx(path: Path) -> np.ndarray:
     elif compressed.is_file():
         try:
             content = gzip.decompress(compressed.read_bytes())
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise ValueError(f"{compressed}: damaged: {error}") from error
     else:
         raise FileNotFoundError(f"{path}: no such file, nor {compressed.name}")

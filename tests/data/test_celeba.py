@@ -1,3 +1,6 @@
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -191,6 +194,28 @@ def test_what_is_missing_is_downloaded_by_torchvision(tmp_path, monkeypatch, lac
 
     monkeypatch.setattr(torchvision.datasets, "CelebA", download)
     assert len(load("celeba", tmp_path).train) == 3
+
+
+def test_images_are_extracted_again_where_that_was_broken_off(tmp_path):
+    folder = write(tmp_path)
+    expected = load("celeba", tmp_path).train.x
+    shutil.make_archive(folder / "img_align_celeba", "zip", folder, "img_align_celeba")
+    shutil.rmtree(folder / "pyro_fmvae_cache")
+    for name in NAMES[3:]:
+        (folder / "img_align_celeba" / name).unlink()
+    (folder / "img_align_celeba" / NAMES[2]).write_bytes(b"half of")
+    assert torch.equal(load("celeba", tmp_path).train.x, expected)
+
+
+@pytest.mark.parametrize("length", [0, 5000])
+def test_a_damaged_archive(tmp_path, length):
+    folder = write(tmp_path)
+    archive = Path(shutil.make_archive(folder / "img_align_celeba", "zip", folder, "img_align_celeba"))
+    content = archive.read_bytes()
+    archive.write_bytes(content[:length] + bytes(100) + content[length + 100 :] if length else b"")
+    (folder / "img_align_celeba" / NAMES[3]).unlink()
+    with pytest.raises(ValueError, match=r"img_align_celeba\.zip: damaged: "):
+        load("celeba", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,15 @@ def test_compressed_files(tmp_path):
     assert read_parts(tmp_path, "MNIST", never)[2].labels[:, 0].tolist() == TEST_LABELS.tolist()
 
 
+@pytest.mark.parametrize("place", [1, 12, 20, -1])
+def test_damaged_compression(tmp_path, place):
+    content = bytearray(gzip.compress(idx(np.arange(100, dtype=np.uint8))))
+    content[place] ^= 0xFF
+    (tmp_path / "a.gz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.gz: damaged: "):
+        read_idx(tmp_path / "a")
+
+
 @pytest.mark.parametrize("shape", [(7,), (2, 3), (2, 1, 3)])
 def test_an_array_of_any_rank(tmp_path, shape):
     array = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)

@@ -47,10 +47,20 @@ def test_without_local_files_torchvision_downloads(tmp_path, monkeypatch):
     assert len(load("mnist", tmp_path).test) == 5
 
 
-def test_a_failed_download(tmp_path, monkeypatch):
+def test_a_failed_download_leaves_nothing_in_the_way_of_the_next(tmp_path, monkeypatch):
+    answers = []
+
     def download(root, download):
-        raise RuntimeError("no mirror answers")
+        (root / "MNIST/raw").mkdir(parents=True)  # as torchvision does before it begins
+        if not answers:
+            raise RuntimeError("no mirror answers")
+        (root / "MNIST/raw").rmdir()
+        write(root)
 
     monkeypatch.setattr(torchvision.datasets, "MNIST", download)
+    root = tmp_path / "data"
     with pytest.raises(FileNotFoundError, match=r"data_root: MNIST could not be downloaded to .*no mirror"):
-        load("mnist", tmp_path)
+        load("mnist", root)
+    answers.append(True)
+    assert len(load("mnist", root).test) == 5
+    assert [path.name for path in root.iterdir()] == ["MNIST"]
