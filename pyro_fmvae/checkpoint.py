@@ -65,7 +65,7 @@ def load(folder: Path) -> tuple[Any, dict[str, float]]:
         content = path.read_bytes()
         tensors = safetensors.torch.load(content)
         header = json.loads(_metadata(content)["state"])
-        checksum = header["checksum"] if "checksum" in header else None
+        checksum = header.get("checksum") if isinstance(header, dict) else None
         if checksum is not None:
             if checksum != _checksum(header["state"], tensors):
                 raise ValueError("its checksum is another")

@@ -13,12 +13,9 @@ from pyro.poutine import Trace
 from torch import Tensor
 
 from pyro_fmvae.infer.mixture_terms import MixtureTables, Role, Term
-from pyro_fmvae.infer.structure import Program
 
 
-def dependence_terms(
-    tables: Sequence[MixtureTables], program: Program, guide: Trace, weight: float | Tensor
-) -> list[Term]:
+def dependence_terms(tables: Sequence[MixtureTables], guide: Trace, weight: float | Tensor) -> list[Term]:
     """One term for each mixture with observed labels: ``weight`` · N · Σ_ij η²_ij over blocks i ≠ j.
 
     η²_ij is :func:`explained` by assignment j of the mixture in block i of any mixture, averaged over the
@@ -27,12 +24,11 @@ def dependence_terms(
 
     Args:
         tables: of all mixtures, assignments [..., B].
-        program: their structure.
         guide: trace of the guide, with q(z) [..., B] of events [D].
         weight: nats per data point for a block that an assignment determines entirely.
     """
     blocks = [
-        (table, program.posterior(guide, child.name))
+        (table, guide.nodes[child.name]["fn"])
         for table in tables
         for child, site, _ in table.children
         if not site["is_observed"]

@@ -153,7 +153,7 @@ def mixture_terms(
         if site["is_observed"]:
             terms.append(Term(child.name, Role.RECONSTRUCTION, -_total(expected, site)))
         else:
-            kl = _total(-expected - _entropy(program.posterior(guide, child.name)), site)
+            kl = _total(-expected - _entropy(guide.nodes[child.name]["fn"]), site)
             terms.append(Term(child.name, Role.KL_Z, kl_weight * kl))
     log_ratio = torch.where(gamma > 0, log_gamma - tables.log_weights, 0.0)  # where γ is 0, so may be π
     kl_r = (gamma * log_ratio).sum(-1)

@@ -5,6 +5,7 @@ given: ``replay`` hands the guide's very tensors to the model, so a parent that 
 that site, and a parent that was derived from one does not.
 """
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +51,8 @@ class Program:
             their parents, which are latents.
         observed: names of the other observed sites of the model.
         auxiliary: names of sites that are only in the guide.
+        drawn: names of sites that expectations are not taken over, as others of what hangs together with them
+            may depend on their draws.
     """
 
     model: Trace
@@ -58,13 +61,19 @@ class Program:
     integrated: list[Child]
     observed: list[str]
     auxiliary: list[str]
+    drawn: frozenset[str] = frozenset()
 
     def posterior(self, guide: Trace, name: str) -> Distribution:
-        """The posterior of a site: the guide's distribution, or a point mass where the site is observed."""
+        """What expectations are taken under: the guide's distribution, or a point mass.
+
+        That is at the value of a site that is observed, without what its mask hides if that is not finite,
+        and at the draw of one of ``drawn``.
+        """
         site = self.model.nodes[name]
         if site["is_observed"]:
-            return dist.Delta(site["value"], event_dim=site["fn"].event_dim)
-        return guide.nodes[name]["fn"]
+            return dist.Delta(_unmasked(site), event_dim=site["fn"].event_dim)
+        site = guide.nodes[name]
+        return dist.Delta(site["value"], event_dim=site["fn"].event_dim) if name in self.drawn else site["fn"]
 
 
 def sample_sites(trace: Trace) -> dict[str, Site]:
@@ -78,8 +87,12 @@ def sample_sites(trace: Trace) -> dict[str, Site]:
     }
 
 
-def recognise(model: Trace, guide: Trace) -> Program:
+def recognise(model: Trace, guide: Trace, used: Set[str] = frozenset()) -> Program:
     """Read the structure off a model's trace that was replayed against a guide's.
+
+    Args:
+        model, guide: the traces.
+        used: names of sites whose draws the guide uses in what comes after them.
 
     Raises:
         ValueError: a program that is not of a recognised shape; the message names the site and the argument.
@@ -114,6 +127,7 @@ def recognise(model: Trace, guide: Trace) -> Program:
         else:
             program.latents.append(name)
     program.auxiliary = _auxiliary_sites(guide_sites, sites)
+    program.drawn = _drawn(program, guide_sites, used)
     return program
 
 
@@ -229,6 +243,38 @@ def _owner(site: Site, argument: str, owners: dict[int, str]) -> str:
             "pyro.sample returned"
         )
     return name
+
+
+def _drawn(program: Program, guide_sites: dict[str, Site], used: Set[str]) -> frozenset[str]:
+    """Of what expectations are taken over together, the sites in use in the guide, unless they come last."""
+    together = [[*child.parents.values()] for child in program.integrated]
+    for mixture in program.mixtures:
+        names = [mixture.name, *mixture.parents.values()]
+        for child in mixture.children:
+            names += [child.name, *child.parents.values()]
+        together.append(names)
+    place = {name: number for number, name in enumerate(guide_sites)}
+    drawn = set()
+    for names in together:
+        last = max((place[name] for name in names if name in place), default=0)
+        drawn |= {name for name in names if name in used and place.get(name, last) < last}
+    for name in drawn:
+        q = guide_sites[name]["fn"]
+        if not q.has_rsample:
+            raise ValueError(
+                f"site '{name}': the guide uses its draw, and {type(unwrap(q)).__name__} has no "
+                "reparameterised sampler"
+            )
+    return frozenset(drawn)
+
+
+def _unmasked(site: Site) -> Tensor:
+    """The value of a site, with zeros for numbers that are not finite where it is masked out."""
+    value, mask = site["value"], site["mask"]
+    if mask is None or not value.is_floating_point():
+        return value
+    mask = torch.as_tensor(mask, device=value.device)[(..., *(None,) * site["fn"].event_dim)]
+    return value.where(mask | value.isfinite(), 0.0)
 
 
 def _auxiliary_sites(guide_sites: dict[str, Site], sites: dict[str, Site]) -> list[str]:

@@ -39,6 +39,7 @@ from pyro_fmvae.infer.site_terms import (
     sum_terms,
 )
 from pyro_fmvae.infer.structure import Program, recognise, sample_sites
+from pyro_fmvae.infer.used_draws import trace_guide
 from pyro_fmvae.infer.weight import Weight
 
 WEIGHTS = {"kl_weight": 1.0, "label_weight": 0.0, "independence_weight": 0.0}
@@ -234,10 +235,10 @@ class TraceConjugate_ELBO(ELBO):
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Program, Trace]:
         with PlaceholderMessenger():
-            guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
+            guide_trace, used = trace_guide(guide, args, kwargs)
             replayed = poutine.replay(model, trace=guide_trace)
             model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
-        program = recognise(model_trace, guide_trace)
+        program = recognise(model_trace, guide_trace, used)
         if is_validation_enabled():
             for site in (*sample_sites(guide_trace).values(), *sample_sites(model_trace).values()):
                 shape = torch.zeros(()).expand(site["fn"].batch_shape)
@@ -275,7 +276,7 @@ class TraceConjugate_ELBO(ELBO):
         for table in tables:
             terms += mixture_terms(table, program, guide, self.label_weight, self.kl_weight)
         if self._is_independent():
-            terms += dependence_terms(tables, program, guide, self.independence_weight)
+            terms += dependence_terms(tables, guide, self.independence_weight)
         return terms
 
     def tabulate(self, program: Program, guide: Trace) -> list[MixtureTables]:

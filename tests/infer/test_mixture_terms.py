@@ -1,14 +1,17 @@
 """Labels, given responsibilities, scales and masks: what a mixture contributes to the bound."""
 
+import contextlib
+
+import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
 from torch.testing import assert_close
 
-from pyro_fmvae.distributions import Assignment
-from pyro_fmvae.infer import TraceConjugate_ELBO
-from tests.infer.programs import Adjust, BruteForce, Toy, bound, draw_z, gradients, nodes, seeded
+from pyro_fmvae.distributions import Assignment, Component
+from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO
+from tests.infer.programs import Adjust, BruteForce, Toy, bound, draw_z, globals_of, gradients, nodes, seeded
 
 EXACT = {"rtol": 1e-11, "atol": 1e-11}
 B = 6
@@ -152,6 +155,37 @@ def test_masked_points_contribute_nothing(masked_sites):
     weights, loc_precision = brute.optimum(x, toy)
     assert_close(grads["weights.natural"], toy.weights.natural - weights, **EXACT)
     assert_close(grads["loc_precision.natural"], toy.loc_precision.natural - loc_precision, **EXACT)
+
+
+@pytest.mark.parametrize("missing", [torch.nan, torch.inf])
+@pytest.mark.parametrize("how", ["mask", "obs_mask"])
+def test_masked_observations_need_not_be_numbers(how, missing):
+    keep = torch.tensor([True, False, True, True, False, True])
+    unobserved = dist.Normal(torch.zeros(B, 2), 1.0).to_event(1)
+
+    def model(x):
+        weights, loc_precision = globals_of()
+        masked = {"obs_mask": keep} if how == "obs_mask" else {}
+        mask = contextlib.nullcontext() if masked else poutine.mask(mask=keep)
+        with pyro.plate("data", B, dim=-1), mask:
+            assignment = pyro.sample("assignment", Assignment(weights))
+            pyro.sample("x", Component(loc_precision, assignment), obs=x, **masked)
+
+    globals_guide = AutoConjugate(poutine.block(model, hide=["x_unobserved"]) if how == "obs_mask" else model)
+
+    def guide(x):
+        globals_guide(x)
+        if how == "obs_mask":
+            with pyro.plate("data", B, dim=-1):
+                pyro.sample("x_unobserved", unobserved)
+
+    x = torch.randn(B, 2)
+    elbo = TraceConjugate_ELBO()
+    expected = elbo.differentiable_loss(model, guide, x)
+    gradient = gradients(expected, globals_guide)
+    found = elbo.differentiable_loss(model, guide, x.masked_fill(~keep[:, None], missing))
+    assert_close(found, expected, **EXACT)
+    assert_close(gradients(found, globals_guide), gradient, **EXACT)
 
 
 @pytest.mark.parametrize("weight", [0.3, 20.0])
