@@ -89,6 +89,32 @@ def test_float32_gradients_keep_their_digits(shift):
         )
 
 
+@pytest.mark.parametrize("ratio", [100, 1000, 10_000])
+def test_tight_clusters_far_apart_keep_their_spread_in_float32(ratio, device):
+    """λ* = λ₀ + Σ γ t of clusters at ±1, 1 / ``ratio`` wide: b is what is left of terms ratio² times larger.
+
+    Float32 rounds γ, each by eps at most, which changes a weighted mean square by 2 eps at most. What float64
+    does to the sums is eps ratio², a tenth of that at most.
+    """
+    count, dim = 20_000, 2
+    side = torch.tensor([1.0, -1.0]).repeat_interleave(count // 2)
+    points = side.unsqueeze(-1) + torch.randn(count, dim) / ratio
+    points = points.to(device, torch.float32)
+    standard = torch.tensor([[1.0], [-1.0]]).expand(2, dim), *torch.full((2, 2), 0.5 * count)
+    rate = torch.full((2, dim), 0.5 * count / ratio**2)
+    natural = NaturalParameter(NORMAL_GAMMA.natural(*standard, rate).to(device))
+    spread = []
+    for dtype in (torch.float32, torch.float64):
+        data = points.to(dtype)
+        with torch.no_grad():
+            table = gaussian_table(data, torch.zeros_like(data), NORMAL_GAMMA.mean_stats(natural))
+        gamma = table.softmax(-1)
+        step = table_and_gradients(data, torch.zeros_like(data), natural, gamma)[2]
+        s, b = -2 * step[:, 1], NORMAL_GAMMA.unpack(step)[-1]
+        spread.append((2 * b / s.unsqueeze(-1)).sqrt())
+    torch.testing.assert_close(*spread, rtol=2 * torch.finfo(torch.float32).eps, atol=0)
+
+
 def test_standard_and_point_posteriors_keep_their_digits_too():
     mean, variance, standard, _ = problem(1000.0, 100.0)
     standard = [t.float() for t in standard]

@@ -68,6 +68,21 @@ def mixture(z, components=4):
         pyro.sample("z", Component(loc_precision, assignment), obs=z)
 
 
+@pytest.mark.parametrize("size, spread", [(1000, 0.03), (20_000, 0.1)])
+def test_a_step_in_float32_keeps_the_spread_of_tight_clusters(size, spread):
+    """Float32 rounds γ, each by eps at most, so that weighted mean squares change by 2 eps; λ is float64."""
+    z = spread * torch.randn(size, 2) + 10 * torch.tensor([1.0, -1.0]).repeat(size // 2).unsqueeze(-1)
+    z = z.float()
+    rates = []
+    for data in (z, z.double()):
+        guide = AutoConjugate(partial(mixture, components=2))
+        guide.setup(data)
+        guide.seed("z", data, torch.full_like(data, 1e-6), torch.Generator().manual_seed(0))
+        SVI(guide._model[0], guide, NaturalGradient(1.0, frozen), TraceConjugate_ELBO()).step(data)
+        rates.append(guide.posterior("loc_precision")().standard[-1].detach())
+    assert_close(*rates, rtol=2 * torch.finfo(torch.float32).eps, atol=0)
+
+
 class VariationalBayes:
     """Bishop (2006), Section 10.2, for independent dimensions, written down anew."""
 
