@@ -175,7 +175,15 @@ class _ScaleGradient(torch.autograd.Function):
 
 
 def scale_gradient(tensor: Tensor, factor: Tensor | float) -> Tensor:
-    """The tensor itself, whose gradient is multiplied by ``factor`` (broadcastable to it) on the way back."""
+    """The same values, whose gradient is multiplied by ``factor`` on the way back.
+
+    Args:
+        tensor: of any shape.
+        factor: a number or a tensor. Where the tensor lacks its dimensions it is expanded to them, so that
+            each part of the gradient is multiplied by its own factor before they are added up.
+    """
+    if isinstance(factor, Tensor):
+        tensor = tensor.expand(torch.broadcast_shapes(tensor.shape, factor.shape))
     return _ScaleGradient.apply(tensor, factor)
 
 

@@ -193,6 +193,8 @@ def _with_gradient_divided(q: Distribution, scale: float | Tensor) -> Distributi
     if isinstance(scale, Tensor):
         scale = scale.to(natural.natural)
         if scale.dim():
+            shape = q.batch_shape  # a site that lacks dimensions of its scale counts as their sum
+            scale = scale.expand(torch.broadcast_shapes(scale.shape, shape)).sum_to_size(shape)
             scale = scale[(..., *(None,) * (events + 1))]
     scaled: Any = natural.with_gradient_scale(1 / scale)
     return scaled.to_event(events)

@@ -9,9 +9,28 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pyro_fmvae.distributions import Assignment, Component
+from pyro_fmvae.distributions import (
+    Assignment,
+    Component,
+    NaturalDirichlet,
+    NaturalNormalGamma,
+    NaturalParameter,
+    NormalGamma,
+)
 from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO
-from tests.infer.programs import Adjust, BruteForce, Toy, bound, draw_z, globals_of, gradients, nodes, seeded
+from tests.infer.programs import (
+    Adjust,
+    BruteForce,
+    Toy,
+    bound,
+    draw_z,
+    globals_of,
+    gradients,
+    natural_components,
+    natural_weights,
+    nodes,
+    seeded,
+)
 
 EXACT = {"rtol": 1e-11, "atol": 1e-11}
 B = 6
@@ -215,6 +234,67 @@ def test_scale_around_the_data_counts_points_more():
     weights, loc_precision = brute.optimum(x, toy)
     assert_close(grads["weights.natural"], toy.weights.natural - weights, **EXACT)
     assert_close(grads["loc_precision.natural"], toy.loc_precision.natural - loc_precision, **EXACT)
+
+
+class TestScaleOfEachElement:
+    """Documents that count differently, with λ of their own or one λ for all."""
+
+    documents, words, components, dim = 2, 5, 3, 2
+    scales = (1.0, 2.0, *map(torch.tensor, (2.0, [0.5], [[1.0], [1.0]], [[1.0], [3.0]])))
+
+    def natural_gradients(self, scale, weights, loc_precision, z):
+        """Of natural posteriors at everything in the plate of the documents, all of it scaled."""
+
+        def model():
+            with pyro.plate("documents", self.documents, dim=-2), poutine.scale(scale=scale):
+                pi = pyro.sample("weights", dist.Dirichlet(torch.ones(self.components)))
+                with pyro.plate("components", self.components, dim=-1):
+                    prior = NormalGamma(torch.zeros(self.dim), 1.0, 2.0, 3.0)
+                    components = pyro.sample("loc_precision", prior)
+                with pyro.plate("words", self.words, dim=-1):
+                    r = pyro.sample("r", Assignment(pi))
+                    pyro.sample("z", Component(components, r), obs=z)
+
+        def guide():
+            with pyro.plate("documents", self.documents, dim=-2):
+                pyro.sample("weights", NaturalDirichlet(weights))
+                with pyro.plate("components", self.components, dim=-1):
+                    pyro.sample("loc_precision", NaturalNormalGamma(loc_precision))
+
+        loss = TraceConjugate_ELBO().differentiable_loss(model, guide)
+        return torch.autograd.grad(loss, [weights, loc_precision])
+
+    @pytest.mark.parametrize("shared", [False, True])
+    def test_natural_gradients_are_those_of_the_unscaled_program(self, shared):
+        weights, loc_precision = natural_weights(2, 3), natural_components(2, 3, 2)
+        if shared:
+            weights, loc_precision = weights[0, 0], loc_precision[0]
+        z = torch.randn(self.documents, self.words, self.dim)
+        parameters = [NaturalParameter(weights), NaturalParameter(loc_precision)]
+        plain, *scaled = (self.natural_gradients(scale, *parameters, z) for scale in self.scales)
+        for found in scaled:
+            assert_close(found, plain, **EXACT)
+
+    def test_a_site_that_lacks_the_dimensions_of_its_scale_counts_as_their_sum(self):
+        natural, scale = NaturalParameter(2 + torch.rand(3)), torch.tensor([[1.0], [3.0]])
+        observed = torch.zeros(self.documents, self.words, dtype=torch.int64)
+
+        def model():
+            with poutine.scale(scale=scale):
+                weights = pyro.sample("weights", dist.Dirichlet(torch.ones(3)))
+            documents, words = (
+                pyro.plate("documents", self.documents, dim=-2),
+                pyro.plate("words", self.words, dim=-1),
+            )
+            with documents, words, poutine.scale(scale=scale):
+                pyro.sample("r", Assignment(weights), obs=observed)
+
+        def guide():
+            pyro.sample("weights", NaturalDirichlet(natural))
+
+        [grad] = torch.autograd.grad(TraceConjugate_ELBO().differentiable_loss(model, guide), natural)
+        # (1 + 3) KL[λ] and 1 + 3 times 5 words; in proportion, one prior and five words.
+        assert_close(grad, natural - (1 + torch.tensor([5.0, 0.0, 0.0])), **EXACT)
 
 
 class TestClassificationTerm:
