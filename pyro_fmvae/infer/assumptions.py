@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pyro_fmvae.infer.capture import CaptureError, Recording, uncompiled
+from pyro_fmvae.infer.hooks import Hooks
 from pyro_fmvae.infer.observed import Observed, Place, Trail
 from pyro_fmvae.infer.outside import Outside, attributes
 
@@ -24,12 +25,12 @@ class Assumptions:
 
     A parameter that was replaced by another one would silently keep its old value in the program, as would
     numbers, strings and tensors among a module's attributes or in variables of a function, and a module that
-    went from training to evaluation its old behaviour. What the program itself changes (counters) is left
-    out.
+    went from training to evaluation, or got a hook or another ``forward``, its old behaviour. What the
+    program itself changes (counters) is left out.
 
     Args:
-        modules: whose parameters, buffers, submodules, attributes and modes are to stay; all that is below
-            them, too.
+        modules: whose parameters, buffers, submodules, attributes, modes, hooks and ``forward`` are to stay;
+            all that is below them, too.
         names: of parameters in Pyro's store, or not.
         places: what else is to stay.
         changing: what the program itself changes, among attributes and places: key → trails.
@@ -49,9 +50,9 @@ class Assumptions:
         self._facts: list[_Fact] = []
         places = list(places)
         self.tensors: list[Tensor] = []
-        for module in dict.fromkeys(part for whole in modules for part in whole.modules()):
-            if isinstance(module, torch.jit.ScriptModule):
-                continue  # has no attributes of Python's
+        parts = dict.fromkeys(part for whole in modules for part in whole.modules())
+        known = [part for part in parts if not isinstance(part, torch.jit.ScriptModule)]  # no Python in those
+        for module in known:
             self._add(vars(module), vars(module).keys() & {"training"})  # a compiled one asks that inside it
             places += attributes(module)
             for held in (module._parameters, module._buffers, module._modules):
@@ -69,6 +70,7 @@ class Assumptions:
         self._stored = {name: store[name] for name in names if name in store}
         tensors = dict.fromkeys((*self.tensors, *self._stored.values()))
         self._kinds = [(tensor, *_kind(tensor)) for tensor in tensors]
+        self._hooks = Hooks(known, tensors)
 
     def _add(self, holder: Mapping[Any, Any], keys: Iterable[Any]) -> None:
         self._facts += [(holder, key, holder[key]) for key in keys]
@@ -82,8 +84,8 @@ class Assumptions:
         if not self.hold():
             raise CaptureError(
                 "the step cannot be captured: the program puts another tensor in the place of a parameter or "
-                "buffer, or changes a module's mode. Change tensors in place (by copy_, say), or pass "
-                "eager=True"
+                "buffer, or changes a module's mode or hooks. Change tensors in place (by copy_, say), or "
+                "pass eager=True"
             )
         read = {_memory(tensor) for tensor in recording.state}
         for name, tensor in self._replaced:
@@ -106,6 +108,8 @@ class Assumptions:
         for tensor, place, trainable in self._kinds:
             if tensor.data_ptr() != place or tensor.requires_grad != trainable:
                 return False
+        if not self._hooks.hold():
+            return False
         if self._stored:
             store = dict(pyro.get_param_store().named_parameters())
             return all(store.get(name) is value for name, value in self._stored.items())

@@ -19,6 +19,7 @@ from pyro_fmvae.infer.assumptions import Rehearsal
 from pyro_fmvae.infer.call import Call
 from pyro_fmvae.infer.capture import record
 from pyro_fmvae.infer.captured_step import CapturedStep, NotFinite
+from pyro_fmvae.infer.hooks import refuse_hooks_on_sums
 from pyro_fmvae.infer.recorded_adam import RecordedAdam
 from pyro_fmvae.infer.replay import casts, compiled, plain
 from pyro_fmvae.infer.svi import ConjugateSVI
@@ -141,6 +142,7 @@ class CapturedSVI(ConjugateSVI):
             return statements
         params = _unconstrained(statements)
         assumptions = rehearsal.assumptions(statements.nodes)
+        refuse_hooks_on_sums([*params, *assumptions.tensors])
         fused = self.compile and call.rows >= self.compile_from
         inside = self._inside([p for p in params if not isinstance(p, NaturalParameter)]) if fused else None
         step = TensorStep(self, call, params, inside)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_fmvae.infer.hooks import functions
 from pyro_fmvae.infer.observed import MOST, PLAIN, Holder, Place
 
 _OWN = frozenset(vars(torch.nn.Module()))  # what every module has
@@ -80,7 +81,8 @@ class Outside:
             self.modules.append(value)
             for part in value.modules():
                 self._take(part)
-                self.look_at(getattr(type(part), "forward", None))
+                for function in functions(part):
+                    self.look_at(function)
         elif isinstance(value, partial):
             self.look_at(value.func)
             self._add_all(dict(enumerate(value.args)))
