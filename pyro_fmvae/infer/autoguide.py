@@ -14,6 +14,7 @@ from torch.nn.functional import one_hot
 from pyro_fmvae.distributions import Component, NormalGamma
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.frames import frames_of
+from pyro_fmvae.infer.own_values import OwnValues
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.infer.posteriors import ConjugatePosterior, NaturalPosterior, natural_prior, random_natural
 from pyro_fmvae.infer.seeding import conjugate_update, kmeans
@@ -62,7 +63,7 @@ class AutoConjugate(nn.Module):
             ValueError: the model has no conjugate site, or one inside a plate that is subsampled.
             NotImplementedError: a parent of a recognised site has no known conjugate posterior.
         """
-        with poutine.block(), InitMessenger(_harmless_value):
+        with poutine.block(), InitMessenger(_harmless_value), OwnValues():
             trace = poutine.trace(self._model[0]).get_trace(*args, **kwargs)
         sites = sample_sites(trace)
         owners = {id(site["value"]): name for name, site in sites.items()}

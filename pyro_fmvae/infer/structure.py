@@ -2,7 +2,8 @@
 
 Recognition goes by the class of the distribution at a site and by the identity of the tensors that it was
 given: ``replay`` hands the guide's very tensors to the model, so a parent that *is* a site's value belongs to
-that site, and a parent that was derived from one does not.
+that site, and a parent that was derived from one does not. Under
+:class:`pyro_fmvae.infer.own_values.OwnValues` that holds of observed values, too.
 """
 
 from collections.abc import Set

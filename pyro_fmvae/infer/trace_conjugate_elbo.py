@@ -25,6 +25,7 @@ from pyro_fmvae.infer.mixture_terms import (
     natural_posteriors,
     tabulate,
 )
+from pyro_fmvae.infer.own_values import OwnValues
 from pyro_fmvae.infer.placeholder import PlaceholderMessenger
 from pyro_fmvae.infer.site_terms import (
     as_module,
@@ -237,7 +238,8 @@ class TraceConjugate_ELBO(ELBO):
         with PlaceholderMessenger():
             guide_trace, used = trace_guide(guide, args, kwargs)
             replayed = poutine.replay(model, trace=guide_trace)
-            model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
+            with OwnValues():
+                model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
         program = recognise(model_trace, guide_trace, used)
         if is_validation_enabled():
             for site in (*sample_sites(guide_trace).values(), *sample_sites(model_trace).values()):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from pyro_fmvae.distributions import Assignment, Component, NaturalParameter, NormalGamma
+from pyro_fmvae.distributions import Assignment, Component, Label, NaturalParameter, NormalGamma
 from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO, with_assignments
 from pyro_fmvae.infer.posteriors import to_standard
 from pyro_fmvae.optim import NaturalGradient
@@ -240,3 +240,21 @@ def test_seed_refuses_posteriors_of_another_kind(toy):
     loc, _ = encodings()
     with pytest.raises(ValueError, match="the posterior of 'loc_precision' was replaced"):
         conjugate.seed("z", loc, torch.ones_like(loc), torch.Generator())
+
+
+def test_seed_where_one_tensor_is_observed_at_several_sites():
+    z, y = torch.randn(6, 2), torch.tensor([0, 1, 2, 0, 1, 2])
+
+    def model():
+        weights = pyro.sample("weights", dist.Dirichlet(torch.ones(3)))
+        with pyro.plate("components", 3, dim=-1):
+            loc_precision = pyro.sample("loc_precision", NormalGamma(torch.zeros(2), 1.0, 1.0, 1.0))
+        with pyro.plate("data", 6, dim=-1):
+            r = pyro.sample("r", Assignment(weights), obs=y)
+            pyro.sample("label", Label(r), obs=y)
+            pyro.sample("z", Component(loc_precision, r), obs=z)
+
+    guide = AutoConjugate(model)
+    guide.setup()
+    guide.seed("z", z, torch.ones_like(z), torch.Generator().manual_seed(0))
+    assert_close(guide.posterior("weights").natural_value().sum(), torch.tensor(9.0))

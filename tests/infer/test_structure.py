@@ -7,6 +7,7 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
+from pyro.infer import Trace_ELBO, TraceEnum_ELBO
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import Assignment, Component, Label, NaturalDirichlet, NormalGamma
@@ -206,3 +207,77 @@ def test_one_tensor_observed_at_two_sites():
         N * (c[0].digamma() - c.sum().digamma()) + table(guide.posterior("loc_precision"), z)[:, 0].sum()
     )
     assert_close(data_loss(model, guide), -expected)
+
+
+class TestOneTensorObservedAtSeveralSites:
+    """Each site has its own value: children belong to the site whose value they were given."""
+
+    suffixes = (("", K), ("_other", K + 1))  # two mixtures, of different sizes
+
+    @pytest.fixture(autouse=True)
+    def data(self, clean_slate):
+        self.y, self.z = torch.tensor([0, 1, 2, 2, 1, 0, 1]), torch.randn(2, N, D)
+        self.points = {}
+        for suffix, size in self.suffixes:
+            pair = torch.stack([torch.randn(size, D), 0.5 + torch.rand(size, D)], -2)
+            self.points[suffix] = torch.rand(size).softmax(-1), pair
+
+    def guide(self, *args):
+        """Point masses, so that the bound is that of Pyro's own ELBOs."""
+        for suffix, size in self.suffixes:
+            weights, pair = self.points[suffix]
+            pyro.sample("weights" + suffix, dist.Delta(weights, event_dim=1))
+            with pyro.plate("components" + suffix, size, dim=-1):
+                pyro.sample("loc_precision" + suffix, dist.Delta(pair, event_dim=2))
+
+    def globals(self):
+        pairs = (globals_of(suffix, size) for suffix, size in self.suffixes)
+        (weights, components), (others, other_components) = pairs
+        return weights, components, others, other_components
+
+    def labelled(self, of_label, of_other):
+        weights, components, others, other_components = self.globals()
+        with pyro.plate("data", N, dim=-1):
+            r = pyro.sample("r", Assignment(weights), infer={"enumerate": "parallel"})
+            pyro.sample("label", Label(r), obs=of_label)
+            pyro.sample("z", Component(components, r), obs=self.z[0])
+            other = pyro.sample("other", Assignment(others), obs=of_other)
+            pyro.sample("z_other", Component(other_components, other), obs=self.z[1])
+
+    def both_first(self, of_first, of_other):
+        weights, components, others, other_components = self.globals()
+        with pyro.plate("data", N, dim=-1):
+            r = pyro.sample("r", Assignment(weights), obs=of_first)
+            other = pyro.sample("other", Assignment(others), obs=of_other)
+            pyro.sample("z", Component(components, r), obs=self.z[0])
+            pyro.sample("z_other", Component(other_components, other), obs=self.z[1])
+
+    @pytest.mark.parametrize(
+        "name, pyros", [("labelled", TraceEnum_ELBO(max_plate_nesting=1)), ("both_first", Trace_ELBO())]
+    )
+    def test_as_with_copies(self, name, pyros):
+        model, args = getattr(self, name), (self.y, self.y)
+        elbo = TraceConjugate_ELBO(label_weight=2.0)
+        same = elbo.loss_per_site(model, self.guide, *args)
+        assert_close(same, elbo.loss_per_site(model, self.guide, self.y, self.y.clone()), rtol=0, atol=0)
+        loss = TraceConjugate_ELBO().loss(model, self.guide, *args)
+        assert loss == pytest.approx(pyros.loss(model, self.guide, *args), rel=1e-12)
+
+    def test_conditioned(self):
+        def model():
+            return self.both_first(None, None)
+
+        given = poutine.condition(model, data={"r": self.y, "other": self.y})
+        found = TraceConjugate_ELBO().loss(given, self.guide)
+        assert found == TraceConjugate_ELBO().loss(self.both_first, self.guide, self.y, self.y.clone())
+
+    def test_deterministic_keeps_the_very_value(self):
+        def model():
+            weights, components = globals_of()
+            weights = pyro.deterministic("again", pyro.deterministic("weights_too", weights))
+            with pyro.plate("data", N, dim=-1):
+                r = pyro.sample("r", Assignment(weights), obs=self.y)
+                pyro.sample("z", Component(components, r), obs=self.z[0])
+
+        guide = AutoConjugate(model)
+        assert math.isfinite(TraceConjugate_ELBO().loss(model, guide))
