@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = {
     "mnist": "results.md",
     "mnist-quarter": "results.md",
+    "omniglot": "results.md",
     "omniglot-quarter": "results.md",
     "clusters": "results.md",
     "generalisation": "results.md",
@@ -36,6 +37,7 @@ def sweeps():
         scripts = {
             "mnist": (s.mnist_sweep.SETTING.rows, s.mnist_sweep.SETTING.report),
             "mnist-quarter": (s.mnist_sweep.SETTING.rows, s.mnist_sweep.SETTING.report),
+            "omniglot": (s.omniglot_sweep.SETTING.rows, s.omniglot_sweep.SETTING.report),
             "omniglot-quarter": (s.omniglot_sweep.SETTING.rows, s.omniglot_sweep.SETTING.report),
             "clusters": (s.mnist_clusters.rows, s.mnist_clusters.report),
             "generalisation": (s.generalisation.rows, s.generalisation.report),
