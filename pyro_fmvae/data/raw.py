@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-LARGEST_LABEL = np.iinfo(np.int64).max
+LARGEST_LABEL = np.iinfo(np.int64).max - 1  # so that there is a number of values
 
 
 class Raw(NamedTuple):
