@@ -58,9 +58,9 @@ class Folder(NamedTuple):
 def read_folder(path: Path) -> Folder:
     """Find the images of a folder (see `find_images`), and read the table of their properties if it has one.
 
-    The table is ``labels.csv``, or else the only .csv file. Its first row is a header, its first column holds
-    file names relative to the folder, every other column is a property. An empty field or -1 is an unknown
-    value, and so are all values of an image without a row.
+    The table is ``labels.csv``, or else the only .csv file; names that begin with a dot are passed over. Its
+    first row is a header, its first column holds file names relative to the folder, every other column is a
+    property. An empty field or -1 is an unknown value, and so are all values of an image without a row.
 
     Raises:
         ValueError: there are no images, several tables could be meant, or the table is malformed.
@@ -186,7 +186,8 @@ def _image_shape(preprocessing: Preprocessing, path: Path) -> tuple[int, ...]:
 
 
 def _find_table(path: Path) -> Path | None:
-    tables = sorted(file for file in path.iterdir() if file.suffix.lower() == ".csv" and file.is_file())
+    files = (file for file in path.iterdir() if not file.name.startswith("."))
+    tables = sorted(file for file in files if file.suffix.lower() == ".csv" and file.is_file())
     chosen = [file for file in tables if file.name == TABLE] or tables
     if len(chosen) > 1:
         listed = ", ".join(file.name for file in chosen)

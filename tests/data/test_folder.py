@@ -179,7 +179,12 @@ def test_numbers_words_and_what_is_unknown(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "tables", [{"labels": "f,p\nb.png,7\n", "other": "x\n"}, {"properties": "f,p\nb.png,7\n"}]
+    "tables",
+    [
+        {"labels": "f,p\nb.png,7\n", "other": "x\n"},
+        {"properties": "f,p\nb.png,7\n"},
+        {"properties": "f,p\nb.png,7\n", "._properties": "\0\5\26\7"},  # what macOS writes beside a file
+    ],
 )
 def test_which_table(tmp_path, tables):
     split, names = load_file(write(tmp_path, **tables), COLOUR)
