@@ -279,8 +279,9 @@ def _flag(name: str) -> str:
 
 
 def _is_memory(error: RuntimeError) -> bool:
-    """Whether memory ran out: on the CPU, torch says so in the text alone."""
-    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
+    """Whether memory ran out, or no memory could be as large: on the CPU, torch says so in the text alone."""
+    texts = ("allocate memory", "Storage size calculation overflowed")
+    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in texts)
 
 
 def _one_line(error: Exception) -> str:

@@ -676,6 +676,15 @@ def test_too_large_a_model(files, tmp_path, monkeypatch, error):
     check_complaint(tmp_path, monkeypatch, arguments, "allocate")
 
 
+def test_a_model_that_no_memory_could_hold(files, tmp_path, monkeypatch):
+    """Its size in bytes is beyond int64."""
+    monkeypatch.setattr(Run, "build_model", lambda *_: torch.nn.Linear(2**31 - 1, 2**31 - 1))
+    arguments = ["train", "--data", str(files["grey"]), "--out", "new"]
+    check_complaint(
+        tmp_path, monkeypatch, arguments, "not enough memory: Storage size calculation overflowed"
+    )
+
+
 def test_errors_of_the_program_itself_are_not_hidden(files, tmp_path, monkeypatch):
     def fail(*_):
         raise RuntimeError("a mistake of ours")
