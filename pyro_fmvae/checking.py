@@ -6,7 +6,7 @@ from dataclasses import fields
 import torch
 
 from pyro_fmvae.config import CODERS, PHASES, SLABS, TrainConfig
-from pyro_fmvae.data import Dataset, Kind
+from pyro_fmvae.data import Dataset, Kind, hide_labels
 from pyro_fmvae.data.dataset import SPLITS
 from pyro_fmvae.data.folder import SPARSE, sparse
 from pyro_fmvae.data.registry import SCENES
@@ -138,7 +138,8 @@ def check_numbered(dataset: Dataset, names: Sequence[str]) -> None:
 
 
 def _check_labels(config: TrainConfig, dataset: Dataset) -> None:
-    assert config.factors is not None
+    """That each label has a factor with enough components, and a training point whose label is used."""
+    assert config.factors is not None and config.labels is not None
     names = dataset.label_names if config.label_names is None else config.label_names
     if not names:
         raise ValueError(f"labels: the data set '{dataset.name}' has no labels to train on")
@@ -156,4 +157,16 @@ def _check_labels(config: TrainConfig, dataset: Dataset) -> None:
             raise ValueError(
                 f"factors: label '{name}' has values up to {size - 1}, so its factor needs {size} "
                 f"components, not {components}"
+            )
+    points = len(dataset.train)
+    kept = round(config.labels * points)
+    if not kept:
+        raise ValueError(
+            f"labels: expected at least one of the {points:,} training points, got a share of {config.labels}"
+        )
+    known = hide_labels(dataset.train, config.labels, config.seed) >= 0
+    for name in names:
+        if not known[:, dataset.label_names.index(name)].any():
+            raise ValueError(
+                f"labels: of the {kept:,} training points that keep them, none has a known '{name}'"
             )

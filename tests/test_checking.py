@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from pyro_fmvae.config import CODERS, PHASES, TrainConfig
 from pyro_fmvae.data import Kind, Split
@@ -51,6 +52,36 @@ from tests.datasets import dataset
 def test_options_that_do_not_fit_the_data(changes, data, message):
     with pytest.raises(ValueError, match=message):
         resolve(TrainConfig(data="mine.npz", **changes), data)
+
+
+def partly_known(*columns):
+    """Data of 80 training points with these columns of labels, the first of them known."""
+    data = dataset(label_sizes=(2,) * len(columns), size=80)
+    labels = torch.full((80, len(columns)), -1)
+    for number, column in enumerate(columns):
+        labels[: len(column), number] = torch.tensor(column)
+    return replace(data, train=replace(data.train, labels=labels))
+
+
+@pytest.mark.parametrize(
+    ("share", "columns", "message"),
+    [
+        (0.005, ([0, 1] * 40,), "expected at least one of the 80 training points, got a share of 0.005"),
+        (1.0, ([0, 1], []), "of the 80 training points that keep them, none has a known 'label1'"),
+        (0.02, ([0, 1] * 40, [1]), "of the 2 training points that keep them, none has a known 'label1'"),
+    ],
+)
+def test_every_label_is_known_of_a_training_point(share, columns, message):
+    data = partly_known(*columns)
+    config = TrainConfig(data="mine.npz", labels=share)
+    with pytest.raises(ValueError) as error:
+        resolve(config, data)
+    assert str(error.value) == f"labels: {message}"
+    assert resolve(replace(config, labels=0.0), data).labels == 0
+    if len(columns) > 1:  # only labels that are trained on matter
+        assert resolve(replace(config, label_names=("label0",)), data).factors[0] == 2
+    least = partly_known(*([0, 1] * 40 for _ in columns))
+    assert resolve(replace(config, labels=0.0125), least).labels == 0.0125
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_given_options_are_kept():
 
 
 def test_smiley_is_the_name_of_the_data_not_of_a_file():
-    faces = dataset((32, 32), label_sizes=(2, 2, 2, 2), name="smiley")
+    faces = dataset((32, 32), label_sizes=(2, 2, 2, 2), name="smiley", size=30)
     assert resolve(TrainConfig(), faces).factors == (2, 2, 2, 2)
     assert resolve(TrainConfig(data="/home/me/smiley.npz"), faces).labels == 0
 
@@ -104,7 +104,7 @@ def test_pretrained_networks_are_not_pretrained_again_unless_told(model):
 
 @pytest.mark.parametrize("closing", [{"label_weight": 0.0}, {"refine_iterations": 0}])
 def test_free_factors_are_opened_even_without_a_refine_phase(closing):
-    data = dataset((64, 64, 3), Kind.IMAGE, (2,), "sprites")
+    data = dataset((64, 64, 3), Kind.IMAGE, (2,), "sprites", size=30)
     assert resolve(TrainConfig(data="sprites"), data).free_from == 1
     config = resolve(TrainConfig(data="sprites", **closing), data)
     assert config.free_from == 0
