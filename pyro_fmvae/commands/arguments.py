@@ -39,7 +39,8 @@ def rows_of(
     if run.config.model in CODERS:
         patches = run.preprocessing.patches
         options["sparse"] = replace(sparse_options(run.config, data), transform=patches)
-    dataset = load(data, Path(data_root) if data_root else None, **options)
+    root = data_root or run.config.data_root
+    dataset = load(data, Path(root) if root else None, **options)
     ours, theirs = run.preprocessing, dataset.preprocessing
     if (ours.kind, ours.event_shape) != (theirs.kind, theirs.event_shape):
         raise ValueError(

@@ -14,6 +14,7 @@ from pyro_fmvae.commands.arguments import (
 from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data import Kind, Preprocessing
 from pyro_fmvae.run import Run
+from tests.datasets import dataset
 
 RUN = Run(  # the label 'hat' was not trained on
     Path("run"),
@@ -87,6 +88,16 @@ def test_label_columns_that_could_be_any(monkeypatch, chosen, names, message):
     with pytest.raises(ValueError) as error:
         rows_of(run, "new", None, "test")
     assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "/runs/data"), ("/other", "/other")])
+def test_other_data_are_looked_for_where_the_runs_are(monkeypatch, given, expected):
+    data = dataset((2, 2))
+    roots = []
+    monkeypatch.setattr(arguments, "load", lambda name, root, **_: roots.append((name, root)) or data)
+    run = replace(RUN, config=replace(RUN.config, data="mnist", data_root="/runs/data"))
+    assert rows_of(run, "fashion-mnist", given, "test") == (data.test, ())
+    assert roots == [("fashion-mnist", Path(expected))]
 
 
 def test_names_go_before_numbers():
