@@ -29,6 +29,7 @@ from pyro_fmvae.models import (
 )
 from pyro_fmvae.run import FIGURES, METRICS, Run
 
+TRAINING = "training"  # the figure that every run has, and no other command draws
 RECONSTRUCTED = 20
 ENCODED, ENCODING_BATCH = 2000, 500
 EXAMPLES, SWEPT = 6, 2  # of sparse codes
@@ -87,7 +88,7 @@ def _same(x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def draw(run: Run, model: Model, rows: Split, split: str) -> None:
-    """Draw every figure that suits the data into the run's folder.
+    """Draw every figure that suits the data into the run's folder; the curves of training come there last.
 
     Args:
         run: the run.
@@ -103,19 +104,19 @@ def draw(run: Run, model: Model, rows: Split, split: str) -> None:
     else:
         drawn = _of_networks(run, model, rows, records) | _of_codes(run, model, rows, split)
     folder = run.folder / FIGURES
-    with TemporaryDirectory(dir=run.folder) as temporary:  # so that a folder of figures is a complete one
+    with TemporaryDirectory(dir=run.folder) as temporary:
         for name, figure in drawn.items():
             figures.save(figure, Path(temporary) / f"{name}.png")
         folder.mkdir(exist_ok=True)
-        for path in Path(temporary).iterdir():
-            path.replace(folder / path.name)
+        for name in sorted(drawn, key=lambda name: name == TRAINING):  # so that where it is, the others are
+            (Path(temporary) / f"{name}.png").replace(folder / f"{name}.png")
 
 
 def _of_networks(
     run: Run, model: VAE | VariationalSparseCoding, rows: Split, records: list[dict[str, Any]]
 ) -> dict[str, Figure]:
     """Those of a model without factors, by name."""
-    drawn = {"training": _training(records)}
+    drawn = {TRAINING: _training(records)}
     if run.image:
         drawn["reconstructions"] = _reconstructions(run, model, rows)
         if model.bounded:  # else there is no density of z to draw from
@@ -133,7 +134,7 @@ def _training(records: list[dict[str, Any]]) -> Figure:
 
 def _of_units(run: Run, model: SparseCoder, rows: Split, records: list[dict[str, Any]]) -> dict[str, Figure]:
     """Those of a model whose units are learnt by EM, by name."""
-    drawn = {"training": _training(records)}
+    drawn = {TRAINING: _training(records)}
     followed = [record for record in records if "objective" in record and record["phase"] == "joint"]
     if followed:
         drawn["starts"] = figures.em_curves(followed, followed[-1]["start"])
@@ -231,7 +232,7 @@ def _of_factors(
 ) -> dict[str, Figure]:
     """Those of a model with factors, by name."""
     factors = factors_of_run(run, model)
-    drawn = {"training": figures.training_curves(records, factors.names)}
+    drawn = {TRAINING: figures.training_curves(records, factors.names)}
     if run.image:
         drawn["factors"] = figures.attribute_rows(factors)
         drawn["components"] = figures.component_grid(factors)

@@ -204,6 +204,14 @@ class Run:
         return model.to(device).eval()
 
 
+def saved(folder: Path) -> bool:
+    """Whether a run got as far as its first checkpoint, even if that is lost by now."""
+    if any((folder / CHECKPOINT / name).exists() for name in (checkpoint.TENSORS, checkpoint.READABLE)):
+        return True
+    metrics = folder / METRICS
+    return metrics.exists() and len(metrics.read_bytes().splitlines()) > 1  # one comes before it
+
+
 def load_data(config: TrainConfig, root: Path | None) -> Dataset:
     """The data set that a configuration asks for: its labels in order, combinations held out.
 

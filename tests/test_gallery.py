@@ -1,6 +1,7 @@
 """Pictures of a run show pixels in [0, 1] whatever the model sees, and tables as the model sees them."""
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data import Dataset, Kind, PatchTransform, Preprocessing, Split
 from pyro_fmvae.gallery import factors_of, factors_of_run
 from pyro_fmvae.run import Run
-from tests.runs import train, write_files
+from tests.runs import Killed, kill, succeed, train, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
@@ -67,6 +68,27 @@ def test_figures_of_a_finished_run(folders, kind):
     names = IMAGES | ({"attributes"} if labelled else set())
     expected = {"training", "columns"} if labelled is None else names
     assert {path.stem for path in (folders[kind] / "figures").iterdir()} == expected
+
+
+def test_figures_that_were_interrupted_are_made_up_for(tmp_path, monkeypatch):
+    """The picture that tells of a complete set comes last."""
+    run = tmp_path / "run"
+    left = list(IMAGES)
+
+    def interrupted(path, target):
+        left.remove(target.stem)
+        if not left:
+            kill()
+        return os.rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", interrupted)
+        with pytest.raises(Killed):
+            train(run, write_files(tmp_path)["grey"], factors="2")
+    assert {path.stem for path in (run / "figures").iterdir()} == IMAGES - {"training"}
+    assert "figures in" in succeed("train", "--resume", run)
+    assert {path.stem for path in (run / "figures").iterdir()} == IMAGES
+    assert succeed("train", "--resume", run) == f"{run} is finished already.\n"
 
 
 @pytest.mark.parametrize("kind", ["grey", "colour"])

@@ -252,8 +252,9 @@ def test_ctrl_c_outside_of_training_stops_at_once(whole, monkeypatch):
 
 
 def test_finished_run_is_left_as_it_is(whole):
+    (whole / "figures").mkdir()
+    (whole / "figures" / "training.png").touch()
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
-    (whole / "figures").mkdir(exist_ok=True)
     assert succeed("train", "--resume", whole) == f"{whole} is finished already.\n"
     assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
 
@@ -418,12 +419,29 @@ def test_a_report_that_was_interrupted_is_made_up_for(files, tmp_path, monkeypat
         with pytest.raises(Killed):
             train(run, files["table"])
     trained = state(run)
-    monkeypatch.setattr(session, "draw", lambda *_: (run / "figures").mkdir())
+    (run / "figures").mkdir()
+    (run / "figures" / "attributes.png").touch()  # by `draw`, while it was trained
+    monkeypatch.setattr(session, "draw", lambda *_: (run / "figures" / "training.png").touch())
     first, *report = succeed("train", "--resume", run).splitlines()
     assert first == f"{run} is finished already."
     assert any(line.startswith("6 test points, nats per point: ELBO") for line in report)
     assert succeed("train", "--resume", run) == f"{run} is finished already.\n"
     assert state(run) == trained
+
+
+def test_a_run_that_was_killed_before_anything_was_saved(files, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        stop_at(patch, 0, kill)
+        patch.setattr(shutil, "rmtree", lambda _: None)  # as there is no time to clean up
+        with pytest.raises(Killed):
+            train(run, files["table"])
+    (run / "checkpoint").mkdir()
+    (run / "checkpoint" / ".state.safetensors.tmp").write_text("half of it")
+    before = sorted(run.rglob("*"))
+    expected = f"run: {run} was stopped before anything was saved; the folder can be deleted, to train anew"
+    assert error_of("train", "--resume", run) == f"pyro-fmvae: error: {expected}\n"
+    assert sorted(run.rglob("*")) == before
 
 
 def test_values_of_labels_must_be_what_they_were(tmp_path, monkeypatch):

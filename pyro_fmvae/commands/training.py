@@ -4,11 +4,12 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from pyro_fmvae.checkpoint import TENSORS, alone
+from pyro_fmvae.checkpoint import alone
 from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.defaults import named
-from pyro_fmvae.run import CHECKPOINT, FIGURES, Run, load_data, resolve_device
+from pyro_fmvae.gallery import TRAINING
+from pyro_fmvae.run import FIGURES, Run, load_data, resolve_device, saved
 from pyro_fmvae.session import follow, report
 from pyro_fmvae.training import Training
 
@@ -34,8 +35,7 @@ def train(config: TrainConfig, out: str | None) -> int:
         with alone(folder):
             return follow(training, dataset, resumed=False)
     except BaseException:  # also a second Ctrl-C
-        begun = (folder / CHECKPOINT / TENSORS).exists()
-        if not begun:  # there is nothing to continue from
+        if not saved(folder):  # there is nothing to continue from
             shutil.rmtree(folder)
         raise
 
@@ -54,10 +54,15 @@ def resume(folder: str, data_root: str | None, device: str, eager: bool, compile
     dataset = run.load_data(data_root)
     training = Training(run, dataset, resolve_device(run.config.device if device == "auto" else device))
     with alone(run.folder):
+        if not saved(run.folder):
+            raise ValueError(
+                f"run: {run.folder} was stopped before anything was saved; "
+                "the folder can be deleted, to train anew"
+            )
         training.restore()
         if training.finished:
             print(f"{run.folder} is finished already.")
-            if not (run.folder / FIGURES).exists():  # its report was interrupted
+            if not (run.folder / FIGURES / f"{TRAINING}.png").exists():  # its report was interrupted
                 report(training, dataset)
             return 0
         return follow(training, dataset, resumed=True)
