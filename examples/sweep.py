@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 
 from pyro_fmvae import checkpoint
+from pyro_fmvae.run import CONFIG, saved
 
 PROGRAM = "pyro-fmvae"
 INTERRUPTED = 130
@@ -67,7 +69,7 @@ class Sweep:
         """Run the rows of these names, or all; whatever is finished already is left as it is.
 
         Raises:
-            SystemExit: a name that is no row's, or a command that failed (its message was printed).
+            SystemExit: a name or files that are no row's, or a command that failed (its message was printed).
         """
         if unknown := sorted(set(names) - set(self.rows)):
             raise SystemExit(f"rows: expected some of {', '.join(self.rows)}, got {', '.join(unknown)}")
@@ -84,8 +86,10 @@ class Sweep:
         return {name: ["evaluate", str(folder), *options(given)] for name, given in row.evaluate.items()}
 
     def result(self, row: Row, folder: Path) -> dict[str, Any]:
-        """What the row's file is to say: what these commands print."""
-        return {name: json.loads(call(*command)) for name, command in self.evaluations(row, folder).items()}
+        """What the row's file is to say: what these commands print, of data that lie where the row says."""
+        given = {name: {**asked, **_root(row)} for name, asked in row.evaluate.items()}
+        commands = self.evaluations(replace(row, evaluate=given), folder)
+        return {name: json.loads(call(*command)) for name, command in commands.items()}
 
     def _run(self, row: Row) -> None:
         path = self.out / f"{row.name}.json"
@@ -98,9 +102,11 @@ class Sweep:
             self._run(self.rows[row.pretrained])
         print(f"{row.name}: {' '.join(self._shown(row))}", flush=True)
         folder = self.runs / row.name
-        if folder.exists():
+        if folder.exists() and not _removed(folder):
             self._check_run(row, folder)
-        call("train", *(["--resume", str(folder)] if folder.exists() else self._training(row)))
+            call("train", "--resume", str(folder), *options(_root(row)))
+        else:
+            call(*self._training(row, self.runs))
         self._trained.add(row.name)
         if not row.evaluate:
             return
@@ -111,27 +117,27 @@ class Sweep:
     def _check(self, row: Row, commands: Sequence[str], path: Path) -> None:
         """That a file is what this sweep would make of the row, whatever the row started from."""
         wanted = self._commands(row)[-1 - len(row.evaluate) :]
-        found = commands[-len(wanted) :]
-        for here, there in zip(wanted, found, strict=True):
+        found = [*commands[-len(wanted) :], "nothing"]  # there may be fewer of them
+        for here, there in zip(wanted, found, strict=False):
             if here != there:
                 raise SystemExit(f"rows: {path} was made with other options, by `{there}`, not by `{here}`")
 
     def _check_run(self, row: Row, folder: Path) -> None:
         """That a run which was begun is that of the row."""
-        config = json.loads((folder / "config.json").read_text())
-        for name, value in row.train.items():
+        found = json.loads((folder / CONFIG).read_text())
+        found["pretrained"] = Path(found["pretrained"]).name if found.get("pretrained") else None
+        for name, value in {**row.train, "pretrained": row.pretrained}.items():
             wanted = list(value) if isinstance(value, tuple) else value
-            if name != "data_root" and config.get(name) != wanted:
-                raise SystemExit(f"rows: {folder} was begun with {name} {config.get(name)}, not {wanted}")
+            if name != "data_root" and found.get(name) != wanted:
+                raise SystemExit(f"rows: {folder} was begun with {name} {found.get(name)}, not {wanted}")
 
-    def _training(self, row: Row) -> list[str]:
-        start = {} if row.pretrained is None else {"pretrained": self.runs / row.pretrained}
-        return options({**row.train, **start, "out": self.runs / row.name})
+    def _training(self, row: Row, runs: Path) -> list[str]:
+        start = {} if row.pretrained is None else {"pretrained": runs / row.pretrained}
+        return ["train", *options({**row.train, **start, "out": runs / row.name})]
 
     def _shown(self, row: Row) -> list[str]:
         """The command of a row without the folders of this machine."""
-        start = {} if row.pretrained is None else {"pretrained": Path(RUNS) / row.pretrained}
-        return [PROGRAM, "train", *options({**_rooted(row.train), **start, "out": Path(RUNS) / row.name})]
+        return [PROGRAM, *self._training(replace(row, train=_rooted(row.train)), Path(RUNS))]
 
     def _trainings(self, row: Row) -> list[str]:
         """The commands that train a row, those of rows that it starts from first."""
@@ -144,11 +150,11 @@ class Sweep:
         return [*self._trainings(row), *(shlex.join([PROGRAM, *command]) for command in evaluations)]
 
     def _content(self, row: Row, folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
-        config = json.loads((folder / "config.json").read_text())
+        config = json.loads((folder / CONFIG).read_text())
         iterations = {name: value for name, value in config.items() if name.endswith("_iterations")}
         seconds, start = trained_seconds(folder), row.pretrained
         while start is not None:
-            before = json.loads((self.runs / start / "config.json").read_text())
+            before = json.loads((self.runs / start / CONFIG).read_text())
             iterations["pretrain_iterations"] += sum(before[name] for name in OF_NETWORKS)
             seconds += trained_seconds(self.runs / start)
             start = self.rows[start].pretrained
@@ -165,6 +171,24 @@ class Sweep:
             "commands": self._commands(row),
             "result": result,
         }
+
+
+def _removed(folder: Path) -> bool:
+    """Remove the folder of a run that was killed before anything was saved; whether it was one."""
+    try:
+        with checkpoint.alone(folder):
+            if not (folder / CONFIG).exists() and any(path.suffix != ".tmp" for path in folder.iterdir()):
+                raise ValueError(f"{folder} is no run (there is no {CONFIG} in it)")
+            if unsaved := not saved(folder):
+                shutil.rmtree(folder)
+    except ValueError as error:  # also while it is trained
+        raise SystemExit(f"rows: {error}") from None
+    return unsaved
+
+
+def _root(row: Row) -> dict[str, Any]:
+    """The option that says where the row's data are, if it is given."""
+    return {name: value for name, value in row.train.items() if name == "data_root"}
 
 
 def _rooted(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
+from pyro_fmvae import checkpoint
 from pyro_fmvae.cli import build_parser
 from pyro_fmvae.config import TrainConfig
 from tests.scripts import imported
@@ -45,7 +47,8 @@ class Program:
             raise SystemExit(3)
         command, *rest = arguments
         if command == "evaluate":
-            return json.dumps({"elbo": -90.5, "asked": rest[1:]})
+            place = rest.index("--data-root")
+            return json.dumps({"elbo": -90.5, "asked": [*rest[1:place], *rest[place + 2 :]]})
         given = dict(zip(rest[::2], rest[1::2], strict=True))
         if "--resume" not in given:
             make_run(Path(given["--out"]), given)
@@ -54,8 +57,10 @@ class Program:
     def commands(self):
         """Each call in short: the command and the run, or what is resumed."""
         return [
-            f"{c[0]} {Path(c[1]).name}" if c[0] == "evaluate" else f"{c[-2][2:]} {Path(c[-1]).name}"
+            f"{c[0]} {Path(c[1]).name}" if c[0] == "evaluate" else f"{place[2:]} {Path(given[place]).name}"
             for c in self.calls
+            for given in [dict(zip(c[1::2], c[2::2], strict=False))]
+            for place in ["--resume" if "--resume" in given else "--out"]
         ]
 
 
@@ -65,6 +70,7 @@ def make_run(folder, given):
         "data": "mnist",
         "model": given.get("--model", "fmvae"),
         "seed": int(given["--seed"]),
+        "pretrained": given.get("--pretrained"),
         "factors": [int(size) for size in given.get("--factors", "1").split(",")],
         "factor_dim": 64,
         "pretrain_iterations": PRETRAINED if start else 5,
@@ -75,7 +81,8 @@ def make_run(folder, given):
         "learning_rate": 0.1,
         "derived": {"num_data": 7, "versions": {"torch": "2.0"}},
     }
-    folder.mkdir(parents=True)
+    (folder / "checkpoint").mkdir(parents=True)
+    (folder / "checkpoint" / "state.safetensors").touch()
     (folder / "config.json").write_text(json.dumps(config))
     records = [{"step": 0, "seconds": 1.5}, {"step": JOINT, "seconds": 36.25}]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -131,7 +138,8 @@ def test_the_row_that_others_start_from_is_run_first_and_once(small, program):
     assert train["--pretrained"] == str(small.out / "runs" / "start")
     assert train["--out"] == str(small.out / "runs" / "one")
     assert train["--data-root"] == "/secret/data" and train["--factors"] == "4"
-    assert program.calls[2] == ("evaluate", train["--out"], "--split", "valid", "--num-samples", "5")
+    asked = ("--split", "valid", "--num-samples", "5")
+    assert program.calls[2] == ("evaluate", train["--out"], *asked, "--data-root", "/secret/data")
 
 
 def test_a_row_by_name_brings_the_one_that_it_starts_from(small, program):
@@ -149,11 +157,116 @@ def test_a_finished_row_is_not_run_again(s, small, program):
 
 
 def test_an_interrupted_run_is_resumed(small, program):
-    for name, start in (("start", {"--model": "vae"}), ("one", {"--pretrained": "x", "--factors": "4"})):
-        make_run(small.out / "runs" / name, {"--seed": "2", **start})
+    begin(small)
     small.run(["one"])
     assert program.commands() == ["resume start", "resume one", "evaluate one", "evaluate one"]
+    folder = str(small.out / "runs" / "one")
+    assert program.calls[1] == ("train", "--resume", folder, "--data-root", "/secret/data")
+
+
+def test_where_data_are_is_said_only_if_it_is_known(s, small, program, monkeypatch):
+    begin(small)
+    rows = [
+        replace(row, train={name: value for name, value in row.train.items() if name != "data_root"})
+        for row in small.rows.values()
+    ]
+    monkeypatch.setattr(s.sweep, "call", lambda *given: program.calls.append(given) or "{}")
+    s.sweep.Sweep(rows, small.out).run(["one"])
     assert program.calls[1] == ("train", "--resume", str(small.out / "runs" / "one"))
+    assert not any("--data-root" in given for given in program.calls)
+
+
+def begin(sweep):
+    """The folders of a row's run and of the one that it starts from, both with checkpoints."""
+    for name, given in (
+        ("start", {"--model": "vae"}),
+        ("one", {"--pretrained": "/x/runs/start", "--factors": "4"}),
+    ):
+        make_run(sweep.runs / name, {"--seed": "2", **given})
+
+
+FILES = {  # what is left of a run that was killed early
+    "config": ["config.json"],
+    "log": ["config.json", "train.log", "metrics.jsonl", "checkpoint/.state.safetensors.tmp"],
+    "temporary": [".config.json.tmp"],
+    "nothing": [],
+}
+
+
+@pytest.mark.parametrize("left", FILES)
+def test_a_run_that_was_killed_before_anything_was_saved_is_begun_anew(small, program, left):
+    begin(small)
+    folder = small.runs / "one"
+    keep(folder, FILES[left])
+    if left == "log":
+        (folder / "metrics.jsonl").write_text('{"step": 0}\n')
+    small.run(["one"])
+    assert program.commands() == ["resume start", "out one", "evaluate one", "evaluate one"]
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint", "config.json", "metrics.jsonl"]
+
+
+def keep(folder, files):
+    """Make these all that is in a run's folder."""
+    config = (folder / "config.json").read_text()
+    shutil.rmtree(folder)
+    folder.mkdir()
+    for file in files:
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_text(config)
+
+
+@pytest.mark.parametrize(
+    ("files", "commands", "message"),
+    [
+        (["mine.txt"], 1, "{} is no run (there is no config.json in it)"),
+        (["checkpoint/state.safetensors"], 1, "{} is no run (there is no config.json in it)"),
+        (
+            ["config.json", "checkpoint/state.json"],
+            2,
+            None,
+        ),  # lost checkpoints are for `train` to complain of
+        (["config.json", "metrics.jsonl"], 2, None),
+    ],
+)
+def test_nothing_else_is_removed(small, program, files, commands, message):
+    begin(small)
+    folder = small.runs / "one"
+    keep(folder, files)
+    if "metrics.jsonl" in files:
+        (folder / "metrics.jsonl").write_text('{"step": 0}\n{"step": 9, "seconds": 1}\n')
+    before = contents(folder)
+    program.failing = str(folder)
+    with pytest.raises(SystemExit) as stopped:
+        small.run(["one"])
+    assert stopped.value.code == (3 if message is None else f"rows: {message.format(folder)}")
+    assert program.commands() == ["resume start", "resume one"][:commands]
+    assert contents(folder) == before
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_that_another_process_has_just_begun_is_left_alone(small, program):
+    begin(small)
+    folder = small.runs / "one"
+    keep(folder, ["config.json"])
+    with checkpoint.alone(folder), pytest.raises(SystemExit) as stopped:
+        small.run(["one"])
+    assert stopped.value.code == f"rows: {folder}: another process is training this run"
+    assert program.commands() == ["resume start"] and (folder / "config.json").exists()
+
+
+def test_a_run_that_started_from_another_row_is_not_taken_for_the_row(small, program):
+    begin(small)
+    shutil.rmtree(small.runs / "one")
+    make_run(small.runs / "one", {"--seed": "2", "--pretrained": "/x/runs/other", "--factors": "4"})
+    with pytest.raises(SystemExit, match=r"rows: .*one was begun with pretrained other, not start$"):
+        small.run(["one"])
+    shutil.rmtree(small.runs / "one")
+    make_run(small.runs / "one", {"--seed": "2", "--factors": "4"})
+    with pytest.raises(SystemExit, match=r"rows: .*one was begun with pretrained None, not start$"):
+        small.run(["one"])
 
 
 def test_a_run_that_was_begun_with_other_options_is_not_taken_for_the_row(small, program):
@@ -171,6 +284,16 @@ def test_a_row_that_was_made_with_other_options_is_not_taken_for_this_one(s, sma
         s.sweep.Sweep([small.rows["start"], other], small.out).run(["one"])
     restarted = replace(small.rows["start"], train={"data": "mnist"})
     s.sweep.Sweep([restarted, row], small.out).run(["one"])  # what it started from is in the file
+
+
+def test_a_row_of_fewer_evaluations_is_not_taken_for_this_one(s, small, program):
+    row = replace(small.rows["one"], pretrained=None)
+    fewer = replace(row, evaluate={"bounds": row.evaluate["bounds"]})
+    s.sweep.Sweep([fewer], small.out).run()
+    with pytest.raises(
+        SystemExit, match=r"rows: .*one.json was made with .*, by `nothing`, not by `.* 500`$"
+    ):
+        s.sweep.Sweep([row], small.out).run()
 
 
 def test_runs_may_lie_elsewhere(s, small, program, tmp_path):
@@ -244,7 +367,7 @@ def test_what_the_file_of_a_row_says(s, small, monkeypatch):
 
 
 def test_a_row_may_start_from_one_that_starts_from_another(s, small, program):
-    last = s.sweep.Row("last", {"data": "mnist", "seed": 2}, {"bounds": {}}, "one")
+    last = s.sweep.Row("last", {**small.rows["start"].train}, {"bounds": {}}, "one")
     s.sweep.Sweep([*small.rows.values(), last], small.out).run(["last"])
     assert program.commands() == [
         *("out start", "out one", "evaluate one", "evaluate one"),
