@@ -116,7 +116,7 @@ class CapturedStep:
         if not _on_gpu(inputs[-1:]) or (self.optim.others is None and self.others):
             return False  # the first step makes the optimiser
         if self.inside is None and not OptimizerOnDevice.possible(self.optim.others):
-            self._no_graph("the optimiser is neither fused nor capturable")
+            self._no_graph("the optimiser has hooks, or is neither fused nor capturable")
         elif not _on_gpu(inputs):
             self._no_graph("the program has tensors on the host")
         return not self._obstacle

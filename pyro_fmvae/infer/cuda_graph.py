@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from pyro_fmvae.infer.optimizer_snapshot import OptimizerSnapshot
+from pyro_fmvae.infer.optimizer_snapshot import OptimizerSnapshot, step_hooks
 
 _WARM_UP = 3  # calls before the one that is recorded, for libraries and the allocator to settle
 
@@ -91,9 +91,11 @@ class OptimizerOnDevice:
 
     @staticmethod
     def possible(optimizer: Optimizer | None) -> bool:
-        """Whether the optimiser can do without the host."""
+        """Whether the optimiser can do without the host: no replay would run its hooks."""
         groups = [] if optimizer is None else optimizer.param_groups
-        return all(group.get("fused") or group.get("capturable") for group in groups)
+        return not step_hooks(optimizer) and all(
+            group.get("fused") or group.get("capturable") for group in groups
+        )
 
     def current(self, optimizer: Optimizer | None) -> bool:
         """Whether the optimiser still is the one that was given, with the same state."""
@@ -121,6 +123,7 @@ class OptimizerOnDevice:
             optimizer.found_inf = skip.float()
         try:
             yield
+            self._snapshot.take_state()  # a first step made it; a graph writes to it from then on
         finally:
             for group, lr, capturable in kept:
                 group["lr"] = lr

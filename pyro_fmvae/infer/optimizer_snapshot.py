@@ -1,13 +1,18 @@
 """What a recorded step takes for granted about a torch optimiser."""
 
+from operator import is_
 from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 
 class OptimizerSnapshot:
-    """An optimiser with its state and settings at one time, but for the learning rates, which may change.
+    """An optimiser with its state, settings and hooks at one time.
+
+    Learning rates may change, as may the numbers in the tensors of its state; tensors for further parameters
+    may be added.
 
     Args:
         optimizer: the optimiser, or None if there is nothing to optimise.
@@ -15,22 +20,50 @@ class OptimizerSnapshot:
 
     def __init__(self, optimizer: Optimizer | None) -> None:
         self._optimizer = optimizer
-        self._state = None if optimizer is None else optimizer.state
         self.groups = [] if optimizer is None else list(optimizer.param_groups)
         self._settings = _settings(self.groups)
+        self._hooks = step_hooks(optimizer)
+        self.take_state()
+
+    def take_state(self) -> None:
+        """Take what the state of every parameter consists of now for what is to stay."""
+        self._state: Any = {} if self._optimizer is None else self._optimizer.state
+        parts = ((p, part) for p, part in self._state.items() if isinstance(part, dict))
+        self._parts = [(p, part, tuple(part.values())) for p, part in parts]
 
     def holds(self, optimizer: Optimizer | None) -> bool:
-        """Whether it still is the same optimiser, with the same state and settings."""
+        """Whether it still is the same optimiser, with the same state, settings and hooks."""
         if optimizer is not self._optimizer:
             return False
         if optimizer is None:
             return True
-        return optimizer.state is self._state and _settings(optimizer.param_groups) == self._settings
+        if step_hooks(optimizer) != self._hooks or _settings(optimizer.param_groups) != self._settings:
+            return False
+        return optimizer.state is self._state and self._holds_state()
+
+    def _holds_state(self) -> bool:
+        get = self._state.get
+        for p, part, values in self._parts:
+            if get(p) is not part or len(part) != len(values) or not all(map(is_, part.values(), values)):
+                return False
+        return True
 
     @property
     def rates(self) -> list[float | Tensor]:
         """The learning rate of every group, as it is now."""
         return [group["lr"] for group in self.groups]
+
+
+def step_hooks(optimizer: Optimizer | None) -> tuple[Any, ...]:
+    """What runs before and after an optimiser's step: its own hooks, and those of all optimisers."""
+    if optimizer is None:
+        return ()
+    return (
+        *(("before", *hook) for hook in _global_optimizer_pre_hooks.items()),
+        *(("before", *hook) for hook in optimizer._optimizer_step_pre_hooks.items()),
+        *(("after", *hook) for hook in optimizer._optimizer_step_post_hooks.items()),
+        *(("after", *hook) for hook in _global_optimizer_post_hooks.items()),
+    )
 
 
 def _settings(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
-from pyro_fmvae.infer.optimizer_snapshot import OptimizerSnapshot
+from pyro_fmvae.infer.optimizer_snapshot import OptimizerSnapshot, step_hooks
 
 _UNSUPPORTED = ("amsgrad", "maximize", "differentiable")
 
@@ -33,6 +33,7 @@ class RecordedAdam:
             zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
             count = torch.zeros((), dtype=self._dtype_of_count(p), device=p.device)
             optimizer.state[p].update({"step": count, **zeros})
+        self._snapshot.take_state()
 
     def _dtype_of_count(self, p: Tensor) -> torch.dtype:
         """As torch's own has it."""
@@ -47,6 +48,7 @@ class RecordedAdam:
                 del self._state[p]
                 del self._group_of[p]
         self._made = []
+        self._snapshot.take_state()
 
     @staticmethod
     def possible(optimizer: Optimizer | None, params: Sequence[Tensor]) -> bool:
@@ -55,14 +57,13 @@ class RecordedAdam:
             return False
         assert optimizer is not None
         known = {p for group in optimizer.param_groups for p in group["params"]}
-        hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
         plain = not any(group.get(flag) for group in optimizer.param_groups for flag in _UNSUPPORTED)
         begun = [p for p in params if optimizer.state.get(p)]
         together = all(optimizer.state[p]["step"].device == p.device for p in begun)
-        return plain and not hooks and known.issuperset(params) and together
+        return plain and not step_hooks(optimizer) and known.issuperset(params) and together
 
     def current(self, optimizer: Optimizer | None) -> bool:
-        """Whether the optimiser still is the one that was given, with the same state and settings."""
+        """Whether the optimiser still is the one that was given, with the same state, settings and hooks."""
         return self._snapshot.holds(optimizer)
 
     @property

@@ -71,6 +71,47 @@ def test_constants_of_the_optimiser_that_change():
     assert_twins(a_toy(), [(binary(),)] * 12, between=between)
 
 
+def forgotten(optimizer):
+    optimizer.state.clear()
+
+
+def of_one_parameter(optimizer):
+    """Other tensors for what was there."""
+    p = optimizer.param_groups[0]["params"][0]
+    optimizer.state[p] = {name: 2 * value for name, value in optimizer.state[p].items()}
+
+
+def in_place(optimizer):
+    for state in optimizer.state.values():
+        state["exp_avg"].mul_(0.5)
+
+
+@pytest.mark.parametrize(("change", "times"), [(forgotten, 2), (of_one_parameter, 2), (in_place, 1)])
+def test_another_state_of_the_optimiser(change, times, caplog):
+    caplog.set_level("INFO", "pyro_fmvae")
+
+    def between(step, svi, program):
+        if step == 4:
+            change(svi.optim.others)
+
+    svi = assert_twins(a_toy(), [(binary(),)] * 8, between=between)
+    assert len(caplog.records) == times
+    counts = {float(one["step"]) for one in svi.optim.others.state.values()}
+    assert counts == {forgotten: {4.0}, of_one_parameter: {8.0, 12.0}, in_place: {8.0}}[change]
+
+
+def test_a_hook_of_the_optimisers_steps():
+    """It runs from then on, and Adam's own step with it."""
+    calls = []
+
+    def between(step, svi, program):
+        if step == 3:
+            svi.optim.others.register_step_post_hook(lambda *_: calls.append(step))
+
+    assert_twins(a_toy(), [(binary(),)] * 6, inside=False, between=between)
+    assert calls == [3] * 6  # three in eager steps, and three in captured ones
+
+
 def test_other_optimisers_stay_outside():
     for optimizer in (partial(torch.optim.Adam, amsgrad=True), partial(torch.optim.SGD, lr=1e-4)):
         assert_twins(a_toy(), [(binary(),)] * 5, inside=False, optimizer=optimizer)

@@ -136,6 +136,39 @@ def test_loading_a_state_records_anew(cuda):
     assert [graph.replays for graph in cuda.graphs] == [2, 3]
 
 
+def test_a_state_that_was_cleared_records_anew(cuda):
+    """The graph would go on with tensors that nobody else has."""
+    batches = [(Toy().data(6),)] * 12
+
+    def between(step, svi, program):
+        if step == 6:
+            svi.optim.others.state.clear()
+
+    rate = 2**-7  # the same number in float32, as fused kernels read it: a new Adam's steps are large
+    settings = {"optimizer": partial(torch.optim.Adam, lr=rate, fused=True), "between": between}
+    losses, _, svi = trained(Toy, batches, **settings)
+    assert [graph.replays for graph in cuda.graphs] == [2, 3]
+    eager, _, other = trained(Toy, batches, eager=True, **settings)
+    assert_close(torch.tensor(losses), torch.tensor(eager), **CLOSE)
+    for one in (svi, other):
+        assert {float(state["step"]) for state in one.optim.others.state.values()} == {6.0}
+
+
+def test_a_hook_of_the_optimisers_steps_is_run_by_parts(cuda):
+    batches, calls = [(Toy().data(6),)] * 9, []
+
+    def between(step, svi, program):
+        if step == 6:
+            svi.optim.others.register_step_pre_hook(lambda *_: calls.append(step))
+
+    settings = {"optimizer": fused, "between": between}
+    losses, _, _ = trained(Toy, batches, **settings)
+    assert [graph.replays for graph in cuda.graphs] == [2]
+    assert len(calls) == 3
+    eager, _, _ = trained(Toy, batches, eager=True, **settings)
+    assert_close(torch.tensor(losses), torch.tensor(eager), **CLOSE)
+
+
 def test_other_memory_records_anew(cuda):
     """A graph knows addresses; a parameter whose values moved would be read at the old one."""
     toy = Toy()

@@ -114,3 +114,25 @@ def test_notices_what_it_took_for_granted():
     optimizer.load_state_dict(optimizer.state_dict())
     assert not other.current(optimizer)
     assert not other.current(None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda optimizer: optimizer.state.clear(),
+        lambda optimizer: optimizer.register_step_pre_hook(lambda *_: None),
+    ],
+)
+@pytest.mark.parametrize("kept", [False, True])
+def test_notices_another_state_and_hooks(change, kept):
+    """Of the state that it made and kept itself, too."""
+    params = parameters()
+    optimizer = make(torch.optim.Adam, params)
+    recorded = RecordedAdam(optimizer, params)
+    if kept:
+        recorded.keep(params[:2])
+    assert recorded.current(optimizer)
+    take_recorded_step(recorded, params[:2], 0)
+    assert recorded.current(optimizer)
+    change(optimizer)
+    assert not recorded.current(optimizer)
