@@ -59,12 +59,12 @@ def _of_tensor(tensor: Tensor) -> _Hooks:
     return tuple((kind, *hook) for kind, hooks in kinds for hook in (hooks or {}).items())
 
 
-def functions(module: torch.nn.Module) -> list[Callable[..., Any]]:
+def functions(module: torch.nn.Module) -> list[Callable[..., Any] | None]:
     """What runs if a module is called, and on the way back: its ``forward``, and all hooks of its own."""
     held = vars(module)
     hooks = [held.get(name) for name in _OF_A_MODULE]
     hooks += [p._backward_hooks for p in module._parameters.values() if p is not None]
-    forward = held.get("forward", type(module).forward)
+    forward = held.get("forward") or getattr(type(module), "forward", None)  # a ScriptModule's class has none
     return [forward, *(hook for each in hooks if each for hook in each.values())]
 
 
