@@ -17,8 +17,8 @@ def with_assignments(model: Callable[..., Any], guide: Callable[..., Any]) -> Ca
 
     Under ``TraceEnum_ELBO`` the model together with the result has the same bound, in expectation, as model
     and guide under ``TraceConjugate_ELBO``. (With the assignment enumerated in the model alone, that bound is
-    a tighter one.) Where the guide uses its own draws it is a looser one: the probabilities are those of other
-    draws than they are taken at.
+    a tighter one.) Where the guide uses its own draws it is a looser one, with the probabilities of other
+    draws.
 
     Args:
         model: a recognised model.
