@@ -80,9 +80,16 @@ def _owner(guide: Any) -> Any:
 
 
 def _form(guide: Any, args: Any, kwargs: Any) -> Hashable:
-    function, owner = unwrap(guide), _owner(guide)
+    """What may decide which draws a guide uses, in so far as it is cheap to tell at every step."""
+    owner = _owner(guide)
     owners = owner.modules() if isinstance(owner, torch.nn.Module) else (owner,)
-    attributes = (value for own in owners for value in getattr(own, "__dict__", {}).values())
-    values = (*tree_leaves((args, kwargs)), *attributes)
-    shown = tuple(value if isinstance(value, bool | str | None) else type(value) for value in values)
-    return getattr(function, "__name__", ""), len(args), tuple(kwargs), shown
+    attributes = [
+        item for own in owners for item in getattr(own, "__dict__", {}).items() if _decides(item[1])
+    ]
+    arguments = [value if _decides(value) else type(value) for value in tree_leaves((args, kwargs))]
+    name = getattr(unwrap(guide), "__name__", "")
+    return name, len(args), tuple(kwargs), tuple(arguments), tuple(attributes)
+
+
+def _decides(value: Any) -> bool:
+    return value is None or value is True or value is False or type(value) is str
