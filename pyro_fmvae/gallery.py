@@ -108,8 +108,9 @@ def draw(run: Run, model: Model, rows: Split, split: str) -> None:
         for name, figure in drawn.items():
             figures.save(figure, Path(temporary) / f"{name}.png")
         folder.mkdir(exist_ok=True)
-        for name in sorted(drawn, key=lambda name: name == TRAINING):  # so that where it is, the others are
-            (Path(temporary) / f"{name}.png").replace(folder / f"{name}.png")
+        # This one last, so that where it is, the others are.
+        for path in sorted(Path(temporary).iterdir(), key=lambda path: path.stem == TRAINING):
+            path.replace(folder / path.name)
 
 
 def _of_networks(

@@ -190,7 +190,7 @@ def test_time_to_a_bound(script):
 def test_it_runs(script, methods, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     arguments = "--points 600 --dim 2 --components 3 --batch-size 100 --epochs 20 --held-out 200"
-    arguments += " --step eager --step captured --max-seconds 2 --threads 1 --json --plot curves.png"
+    arguments += " --step eager --step captured --max-seconds 60 --threads 1 --json --plot curves.png"
     script.main(arguments.split())
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     names = ["minibatch of 100, eager", "minibatch of 100, captured"]

@@ -105,6 +105,9 @@ class InNaturalParameters:
     natural: Tensor
     _known_stats: tuple[Any, Tensor] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_known_stats"}
+
     def expected_stats(self) -> Tensor:
         """E[t] in float64, with natural gradients: [..., P] with the batch shape of ``natural``.
 

@@ -12,7 +12,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pyro_fmvae.infer.capture import CaptureError, Recording, uncompiled
+from pyro_fmvae.infer.capture import CaptureError, Recording, memory_of, uncompiled
 from pyro_fmvae.infer.hooks import Hooks
 from pyro_fmvae.infer.observed import Observed, Place, Trail
 from pyro_fmvae.infer.outside import Outside, attributes
@@ -87,9 +87,9 @@ class Assumptions:
                 "buffer, or changes a module's mode or hooks. Change tensors in place (by copy_, say), or "
                 "pass eager=True"
             )
-        read = {_memory(tensor) for tensor in recording.state}
+        read = {memory_of(tensor) for tensor in recording.state}
         for name, tensor in self._replaced:
-            if _memory(tensor) in read:
+            if memory_of(tensor) in read:
                 raise CaptureError(
                     f"the step cannot be captured: it reads '{name}' and puts another tensor in its place. "
                     "Make it a buffer that is changed in place (by copy_, say), or pass eager=True"
@@ -234,22 +234,16 @@ class _Writes(TorchDispatchMode):
                         self._note(tensor)
         results = func(*args, **kwargs)
         if not any(result.alias_info for result in schema.returns):
-            self._made.update(_memory(tensor) for tensor in tree_leaves(results))
+            self._made.update(memory_of(tensor) for tensor in tree_leaves(results))
         return results
 
     def _note(self, tensor: Any) -> None:
-        if not isinstance(tensor, Tensor) or _memory(tensor) in self._made:
+        if not isinstance(tensor, Tensor) or memory_of(tensor) in self._made:
             return
-        part = _memory(tensor), tensor.storage_offset(), tensor.shape, tensor.stride()
+        part = memory_of(tensor), tensor.storage_offset(), tensor.shape, tensor.stride()
         if part not in self._written:
             self._written.add(part)
             self.found.append((tensor, tensor.detach().clone()))
-
-
-def _memory(value: Any) -> int:
-    """Which memory a tensor's values are in; 0 of anything else."""
-    strided = isinstance(value, Tensor) and value.layout == torch.strided
-    return value.untyped_storage()._cdata if strided else 0
 
 
 def _cuda_random_states() -> list[Tensor]:

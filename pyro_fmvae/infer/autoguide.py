@@ -16,7 +16,13 @@ from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.frames import frames_of
 from pyro_fmvae.infer.own_values import OwnValues
 from pyro_fmvae.infer.parameters import param_statements
-from pyro_fmvae.infer.posteriors import ConjugatePosterior, NaturalPosterior, natural_prior, random_natural
+from pyro_fmvae.infer.posteriors import (
+    ConjugatePosterior,
+    NaturalPosterior,
+    PosteriorDict,
+    natural_prior,
+    random_natural,
+)
 from pyro_fmvae.infer.seeding import conjugate_update, kmeans
 from pyro_fmvae.infer.structure import Site, sample_sites
 
@@ -51,7 +57,7 @@ class AutoConjugate(nn.Module):
             raise ValueError(f"count: expected a number > 0, got {count}")
         self._model = (model,)  # in a tuple, so that the model does not become a submodule
         self.count = count
-        self.posteriors = nn.ModuleDict()
+        self.posteriors = PosteriorDict()
         self._sites: dict[str, Site] = {}
         self._priors: dict[str, Tensor] = {}
         self._mixtures: dict[str, tuple[str, str]] = {}

@@ -200,6 +200,12 @@ def unchanged(tensors: Sequence[Tensor], inputs: Sequence[Tensor]) -> Iterator[N
                     tensor.copy_(value)
 
 
+def memory_of(value: Any) -> int:
+    """Which memory a tensor's values are in; 0 of anything else."""
+    strided = isinstance(value, Tensor) and value.layout == torch.strided
+    return value.untyped_storage()._cdata if strided else 0
+
+
 @contextlib.contextmanager
 def uncompiled() -> Iterator[None]:
     """Let what ``torch.compile`` has made of functions and modules run as it was before."""

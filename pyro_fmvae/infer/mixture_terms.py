@@ -77,7 +77,7 @@ class MixtureTables:
         """Unnormalised log responsibilities without labels, the exponent of equation 5: [..., K]."""
         total = self.log_weights
         for _, site, table in self.children:
-            ratio = _ratio(site, self.site)
+            ratio = _ratio(site, self.site, table.device)
             total = total + (table if ratio is None else ratio.unsqueeze(-1) * table)
         return total.expand(*self.site["fn"].batch_shape, self.log_weights.shape[-1])
 
@@ -245,7 +245,9 @@ def _log_probs(site: Site, num_components: int) -> Tensor:
 def _where_unmasked(table: Tensor, site: Site) -> Tensor:
     """A label's table, without what it says about points that its site masks out."""
     mask = site["mask"]
-    return table if mask is None else torch.where(torch.as_tensor(mask).unsqueeze(-1), table, 0.0)
+    if mask is None:
+        return table
+    return torch.where(torch.as_tensor(mask, device=table.device).unsqueeze(-1), table, 0.0)
 
 
 def _entropy(q: Distribution) -> Tensor:
@@ -257,7 +259,7 @@ def _total(tensor: Tensor, site: Site) -> Tensor:
     return scale_and_mask(tensor, site["scale"], site["mask"]).sum()
 
 
-def _ratio(child: Site, assignment: Site) -> Tensor | None:
+def _ratio(child: Site, assignment: Site, device: torch.device) -> Tensor | None:
     """How much more a child counts than its assignment, or None if they count the same."""
     mask = None if child["mask"] is assignment["mask"] else child["mask"]
     same = child["scale"] is assignment["scale"] or (
@@ -267,5 +269,6 @@ def _ratio(child: Site, assignment: Site) -> Tensor | None:
     )
     if same and mask is None:
         return None
-    ratio = torch.as_tensor(child["scale"] / assignment["scale"]).expand(child["fn"].batch_shape)
+    ratio = torch.as_tensor(child["scale"] / assignment["scale"], device=device)
+    ratio = ratio.expand(child["fn"].batch_shape)
     return ratio if mask is None else ratio * mask

@@ -1,8 +1,9 @@
 """Posteriors of conjugate sites as modules, in natural or in standard parameters."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from urllib.parse import unquote
 
 import torch
 from pyro.distributions import Dirichlet
@@ -18,6 +19,8 @@ from pyro_fmvae.distributions import (
     NormalGamma,
 )
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+
+_TAKEN = frozenset(dir(nn.ModuleDict()))
 
 
 class ConjugatePosterior(nn.Module, ABC):
@@ -178,3 +181,36 @@ def random_natural(prior: Distribution, count: float, generator: torch.Generator
     m0, s0, a0, b0 = NORMAL_GAMMA.unpack(natural)
     noise = torch.randn(m0.shape, dtype=m0.dtype, generator=generator).to(m0.device)
     return NORMAL_GAMMA.natural(m0 + noise, s0 + count, a0 + count / 2, b0 + count / 2)
+
+
+class PosteriorDict(nn.ModuleDict):
+    """Modules by the names of sites, which may have dots in them, or be those of methods of a module."""
+
+    def __getitem__(self, key: str) -> nn.Module:
+        return super().__getitem__(_key(key))
+
+    def __setitem__(self, key: str, module: nn.Module) -> None:
+        super().__setitem__(_key(key), module)
+
+    def __delitem__(self, key: str) -> None:
+        super().__delitem__(_key(key))
+
+    def __contains__(self, key: str) -> bool:
+        return super().__contains__(_key(key))
+
+    def __iter__(self) -> Iterator[str]:
+        return map(unquote, super().__iter__())
+
+    def keys(self) -> Iterable[str]:  # type: ignore[override]
+        """The names of the sites."""
+        return list(self)
+
+    def items(self) -> Iterable[tuple[str, nn.Module]]:  # type: ignore[override]
+        """The names of the sites, each with its module."""
+        return list(zip(self, self.values(), strict=True))
+
+
+def _key(site: str) -> str:
+    """The name of a submodule for that of a site: the same, wherever it may be."""
+    key = site.replace("%", "%25").replace(".", "%2E")
+    return f"%{ord(key[0]):02X}{key[1:]}" if key in _TAKEN else key

@@ -6,7 +6,6 @@ that site, and a parent that was derived from one does not. Under
 :class:`pyro_fmvae.infer.own_values.OwnValues` that holds of observed values, too.
 """
 
-from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,7 +52,7 @@ class Program:
         observed: names of the other observed sites of the model.
         auxiliary: names of sites that are only in the guide.
         drawn: names of sites that expectations are not taken over, as others of what hangs together with them
-            may depend on their draws.
+            depend on their draws: see :mod:`pyro_fmvae.infer.used_draws`.
     """
 
     model: Trace
@@ -88,12 +87,8 @@ def sample_sites(trace: Trace) -> dict[str, Site]:
     }
 
 
-def recognise(model: Trace, guide: Trace, used: Set[str] = frozenset()) -> Program:
+def recognise(model: Trace, guide: Trace) -> Program:
     """Read the structure off a model's trace that was replayed against a guide's.
-
-    Args:
-        model, guide: the traces.
-        used: names of sites whose draws the guide uses in what comes after them.
 
     Raises:
         ValueError: a program that is not of a recognised shape; the message names the site and the argument.
@@ -128,7 +123,6 @@ def recognise(model: Trace, guide: Trace, used: Set[str] = frozenset()) -> Progr
         else:
             program.latents.append(name)
     program.auxiliary = _auxiliary_sites(guide_sites, sites)
-    program.drawn = _drawn(program, guide_sites, used)
     return program
 
 
@@ -244,29 +238,6 @@ def _owner(site: Site, argument: str, owners: dict[int, str]) -> str:
             "pyro.sample returned"
         )
     return name
-
-
-def _drawn(program: Program, guide_sites: dict[str, Site], used: Set[str]) -> frozenset[str]:
-    """Of what expectations are taken over together, the sites in use in the guide, unless they come last."""
-    together = [[*child.parents.values()] for child in program.integrated]
-    for mixture in program.mixtures:
-        names = [mixture.name, *mixture.parents.values()]
-        for child in mixture.children:
-            names += [child.name, *child.parents.values()]
-        together.append(names)
-    place = {name: number for number, name in enumerate(guide_sites)}
-    drawn = set()
-    for names in together:
-        last = max((place[name] for name in names if name in place), default=0)
-        drawn |= {name for name in names if name in used and place.get(name, last) < last}
-    for name in drawn:
-        q = guide_sites[name]["fn"]
-        if not q.has_rsample:
-            raise ValueError(
-                f"site '{name}': the guide uses its draw, and {type(unwrap(q)).__name__} has no "
-                "reparameterised sampler"
-            )
-    return frozenset(drawn)
 
 
 def _unmasked(site: Site) -> Tensor:

@@ -40,7 +40,7 @@ from pyro_fmvae.infer.site_terms import (
     sum_terms,
 )
 from pyro_fmvae.infer.structure import Program, recognise, sample_sites
-from pyro_fmvae.infer.used_draws import trace_guide
+from pyro_fmvae.infer.used_draws import take_at_draws, trace_guide
 from pyro_fmvae.infer.weight import Weight
 
 WEIGHTS = {"kl_weight": 1.0, "label_weight": 0.0, "independence_weight": 0.0}
@@ -240,7 +240,8 @@ class TraceConjugate_ELBO(ELBO):
             replayed = poutine.replay(model, trace=guide_trace)
             with OwnValues():
                 model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
-        program = recognise(model_trace, guide_trace, used)
+        program = recognise(model_trace, guide_trace)
+        take_at_draws(program, guide, guide_trace, used)
         if is_validation_enabled():
             for site in (*sample_sites(guide_trace).values(), *sample_sites(model_trace).values()):
                 shape = torch.zeros(()).expand(site["fn"].batch_shape)

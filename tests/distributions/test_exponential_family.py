@@ -1,4 +1,6 @@
+import copy
 import math
+import pickle
 
 import pytest
 import torch
@@ -281,3 +283,10 @@ def test_expected_statistics_are_remembered_for_as_long_as_they_hold(family, sta
     natural.requires_grad_(True)
     q.expected_stats().sum().backward()
     assert torch.equal(natural.grad, torch.ones_like(natural))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda q: pickle.loads(pickle.dumps(q))])
+def test_copies_of_distributions_whose_statistics_are_known(copied):
+    q = NaturalDirichlet(NaturalParameter(2 + torch.rand(3)))
+    expected = q.expected_stats()
+    torch.testing.assert_close(copied(q).expected_stats(), expected, rtol=0, atol=0)

@@ -242,6 +242,28 @@ def test_seed_refuses_posteriors_of_another_kind(toy):
         conjugate.seed("z", loc, torch.ones_like(loc), torch.Generator())
 
 
+@pytest.mark.parametrize("name", ["part.weights", "values", "training", "a%2Eb", "50%", "ä"])
+def test_names_that_modules_may_not_have(name):
+    def model(x):
+        weights = pyro.sample(name, dist.Dirichlet(torch.ones(3)))
+        with pyro.plate("data", 6, dim=-1):
+            pyro.sample("r", Assignment(weights), obs=x)
+
+    x = torch.tensor([0, 1, 2, 0, 0, 0])
+    guide, other = AutoConjugate(model), AutoConjugate(model)
+    assert set(guide(x)) == {name}
+    assert list(guide.posteriors) == list(guide.posteriors.keys()) == [name] and name in guide.posteriors
+    assert dict(guide.posteriors.items()) == {name: guide.posterior(name)}
+    pyro.infer.SVI(model, guide, NaturalGradient(1.0, frozen), TraceConjugate_ELBO()).step(x)
+    assert_close(guide.posterior(name).natural_value(), torch.tensor([5.0, 2.0, 2.0]))
+    other.setup(x)
+    other.load_state_dict(guide.state_dict())
+    assert_close(other.posterior(name).natural_value(), guide.posterior(name).natural_value())
+    guide.posteriors[name] = to_standard(guide.posterior(name))
+    del guide.posteriors[name]
+    assert name not in guide.posteriors and len(guide.posteriors) == 0
+
+
 def test_seed_where_one_tensor_is_observed_at_several_sites():
     z, y = torch.randn(6, 2), torch.tensor([0, 1, 2, 0, 1, 2])
 

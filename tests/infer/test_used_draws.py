@@ -140,6 +140,18 @@ def z_given_globals():
     return model, guide
 
 
+def test_assignment_that_holds_the_draw_of_its_weights():
+    """The guide is the model, so there is no divergence at all."""
+
+    def model():
+        with pyro.plate("groups", 4, dim=-2):
+            weights = pyro.sample("weights", dist.Dirichlet(torch.ones(3)))
+            with pyro.plate("data", POINTS, dim=-1):
+                pyro.sample("r", Assignment(weights))
+
+    assert TraceConjugate_ELBO().loss(model, model) == pytest.approx(0, abs=1e-12)
+
+
 @pytest.mark.parametrize("program", [assignment_given_z, z_given_globals])
 @pytest.mark.filterwarnings(r"ignore:(?s)\s*at model site \"x\", possibly invalid:RuntimeWarning")
 def test_value_equals_trace_enum(program):
@@ -163,6 +175,16 @@ def test_assignment_that_comes_before_z_leaves_the_expectation_exact():
     assert_close(*losses, rtol=0, atol=0)
 
 
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, z):
+        return 2 * z
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad
+
+
 USES = {
     "indexing": lambda z: z[..., 0],
     "a list": lambda z: torch.cat([z, torch.zeros_like(torch.ones(2, 1))]),
@@ -171,6 +193,12 @@ USES = {
     "a number": lambda z: z.sum().item(),
     "a distribution": lambda z: dist.Normal(z, 1.0),
     "a view": lambda z: z.T,
+    "vmap": torch.vmap(lambda z: 2 * z),
+    "a function with a gradient of its own": Double.apply,
+    "torch.compile": torch.compile(lambda z: 2 * z),
+    "an assignment's weights": lambda z: pyro.sample("r", Assignment(z)),
+    "an observation": lambda z: pyro.sample("o", dist.Normal(0.0, 1.0).expand([2, 1]).to_event(2), obs=z),
+    "behind a name": lambda z: pyro.deterministic("d", z, event_dim=0) + 1,
     "a network": lambda z: nn.Linear(1, 1)(z),
 }
 
@@ -197,31 +225,54 @@ def test_form_is_no_use():
     assert not used and list(trace.nodes) == ["_INPUT", "z", "observed", "y", "_RETURN"]
 
 
-def test_uses_are_watched_for_anew_where_they_may_be_others():
-    class Guide(nn.Module):
-        structured = False
+def test_a_name_for_a_draw_is_no_use():
+    def guide():
+        z = pyro.sample("z", dist.Normal(torch.zeros(2, 1), 1.0).to_event(2))
+        pyro.deterministic("again", z, event_dim=2)
+        pyro.sample("y", dist.Normal(0.0, 1.0))
 
-        def forward(self, x=None, also=False):
-            z = pyro.sample("z", dist.Normal(0.0, 1.0))
-            w = pyro.sample("w", dist.Normal(0.0, 1.0))
-            if self.structured:
-                z.exp()
-            if x is not None:
-                w.exp()
-            if also:
-                (z + w).exp()
+    assert not trace_guide(guide, (), {})[1]
 
-    guide = Guide()
-    x = torch.ones(2)
-    assert trace_guide(guide, (), {})[1] == set()
-    assert trace_guide(guide, (x,), {})[1] == {"w"}
-    assert trace_guide(guide, (None, True), {})[1] == {"z", "w"}
-    assert trace_guide(guide, (), {"also": True})[1] == {"z", "w"}
-    guide.structured = True
-    assert trace_guide(guide, (), {})[1] == {"z"}
-    assert trace_guide(poutine.scale(guide, 2.0), (), {})[1] == {"z"}
-    guide.structured = False
-    assert trace_guide(guide.forward, (), {})[1] == set()
+
+class Switched(TwoChildren):
+    """Whose guide goes one way or another."""
+
+    structured = 0
+
+    def guide(self):
+        param_statements("guide", self)
+        with pyro.plate("data", POINTS, dim=-1):
+            z = pyro.sample("z", dist.Normal(torch.full((POINTS, 1), 0.5), SCALE).to_event(1))
+            loc = self.a * z if self.structured else torch.zeros(POINTS, 1)
+            pyro.sample("y", dist.Normal(loc, 1.0).to_event(1))
+
+
+def test_guide_that_changes():
+    program, elbo = Switched(), TraceConjugate_ELBO()
+    for structured in (0, 1, 0):
+        program.structured = structured
+        found, _ = elbo.trace(program.model, program.guide)
+        assert found.drawn == ({"z"} if structured else set())
+
+
+def test_uses_that_nobody_watched_for():
+    """Of a guide that gets a second child the first is taken at its draw; it is watched from then on."""
+
+    def model(children):
+        w, c = globals_and_assignment()
+        with pyro.plate("data", POINTS, dim=-1):
+            r = pyro.sample("r", Assignment(w))
+            for name in children:
+                pyro.sample(name, Component(c, r))
+
+    def guide(children):
+        with pyro.plate("data", POINTS, dim=-1):
+            for name in children:
+                pyro.sample(name, dist.Normal(torch.zeros(POINTS, 1), 1.0).to_event(1))
+
+    elbo = TraceConjugate_ELBO()
+    drawn = [elbo.trace(model, guide, children)[0].drawn for children in ("z", "zy", "zy", "z", "zy")]
+    assert drawn == [set(), {"z"}, set(), set(), set()]
 
 
 def test_draw_that_cannot_be_reparameterised():
@@ -246,10 +297,10 @@ def test_captured_steps():
     assert_close(ours_, theirs, **CLOSE)
 
 
-def test_nothing_is_watched_once_it_is_known(monkeypatch):
+def test_nothing_is_watched_where_it_does_not_matter(monkeypatch):
     toy = Toy()
     x = toy.data()
     TraceConjugate_ELBO().loss(toy.model, toy.guide, x)
     monkeypatch.setattr("pyro_fmvae.infer.used_draws._Uses", None)
     TraceConjugate_ELBO().loss(toy.model, toy.guide, x)
-    TraceConjugate_ELBO().loss(toy.model, toy.guide, toy.data(6))
+    TraceConjugate_ELBO().loss(poutine.scale(toy.model, 2.0), poutine.scale(toy.guide, 2.0), x)
