@@ -99,6 +99,7 @@ class BinaryEM(ExpectationMaximization[BinaryParameters]):
         precision = _precision(variance, variance, x.dtype)
         return BinaryParameters(weight, logits, precision.repeat(starts))
 
+    @torch.no_grad()
     def start_latents(self, parameters: BinaryParameters, num_data: int) -> Tensor:
         """The prior's means."""
         return parameters.logits.sigmoid().unsqueeze(1).repeat(1, num_data, 1)

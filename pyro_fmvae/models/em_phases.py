@@ -102,6 +102,7 @@ class StepwiseEM(Phase):
         self.objective: Tensor | None = None
         self.kept: tuple[Any, Tensor] | None = None  # parameters and objective of one start
 
+    @torch.no_grad()
     def prepare(self, batches: Iterable[Any]) -> None:
         """Start from the first batch of data.
 
@@ -111,7 +112,11 @@ class StepwiseEM(Phase):
         """
         check_number(batches, self.model.num_data)
         x = _first(batches)
-        self.parameters = self.em.start(x, self.starts) if self.starts else self.model.given()
+        if self.starts:
+            self.parameters = self.em.start(x, self.starts)
+        else:
+            given = self.model.given()  # may be the model's own memory
+            self.parameters = type(given)(*(value.clone() for value in given))
         self.latents = self.em.start_latents(self.parameters, self.model.num_data)
         self.model.take(self.parameters, 0)
 

@@ -9,6 +9,8 @@ from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.infer.expectation_maximization import Expectation, ExpectationMaximization, Maximum
 from pyro_fmvae.infer.phase import Budget
 from pyro_fmvae.infer.statistics import Statistics
+from pyro_fmvae.models.binary_em import BinaryEM
+from pyro_fmvae.models.binary_sparse_coding import BinarySparseCoding
 from pyro_fmvae.models.em_phases import STEPWISE, StepwiseEM
 from pyro_fmvae.train import Progress, fit
 
@@ -189,6 +191,19 @@ def test_goes_on_from_the_models_own_parameters():
     learnt.enter()
     learnt.prepare(loader(SIZE))
     assert learnt.parameters.mean.tolist() == [[5.0] * 3]
+
+
+def test_the_models_own_parameters_are_taken_over_as_numbers():
+    model = BinarySparseCoding((3,), SIZE, BinaryEM(2)).float()
+    learnt = StepwiseEM(model, model.em, Budget(iterations=2), starts=0)
+    learnt.enter()
+    learnt.prepare(loader(SIZE))
+    weight = model.weight.detach().clone()
+    with torch.no_grad():
+        model.weight.add_(1)
+    assert learnt.parameters.weight[0].equal(weight)
+    learnt.step(*next(iter(loader(SIZE))))
+    assert not any(value.requires_grad for value in (*learnt.parameters, learnt.latents))
 
 
 def test_measures():
