@@ -115,6 +115,7 @@ class BinaryEM(ExpectationMaximization[BinaryParameters]):
         """
         if not len(x):
             raise ValueError("x: expected at least one data point")
+        x = x.to(parameters.weight.dtype)
         most = len(x)
         if self.exact:
             most = max(ENUMERATED // (2**self.units * len(latents)), 1)
@@ -218,7 +219,7 @@ class BinaryEM(ExpectationMaximization[BinaryParameters]):
         own = second.diagonal(dim1=-2, dim2=-1)
         removal = 2 * old * (product - apply_moment(second, old)) + old.square() * own
         unit = removal.sum(1).argmin(-1)
-        residual = (x - found.latents @ weight.mT).masked_fill(x.isnan(), 0.0)
+        residual = (x.to(weight.dtype) - found.latents @ weight.mT).masked_fill(x.isnan(), 0.0)
         rows = torch.arange(len(weight), device=weight.device)
         worst = residual[rows, residual.square().sum(-1).argmax(-1)]
         weight, logits = weight.clone(), parameters.logits.clone()

@@ -92,13 +92,13 @@ class BinarySparseCoding(nn.Module):
         """q(h | x) of a batch ``[B, *event_shape]``: batch shape [B], event shape [H].
 
         Units are updated in their own order until no mean moves by 1e-6, or for 100 sweeps: from ``latents``,
-        means of h [B, H], or else as :meth:`BinaryEM.search` does.
+        means of h [B, H], or else as :meth:`BinaryEM.search` does. Both are cast to the weights' type.
         """
-        rows, given = x.flatten(1), self.given()
+        rows, given = x.flatten(1).to(self.weight.dtype), self.given()
         if latents is None:
             q = self.em.search(rows, given)
         else:
-            q = self.em.posterior(rows, given, latents.unsqueeze(0))
+            q = self.em.posterior(rows, given, latents.to(rows.dtype).unsqueeze(0))
         return GroupedBernoulli(q.probs[0], self.latent_dim, validate_args=False)
 
     def decode(self, z: Tensor) -> Tensor:

@@ -238,7 +238,7 @@ class GradientEM(Phase):
         check_number(batches, self.model.num_data)
         parameters = self.model.em.start(_first(batches), 1)
         self.model.take(parameters, 0)
-        (self.latents,) = self.model.em.start_latents(parameters, self.model.num_data)
+        (self.latents,) = self.model.em.start_latents(self.model.given(), self.model.num_data)
 
     def before_step(self, fraction: float) -> None:
         """Let the learning rate fall in the second half."""

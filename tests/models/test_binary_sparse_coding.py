@@ -101,6 +101,16 @@ def test_guide_starts_where_it_is_told():
     assert_close(calls[0], 0.25 * torch.ones(1, ROWS, UNITS))
 
 
+@pytest.mark.parametrize("options", OPTIONS)
+def test_data_may_be_more_precise_than_weights(options):
+    model, x, latents = small(torch.float32, **options), data(), torch.rand(ROWS, UNITS)
+    for double, single in (((x,), (x.float(),)), ((x, latents), (x.float(), latents.float()))):
+        found = model.posterior(*double)
+        assert found.probs.dtype == torch.float32
+        assert found.probs.equal(model.posterior(*single).probs)
+    assert model.log_weights(x, 2).isfinite().all()
+
+
 def test_draws_and_decoding():
     model = small()
     z = model.sample_latent(20_000)

@@ -11,7 +11,8 @@ from pyro_fmvae.infer.phase import Budget
 from pyro_fmvae.infer.statistics import Statistics
 from pyro_fmvae.models.binary_em import BinaryEM
 from pyro_fmvae.models.binary_sparse_coding import BinarySparseCoding
-from pyro_fmvae.models.em_phases import STEPWISE, StepwiseEM
+from pyro_fmvae.models.em_phases import STEPWISE, GradientEM, StepwiseEM
+from pyro_fmvae.models.learning import Learning
 from pyro_fmvae.train import Progress, fit
 
 SIZE = 12
@@ -204,6 +205,18 @@ def test_the_models_own_parameters_are_taken_over_as_numbers():
     assert learnt.parameters.weight[0].equal(weight)
     learnt.step(*next(iter(loader(SIZE))))
     assert not any(value.requires_grad for value in (*learnt.parameters, learnt.latents))
+
+
+@pytest.mark.parametrize("by_gradients", [False, True])
+def test_weights_may_be_less_precise_than_data(by_gradients):
+    model, budget = BinarySparseCoding((3,), SIZE, BinaryEM(2)).float(), Budget(iterations=3)
+    if by_gradients:
+        learnt = GradientEM(model, Learning(), budget)
+    else:
+        learnt = StepwiseEM(model, model.em, budget, starts=0, reseed_every=1)
+    list(fit([learnt], [(torch.randn(SIZE, 3), torch.arange(SIZE))]))
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+    assert learnt.latents.dtype == torch.float32
 
 
 def test_measures():
