@@ -21,6 +21,7 @@ def kmeans(points: Tensor, num_clusters: int, generator: torch.Generator, iterat
         generator: source of the random numbers, on the CPU.
         iterations: Lloyd's iterations after seeding.
     """
+    points = points - points.mean(0)  # cdist cancels far from 0
     first = torch.randint(len(points), (1,), generator=generator)
     centres = points[first.to(points.device)]
     nearest = torch.cdist(points, centres).square().squeeze(-1)

@@ -32,6 +32,13 @@ def test_kmeans_finds_separated_clusters(dtype):
     assert len({k for _, k in pairs}) == 5
 
 
+def test_kmeans_finds_clusters_far_from_zero():
+    truth = torch.arange(1000) % 2
+    points = (truth[:, None] + 0.1 * torch.randn(1000, 2) + 3000).float()
+    found = kmeans(points, 2, generator())
+    assert torch.equal(found == found[0], truth == truth[0])
+
+
 def test_kmeans_ends_at_nearest_centres():
     points = torch.randn(200, 2)
     found = kmeans(points, 4, generator(), iterations=200)
