@@ -97,13 +97,17 @@ class SpikeAndSlabSparseCoding(nn.Module):
 
         Args:
             x: a batch ``[B, *event_shape]``.
-            draws: K, None: :attr:`draws`.
+            draws: K >= 1, None: :attr:`draws`.
             burn_in: sweeps before them, None: :attr:`burn_in`.
 
         Returns:
             [K, B, H].
+
+        Raises:
+            ValueError: ``draws`` less than 1.
         """
-        draws, burn_in = draws or self.draws, self.burn_in if burn_in is None else burn_in
+        draws = self.draws if draws is None else check_size("draws", draws)
+        burn_in = self.burn_in if burn_in is None else burn_in
         parameters, y = self.given(), x.flatten(1)
         state = self.em.start_latents(parameters, len(x))
         for sweep in range(burn_in):

@@ -200,3 +200,9 @@ def test_new_model_can_be_drawn_from():
 def test_wrong_arguments(name):
     with pytest.raises(ValueError, match=f"{name} must be a positive integer, got 0"):
         SpikeAndSlabSparseCoding(SHAPE, 20, SpikeAndSlabEM(MaxRule(), 8), **{name: 0})
+
+
+def test_wrong_number_of_draws():
+    model, x = two_units("max")
+    with pytest.raises(ValueError, match="draws must be a positive integer, got 0"):
+        model.gibbs(x, draws=0)
