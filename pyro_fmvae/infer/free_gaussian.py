@@ -14,6 +14,7 @@ import pyro.poutine as poutine
 import torch
 from pyro.infer.util import is_validation_enabled
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from pyro_fmvae.infer.assumptions import Assumptions, Rehearsal
 from pyro_fmvae.infer.call import Call
@@ -36,8 +37,8 @@ class FreeGaussian:
     Gradient steps on m_i and log s_i alone, with reparameterised draws, and KL divergences in closed form
     where ``TraceConjugate_ELBO`` knows them. Adam starts afresh in every call, its learning rate falls
     linearly to nothing. All parameters of the program are constants: neither they nor their gradients change,
-    and nothing goes into Pyro's parameter store or to handlers around a call. Draws come from torch's
-    generator.
+    and nothing goes into Pyro's parameter store or to handlers around a call, which may be under
+    ``torch.inference_mode()``. Draws come from torch's generator. Copies, pickled ones too, capture anew.
 
     The first call on batches of a shape records a step as a plain tensor program, as ``CapturedSVI`` does;
     all others replay it, on a GPU as a CUDA graph.
@@ -90,20 +91,25 @@ class FreeGaussian:
         if loc.dim() != 2 or loc.shape != scale.shape or len(loc) != len(x):
             shapes = f"{list(loc.shape)} and {list(scale.shape)}"
             raise ValueError(f"loc, scale: expected the same shape [{len(x)}, J], got {shapes}")
-        call = Call((x,), options)
-        with torch.no_grad(), poutine.block():
+        with torch.inference_mode(False), torch.no_grad(), poutine.block():
+            call = Call(*tree_map_only(Tensor, _usable, ((x,), options)))
             free = torch.stack([loc, scale.log()])
             state = torch.stack([free, torch.zeros_like(free), torch.zeros_like(free)])
             step = self._step_for(call, state)
             for sizes in self._sizes().to(state).unbind():
                 state = step(*call.data, state, sizes)
             loc, log_scale = state[0].clone().unbind()
+            scale = log_scale.exp()
         if is_validation_enabled() and not (loc.isfinite() & log_scale.isfinite()).all():
             raise ValueError(
                 f"loc, scale: not finite after {self.steps} steps; expected finite ones to start from, and a "
                 f"learning rate below {self.learning_rate}"
             )
-        return loc, log_scale.exp()
+        return loc, scale
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but captured steps: a copy captures its own."""
+        return {**self.__dict__, "_captured": {}}
 
     def _sizes(self) -> Tensor:
         """For every step Adam's step size, and the divisor of its second moment: [steps, 2]."""
@@ -165,6 +171,11 @@ class FreeGaussian:
             loss = sum_terms(self.elbo.terms(self.program.model, guide, *args, **kwargs))
             (slope,) = torch.autograd.grad(loss, free)
         return slope
+
+
+def _usable(tensor: Tensor) -> Tensor:
+    """A tensor that gradients can be computed with."""
+    return tensor.clone() if tensor.is_inference() else tensor
 
 
 class _Graphed:

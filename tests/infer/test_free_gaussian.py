@@ -1,5 +1,7 @@
 """Free Gaussians of data points: against the closed form, against torch's Adam, and what they leave be."""
 
+import copy
+import io
 import math
 
 import pyro
@@ -20,6 +22,14 @@ from tests.models.small import Linear, binary_data, small_model
 
 def start(size, dims):
     return torch.randn(size, dims), 0.3 + torch.rand(size, dims)
+
+
+def through_a_file(value):
+    """A value as it comes back from ``torch.save``."""
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
 
 
 def found(program, x, at, steps=5, rate=0.1, calls=1, options=None, **how):
@@ -128,6 +138,34 @@ def test_works_where_gradients_are_off_and_inside_of_handlers():
     with torch.no_grad(), poutine.scale(scale=1e3), pyro.plate("other", 7, dim=-2):
         actual = found(vae, x, at)
     assert all(map(torch.equal, actual, expected))
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_works_in_inference_mode(eager):
+    vae, x, at = small_model((1, 1)).pretraining(), binary_data(6), start(6, 4)
+    expected = found(vae, x, at, eager=eager)
+    with torch.inference_mode():
+        inputs = [tensor.clone() for tensor in (x, *at)]
+        actual = found(vae, inputs[0], inputs[1:], options={"kl_weight": torch.tensor(1.0)}, eager=eager)
+    assert all(map(torch.equal, actual, expected))
+    assert not any(tensor.is_inference() for tensor in actual)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, through_a_file], ids=["deepcopy", "file"])
+def test_copies_capture_steps_of_their_own(copied):
+    vae, x, at = small_model((1, 1)).pretraining(), binary_data(6), start(6, 4)
+    free = FreeGaussian(vae, 5, 0.1)
+    torch.manual_seed(1)
+    expected = free(x, *at)
+    other = copied(free)
+    torch.manual_seed(1)
+    assert all(map(torch.equal, other(x, *at), expected))
+    with torch.no_grad():
+        other.program.decoder.linear.weight.mul_(-2)
+    torch.manual_seed(1)
+    assert not torch.allclose(other(x, *at)[0], expected[0])
+    torch.manual_seed(1)
+    assert all(map(torch.equal, free(x, *at), expected))
 
 
 def test_first_step_is_as_long_as_the_learning_rate():
