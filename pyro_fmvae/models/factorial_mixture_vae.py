@@ -104,8 +104,8 @@ class FactorialMixtureVAE(nn.Module):
         """Let the decoder of :meth:`model` see so much of the blocks of unlabelled factors: 0 none, 1 all.
 
         A decoder that has learnt to draw by the labelled factors alone leaves to the others what those do not
-        say. Without labelled factors nothing is gated. The gate is no part of the state: what is loaded is
-        open, and a phase of learning that wants it closed closes it.
+        say. Without labelled factors nothing is gated. The gate is no part of the state; a phase of learning
+        that wants it closed closes it for the length of each step.
         """
         if not self.labelled:
             return

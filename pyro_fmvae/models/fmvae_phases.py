@@ -89,7 +89,7 @@ class Joint(Phase):
     ) -> None:
         super().__init__(name, budget, model)
         self.model, self.learning, self.seed = model, learning, seed
-        self.augmenting = True
+        self.augmenting, self.closed = True, False
 
     def enter(self) -> None:
         """Natural or standard parameters for λ, and one Adam over all but the natural ones."""
@@ -133,15 +133,21 @@ class Joint(Phase):
     def before_step(self, fraction: float) -> None:
         """Move the KL weight to 1, in the second half the learning rate to its end; open free factors."""
         learning = self.learning
-        self.model.gate_free(float(fraction >= learning.free_from))
+        self.closed = fraction < learning.free_from
         self.augmenting = fraction < learning.augment_until
         self.svi.elbo.kl_weight = learning.kl_weight_at(fraction)
         self.svi.optim.others.param_groups[0]["lr"] = learning.learning_rate_at(fraction)
 
     def step(self, *batch: Any) -> float:
-        """One step on a batch, which is augmented for as long as that is wanted."""
+        """One step on a batch, augmented and without free factors for as long as either is wanted."""
         x, *rest = batch
-        return self.svi.step(self.learning.augment(x) if self.augmenting else x, *rest)
+        if self.closed:
+            self.model.gate_free(0.0)
+        try:
+            return self.svi.step(self.learning.augment(x) if self.augmenting else x, *rest)
+        finally:
+            if self.closed:  # between steps the model is whole, whoever asks it
+                self.model.gate_free(1.0)
 
 
 def _seed(model: FactorialMixtureVAE, batches: Iterable[Any], seed: int, restarts: int) -> None:

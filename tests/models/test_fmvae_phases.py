@@ -402,19 +402,55 @@ def test_learning_refuses(name, value):
         Learning(**{name: value})
 
 
+def seen_by_decoder(model):
+    """A list of the z [B, I, D] that the decoder is going to see."""
+    seen, shape = [], (len(model.num_components), model.dim)
+    model.decoder.register_forward_pre_hook(
+        lambda _, arguments: seen.append(arguments[0].unflatten(-1, shape))
+    )
+    return seen
+
+
 @pytest.mark.parametrize(
-    ("free_from", "fraction", "share"), [(0.0, 0.0, 1), (0.4, 0.3, 0), (0.4, 0.4, 1), (1.0, 0.9, 0)]
+    ("free_from", "fraction", "closed"),
+    [(0.0, 0.0, False), (0.4, 0.3, True), (0.4, 0.4, False), (1.0, 0.9, True)],
 )
-def test_free_factors_are_opened_on_time(free_from, fraction, share):
+def test_free_factors_are_opened_on_time(free_from, fraction, closed):
     model = labelled_model()
-    phase = Joint(model, Learning(free_from=free_from), TEN)
+    seen = seen_by_decoder(model)
+    phase = Joint(model, Learning(free_from=free_from, eager=True), TEN)
     phase.enter()
     phase.before_step(fraction)
-    free = [factor not in model.labelled for factor in range(len(model.num_components))]
-    assert any(free)
-    expected = torch.tensor([share if f else 1 for f in free]).repeat_interleave(model.dim)
-    assert model.gate.tolist() == expected.tolist()
-    refine = Joint(model, Learning(), TEN, name="refine")
-    refine.enter()
-    refine.before_step(0.0)
-    assert model.gate.tolist() == [1] * len(model.gate)
+    phase.step(*batch())
+    (z,) = seen
+    assert z[:, 0].all()
+    assert (z[:, 1:] == 0).all() if closed else z[:, 1:].all()
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_free_factors_are_shut_out_of_steps_alone(breaks):
+    """Whatever else asks the model for a bound sees all of it, as what needs no program does."""
+    model, (x, y) = labelled_model(), batch()
+    phase = Joint(model, Learning(free_from=1.0, eager=True), TEN)
+    if breaks:
+        refused = model.decoder.register_forward_pre_hook(lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            list(fit([phase], [(x, y)]))
+        refused.remove()
+    else:
+        next(record for record in fit([phase], [(x, y)]) if record.step == 3)
+    seen = seen_by_decoder(model)
+    TraceConjugate_ELBO().loss(model.model, model.guide, x)
+    assert seen[0].all()
+
+
+@pytest.mark.usefixtures("single_precision")
+def test_captured_steps_open_free_factors_as_eager_ones_do():
+    states = []
+    for eager in (True, False):
+        torch.manual_seed(3)
+        model = labelled_model()
+        list(fit([Joint(model, Learning(free_from=0.5, eager=eager), TEN)], loader()))
+        states.append(model.state_dict())
+    for name, value in states[0].items():
+        assert torch.equal(value, states[1][name]), name
