@@ -95,6 +95,7 @@ def edit_latent(
     if z.dim() != 2 or z.shape[1] != factors * model.dim:
         raise ValueError(f"z: expected [n, {factors * model.dim}], got {list(z.shape)}")
     check_codes("codes", codes, len(z), model.num_components)
+    codes = codes.long()
     if (codes < 0).any():
         raise ValueError("codes: expected the components that z has, got -1")
     blocks = z.unflatten(-1, (factors, model.dim)).clone()
@@ -102,7 +103,7 @@ def edit_latent(
         normals = component_normals(model, factor)
         target = torch.as_tensor(wanted, device=z.device)
         check_integers(f"changes[{factor}]", target, (len(z),) if target.dim() else ())
-        target = target.expand(len(z))
+        target = target.long().expand(len(z))
         if ((target < 0) | (target >= len(normals.loc))).any():
             raise ValueError(f"changes: expected components 0..{len(normals.loc) - 1} of factor {factor}")
         old, new = normals.take(codes[:, factor]), normals.take(target)

@@ -12,7 +12,7 @@ from pyro_fmvae.distributions import Observation
 from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.infer.trace_conjugate_elbo import TraceConjugate_ELBO
-from pyro_fmvae.models.arguments import check_codes, check_dims, check_integers
+from pyro_fmvae.models.arguments import check_codes, check_dims, check_integers, check_shape
 from pyro_fmvae.models.factor_group import FactorGroup, Hyperprior, make_groups
 from pyro_fmvae.models.posterior_family import LocScale
 from pyro_fmvae.models.vae import VAE
@@ -85,13 +85,13 @@ class FactorialMixtureVAE(nn.Module):
 
         Args:
             x: a batch ``[B, *event_shape]``.
-            labels: int64 [B, number of labelled factors], -1 = unknown; None if nothing is known.
+            labels: integers [B, number of labelled factors], -1 = unknown; None if nothing is known.
             posterior: location and scale of q(z) [B, I·D] for the guide, in place of the encoder's.
 
         Raises:
             ValueError: labels of another shape or type.
         """
-        check_integers("labels", labels, (len(x), len(self.labelled)))
+        labels = check_integers("labels", labels, (len(x), len(self.labelled)))
         param_statements("decoder", self.decoder)
         data = pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1)
         z = self._join([group.model(data, labels) for group in self.factor_groups()])
@@ -127,7 +127,7 @@ class FactorialMixtureVAE(nn.Module):
 
     def prior_model(self, x: Tensor, labels: Tensor | None = None) -> None:
         """The model without x, for learning λ from encodings alone; arguments as for :meth:`model`."""
-        check_integers("labels", labels, (len(x), len(self.labelled)))
+        labels = check_integers("labels", labels, (len(x), len(self.labelled)))
         data = pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1)
         for group in self.factor_groups():
             group.model(data, labels)
@@ -147,15 +147,19 @@ class FactorialMixtureVAE(nn.Module):
         check_dims(name, z, self.latent_dim)
         return z.unflatten(-1, (len(self.num_components), self.dim)).movedim(-2, 0)
 
+    def _moments(self, loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of q(z | x), [I, M, D], of its location and scale [M, I·D]."""
+        mean, variance = self._split("loc", loc), self._split("scale", scale).square()
+        check_shape("scale", scale, "loc", loc)
+        return mean, variance
+
     def _take(self, z: Tensor, group: FactorGroup) -> Tensor:
         """The factors of a group out of z [I, ...]."""
         return z if len(self.groups) == 1 else z[list(group.factors)]
 
     def _join(self, groups: Sequence[Tensor]) -> Tensor:
         """Groups' z [..., I_g, B, D] to [..., B, I·D], factors in their own order."""
-        z = torch.cat(list(groups), -3) if len(groups) > 1 else groups[0]
-        if len(groups) > 1:
-            z = z[..., self._to_factors, :, :]
+        z = torch.cat(list(groups), -3)[..., self._to_factors, :, :] if len(groups) > 1 else groups[0]
         z = z.transpose(-3, -2).flatten(-2)
         return z if z.dim() == 2 else z.unsqueeze(-3)  # plates left of the factors keep their place
 
@@ -190,13 +194,11 @@ class FactorialMixtureVAE(nn.Module):
         Raises:
             ValueError: ``codes`` of another shape, or not -1 to K_i - 1.
         """
-        check_codes("codes", codes, num_samples, self.num_components)
+        codes = check_codes("codes", codes, num_samples, self.num_components)
         weights = [group.predictive().weights for group in self.factor_groups()]
         drawn = [Categorical(w, validate_args=False).sample((num_samples,)) for w in weights]
         all_drawn = torch.cat(drawn, -1)[:, self._to_factors]
-        if codes is None:
-            return all_drawn
-        given = codes.to(all_drawn.device)
+        given = all_drawn if codes is None else codes.to(all_drawn.device)
         return torch.where(given >= 0, given, all_drawn)
 
     @torch.no_grad()
@@ -211,10 +213,8 @@ class FactorialMixtureVAE(nn.Module):
             ValueError: as for :meth:`sample_codes`.
         """
         codes = self.sample_codes(num_samples, codes)
-        parts = []
-        for group in self.factor_groups():
-            parts.append(group.predictive().sample_given(codes[:, list(group.factors)]).movedim(-2, 0))
-        return self._join(parts)
+        of_groups = [(group.predictive(), codes[:, list(group.factors)]) for group in self.factor_groups()]
+        return self._join([prior.sample_given(given).movedim(-2, 0) for prior, given in of_groups])
 
     def log_prior(self, z: Tensor) -> Tensor:
         """Log of the posterior predictive density of z [B, I·D], equation 10 with π and r summed out: [B].
@@ -249,26 +249,23 @@ class FactorialMixtureVAE(nn.Module):
 
     @torch.no_grad()
     def seed(
-        self,
-        loc: Tensor,
-        scale: Tensor,
-        labels: Tensor | None,
-        generator: torch.Generator,
-        restarts: int = 1,
+        self, loc: Tensor, scale: Tensor, labels: Tensor | None, generator: torch.Generator, restarts: int = 1
     ) -> None:
         """Start λ from encoded data: clusters by label where a factor has labels, by k-means elsewhere.
 
         Args:
             loc, scale: of q(z | x) for M points of the training set, [M, I·D].
-            labels: int64 [M, number of labelled factors], -1 = unknown, or None.
+            labels: integers [M, number of labelled factors], -1 = unknown, or None.
             generator: source of the random numbers, on the CPU.
             restarts: k-means starts of each factor without labels. With more than one, each is improved by
                 coordinate ascent (:mod:`pyro_fmvae.infer.seeding`), and that of greatest bound is kept.
 
         Raises:
-            ValueError: ``restarts`` < 1, or encodings of other dimensions.
+            ValueError: ``restarts`` < 1, or encodings or labels of another shape, type or range.
         """
-        mean, variance = self._split("loc", loc), self._split("scale", scale).square()
+        mean, variance = self._moments(loc, scale)
+        sizes = [self.num_components[factor] for factor in self.labelled]
+        labels = check_codes("labels", labels, len(loc), sizes, "column")
         for group in self.factor_groups():
             group.seed(mean, variance, labels, self.num_data, generator, restarts)
 
@@ -284,9 +281,9 @@ class FactorialMixtureVAE(nn.Module):
             Factor → gain over the improved λ in nats per point, of those that were started anew.
 
         Raises:
-            ValueError, TypeError: ``restarts`` < 1; λ of such a factor is in standard parameters.
+            ValueError, TypeError: as for :meth:`seed`; λ of such a factor is in standard parameters.
         """
-        data = self._split("loc", loc), self._split("scale", scale).square(), self.num_data
+        data = *self._moments(loc, scale), self.num_data
         unlabelled = [group for group in self.factor_groups() if not group.columns]
         gains = [group.restart(*data, generator, restarts) for group in unlabelled]
         return {factor: gain for of_group in gains for factor, gain in of_group.items()}

@@ -98,3 +98,11 @@ def test_wrong_edits(changes, width, message):
 def test_wrong_codes(codes, message):
     with pytest.raises(ValueError, match=f"^codes: {message}"):
         edit_latent(exact_model(), torch.zeros(4, 3), {0: 1}, codes)
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int32])
+def test_components_are_integers_of_any_size(kind):
+    model, z = small_model((3, 2)), torch.randn(4, 4)
+    codes, wanted = torch.tensor([[0, 1], [1, 0], [2, 0], [0, 0]]), torch.tensor([2, 0, 1, 1])
+    expected = edit_latent(model, z, {0: wanted}, codes, transport)
+    assert torch.equal(edit_latent(model, z, {0: wanted.to(kind)}, codes.to(kind), transport), expected)

@@ -340,6 +340,51 @@ def test_seed_starts_from_labels_and_from_clusters():
         assert (c - 1).sum().item() == pytest.approx(400)
 
 
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (torch.zeros(10, 2).long(), "expected int64 [20, 2], got torch.int64 [10, 2]"),
+        (torch.zeros(20, 1).long(), "expected int64 [20, 2], got torch.int64 [20, 1]"),
+        (torch.zeros(20, 3).long(), "expected int64 [20, 2], got torch.int64 [20, 3]"),
+        (torch.zeros(20, 2), "expected int64 [20, 2], got torch.float32 [20, 2]"),
+        (torch.tensor([[0, 0], [3, 1]]).repeat(10, 1), "expected -1 to 2 of column 0, got 3"),
+        (torch.tensor([[0, 0], [2, -5]]).repeat(10, 1), "expected -1 to 1 of column 1, got -5"),
+    ],
+)
+def test_seed_refuses_labels_that_do_not_fit(labels, message):
+    model, encoded = small_model((2, 4, 3), labelled=(2, 0)), torch.ones(20, 6)
+    before = copy_of(model)
+    with pytest.raises(ValueError, match=f"^{re.escape('labels: ' + message)}$"):
+        model.seed(encoded, encoded, labels, torch.Generator())
+    assert changed(model, before) == set()
+
+
+def test_a_scale_of_another_shape_is_refused():
+    model, loc, generator = small_model((2, 3)), torch.ones(20, 4), torch.Generator()
+    for scale in (torch.ones(1, 4), torch.ones(4), torch.ones(19, 4)):
+        message = re.escape(f"scale: expected [20, 4] as of loc, got {list(scale.shape)}")
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            model.seed(loc, scale, None, generator)
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            model.restart(loc, scale, generator)
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int8, torch.int32])
+def test_labels_and_codes_are_integers_of_any_size(kind):
+    x, y = binary_data(20), torch.arange(20).unsqueeze(-1) % 2
+    asked = (
+        lambda model, y: losses(model, x, y),
+        lambda model, y: TraceConjugate_ELBO().loss(model.prior_model, model.prior_guide, x, y),
+        lambda model, y: model.seed(*model.encoder(x), y, torch.Generator().manual_seed(0)),
+        lambda model, y: model.sample_latent(20, y.expand(-1, 2)).tolist(),
+    )
+    model = small_model((2, 3), labelled=(0,))
+    other = copy.deepcopy(model)
+    for ask in asked:
+        assert seeded(ask, model, y.to(kind)) == seeded(ask, other, y)
+    assert changed(model, other.state_dict()) == set()
+
+
 def test_seed_without_any_label_clusters_and_equal_generators_give_equal_starts():
     model, (loc, _) = small_model((3,), labelled=(0,)), clusters_of(torch.tensor([-9.0, 0.0, 9.0]))
     states = []
