@@ -215,7 +215,8 @@ class NaturalParameter(torch.nn.Parameter):
     """
 
     def __new__(cls, data: Tensor, requires_grad: bool = True) -> "NaturalParameter":
-        return super().__new__(cls, data.detach().to(torch.float64, copy=True), requires_grad)
+        with torch.inference_mode(False):  # what is made in inference mode could never be trained
+            return super().__new__(cls, data.detach().to(torch.float64, copy=True), requires_grad)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """Copy as this class; torch's own rule would give a plain ``Parameter``."""

@@ -758,6 +758,15 @@ def test_inference_mode():
         assert math.isfinite(TraceConjugate_ELBO().loss(model.model, model.guide, x))
 
 
+def test_what_was_seeded_in_inference_mode_is_trained():
+    model, x = small_model((2, 3), labelled=(0,)), binary_data(6)
+    with torch.inference_mode():
+        model.seed(*model.encoder(x), None, torch.Generator())
+    before = copy_of(model)
+    step(model, x)
+    assert changed(model, before) == set(before)
+
+
 def test_a_conditioned_global_in_eager_and_captured_steps():
     runs = []
     for kind in (ConjugateSVI, CapturedSVI):
