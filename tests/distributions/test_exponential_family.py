@@ -287,6 +287,6 @@ def test_expected_statistics_are_remembered_for_as_long_as_they_hold(family, sta
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda q: pickle.loads(pickle.dumps(q))])
 def test_copies_of_distributions_whose_statistics_are_known(copied):
-    q = NaturalDirichlet(NaturalParameter(2 + torch.rand(3)))
+    q = NaturalNormalGamma(NaturalParameter(NORMAL_GAMMA.natural(*MODERATE["ng-3"][1])))
     expected = q.expected_stats()
     torch.testing.assert_close(copied(q).expected_stats(), expected, rtol=0, atol=0)
