@@ -170,7 +170,9 @@ class FactorialMixtureVAE(nn.Module):
     def pretraining(self) -> VAE:
         """The plain VAE with the same networks, for the phase before there is a prior to speak of."""
         parts = self.encoder, self.decoder, self.observation
-        return VAE(*parts, self.latent_dim, self.num_data, self.distortion)
+        vae = VAE(*parts, self.latent_dim, self.num_data, self.distortion)
+        vae.training = self.training  # its alone: the networks' modes are their own
+        return vae
 
     @torch.no_grad()
     def responsibilities(self, x: Tensor) -> list[Tensor]:

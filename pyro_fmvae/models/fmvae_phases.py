@@ -25,12 +25,13 @@ class Pretraining(Phase):
     """The networks alone, under a N(0, I) prior."""
 
     def __init__(self, model: FactorialMixtureVAE, learning: Learning, budget: Budget) -> None:
-        self.vae, self.learning = model.pretraining(), learning
+        self.vae, self.model, self.learning = model.pretraining(), model, learning
         self.kl_weight: float | Tensor = 1.0
         super().__init__("pretrain", budget, self.vae)
 
     def enter(self) -> None:
-        """Adam over the networks."""
+        """Adam over the networks, in the model's mode."""
+        self.vae.training = self.model.training
         optim = NaturalGradient(1.0, self.learning.optimiser, self.vae.parameters())
         self.svi = self.learning.svi(self.vae.model, self.vae.guide, optim, TraceConjugate_ELBO())
 

@@ -513,7 +513,7 @@ def test_encoder_sees_distorted_data_in_training_alone():
     model.distortion = Inverted()
 
     def all_losses(model):
-        vae = model.pretraining().train(model.training)
+        vae = model.pretraining()
         programs = (model.model, model.guide), (model.prior_model, model.prior_guide), (vae.model, vae.guide)
         with torch.no_grad():
             return [seeded(TraceConjugate_ELBO().loss_per_role, *program, x) for program in programs]
