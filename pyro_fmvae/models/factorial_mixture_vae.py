@@ -198,8 +198,8 @@ class FactorialMixtureVAE(nn.Module):
         """
         codes = check_codes("codes", codes, num_samples, self.num_components)
         weights = [group.predictive().weights for group in self.factor_groups()]
-        drawn = [Categorical(w, validate_args=False).sample((num_samples,)) for w in weights]
-        all_drawn = torch.cat(drawn, -1)[:, self._to_factors]
+        drawn = [Categorical(w, validate_args=False).sample((num_samples or 1,)) for w in weights]
+        all_drawn = torch.cat(drawn, -1)[:num_samples, self._to_factors]
         given = all_drawn if codes is None else codes.to(all_drawn.device)
         return torch.where(given >= 0, given, all_drawn)
 

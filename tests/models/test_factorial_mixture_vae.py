@@ -293,6 +293,16 @@ def test_sample_latent_follows_the_predictive_of_the_given_components():
             assert stats.kstest(column, one.cdf).pvalue > 1e-4
 
 
+@pytest.mark.parametrize("sizes", [(2,), (2, 3)])
+def test_no_samples_at_all(sizes):
+    model, none = small_model(sizes), torch.empty(0, len(sizes), dtype=torch.int64)
+    for codes in (None, none):
+        assert torch.equal(model.sample_codes(0, codes), none)
+        assert model.sample_latent(0, codes).shape == model.pretraining().sample_latent(0).shape
+    with pytest.raises(RuntimeError):
+        model.sample_latent(-1)
+
+
 def test_sample_codes_draws_what_is_not_given():
     model, n = small_model((3, 2, 4)), 4000
     codes = model.sample_codes(n, torch.tensor([[-1, 1, -1]]).expand(n, -1))
