@@ -7,10 +7,12 @@ from functools import partial
 from typing import Any
 
 import torch
+from pyro.distributions import is_validation_enabled
 from torch import Tensor
 
 from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.infer.phase import Budget, Phase, arguments, endless
+from pyro_fmvae.models.arguments import check_codes
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
 from pyro_fmvae.models.learning import Learning
 from pyro_fmvae.optim import NaturalGradient
@@ -142,6 +144,7 @@ class Joint(Phase):
     def step(self, *batch: Any) -> float:
         """One step on a batch, augmented and without free factors for as long as either is wanted."""
         x, *rest = batch
+        self._check_labels(*batch)
         if self.closed:
             self.model.gate_free(0.0)
         try:
@@ -149,6 +152,12 @@ class Joint(Phase):
         finally:
             if self.closed:  # between steps the model is whole, whoever asks it
                 self.model.gate_free(1.0)
+
+    def _check_labels(self, x: Tensor, labels: Tensor | None = None, *_: Any) -> None:
+        """That labels on the CPU are in range, where arguments are checked: captured steps do not look."""
+        if labels is not None and labels.device.type == "cpu" and is_validation_enabled():
+            sizes = [self.model.num_components[factor] for factor in self.model.labelled]
+            check_codes("labels", labels, len(x), sizes, "column")
 
 
 def _seed(model: FactorialMixtureVAE, batches: Iterable[Any], seed: int, restarts: int) -> None:

@@ -454,3 +454,33 @@ def test_captured_steps_open_free_factors_as_eager_ones_do():
         states.append(model.state_dict())
     for name, value in states[0].items():
         assert torch.equal(value, states[1][name]), name
+
+
+@pytest.mark.parametrize("eager", [True, False])
+@pytest.mark.parametrize("wrong", [-2, 2])
+def test_labels_out_of_range_are_refused(eager, wrong):
+    """In captured steps as in eager ones, with any integers, and without a trace in the model."""
+    model, (x, y) = labelled_model(), batch()
+    phase = Joint(model, Learning(eager=eager), TEN)
+    phase.enter()
+    phase.before_step(0.0)
+    for _ in range(3):
+        assert math.isfinite(phase.step(x, y.int()))
+    before, y = copy_of(model), y.clone()
+    y[3] = wrong
+    with pytest.raises(ValueError, match=f"^labels: expected -1 to 1 of column 0, got {wrong}$"):
+        phase.step(x, y.int())
+    assert changed(model, before) == set()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_pretraining_is_in_the_mode_that_the_model_is_in_when_it_starts(training):
+    model, (x, _) = labelled_model().train(not training), batch()
+    seen = []
+    model.distortion.register_forward_hook(lambda *_: seen.append(True))
+    phase = Pretraining(model, Learning(eager=True), TEN)
+    model.train(training)
+    phase.enter()
+    phase.before_step(0.0)
+    phase.step(x)
+    assert bool(seen) == training
