@@ -241,7 +241,7 @@ class TraceConjugate_ELBO(ELBO):
             with OwnValues():
                 model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
         program = recognise(model_trace, guide_trace)
-        take_at_draws(program, guide, guide_trace, used)
+        take_at_draws(program, guide_trace, used)
         if is_validation_enabled():
             for site in (*sample_sites(guide_trace).values(), *sample_sites(model_trace).values()):
                 shape = torch.zeros(()).expand(site["fn"].batch_shape)

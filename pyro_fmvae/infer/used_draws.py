@@ -1,13 +1,12 @@
 """Which of its own draws a guide goes on to use, as it does where q(y | z) depends on z."""
 
 from collections.abc import Set
+from contextlib import ExitStack
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import pyro.poutine as poutine
 from pyro.poutine import Trace
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.messenger import unwrap as without_handlers
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -17,55 +16,42 @@ from pyro_fmvae.infer.capture import memory_of, uncompiled
 from pyro_fmvae.infer.placeholder import Unsampled
 from pyro_fmvae.infer.structure import Program, sample_sites
 
-_matters: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
 
-
-def trace_guide(guide: Any, args: Any, kwargs: Any) -> tuple[Trace, Set[str] | None]:
+def trace_guide(guide: Any, args: Any, kwargs: Any) -> tuple[Trace, Set[str]]:
     """Run a guide; returns its trace, and the names of sites whose draws it uses in what comes after them.
 
     A use is an operation on the memory of a draw, or a distribution, scale or mask that holds it. Other
-    threads are not seen. While uses are watched for, what ``torch.compile`` made runs as it was before.
-
-    Returns:
-        None in the place of the names if :func:`take_at_draws` found that they do not matter.
+    threads are not seen. From the first draw on, what ``torch.compile`` made runs as it was before.
     """
-    of_owner, name = _notes(guide)
-    if not of_owner.get(name, True):
-        return poutine.trace(guide).get_trace(*args, **kwargs), None
-    uses = _Uses()
-    with uncompiled(), _Operations(uses):
+    with ExitStack() as watching:
+        uses = _Uses(watching)
         trace = poutine.trace(uses(guide)).get_trace(*args, **kwargs)
     return trace, uses.names
 
 
-def take_at_draws(program: Program, guide: Any, trace: Trace, used: Set[str] | None) -> None:
+def take_at_draws(program: Program, guide: Trace, used: Set[str]) -> None:
     """Settle which sites of a program enter at their draws, not by an expectation: ``program.drawn``.
 
-    These are the sites in use among those that an expectation is taken over together, but for the last one;
-    all of them where uses were not watched for. Where there are none such to watch, that is remembered.
+    These are the sites in use among those that an expectation is taken over together, but for the last one.
 
     Args:
         program: what the guide's trace and the model's were recognised as.
-        guide, trace, used: the guide, and what :func:`trace_guide` returned.
+        guide, used: what :func:`trace_guide` returned.
 
     Raises:
-        ValueError: a site in use whose distribution has no reparameterised sampler.
+        ValueError: such a site whose distribution has no reparameterised sampler.
     """
-    sites = sample_sites(trace)
-    followed: set[str] = set()
+    sites = sample_sites(guide)
     for names in _together(program):
         in_order = [name for name in sites if name in names]
-        followed.update(in_order[:-1])
-    followed = {name for name in followed if not isinstance(sites[name]["value"], Unsampled)}
-    of_owner, method = _notes(guide)
-    of_owner[method] = bool(followed) or of_owner.get(method, False)
-    fixed = {name for name in followed if not sites[name]["fn"].has_rsample}
-    for name in sorted(fixed & (used or set())):
-        raise ValueError(
-            f"site '{name}': the guide uses its draw, and {type(unwrap(sites[name]['fn'])).__name__} has no "
-            "reparameterised sampler"
-        )
-    program.drawn = frozenset(followed - fixed if used is None else followed & used)
+        program.drawn |= used & set(in_order[:-1])
+    for name in sorted(program.drawn):
+        q = sites[name]["fn"]
+        if not q.has_rsample:
+            raise ValueError(
+                f"site '{name}': the guide uses its draw, and {type(unwrap(q)).__name__} has no "
+                "reparameterised sampler"
+            )
 
 
 def _together(program: Program) -> list[set[str]]:
@@ -80,11 +66,16 @@ def _together(program: Program) -> list[set[str]]:
 
 
 class _Uses(Messenger):
-    """Remembers where in memory draws are, and the sites of those that were used."""
+    """Remembers where in memory draws are, and the sites of those that were used.
 
-    def __init__(self) -> None:
+    Args:
+        watching: what ends when the guide does.
+    """
+
+    def __init__(self, watching: ExitStack) -> None:
         super().__init__()
         self.names: set[str] = set()
+        self._watching = watching
         self._drawn: dict[int, set[str]] = {}
         self._kept: list[Tensor] = []  # so that no other tensor comes to lie there
 
@@ -101,7 +92,10 @@ class _Uses(Messenger):
         self.look_at(vars(unwrap(msg["fn"])), msg["scale"], msg["mask"])
         if msg["is_observed"]:
             self.look_at(value)
-        elif isinstance(value, Tensor) and not isinstance(value, Unsampled):
+        elif isinstance(value, Tensor) and value.is_floating_point() and not isinstance(value, Unsampled):
+            if not self._drawn:  # before there is a draw, there is nothing to watch for
+                self._watching.enter_context(uncompiled())
+                self._watching.enter_context(_Operations(self))
             self._drawn.setdefault(memory_of(value), set()).add(msg["name"])
             self._kept.append(value)
 
@@ -114,16 +108,5 @@ class _Operations(TorchDispatchMode):
         self.uses = uses
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self.uses._drawn:
-            self.uses.look_at(args, kwargs)
+        self.uses.look_at(args, kwargs)
         return func(*args, **(kwargs or {}))
-
-
-def _notes(guide: Any) -> tuple[dict[str, bool], str]:
-    """What is remembered of a guide's owner, and its name there: a method is a new object at every look."""
-    function = without_handlers(guide)
-    owner, name = getattr(function, "__self__", function), getattr(function, "__name__", "")
-    try:
-        return _matters.setdefault(owner, {}), name
-    except TypeError:  # there are no weak references to it
-        return {}, name

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from pyro_fmvae.distributions import Assignment, Component, NormalGamma
-from pyro_fmvae.infer import TraceConjugate_ELBO
+from pyro_fmvae.infer import TraceConjugate_ELBO, used_draws
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.infer.used_draws import trace_guide
 from tests.infer.captured import CLOSE, trained
@@ -255,26 +256,6 @@ def test_guide_that_changes():
         assert found.drawn == ({"z"} if structured else set())
 
 
-def test_uses_that_nobody_watched_for():
-    """Of a guide that gets a second child the first is taken at its draw; it is watched from then on."""
-
-    def model(children):
-        w, c = globals_and_assignment()
-        with pyro.plate("data", POINTS, dim=-1):
-            r = pyro.sample("r", Assignment(w))
-            for name in children:
-                pyro.sample(name, Component(c, r))
-
-    def guide(children):
-        with pyro.plate("data", POINTS, dim=-1):
-            for name in children:
-                pyro.sample(name, dist.Normal(torch.zeros(POINTS, 1), 1.0).to_event(1))
-
-    elbo = TraceConjugate_ELBO()
-    drawn = [elbo.trace(model, guide, children)[0].drawn for children in ("z", "zy", "zy", "z", "zy")]
-    assert drawn == [set(), {"z"}, set(), set(), set()]
-
-
 def test_draw_that_cannot_be_reparameterised():
     class Fixed(dist.Normal):
         has_rsample = False
@@ -297,10 +278,20 @@ def test_captured_steps():
     assert_close(ours_, theirs, **CLOSE)
 
 
-def test_nothing_is_watched_where_it_does_not_matter(monkeypatch):
+def test_nothing_is_watched_before_the_first_draw(monkeypatch):
     toy = Toy()
-    x = toy.data()
-    TraceConjugate_ELBO().loss(toy.model, toy.guide, x)
-    monkeypatch.setattr("pyro_fmvae.infer.used_draws._Uses", None)
-    TraceConjugate_ELBO().loss(toy.model, toy.guide, x)
-    TraceConjugate_ELBO().loss(poutine.scale(toy.model, 2.0), poutine.scale(toy.guide, 2.0), x)
+    monkeypatch.setattr(used_draws._Operations, "__torch_dispatch__", None)
+    TraceConjugate_ELBO().loss(toy.model, toy.guide, toy.data())
+    standard = Toy(standard=True)
+    with pytest.raises(TypeError):
+        TraceConjugate_ELBO().loss(standard.model, standard.guide, standard.data())
+
+
+def test_nothing_is_watched_after_a_guide_that_failed():
+    def guide():
+        pyro.sample("z", dist.Normal(0.0, 1.0))
+        raise RuntimeError("failed")
+
+    with pytest.raises(RuntimeError, match="failed"):
+        trace_guide(guide, (), {})
+    assert _get_current_dispatch_mode() is None
