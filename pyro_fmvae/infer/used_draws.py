@@ -87,12 +87,12 @@ class _Uses(Messenger):
 
     def _pyro_post_sample(self, msg: Any) -> None:
         value = msg["value"]
-        if msg["infer"].get("_deterministic"):
+        if msg["infer"].get("_deterministic") or type(msg["fn"]).__name__ == "_Subsample":
             return
         self.look_at(vars(unwrap(msg["fn"])), msg["scale"], msg["mask"])
         if msg["is_observed"]:
             self.look_at(value)
-        elif isinstance(value, Tensor) and value.is_floating_point() and not isinstance(value, Unsampled):
+        elif isinstance(value, Tensor) and not isinstance(value, Unsampled):
             if not self._drawn:  # before there is a draw, there is nothing to watch for
                 self._watching.enter_context(uncompiled())
                 self._watching.enter_context(_Operations(self))
