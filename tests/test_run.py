@@ -437,11 +437,23 @@ def test_a_run_that_was_killed_before_anything_was_saved(files, tmp_path, monkey
         with pytest.raises(Killed):
             train(run, files["table"])
     (run / "checkpoint").mkdir()
-    (run / "checkpoint" / ".state.safetensors.tmp").write_text("half of it")
+    (run / "checkpoint" / ".state.safetensors.1.tmp").write_text("half of it")
     before = sorted(run.rglob("*"))
     expected = f"run: {run} was stopped before anything was saved; the folder can be deleted, to train anew"
     assert error_of("train", "--resume", run) == f"pyro-fmvae: error: {expected}\n"
     assert sorted(run.rglob("*")) == before
+
+
+def test_what_a_killed_process_left_half_written_goes(files, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        stop_at(patch, 6, kill)
+        with pytest.raises(Killed):
+            train(run, files["table"])
+    for leftover in (run / ".config.json.1.tmp", run / CHECKPOINT / ".state.safetensors.1.tmp"):
+        leftover.write_text("half of it")
+    succeed("train", "--resume", run)
+    assert not [path for path in run.rglob("*") if path.suffix == ".tmp"]
 
 
 def test_values_of_labels_must_be_what_they_were(tmp_path, monkeypatch):

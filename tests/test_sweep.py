@@ -187,8 +187,8 @@ def begin(sweep):
 
 FILES = {  # what is left of a run that was killed early
     "config": ["config.json"],
-    "log": ["config.json", "train.log", "metrics.jsonl", "checkpoint/.state.safetensors.tmp"],
-    "temporary": [".config.json.tmp"],
+    "log": ["config.json", "train.log", "metrics.jsonl", "checkpoint/.state.safetensors.1.tmp"],
+    "temporary": [".config.json.1.tmp"],
     "nothing": [],
 }
 

@@ -9,7 +9,7 @@ from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.defaults import named
 from pyro_fmvae.gallery import TRAINING
-from pyro_fmvae.run import FIGURES, Run, load_data, resolve_device, saved
+from pyro_fmvae.run import CHECKPOINT, FIGURES, Run, load_data, resolve_device, saved
 from pyro_fmvae.session import follow, report
 from pyro_fmvae.training import Training
 
@@ -31,13 +31,13 @@ def train(config: TrainConfig, out: str | None) -> int:
         training.start_from(Path(config.pretrained))
     training.run = run.write(numbered=not out)
     folder = training.run.folder
-    try:
-        with alone(folder):
+    with alone(folder):
+        try:
             return follow(training, dataset, resumed=False)
-    except BaseException:  # also a second Ctrl-C
-        if not saved(folder):  # there is nothing to continue from
-            shutil.rmtree(folder)
-        raise
+        except BaseException:  # also a second Ctrl-C
+            if not saved(folder):  # there is nothing to continue from
+                shutil.rmtree(folder)
+            raise
 
 
 def resume(folder: str, data_root: str | None, device: str, eager: bool, compile: bool | None) -> int:
@@ -59,6 +59,8 @@ def resume(folder: str, data_root: str | None, device: str, eager: bool, compile
                 f"run: {run.folder} was stopped before anything was saved; "
                 "the folder can be deleted, to train anew"
             )
+        for leftover in (*run.folder.glob(".*.tmp"), *(run.folder / CHECKPOINT).glob(".*.tmp")):
+            leftover.unlink()  # of a process that was killed
         training.restore()
         if training.finished:
             print(f"{run.folder} is finished already.")

@@ -49,9 +49,10 @@ def read_parts(root: Path, name: str, download: Callable[[Path], object]) -> tup
                 download(Path(temporary))
                 (Path(temporary) / name / "raw").rename(folder)
         except (OSError, RuntimeError) as error:
-            raise FileNotFoundError(
-                f"data_root: {name} could not be downloaded to {root}: {error}"
-            ) from error
+            if not folder.is_dir():  # nor has another process put it there meanwhile
+                raise FileNotFoundError(
+                    f"data_root: {name} could not be downloaded to {root}: {error}"
+                ) from error
     train, test = _read_part(folder, "train"), _read_part(folder, "t10k")
     if len(train.x) <= VALID_SIZE:
         raise ValueError(f"{folder}: expected more than {VALID_SIZE} training images, got {len(train.x)}")
