@@ -38,7 +38,7 @@ class FreeGaussian:
     where ``TraceConjugate_ELBO`` knows them. Adam starts afresh in every call, its learning rate falls
     linearly to nothing. All parameters of the program are constants: neither they nor their gradients change,
     and nothing goes into Pyro's parameter store or to handlers around a call, which may be under
-    ``torch.inference_mode()``. Draws come from torch's generator. Copies, pickled ones too, capture anew.
+    ``torch.inference_mode()``. Draws come from torch's generator. Copies capture anew.
 
     The first call on batches of a shape records a step as a plain tensor program, as ``CapturedSVI`` does;
     all others replay it, on a GPU as a CUDA graph.

@@ -1,6 +1,5 @@
 import copy
 import math
-import pickle
 
 import pytest
 import torch
@@ -285,8 +284,7 @@ def test_expected_statistics_are_remembered_for_as_long_as_they_hold(family, sta
     assert torch.equal(natural.grad, torch.ones_like(natural))
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda q: pickle.loads(pickle.dumps(q))])
-def test_copies_of_distributions_whose_statistics_are_known(copied):
+def test_copies_of_distributions_whose_statistics_are_known():
     q = NaturalNormalGamma(NaturalParameter(NORMAL_GAMMA.natural(*MODERATE["ng-3"][1])))
     expected = q.expected_stats()
-    torch.testing.assert_close(copied(q).expected_stats(), expected, rtol=0, atol=0)
+    torch.testing.assert_close(copy.deepcopy(q).expected_stats(), expected, rtol=0, atol=0)
