@@ -29,11 +29,11 @@ from PIL import Image, ImageDraw
 from pyro_fmvae import commands
 from pyro_fmvae.config import PHASES, TrainConfig
 from pyro_fmvae.data import Batches
-from pyro_fmvae.data.celeba import ATTRIBUTES, CACHE, FOLDER, IMAGES, PARTITION
+from pyro_fmvae.data.sets.celeba import ATTRIBUTES, CACHE, FOLDER, IMAGES, PARTITION
 from pyro_fmvae.evaluate import label_agreement
-from pyro_fmvae.infer.phase import endless
-from pyro_fmvae.run import FIGURES, Run, load_data, resolve_device
-from pyro_fmvae.training import Training
+from pyro_fmvae.learn.phase import endless
+from pyro_fmvae.runs.run import FIGURES, Run, load_data, resolve_device
+from pyro_fmvae.runs.training import Training
 
 LABELS = ("Male", "Eyeglasses", "Smiling")  # of the factors, in this order
 COLUMNS = """

@@ -21,9 +21,9 @@ from torch import Tensor
 from pyro_fmvae.data import Batches
 from pyro_fmvae.infer.posteriors import natural_prior
 from pyro_fmvae.infer.seeding import Mixture, coordinate_ascent, kmeans, responsibilities
+from pyro_fmvae.learn.fmvae_phases import encode_some
 from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.models.fmvae_phases import encode_some
-from pyro_fmvae.run import Run
+from pyro_fmvae.runs.run import Run
 
 
 @dataclass(frozen=True)

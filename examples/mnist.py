@@ -21,11 +21,11 @@ from tqdm import tqdm
 from pyro_fmvae import BernoulliObservation, FactorialMixtureVAE, figures, fit
 from pyro_fmvae.data import Batches, load
 from pyro_fmvae.evaluate import bound, tighter_bounds
-from pyro_fmvae.gallery import factors_of
-from pyro_fmvae.infer.phase import Budget
-from pyro_fmvae.models.fmvae_phases import Joint, Pretraining, PriorFitting
-from pyro_fmvae.models.learning import Learning
+from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
+from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.nn import ConvDecoder28, ConvEncoder28
+from pyro_fmvae.runs.gallery import factors_of
 
 SHARES = {"pretrain": 0.25, "prior": 0.05, "joint": 0.7}
 

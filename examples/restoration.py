@@ -28,14 +28,14 @@ from torch import Tensor
 
 from pyro_fmvae import figures, fit
 from pyro_fmvae.data import Batches, Dataset, PatchTransform, SparseOptions, load
-from pyro_fmvae.data.pixels import luminance
+from pyro_fmvae.data.storage import luminance
+from pyro_fmvae.em.binary_em import BinaryEM
+from pyro_fmvae.em.spike_and_slab_em import SpikeAndSlabEM
+from pyro_fmvae.em.spike_and_slab_rules import LinearRule, MaxRule
 from pyro_fmvae.evaluate import psnr, restore
-from pyro_fmvae.infer.phase import Budget
-from pyro_fmvae.infer.spike_and_slab_rules import LinearRule, MaxRule
+from pyro_fmvae.learn.em_phases import StepwiseEM
+from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.models import BinarySparseCoding, SpikeAndSlabSparseCoding
-from pyro_fmvae.models.binary_em import BinaryEM
-from pyro_fmvae.models.em_phases import StepwiseEM
-from pyro_fmvae.models.spike_and_slab_em import SpikeAndSlabEM
 
 SIZE, UNITS, BATCH = 8, 64, 1000
 PIECE = (slice(100, 228), slice(250, 378))  # of the first photograph: a pagoda

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from pyro_fmvae import fit
 from pyro_fmvae.data import Batches, SparseOptions, load
-from pyro_fmvae.infer.binary_enumeration import enumerate_states
-from pyro_fmvae.infer.binary_mean_field import bound, mean_field
-from pyro_fmvae.infer.phase import Budget
+from pyro_fmvae.em.binary_em import BinaryEM, BinaryParameters
+from pyro_fmvae.em.binary_enumeration import enumerate_states
+from pyro_fmvae.em.binary_mean_field import bound, mean_field
+from pyro_fmvae.learn.em_phases import StepwiseEM
+from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.models import BinarySparseCoding
-from pyro_fmvae.models.binary_em import BinaryEM, BinaryParameters
-from pyro_fmvae.models.em_phases import StepwiseEM
 
 UNITS, GROUPS = 16, (1, 2, 4, 8)
 PIXELS, NOISE = 25, 3.0

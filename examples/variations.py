@@ -36,14 +36,14 @@ from pyro_fmvae.data import Batches, Dataset
 from pyro_fmvae.evaluate import bound, tighter_bounds
 from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.infer.parameters import param_statements
-from pyro_fmvae.infer.phase import Budget, Phase
+from pyro_fmvae.learn.fitting import fit
+from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining
+from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.phase import Budget, Phase
 from pyro_fmvae.models import VAE, FactorialMixtureVAE
-from pyro_fmvae.models.fmvae_phases import Joint, Pretraining
-from pyro_fmvae.models.learning import Learning
 from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
-from pyro_fmvae.run import CHECKPOINT, Run, resolve_device
-from pyro_fmvae.train import fit
-from pyro_fmvae.training import Training
+from pyro_fmvae.runs.run import CHECKPOINT, Run, resolve_device
+from pyro_fmvae.runs.training import Training
 
 COLUMNS = (
     *("weights", "ELBO (eq. 11)", "reconstruction", "KL[z]", "collapsed", "importance-weighted, 5 draws"),

@@ -25,9 +25,9 @@ from sweep import Row, Sweep, main, scaled
 from pyro_fmvae import figures
 from pyro_fmvae.codes import latent_codes, true_sources
 from pyro_fmvae.data import Batches
-from pyro_fmvae.data.smileys import ATTRIBUTES, FEATURES, SOURCES
+from pyro_fmvae.data.sets.smileys import ATTRIBUTES, FEATURES, SOURCES
 from pyro_fmvae.evaluate.sources import correlation_matrix
-from pyro_fmvae.run import Run
+from pyro_fmvae.runs.run import Run
 
 SEEDS = range(5)
 LATENTS = (20, 40, 80)

@@ -2,6 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
+from pyro_fmvae.capture import CapturedFreeGaussian, CapturedSVI, CaptureError
 from pyro_fmvae.distributions import (
     DIRICHLET,
     NORMAL_GAMMA,
@@ -33,14 +34,13 @@ from pyro_fmvae.distributions import (
 )
 from pyro_fmvae.infer import (
     AutoConjugate,
-    CapturedSVI,
-    CaptureError,
     ConjugateSVI,
     Role,
     Term,
     TraceConjugate_ELBO,
     with_assignments,
 )
+from pyro_fmvae.learn import Progress, Record, fit
 from pyro_fmvae.models import (
     VAE,
     BinarySparseCoding,
@@ -59,7 +59,6 @@ from pyro_fmvae.optim import (
     NaturalGradient,
     RobbinsMonro,
 )
-from pyro_fmvae.train import Progress, Record, fit
 
 try:
     __version__ = version("pyro_fmvae")
@@ -75,6 +74,7 @@ __all__ = [
     "BernoulliObservation",
     "BinarySparseCoding",
     "CaptureError",
+    "CapturedFreeGaussian",
     "CapturedSVI",
     "Component",
     "Concrete",

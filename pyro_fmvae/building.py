@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from torch import nn
 
+from pyro_fmvae.capture import CapturedFreeGaussian
 from pyro_fmvae.config import CODERS, ModelName, TrainConfig
 from pyro_fmvae.data import Preprocessing
 from pyro_fmvae.distributions import (
@@ -19,7 +20,10 @@ from pyro_fmvae.distributions import (
     SpikeDraws,
     StraightThrough,
 )
-from pyro_fmvae.infer.spike_and_slab_rules import LinearRule, MaxRule, Rule
+from pyro_fmvae.em.binary_em import BinaryEM
+from pyro_fmvae.em.free_gaussian import FreeGaussian
+from pyro_fmvae.em.spike_and_slab_em import SpikeAndSlabEM
+from pyro_fmvae.em.spike_and_slab_rules import LinearRule, MaxRule, Rule
 from pyro_fmvae.models import (
     VAE,
     BinarySparseCoding,
@@ -32,10 +36,8 @@ from pyro_fmvae.models import (
     SpikeAndSlabSparseCoding,
     VariationalSparseCoding,
 )
-from pyro_fmvae.models.binary_em import BinaryEM
 from pyro_fmvae.models.free_encoder import FreeEncoder
 from pyro_fmvae.models.posterior_family import PointPosterior
-from pyro_fmvae.models.spike_and_slab_em import SpikeAndSlabEM
 from pyro_fmvae.nn import (
     ConvDecoder28,
     ConvDecoder64,
@@ -159,7 +161,12 @@ def _fmvae(config: TrainConfig, parts: Parts) -> FactorialMixtureVAE:
 def _vae(config: TrainConfig, parts: Parts) -> VAE:
     encoder, dim = parts.encoder, latent_dim(config)
     if config.posterior == "free":
-        encoder = FreeEncoder(parts.decoder, parts.observation, dim, eager=config.eager)
+        encoder = FreeEncoder(
+            parts.decoder,
+            parts.observation,
+            dim,
+            search=FreeGaussian if config.eager else CapturedFreeGaussian,
+        )
     family = PointPosterior() if config.posterior == "point" else None
     rest = dim, parts.num_data, parts.distortion, family
     return VAE(encoder, parts.decoder, parts.observation, *rest)

@@ -8,9 +8,9 @@ import torch
 from pyro_fmvae.config import CODERS, PHASES, SLABS, TrainConfig
 from pyro_fmvae.data import Dataset, Kind, hide_labels
 from pyro_fmvae.data.dataset import SPLITS
-from pyro_fmvae.data.folder import SPARSE, sparse
+from pyro_fmvae.data.own.folder import SPARSE, sparse
 from pyro_fmvae.data.registry import SCENES
-from pyro_fmvae.models.em_phases import check_spread
+from pyro_fmvae.learn.em_phases import check_spread
 
 
 def check_model(config: TrainConfig) -> None:

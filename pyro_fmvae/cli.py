@@ -13,7 +13,7 @@ from jsonargparse import ArgumentParser, Namespace
 from pyro_fmvae import commands
 from pyro_fmvae.commands.drawing import FigureName
 from pyro_fmvae.config import TrainConfig
-from pyro_fmvae.run import DERIVED
+from pyro_fmvae.runs.run import DERIVED
 
 PROGRAM = "pyro-fmvae"
 INTERRUPTED = 130

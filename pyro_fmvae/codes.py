@@ -9,8 +9,8 @@ from torch import Tensor
 from pyro_fmvae.building import Model, SparseCoder
 from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data import Batches
-from pyro_fmvae.data.bars import bars_truth
-from pyro_fmvae.data.smileys import ATTRIBUTES, FEATURES, smiley_sources
+from pyro_fmvae.data.sets.bars import bars_truth
+from pyro_fmvae.data.sets.smileys import ATTRIBUTES, FEATURES, smiley_sources
 from pyro_fmvae.distributions import SpikeAndSlab
 from pyro_fmvae.evaluate.recovery import match_units
 from pyro_fmvae.evaluate.sources import (

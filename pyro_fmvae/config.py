@@ -7,10 +7,10 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from pyro_fmvae.infer.binary_mean_field import LARGEST_GROUP
-from pyro_fmvae.infer.phase import Budget
+from pyro_fmvae.em.binary_mean_field import LARGEST_GROUP
+from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.models import Hyperprior
-from pyro_fmvae.models.learning import Learning
 from pyro_fmvae.optim import RobbinsMonro
 
 PHASES = ("pretrain", "prior", "joint", "refine")

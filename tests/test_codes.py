@@ -5,13 +5,13 @@ import torch
 from pyro_fmvae.codes import decode, latent_code, latent_codes, measures, true_sources, unit_measures
 from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data import Batches, Split
-from pyro_fmvae.data.bars import bars_truth
-from pyro_fmvae.data.smileys import load_smiley, smiley
+from pyro_fmvae.data.sets.bars import bars_truth
+from pyro_fmvae.data.sets.smileys import load_smiley, smiley
 from pyro_fmvae.distributions import SpikeAndSlab
-from pyro_fmvae.infer.spike_and_slab_rules import MaxRule
+from pyro_fmvae.em.binary_em import BinaryEM
+from pyro_fmvae.em.spike_and_slab_em import SpikeAndSlabEM
+from pyro_fmvae.em.spike_and_slab_rules import MaxRule
 from pyro_fmvae.models import BinarySparseCoding, SpikeAndSlabSparseCoding
-from pyro_fmvae.models.binary_em import BinaryEM
-from pyro_fmvae.models.spike_and_slab_em import SpikeAndSlabEM
 from tests.models.small import binary_data, small_model
 from tests.models.sparse import small_sparse_model
 

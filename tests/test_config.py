@@ -4,7 +4,7 @@ from dataclasses import fields
 import pytest
 
 from pyro_fmvae.config import LARGEST, PHASES, TrainConfig
-from pyro_fmvae.models.learning import Learning
+from pyro_fmvae.learn.learning import Learning
 
 NUMBERS = [
     *[(name, value) for name in ("factor_dim", "batch_size") for value in (0, -1, LARGEST + 1)],

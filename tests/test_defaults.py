@@ -8,7 +8,7 @@ from pyro_fmvae.config import CODERS, PHASES, SLABS, TrainConfig
 from pyro_fmvae.data import Kind
 from pyro_fmvae.data.labels import choose_labels
 from pyro_fmvae.defaults import named, resolve, split_patches
-from pyro_fmvae.infer.phase import Budget
+from pyro_fmvae.learn.phase import Budget
 from tests.datasets import dataset
 
 

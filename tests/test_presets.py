@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs import succeed, write_files
+from tests.small_runs import succeed, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 

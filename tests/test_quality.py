@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from tests.runs import succeed
+from tests.small_runs import succeed
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("single_precision")]
 

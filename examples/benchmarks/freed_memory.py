@@ -26,8 +26,9 @@ from command_line import Parser, machine, natural_number
 from contest import Contestant, take_turns
 from start import NETS, NUM_DATA, fused_adam, make_networks, random_images
 
+from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import BernoulliObservation
-from pyro_fmvae.infer import CapturedSVI, TraceConjugate_ELBO
+from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.memory import keep_freed_memory, settings_of_environment
 from pyro_fmvae.models import VAE
 from pyro_fmvae.optim import NaturalGradient

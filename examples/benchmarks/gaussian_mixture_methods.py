@@ -23,7 +23,7 @@ from pyro_fmvae import (
     NaturalGradient,
     TraceConjugate_ELBO,
 )
-from pyro_fmvae.infer import CapturedSVI
+from pyro_fmvae.capture import CapturedSVI
 
 STEPS: dict[str, Callable[..., Any]] = {
     "eager": ConjugateSVI,

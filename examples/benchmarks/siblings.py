@@ -25,8 +25,9 @@ from start import IMAGE, NUM_DATA, Step, fused_adam, random_images
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
+from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import BernoulliObservation, ShiftedSigmoid
-from pyro_fmvae.infer import CapturedSVI, TraceConjugate_ELBO
+from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.models import VAE, MixtureSparsePrior, PseudoInputs, VariationalSparseCoding
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder, SpikeHead
 from pyro_fmvae.optim import NaturalGradient

@@ -24,12 +24,12 @@ from contest import Contestant, take_turns
 from torch import Tensor
 
 from pyro_fmvae.data import Batches, SparseOptions, Split, load
-from pyro_fmvae.infer.phase import Budget
-from pyro_fmvae.infer.spike_and_slab_rules import LinearRule, MaxRule
+from pyro_fmvae.em.binary_em import BinaryEM
+from pyro_fmvae.em.spike_and_slab_em import SpikeAndSlabEM
+from pyro_fmvae.em.spike_and_slab_rules import LinearRule, MaxRule
+from pyro_fmvae.learn.em_phases import StepwiseEM
+from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.models import BinarySparseCoding, SpikeAndSlabSparseCoding
-from pyro_fmvae.models.binary_em import BinaryEM
-from pyro_fmvae.models.em_phases import StepwiseEM
-from pyro_fmvae.models.spike_and_slab_em import SpikeAndSlabEM
 
 PATCH, BATCH, PRESELECT = 12, 500, 5
 UNITS = {"bsc": [32, 128, 512], "max-sparse": [25, 50, 100], "linear-sparse": [25, 50, 100]}

@@ -11,12 +11,12 @@ import torch
 from pyro_fmvae.building import Model
 from pyro_fmvae.config import CODERS, LARGEST
 from pyro_fmvae.data import Batches, Split, load
-from pyro_fmvae.data.files import READERS, load_file
-from pyro_fmvae.data.folder import SUFFIXES
+from pyro_fmvae.data.own.files import READERS, load_file
+from pyro_fmvae.data.own.folder import SUFFIXES
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.defaults import named
 from pyro_fmvae.evaluate import rows_without_bound
-from pyro_fmvae.run import Run, sparse_options
+from pyro_fmvae.runs.run import Run, sparse_options
 
 EVALUATION_BATCH = 500
 

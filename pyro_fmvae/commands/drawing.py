@@ -18,9 +18,9 @@ from pyro_fmvae.commands.arguments import (
 )
 from pyro_fmvae.evaluate import encode_split, mutual_information
 from pyro_fmvae.figures import Factors
-from pyro_fmvae.gallery import factors_of_run
 from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.run import FIGURES, Run, resolve_device
+from pyro_fmvae.runs.gallery import factors_of_run
+from pyro_fmvae.runs.run import FIGURES, Run, resolve_device
 
 FigureName = Literal[
     "attributes", "spread", "clusters", "pairs", "traversal", "factors", "components", "information"

@@ -14,10 +14,10 @@ from pyro_fmvae.commands.arguments import (
 )
 from pyro_fmvae.commands.arrays import save_pixels
 from pyro_fmvae.data import whole
-from pyro_fmvae.data.folder import read_image
+from pyro_fmvae.data.own.folder import read_image
 from pyro_fmvae.evaluate import edit_latent
 from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.run import resolve_device
+from pyro_fmvae.runs.run import resolve_device
 
 TITLES = ("image", "reconstruction", "edited")
 

@@ -22,7 +22,7 @@ from pyro_fmvae.models import (
     SpikeAndSlabSparseCoding,
     VariationalSparseCoding,
 )
-from pyro_fmvae.run import Run, resolve_device
+from pyro_fmvae.runs.run import Run, resolve_device
 
 
 def encode(run: str, data: str | None, data_root: str | None, split: str, out: str, device: str) -> int:

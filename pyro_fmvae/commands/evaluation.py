@@ -26,7 +26,7 @@ from pyro_fmvae.evaluate import (
 from pyro_fmvae.evaluate.amortisation import amortisation_gap
 from pyro_fmvae.models import VAE, FactorialMixtureVAE, VariationalSparseCoding
 from pyro_fmvae.models.free_encoder import FreeEncoder
-from pyro_fmvae.run import Run, resolve_device
+from pyro_fmvae.runs.run import Run, resolve_device
 
 PROBE_ROWS = 5000  # training rows that probes are fitted to
 

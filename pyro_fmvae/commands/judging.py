@@ -22,7 +22,7 @@ from pyro_fmvae.evaluate import (
     train_judge,
 )
 from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.run import Run, resolve_device
+from pyro_fmvae.runs.run import Run, resolve_device
 
 FOLDER = "judge"
 SHEET, KEY = "sheet.png", "key.csv"

@@ -17,7 +17,7 @@ from pyro_fmvae.data.patch_sets import read_grey
 from pyro_fmvae.evaluate import psnr
 from pyro_fmvae.evaluate import restore as restore_image
 from pyro_fmvae.models import SpikeAndSlabSparseCoding
-from pyro_fmvae.run import Run, resolve_device
+from pyro_fmvae.runs.run import Run, resolve_device
 
 
 def restore(

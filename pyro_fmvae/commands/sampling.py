@@ -9,9 +9,9 @@ from pyro_fmvae import figures
 from pyro_fmvae.codes import decode
 from pyro_fmvae.commands.arguments import check_ending, check_seed, check_spares_data, parse_codes
 from pyro_fmvae.commands.arrays import save_arrays
-from pyro_fmvae.gallery import as_pixels
 from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.run import Run, resolve_device
+from pyro_fmvae.runs.gallery import as_pixels
+from pyro_fmvae.runs.run import Run, resolve_device
 
 LARGEST_GRID = 1_000_000
 

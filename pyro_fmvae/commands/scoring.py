@@ -18,7 +18,7 @@ from pyro_fmvae.commands.arguments import (
 from pyro_fmvae.commands.arrays import save_arrays
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate import outlier_scores, threshold
-from pyro_fmvae.run import Run, resolve_device
+from pyro_fmvae.runs.run import Run, resolve_device
 
 
 def score(

@@ -8,10 +8,10 @@ from pyro_fmvae.checkpoint import alone
 from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.defaults import named
-from pyro_fmvae.gallery import TRAINING
-from pyro_fmvae.run import CHECKPOINT, FIGURES, Run, load_data, resolve_device, saved
-from pyro_fmvae.session import follow, report
-from pyro_fmvae.training import Training
+from pyro_fmvae.runs.gallery import TRAINING
+from pyro_fmvae.runs.run import CHECKPOINT, FIGURES, Run, load_data, resolve_device, saved
+from pyro_fmvae.runs.session import follow, report
+from pyro_fmvae.runs.training import Training
 
 
 def train(config: TrainConfig, out: str | None) -> int:

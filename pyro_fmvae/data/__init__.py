@@ -1,16 +1,16 @@
 """Data sets: generated ones, published ones, and a person's own files."""
 
-from pyro_fmvae.data.bars import BarsTruth, bars, bars_truth
 from pyro_fmvae.data.batches import Batches, whole
 from pyro_fmvae.data.dataset import Dataset, Split
-from pyro_fmvae.data.files import load_file
 from pyro_fmvae.data.labels import choose_labels, hide_labels, hold_out
 from pyro_fmvae.data.options import SparseOptions
+from pyro_fmvae.data.own.files import load_file
 from pyro_fmvae.data.patch_transform import PatchTransform
 from pyro_fmvae.data.patches import assemble_patches, extract_patches
 from pyro_fmvae.data.preprocessing import Binarization, Kind, Preprocessing
 from pyro_fmvae.data.registry import load
-from pyro_fmvae.data.smileys import smiley
+from pyro_fmvae.data.sets.bars import BarsTruth, bars, bars_truth
+from pyro_fmvae.data.sets.smileys import smiley
 
 __all__ = [
     "BarsTruth",

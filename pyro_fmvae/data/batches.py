@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.data.dataset import Split
-from pyro_fmvae.data.pixels import as_float, sample_binary
+from pyro_fmvae.data.storage import as_float, sample_binary
 
 
 class Batches:

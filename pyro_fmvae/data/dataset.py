@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from pyro_fmvae.data.pixels import as_float
 from pyro_fmvae.data.preprocessing import Preprocessing
+from pyro_fmvae.data.storage import as_float
 
 SPLITS = ("train", "valid", "test", "unseen")
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.data.dataset import SPLITS, Dataset, Split
-from pyro_fmvae.data.pixels import sample_binary
 from pyro_fmvae.data.splitting import fingerprint
+from pyro_fmvae.data.storage import sample_binary
 
 
 def hide_labels(labels: Split | Tensor, share: float, seed: int) -> Tensor:

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.data.dataset import Dataset, Split
-from pyro_fmvae.data.folder import find_images
 from pyro_fmvae.data.image_cache import measure, read_pixels
 from pyro_fmvae.data.npz_file import read_npz
 from pyro_fmvae.data.options import SparseOptions
+from pyro_fmvae.data.own.folder import find_images
 from pyro_fmvae.data.patch_transform import PatchTransform
-from pyro_fmvae.data.pixels import as_float, luminance, to_stored
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.data.splitting import split_rows
+from pyro_fmvae.data.storage import as_float, luminance, to_stored
 
 FLAT: Final = 0.01
 """Patches are left out if the standard deviation of their greys, from 0 to 1, is below this."""

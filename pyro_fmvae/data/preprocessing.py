@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.data.patch_transform import PatchTransform
-from pyro_fmvae.data.pixels import as_float, sample_binary, to_stored
+from pyro_fmvae.data.storage import as_float, sample_binary, to_stored
 
 Binarization = Literal["dynamic", "threshold"]
 

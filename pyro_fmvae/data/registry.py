@@ -6,21 +6,21 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from pyro_fmvae.data.bars import NAMES, load_bars
-from pyro_fmvae.data.celeba import load_celeba
 from pyro_fmvae.data.dataset import Dataset
-from pyro_fmvae.data.fashion_mnist import load_fashion_mnist
-from pyro_fmvae.data.files import READERS, split_file, split_folder
 from pyro_fmvae.data.image_cache import user_cache
-from pyro_fmvae.data.mnist import load_mnist
-from pyro_fmvae.data.mnist_static import load_mnist_static
-from pyro_fmvae.data.omniglot import load_omniglot
 from pyro_fmvae.data.options import SparseOptions
+from pyro_fmvae.data.own.files import READERS, split_file, split_folder
 from pyro_fmvae.data.patch_sets import open_pictures, split_patches
 from pyro_fmvae.data.preprocessing import Binarization, check_binarization
-from pyro_fmvae.data.scenes import load_scenes
-from pyro_fmvae.data.smileys import load_smiley
-from pyro_fmvae.data.sprites import load_sprites
+from pyro_fmvae.data.sets.bars import NAMES, load_bars
+from pyro_fmvae.data.sets.celeba import load_celeba
+from pyro_fmvae.data.sets.fashion_mnist import load_fashion_mnist
+from pyro_fmvae.data.sets.mnist import load_mnist
+from pyro_fmvae.data.sets.mnist_static import load_mnist_static
+from pyro_fmvae.data.sets.omniglot import load_omniglot
+from pyro_fmvae.data.sets.scenes import load_scenes
+from pyro_fmvae.data.sets.smileys import load_smiley
+from pyro_fmvae.data.sets.sprites import load_sprites
 
 SMALLEST_IMAGE: Final = 8
 LARGEST_IMAGE: Final = 1024

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_fmvae.capture import CapturedFreeGaussian
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.infer import Role, TraceConjugate_ELBO
-from pyro_fmvae.infer.free_gaussian import FreeGaussian
-from pyro_fmvae.infer.per_point import loss_per_point
+from pyro_fmvae.infer.elbo.per_point import loss_per_point
 
 LARGEST_SEED = 2**63 - 1
 
@@ -30,7 +30,7 @@ def amortisation_gap(
     Args:
         model: a ``VAE`` or a ``FactorialMixtureVAE``, in ``eval()`` mode; its parameters do not change.
         batches: (x, ...) per batch; labels are not used.
-        steps, learning_rate: see :class:`~pyro_fmvae.infer.free_gaussian.FreeGaussian`.
+        steps, learning_rate: see :class:`~pyro_fmvae.em.free_gaussian.FreeGaussian`.
         num_samples: draws of z per point, for the bounds.
         seed: of all draws; the generator's state is restored afterwards.
 
@@ -45,7 +45,7 @@ def amortisation_gap(
         raise ValueError(f"num_samples: expected a number >= 1, got {num_samples}")
     if not model.bounded:
         raise ValueError("model: expected one whose loss is a bound, this one's posterior is a point")
-    free = FreeGaussian(model, steps, learning_rate)
+    free = CapturedFreeGaussian(model, steps, learning_rate)
     generator = torch.Generator().manual_seed(seed)
     bounds: list[Tensor] = []
     for x, *_ in batches:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pyro_fmvae.distributions import NormalGamma
 from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.models.arguments import check_codes, check_integers
+from pyro_fmvae.models.shapes import check_codes, check_integers
 
 
 class Normals(NamedTuple):

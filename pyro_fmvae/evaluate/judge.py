@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from pyro_fmvae import checkpoint
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate.randomness import seeded
-from pyro_fmvae.nn.arguments import check_event, check_sizes
 from pyro_fmvae.nn.initialization import scaled_normal_
+from pyro_fmvae.nn.sizes import check_event, check_sizes
 
 CHANNELS: Final = (16, 32, 64, 64)
 SMALLEST: Final = 16  # pixels on a side: each convolution halves them

@@ -11,7 +11,7 @@ from torch import Tensor
 from pyro_fmvae.evaluate.bounds import Evaluable
 from pyro_fmvae.evaluate.randomness import Stream, seeded
 from pyro_fmvae.infer import Role, TraceConjugate_ELBO
-from pyro_fmvae.infer.per_point import loss_per_point
+from pyro_fmvae.infer.elbo.per_point import loss_per_point
 
 ROLES = {
     "kl": (Role.KL_Z, Role.KL_R),

@@ -12,6 +12,7 @@ from pyro_fmvae.figures.clusters import clusters
 from pyro_fmvae.figures.columns import column_means
 from pyro_fmvae.figures.components import component_grid
 from pyro_fmvae.figures.correlation import correlation_matrices
+from pyro_fmvae.figures.curves import training_curves
 from pyro_fmvae.figures.dictionary import dictionary
 from pyro_fmvae.figures.em_curves import em_curves
 from pyro_fmvae.figures.factors import Factors
@@ -26,7 +27,6 @@ from pyro_fmvae.figures.resampling import conditional_samples
 from pyro_fmvae.figures.restoration import restoration
 from pyro_fmvae.figures.slab_histogram import slab_histogram
 from pyro_fmvae.figures.spread import spread
-from pyro_fmvae.figures.training import training_curves
 from pyro_fmvae.figures.traversal import save_animation, traversal
 
 __all__ = [

@@ -23,7 +23,7 @@ from pyro_fmvae.figures.page import (
     text_width,
     wrap,
 )
-from pyro_fmvae.figures.pixels import as_images, cell_size
+from pyro_fmvae.figures.tiles import as_images, cell_size
 
 MOST = 64
 """Combinations shown."""

@@ -8,7 +8,7 @@ from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.figures.draws import draw_latent
 from pyro_fmvae.figures.factors import Factors, with_block
 from pyro_fmvae.figures.page import MARGIN, QUIET, Page, text_width, two_lines
-from pyro_fmvae.figures.pixels import as_images, cell_size
+from pyro_fmvae.figures.tiles import as_images, cell_size
 
 _TARGET = 128
 _GAP = 8

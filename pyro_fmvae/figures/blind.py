@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 
 from pyro_fmvae.figures.page import MARGIN, Page
-from pyro_fmvae.figures.pixels import Array, as_images, cell_size
+from pyro_fmvae.figures.tiles import Array, as_images, cell_size
 
 _TARGET = 96
 _GAP = 16

@@ -11,7 +11,7 @@ from pyro_fmvae.figures.components import share_caption
 from pyro_fmvae.figures.draws import draw_blocks, draw_codes, draw_latent
 from pyro_fmvae.figures.factors import Factors, with_block
 from pyro_fmvae.figures.page import INK, MARGIN, NOTE, PALE, QUIET, Page, shorten, text_width, wrap
-from pyro_fmvae.figures.pixels import as_images, cell_size, scaled
+from pyro_fmvae.figures.tiles import as_images, cell_size, scaled
 
 _TARGET = 96
 _GAP = 6

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from pyro_fmvae.figures.components import caption
 from pyro_fmvae.figures.factors import Factors
 from pyro_fmvae.figures.page import INK, MARGIN, PALE, QUIET, Page, frame, shorten, text_width
-from pyro_fmvae.figures.pixels import as_array
+from pyro_fmvae.figures.tiles import as_array
 
 MOST_COLUMNS = 64
 MOST_COMPONENTS = 16

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pyro_fmvae.figures.factors import Factors
 from pyro_fmvae.figures.page import INK, MARGIN, PALE, QUIET, Page, shorten, text_width
-from pyro_fmvae.figures.pixels import as_images, cell_size
+from pyro_fmvae.figures.tiles import as_images, cell_size
 
 MOST = 64
 """Components shown per factor."""

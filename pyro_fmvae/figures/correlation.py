@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from pyro_fmvae.evaluate.sources import active_latents, block_concentration, per_block
 from pyro_fmvae.figures.heat import NUMBERED, NUMBERS, heat_map, latent_order
 from pyro_fmvae.figures.page import MARGIN, NOTE, PALE, QUIET, Page, shorten, text_width, wrap
-from pyro_fmvae.figures.pixels import Array, as_array
+from pyro_fmvae.figures.tiles import Array, as_array
 
 _CELL = 18  # height
 _WIDEST, _NARROWEST = 18, 3  # of a column

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pyro_fmvae.figures.page import MARGIN, NOTE, QUIET, Page, shorten, text_width, wrap
-from pyro_fmvae.figures.pixels import Array, as_array, cell_size
+from pyro_fmvae.figures.tiles import Array, as_array, cell_size
 from pyro_fmvae.figures.unit_tiles import POSITIVE, SIGNED, as_units, tiles
 
 MOST_WRITTEN = 64

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_fmvae.figures.pixels import in_parts
+from pyro_fmvae.figures.tiles import in_parts
 
 
 @dataclass(frozen=True, eq=False)

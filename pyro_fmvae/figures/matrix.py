@@ -7,7 +7,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from pyro_fmvae.figures.page import INK, MARGIN, NOTE, Page, frame, shorten, text_width, wrap
-from pyro_fmvae.figures.pixels import Array, as_array
+from pyro_fmvae.figures.tiles import Array, as_array
 
 _CELL = 28  # height
 _LONGEST_NAME = 180

@@ -13,7 +13,7 @@ from pyro_fmvae.figures.components import share_caption
 from pyro_fmvae.figures.draws import check_held, draw_blocks, draw_codes, draw_latent
 from pyro_fmvae.figures.factors import Factors, with_block
 from pyro_fmvae.figures.page import INK, MARGIN, NOTE, PALE, QUIET, Page, shorten, text_width, wrap
-from pyro_fmvae.figures.pixels import as_images, cell_size
+from pyro_fmvae.figures.tiles import as_images, cell_size
 
 _FEW, _TARGET_FEW, _TARGET = 6, 96, 64  # up to so many columns, size of a cell; beyond
 _GAP = 4

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from pyro_fmvae.evaluate.recovery import RECOVERED, UnitMatch
 from pyro_fmvae.figures.page import FAINT, INK, MARGIN, NOTE, QUIET, Page, shorten, text_width, wrap
-from pyro_fmvae.figures.pixels import Array, cell_size
+from pyro_fmvae.figures.tiles import Array, cell_size
 from pyro_fmvae.figures.unit_tiles import POSITIVE, SIGNED, as_units, tiles
 
 _TARGET = 64

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.evaluate.slabs import resample_active, slabs_of
-from pyro_fmvae.figures.pixels import Array, as_images
 from pyro_fmvae.figures.rows import Decoder, Row, check_codes, decode_images, image_rows
+from pyro_fmvae.figures.tiles import Array, as_images
 
 _HEADINGS = ("example", "reconstruction", "the same latents active, values drawn anew")
 

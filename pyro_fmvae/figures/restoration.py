@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae.figures.page import MARGIN, NOTE, QUIET, Page, text_width, two_lines
-from pyro_fmvae.figures.pixels import Array, as_images, cell_size
+from pyro_fmvae.figures.tiles import Array, as_images, cell_size
 
 MISSING = (0.90, 0.42, 0.20)
 """The colour of missing pixels: orange."""

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae.figures.page import INK, MARGIN, NOTE, QUIET, Page, shorten, text_width, wrap
-from pyro_fmvae.figures.pixels import as_images, cell_size, in_parts
+from pyro_fmvae.figures.tiles import as_images, cell_size, in_parts
 
 Decoder: TypeAlias = Callable[[Tensor], Tensor]
 """z [n, J] to E[x | z]: images [n, H, W] or [n, H, W, 3] in [0, 1]."""

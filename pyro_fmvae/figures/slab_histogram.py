@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from pyro_fmvae.figures.page import FAINT, INK, MARGIN, QUIET, Page, text_width
-from pyro_fmvae.figures.pixels import Array, as_array
+from pyro_fmvae.figures.tiles import Array, as_array
 
 _WIDTH, _HEIGHT, _INDENT = 640, 300, 92
 _BARS, _BETWEEN = 150, 84

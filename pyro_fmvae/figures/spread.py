@@ -7,7 +7,7 @@ from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.figures.draws import draw_codes, draw_latent
 from pyro_fmvae.figures.factors import Factors
 from pyro_fmvae.figures.page import MARGIN, NOTE, Page, wrap
-from pyro_fmvae.figures.pixels import as_images, cell_size, scaled
+from pyro_fmvae.figures.tiles import as_images, cell_size, scaled
 
 _TITLES = ("mean", "standard deviation", "sample")
 _TARGET = 128

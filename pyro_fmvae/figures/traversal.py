@@ -14,7 +14,7 @@ from pyro_fmvae.figures.components import share_caption
 from pyro_fmvae.figures.draws import draw_codes, draw_latent
 from pyro_fmvae.figures.factors import Factors, with_block
 from pyro_fmvae.figures.page import MARGIN, NOTE, QUIET, Page, shorten, wrap
-from pyro_fmvae.figures.pixels import as_images, cell_size
+from pyro_fmvae.figures.tiles import as_images, cell_size
 
 _TARGET = 128
 _GAP = 6

@@ -3,7 +3,7 @@
 import matplotlib
 import numpy as np
 
-from pyro_fmvae.figures.pixels import Array, as_array
+from pyro_fmvae.figures.tiles import Array, as_array
 
 SIGNED = "Each unit is scaled by its largest absolute value: red is positive, white 0, blue negative."
 POSITIVE = "Each unit is scaled by its largest value: black is 0."

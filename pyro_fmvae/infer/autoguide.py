@@ -13,8 +13,9 @@ from torch.nn.functional import one_hot
 
 from pyro_fmvae.distributions import Component, NormalGamma
 from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.infer.frames import frames_of
-from pyro_fmvae.infer.own_values import OwnValues
+from pyro_fmvae.infer.elbo.frames import frames_of
+from pyro_fmvae.infer.elbo.own_values import OwnValues
+from pyro_fmvae.infer.elbo.structure import Site, sample_sites
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.infer.posteriors import (
     ConjugatePosterior,
@@ -24,7 +25,6 @@ from pyro_fmvae.infer.posteriors import (
     random_natural,
 )
 from pyro_fmvae.infer.seeding import conjugate_update, kmeans
-from pyro_fmvae.infer.structure import Site, sample_sites
 
 
 class AutoConjugate(nn.Module):

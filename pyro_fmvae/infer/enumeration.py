@@ -8,8 +8,8 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
 
-from pyro_fmvae.infer.frames import frames_of, subsamples
-from pyro_fmvae.infer.trace_conjugate_elbo import TraceConjugate_ELBO
+from pyro_fmvae.infer.elbo.frames import frames_of, subsamples
+from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
 
 
 def with_assignments(model: Callable[..., Any], guide: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from pyro_fmvae.distributions import NaturalParameter
-from pyro_fmvae.infer.frames import subsamples
-from pyro_fmvae.infer.mixture_terms import Term
-from pyro_fmvae.infer.placeholder import PlaceholderMessenger
-from pyro_fmvae.infer.site_terms import check_gradients, sum_terms
-from pyro_fmvae.infer.structure import Program
-from pyro_fmvae.infer.trace_conjugate_elbo import TraceConjugate_ELBO
+from pyro_fmvae.infer.elbo.frames import subsamples
+from pyro_fmvae.infer.elbo.mixture_terms import Term
+from pyro_fmvae.infer.elbo.placeholder import PlaceholderMessenger
+from pyro_fmvae.infer.elbo.site_terms import check_gradients, sum_terms
+from pyro_fmvae.infer.elbo.structure import Program
+from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
 
 Traces = list[tuple[Program, Trace]]
 OPTIMISER = ("current_rate", "adopt", "step_others", "step_natural")  # what is used of a NaturalGradient

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from pyro_fmvae.distributions.grouped_bernoulli import GroupedBernoulli
 from pyro_fmvae.distributions.superposition import LinearNormal
+from pyro_fmvae.em.binary_em import BinaryEM, BinaryParameters
 from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
-from pyro_fmvae.models.binary_em import BinaryEM, BinaryParameters
-from pyro_fmvae.nn.arguments import check_size
+from pyro_fmvae.nn.sizes import check_size
 
 
 class BinarySparseCoding(nn.Module):

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
 
 from pyro_fmvae.distributions import Observation
+from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
 from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
-from pyro_fmvae.infer.trace_conjugate_elbo import TraceConjugate_ELBO
-from pyro_fmvae.models.arguments import check_codes, check_dims, check_integers, check_shape
 from pyro_fmvae.models.factor_group import FactorGroup, Hyperprior, make_groups
 from pyro_fmvae.models.posterior_family import LocScale
+from pyro_fmvae.models.shapes import check_codes, check_dims, check_integers, check_shape
 from pyro_fmvae.models.vae import VAE
-from pyro_fmvae.nn.arguments import check_size, check_sizes
+from pyro_fmvae.nn.sizes import check_size, check_sizes
 
 
 class FactorialMixtureVAE(nn.Module):

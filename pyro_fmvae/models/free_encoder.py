@@ -1,10 +1,12 @@
 """What stands in an encoder's place where there is none: a search for each point's own Gaussian."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
 from pyro_fmvae.distributions import Observation
-from pyro_fmvae.infer.free_gaussian import FreeGaussian, near_prior
+from pyro_fmvae.em.free_gaussian import FreeGaussian, near_prior
 from pyro_fmvae.models.posterior_family import LocScale, PosteriorFamily
 from pyro_fmvae.models.vae import VAE
 
@@ -16,15 +18,16 @@ class FreeEncoder(nn.Module):
     best fits the decoder as it is now. The result depends on nothing but x and the decoder: draws come from a
     seed of its own, and torch's generators are left as they were. That of the last call is kept, so that
     further draws of z at the same points cost no further search. It cannot be part of a captured step;
-    :class:`~pyro_fmvae.models.vae_phases.FreeEM` learns such a model.
+    :class:`~pyro_fmvae.learn.vae_phases.FreeEM` learns such a model.
 
     Args:
         decoder, observation, latent_dim: of the model, and the same objects; the decoder is no part of this
             module, it belongs to the model alone.
-        steps, learning_rate: see :class:`~pyro_fmvae.infer.free_gaussian.FreeGaussian`.
+        steps, learning_rate: see :class:`~pyro_fmvae.em.free_gaussian.FreeGaussian`.
         family: of the model.
         seed: of the draws.
-        eager: take the steps through Pyro, instead of replaying a captured one.
+        search: what takes the steps: ``FreeGaussian``, or ``pyro_fmvae.capture.CapturedFreeGaussian``, which
+            is many times faster.
 
     Raises:
         ValueError: a number out of range.
@@ -39,12 +42,12 @@ class FreeEncoder(nn.Module):
         learning_rate: float = 0.1,
         family: PosteriorFamily | None = None,
         seed: int = 0,
-        eager: bool = False,
+        search: Callable[..., FreeGaussian] = FreeGaussian,
     ) -> None:
         super().__init__()
         self.latent_dim, self.seed = latent_dim, seed
         program = VAE(nn.Identity(), decoder, observation, latent_dim, 1, family=family)
-        self._search = FreeGaussian(program, steps, learning_rate, eager=eager)
+        self._search = search(program, steps, learning_rate)
         self._asked: list[Tensor] = []
         self._settings: tuple[int, bool] | None = None
         self._found: LocScale | None = None

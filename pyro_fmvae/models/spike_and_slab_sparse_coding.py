@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from pyro_fmvae.distributions import SpikeAndSlab
 from pyro_fmvae.distributions.superposition import Superposition
+from pyro_fmvae.em.spike_and_slab_em import START_SLAB, SpikeAndSlabEM
+from pyro_fmvae.em.spike_and_slab_gibbs import SpikeAndSlabParameters
 from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
-from pyro_fmvae.infer.spike_and_slab_gibbs import SpikeAndSlabParameters
-from pyro_fmvae.models.spike_and_slab_em import START_SLAB, SpikeAndSlabEM
-from pyro_fmvae.nn.arguments import check_size
+from pyro_fmvae.nn.sizes import check_size
 
 HOTTEST, COOLING = 3.0, 0.6  # temperature at the start of a burn-in, and the share of it after which it is 1
 DOUBT = 1e-3  # draws that are added to those with a unit on, and to those with it off

@@ -14,9 +14,9 @@ from pyro_fmvae.distributions import Observation
 from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.infer.total_correlation import total_correlation
-from pyro_fmvae.models.arguments import check_dims
 from pyro_fmvae.models.posterior_family import GaussianPosterior, LocScale, PosteriorFamily
-from pyro_fmvae.nn.arguments import check_size
+from pyro_fmvae.models.shapes import check_dims
+from pyro_fmvae.nn.sizes import check_size
 
 
 class VAE(nn.Module):

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from pyro_fmvae.distributions import Observation, SpikeAndSlab, SpikeDraws
 from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
-from pyro_fmvae.models.arguments import check_dims
+from pyro_fmvae.models.shapes import check_dims
 from pyro_fmvae.models.sparse_priors import SparsePrior
 from pyro_fmvae.models.vae import VAE
-from pyro_fmvae.nn.arguments import check_size
+from pyro_fmvae.nn.sizes import check_size
 
 
 class VariationalSparseCoding(nn.Module):

@@ -30,9 +30,9 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from .arguments import check_event, check_size, scale_sizes
 from .initialization import scaled_normal_
 from .normal_head import NormalHead
+from .sizes import check_event, check_size, scale_sizes
 
 _IMAGE = (28, 28)
 _NECK = 4  # pixels on a side

@@ -23,9 +23,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from .arguments import check_event, check_size, scale_sizes
 from .initialization import scaled_normal_
 from .normal_head import NormalHead
+from .sizes import check_event, check_size, scale_sizes
 
 _SIDE, _COLOURS = 64, 3
 _IMAGE = (_SIDE, _SIDE, _COLOURS)

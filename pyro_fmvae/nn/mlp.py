@@ -6,9 +6,9 @@ from math import prod
 
 from torch import Tensor, nn
 
-from .arguments import check_event, check_size, check_sizes
 from .initialization import scaled_normal_
 from .normal_head import NormalHead
+from .sizes import check_event, check_size, check_sizes
 
 
 def _hidden_layers(sizes: Sequence[int]) -> nn.Sequential:

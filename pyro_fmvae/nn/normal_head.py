@@ -2,8 +2,8 @@
 
 from torch import Tensor, nn
 
-from .arguments import check_size
 from .initialization import scaled_normal_
+from .sizes import check_size
 
 
 class NormalHead(nn.Module):

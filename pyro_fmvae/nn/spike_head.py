@@ -6,8 +6,8 @@ from math import log, log1p
 import torch
 from torch import Tensor, nn
 
-from .arguments import check_size
 from .initialization import scaled_normal_
+from .sizes import check_size
 
 
 class ExponentialLink:

@@ -13,7 +13,7 @@ from pyro_fmvae.commands.arguments import (
 )
 from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data import Kind, Preprocessing
-from pyro_fmvae.run import Run
+from pyro_fmvae.runs.run import Run
 from tests.datasets import dataset
 
 RUN = Run(  # the label 'hat' was not trained on

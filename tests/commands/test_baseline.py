@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_fmvae.run import Run
-from tests.runs import SIZE, command, succeed, train_all, write_files
+from pyro_fmvae.runs.run import Run
+from tests.small_runs import SIZE, command, succeed, train_all, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 

@@ -4,10 +4,10 @@ import torch
 from PIL import Image
 
 from pyro_fmvae.commands import editing
-from pyro_fmvae.data.folder import read_image
+from pyro_fmvae.data.own.folder import read_image
 from pyro_fmvae.evaluate import edit_latent
-from pyro_fmvae.run import Run
-from tests.runs import command, succeed, train, write_files
+from pyro_fmvae.runs.run import Run
+from tests.small_runs import command, succeed, train, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 

@@ -6,8 +6,8 @@ import torch
 
 from pyro_fmvae.data import Split
 from pyro_fmvae.evaluate import dci, encode_split, leakage, mutual_information, neighbour_probe
-from pyro_fmvae.run import Run
-from tests.runs import command, succeed, train_all, write_files
+from pyro_fmvae.runs.run import Run
+from tests.small_runs import command, succeed, train_all, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 

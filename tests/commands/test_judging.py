@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_fmvae import session
 from pyro_fmvae.commands import judging
 from pyro_fmvae.data import load, whole
 from pyro_fmvae.evaluate import load_judge, train_judge
-from pyro_fmvae.run import Run
-from tests.runs import command, succeed, train, write_files
+from pyro_fmvae.runs import session
+from pyro_fmvae.runs.run import Run
+from tests.small_runs import command, succeed, train, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from pyro_fmvae import session
 from pyro_fmvae.commands import evaluation
-from pyro_fmvae.infer.phase import Phase
-from tests.runs import (
+from pyro_fmvae.learn.phase import Phase
+from pyro_fmvae.runs import session
+from tests.small_runs import (
     SIZE,
     command,
     kill_and_resume,

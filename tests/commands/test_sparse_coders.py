@@ -9,13 +9,14 @@ import pytest
 import torch
 from PIL import Image
 
-from pyro_fmvae import building, figures, session
+from pyro_fmvae import building, figures
 from pyro_fmvae.commands.arguments import rows_of
 from pyro_fmvae.data import SparseOptions, load
-from pyro_fmvae.data.bars import bars
+from pyro_fmvae.data.sets.bars import bars
 from pyro_fmvae.models import SpikeAndSlabSparseCoding
-from pyro_fmvae.run import Run
-from tests.runs import command, kill_and_resume, metrics, state, succeed, train, train_all
+from pyro_fmvae.runs import session
+from pyro_fmvae.runs.run import Run
+from tests.small_runs import command, kill_and_resume, metrics, state, succeed, train, train_all
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 

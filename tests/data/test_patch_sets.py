@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from pyro_fmvae.data import Batches, Kind, Preprocessing, SparseOptions, load, load_file
-from pyro_fmvae.data.folder import read_image
+from pyro_fmvae.data.own.folder import read_image
 from pyro_fmvae.data.patch_sets import FLAT, open_pictures
 
 RNG = np.random.default_rng(0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pyro_fmvae.data import Kind, PatchTransform, Preprocessing
-from pyro_fmvae.data.pixels import as_float
+from pyro_fmvae.data.storage import as_float
 
 TABLE = np.array([[1.0, 5.0, 0.1], [3.0, 5.0, 0.2], [8.0, 5.0, 0.7]])
 

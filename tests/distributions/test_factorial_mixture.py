@@ -7,6 +7,7 @@ import torch
 from pyro import poutine
 from torch.distributions import Categorical, Independent, Normal
 
+from pyro_fmvae.capture.recording import record
 from pyro_fmvae.distributions import (
     NORMAL_GAMMA,
     FactorialMixture,
@@ -14,7 +15,6 @@ from pyro_fmvae.distributions import (
     NaturalNormalGamma,
     NormalGamma,
 )
-from pyro_fmvae.infer.capture import record
 
 I, K, D = 2, 3, 2  # noqa: E741
 

@@ -9,11 +9,11 @@ from torch import nn
 from pyro_fmvae import VAE, FactorialMixtureVAE, GaussianObservation, fit
 from pyro_fmvae.evaluate import bound
 from pyro_fmvae.evaluate.amortisation import amortisation_gap
-from pyro_fmvae.infer.phase import Budget
-from pyro_fmvae.models.fmvae_phases import Joint
-from pyro_fmvae.models.learning import Learning
+from pyro_fmvae.learn.fmvae_phases import Joint
+from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.phase import Budget
+from pyro_fmvae.learn.vae_phases import VAEJoint
 from pyro_fmvae.models.posterior_family import PointPosterior
-from pyro_fmvae.models.vae_phases import VAEJoint
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder
 from tests.models.small import Linear, binary_data, small_model
 

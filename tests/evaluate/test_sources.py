@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pyro_fmvae.data.smileys import FEATURES, smiley_sources
+from pyro_fmvae.data.sets.smileys import FEATURES, smiley_sources
 from pyro_fmvae.evaluate.sources import (
     active_latents,
     activity,

@@ -9,7 +9,8 @@ import torch
 from pyro.infer import SVI, TraceEnum_ELBO
 from torch.testing import assert_close
 
-from pyro_fmvae.infer import CapturedSVI, ConjugateSVI, TraceConjugate_ELBO
+from pyro_fmvae.capture import CapturedSVI
+from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
 from pyro_fmvae.optim import NaturalGradient
 from tests.infer.programs import Toy, bound, seeded
 

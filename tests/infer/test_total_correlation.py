@@ -8,8 +8,8 @@ import torch
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal, norm
 
+from pyro_fmvae.capture.recording import record
 from pyro_fmvae.infer import total_correlation as module
-from pyro_fmvae.infer.capture import record
 from pyro_fmvae.infer.total_correlation import total_correlation
 
 

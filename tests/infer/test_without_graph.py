@@ -10,12 +10,12 @@ from torch import nn
 from torch.fx import Graph, GraphModule
 from torch.testing import assert_close
 
-from pyro_fmvae.infer import captured_step
-from pyro_fmvae.infer.capture import Recording, record
-from pyro_fmvae.infer.captured_step import CapturedStep
-from pyro_fmvae.infer.cuda_graph import CUDAGraph, NotRecordable, OptimizerOnDevice
-from tests.infer.captured import CLOSE, numbers, svi_for, trained
-from tests.infer.cuda_double import stand_in
+from pyro_fmvae.capture import captured_step
+from pyro_fmvae.capture.captured_step import CapturedStep
+from pyro_fmvae.capture.cuda_graph import CUDAGraph, NotRecordable, OptimizerOnDevice
+from pyro_fmvae.capture.recording import Recording, record
+from tests.capture.captured import CLOSE, numbers, svi_for, trained
+from tests.capture.cuda_double import stand_in
 from tests.infer.programs import Toy
 
 fused = partial(torch.optim.Adam, lr=2**-7, fused=True)  # a number of float32, as fused kernels read it

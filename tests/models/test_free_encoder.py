@@ -8,12 +8,12 @@ import torch
 from torch.testing import assert_close
 
 from pyro_fmvae import VAE
+from pyro_fmvae.capture import CaptureError
+from pyro_fmvae.em.free_gaussian import FreeGaussian, near_prior
 from pyro_fmvae.evaluate import bound
-from pyro_fmvae.infer import CaptureError
-from pyro_fmvae.infer.free_gaussian import FreeGaussian, near_prior
 from pyro_fmvae.models.free_encoder import FreeEncoder
 from pyro_fmvae.models.posterior_family import PointPosterior
-from tests.infer.captured import svi_for
+from tests.capture.captured import svi_for
 from tests.models.small import binary_data, small_model
 
 

@@ -10,7 +10,7 @@ from pyro_fmvae.evaluate import bound
 from pyro_fmvae.infer.total_correlation import total_correlation
 from pyro_fmvae.models.posterior_family import PointPosterior
 from pyro_fmvae.nn import ConvDecoder64, ConvEncoder64
-from tests.infer.captured import assert_twins, batches_of
+from tests.capture.captured import assert_twins, batches_of
 from tests.infer.programs import gradients, seeded
 from tests.models.small import binary_data, small_model
 

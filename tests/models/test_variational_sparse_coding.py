@@ -12,7 +12,7 @@ from pyro_fmvae.distributions import Concrete, ShiftedSigmoid, StraightThrough
 from pyro_fmvae.evaluate import bound, tighter_bounds
 from pyro_fmvae.models import FixedSparsePrior, VariationalSparseCoding
 from pyro_fmvae.nn import ConvDecoder64, ConvEncoder64, SpikeHead
-from tests.infer.captured import assert_twins, batches_of
+from tests.capture.captured import assert_twins, batches_of
 from tests.infer.programs import nodes, seeded
 from tests.models.small import binary_data
 from tests.models.sparse import PRIORS, small_sparse_model

@@ -1,0 +1,1 @@
+"""The watch over what a recorded program takes for granted."""

@@ -1,0 +1,193 @@
+"""What programs read from outside of their arguments: attributes, variables of closures, globals."""
+
+import dis
+import os
+import sys
+import sysconfig
+import weakref
+from collections.abc import Iterable, Iterator
+from functools import cached_property, partial
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_fmvae.capture.guards.hooks import functions
+from pyro_fmvae.capture.guards.places import MOST, PLAIN, Holder, Place
+
+_OWN = frozenset(vars(torch.nn.Module()))  # what every module has
+_READS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
+_LIBRARIES = tuple(
+    folder + os.sep
+    for folder in (
+        *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        str(Path(torch.__file__).parent),
+        str(Path(__file__).parent.parent),
+    )
+)
+
+
+class Closure:
+    """The variables of a function that belong to the functions around it."""
+
+    def __init__(self, function: FunctionType) -> None:
+        self._cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cells)
+
+    def get(self, name: Any, /) -> Any:
+        """The variable's value, None if it has none yet."""
+        try:
+            return self._cells[name].cell_contents
+        except ValueError:
+            return None
+
+
+class Outside:
+    """What can be seen of programs without running them.
+
+    Functions are followed into those that they call, as long as these are variables of theirs, or attributes
+    of something in sight that have a name which one of the functions reads, and no part of a library.
+
+    Args:
+        programs: functions, methods, modules or other objects that can be called.
+
+    Attributes:
+        modules: that the programs are, belong to, or have in a variable.
+        places: variables that the programs read, and attributes of a name that they read.
+    """
+
+    def __init__(self, programs: Iterable[Any]) -> None:
+        self.modules: list[torch.nn.Module] = []
+        self.places: list[Place] = []
+        self._seen: dict[int, Any] = {}
+        self._read: set[str] = set()  # names of attributes, of whatever object
+        self._objects: list[Any] = []
+        for program in programs:
+            self.look_at(program)
+            if not isinstance(program, torch.nn.Module | FunctionType | MethodType | partial):
+                self._take(program)
+                self.look_at(getattr(type(program), "__call__", None))  # noqa: B004
+
+    def look_at(self, value: Any) -> None:
+        """Find what a value leads to: a module, or a function."""
+        if type(value) in weakref.ProxyTypes or id(value) in self._seen:
+            return
+        self._seen[id(value)] = value  # kept, so that no other object gets its id
+        if isinstance(value, torch.nn.Module):
+            self.modules.append(value)
+            for part in value.modules():
+                self._take(part)
+                for function in functions(part):
+                    self.look_at(function)
+        elif isinstance(value, partial):
+            self.look_at(value.func)
+            self._add_all(dict(enumerate(value.args)))
+            self._add_all(value.keywords)
+        elif isinstance(value, MethodType):
+            self._take(value.__self__)
+            self.look_at(value.__self__)
+            self.look_at(value.__func__)
+        elif isinstance(value, FunctionType):
+            self._look_at_function(value)
+        elif isinstance(value, staticmethod | classmethod):
+            self.look_at(value.__func__)
+        elif isinstance(value, property):
+            self.look_at(value.fget)
+        elif isinstance(value, cached_property):
+            self.look_at(value.func)
+        elif isinstance(value, type | ModuleType):
+            if _is_own(value):
+                self._take(value)
+        elif isinstance(value, list | tuple | dict) and len(value) <= MOST:
+            for part in value.values() if isinstance(value, dict) else value:
+                self.look_at(part)
+
+    def _take(self, value: Any) -> None:
+        """Attributes of an object are looked at once their name is read somewhere."""
+        if not any(value is known for known in self._objects):
+            self._objects.append(value)
+            for name in tuple(self._read):
+                self._look_at_attribute(value, name)
+
+    def _look_at_attribute(self, value: Any, name: str) -> None:
+        if name in _OWN and isinstance(value, torch.nn.Module):
+            return
+        held = getattr(value, "__dict__", {})
+        kind = value if isinstance(value, type) else type(value)
+        owner = next((vars(base) for base in kind.__mro__ if name in vars(base)), None)
+        plain = owner is not None and not _is_code(owner[name])
+        if owner is not None and plain:
+            self._add(owner, name)
+        elif owner is not None:
+            self.look_at(owner[name])
+        if name in held or plain:  # an object may get what its class has now
+            self._add(held, name)
+
+    def _look_at_function(self, function: FunctionType) -> None:
+        closure = Closure(function)
+        if function.__code__.co_filename.startswith(_LIBRARIES):  # a wrapper of the user's functions, say
+            for name in closure:
+                self.look_at(closure.get(name))
+            return
+        for name in closure:
+            self._add(closure, name)
+        self._add_all(dict(enumerate(function.__defaults__ or ())))
+        self._add_all(function.__kwdefaults__ or {})
+        variables, attributes = _names_read(function.__code__)
+        for name in variables:
+            if name in function.__globals__:
+                self._add(function.__globals__, name)
+        new = attributes - self._read
+        self._read |= new
+        for known in tuple(self._objects):
+            for name in new:
+                self._look_at_attribute(known, name)
+
+    def _add_all(self, holder: Any) -> None:
+        for name in holder:
+            self._add(holder, name)
+
+    def _add(self, holder: Holder, name: Any) -> None:
+        value = holder.get(name)
+        if type(value) in weakref.ProxyTypes:
+            return
+        if not isinstance(value, ModuleType | BuiltinFunctionType | type):
+            self.places.append((holder, name))
+        self.look_at(value)
+
+
+def _names_read(code: CodeType) -> tuple[set[str], set[str]]:
+    """Names of globals and of attributes."""
+    steps = list(dis.get_instructions(code))
+    variables = {step.argval for step in steps if step.opname == "LOAD_GLOBAL"}
+    attributes = {step.argval for step in steps if step.opname in _READS}
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            more = _names_read(inner)
+            variables |= more[0]
+            attributes |= more[1]
+    return variables, attributes
+
+
+def _is_own(value: type | ModuleType) -> bool:
+    """Whether a class or Python module is the user's."""
+    module = sys.modules.get(value.__module__) if isinstance(value, type) else value
+    if getattr(module, "__name__", "") == "__main__":
+        return True
+    file = getattr(module, "__file__", None)
+    return file is not None and not file.startswith(_LIBRARIES)
+
+
+def _is_code(value: Any) -> bool:
+    return isinstance(value, FunctionType | staticmethod | classmethod | property | cached_property)
+
+
+def attributes(module: torch.nn.Module) -> list[Place]:
+    """A module's numbers, strings and tensors, without what every module has."""
+    held = vars(module)
+    plain = (*PLAIN, Tensor, type(None))
+    return [(held, name) for name, value in held.items() if name not in _OWN and isinstance(value, plain)]

@@ -1,0 +1,281 @@
+"""Recording a function on tensors as a plain tensor program, with whatever Python did around it left behind.
+
+``make_fx`` runs the function once, on real tensors, and notes every operation that reaches the kernels: of
+Pyro's handlers, of autograd and of Python itself nothing is left. A program may be replayed because it has no
+other inputs than tensors: those that were given, and those that the function found by itself (parameters,
+buffers, constants), which are taken in by identity and read anew at every replay.
+"""
+
+import contextlib
+import linecache
+import os
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyro
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from pyro_fmvae.infer.elbo.operations import uncompiled
+
+_LIBRARIES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (torch, pyro, contextlib))
+_MACHINERY = tuple(_LIBRARIES[0] + name for name in ("_", "fx" + os.sep, "utils" + os.sep))
+_PACKAGE = Path(__file__).parent.parent
+_HERE = tuple(str(_PACKAGE / part) + os.sep for part in ("capture", "em", "infer"))
+_NUMBERS = (torch.ops.aten.scalar_tensor.default, torch.ops.aten.full.default)
+_LEAVES_TENSORS = {"numpy", "tolist", "__array__", "__dlpack__", "data_ptr"}
+_COPIES_LISTS = {"tensor", "as_tensor", "asarray", "new_tensor"}
+
+
+class CaptureError(RuntimeError):
+    """A step that cannot be captured; the message names the line of the program that prevents it."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A tensor program.
+
+    Attributes:
+        module: takes the given tensors and then ``state``, one by one; returns a tuple of tensors, and
+            changes in place what the function changed in place.
+        state: the tensors that the function found by itself.
+    """
+
+    module: GraphModule
+    state: tuple[Tensor, ...]
+
+    def on_device(self) -> bool:
+        """Whether all tensors are on a GPU, but for numbers that were written into the program."""
+        results = [node for node in self.module.graph.nodes if node.op == "call_function"]
+        values = [node.meta.get("val") for node in results if node.target not in _NUMBERS]
+        tensors = [*self.state, *(value for value in values if isinstance(value, Tensor))]
+        return all(tensor.device.type == "cuda" for tensor in tensors)
+
+    def split(self, num_inputs: int, num_results: int) -> "tuple[Recording, Recording]":
+        """Two programs out of one: up to the last of the first results, and from there on.
+
+        The first one takes ``num_inputs`` tensors and returns ``num_results``, and behind them what the
+        second one needs of it; the second one takes the same inputs and then that, and returns the others.
+        """
+        *nodes, output = self.module.graph.nodes
+        placeholders = [node for node in nodes if node.op == "placeholder"]
+        outputs, rest = output.args[0][:num_results], output.args[0][num_results:]
+        last = max(number for number, node in enumerate(nodes) if node in outputs)
+        head = [node for node in nodes[: last + 1] if node.op != "placeholder"]
+        tail = [node for node in nodes[last + 1 :] if node.op != "placeholder"]
+        crossing = [node for node in head if not node.users.keys().isdisjoint(tail)]
+        inputs, state = placeholders[:num_inputs], placeholders[num_inputs:]
+        return (
+            self._part(inputs, state, head, [*outputs, *crossing]),
+            self._part([*inputs, *crossing], state, tail, rest),
+        )
+
+    def _part(
+        self, inputs: Sequence[Node], state: Sequence[Node], body: Sequence[Node], outputs: Sequence[Node]
+    ) -> "Recording":
+        kept = [(node, t) for node, t in zip(state, self.state, strict=True) if node.users.keys() & set(body)]
+        graph, copies = Graph(), dict[Node, Node]()
+        for node in (*inputs, *(node for node, _ in kept)):
+            copies[node] = graph.placeholder(node.name)
+            copies[node].meta = dict(node.meta)
+        for node in body:
+            copies[node] = graph.node_copy(node, lambda n: copies[n])
+        graph.output(tuple(copies[node] for node in outputs))
+        return Recording(GraphModule(torch.nn.Module(), graph), tuple(tensor for _, tensor in kept))
+
+
+def record(
+    function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], state: Sequence[Tensor] = ()
+) -> Recording:
+    """Record a function.
+
+    Args:
+        function: takes ``inputs``; its results depend on nothing but tensors.
+        inputs: what may be another tensor at each replay.
+        state: what the function may change in place, or look at: it is restored afterwards, as are the
+            random number generators, so that recording changes nothing.
+
+    Raises:
+        CaptureError: the function needs the value of a tensor in Python, or a shape that depends on one, or
+            sets the state of a random number generator.
+    """
+    inputs = [tensor.detach() for tensor in inputs]
+    known = list(dict.fromkeys(tensor for tensor in state if not any(tensor is x for x in inputs)))
+
+    def run(*_: Tensor) -> tuple[Tensor, ...]:
+        with uncompiled(), _Watch(), _WatchDispatch():
+            return function(*inputs)
+
+    with unchanged(known, inputs), torch.autograd.set_multithreading_enabled(False):
+        try:
+            module = make_fx(run, tracing_mode="real")(*inputs, *known)
+        except Exception as error:
+            raise CaptureError(_explain(error)) from error
+        drawn = _random_states(inputs)
+    module.graph.eliminate_dead_code(_has_effect)
+    recording = Recording(module, _lift(module, len(inputs), known))
+    with unchanged(known, inputs), torch.no_grad():
+        try:
+            module(*inputs, *recording.state)
+        except Exception as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise CaptureError(
+                f"the step cannot be captured: what was recorded does not run again ({reason}). "
+                "Pass eager=True"
+            ) from error
+        if any(not torch.equal(a, b) for a, b in zip(drawn, _random_states(inputs), strict=True)):
+            raise CaptureError(
+                "the step cannot be captured: it sets the state of the random number generator (by a seed, "
+                "or by checkpointing with dropout inside), so that a replay would draw other numbers. Pass "
+                "eager=True"
+            )
+    return recording
+
+
+class _Watch(TorchFunctionMode):
+    """Refuses what leaves the world of tensors without any operation, or does without."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        if name in _LEAVES_TENSORS:
+            raise CaptureError(f"{name}() takes a tensor's values out")
+        if name in _COPIES_LISTS and any(map(_has_tensors, (*args, *kwargs.values()))):
+            raise CaptureError(f"{name}() takes the values of tensors in a list (torch.stack does not)")
+        if name == "one_hot":
+            return _one_hot(*args, **kwargs)
+        if name == "lstm":  # on CPUs oneDNN's, whose way back no recording runs again
+            with _without_onednn():
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _has_tensors(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
+
+
+def _one_hot(labels: Tensor, num_classes: int = -1) -> Tensor:
+    """``torch.nn.functional.one_hot`` without the check of the labels, which takes their values out."""
+    if num_classes < 0:
+        raise CaptureError("one_hot() without a number of classes looks for the largest label")
+    return (labels.unsqueeze(-1) == torch.arange(num_classes, device=labels.device)).long()
+
+
+class _WatchDispatch(TorchDispatchMode):
+    """Refuses operations whose result, or its shape, Python would have to know."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.data_dependent_output in func.tags:
+            raise CaptureError("a number or a truth value is asked of a tensor")
+        if torch.Tag.dynamic_output_shape in func.tags and not _indexed_by_integers(func, args):
+            raise CaptureError(f"the shape of {func.__name__.split('.')[0]}'s result depends on values")
+        kwargs = kwargs or {}
+        if any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values())):
+            raise CaptureError("random numbers come from a generator of its own")
+        return func(*args, **kwargs)
+
+
+def _indexed_by_integers(func: Any, args: Sequence[Any]) -> bool:
+    if func is not torch.ops.aten.index.Tensor:
+        return False
+    return not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+
+
+@contextlib.contextmanager
+def unchanged(tensors: Sequence[Tensor], inputs: Sequence[Tensor]) -> Iterator[None]:
+    """Restore the values of tensors and the state of the random number generators."""
+    kept = [tensor.detach().clone() for tensor in tensors]
+    try:
+        with torch.random.fork_rng(_cuda_devices((*tensors, *inputs))):
+            yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in zip(tensors, kept, strict=True):
+                if not torch.equal(tensor, value):
+                    tensor.copy_(value)
+
+
+@contextlib.contextmanager
+def _without_onednn() -> Iterator[None]:
+    onednn: Any = torch.backends.mkldnn
+    before, onednn.enabled = onednn.enabled, False
+    try:
+        yield
+    finally:
+        onednn.enabled = before
+
+
+def _cuda_devices(tensors: Sequence[Tensor]) -> list[int]:
+    return sorted({t.device.index for t in tensors if t.device.type == "cuda"})
+
+
+def _random_states(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in _cuda_devices(tensors))]
+
+
+def _has_effect(node: Node) -> bool:
+    if node.op in ("placeholder", "output"):
+        return True
+    schema, tags = getattr(node.target, "_schema", None), getattr(node.target, "tags", ())
+    return (schema is not None and schema.is_mutable) or torch.Tag.nondeterministic_seeded in tags
+
+
+def _lift(module: GraphModule, num_inputs: int, known: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Make every constant an input, and drop those that are not used; returns the tensors of the state."""
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    state = []
+    for node, tensor in zip(placeholders[num_inputs:], known, strict=True):
+        if node.users:
+            state.append(tensor)
+        else:
+            module.graph.erase_node(node)
+    first = next(node for node in module.graph.nodes if node.op != "placeholder")
+    lifted: dict[str, Node] = {}
+    for node in list(module.graph.nodes):
+        if node.op != "get_attr":
+            continue
+        if node.target not in lifted:
+            with module.graph.inserting_before(first):
+                lifted[node.target] = module.graph.placeholder(f"constant{len(lifted)}")
+            lifted[node.target].meta = dict(node.meta)
+            state.append(_constant(getattr(module, node.target)))
+        node.replace_all_uses_with(lifted[node.target])
+        module.graph.erase_node(node)
+    module.delete_all_unused_submodules()
+    for name in lifted:
+        delattr(module, name)
+    module.recompile()
+    return tuple(state)
+
+
+def _constant(tensor: Tensor) -> Tensor:
+    if tensor.requires_grad and not tensor.is_leaf:
+        raise CaptureError(
+            f"the step cannot be captured: a tensor of shape {list(tensor.shape)} was computed from "
+            "parameters before the step, and kept. Compute it in the model or guide, or pass eager=True"
+        )
+    return tensor.detach()
+
+
+def _explain(error: Exception) -> str:
+    """What went wrong, and in which line of the user's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [f for f in frames if not f.filename.startswith((*_HERE, *_MACHINERY, "<"))]
+    theirs = [f for f in outside if not f.filename.startswith(_LIBRARIES)] or outside
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    where = ""
+    if theirs:
+        frame = theirs[-1]
+        text = linecache.getline(frame.filename, frame.lineno or 0).strip()
+        where = f", in {frame.filename}, line {frame.lineno}: {text}"
+    return (
+        f"the step cannot be captured: {reason}{where}. A captured program is tensor operations alone: "
+        "replace the line (by torch.where, say), or pass eager=True"
+    )

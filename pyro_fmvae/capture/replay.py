@@ -1,0 +1,129 @@
+"""Replaying recorded tensor programs, as they are or compiled."""
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, Node
+
+from pyro_fmvae.capture.recording import Recording
+
+Program = Callable[..., tuple[Tensor, ...]]
+_aten = torch.ops.aten
+_DEVICES = ("cpu", "cuda")
+_EXPENSIVE = (_aten.digamma.default, _aten.lgamma.default, _aten.polygamma.default, _aten.pow.Scalar)
+
+
+def plain(recording: Recording) -> Program:
+    """Run the operations one after another: the kernels of the eager step, bit by bit."""
+    forward, state = recording.module.forward, recording.state
+
+    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+        with _as_recorded():
+            return forward(*inputs, *state)
+
+    return run
+
+
+def compiled(recording: Recording) -> Program:
+    """Let ``torch.compile`` fuse the operations; random numbers stay those of the eager step.
+
+    On a CPU it needs a C++ compiler. The first call compiles, which takes seconds.
+    """
+    _share_exponentials(recording.module.graph)
+    _keep_apart(recording.module.graph)
+    recording.module.recompile()
+    options: Any = {"fallback_random": True}
+    fused = torch.compile(recording.module, fullgraph=True, dynamic=False, options=options)
+    state = [tensor.detach() for tensor in recording.state]  # the same memory, whatever class they are of
+
+    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+        with _as_recorded():
+            return fused(*inputs, *state)
+
+    return run
+
+
+def casts() -> tuple[Hashable, ...]:
+    """What ``torch.autocast`` around a step does to its operations, and so to what is recorded."""
+    return tuple(torch.is_autocast_enabled(d) and torch.get_autocast_dtype(d) for d in _DEVICES)
+
+
+@contextmanager
+def _as_recorded() -> Iterator[None]:
+    """Without gradients, and without an autocast around the replay: what it casts was recorded as cast."""
+    with torch.no_grad(), ExitStack() as stack:
+        for device in filter(torch.is_autocast_enabled, _DEVICES):
+            stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+def compiles(device: torch.device) -> str:
+    """What keeps ``torch.compile`` from working on a device, in a line; empty if nothing does."""
+    try:
+        torch.compile(lambda x: x.sin() + 1, fullgraph=True)(torch.zeros(2, device=device))
+    except Exception as error:
+        return (str(error).splitlines() or [type(error).__name__])[0]
+    return ""
+
+
+def _keep_apart(graph: Graph) -> None:
+    """Have the values of expensive functions stored, which fusion would compute again for every use.
+
+    They are functions of one number per component (or of Adam's count of steps), but are used once per
+    component *and* data point or dimension: fused into those loops, B·K digammas take longer than all the
+    rest of a step, and conversions from float64 halve the speed of what is left.
+    """
+    for node in graph.nodes:
+        if node.op == "call_function" and (node.target in _EXPENSIVE or _narrows(node)):
+            value = node.meta["val"]
+            with graph.inserting_after(node):
+                stored = _stored(graph, node, value)
+            node.replace_all_uses_with(stored, delete_user_cb=lambda user, stored=stored: user is not stored)
+
+
+def _stored(graph: Graph, node: Node, value: Tensor) -> Node:
+    """The same, in memory: a strided view is of nothing else."""
+    stored = graph.call_function(_aten.as_strided.default, (node, list(value.shape), list(value.stride())))
+    stored.meta = {"val": value}
+    return stored
+
+
+def _narrows(node: Node) -> bool:
+    if node.target is not _aten._to_copy.default:
+        return False
+    given = node.all_input_nodes[0].meta.get("val")  # constants have none
+    return given is not None and given.dtype == torch.float64 and node.meta["val"].dtype == torch.float32
+
+
+def _share_exponentials(graph: Graph) -> None:
+    """Compute softmax and log-softmax of the same numbers from one exponential of each."""
+    shared: dict[tuple[Any, ...], tuple[Node, ...]] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function" or node.target not in (
+            _aten._softmax.default,
+            _aten._log_softmax.default,
+        ):
+            continue
+        logits, dim, _ = node.args
+        with graph.inserting_before(node):
+            if (logits, dim) not in shared:
+                largest = graph.call_function(_aten.amax.default, (logits, [dim], True))
+                moved = graph.call_function(_aten.sub.Tensor, (logits, largest))
+                powers = graph.call_function(_aten.exp.default, (moved,))
+                total = graph.call_function(_aten.sum.dim_IntList, (powers, [dim], True))
+                shared[logits, dim] = moved, powers, total
+            moved, powers, total = shared[logits, dim]
+            if node.target is _aten._softmax.default:
+                inverse = graph.call_function(_aten.reciprocal.default, (total,))
+                stored = _stored(graph, inverse, node.meta["val"].sum(dim, keepdim=True))
+                result = graph.call_function(_aten.mul.Tensor, (powers, stored))
+            else:
+                result = graph.call_function(
+                    _aten.sub.Tensor, (moved, graph.call_function(_aten.log.default, (total,)))
+                )
+        result.meta = dict(node.meta)
+        node.replace_all_uses_with(result)
+        graph.erase_node(node)

@@ -1,0 +1,152 @@
+"""Data sets in a person's own files and folders."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pyro_fmvae.data.dataset import Dataset, Split
+from pyro_fmvae.data.npz_file import read_npz
+from pyro_fmvae.data.own.csv_file import read_csv
+from pyro_fmvae.data.own.folder import find_values, load_folder, read_folder
+from pyro_fmvae.data.patch_sets import load_patches, open_pictures
+from pyro_fmvae.data.preprocessing import Kind, Preprocessing
+from pyro_fmvae.data.raw import Raw
+from pyro_fmvae.data.splitting import fingerprint, split_rows
+
+READERS = {".npz": read_npz, ".csv": read_csv}
+"""How a file is read, by its suffix."""
+
+
+def read(path: Path, missing: bool = False) -> Raw:
+    """Read a file by its suffix.
+
+    Args:
+        path: the file.
+        missing: whether missing numbers are let through, as NaN.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: an unknown suffix, or contents that the reader refuses.
+    """
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        raise ValueError(f"{path}: expected a file that ends in {' or '.join(READERS)}")
+    return reader(path, missing)
+
+
+def load_file(
+    path: str | Path,
+    preprocessing: Preprocessing,
+    label_names: Sequence[str] = (),
+    value_names: Sequence[tuple[str, ...]] = (),
+) -> tuple[Split, tuple[str, ...]]:
+    """The whole file, in row order, under the preprocessing of an existing run, and its labels' names.
+
+    Under that of patches, these are cut from the images at random, as in training and with a fixed seed; they
+    have no labels.
+
+    Args:
+        path: a .npz or .csv file, or a folder of images: those come sorted by name, see `load_folder`.
+        preprocessing: the run's.
+        label_names: the run's labels; they and `value_names` say what the words in a folder's table mean.
+        value_names: what the values of each of them are called; empty where they are just numbers.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is malformed, its observations are not of the run's shape or range, its
+            columns have other names than the run's, or a label is none of the run's values.
+    """
+    path = Path(path)
+    if preprocessing.patches is not None:
+        return load_patches(open_pictures(path), preprocessing.patches), ()
+    if path.is_dir():
+        return load_folder(path, preprocessing, label_names, value_names)
+    raw = read(path, preprocessing.allows_missing)
+    preprocessing.check_columns(raw.column_names, str(path))
+    return _split(raw, preprocessing, source=f"{path}: 'x'"), raw.label_names
+
+
+def split_file(path: Path, seed: int, as_is: bool = False) -> Dataset:
+    """A new data set from a file: 80 % training, 10 % validation, 10 % test (at least one row in each).
+
+    Args:
+        path: a .npz or .csv file.
+        seed: of the permutation that makes the splits, at least 0.
+        as_is: see `SparseOptions`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is malformed or has fewer than three rows, or a table's column cannot be
+            standardised: nothing is known of it, or it is too large.
+    """
+    raw = read(path, missing=as_is)
+    train, valid, test = split_rows(len(raw.x), seed, f"{path}: expected at least 3 rows")
+    source = f"{path}: 'x'"
+    if as_is and path.suffix.lower() != ".csv":
+        preprocessing = Preprocessing(Kind.REAL, raw.x.shape[1:])
+    else:
+        preprocessing = _fit(raw, train, as_is, source)
+    everything = _split(raw, preprocessing, source)
+    return Dataset(
+        name=path.stem,
+        train=everything.select(torch.from_numpy(train)),
+        valid=everything.select(torch.from_numpy(valid)),
+        test=everything.select(torch.from_numpy(test)),
+        preprocessing=preprocessing,
+        label_names=raw.label_names,
+        label_sizes=() if raw.labels is None else tuple((raw.labels.max(axis=0) + 1).tolist()),
+        fingerprint=fingerprint(raw.x),
+    )
+
+
+def split_folder(path: Path, image_size: int, seed: int, as_is: bool = False) -> Dataset:
+    """A new data set from a folder of images, split as `split_file` does.
+
+    Args:
+        path: the folder: see `read_folder`.
+        image_size: S; images become [S, S, 3].
+        seed: of the permutation that makes the splits, at least 0.
+        as_is: see `SparseOptions`.
+
+    Raises:
+        ValueError: fewer than three images, a damaged one, or a malformed table of labels.
+    """
+    folder = read_folder(path)
+    rows = split_rows(len(folder.names), seed, f"{path}: expected at least 3 images")
+    order, sizes = np.concatenate(rows).tolist(), [len(part) for part in rows]
+    preprocessing = Preprocessing(Kind.REAL if as_is else Kind.IMAGE, (image_size, image_size, 3))
+    value_names = tuple(find_values(texts) for texts in folder.columns.values())
+    labels = folder.labels(value_names)
+    # Decoded in the order of the splits, so that each is one piece of the array on disk.
+    x = preprocessing(folder.images(preprocessing.event_shape, order), str(path))
+    known = [None] * 3 if labels is None else torch.from_numpy(labels[order]).split(sizes)
+    pieces = zip(x.split(sizes), known, strict=True)
+    train, valid, test = (Split(part, names, signed=preprocessing.signed) for part, names in pieces)
+    return Dataset(
+        name=path.resolve().name,
+        train=train,
+        valid=valid,
+        test=test,
+        preprocessing=preprocessing,
+        label_names=tuple(folder.columns),
+        label_sizes=() if labels is None else tuple((labels.max(axis=0) + 1).tolist()),
+        value_names=value_names,
+        fingerprint=fingerprint(np.array(folder.names)),
+    )
+
+
+def _fit(raw: Raw, train: np.ndarray, missing: bool, source: str) -> Preprocessing:
+    """The kind of a file's observations; a table's columns are standardised by its training rows alone."""
+    x = raw.x
+    if x.dtype == np.bool_ or (x.dtype == np.uint8 and x.max() <= 1):
+        return Preprocessing(Kind.BINARY, x.shape[1:])
+    if x.ndim == 2 and x.dtype != np.uint8:
+        return Preprocessing.standardizing(x[train], missing, source, raw.column_names)
+    return Preprocessing(Kind.IMAGE, x.shape[1:])
+
+
+def _split(raw: Raw, preprocessing: Preprocessing, source: str) -> Split:
+    labels = None if raw.labels is None else torch.from_numpy(raw.labels)
+    return Split(preprocessing(raw.x, source), labels, signed=preprocessing.signed)

@@ -1,0 +1,1 @@
+"""Data sets that are published or generated."""

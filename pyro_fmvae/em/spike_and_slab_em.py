@@ -1,0 +1,199 @@
+"""Monte Carlo EM of spike-and-slab sparse coding, with the maximum or the sum of causes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from pyro_fmvae.em.expectation_maximization import Expectation, ExpectationMaximization, Maximum
+from pyro_fmvae.em.spike_and_slab_gibbs import SpikeAndSlabGibbs, SpikeAndSlabParameters
+from pyro_fmvae.em.spike_and_slab_rules import Rule
+from pyro_fmvae.em.statistics import Statistics
+
+LEAST_PROBABILITY = 1e-6
+LEAST_SLAB = 1e-4  # ψ / μ²
+LEAST_NOISE = 1e-6  # σ² / mean square of data
+ZERO_LOC = 0.5  # |μ| / √ψ of a slab that counts as one around 0
+HALVINGS = 10
+START_SPREAD, START_SLAB = 0.25, 0.25
+
+
+class SpikeAndSlabEM(ExpectationMaximization[SpikeAndSlabParameters]):
+    """E-step by Gibbs sweeps from the last state of each chain; M-step in closed form on the last draws.
+
+    Weights and causes have a common unit: it is set by μ = 1 after each M-step, and where μ² < ψ / 4 by
+    ψ = 1. All is done in float64.
+
+    Args:
+        rule: :class:`~pyro_fmvae.em.spike_and_slab_rules.MaxRule` or ``LinearRule``.
+        units: H >= 2.
+        preselect: how many units of a point are ever on; None: all.
+        sweeps: Gibbs sweeps of an E-step.
+        kept: K, how many of the last ones are the draws that the M-step sees.
+        shared: one π, μ and ψ for all units, or one for each.
+
+    Raises:
+        ValueError: a number out of range.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        units: int,
+        preselect: int | None = 6,
+        sweeps: int = 4,
+        kept: int = 2,
+        shared: bool = True,
+    ) -> None:
+        if units < 2:
+            raise ValueError(f"units: expected a number >= 2, got {units}")
+        if not 1 <= kept <= sweeps:
+            raise ValueError(f"kept: expected a number from 1 to sweeps = {sweeps}, got {kept}")
+        self.rule, self.units, self.shared = rule, units, shared
+        self.gibbs = SpikeAndSlabGibbs(rule, preselect)
+        self.sweeps, self.kept = sweeps, kept
+
+    @property
+    def start_probability(self) -> float:
+        """π to start from: two units on at a time."""
+        return min(2 / self.units, 0.5)
+
+    def start(self, x: Tensor, starts: int) -> SpikeAndSlabParameters:
+        """W about the mean of data, a quarter of their deviation apart; σ² theirs; μ = 1, ψ = 1/4."""
+        x = x.double()
+        mean = x.nanmean(0).nan_to_num()
+        variance = (x - mean).square().nanmean()
+        noise = torch.randn(starts, x.shape[1], self.units, dtype=x.dtype, device=x.device)
+        slab = x.new_ones(starts, 1 if self.shared else self.units)
+        return SpikeAndSlabParameters(
+            mean[:, None] + START_SPREAD * variance.sqrt() * noise,
+            slab * self.start_probability,
+            slab,
+            slab * START_SLAB,
+            variance.expand(starts).clone(),
+        )
+
+    def start_latents(self, parameters: SpikeAndSlabParameters, num_data: int) -> Tensor:
+        """All units off."""
+        weight = parameters.weight
+        return weight.new_zeros(len(weight), num_data, self.units, dtype=torch.float64)
+
+    @torch.no_grad()
+    def e_step(
+        self, x: Tensor, parameters: SpikeAndSlabParameters, latents: Tensor, temperature: float = 1.0
+    ) -> Expectation:
+        """Draws of s; the objective is the expected log p(y, s), at temperature 1 whatever the draws' is."""
+        x = x.double()
+        samples = self.gibbs(x, parameters, latents, self.sweeps, self.kept, temperature)
+        on = (samples != 0).to(samples.dtype)
+        starts = x.new_ones(len(samples))
+        values = {
+            **self.rule.statistics(x, samples, parameters.weight),
+            "on": on.mean(1).sum(1),
+            "cause": samples.mean(1).sum(1),
+            "energy": samples.square().mean(1).sum(1),
+            "power": starts * x.square().nansum(),
+            "observed": starts * (~x.isnan()).sum(),
+        }
+        statistics = Statistics(values, float(len(x)))
+        objective = self.expected_log_joint(statistics, parameters)
+        return Expectation(samples[:, -1], statistics, objective, samples)
+
+    def expected_log_joint(self, statistics: Statistics, parameters: SpikeAndSlabParameters) -> Tensor:
+        """E[log p(y, s)] per point in nats, densities of s being with respect to Lebesgue + unit mass at 0.
+
+        For the max rule it is that only for the W that the statistics were taken with, otherwise for a given
+        attribution of pixels to units.
+
+        Returns:
+            [R].
+        """
+        values = statistics.values
+        on, probs, loc, variance = values["on"], parameters.probs, parameters.loc, parameters.variance
+        error = values["power"] - self.rule.explained(values, parameters.weight)
+        noise = parameters.noise_variance
+        likelihood = values["observed"] * (2 * math.pi * noise).log() + error / noise
+        spread = values["energy"] - 2 * loc * values["cause"] + loc.square() * on
+        slab = on * (2 * math.pi * variance).log() + spread / variance
+        spike = on * probs.log() + (statistics.count - on) * (-probs).log1p()
+        return ((spike - 0.5 * slab).sum(-1) - 0.5 * likelihood) / statistics.count
+
+    @torch.no_grad()
+    def m_step(
+        self,
+        statistics: Statistics,
+        parameters: SpikeAndSlabParameters,
+        x: Tensor | None = None,
+        found: Expectation | None = None,
+    ) -> Maximum[SpikeAndSlabParameters]:
+        """The maximum; with ``x`` and ``found``, one at which the objective on their draws is never lower."""
+        values = statistics.values
+        weight = self.rule.maximum(values, parameters.weight)
+        if x is None or found is None or found.samples is None:
+            error = values["power"] - self.rule.explained(values, weight)
+        else:
+            weight, error = self._safeguarded(x.double(), found.samples, parameters.weight, weight)
+        least = LEAST_NOISE * values["power"] / values["observed"]
+        noise = torch.maximum(error / values["observed"], least)
+        probs, loc, variance = self._slab(statistics, parameters)
+        unit = torch.where(loc.abs() > ZERO_LOC * variance.sqrt(), loc, variance.sqrt())
+        new = SpikeAndSlabParameters(
+            weight * unit.unsqueeze(1),
+            probs,
+            loc / unit,
+            (variance / unit.square()).clamp(min=LEAST_SLAB),
+            noise,
+        )
+        inverse = unit.reciprocal().expand(-1, self.units)
+        return Maximum(new, self._rescaled(statistics, inverse), inverse)
+
+    def _safeguarded(self, x: Tensor, samples: Tensor, old: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+        """W between the old and the new one at which the draws' error is no larger; the error."""
+        least, error = (self._error(x, samples, weight) for weight in (old, new))
+        weight, step = new, 1.0
+        for _ in range(HALVINGS):
+            worse = error > least
+            if not worse.any():
+                return weight, error
+            step /= 2
+            shorter = torch.where(worse[:, None, None], old + step * (new - old), weight)
+            weight, error = shorter, self._error(x, samples, shorter)
+        worse = error > least
+        return torch.where(worse[:, None, None], old, weight), torch.minimum(error, least)
+
+    def _error(self, x: Tensor, samples: Tensor, weight: Tensor) -> Tensor:
+        """Σ (y - E[y | s])² over points and observed elements, a mean over draws, [R]."""
+        mean = self.rule.superpose(samples, weight[:, None, None])
+        return (x - mean).square().nansum((-2, -1)).mean(1)
+
+    def _slab(
+        self, statistics: Statistics, parameters: SpikeAndSlabParameters
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """π, μ and ψ of most likelihood; the present μ and ψ of a unit that is never on."""
+        sums = (statistics.values[name] for name in ("on", "cause", "energy"))
+        on, cause, energy = (t.sum(-1, keepdim=True) if self.shared else t for t in sums)
+        count = statistics.count * (self.units if self.shared else 1)
+        probs = (on / count).clamp(LEAST_PROBABILITY, 1 - LEAST_PROBABILITY)
+        loc = torch.where(on > 0, cause / on, parameters.loc)
+        variance = torch.where(on > 0, energy / on - loc.square(), parameters.variance)
+        return probs, loc, torch.maximum(variance, LEAST_SLAB * loc.square())
+
+    def _rescaled(self, statistics: Statistics, unit: Tensor) -> Statistics:
+        values: Mapping[str, Tensor] = statistics.values
+        new = {
+            **values,
+            **self.rule.rescaled(values, unit),
+            "cause": values["cause"] * unit,
+            "energy": values["energy"] * unit.square(),
+        }
+        return Statistics(new, statistics.count)
+
+    def quality(self, parameters: SpikeAndSlabParameters, objective: Tensor) -> Tensor:
+        """-σ²: starts that fail leave much unexplained."""
+        return -parameters.noise_variance
+
+    def noise(self, parameters: SpikeAndSlabParameters) -> Tensor:
+        return parameters.noise_variance.sqrt()

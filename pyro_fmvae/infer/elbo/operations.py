@@ -1,0 +1,27 @@
+"""Seeing single tensor operations: which memory they work on, and as they were written, not compiled."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def memory_of(value: Any) -> int:
+    """Which memory a tensor's values are in; 0 of anything else."""
+    strided = isinstance(value, Tensor) and value.layout == torch.strided
+    return value.untyped_storage()._cdata if strided else 0
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Let what ``torch.compile`` has made of functions and modules run as it was before."""
+    dynamo: Any = sys.modules.get("torch._dynamo")
+    if dynamo is None:  # takes a second to import, and nothing was compiled without it
+        yield
+        return
+    traced = dynamo.config.patch(error_on_nested_fx_trace=False)
+    with dynamo.set_stance("force_eager"), traced:  # torch 2.6 would compile in a rehearsal
+        yield

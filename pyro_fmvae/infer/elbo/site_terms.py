@@ -1,0 +1,215 @@
+"""Losses of single sites, and the checks that name a site when something is not finite."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pyro.distributions as dist
+import pyro.poutine as poutine
+import torch
+from pyro.distributions.util import scale_and_mask
+from pyro.poutine import Trace
+from torch import Tensor
+from torch.distributions import Distribution, kl_divergence
+
+from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, expectation
+from pyro_fmvae.infer.elbo.structure import Child, Program, Site, sample_sites
+
+
+def log_prob_sum(site: Site) -> Tensor:
+    """The log-density of a site at its value, scaled and masked, summed over its plates."""
+    return scale_and_mask(site["fn"].log_prob(site["value"]), site["scale"], site["mask"]).sum()
+
+
+def role_of(site: Site, otherwise: Role) -> Role:
+    """``Role.FACTOR`` for what ``pyro.factor`` adds, in a model or in a guide; another role otherwise."""
+    return Role.FACTOR if isinstance(unwrap(site["fn"]), dist.Unit) else otherwise
+
+
+def kl_sum(q: Distribution, site: Site) -> Tensor:
+    """KL(q || p) of a model's site, scaled and masked, summed over its plates.
+
+    Raises:
+        NotImplementedError: torch knows no closed form for the pair.
+    """
+    try:
+        kl = kl_divergence(q, site["fn"])
+    except NotImplementedError:
+        raise NotImplementedError(
+            f"site '{site['name']}': no closed form of KL(q || p) is registered for q = "
+            f"{type(unwrap(q)).__name__} and p = {type(unwrap(site['fn'])).__name__}"
+        ) from None
+    return scale_and_mask(kl, site["scale"], site["mask"]).sum()
+
+
+def latent_term(program: Program, guide: Trace, name: str) -> Term:
+    """The term of a latent site: an analytic KL where it is valid, a reparameterised sample otherwise.
+
+    KL(q || p) may stand in for the sample's log-ratio if p's parameters don't depend on anything that the
+    guide draws after this site; that holds if whatever precedes the site in the model precedes it in the
+    guide.
+
+    Raises:
+        ValueError: the guide's distribution can't be sampled with gradients, and not all that hangs on the
+            site is integrated over in closed form.
+    """
+    site, guide_site = program.model.nodes[name], guide.nodes[name]
+    q = guide_site["fn"]
+    role = Role.KL_GLOBAL if _is_parent(program, name) else Role.KL_Z
+    if not (q.has_rsample or _is_integrated(program, name)):
+        raise ValueError(
+            f"site '{name}': {type(unwrap(q)).__name__} in the guide has no reparameterised sampler, and no "
+            "registered class sums it out"
+        )
+    if not isinstance(unwrap(q), dist.Delta) and _in_order(program, guide, name):
+        try:
+            return Term(name, role, kl_sum(q, site))
+        except NotImplementedError:
+            if not q.has_rsample:
+                raise
+    if not q.has_rsample:
+        raise ValueError(
+            f"site '{name}': it is not drawn, so it must precede in the guide what it precedes in the model"
+        )
+    alike = {**guide_site, "scale": site["scale"], "mask": site["mask"]}  # as a KL divergence counts
+    return Term(name, role, log_prob_sum(alike) - log_prob_sum(site))
+
+
+def integrated_term(program: Program, guide: Trace, child: Child) -> Term:
+    """The term of an observed site whose latent parents are integrated over in closed form."""
+    site = program.model.nodes[child.name]
+    posteriors = {argument: program.posterior(guide, parent) for argument, parent in child.parents.items()}
+    expected = expectation(site, program.posterior(guide, child.name), posteriors)
+    return Term(child.name, Role.RECONSTRUCTION, -scale_and_mask(expected, site["scale"], site["mask"]).sum())
+
+
+def _is_integrated(program: Program, name: str) -> bool:
+    return any(name in child.parents.values() for child in program.integrated)
+
+
+def _in_order(program: Program, guide: Trace, name: str) -> bool:
+    before = list(sample_sites(program.model))
+    before = before[: before.index(name)]
+    in_guide = list(sample_sites(guide))
+    return set(before).isdisjoint(in_guide[in_guide.index(name) :])
+
+
+def _is_parent(program: Program, name: str) -> bool:
+    return any(
+        name in parents.values()
+        for mixture in program.mixtures
+        for parents in (mixture.parents, *(child.parents for child in mixture.children))
+    )
+
+
+def sum_terms(terms: list[Term]) -> Tensor:
+    """The sum of the terms' values (0 if there are none), in the widest type among them."""
+    return sum((term.value for term in terms[1:]), terms[0].value) if terms else torch.zeros(())
+
+
+def check_finite(loss: Tensor, terms: list[Term]) -> None:
+    """Raise a ValueError that names the sites whose loss is not finite, if ``loss``, their sum, is not."""
+    if not loss.isfinite():
+        culprits = ", ".join(
+            f"'{term.name}' ({term.value.item()})" for term in terms if not term.value.isfinite()
+        )
+        raise ValueError(
+            f"the loss is not finite ({loss.item()}), because of the sites {culprits or '(their sum)'}"
+        )
+
+
+def check_gradients(parameters: dict[str, Tensor], terms: Callable[[], list[Term]]) -> None:
+    """Raise a ValueError that names parameters whose gradient is not finite, and the sites to blame.
+
+    Args:
+        parameters: leaves by name, with their gradients. If one is not finite, all gradients are dropped.
+        terms: evaluates the loss's terms once more, to find out which is to blame.
+    """
+    grads = {name: p.grad for name, p in parameters.items() if p.grad is not None}
+    if not grads:
+        return
+    norms = torch._foreach_norm(list(grads.values()))
+    if torch.stack([norm.to(norms[0]) for norm in norms]).isfinite().all():
+        return
+    bad = [name for name, grad in grads.items() if not grad.isfinite().all()]
+    leaves = [parameters[name] for name in bad]
+    culprits = []
+    for term in terms():
+        if term.value.requires_grad:
+            parts = torch.autograd.grad(term.value, leaves, allow_unused=True, retain_graph=True)
+            if any(grad is not None and not grad.isfinite().all() for grad in parts):
+                culprits.append(f"'{term.name}'")
+    for p in parameters.values():
+        p.grad = None
+    where = ", ".join(culprits) or "none when evaluated again with fresh random numbers"
+    raise ValueError(f"the gradient of {', '.join(bad)} is not finite; sites that it comes from: {where}")
+
+
+def check_unscaled(grad: Tensor) -> None:
+    """A hook on the loss: raise if it was scaled on its way to ``backward``, which would distort λ."""
+    if grad.item() != 1:
+        raise ValueError(
+            f"the loss was multiplied by {grad.item():g} before backward(): natural gradients need the total "
+            "loss, data scaled to all N points, not a mean. Scale with poutine.scale inside the program, or "
+            "scale what you report"
+        )
+
+
+class BoundMethod(torch.nn.Module):
+    """A bound method of a module, as a module of its own that shares the owner's parameters."""
+
+    def __init__(self, method: Any) -> None:
+        super().__init__()
+        self.owner = method.__self__
+        self.name = method.__name__
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method."""
+        return getattr(self.owner, self.name)(*args, **kwargs)
+
+
+class Function(torch.nn.Module):
+    """A function without parameters as a module."""
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.name, self.function = name, function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function.
+
+        Raises:
+            ValueError: it has parameters, which nobody would find among those of this module.
+        """
+        with poutine.trace(param_only=True) as capture:
+            result = self.function(*args, **kwargs)
+        if found := sorted(capture.trace.nodes):
+            raise ValueError(f"{self.name}: {_EXPECTED}, got a function with the parameter '{found[0]}'")
+        return result
+
+
+_EXPECTED = "expected a torch.nn.Module, a bound method of one or a function without parameters"
+
+
+def as_module(name: str, program: Any) -> torch.nn.Module:
+    """A module as it is; a bound method of one, or a function without parameters, as a module.
+
+    Args:
+        name: what error messages call it.
+        program: what a model or a guide is.
+
+    Raises:
+        TypeError: something else, or a function that uses a module, whose parameters could not be found.
+    """
+    if isinstance(program, torch.nn.Module):
+        return program
+    if inspect.ismethod(program) and isinstance(program.__self__, torch.nn.Module):
+        return BoundMethod(program)
+    if not inspect.isfunction(program):
+        raise TypeError(f"{name}: {_EXPECTED}, got {type(program).__name__}")
+    uses = inspect.getclosurevars(program)
+    for variable, value in {**uses.globals, **uses.nonlocals}.items():
+        if isinstance(value, torch.nn.Module):
+            raise TypeError(f"{name}: {_EXPECTED}, got a function that uses the module '{variable}'")
+    return Function(name, program)

@@ -1,0 +1,265 @@
+"""Which sites of a model and guide form mixtures, and what posterior each of their parents has.
+
+Recognition goes by the class of the distribution at a site and by the identity of the tensors that it was
+given: ``replay`` hands the guide's very tensors to the model, so a parent that *is* a site's value belongs to
+that site, and a parent that was derived from one does not. Under
+:class:`pyro_fmvae.infer.elbo.own_values.OwnValues` that holds of observed values, too.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions.util import broadcast_shape
+from pyro.poutine import Trace
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyro_fmvae.distributions import Assignment, Label
+from pyro_fmvae.distributions.expected_log_prob import unwrap
+
+Site = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Child:
+    """A site with recognised parents: its name, and the site of each conjugate parent by argument."""
+
+    name: str
+    parents: dict[str, str]
+
+
+@dataclass
+class Mixture:
+    """One assignment site with the site of its weights and everything that hangs on it."""
+
+    name: str
+    parents: dict[str, str]
+    children: list[Child] = field(default_factory=list)
+
+
+@dataclass
+class Program:
+    """The structure of one pair of traces.
+
+    Attributes:
+        model: the model's trace, plates' own sites included.
+        mixtures: assignments with their children.
+        latents: names of the other unobserved sites, present in the model and in the guide.
+        integrated: observed sites whose expected log-density is known in closed form under the posteriors of
+            their parents, which are latents.
+        observed: names of the other observed sites of the model.
+        auxiliary: names of sites that are only in the guide.
+        drawn: names of sites that expectations are not taken over, as others of what hangs together with them
+            depend on their draws: see :mod:`pyro_fmvae.infer.elbo.used_draws`.
+    """
+
+    model: Trace
+    mixtures: list[Mixture]
+    latents: list[str]
+    integrated: list[Child]
+    observed: list[str]
+    auxiliary: list[str]
+    drawn: frozenset[str] = frozenset()
+
+    def posterior(self, guide: Trace, name: str) -> Distribution:
+        """What expectations are taken under: the guide's distribution, or a point mass.
+
+        That is at the value of a site that is observed, without what its mask hides if that is not finite,
+        and at the draw of one of ``drawn``.
+        """
+        site = self.model.nodes[name]
+        if site["is_observed"]:
+            return dist.Delta(_unmasked(site), event_dim=site["fn"].event_dim)
+        site = guide.nodes[name]
+        return dist.Delta(site["value"], event_dim=site["fn"].event_dim) if name in self.drawn else site["fn"]
+
+
+def sample_sites(trace: Trace) -> dict[str, Site]:
+    """The sample statements of a trace by name, without plates' index sites and deterministic values."""
+    return {
+        name: site
+        for name, site in trace.nodes.items()
+        if site["type"] == "sample"
+        and type(site["fn"]).__name__ != "_Subsample"
+        and not site["infer"].get("_deterministic", False)
+    }
+
+
+def recognise(model: Trace, guide: Trace) -> Program:
+    """Read the structure off a model's trace that was replayed against a guide's.
+
+    Raises:
+        ValueError: a program that is not of a recognised shape; the message names the site and the argument.
+    """
+    sites, guide_sites = sample_sites(model), sample_sites(guide)
+    owners: dict[int, str] = {}
+    for name, site in sites.items():
+        owners.setdefault(id(site["value"]), name)
+    mixtures = {
+        name: Mixture(name, _conjugate_parents(site, owners, sites))
+        for name, site in sites.items()
+        if isinstance(site["fn"], Assignment)
+    }
+    program = Program(model, list(mixtures.values()), [], [], [], [])
+    for site in sites.values():
+        _check_class(site, owners, mixtures)
+    for name, site in sites.items():
+        if name in guide_sites:
+            _check_shapes(site, guide_sites[name])
+        if name in mixtures:
+            continue
+        if not site["is_observed"] and name not in guide_sites:
+            raise ValueError(
+                f"site '{name}': it is neither observed nor in the guide, and nothing integrates over it"
+            )
+        if "assignment" in getattr(site["fn"], "parents", ()):
+            _attach(site, owners, sites, mixtures)
+        elif hasattr(site["fn"], "parents"):
+            program.integrated.append(_integrated(site, owners, sites))
+        elif site["is_observed"]:
+            program.observed.append(name)
+        else:
+            program.latents.append(name)
+    program.auxiliary = _auxiliary_sites(guide_sites, sites)
+    return program
+
+
+def _check_class(site: Site, owners: dict[int, str], mixtures: dict[str, Mixture]) -> None:
+    """That a site is not wrapped where it has parents, and that one of a mixture has an assignment."""
+    name, fn = site["name"], site["fn"]
+    if not hasattr(fn, "parents") and hasattr(unwrap(fn), "parents"):
+        raise ValueError(
+            f"site '{name}': {type(unwrap(fn)).__name__} may not be wrapped by to_event; use a plate"
+        )
+    if "assignment" in getattr(fn, "parents", ()):
+        assignment = _owner(site, "assignment", owners)
+        if assignment not in mixtures:
+            raise ValueError(
+                f"site '{name}': argument 'assignment' is the value of '{assignment}', which is no Assignment"
+            )
+
+
+def _check_shapes(site: Site, guide_site: Site) -> None:
+    shapes = [(fn.batch_shape, fn.event_shape) for fn in (site["fn"], guide_site["fn"])]
+    if shapes[0] != shapes[1]:
+        (batch, event), (guide_batch, guide_event) = shapes
+        raise ValueError(
+            f"site '{site['name']}': batch and event shape are {tuple(batch)} and {tuple(event)} in the "
+            f"model but {tuple(guide_batch)} and {tuple(guide_event)} in the guide (is it inside the same "
+            "plates in both?)"
+        )
+
+
+def _attach(site: Site, owners: dict[int, str], sites: dict[str, Site], mixtures: dict[str, Mixture]) -> None:
+    """Add a site to the mixture of its assignment, which :func:`_check_class` has seen."""
+    name, batch_shape = site["name"], site["fn"].batch_shape
+    assignment = _owner(site, "assignment", owners)
+    assignment_fn = sites[assignment]["fn"]
+    if batch_shape != assignment_fn.batch_shape:
+        raise ValueError(
+            f"site '{name}': its batch shape {tuple(batch_shape)} is not that of its assignment "
+            f"'{assignment}', {tuple(assignment_fn.batch_shape)} (is it inside the same plates?)"
+        )
+    if isinstance(site["fn"], Label) and site["is_observed"]:
+        _check_label(name, site["value"], batch_shape)
+    parents = _conjugate_parents(site, owners, sites)
+    for argument, parent in parents.items():
+        _check_components(site, argument, sites[parent], assignment, assignment_fn.num_components)
+    mixtures[assignment].children.append(Child(name, parents))
+
+
+def _integrated(site: Site, owners: dict[int, str], sites: dict[str, Site]) -> Child:
+    """An observed site that hangs on latents without an assignment between them."""
+    parents = _conjugate_parents(site, owners, sites)
+    name, shape = site["name"], site["fn"].batch_shape
+    if not site["is_observed"]:
+        raise ValueError(f"site '{name}': {type(site['fn']).__name__} has to be observed")
+    for argument, parent in parents.items():
+        if sites[parent]["fn"].batch_shape != shape:
+            raise ValueError(
+                f"site '{name}': its batch shape {tuple(shape)} is not that of '{parent}', its argument "
+                f"'{argument}', {tuple(sites[parent]['fn'].batch_shape)} (is it inside the same plates?)"
+            )
+    return Child(name, parents)
+
+
+def _check_label(name: str, label: Tensor, batch_shape: torch.Size) -> None:
+    try:
+        fits = broadcast_shape(label.shape, batch_shape) == batch_shape
+    except ValueError:
+        fits = False
+    if not fits or label.is_floating_point():
+        raise ValueError(
+            f"site '{name}': expected integer labels of shape {tuple(batch_shape)}, that of their "
+            f"assignment, got {label.dtype} of shape {tuple(label.shape)}"
+        )
+
+
+def _check_components(site: Site, argument: str, parent: Site, assignment: str, components: int) -> None:
+    name, shape = parent["name"], parent["fn"].batch_shape
+    if not shape or shape[-1] != components:
+        raise ValueError(
+            f"site '{name}': expected {components} components (as many as '{assignment}' has) in its last "
+            f"batch dimension, got batch shape {tuple(shape)}; it is argument '{argument}' of site "
+            f"'{site['name']}'"
+        )
+    inside = {frame.name for frame in site["cond_indep_stack"]}
+    for frame in parent["cond_indep_stack"]:
+        if frame.dim == -1 and frame.name in inside:
+            raise ValueError(
+                f"site '{name}': components may not lie in plate '{frame.name}', which holds "
+                f"'{site['name']}' too"
+            )
+
+
+def _conjugate_parents(site: Site, owners: dict[int, str], sites: dict[str, Site]) -> dict[str, str]:
+    names = {
+        argument: _owner(site, argument, owners)
+        for argument in site["fn"].parents
+        if argument != "assignment"
+    }
+    for argument, name in names.items():
+        if isinstance(sites[name]["fn"], Assignment):
+            raise ValueError(
+                f"site '{site['name']}': argument '{argument}' is the value of the assignment '{name}'"
+            )
+    return names
+
+
+def _owner(site: Site, argument: str, owners: dict[int, str]) -> str:
+    value: Tensor = getattr(site["fn"], argument)
+    name = owners.get(id(value))
+    if name is None:
+        raise ValueError(
+            f"site '{site['name']}': argument '{argument}' of {type(site['fn']).__name__} is not the value "
+            "of a sample site but a tensor derived from one (or a constant); give it the very tensor that "
+            "pyro.sample returned"
+        )
+    return name
+
+
+def _unmasked(site: Site) -> Tensor:
+    """The value of a site, with zeros for numbers that are not finite where it is masked out."""
+    value, mask = site["value"], site["mask"]
+    if mask is None or not value.is_floating_point():
+        return value
+    mask = torch.as_tensor(mask, device=value.device)[(..., *(None,) * site["fn"].event_dim)]
+    return value.where(mask | value.isfinite(), 0.0)
+
+
+def _auxiliary_sites(guide_sites: dict[str, Site], sites: dict[str, Site]) -> list[str]:
+    auxiliary = [name for name in guide_sites if name not in sites]
+    for name in auxiliary:
+        site = guide_sites[name]
+        if not (site["infer"].get("is_auxiliary") or site["is_observed"]):
+            raise ValueError(
+                f"site '{name}': it is in the guide but not in the model, and not marked as auxiliary"
+            )
+        if not (site["is_observed"] or site["fn"].has_rsample):
+            raise ValueError(
+                f"site '{name}': {type(unwrap(site['fn'])).__name__} in the guide has no reparameterised "
+                "sampler"
+            )
+    return auxiliary

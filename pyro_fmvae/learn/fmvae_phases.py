@@ -1,0 +1,182 @@
+"""The phases in which a factorial mixture VAE is learnt. Paquet et al. (2018), Section 2.4 and Appendix E."""
+
+import logging
+from collections.abc import Iterable
+from copy import copy
+from functools import partial
+from typing import Any
+
+import torch
+from pyro.distributions import is_validation_enabled
+from torch import Tensor
+
+from pyro_fmvae.infer import TraceConjugate_ELBO
+from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.phase import Budget, Phase, arguments, endless
+from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
+from pyro_fmvae.models.shapes import check_codes
+from pyro_fmvae.optim import NaturalGradient
+
+SEEDING_POINTS = 20_000
+SEED_RANGE = 2**62  # of starts within a phase, whose seeds are drawn from torch's own generator
+
+logger = logging.getLogger("pyro_fmvae")
+
+
+class Pretraining(Phase):
+    """The networks alone, under a N(0, I) prior."""
+
+    def __init__(self, model: FactorialMixtureVAE, learning: Learning, budget: Budget) -> None:
+        self.vae, self.model, self.learning = model.pretraining(), model, learning
+        self.kl_weight: float | Tensor = 1.0
+        super().__init__("pretrain", budget, self.vae)
+
+    def enter(self) -> None:
+        """Adam over the networks, in the model's mode."""
+        self.vae.training = self.model.training
+        optim = NaturalGradient(1.0, self.learning.optimiser, self.vae.parameters())
+        self.svi = self.learning.svi(self.vae.model, self.vae.guide, optim, TraceConjugate_ELBO())
+
+    def before_step(self, fraction: float) -> None:
+        """Anneal the weight of the KL divergence."""
+        annealing, full = self.learning.kl_annealing, self.learning.pretrain_kl_weight
+        if fraction < annealing:  # as a tensor: numbers are constants of a captured step
+            weight = full * max(fraction / annealing, 1e-3)
+            self.kl_weight = torch.tensor(weight, device=next(self.vae.parameters()).device)
+        else:
+            self.kl_weight = full
+
+    def step(self, *batch: Any) -> float:
+        """One step at the present weight of the KL divergence; labels are not looked at."""
+        return self.svi.step(self.learning.augment(batch[0]), kl_weight=self.kl_weight)
+
+
+class PriorFitting(Phase):
+    """λ alone: seeded from encoded data, then fitted by natural-gradient steps with the encoder as it is."""
+
+    def __init__(self, model: FactorialMixtureVAE, learning: Learning, budget: Budget, seed: int = 0) -> None:
+        super().__init__("prior", budget, model)
+        self.model, self.learning, self.seed = model, learning, seed
+
+    def enter(self) -> None:
+        """Natural steps only; the networks' parameters are handed to no optimiser."""
+        for group in self.model.factor_groups():
+            group.use_natural()
+        optim = NaturalGradient(self.learning.rate, partial(torch.optim.SGD, lr=0.0))
+        model = self.model
+        self.svi = self.learning.svi(model.prior_model, model.prior_guide, optim, TraceConjugate_ELBO())
+
+    def prepare(self, batches: Iterable[Any]) -> None:
+        """Seed λ from up to 20,000 encoded points."""
+        _seed(self.model, batches, self.seed, self.learning.restarts)
+
+
+class Joint(Phase):
+    """Networks and λ together; with ``label_weight`` > 0, λ of labelled factors takes first-order steps.
+
+    Args:
+        model: what is learnt.
+        learning: how.
+        budget: how long.
+        name: for records.
+        seed: seed λ from encoded data first, where no :class:`PriorFitting` did; None: leave it as it is.
+    """
+
+    def __init__(
+        self,
+        model: FactorialMixtureVAE,
+        learning: Learning,
+        budget: Budget,
+        name: str = "joint",
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(name, budget, model)
+        self.model, self.learning, self.seed = model, learning, seed
+        self.augmenting, self.closed = True, False
+
+    def enter(self) -> None:
+        """Natural or standard parameters for λ, and one Adam over all but the natural ones."""
+        model, learning = self.model, self.learning
+        for group in model.factor_groups():
+            if learning.label_weight > 0 and group.columns:
+                group.use_standard()
+            else:
+                group.use_natural()
+        networks = [*model.encoder.parameters(), *model.decoder.parameters()]
+        first_order = [p for g in model.factor_groups() if g.columns for p in g.parameters()]
+        adam = learning.optimiser(networks, first_order if learning.label_weight > 0 else ())
+        optim = NaturalGradient(learning.rate, lambda _: adam, model.parameters())
+        names = ("label_weight", "kl_weight", "independence_weight")
+        elbo = TraceConjugate_ELBO(**{name: getattr(learning, name) for name in names})
+        self.svi = learning.svi(model.model, model.guide, optim, elbo, learning.recompute)
+
+    def prepare(self, batches: Iterable[Any]) -> None:
+        """Seed λ if a seed was given, and enter again: seeding replaces λ's parameters."""
+        if self.seed is not None:
+            _seed(self.model, batches, self.seed, self.learning.restarts)
+            self.enter()
+
+    def between_steps(self, batches: Iterable[Any], step: int) -> None:
+        """Compare λ with new starts, every so many steps, and take what has the greater bound.
+
+        What is encoded for it, undistorted, is handed out by a copy of the loader. With
+        :class:`~pyro_fmvae.data.Batches` it is still to come in training.
+        """
+        every = self.learning.restart_every
+        if not (every and step and step % every == 0):
+            return
+        loc, scale, _ = encode_some(self.model, copy(batches))
+        generator = torch.Generator().manual_seed(int(torch.randint(SEED_RANGE, ())))
+        gains = self.model.restart(loc, scale, generator, self.learning.restarts)
+        for factor, gain in gains.items():
+            logger.info(
+                "%s step %d: factor %d started anew, +%.3f nats a point", self.name, step, factor, gain
+            )
+
+    def before_step(self, fraction: float) -> None:
+        """Move the KL weight to 1, in the second half the learning rate to its end; open free factors."""
+        learning = self.learning
+        self.closed = fraction < learning.free_from
+        self.augmenting = fraction < learning.augment_until
+        self.svi.elbo.kl_weight = learning.kl_weight_at(fraction)
+        self.svi.optim.others.param_groups[0]["lr"] = learning.learning_rate_at(fraction)
+
+    def step(self, *batch: Any) -> float:
+        """One step on a batch, augmented and without free factors for as long as either is wanted."""
+        x, *rest = batch
+        self._check_labels(*batch)
+        if self.closed:
+            self.model.gate_free(0.0)
+        try:
+            return self.svi.step(self.learning.augment(x) if self.augmenting else x, *rest)
+        finally:
+            if self.closed:  # between steps the model is whole, whoever asks it
+                self.model.gate_free(1.0)
+
+    def _check_labels(self, x: Tensor, labels: Tensor | None = None, *_: Any) -> None:
+        """That labels on the CPU are in range, where arguments are checked: captured steps do not look."""
+        if labels is not None and labels.device.type == "cpu" and is_validation_enabled():
+            sizes = [self.model.num_components[factor] for factor in self.model.labelled]
+            check_codes("labels", labels, len(x), sizes, "column")
+
+
+def _seed(model: FactorialMixtureVAE, batches: Iterable[Any], seed: int, restarts: int) -> None:
+    """Seed λ from up to 20,000 encoded points."""
+    model.seed(*encode_some(model, batches), torch.Generator().manual_seed(seed), restarts)
+
+
+def encode_some(model: FactorialMixtureVAE, batches: Iterable[Any]) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Encode up to 20,000 points of a loader: location, scale [M, I·D], and labels [M, L] or None."""
+    locs, scales, labels, total = [], [], [], 0
+    wanted = min(SEEDING_POINTS, model.num_data)
+    with torch.no_grad():
+        for batch in endless(batches):  # what a resumable loader has left of its epoch may be too few
+            x, *rest = arguments(batch)
+            loc, scale = model.encoder(x)
+            locs.append(loc)
+            scales.append(scale)
+            labels += rest
+            total += len(x)
+            if total >= wanted:
+                break
+    return torch.cat(locs), torch.cat(scales), torch.cat(labels) if labels else None

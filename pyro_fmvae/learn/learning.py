@@ -1,0 +1,145 @@
+"""How networks and priors are learnt: rates, weights and schedules that phases of training share."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from pyro_fmvae.capture import CapturedFreeGaussian, CapturedSVI
+from pyro_fmvae.em.free_gaussian import FreeGaussian
+from pyro_fmvae.infer import TraceConjugate_ELBO
+from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
+
+AUGMENTED = 0.5  # share of a batch
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What the phases share.
+
+    Args:
+        learning_rate: of Adam, for the networks.
+        final_learning_rate: what it falls to, geometrically, in the last half of the joint phase; None: it
+            stays.
+        weight_decay: of AdamW, >= 0, for the networks (Loshchilov and Hutter, 2019). What it takes from a
+            weight per step is this times the learning rate.
+        prior_learning_rate: of Adam, for λ of labelled factors while ``label_weight`` > 0.
+        rate: step sizes ρ of the natural gradient, counted anew in each phase. Large first steps cost
+            components: what a few small batches happen not to show is forgotten. From the same 64 seeded
+            clusters of MNIST, 300 steps from 0.5 down left 38 in use, from 0.01 down all 64.
+        label_weight: Δ >= 0 of equation 8, in the joint phase.
+        kl_weight: weight > 0 of KL[z] (4b) at the start of the joint phase, moving linearly to 1 at its end.
+        independence_weight: weight >= 0 of the penalty on blocks that tell of labels of others, in nats per
+            data point: see :mod:`pyro_fmvae.infer.elbo.dependence`.
+        free_from: share of the joint phase, in [0, 1], after which the decoder sees the blocks of unlabelled
+            factors. With 1 labelled factors are learnt first, and the others in the phase after.
+        kl_annealing: share of the pretraining in which the weight of its KL divergence grows from 0 to 1, in
+            [0, 1].
+        pretrain_kl_weight: weight > 0 of the KL divergence in pretraining, once it has grown. Far below 1 the
+            networks are an auto-encoder: codes keep apart what a N(0, I) prior pushes together.
+        augmentation: what makes other data of half of the points of every batch, such as
+            :class:`~pyro_fmvae.nn.RandomWarp`; None leaves them all as they are.
+        augment_until: share of the joint phase, in [0, 1], after which they are left as they are. What is
+            learnt of transformed data is unlearnt then, and what it has taught about the others stays.
+        restarts: k-means starts for λ of each factor, the best by its bound: see
+            :meth:`FactorialMixtureVAE.seed`.
+        restart_every: steps of a joint phase between two comparisons of λ of factors without labels with
+            ``restarts`` new starts: see :meth:`FactorialMixtureVAE.restart`. 0: never.
+        recompute: compute responsibilities again at the updated encoder (the paper's order).
+        eager, compile, compile_from, autocast: how steps are taken: see
+            :class:`~pyro_fmvae.infer.CapturedSVI`.
+
+    Raises:
+        ValueError: a number out of range.
+    """
+
+    learning_rate: float = 1e-3
+    final_learning_rate: float | None = None
+    weight_decay: float = 0.0
+    prior_learning_rate: float = 1e-2
+    rate: RobbinsMonro = field(default_factory=lambda: RobbinsMonro(first_step=0.01))
+    label_weight: float = 0.0
+    kl_weight: float = 1.0
+    independence_weight: float = 0.0
+    free_from: float = 0.0
+    kl_annealing: float = 0.0
+    pretrain_kl_weight: float = 1.0
+    augmentation: nn.Module | None = None
+    augment_until: float = 0.5
+    restarts: int = 1
+    restart_every: int = 0
+    recompute: bool = False
+    eager: bool = False
+    compile: bool = False
+    compile_from: int = 1
+    autocast: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "prior_learning_rate", "kl_weight", "pretrain_kl_weight"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: expected a number > 0, got {getattr(self, name)}")
+        if self.final_learning_rate is not None and not 0 < self.final_learning_rate <= self.learning_rate:
+            range_ = f"(0, {self.learning_rate}]"
+            raise ValueError(
+                f"final_learning_rate: expected a number in {range_}, got {self.final_learning_rate}"
+            )
+        for name in ("weight_decay", "label_weight", "independence_weight"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: expected a number >= 0, got {getattr(self, name)}")
+        for name in ("kl_annealing", "free_from", "augment_until"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}: expected a number in [0, 1], got {getattr(self, name)}")
+        for name, least in (("restarts", 1), ("restart_every", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}: expected a number >= {least}, got {getattr(self, name)}")
+
+    def optimiser(self, networks: Iterable[Tensor], first_order: Sequence[Tensor] = ()) -> AdamW:
+        """Adam with decoupled weight decay on the networks; λ in standard parameters at its own rate."""
+        decay = {"weight_decay": self.weight_decay}
+        groups: list[dict[str, Any]] = [{"params": list(networks), "lr": self.learning_rate, **decay}]
+        if first_order:
+            rate = {"lr": self.prior_learning_rate, "weight_decay": 0.0}
+            groups.append({"params": list(first_order), **rate})
+        return AdamW(groups, fused=True)
+
+    def kl_weight_at(self, fraction: float) -> float:
+        """Weight of KL[z] when so much of the joint phase is over: it moves linearly to 1."""
+        return self.kl_weight + (1.0 - self.kl_weight) * min(fraction, 1.0)
+
+    def learning_rate_at(self, fraction: float) -> float:
+        """Of the networks, when so much of the joint phase is over; it falls in the second half."""
+        if self.final_learning_rate is None:
+            return self.learning_rate
+        return self.learning_rate * (self.final_learning_rate / self.learning_rate) ** max(
+            2 * fraction - 1, 0.0
+        )
+
+    def augment(self, x: Tensor) -> Tensor:
+        """A batch [B, ...] of which half of the points, chosen at random, are transformed."""
+        if self.augmentation is None:
+            return x
+        chosen = torch.rand((len(x),) + (1,) * (x.dim() - 1), device=x.device) < AUGMENTED
+        return torch.where(chosen, self.augmentation(x), x)
+
+    def svi(
+        self,
+        model: Any,
+        guide: Any,
+        optim: NaturalGradient,
+        elbo: TraceConjugate_ELBO,
+        recompute: bool = False,
+    ) -> CapturedSVI:
+        """What takes the steps of a phase."""
+        how = {name: getattr(self, name) for name in ("eager", "compile", "compile_from", "autocast")}
+        return CapturedSVI(model, guide, optim, elbo, recompute, **how)
+
+    def free_gaussian(self, model: Any, steps: int, learning_rate: float) -> FreeGaussian:
+        """What takes the free steps of variational EM."""
+        if self.eager:
+            return FreeGaussian(model, steps, learning_rate, autocast=self.autocast)
+        how: dict[str, Any] = {"compile": self.compile, "autocast": self.autocast}
+        return CapturedFreeGaussian(model, steps, learning_rate, **how)

@@ -1,0 +1,183 @@
+"""How a plain VAE is learnt: by an encoder, by variational EM with free posteriors, or by both in turn."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyro.poutine as poutine
+import torch
+from torch import Tensor
+
+from pyro_fmvae.em.free_gaussian import GaussianTable
+from pyro_fmvae.infer import TraceConjugate_ELBO
+from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.phase import Budget, Phase, check_number, check_rows
+from pyro_fmvae.models.vae import VAE
+from pyro_fmvae.optim import NaturalGradient
+
+
+class VAEJoint(Phase):
+    """Encoder and decoder together, the learning rate falling in the last half.
+
+    To the networks it is what a mixture's joint phase is: a fresh Adam, the same learning rates, the same
+    weight of KL[z]. After pretraining and as many iterations, a VAE is a baseline with as many updates.
+
+    Args:
+        model: what is learnt.
+        learning: how; of it count the learning rates, the KL weight, augmentation, and how steps are taken.
+        budget: how long.
+        beta: > 0, what the weight of the KL divergence moves to, linearly: β of a β-VAE (Higgins et al.,
+            2017). With the same number as ``learning.kl_weight`` it is held.
+        tc_weight: weight of the total correlation within the KL divergence: β of a β-TCVAE (Chen et al.,
+            2018).
+
+    Raises:
+        ValueError: a weight out of range.
+    """
+
+    def __init__(
+        self, model: VAE, learning: Learning, budget: Budget, beta: float = 1.0, tc_weight: float = 1.0
+    ) -> None:
+        super().__init__("joint", budget, model)
+        if not 0 < beta < float("inf"):
+            raise ValueError(f"beta: expected a number > 0, got {beta}")
+        if not 0 <= tc_weight < float("inf"):
+            raise ValueError(f"tc_weight: expected a number >= 0, got {tc_weight}")
+        self.model, self.learning, self.beta = model, learning, beta
+        self.weights: dict[str, Any] = {"kl_weight": learning.kl_weight, "tc_weight": tc_weight}
+        self.augmenting = True
+
+    def enter(self) -> None:
+        """Adam over the networks."""
+        optim = NaturalGradient(1.0, self.learning.optimiser, self.model.parameters())
+        self.svi = self.learning.svi(self.model.model, self.model.guide, optim, TraceConjugate_ELBO())
+
+    def before_step(self, fraction: float) -> None:
+        """Move the KL weight to its end and, in the second half, the learning rate to its own."""
+        learning = self.learning
+        self.augmenting = fraction < learning.augment_until
+        if learning.kl_weight != self.beta:  # as a tensor: numbers are constants of a captured step
+            weight = learning.kl_weight + (self.beta - learning.kl_weight) * min(fraction, 1.0)
+            self.weights["kl_weight"] = torch.tensor(weight, device=next(self.model.parameters()).device)
+        self.svi.optim.others.param_groups[0]["lr"] = learning.learning_rate_at(fraction)
+
+    def step(self, *batch: Any) -> float:
+        """One step at the present weight of the KL divergence; labels are not looked at."""
+        return self.svi.step(self._augmented(batch[0]), **self.weights)
+
+    def _augmented(self, x: Tensor) -> Tensor:
+        return self.learning.augment(x) if self.augmenting else x
+
+
+class VariationalEM(VAEJoint):
+    """What phases share whose E-step is free: a few gradient steps of each point's own q_i = N(m_i, s_i²).
+
+    Args:
+        model, learning, budget, beta, tc_weight: as for :class:`VAEJoint`.
+        steps: of q_i in each iteration, >= 1.
+        free_learning_rate: Adam's at the first of them, > 0. It falls within an iteration, and from iteration
+            to iteration as the networks' does.
+
+    Raises:
+        ValueError: a number out of range.
+    """
+
+    def __init__(
+        self,
+        model: VAE,
+        learning: Learning,
+        budget: Budget,
+        steps: int = 10,
+        free_learning_rate: float = 0.1,
+        beta: float = 1.0,
+        tc_weight: float = 1.0,
+    ) -> None:
+        super().__init__(model, learning, budget, beta, tc_weight)
+        self.free = learning.free_gaussian(model, steps, free_learning_rate)
+        self.free_learning_rate = free_learning_rate
+
+    def before_step(self, fraction: float) -> None:
+        """The same, and the learning rate of the free steps."""
+        super().before_step(fraction)
+        share = self.learning.learning_rate_at(fraction) / self.learning.learning_rate
+        self.free.learning_rate = self.free_learning_rate * share
+
+
+class HybridEM(VariationalEM):
+    """Variational EM whose E-step starts from an encoder.
+
+    One iteration, on one batch: q_i starts at the encoder's output and takes its steps; the encoder takes one
+    step on the bound at its own q, the decoder held fixed; the decoder takes one on the bound at q_i. So the
+    encoder only has to come near, and the decoder is not fitted to its errors.
+    """
+
+    def enter(self) -> None:
+        """One Adam over both networks, which step in turn."""
+        super().enter()
+        fixed = poutine.block(self.model.model, hide_types=["param"])
+        self.encoder_svi = self.learning.svi(fixed, self.model.guide, self.svi.optim, TraceConjugate_ELBO())
+
+    def step(self, *batch: Any) -> float:
+        """One iteration; returns the loss at q_i, in nats for all N points."""
+        x = self._augmented(batch[0])
+        with torch.no_grad():
+            start = self.model.encoder(x)
+        posterior = self.free(x, *start, **self.weights)
+        self.encoder_svi.step(x, **self.weights)
+        self.model.decoder.zero_grad()  # of eager steps
+        return self.svi.step(x, posterior=posterior, **self.weights)
+
+
+class FreeEM(VariationalEM):
+    """Variational EM without an encoder: q_i of every point of the training set is kept between its visits.
+
+    One iteration, on one batch: q_i takes its steps from where its last visit left it, about N(0, I) at
+    first; the decoder takes one step on the bound at q_i. Batches must carry the indices of their rows, int64
+    [B] behind everything else: ``Batches(..., indexed=True)``. The model's encoder is not used; a
+    :class:`~pyro_fmvae.models.free_encoder.FreeEncoder` in its place finds the posteriors of other points.
+
+    Attributes:
+        posteriors: all q_i, a part of the phase's state; made by :meth:`enter`.
+
+    Raises:
+        ValueError: a number out of range, or an augmentation: what a point keeps is the posterior of one x.
+    """
+
+    posteriors: GaussianTable
+
+    def enter(self) -> None:
+        """Adam over the decoder, and q_i of about N(0, I)."""
+        if self.learning.augmentation is not None:
+            raise ValueError("augmentation: expected none where data points keep posteriors of their own")
+        model = self.model
+        optim = NaturalGradient(1.0, self.learning.optimiser, model.decoder.parameters())
+        self.svi = self.learning.svi(model.model, model.guide, optim, TraceConjugate_ELBO())
+        self.posteriors = GaussianTable(model.num_data, model.latent_dim).to(next(model.decoder.parameters()))
+
+    def prepare(self, batches: Iterable[Any]) -> None:
+        """Check that the loader goes through as many points as the model is of.
+
+        Raises:
+            ValueError: a loader that says it has another number (``num_data``).
+        """
+        check_number(batches, self.model.num_data)
+
+    def step(self, *batch: Any) -> float:
+        """One iteration; returns the loss at q_i, in nats for all N points.
+
+        Raises:
+            ValueError: a batch without indices of rows.
+        """
+        check_rows(batch)
+        x, rows = batch[0], batch[-1]
+        posterior = self.free(x, *self.posteriors(rows), **self.weights)
+        self.posteriors.keep(rows, *posterior)
+        return self.svi.step(x, posterior=posterior, **self.weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimiser's state, and all q_i."""
+        return {**super().state_dict(), "posteriors": self.posteriors.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` returned; after :meth:`enter`."""
+        super().load_state_dict(state)
+        self.posteriors.load_state_dict(state["posteriors"])

@@ -1,0 +1,74 @@
+"""How variational sparse coding is learnt: which latents are on at first, then their values too."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_fmvae.infer import TraceConjugate_ELBO
+from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.phase import Budget, Phase
+from pyro_fmvae.models.variational_sparse_coding import VariationalSparseCoding
+from pyro_fmvae.optim import NaturalGradient
+
+
+class SparsePhase(Phase):
+    """All parameters under one Adam, while slabs come in and draws come closer to the step.
+
+    A training may have several phases, each with its own learning rate; warm-up and slope go by the share of
+    the whole training that is over. Tonolini et al. (2019) begin with slabs left out (λ = 0), let them in
+    linearly, and only then lower the learning rate.
+
+    Args:
+        name: for records.
+        model: what is learnt.
+        learning: how; of it count the learning rates, falling in the last half of the phase, the weight of
+            the KL divergence, moving to 1, augmentation, and how steps are taken.
+        budget: how long.
+        warm_up: shares of the whole training between which the warm-up λ of the draws moves from 0 to 1.
+        span: what part of the whole training this phase is, from one share to another.
+
+    Raises:
+        ValueError: ``warm_up`` or ``span`` is not two shares in ascending order.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: VariationalSparseCoding,
+        learning: Learning,
+        budget: Budget,
+        warm_up: tuple[float, float] = (0.0, 0.1),
+        span: tuple[float, float] = (0.0, 1.0),
+    ) -> None:
+        super().__init__(name, budget, model)
+        for argument, (start, end) in (("warm_up", warm_up), ("span", span)):
+            if not 0 <= start <= end <= 1:
+                raise ValueError(f"{argument}: expected two shares in ascending order, got {start}, {end}")
+        self.model, self.learning = model, learning
+        self.warm_up, self.span = warm_up, span
+        self.kl_weight: float | Tensor = learning.kl_weight
+        self.augmenting = True
+
+    def enter(self) -> None:
+        """Adam over networks and prior."""
+        optim = NaturalGradient(1.0, self.learning.optimiser, self.model.parameters())
+        self.svi = self.learning.svi(self.model.model, self.model.guide, optim, TraceConjugate_ELBO())
+
+    def before_step(self, fraction: float) -> None:
+        """Move warm-up, slope and KL weight and, in the second half, the learning rate."""
+        learning, draws = self.learning, self.model.draws
+        (before, after), (start, end) = self.span, self.warm_up
+        over = before + fraction * (after - before)
+        draws.warm_up.fill_((over - start) / (end - start) if start < over < end else float(over >= end))
+        draws.sharpen(over)
+        self.augmenting = fraction < learning.augment_until
+        if learning.kl_weight != 1:  # as a tensor: numbers are constants of a captured step
+            weight = learning.kl_weight_at(fraction)
+            self.kl_weight = torch.tensor(weight, device=next(self.model.parameters()).device)
+        self.svi.optim.others.param_groups[0]["lr"] = learning.learning_rate_at(fraction)
+
+    def step(self, *batch: Any) -> float:
+        """One step at the present weight of the KL divergence; labels are not looked at."""
+        x = self.learning.augment(batch[0]) if self.augmenting else batch[0]
+        return self.svi.step(x, kl_weight=self.kl_weight)

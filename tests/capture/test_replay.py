@@ -1,0 +1,107 @@
+"""Recorded programs as they are, and compiled."""
+
+import copy
+import shutil
+from collections import Counter
+
+import pyro
+import pytest
+import torch
+from torch.testing import assert_close
+
+from pyro_fmvae.capture.recording import record
+from pyro_fmvae.capture.replay import _keep_apart, _share_exponentials, compiled, plain
+from tests.capture.captured import numbers, svi_for
+from tests.infer.programs import Toy
+
+needs_compiler = pytest.mark.skipif(
+    not (shutil.which("g++") or shutil.which("clang++")), reason="torch.compile needs a C++ compiler on a CPU"
+)
+
+
+def noisy(weight):
+    def function(x):
+        y = weight.digamma().unsqueeze(-1) * x + torch.rand(3)
+        weight.mul_(2.0)
+        return (y.sum(),)
+
+    return function
+
+
+def check(replay, tolerance):
+    weight, x = torch.tensor([1.0, 2.0]), torch.ones(3)
+    by_hand = weight.clone()
+    program = replay(record(noisy(weight), [x], [weight]))
+    pyro.set_rng_seed(1)
+    results = [program(x)[0].clone() for _ in range(3)]
+    pyro.set_rng_seed(1)
+    expected = [noisy(by_hand)(x)[0] for _ in range(3)]
+    assert_close(results, expected, **tolerance)
+    assert_close(weight, by_hand, rtol=0, atol=0)
+    assert not results[0].requires_grad
+
+
+def test_plain_replays_bit_by_bit():
+    check(plain, {"rtol": 0, "atol": 0})
+
+
+@needs_compiler
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_replays_draw_the_same_numbers_up_to_rounding():
+    check(compiled, {"rtol": 1e-13, "atol": 1e-13})
+
+
+def drops_unused_draws():
+    program = compiled(record(lambda x: (torch.rand(2), x + torch.rand(2))[1:], [torch.zeros(2)]))
+    pyro.set_rng_seed(0)
+    (result,) = program(torch.zeros(2))
+    pyro.set_rng_seed(0)
+    return torch.equal(result, torch.rand(2))
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Skipping serialization:UserWarning")
+@pytest.mark.parametrize("recompute", [False, True])
+def test_compiled_steps(recompute):
+    """Sums in another order: rounding errors, which forty steps of Adam amplify."""
+    if recompute and drops_unused_draws():
+        pytest.skip("this torch.compile leaves out random numbers that nothing uses, and draws others")
+    toy = Toy()
+    x, runs = toy.data(6), []
+    for settings in ({"eager": True}, {"compile": True}):
+        other = copy.deepcopy(toy)
+        svi = svi_for(other, recompute=recompute, **settings)
+        pyro.set_rng_seed(2)
+        losses = [svi.step(batch) for _ in range(20) for batch in (x, x[:4])]
+        runs.append((losses, numbers(other)))
+    assert_close(torch.tensor(runs[1][0]), torch.tensor(runs[0][0]), rtol=1e-8, atol=0)
+    for name, value in runs[0][1].items():
+        assert_close(runs[1][1][name], value, rtol=1e-7, atol=1e-7)
+
+
+def test_what_is_rewritten_for_the_compiler_computes_the_same():
+    torch.manual_seed(0)
+    logits, other = torch.randn(5, 4), torch.randn(5, 4)
+    logits[0, 1:] = -torch.inf
+
+    def function(x, y):
+        weights = y.digamma().float().double()
+        return (
+            x.softmax(-1),
+            (x + 1).log_softmax(0),
+            x.log_softmax(-1) * weights,
+            x.softmax(0),
+            y.log_softmax(-1),
+        )
+
+    expected = function(logits, other)
+    module = record(function, [logits, other]).module
+    for rewrite in (_share_exponentials, _keep_apart):
+        rewrite(module.graph)
+        module.recompile()
+        assert_close(module(logits, other), expected, rtol=1e-12, atol=1e-14)
+    counts = Counter(str(node.target) for node in module.graph.nodes)
+    assert counts["aten.exp.default"] == 4  # one for x.softmax(-1) and x.log_softmax(-1)
+    assert not any("softmax" in name for name in counts)
+    assert counts["aten.as_strided.default"] == 4  # digamma, its float32, two inverse sums

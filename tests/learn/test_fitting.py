@@ -1,0 +1,184 @@
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from pyro_fmvae import Progress, fit
+from pyro_fmvae.learn import fitting as train
+from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
+from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.phase import Budget, Phase
+from tests.models.small import binary_data, small_model
+
+
+class Scripted(Phase):
+    """A phase that only writes down what happens to it."""
+
+    def __init__(self, name, budget, log):
+        super().__init__(name, budget, torch.nn.Identity())
+        self.log = log
+
+    def enter(self):
+        self.log.append(f"{self.name}: enter")
+
+    def prepare(self, batches):
+        self.log.append(f"{self.name}: prepare from {len(list(batches))}")
+
+    def between_steps(self, batches, step):
+        self.log.append(f"{self.name}: after {step}, sees {len(list(batches))}")
+
+    def before_step(self, fraction):
+        self.log.append(f"{self.name}: at {fraction:g}")
+
+    def step(self, *batch):
+        self.log.append(f"{self.name}: step on {batch}")
+        return float(len(self.log))
+
+
+def scripted(log, *iterations):
+    return [Scripted("abc"[i], Budget(iterations=n), log) for i, n in enumerate(iterations)]
+
+
+def where(record):
+    return record.phase, record.step, record.total_steps, record.fraction
+
+
+def test_phases_run_one_after_another():
+    log = []
+    records = list(fit(scripted(log, 2, 0, 1), [("x", "y"), ("z",)]))
+    assert [where(record) for record in records] == [
+        ("a", 0, 0, 0.0),
+        ("a", 1, 1, 0.5),
+        ("a", 2, 2, 1.0),
+        ("c", 0, 2, 0.0),
+        ("c", 1, 3, 1.0),
+    ]
+    assert [record.loss is None for record in records] == [True, False, False, True, False]
+    assert log == [
+        *(
+            "a: enter",
+            "a: prepare from 2",
+            *("a: after 0, sees 2", "a: at 0", "a: step on ('x', 'y')"),
+            *("a: after 1, sees 2", "a: at 0.5", "a: step on ('z',)"),
+        ),
+        *("c: enter", "c: prepare from 2", "c: after 0, sees 2", "c: at 0", "c: step on ('x', 'y')"),
+    ]
+
+
+def test_progress_is_kept_up_to_date():
+    progress = Progress()
+    for record in fit(scripted([], 2, 2), [(1,)], progress):
+        assert (record.step, record.total_steps) == (progress.step, progress.total_steps)
+        assert record.phase == "ab"[progress.phase]
+        assert record.seconds == progress.total_seconds
+    assert (progress.phase, progress.step, progress.total_steps) == (2, 0, 4)
+
+
+def test_nothing_is_left_to_do_for_a_finished_run():
+    assert list(fit(scripted([], 2), [(1,)], Progress(phase=1))) == []
+
+
+def test_resumed_phase_is_not_entered_again():
+    log = []
+    records = list(fit(scripted(log, 2, 1), [(1,)], Progress(phase=0, step=1, total_steps=1), resumed=True))
+    assert [where(r) for r in records] == [("a", 2, 2, 1.0), ("b", 0, 2, 0.0), ("b", 1, 3, 1.0)]
+    assert log[:4] == ["a: after 1, sees 1", "a: at 0.5", "a: step on (1,)", "b: enter"]
+
+
+def test_phase_resumed_at_its_last_step_is_over():
+    log = []
+    records = list(fit(scripted(log, 2, 1), [(1,)], Progress(phase=0, step=2, total_steps=2), resumed=True))
+    assert [where(r) for r in records] == [("b", 0, 2, 0.0), ("b", 1, 3, 1.0)]
+
+
+def test_empty_loader():
+    with pytest.raises(ValueError, match=r"^batches: expected at least one"):
+        list(fit(scripted([], 1), []))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that moves by six seconds each time that it is read."""
+    now = [1000.0]
+
+    def read():
+        now[0] += 6
+        return now[0]
+
+    monkeypatch.setattr(train.time, "monotonic", read)
+    return now
+
+
+def test_minutes(clock):
+    phases = [
+        Scripted(name, Budget(minutes=minutes), []) for name, minutes in (("a", 0.5), ("b", 0.0), ("c", 0.1))
+    ]
+    records = list(fit(phases, [(1,)]))
+    assert [where(r) for r in records] == [
+        ("a", 0, 0, 0.0),
+        *[("a", step, step, pytest.approx(step / 5)) for step in range(1, 6)],
+        ("c", 0, 5, 0.0),
+        ("c", 1, 6, 1.0),
+    ]
+    assert [r.seconds for r in records] == [0, 6, 12, 18, 24, 30, 30, 36]
+
+
+def test_resumed_minutes_go_on_where_they_stood(clock):
+    phases = [Scripted("a", Budget(minutes=0.5), [])]
+    progress = Progress(step=3, total_steps=3, seconds=18.0, total_seconds=18.0)
+    assert [r.seconds for r in fit(phases, [(1,)], progress, resumed=True)] == [24, 30]
+
+
+def test_iterations_do_not_look_at_the_clock(monkeypatch):
+    monkeypatch.setattr(train.time, "monotonic", iter(range(0, 10**9, 10**6)).__next__)
+    assert len(list(fit(scripted([], 3), [(1,)]))) == 4
+
+
+def phases_of(model, eager=True):
+    learning = Learning(
+        label_weight=5.0, kl_annealing=0.5, kl_weight=2.0, final_learning_rate=1e-4, eager=eager
+    )
+    budget = Budget(iterations=4)
+    return [
+        Pretraining(model, learning, budget),
+        PriorFitting(model, learning, budget),
+        Joint(model, learning, budget),
+        Joint(model, Learning(eager=eager), budget, name="refine"),
+    ]
+
+
+def fresh_model():
+    torch.manual_seed(4)
+    return small_model((2, 3), labelled=(0,), spread=False)
+
+
+def stored(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    ("stop", "eager"), [*((stop, True) for stop in (0, 1, 4, 5, 9, 10, 14, 19)), (12, False)]
+)
+def test_stopped_and_continued_is_as_if_never_stopped(stop, eager):
+    torch.manual_seed(0)
+    batches = [(binary_data(10), torch.randint(-1, 2, (10, 1)))]
+    model = fresh_model()
+    list(fit(phases_of(model, eager), batches))
+    whole = stored(model)
+    model = fresh_model()
+    phases, progress = phases_of(model, eager), Progress()
+    for number, _ in enumerate(fit(phases, batches, progress)):
+        if number == stop:
+            break
+    list(fit(phases, batches, progress, resumed=True))
+    assert all(torch.equal(value, whole[name]) for name, value in stored(model).items())
+
+
+@pytest.mark.parametrize("labelled", [False, True], ids=["tensors", "tuples"])
+def test_torch_data_loaders(labelled):
+    x, y = binary_data(20), torch.randint(-1, 2, (20, 1))
+    data = TensorDataset(x, y) if labelled else x
+    model = fresh_model()
+    before = stored(model)
+    records = list(fit(phases_of(model), DataLoader(data, batch_size=8, shuffle=True)))
+    assert len(records) == 20
+    assert all(not torch.equal(value, before[name]) for name, value in stored(model).items())

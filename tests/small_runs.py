@@ -1,0 +1,140 @@
+"""Tiny runs of the command line, in this process."""
+
+import contextlib
+import io
+import json
+
+import numpy as np
+import pytest
+
+from pyro_fmvae.cli import run_command
+from pyro_fmvae.runs import session
+from pyro_fmvae.runs.training import Training
+
+TINY = {
+    "--pretrain-iterations": "3",
+    "--prior-iterations": "3",
+    "--joint-iterations": "3",
+    "--refine-iterations": "3",
+    "--hidden": "6",
+    "--factor-dim": "2",
+    "--batch-size": "32",
+    "--eager": "true",  # to capture steps takes longer than a few of them do
+}
+SIZE = 60
+
+
+def command(*arguments):
+    """Exit status, standard output and standard error of ``pyro-fmvae arguments``."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = run_command([str(argument) for argument in arguments])
+    return status, out.getvalue(), err.getvalue()
+
+
+def succeed(*arguments):
+    """Standard output of a command that must succeed."""
+    status, out, err = command(*arguments)
+    assert status == 0, err
+    return out
+
+
+def training(out, data, **changes):
+    """The arguments that train a tiny model, other options as given."""
+    options = TINY | {f"--{name.replace('_', '-')}": str(value) for name, value in changes.items()}
+    return [
+        "train",
+        "--data",
+        str(data),
+        "--out",
+        str(out),
+        *(text for pair in options.items() for text in pair),
+    ]
+
+
+def train(out, data, **changes):
+    """Train a tiny model: exit status, standard output and standard error."""
+    return command(*training(out, data, **changes))
+
+
+def train_all(parent, files, kinds, drawn=()):
+    """Train a tiny model per kind of data, with figures for those in ``drawn``: kind → folder of the run."""
+    with pytest.MonkeyPatch.context() as patch:
+        for kind, options in sorted(kinds.items(), key=lambda item: item[0] not in drawn):
+            if kind not in drawn:
+                patch.setattr(session, "draw", lambda *_: None)
+            status, _, err = train(parent / kind, files[kind], **options)
+            assert status == 0, err
+    return {kind: parent / kind for kind in kinds}
+
+
+def write_files(folder):
+    """A file of every kind, 60 rows each; labels are 0 or 1 and visible in the data. Returns name → path."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, (SIZE, 2))
+    binary = (rng.random((SIZE, 4, 3)) < np.where(labels[:, 0], 0.85, 0.15)[:, None, None]).astype(np.uint8)
+    table = rng.normal(labels[:, :1] * 4.0, 1.0, (SIZE, 3))
+    unknown = labels.copy()
+    unknown[::3] = -1
+    arrays = {
+        "binary": {"x": binary, "labels": labels, "label_names": np.array(["side", "noise"])},
+        "reversed": {"x": binary, "labels": labels[:, ::-1], "label_names": np.array(["noise", "side"])},
+        "partly": {"x": binary, "labels": unknown},
+        "unlabelled": {"x": binary},
+        "grey": {"x": rng.integers(0, 256, (SIZE, 4, 3)).astype(np.uint8)},
+        "colour": {"x": rng.random((SIZE, 4, 3, 3)), "labels": labels[:, 0]},
+        "table": {"x": table, "labels": labels[:, 0]},
+    }
+    paths = {name: folder / f"{name}.npz" for name in arrays}
+    for name, contents in arrays.items():
+        np.savez(paths[name], **contents)
+    rows = [f"{a},{b},{c},{label}" for (a, b, c), label in zip(table, labels[:, 0], strict=True)]
+    paths["csv"] = folder / "sheet.csv"
+    paths["csv"].write_text("\n".join(["u,v,w,label:side", *rows]) + "\n")
+    return paths
+
+
+def state(run):
+    """The bytes that equal runs share."""
+    return (run / "checkpoint" / "state.safetensors").read_bytes()
+
+
+def metrics(run):
+    """The records of a run without their times."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert all(record.pop("seconds") >= 0 for record in records)
+    return records
+
+
+class Killed(Exception):
+    """What ends a run in the middle."""
+
+
+def stop_at(monkeypatch, number, stop):
+    """Call ``stop`` in the place of record ``number`` (counted from 0 in each process)."""
+    records = Training.records
+
+    def stopping(self, resumed=False):
+        for count, record in enumerate(records(self, resumed)):
+            if count == number:
+                stop()
+            yield record
+
+    monkeypatch.setattr(Training, "records", stopping)
+
+
+def kill():
+    """Stop as a crash does."""
+    raise Killed
+
+
+def kill_and_resume(run, data, number, every, **options):
+    """Train, be killed in the place of a record, with checkpoints that often, and resume."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "CHECKPOINT_EVERY", every)
+        stop_at(patch, number, kill)
+        with pytest.raises(Killed):
+            train(run, data, **options)
+    broken_off = state(run)
+    succeed("train", "--resume", run)
+    assert state(run) != broken_off
