@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -12,10 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.data.dataset import Dataset, Split
-from pyro_fmvae.data.image_cache import measure, read_pixels
-from pyro_fmvae.data.npz_file import read_npz
 from pyro_fmvae.data.options import SparseOptions
-from pyro_fmvae.data.own.folder import find_images
 from pyro_fmvae.data.patch_transform import PatchTransform
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.data.splitting import split_rows
@@ -40,34 +36,17 @@ class Pictures(NamedTuple):
     """Greys in [0, 1] of the image of that number, float32 [H, W]."""
 
 
-def open_pictures(path: Path) -> Pictures:
-    """The images of a folder, sorted by name, or of a .npz file, in their order, at their own size.
+def greys_of(image: np.ndarray, source: str) -> Tensor:
+    """Convert an image to greys in [0, 1], float32 [H, W].
+
+    Args:
+        image: [H, W] or [H, W, 3], bool, uint8 or floats in [0, 1].
+        source: name of the image in messages.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: there are no images, or one is damaged.
+        ValueError: numbers outside [0, 1], or NaN.
     """
-    if path.is_dir():
-        names = find_images(path)
-        files = [path / name for name in names]
-        return Pictures(
-            [str(file) for file in files],
-            [measure(file) for file in files],
-            lambda number: _greys(read_pixels(files[number]), str(files[number])),
-        )
-    if path.suffix.lower() != ".npz":
-        raise ValueError(f"patch_size: expected a folder or a .npz file of images to cut, got {path}")
-    return stacked(read_npz(path).x, f"{path}: 'x'")
-
-
-def read_grey(path: Path) -> Tensor:
-    """Greys in [0, 1] of one image file at its own size, float32 [H, W].
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is no image.
-    """
-    return _greys(read_pixels(path), str(path))
+    return luminance(as_float(to_stored(image, source)))
 
 
 def stacked(images: np.ndarray, source: str) -> Pictures:
@@ -88,7 +67,7 @@ def stacked(images: np.ndarray, source: str) -> Pictures:
     return Pictures(
         [source] * len(images),
         [(height, width)] * len(images),
-        lambda number: _greys(images[number], source),
+        lambda number: greys_of(images[number], source),
     )
 
 
@@ -152,10 +131,6 @@ def load_patches(pictures: Pictures, transform: PatchTransform) -> Split:
     positions = _draw(regions, size, count, np.random.default_rng(_SEED))
     (greys,) = _cut(pictures, [positions], size, [count])
     return Split(Preprocessing(Kind.PATCHES, transform.event_shape, patches=transform)(greys.numpy()))
-
-
-def _greys(image: np.ndarray, source: str) -> Tensor:
-    return luminance(as_float(to_stored(image, source)))
 
 
 def _too_small(pictures: Pictures, size: int) -> tuple[str, tuple[int, int]] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pyro_fmvae.data.raw import LARGEST_LABEL, Raw
+from pyro_fmvae.data.own.raw import LARGEST_LABEL, Raw
 
 _LABEL = "label:"
 

@@ -7,12 +7,13 @@ import numpy as np
 import torch
 
 from pyro_fmvae.data.dataset import Dataset, Split
-from pyro_fmvae.data.npz_file import read_npz
 from pyro_fmvae.data.own.csv_file import read_csv
 from pyro_fmvae.data.own.folder import find_values, load_folder, read_folder
-from pyro_fmvae.data.patch_sets import load_patches, open_pictures
+from pyro_fmvae.data.own.npz_file import read_npz
+from pyro_fmvae.data.own.pictures import open_pictures
+from pyro_fmvae.data.own.raw import Raw
+from pyro_fmvae.data.patch_sets import load_patches
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
-from pyro_fmvae.data.raw import Raw
 from pyro_fmvae.data.splitting import fingerprint, split_rows
 
 READERS = {".npz": read_npz, ".csv": read_csv}

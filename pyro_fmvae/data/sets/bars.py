@@ -7,12 +7,14 @@ with a linear ('linear') or a maximal ('max') superposition: Shelton et al. (201
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from pyro_fmvae.data.dataset import Dataset, Split
+from pyro_fmvae.data.loader import Loader, LoadOptions
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 
 BarsKind = Literal["binary", "linear", "max"]
@@ -100,6 +102,10 @@ def load_bars(name: str) -> Dataset:
     return Dataset(name, train, valid, test, Preprocessing(Kind.REAL, (SIDE, SIDE)))
 
 
+def _load(name: str, _: LoadOptions) -> Dataset:
+    return load_bars(name)
+
+
 def _truth(kind: BarsKind, size: int) -> BarsTruth:
     if kind not in get_args(BarsKind):
         raise ValueError(f"kind: expected one of {', '.join(get_args(BarsKind))}, got {kind!r}")
@@ -112,3 +118,6 @@ def _truth(kind: BarsKind, size: int) -> BarsTruth:
     if kind == "binary":
         return BarsTruth(kind, masks, probs, None, None, 0.1)
     return BarsTruth(kind, 10 * masks, probs, 1.0, 0.2, 1.0)
+
+
+LOADERS: Final = tuple(Loader(name, partial(_load, name), as_is=True) for name in NAMES)

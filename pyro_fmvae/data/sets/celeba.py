@@ -11,6 +11,7 @@ import torch
 
 from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.image_cache import load_images, user_cache
+from pyro_fmvae.data.loader import Loader
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 
 FOLDER: Final = "celeba"
@@ -148,3 +149,6 @@ def _lines(path: Path) -> list[list[str]]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not a text file: {error}") from error
     return [line.split() for line in text.splitlines() if line.strip()]
+
+
+LOADER: Final = Loader("celeba", lambda options: load_celeba(options.root, options.image_size))

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Final
 
 from pyro_fmvae.data.dataset import Dataset, Split
+from pyro_fmvae.data.loader import Loader
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.data.sets.idx import CLASSES, SHAPE, Part, read_parts
 
@@ -58,3 +59,6 @@ def _download(root: Path) -> None:
     from torchvision.datasets import FashionMNIST  # heavy, and needed only here
 
     FashionMNIST(root, download=True)
+
+
+LOADER: Final = Loader("fashion-mnist", lambda options: load_fashion_mnist(options.root))

@@ -1,10 +1,12 @@
 """MNIST, binarised dynamically or by a threshold."""
 
 from pathlib import Path
+from typing import Final
 
 import torch
 
 from pyro_fmvae.data.dataset import Dataset, Split
+from pyro_fmvae.data.loader import Loader
 from pyro_fmvae.data.preprocessing import Binarization, Kind, Preprocessing
 from pyro_fmvae.data.sets.idx import CLASSES, SHAPE, read_parts
 
@@ -43,3 +45,6 @@ def _download(root: Path) -> None:
     from torchvision.datasets import MNIST  # heavy, and needed only here
 
     MNIST(root, download=True)
+
+
+LOADER: Final = Loader("mnist", lambda options: load_mnist(options.root, options.binarization))

@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 
 from pyro_fmvae.data.dataset import Dataset, Split
-from pyro_fmvae.data.npz_file import read_arrays
+from pyro_fmvae.data.loader import Loader
+from pyro_fmvae.data.npz_arrays import read_arrays
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 
 URL: Final = "http://www.cs.toronto.edu/~larocheh/public/datasets/binarized_mnist/"
@@ -86,3 +87,6 @@ def _read_amat(path: Path, n: int) -> np.ndarray:
         if (table[:, 784] == ord("\n")).all() and ((table[:, :784] | 1) == ord("1")).all():
             return (table[:, :784] == ord("1")).reshape(n, *SHAPE)
     raise ValueError(f"{path}: expected {n} lines of 784 digits, each 0 or 1")
+
+
+LOADER: Final = Loader("mnist-static", lambda options: load_mnist_static(options.root))

@@ -12,7 +12,8 @@ import torch
 from PIL import Image, ImageOps
 
 from pyro_fmvae.data.dataset import Dataset, Split
-from pyro_fmvae.data.npz_file import read_arrays
+from pyro_fmvae.data.loader import Loader
+from pyro_fmvae.data.npz_arrays import read_arrays
 from pyro_fmvae.data.preprocessing import Binarization, Kind, Preprocessing
 
 MATLAB: Final = "chardata.mat"
@@ -272,3 +273,6 @@ def _shrink(path: Path) -> np.ndarray:
     if image.size != (SIDE, SIDE):
         raise ValueError(f"{path}: expected {SIDE} x {SIDE} pixels, got {image.width} x {image.height}")
     return np.asarray(image.resize(SHAPE, Image.Resampling.BOX))
+
+
+LOADER: Final = Loader("omniglot", lambda options: load_omniglot(options.root, options.binarization))

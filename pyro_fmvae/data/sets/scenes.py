@@ -5,6 +5,7 @@ from typing import Final
 import numpy as np
 
 from pyro_fmvae.data.dataset import Dataset
+from pyro_fmvae.data.loader import Loader
 from pyro_fmvae.data.options import SparseOptions
 from pyro_fmvae.data.patch_sets import split_patches, stacked
 
@@ -25,3 +26,6 @@ def load_scenes(options: SparseOptions) -> Dataset:
 
     photographs = stacked(np.stack(load_sample_images()["images"]), "scenes")
     return split_patches(photographs, "scenes", options.patch_size or PATCH_SIZE, options, _SEED)
+
+
+LOADER: Final = Loader("scenes", lambda options: load_scenes(options.sparse), patches=True)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from pyro_fmvae.data.dataset import Dataset, Split
+from pyro_fmvae.data.loader import Loader
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 
 ATTRIBUTES: Final = ("eyes", "mouth", "hat", "bowtie")
@@ -168,3 +169,6 @@ def _between(low: np.ndarray, high: np.ndarray) -> np.ndarray:
 def _outer(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Rectangles, bool [n, 32, 32], from rows and columns [n, 32]."""
     return rows[:, :, None] & columns[:, None, :]
+
+
+LOADER: Final = Loader("smiley", lambda _: load_smiley())

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from pyro_fmvae.data.dataset import Dataset, Split
-from pyro_fmvae.data.npz_file import read_arrays
+from pyro_fmvae.data.loader import Loader
+from pyro_fmvae.data.npz_arrays import read_arrays
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 
 FILE: Final = "lpc_sprites64.npz"
@@ -75,3 +76,6 @@ def _read_value_names(path: Path, names: tuple[str, ...], largest: list[int]) ->
                 f"got {array.dtype} {list(array.shape)}"
             )
     return tuple(tuple(arrays[key].tolist()) if key in arrays else () for key in keys)
+
+
+LOADER: Final = Loader("sprites", lambda options: load_sprites(options.root))
