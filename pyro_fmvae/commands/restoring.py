@@ -15,7 +15,7 @@ from pyro_fmvae.commands.command import Command, add_device, add_run
 from pyro_fmvae.commands.output_files import check_different, check_ending, check_spares_data, save_pixels
 from pyro_fmvae.commands.seeds import add_seed, check_seed
 from pyro_fmvae.data import Kind, PatchTransform
-from pyro_fmvae.data.own.pictures import read_grey
+from pyro_fmvae.data.own.picture_files import read_grey
 from pyro_fmvae.evaluate import psnr
 from pyro_fmvae.evaluate import restore as restore_image
 from pyro_fmvae.models import SpikeAndSlabSparseCoding

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyro_fmvae.data.dataset import Dataset
-from pyro_fmvae.data.options import SparseOptions
 from pyro_fmvae.data.preprocessing import Binarization
+from pyro_fmvae.data.sparse_options import SparseOptions
 
 
 @dataclass(frozen=True)

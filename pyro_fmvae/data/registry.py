@@ -9,9 +9,8 @@ from typing import Final
 from pyro_fmvae.data.dataset import Dataset
 from pyro_fmvae.data.image_cache import user_cache
 from pyro_fmvae.data.loader import Loader, LoadOptions
-from pyro_fmvae.data.options import SparseOptions
 from pyro_fmvae.data.own.files import READERS, split_file, split_folder
-from pyro_fmvae.data.own.pictures import open_pictures
+from pyro_fmvae.data.own.picture_files import open_pictures
 from pyro_fmvae.data.patch_sets import split_patches
 from pyro_fmvae.data.preprocessing import Binarization, check_binarization
 from pyro_fmvae.data.sets import (
@@ -25,6 +24,7 @@ from pyro_fmvae.data.sets import (
     smileys,
     sprites,
 )
+from pyro_fmvae.data.sparse_options import SparseOptions
 
 SMALLEST_IMAGE: Final = 8
 LARGEST_IMAGE: Final = 1024

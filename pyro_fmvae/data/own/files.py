@@ -10,7 +10,7 @@ from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.own.csv_file import read_csv
 from pyro_fmvae.data.own.folder import find_values, load_folder, read_folder
 from pyro_fmvae.data.own.npz_file import read_npz
-from pyro_fmvae.data.own.pictures import open_pictures
+from pyro_fmvae.data.own.picture_files import open_pictures
 from pyro_fmvae.data.own.raw import Raw
 from pyro_fmvae.data.patch_sets import load_patches
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing

@@ -3,7 +3,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pyro_fmvae.data.own.pictures import open_pictures
+from pyro_fmvae.data.own.picture_files import open_pictures
 
 
 def test_images_are_turned_upright_and_read_by_their_header(tmp_path):
