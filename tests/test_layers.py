@@ -57,11 +57,11 @@ def crossings_of_data(package):
     for path in sorted((package / "data").rglob("*.py")):
         relative = path.relative_to(package)
         part = part_of_data(package, relative.parts[1].removesuffix(".py"))
-        for line, name in imported_names(path, package):
-            root, *target = name.split(".")
-            if part != "top" and [root, *target[:1]] == [package.name, "data"] and len(target) > 1:
-                if part_of_data(package, target[1]) not in PARTS_OF_DATA[part]:
-                    found.append(f"{relative}:{line}: {part} imports {name}")
+        for line, name in imported_names(path, package) if part != "top" else ():
+            target = name.removeprefix(f"{package.name}.data.")
+            inside = target != name
+            if inside and part_of_data(package, target.partition(".")[0]) not in PARTS_OF_DATA[part]:
+                found.append(f"{relative}:{line}: {part} imports {name}")
     return found
 
 

@@ -13,36 +13,35 @@ from pyro_fmvae.data.own.files import READERS, split_file, split_folder
 from pyro_fmvae.data.own.picture_files import open_pictures
 from pyro_fmvae.data.patch_sets import split_patches
 from pyro_fmvae.data.preprocessing import Binarization, check_binarization
-from pyro_fmvae.data.sets import (
-    bars,
-    celeba,
-    fashion_mnist,
-    mnist,
-    mnist_static,
-    omniglot,
-    scenes,
-    smileys,
-    sprites,
-)
-from pyro_fmvae.data.sparse_options import SparseOptions
+from pyro_fmvae.data.sets.bars import LOADERS as BARS
+from pyro_fmvae.data.sets.celeba import LOADER as CELEBA
+from pyro_fmvae.data.sets.fashion_mnist import LOADER as FASHION_MNIST
+from pyro_fmvae.data.sets.mnist import LOADER as MNIST
+from pyro_fmvae.data.sets.mnist_static import LOADER as MNIST_STATIC
+from pyro_fmvae.data.sets.omniglot import LOADER as OMNIGLOT
+from pyro_fmvae.data.sets.scenes import LOADER as SCENE_PATCHES
+from pyro_fmvae.data.sets.smileys import LOADER as SMILEY
+from pyro_fmvae.data.sets.sprites import LOADER as SPRITES
 
 SMALLEST_IMAGE: Final = 8
 LARGEST_IMAGE: Final = 1024
 
-_LOADERS = (
-    smileys.LOADER,
-    mnist.LOADER,
-    mnist_static.LOADER,
-    fashion_mnist.LOADER,
-    omniglot.LOADER,
-    sprites.LOADER,
-    celeba.LOADER,
-    *bars.LOADERS,
-    scenes.LOADER,
-)
-LOADERS: Final[dict[str, Loader]] = {loader.name: loader for loader in _LOADERS}
+LOADERS: Final[dict[str, Loader]] = {
+    loader.name: loader
+    for loader in (
+        SMILEY,
+        MNIST,
+        MNIST_STATIC,
+        FASHION_MNIST,
+        OMNIGLOT,
+        SPRITES,
+        CELEBA,
+        *BARS,
+        SCENE_PATCHES,
+    )
+}
 """Known data sets by name, in the order that messages list them in."""
-SCENES: Final = scenes.LOADER.name
+SCENES: Final = SCENE_PATCHES.name
 
 
 def load(
