@@ -22,6 +22,7 @@ from pyro_fmvae.data.sets.omniglot import LOADER as OMNIGLOT
 from pyro_fmvae.data.sets.scenes import LOADER as SCENE_PATCHES
 from pyro_fmvae.data.sets.smileys import LOADER as SMILEY
 from pyro_fmvae.data.sets.sprites import LOADER as SPRITES
+from pyro_fmvae.data.sparse_options import SparseOptions
 
 SMALLEST_IMAGE: Final = 8
 LARGEST_IMAGE: Final = 1024
