@@ -1,4 +1,4 @@
-"""What a command of the command line is, and the arguments that nearly all of them take."""
+"""The contract of a command, and the arguments that nearly all commands take."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

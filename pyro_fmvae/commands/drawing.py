@@ -38,7 +38,7 @@ class Request:
     held: dict[int, int]
     """Components that other factors are held at."""
     numbers: dict[str, int]
-    """Those of ``rows``, ``draws`` and ``most`` that are given."""
+    """Values of ``rows``, ``draws`` and ``most``, as far as they are given."""
     seed: int
     data_root: str | None
 
@@ -48,7 +48,7 @@ class Request:
         return factors_of_run(self.run, self.model)
 
     def chosen(self, count: int) -> list[int]:
-        """The factors given; else those with most components in use, not held, in their own order.
+        """Return the factors given; else those with most components in use, not held, in their own order.
 
         Raises:
             ValueError: fewer than ``count`` factors are not held.
@@ -69,7 +69,7 @@ class Drawing:
     options: tuple[str, ...] = ()
     """The options it takes, besides those of every figure."""
     count: int | None = None
-    """How many factors it shows; None: any number."""
+    """Number of factors that it shows; None: any number."""
     ending: str = ".png"
 
 

@@ -13,7 +13,7 @@ DAMAGE = (ValueError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.
 def read_arrays(
     path: Path, required: tuple[str, ...], optional: tuple[str, ...] = ()
 ) -> dict[str, np.ndarray]:
-    """The named arrays of a .npz file, without those optional ones that it lacks.
+    """Read the named arrays of a .npz file, without the optional ones that it lacks.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -58,20 +58,19 @@ def load(
 
     Args:
         data: a name in `LOADERS`, or the path of a .npz or .csv file or of a folder of images.
-        data_root: where known data sets lie or are downloaded to; ``~/.cache/pyro_fmvae`` unless given.
-        binarization: how the greys of `mnist` and `omniglot` become binary (see `load_mnist`); others are not
-            concerned.
-        image_size: side in pixels, from 8 to 1024, of what the images of `celeba` or of a folder are resized
-            to; others are not concerned.
+        data_root: folder that known data sets lie in or are downloaded to; default ``~/.cache/pyro_fmvae``.
+        binarization: binarisation of the greys of `mnist` and `omniglot` (see `load_mnist`); other data sets
+            ignore it.
+        image_size: side in pixels, from 8 to 1024, that the images of `celeba` or of a folder are resized to;
+            other data sets ignore it.
         seed: of the random split of a file or folder, at least 0; known data sets have fixed splits.
-        sparse: how a file or folder is read for a model of sparse causes: numbers as they are, with missing
-            ones, or patches of images; None: neither. Of the known data sets it concerns `scenes`, which are
-            patches; those of bars are as they are anyhow.
+        sparse: options for a model of sparse causes: numbers as they are, with missing ones, or patches of
+            images. Of the known data sets, `scenes` takes those of patches, and those of bars `as_is`.
 
     Raises:
         FileNotFoundError: files of a known data set are missing and could not be downloaded.
-        ValueError: an unknown name that is no file or folder either, one that is malformed, or another bad
-            argument.
+        ValueError: `data` is neither a known name nor a file or folder, or is malformed, or another argument
+            is bad.
     """
     checked = check_binarization(binarization)
     if seed < 0:

@@ -16,7 +16,7 @@ def read_npz(path: Path, missing: bool = False) -> Raw:
 
     Args:
         path: the file.
-        missing: whether NaN is let through, as a number that is missing.
+        missing: accept NaN, as a missing number.
 
     Raises:
         ValueError: anything else; the message names the file and the array.

@@ -11,7 +11,7 @@ from pyro_fmvae.data.patch_sets import Pictures, greys_of, stacked
 
 
 def open_pictures(path: Path) -> Pictures:
-    """The images of a folder, sorted by name, or of a .npz file, in their order, at their own size.
+    """Open the images of a folder, sorted by name, or of a .npz file, in their order, at their own size.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -31,7 +31,7 @@ def open_pictures(path: Path) -> Pictures:
 
 
 def read_grey(path: Path) -> Tensor:
-    """Greys in [0, 1] of one image file at its own size, float32 [H, W].
+    """Read one image file at its own size as greys in [0, 1], float32 [H, W].
 
     Raises:
         FileNotFoundError: there is no such file.

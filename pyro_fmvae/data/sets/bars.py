@@ -32,8 +32,8 @@ class BarsTruth:
 
     kind: BarsKind
     dictionary: Tensor
-    """What each cause adds, or shows where it is the largest, when it is 1: float64 [H, size, size]. Rows,
-    from the top, come before columns, from the left."""
+    """Bar of each cause at value 1, float64 [H, size, size]: rows from the top, then columns from the left.
+    Bars add up, or of kind 'max' the largest one shows."""
     probs: float
     """Probability that a cause is not 0: 2 / H, two bars in an image on average."""
     loc: float | None
@@ -45,7 +45,7 @@ class BarsTruth:
 
 
 class Bars(NamedTuple):
-    """What `bars` returns."""
+    """Result of `bars`."""
 
     x: Tensor
     """Pixels, float64 [n, size, size]."""
@@ -87,12 +87,12 @@ def bars(kind: BarsKind, size: int = SIDE, num_data: int = 500, seed: int = 0) -
 
 
 def bars_truth(name: str) -> BarsTruth | None:
-    """The parameters of the data set of that name, one of `NAMES`; None for any other name."""
+    """Return the parameters of a data set in `NAMES`; None for any other name."""
     return _truth(NAMES[name], SIDE) if name in NAMES else None
 
 
 def load_bars(name: str) -> Dataset:
-    """500 training, 100 validation and 500 test images [4, 4] of 8 bars, the same in every run; no labels.
+    """Draw 500 training, 100 validation and 500 test images [4, 4] of 8 bars, equal in every run; no labels.
 
     Args:
         name: one of `NAMES`.

@@ -14,7 +14,7 @@ _SEED: Final = 0
 
 
 def load_scenes(options: SparseOptions) -> Dataset:
-    """Patches of a temple and of a flower, 640 x 427 pixels each, the same in every run; no labels.
+    """Cut patches from a temple and a flower, 640 x 427 pixels each, the same in every run; no labels.
 
     Args:
         options: how patches are cut; a `patch_size` of None is 12.
