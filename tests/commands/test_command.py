@@ -8,6 +8,8 @@ import pytest
 from jsonargparse import ArgumentParser
 
 from pyro_fmvae import commands
+from pyro_fmvae.commands import Command
+from tests.small_runs import command, succeed
 
 
 def test_every_command_is_registered():
@@ -20,10 +22,30 @@ def test_every_command_is_registered():
     assert found == set(names) and len(names) == len(found)
 
 
-@pytest.mark.parametrize("command", commands.COMMANDS, ids=lambda command: command.name)
-def test_arguments_are_those_of_the_function(command):
+@pytest.mark.parametrize("known", commands.COMMANDS, ids=lambda known: known.name)
+def test_arguments_are_those_of_the_function(known):
     parser = ArgumentParser()
-    command.add_arguments(parser)
+    known.add_arguments(parser)
     arguments = {action.dest for action in parser._actions} - {"help"}
-    assert arguments == set(inspect.signature(command.run).parameters)
-    assert command.help[0].islower() and command.description.endswith((".", ")"))
+    assert arguments == set(inspect.signature(known.run).parameters)
+
+
+def test_a_new_command_is_one_line(monkeypatch):
+    def add_arguments(parser):
+        parser.add_argument("word", type=int)
+        parser.add_argument("--end-with", type=int, required=True)
+
+    def twice(word, end_with):
+        print(2 * word, end_with)
+        return 0
+
+    new = Command("twice", "print a number twice", "Print a number twice.", add_arguments, twice)
+    monkeypatch.setattr(commands, "COMMANDS", (*commands.COMMANDS, new))
+    assert succeed("twice", 4, "--end-with", 1) == "8 1\n"
+    for arguments, message in (
+        ((), "required: word, --end-with"),
+        (("x", "--end-with", 1), "word: expected an integer, got 'x'"),
+        ((4, "--end-with", "x"), "--end-with: expected an integer, got 'x'"),
+    ):
+        status, _, err = command("twice", *arguments)
+        assert status == 2 and f"error: {message}" in err

@@ -74,6 +74,19 @@ def test_draw(runs, kind, figure):
         assert image.format == ("GIF" if figure == "traversal" else "PNG")
 
 
+def test_a_new_figure_is_one_entry(runs, monkeypatch, tmp_path):
+    def shares(request):
+        return figures.property_matrix(
+            request.factors.shares[0][None], ["share"], ["left", "right"], "Shares"
+        )
+
+    monkeypatch.setitem(drawing.DRAWINGS, "shares", drawing.Drawing(shares))
+    succeed("draw", runs["binary"], "shares", "--out", tmp_path / "a.png")
+    assert imread(tmp_path / "a.png").size
+    status, _, err = command("draw", runs["binary"], "shares", "--rows", 3)
+    assert status == 2 and "rows: shares does not take it" in err
+
+
 def test_the_file_is_the_figure(runs, tmp_path):
     arguments = ("--factors", "2,noise", "--draws", 7, "--most", 2, "--hold", "side=right", "--seed", 3)
     succeed("draw", runs["binary"], "pairs", *arguments, "--out", tmp_path / "new" / "a.png")
