@@ -8,22 +8,21 @@ batch dimensions, none included. What leaves a network has the dtype of its para
 ``torch.autocast`` too: densities want full precision.
 """
 
-from .conv28 import ConvDecoder28, ConvEncoder28
-from .conv64 import ConvDecoder64, ConvEncoder64
+from .canvas import is_image
+from .conv import ConvDecoder, ConvEncoder
 from .distortion import RandomWarp
 from .mlp import MLPDecoder, MLPEncoder
 from .normal_head import NormalHead
 from .spike_head import ExponentialLink, SpikeHead
 
 __all__ = [
-    "ConvDecoder28",
-    "ConvDecoder64",
-    "ConvEncoder28",
-    "ConvEncoder64",
+    "ConvDecoder",
+    "ConvEncoder",
     "ExponentialLink",
     "MLPDecoder",
     "MLPEncoder",
     "NormalHead",
     "RandomWarp",
     "SpikeHead",
+    "is_image",
 ]
