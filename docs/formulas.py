@@ -1,6 +1,6 @@
 """Sphinx extension that draws formulas as SVG when the pages are built.
 
-A browser then needs no script, no font and no network to show them. The LaTeX source stays in each picture's label for
+A browser then needs no script, no font and no network to show them. Each picture is labelled with its LaTeX source, for
 screen readers.
 """
 
