@@ -1,17 +1,18 @@
 """Sphinx extension that draws formulas as SVG when the pages are built.
 
-A browser then needs no script, no font and no network to show them. Each picture is labelled with its LaTeX source, for
-screen readers.
+A browser then needs no script, no font and no network to show them. Each picture is labelled with its LaTeX
+source, for screen readers.
 """
 
 import html
+import re
 
 import ziamath
 from docutils import nodes
 from sphinx.util import logging
 
 EM = 16  # pixels in which a formula is drawn; the page scales it to the text around it
-SCALE = 1.1  # the formulas' font looks smaller than the theme's
+SCALE = 1.05  # the formulas' font looks smaller than the theme's
 
 logger = logging.getLogger(__name__)
 ziamath.config.svg2 = False  # one picture refers to no symbol of another
@@ -26,7 +27,8 @@ def svg(node: nodes.Node, *, inline: bool) -> str:
         inline: within a sentence, not on a line of its own.
     """
     latex = node.astext().strip()
-    drawing = ziamath.Latex(latex, size=EM, color="currentColor", inline=inline)
+    upright = re.sub(r"\\[lr]?Vert\b", r"\\|", latex)  # of ziamath's bars, these alone keep the line's height
+    drawing = ziamath.Latex(upright, size=EM, color="currentColor", inline=inline)
     if "\\" in drawing.mathmlstr():
         logger.warning("a command of this formula cannot be drawn: %s", latex, location=node)
     picture = drawing.svgxml()
