@@ -14,6 +14,11 @@ from sphinx.util import logging
 EM = 16  # pixels in which a formula is drawn; the page scales it to the text around it
 SCALE = 1.05  # the formulas' font looks smaller than the theme's
 
+REWRITTEN = {
+    r"\\[lr]?Vert\b": r"\\|",  # the only double bar that ziamath does not stretch
+    r"(\\operatorname\{\w+\}) (?=[\w\\])": r"\1\\,",  # ziamath sets no space behind a function's name
+}
+
 logger = logging.getLogger(__name__)
 ziamath.config.svg2 = False  # one picture refers to no symbol of another
 ziamath.config.precision = 2
@@ -27,8 +32,10 @@ def svg(node: nodes.Node, *, inline: bool) -> str:
         inline: within a sentence, not on a line of its own.
     """
     latex = node.astext().strip()
-    upright = re.sub(r"\\[lr]?Vert\b", r"\\|", latex)  # of ziamath's bars, these alone keep the line's height
-    drawing = ziamath.Latex(upright, size=EM, color="currentColor", inline=inline)
+    drawn = latex
+    for pattern, replacement in REWRITTEN.items():
+        drawn = re.sub(pattern, replacement, drawn)
+    drawing = ziamath.Latex(drawn, size=EM, color="currentColor", inline=inline)
     if "\\" in drawing.mathmlstr():
         logger.warning("a command of this formula cannot be drawn: %s", latex, location=node)
     picture = drawing.svgxml()
