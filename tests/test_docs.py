@@ -1,11 +1,13 @@
 """docs/api.md documents every module of the package, and built pages need no network."""
 
+import configparser
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 LOADED = re.compile(
@@ -61,3 +63,11 @@ def test_a_built_page_loads_nothing_and_draws_its_formulas(tmp_path):
     formulas = len(re.findall(r"\$\$.+?\$\$|\$[^$]+\$", page, re.S))
     assert html.count('role="img"') == formulas > 20
     assert "\\(" not in re.sub(r'aria-label="[^"]*"', "", html)
+
+
+def test_citation_is_of_this_version():
+    setup = configparser.ConfigParser(interpolation=None)
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == setup["metadata"]["version"]
+    assert citation["repository-code"] == setup["metadata"]["url"]
