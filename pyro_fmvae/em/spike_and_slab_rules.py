@@ -22,7 +22,7 @@ LEAST_MASS = torch.finfo(torch.float64).tiny / torch.finfo(torch.float64).eps  #
 
 
 class Slab(NamedTuple):
-    """The prior of causes: s = 0 with probability 1 - π, s ~ N(μ, ψ) with probability π."""
+    """Prior of a cause: s = 0 with probability 1 - π, s ~ N(μ, ψ) with probability π."""
 
     logits: Tensor
     """logit of π, [..., R, B or 1]."""
@@ -36,7 +36,7 @@ class Rule(ABC):
     """How data depend on causes. Data y are [B, D], NaN where missing."""
 
     likelihood: ClassVar[type[Superposition]]
-    """The distribution of data given causes."""
+    """Distribution of data given causes."""
 
     @abstractmethod
     def superpose(self, causes: Tensor, weight: Tensor) -> Tensor:
