@@ -97,9 +97,8 @@ class SpikeAndSlabEM(ExpectationMaximization[SpikeAndSlabParameters]):
         x = x.double()
         samples = self.gibbs(x, parameters, latents, self.sweeps, self.kept, temperature)
         statistics = self.statistics(x, samples, parameters)
-        return Expectation(
-            samples[:, -1], statistics, self.expected_log_joint(statistics, parameters), samples
-        )
+        objective = self.expected_log_joint(statistics, parameters)
+        return Expectation(samples[:, -1], statistics, objective, samples)
 
     def statistics(self, x: Tensor, samples: Tensor, parameters: SpikeAndSlabParameters) -> Statistics:
         """Sums over points of what the M-step needs, means over draws.
