@@ -28,8 +28,8 @@ class SpikeAndSlabEM(ExpectationMaximization[SpikeAndSlabParameters]):
     fixes it by μ = 1, or by ψ = 1 where abs(μ) <= √ψ / 2. All computations are in float64. Source: Shelton et
     al. (2015).
 
-    The objective does not depend on μ, ψ and the weights of a unit that is never on, since each of their terms
-    is multiplied by a sum over the draws in which it is on. Every value of them is a maximum. The M-step keeps
+    The objective does not depend on μ, ψ and the weights of a unit that is never on: each of their terms is
+    multiplied by a sum over the draws in which it is on. Every value of them is a maximum. The M-step keeps
     the present ones, so that the unit is the same cause when it comes back; its π becomes 1e-6.
 
     Args:
