@@ -25,14 +25,10 @@ import pyro
 import torch
 
 from pyro_fmvae import figures, fit
-from pyro_fmvae.data import Batches, Split
-from pyro_fmvae.data.sets.bars import Bars, BarsTruth, bars, bars_truth
-from pyro_fmvae.em.binary_em import BinaryEM
-from pyro_fmvae.em.spike_and_slab_em import SpikeAndSlabEM
-from pyro_fmvae.em.spike_and_slab_rules import LinearRule, MaxRule
+from pyro_fmvae.data import Bars, BarsTruth, Batches, Split, bars, bars_truth
+from pyro_fmvae.em import BinaryEM, LinearRule, MaxRule, SpikeAndSlabEM
 from pyro_fmvae.evaluate import UnitMatch, match_units
-from pyro_fmvae.learn.em_phases import StepwiseEM
-from pyro_fmvae.learn.phase import Budget
+from pyro_fmvae.learn import Budget, StepwiseEM
 from pyro_fmvae.models import BinarySparseCoding, SpikeAndSlabSparseCoding
 
 UNITS, POINTS, SHAPE = 8, 500, (4, 4)

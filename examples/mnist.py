@@ -21,9 +21,7 @@ from tqdm import tqdm
 from pyro_fmvae import BernoulliObservation, FactorialMixtureVAE, figures, fit
 from pyro_fmvae.data import Batches, load
 from pyro_fmvae.evaluate import bound, tighter_bounds
-from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
-from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget
+from pyro_fmvae.learn import Budget, Joint, Learning, Pretraining, PriorFitting
 from pyro_fmvae.nn import ConvDecoder28, ConvEncoder28
 from pyro_fmvae.runs.gallery import factors_of
 

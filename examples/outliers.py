@@ -23,10 +23,7 @@ from torch import nn
 from pyro_fmvae import VAE, FactorialMixtureVAE, GaussianObservation, fit
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate import outlier_scores
-from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
-from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget
-from pyro_fmvae.learn.vae_phases import VAEJoint
+from pyro_fmvae.learn import Budget, Joint, Learning, Pretraining, PriorFitting, VAEJoint
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder
 
 SHAPE = (8, 8)

@@ -27,14 +27,10 @@ from sklearn.datasets import load_sample_images
 from torch import Tensor
 
 from pyro_fmvae import figures, fit
-from pyro_fmvae.data import Batches, Dataset, PatchTransform, SparseOptions, load
-from pyro_fmvae.data.storage import luminance
-from pyro_fmvae.em.binary_em import BinaryEM
-from pyro_fmvae.em.spike_and_slab_em import SpikeAndSlabEM
-from pyro_fmvae.em.spike_and_slab_rules import LinearRule, MaxRule
+from pyro_fmvae.data import Batches, Dataset, PatchTransform, SparseOptions, load, luminance
+from pyro_fmvae.em import BinaryEM, LinearRule, MaxRule, SpikeAndSlabEM
 from pyro_fmvae.evaluate import psnr, restore
-from pyro_fmvae.learn.em_phases import StepwiseEM
-from pyro_fmvae.learn.phase import Budget
+from pyro_fmvae.learn import Budget, StepwiseEM
 from pyro_fmvae.models import BinarySparseCoding, SpikeAndSlabSparseCoding
 
 SIZE, UNITS, BATCH = 8, 64, 1000

@@ -17,17 +17,16 @@ import torch
 from tqdm import tqdm
 
 from pyro_fmvae import BernoulliObservation, FactorialMixtureVAE, figures, fit
-from pyro_fmvae.data import Batches, Split, hide_labels
-from pyro_fmvae.data.sets.smileys import ATTRIBUTES, smiley
+from pyro_fmvae.data import Batches, Split, hide_labels, smiley
+from pyro_fmvae.data.sets import smileys
 from pyro_fmvae.evaluate import bound, label_agreement
-from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
-from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget
+from pyro_fmvae.learn import Budget, Joint, Learning, Pretraining, PriorFitting
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder
 from pyro_fmvae.runs.gallery import factors_of
 
 D = 8  # dimensions of each factor
 SHAPE = (32, 32)
+ATTRIBUTES = smileys.ATTRIBUTES
 
 
 def faces(n, seed):

@@ -18,11 +18,8 @@ from torch import Tensor
 
 from pyro_fmvae import fit
 from pyro_fmvae.data import Batches, SparseOptions, load
-from pyro_fmvae.em.binary_em import BinaryEM, BinaryParameters
-from pyro_fmvae.em.binary_enumeration import enumerate_states
-from pyro_fmvae.em.binary_mean_field import bound, mean_field
-from pyro_fmvae.learn.em_phases import StepwiseEM
-from pyro_fmvae.learn.phase import Budget
+from pyro_fmvae.em import BinaryEM, BinaryParameters, binary_mean_field, enumerate_states
+from pyro_fmvae.learn import Budget, StepwiseEM
 from pyro_fmvae.models import BinarySparseCoding
 
 UNITS, GROUPS = 16, (1, 2, 4, 8)
@@ -68,8 +65,8 @@ def main() -> None:
         exact = enumerate_states(x, *parameters)[0].mean().item()
         for size in GROUPS:
             start = time.monotonic()
-            posterior = mean_field(x, *parameters, group_size=size)
-            found = bound(posterior, x, *parameters).mean().item()
+            posterior = binary_mean_field.mean_field(x, *parameters, group_size=size)
+            found = binary_mean_field.bound(posterior, x, *parameters).mean().item()
             seconds = time.monotonic() - start
             print(f"{name:12}{size:>6}{found:>12.4f}{exact - found:>10.4f}{seconds:>9.2f}", flush=True)
         print(f"{name:12}{'all':>6}{exact:>12.4f}{0:>10.4f}")

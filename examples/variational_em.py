@@ -24,13 +24,9 @@ from sklearn.datasets import load_digits
 
 from pyro_fmvae import VAE, GaussianObservation, fit
 from pyro_fmvae.data import Batches, Split
-from pyro_fmvae.evaluate import bound
-from pyro_fmvae.evaluate.amortisation import amortisation_gap
-from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget
-from pyro_fmvae.learn.vae_phases import FreeEM, HybridEM, VAEJoint
-from pyro_fmvae.models.free_encoder import FreeEncoder
-from pyro_fmvae.models.posterior_family import PointPosterior
+from pyro_fmvae.evaluate import amortisation_gap, bound
+from pyro_fmvae.learn import Budget, FreeEM, HybridEM, Learning, VAEJoint
+from pyro_fmvae.models import FreeEncoder, PointPosterior
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder
 
 TRAIN, SHAPE, J, HIDDEN, BATCH = 1400, (8, 8), 8, (128,), 100

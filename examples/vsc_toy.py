@@ -28,12 +28,8 @@ from torch import Tensor, nn
 
 from pyro_fmvae import VAE, GaussianObservation, fit
 from pyro_fmvae.distributions import Concrete
-from pyro_fmvae.evaluate import bound
-from pyro_fmvae.evaluate.sources import active_latents, best_correlation, contrast, correlation_matrix
-from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget
-from pyro_fmvae.learn.vae_phases import VAEJoint
-from pyro_fmvae.learn.vsc_phases import SparsePhase
+from pyro_fmvae.evaluate import active_latents, best_correlation, bound, contrast, correlation_matrix
+from pyro_fmvae.learn import Budget, Learning, SparsePhase, VAEJoint
 from pyro_fmvae.models import MixtureSparsePrior, PseudoInputs, VariationalSparseCoding
 from pyro_fmvae.nn import MLPEncoder, SpikeHead
 

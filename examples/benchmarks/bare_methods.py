@@ -15,7 +15,7 @@ from torch.func import functional_call, grad_and_value
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from pyro_fmvae.distributions import DIRICHLET, NORMAL_GAMMA
-from pyro_fmvae.infer.posteriors import natural_prior
+from pyro_fmvae.infer import natural_prior
 from pyro_fmvae.models import FactorialMixtureVAE
 
 Encoded = tuple[Tensor, Tensor, Tensor]  # location and scale of q(z), reconstruction loss

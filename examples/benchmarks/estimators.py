@@ -40,10 +40,7 @@ from torch import Tensor
 from pyro_fmvae.data import Batches, Split, load, smiley
 from pyro_fmvae.evaluate import bound, tighter_bounds
 from pyro_fmvae.infer import TraceConjugate_ELBO
-from pyro_fmvae.learn.fitting import fit
-from pyro_fmvae.learn.fmvae_phases import Pretraining, PriorFitting
-from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget, endless
+from pyro_fmvae.learn import Budget, Learning, Pretraining, PriorFitting, endless, fit
 from pyro_fmvae.models import FactorialMixtureVAE
 
 LEARNERS = [m for m in METHODS if not m.floor and not m.validate and "by hand" not in m.name]

@@ -11,7 +11,6 @@ process had.
 """
 
 import json
-import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -26,10 +25,10 @@ from command_line import Parser, machine, natural_number
 from contest import Contestant, take_turns
 from start import NETS, NUM_DATA, fused_adam, make_networks, random_images
 
+from pyro_fmvae import keep_freed_memory
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import BernoulliObservation
 from pyro_fmvae.infer import TraceConjugate_ELBO
-from pyro_fmvae.memory import keep_freed_memory, settings_of_environment
 from pyro_fmvae.models import VAE
 from pyro_fmvae.optim import NaturalGradient
 
@@ -132,10 +131,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if unknown := sorted({*options.nets} - {*NETS}):
         parser.error(f"--nets: expected some of {', '.join(NETS)}, got {', '.join(unknown)}")
-    if given := settings_of_environment():
-        parser.error(f"expected an environment without settings of memory, {', '.join(given)} is set")
-    if not STATUS.is_file() or platform.libc_ver()[0] != "glibc":
-        parser.error("expected Linux with glibc, whose settings are compared")
+    if not keep_freed_memory():  # here as a trial: each contestant is a process of its own
+        parser.error("expected Linux with glibc, and no settings of its memory in the environment")
     if options.threads:
         torch.set_num_threads(options.threads)
     if not options.json:

@@ -24,10 +24,8 @@ from sklearn.mixture import BayesianGaussianMixture
 from torch import Tensor
 
 from pyro_fmvae import FactorialMixture, NaturalDirichlet, NaturalNormalGamma, NormalGamma
-from pyro_fmvae.distributions.dirichlet import DIRICHLET
-from pyro_fmvae.distributions.expected_log_prob import gaussian_table
-from pyro_fmvae.distributions.normal_gamma_family import NORMAL_GAMMA
-from pyro_fmvae.infer.seeding import conjugate_update
+from pyro_fmvae.distributions import DIRICHLET, NORMAL_GAMMA, gaussian_table
+from pyro_fmvae.infer import seeding
 
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
@@ -89,7 +87,7 @@ class Posterior:
     def after(cls, priors: Priors, x: Tensor, gamma: Tensor) -> "Posterior":
         """Exact, given points [N, D] and their responsibilities [N, K]."""
         prior = priors.normal_gamma().pack().expand(gamma.shape[-1], -1)
-        components = conjugate_update(prior, gamma, x, torch.zeros_like(x))
+        components = seeding.conjugate_update(prior, gamma, x, torch.zeros_like(x))
         return cls(priors.c + gamma.double().sum(0), components)
 
     def expected_log_joint(self, x: Tensor) -> Tensor:

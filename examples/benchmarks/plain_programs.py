@@ -21,7 +21,7 @@ from start import Setting
 from torch import Tensor, nn
 
 from pyro_fmvae.distributions import DIRICHLET, NORMAL_GAMMA
-from pyro_fmvae.infer.parameters import param_statements
+from pyro_fmvae.infer import param_statements
 from pyro_fmvae.models import FactorialMixtureVAE
 
 

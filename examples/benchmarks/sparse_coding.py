@@ -24,11 +24,8 @@ from contest import Contestant, take_turns
 from torch import Tensor
 
 from pyro_fmvae.data import Batches, SparseOptions, Split, load
-from pyro_fmvae.em.binary_em import BinaryEM
-from pyro_fmvae.em.spike_and_slab_em import SpikeAndSlabEM
-from pyro_fmvae.em.spike_and_slab_rules import LinearRule, MaxRule
-from pyro_fmvae.learn.em_phases import StepwiseEM
-from pyro_fmvae.learn.phase import Budget
+from pyro_fmvae.em import BinaryEM, LinearRule, MaxRule, SpikeAndSlabEM
+from pyro_fmvae.learn import Budget, StepwiseEM
 from pyro_fmvae.models import BinarySparseCoding, SpikeAndSlabSparseCoding
 
 PATCH, BATCH, PRESELECT = 12, 500, 5
