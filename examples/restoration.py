@@ -3,16 +3,16 @@
     python examples/restoration.py [--models bsc,linear-sparse] [--out restored]
     python examples/restoration.py --models max-sparse --epochs 5
 
-Patches of 8×8 greys are cut from the two photographs that scikit-learn ships, centred and divided by one
+Patches of 8×8 greys are cut from the two photographs that scikit-learn ships, centred, and divided by one
 standard deviation. Each model learns 64 units from them by stepwise EM. Then a piece of one photograph is
-damaged in two ways: by noise of standard deviation 0.1 on greys in [0, 1], and by taking away half of the
+damaged in two ways: by noise of standard deviation 0.1 on greys in [0, 1], and by removing half of the
 pixels. Every overlapping patch is reconstructed by its posterior (missing pixels are left out of the
-likelihood), and overlaps are averaged. The max rule sees patches split into what is brighter and what is
-darker than their mean, since its own means are never negative.
+likelihood), and overlaps are averaged. For the max rule, whose means are never negative, patches are split
+into positive and negative deviations from their mean.
 
-Printed are peak signal-to-noise ratios in dB before and after; before inpainting, missing pixels are at the
-mean of the others. The training patches come from the same photographs: this shows what codes can do, not how
-they generalise.
+The script prints peak signal-to-noise ratios in dB before and after. Before inpainting, missing pixels are
+set to the mean of the others. The training patches come from the same photographs, so the results say nothing
+about generalisation.
 """
 
 import argparse
@@ -40,7 +40,7 @@ SLABS = {"max-sparse": MaxRule, "linear-sparse": LinearRule}
 
 
 def learn(name: str, dataset: Dataset, epochs: int, seed: int) -> Any:
-    """A trained model of patches."""
+    """Train a model of patches."""
     batches = Batches(dataset.train, BATCH, seed=seed, indexed=True)
     shape, number = dataset.event_shape, batches.num_data
     budget = Budget(iterations=epochs * len(batches))
