@@ -5,10 +5,10 @@
 
 Every data set has 500 images of 4×4 pixels. Each image has two of eight bars (four rows, four columns) on
 average. Binary sparse coding learns from sums of bars of height 1 with noise of deviation 0.1. It is started
-five times, and the start with the best bound is kept. The max rule learns from bars of height 10 s with s ~
-N(1, 0.2²), the largest of which wins at each pixel, with noise of deviation 1; its linear twin learns from
-their sums. Both are started twice, and the start with less noise is kept. The last line applies the linear
-twin to the data of the max rule, as an example of a wrong rule.
+five times, and the start with the best bound is kept. The max rule learns from bars of height 10 s,
+s from N(1, 0.2²), the largest of which wins at each pixel, with noise of deviation 1. Its linear twin learns
+from their sums. Both are started twice, and the start with less noise is kept. The last line applies the
+linear twin to the data of the max rule, as an example of a wrong rule.
 
 The script prints the number of data sets that were recovered completely (each bar has its own unit with a
 cosine above 0.95), the mean number of bars found, the noise found, and seconds per data set. Pictures show

@@ -80,7 +80,7 @@ def main():
     model, guide = trained(x, options.steps, options.seed)
     batch = x[:, :B]
     enumerated = TraceEnum_ELBO(max_plate_nesting=2)
-    # Pyro warns that x depends on the enumerated assignment of the guide, which it does not.
+    # Pyro wrongly warns that x depends on the enumerated assignment of the guide.
     warnings.filterwarnings("ignore", message=".*possibly invalid dependency", category=RuntimeWarning)
     contestants = {
         "TraceConjugate_ELBO": (guide, TraceConjugate_ELBO()),

@@ -52,9 +52,12 @@ LONG: dict[str, dict[str, Any]] = {  # the published schedule; ten times the sho
     "vsc-tenfold": {**MODELS["vsc"], "pretrain_iterations": 20_000, "joint_iterations": 40_000},
     "beta4-tenfold": {**MODELS["beta4"], "joint_iterations": 60_000},
     "tc6-tenfold": {**MODELS["tc6"], "joint_iterations": 60_000},
-} COMMON = {"network": "mlp", "hidden": (400,), "batch_size": 128} ITERATIONS = {"pretrain_iterations": 0,
-"joint_iterations": 6000}  # of all but VSC, whose phases have as many together DATA: dict[str, dict[str,
-Any]] = {"smiley": {}, "mnist": {"binarization": "threshold"}} AT_BETAS = 40  # latents COLUMNS = (
+}
+COMMON = {"network": "mlp", "hidden": (400,), "batch_size": 128}
+ITERATIONS = {"pretrain_iterations": 0, "joint_iterations": 6000}  # of all but VSC
+DATA: dict[str, dict[str, Any]] = {"smiley": {}, "mnist": {"binarization": "threshold"}}
+AT_BETAS = 40  # latents
+COLUMNS = (
     *("data", "model", "latents", "seeds", "ELBO", "importance-weighted, 5 draws", "share on", "active"),
     *(", ".join(ATTRIBUTES), "block concentration"),
 )

@@ -1,13 +1,13 @@
-"""What a training step on a CPU costs when freed memory is kept, next to the C library's default.
+"""Cost of a training step on a CPU if freed memory is kept, against the C library's default.
 
     python examples/benchmarks/freed_memory.py
     python examples/benchmarks/freed_memory.py --nets conv --steps 100 --json
 
 Captured steps of a plain VAE on 28×28 random bits, with the paper's convolutions or perceptrons of 200
-units, batches of 64, 64 latents. The setting is that of a process, so there are two, which take turns in
-short blocks of steps. ``ratio`` is the median over rounds of the ratio to the default, with its quartiles;
-``faults`` are pages that a step had to ask the kernel for, on average, ``held`` is the most memory that the
-process had.
+units, batches of 64 and 64 latents. The setting holds for a process, so there are two processes, which take
+turns in short blocks of steps. ``ratio`` is the median over rounds of the ratio to the default, with its
+quartiles. ``faults`` is the mean number of pages that a step requests from the kernel, and ``held`` the peak
+memory of the process.
 """
 
 import json
@@ -43,7 +43,7 @@ CPU = torch.device("cpu")
 
 
 def work(connection: Connection, net: str, keep: bool, threads: int, seed: int) -> None:
-    """A step for each True that comes, answered by its loss; at the end page faults per step and MB held."""
+    """Answer each True by the loss of a step; at the end send page faults per step and MB held."""
     if keep:
         keep_freed_memory()
     torch.set_num_threads(threads)
@@ -62,19 +62,19 @@ def work(connection: Connection, net: str, keep: bool, threads: int, seed: int) 
 
 
 def page_faults() -> int:
-    """Pages that the kernel gave to this process so far without reading them: a field of Linux's file."""
+    """Minor page faults of this process so far, from Linux's /proc/self/stat."""
     return int(STAT.read_text().rpartition(")")[2].split()[7])
 
 
 def held_mb() -> float:
-    """The most memory that this process has held, in 10^6 bytes."""
+    """Peak memory of this process, in 10^6 bytes."""
     (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024 / 1e6
 
 
 @contextmanager
 def worker(*arguments: Any) -> Iterator[Connection]:
-    """A process at work."""
+    """A process that takes steps."""
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=work, args=(theirs, *arguments), daemon=True)
@@ -88,14 +88,14 @@ def worker(*arguments: Any) -> Iterator[Connection]:
 
 
 def remote_step(connection: Connection, _: object) -> float:
-    """Have a worker take a step; returns its loss."""
+    """Let a worker take a step; return its loss."""
     connection.send(True)
     loss: float = connection.recv()
     return loss
 
 
 def measure(net: str, steps: int, seed: int) -> list[dict[str, Any]]:
-    """One record for each way to deal with memory."""
+    """One record for each setting of memory."""
     threads = torch.get_num_threads()
     with worker(net, False, threads, seed) as default, worker(net, True, threads, seed) as keeping:
         connections = dict(zip(METHODS, (default, keeping), strict=True))
