@@ -1,4 +1,4 @@
-"""What a training session records and reports."""
+"""Records and reports of a training session."""
 
 import json
 import re
