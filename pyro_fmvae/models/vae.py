@@ -155,7 +155,7 @@ class VAE(nn.Module):
             ValueError: the model is not :attr:`bounded`.
         """
         if not self.bounded:
-            raise ValueError("log_weights: expected a posterior with a density, this one is a point")
+            raise ValueError("log_weights: expected a posterior with a density, got a point")
         return log_weights(x, self.posterior(x), self.log_prior, self.log_likelihood, num_samples)
 
     def match(self, state_dict: Mapping[str, Any]) -> None:

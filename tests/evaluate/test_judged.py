@@ -125,7 +125,7 @@ def test_binary_images_are_the_more_probable_pixels():
 @pytest.mark.parametrize(
     ("changes", "sizes", "message"),
     [
-        ({"labelled": ()}, (2, 3, 2), r"^model: expected labelled factors, there are none"),
+        ({"labelled": ()}, (2, 3, 2), r"^model: expected labelled factors, got none"),
         ({}, (2,), r"^judge: expected 2 properties or more, got 1"),
         ({}, (3, 3), r"^judge: expected no more values than components of each labelled factor"),
     ],
