@@ -94,7 +94,7 @@ class NaturalGradient(PyroOptim):
         with torch.no_grad():
             for p in dict.fromkeys(params):  # each once, even if it has several names
                 if isinstance(p, NaturalParameter) and p.grad is not None:
-                    p.sub_(p.grad, alpha=rate)
+                    step_towards_posterior(p, p.grad, rate)
         self.steps += 1
 
     def step_others(self, params: Iterable[Tensor]) -> None:
@@ -182,6 +182,20 @@ class NaturalGradient(PyroOptim):
 
     get_state = state_dict
     set_state = load_state_dict
+
+
+def step_towards_posterior(natural: Tensor, grad: Tensor, rate: float | Tensor) -> None:
+    """λ ← λ - ρ · grad, in place: the step of every λ, in eager and in captured steps.
+
+    The product is rounded before the difference is, so that both round alike. (``sub_`` with ``alpha``, which
+    may round only once, takes no tensor for ρ; a compiler for GPUs may contract the two in the same way.)
+
+    Args:
+        natural: λ.
+        grad: its natural gradient λ - λ*.
+        rate: ρ; a captured step reads it from a tensor, float64 on the device of λ.
+    """
+    natural.sub_(rate * grad)
 
 
 def _check_rate(rate: float) -> None:

@@ -12,17 +12,10 @@ from pyro.poutine import Trace
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_fmvae.distributions import (
-    Assignment,
-    Label,
-    NaturalDirichlet,
-    NaturalNormalGamma,
-    expected_log_prob,
-)
+from pyro_fmvae.distributions import Assignment, Label, NaturalDistribution, expected_log_prob
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.structure import Child, Mixture, Program, Site
 
-NATURAL = (NaturalDirichlet, NaturalNormalGamma)
 Posterior = Callable[[str], Distribution]
 
 
@@ -187,7 +180,7 @@ def natural_posteriors(program: Program, guide: Trace) -> Posterior:
 
 def _with_gradient_divided(q: Distribution, scale: float | Tensor) -> Distribution:
     natural = unwrap(q)
-    if not isinstance(natural, NATURAL):
+    if not isinstance(natural, NaturalDistribution):
         return q
     events = len(q.event_shape) - len(natural.event_shape)
     if isinstance(scale, Tensor):
@@ -210,11 +203,11 @@ def check_first_order(mixture: Mixture, program: Program, guide: Trace) -> None:
     for child in mixture.children:
         parents += child.parents.values()
     for name in parents:
-        if isinstance(unwrap(program.posterior(guide, name)), NATURAL):
+        if isinstance(unwrap(program.posterior(guide, name)), NaturalDistribution):
             raise ValueError(
                 f"site '{name}': while label_weight > 0, the posterior of a labelled factor has no "
-                "natural-gradient step; give the guide a Dirichlet or NormalGamma in standard parameters, "
-                "under a first-order optimiser"
+                "natural-gradient step; give the guide its distribution in standard parameters "
+                "(to_standard), under a first-order optimiser"
             )
 
 

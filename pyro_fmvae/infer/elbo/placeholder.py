@@ -8,7 +8,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pyro_fmvae.distributions import Assignment, NaturalDirichlet, NaturalNormalGamma
+from pyro_fmvae.distributions import Assignment, NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 
 _CONCRETE = {"__bool__", "__int__", "__float__", "__index__", "item", "tolist", "numpy"} | {
@@ -96,7 +96,7 @@ class PlaceholderMessenger(Messenger):
         if msg["done"] or msg["is_observed"]:
             return
         fn = unwrap(msg["fn"])
-        if isinstance(fn, NaturalNormalGamma | NaturalDirichlet):
+        if isinstance(fn, NaturalDistribution):
             dtype = fn.dtype
         elif isinstance(fn, Assignment | Categorical):
             dtype = torch.int64

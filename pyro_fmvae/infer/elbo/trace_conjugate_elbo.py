@@ -13,10 +13,10 @@ from pyro.poutine import Trace
 from pyro.util import check_site_shape
 from torch import Tensor
 
+from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.dependence import dependence_terms
 from pyro_fmvae.infer.elbo.mixture_terms import (
-    NATURAL,
     MixtureTables,
     Role,
     Term,
@@ -272,7 +272,7 @@ class TraceConjugate_ELBO(ELBO):
         posterior = natural_posteriors(program, guide)
         terms = []
         for name in program.latents:
-            if isinstance(unwrap(guide.nodes[name]["fn"]), NATURAL):
+            if isinstance(unwrap(guide.nodes[name]["fn"]), NaturalDistribution):
                 kl = kl_sum(posterior(name), program.model.nodes[name])
                 terms.append(Term(name, Role.KL_GLOBAL, kl, natural=True))
         tables = self.tabulate(program, guide)
