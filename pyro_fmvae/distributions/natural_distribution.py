@@ -58,7 +58,7 @@ class NaturalDistribution(Distribution):
         """The standard parameters in float64; only draws and densities ask for them, closed forms don't."""
         event = self.natural.dim() - 1
         parameters = self.family.standard(self.natural)
-        return tuple(t.expand(*self.batch_shape, *t.shape[event:]) for t in parameters)
+        return tuple(t.expand(self.batch_shape + t.shape[event:]) for t in parameters)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         """Expand to ``batch_shape``; the natural parameters stay the tensor that was given."""
@@ -148,13 +148,13 @@ def stats_under(posterior: Distribution, family: ExponentialFamily) -> Tensor:
     Raises:
         NotImplementedError: another distribution.
     """
-    if isinstance(posterior, NaturalDistribution):
-        return posterior.expected_stats()
     if isinstance(posterior, dist.Delta):
         return family.stats(to_float64(posterior.v))
     kind = natural_class(posterior)
     if kind is None or kind.family is not family:
         raise NotImplementedError(f"no closed form of E[log p] under {type(posterior).__name__}")
+    if isinstance(posterior, NaturalDistribution):
+        return posterior.expected_stats()
     return family.stats_from_standard(*family.standard_of(posterior))
 
 
