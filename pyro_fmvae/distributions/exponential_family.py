@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Transform, biject_to
+from torch.distributions import Distribution, ExpTransform, Transform, biject_to, constraints
 
 
 def blend(old: Tensor, new: Tensor, rate: float) -> Tensor:
@@ -137,8 +137,8 @@ class ExponentialFamily(ABC):
         return self.natural(*self.standard_of(member))
 
     def transforms(self) -> dict[str, Transform]:
-        """Name of each standard parameter → the transform from all real numbers to its domain."""
-        return {name: biject_to(self.distribution.arg_constraints[name]) for name in self.names}
+        """Name of each standard parameter → the elementwise transform from real numbers to its domain."""
+        return {name: _transform_to(self.distribution.arg_constraints[name]) for name in self.names}
 
     def expected_log_likelihood(self, mean: Tensor, variance: Tensor, stats: Tensor) -> Tensor:
         """E[log p(x | θ_k)] of N observations under K members, differentiable: [..., N, K], as ``mean`` is.
@@ -185,6 +185,13 @@ class ExponentialFamily(ABC):
             stats: E[t] at λ if it is known already, [..., P].
         """
         return _RelativeEntropy.apply(natural, prior, None if stats is None else stats.detach(), self)
+
+
+def _transform_to(domain: constraints.Constraint) -> Transform:
+    while isinstance(domain, constraints.independent):
+        domain = domain.base_constraint
+    # That of the registry would add 0 after the exponential.
+    return ExpTransform() if domain is constraints.positive else biject_to(domain)
 
 
 class _ExpectedStats(torch.autograd.Function):

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.distributions import (
     Distribution,
     ExpTransform,
-    IndependentTransform,
     Transform,
     identity_transform,
 )
@@ -125,8 +124,6 @@ class StandardPosterior(ConjugatePosterior):
 
 
 def _unconstrained_name(name: str, transform: Transform) -> str:
-    while isinstance(transform, IndependentTransform):
-        transform = transform.base_transform
     if transform == identity_transform:
         return name
     return f"log_{name}" if isinstance(transform, ExpTransform) else f"unconstrained_{name}"

@@ -16,9 +16,7 @@ from tests.infer.programs import Toy
 
 RATE = 0.3
 EXACT = {"rtol": 0, "atol": 0}
-# A replay runs the kernels of the eager step but for λ's own, λ - (ρ · grad) instead of one fused λ - ρ·grad:
-# a rounding error (1e-16) per step, which hundreds of steps of Adam amplify.
-CLOSE = {"rtol": 1e-9, "atol": 1e-9}
+CLOSE = {"rtol": 0, "atol": 0}
 
 adam = partial(torch.optim.Adam, lr=1e-2)
 

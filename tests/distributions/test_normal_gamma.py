@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pyro
 import pytest
 import torch
@@ -69,6 +70,27 @@ def test_round_trip_keeps_the_digits_that_float64_has():
     for got, expected in zip(NORMAL_GAMMA.unpack(NORMAL_GAMMA.natural(*standard)), standard, strict=True):
         # b is what is left of s m²/2 = 5e10
         torch.testing.assert_close(got, expected, rtol=4 * EPS * 5e10 / 50, atol=0)
+
+
+def test_conjugate_update_equals_a_loop_in_numpy():
+    m0, s0, a0, b0 = 0.3, 0.6, 1.2, 0.8
+    prior = NORMAL_GAMMA.natural(torch.full((2,), m0), *tensors(s0, a0), torch.full((2,), b0))
+    gamma, mean, variance = torch.rand(7, 3), torch.randn(7, 2), torch.rand(7, 2)
+    natural = NORMAL_GAMMA.conjugate_update(prior.expand(3, 6), gamma, mean, variance, scale=2.5)
+    m, s, a, b = (t.numpy() for t in NORMAL_GAMMA.unpack(natural))
+    for k in range(3):
+        weight = 2.5 * gamma[:, k].numpy()
+        count = weight.sum()
+        np.testing.assert_allclose(s[k], s0 + count, rtol=1e-13)
+        np.testing.assert_allclose(a[k], a0 + count / 2, rtol=1e-13)
+        for d in range(2):
+            z, v = mean[:, d].numpy(), variance[:, d].numpy()
+            expected = (s0 * m0 + (weight * z).sum()) / (s0 + count)
+            np.testing.assert_allclose(m[k, d], expected, rtol=1e-12)
+            centre = (weight * z).sum() / count
+            spread = (weight * ((z - centre) ** 2 + v)).sum()
+            shrink = s0 * count / (s0 + count) * (centre - m0) ** 2
+            np.testing.assert_allclose(b[k, d], b0 + 0.5 * (spread + shrink), rtol=1e-12)
 
 
 def natural_of(standard):
@@ -241,5 +263,3 @@ def test_gradients_of_kl(random_standard, finite_differences):
             return kl_divergence(NormalGamma(*standard), NormalGamma(*prior[:i], x, *prior[i + 1 :]))
 
         torch.testing.assert_close(leaf.grad, finite_differences(kl, prior[i]), rtol=1e-5, atol=1e-6)
-
-

@@ -1,8 +1,9 @@
-"""What inference has to do for every family: a family's test inherits these, and brings its distributions."""
+"""Tests of inference that every family inherits; a family's own test brings its distributions."""
 
 import copy
 import shutil
 from functools import partial
+from itertools import pairwise
 from typing import ClassVar
 
 import pyro
@@ -241,7 +242,9 @@ class ConjugateCase(PosteriorCase):
         theirs = estimate(lambda: evaluate(TraceEnum_ELBO(**options), enumerated), 30)
         ours = estimate(lambda: evaluate(TraceConjugate_ELBO(**options), mixture.guide), 30)
         assert_equal_in_expectation(theirs, ours, sigmas=5)
-        assert theirs[1][0] < 0.05 * ours[0][0].abs()
+        sizes = [1, *(mixture.get_parameter(name).numel() for name in names)]
+        for error, mean in zip(theirs[1].split(sizes), ours[0].split(sizes), strict=True):
+            assert error.norm() < 0.2 * mean.norm()  # so that the comparison has power
 
     def test_natural_gradient_is_the_way_to_the_conjugate_posterior(self, mixture, x):
         elbo = TraceConjugate_ELBO()
@@ -296,6 +299,8 @@ class ConjugateCase(PosteriorCase):
         losses = [seeded(TraceConjugate_ELBO().loss_per_site, mixture.model, mixture.guide, x)]
         mixture.theta = to_standard(mixture.theta)
         losses.append(seeded(TraceConjugate_ELBO().loss_per_site, mixture.model, mixture.guide, x))
+        if mixture.latent:  # at other draws of z, as θ is drawn before it
+            del losses[0]["x"]
         for name, loss in losses[0].items():
             assert_close(losses[1][name], loss, rtol=1e-9, atol=1e-9)
 
@@ -366,7 +371,7 @@ class ConjugateCase(PosteriorCase):
         found = TraceConjugate_ELBO().responsibilities(mixture.model, guide, x)["assignment"].argmax(-1)
         assert len(set(zip(clusters.tolist(), found.tolist(), strict=True))) == K
         gamma = nn.functional.one_hot(found, K).double()
-        optimum = mixture.optimum(x.repeat_interleave(1, 0), gamma)
+        optimum = mixture.optimum(x, gamma)
         assert_close(guide.posterior("weights").natural_value(), C0 + 3 * gamma.sum(0))
         prior = natural_prior(self.prior().expand([K])).natural
         theta = guide.posterior("theta").natural_value()
@@ -377,7 +382,7 @@ class ConjugateCase(PosteriorCase):
         guide = AutoConjugate(mixture.model)
         guide.setup(x)
         wrong = torch.ones(*x.shape, 2)
-        with pytest.raises(ValueError, match="loc, scale: expected shape .* for 'z', got"):
+        with pytest.raises(ValueError, match=r"loc, scale: expected shape .* for 'z', got"):
             guide.seed("z", wrong, wrong, torch.Generator())
 
     def test_coordinate_ascent_raises_the_bound_to_that_of_the_elbo(self):
@@ -388,7 +393,7 @@ class ConjugateCase(PosteriorCase):
         data = x, torch.zeros_like(x)
         start = torch.where(torch.rand(N) < 0.3, torch.randint(K, (N,)), clusters)
         bounds = [coordinate_ascent(*priors, *data, start, 1.0, n, 0.0).bound for n in range(1, 10)]
-        assert all(later >= earlier - 1e-9 for earlier, later in zip(bounds, bounds[1:], strict=False))
+        assert all(later >= earlier - 1e-9 for earlier, later in pairwise(bounds))
         found = kmeans_mixture(*priors, *data, torch.Generator().manual_seed(0), restarts=4)
         mixture = Mixture(self)
         mixture.weights = NaturalPosterior(NaturalDirichlet, found.weights.natural)
