@@ -103,15 +103,17 @@ class StandardPosterior(ConjugatePosterior):
     def __init__(self, kind: type[NaturalDistribution], natural: Tensor) -> None:
         super().__init__()
         self.kind = kind
-        self._transforms: dict[str, Transform] = {}
         standard = kind.family.unpack(natural.detach().double())
-        for (name, transform), value in zip(kind.family.transforms().items(), standard, strict=True):
-            name = _unconstrained_name(name, transform)
-            self._transforms[name] = transform
+        for (name, transform), value in zip(self._transforms().items(), standard, strict=True):
             self.register_parameter(name, nn.Parameter(transform.inv(value).clone()))
 
+    def _transforms(self) -> dict[str, Transform]:
+        """Name of each of the module's parameters → the transform to a standard parameter."""
+        transforms = self.kind.family.transforms()
+        return {_unconstrained_name(name, transform): transform for name, transform in transforms.items()}
+
     def _standard(self) -> tuple[Tensor, ...]:
-        return tuple(transform(getattr(self, name)) for name, transform in self._transforms.items())
+        return tuple(transform(getattr(self, name)) for name, transform in self._transforms().items())
 
     def forward(self) -> Distribution:
         """The family's distribution in standard parameters, in torch's default dtype."""
