@@ -56,7 +56,7 @@ class DirichletFamily(ExponentialFamily):
         return scaled + correction * inverse
 
     def in_domain(self, natural: Tensor) -> Tensor:
-        """Whether every c is positive."""
+        """True where every c is positive."""
         return (natural > 0).all(-1)
 
     def data_stats(self, mean: Tensor, variance: Tensor) -> Tensor:

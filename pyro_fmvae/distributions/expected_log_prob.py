@@ -1,7 +1,7 @@
 """E_q[log p(value | parents)] in closed form, by pair of classes, as torch does for ``kl_divergence``.
 
-``TraceConjugate_ELBO`` knows no family by itself. What it can integrate is what is registered here; a new
-pair takes one decorated function, in the user's own code if need be.
+``TraceConjugate_ELBO`` integrates the pairs that are registered here. A new pair takes one decorated
+function, which may be in the user's own code.
 """
 
 from collections.abc import Callable, Mapping
@@ -106,10 +106,13 @@ def _label(q: dist.Delta, p: Label, posteriors: Posteriors) -> Tensor:
 
 
 def component_table(q: Distribution, p: Any, posteriors: Posteriors) -> Tensor:
-    """E_q[log p(x | θ_k)] [..., B, K] for any component, from the mean and the variance of q.
+    """E_q[log p(x | θ_k)] [..., B, K] for any :class:`MixtureComponent`, from mean and variance of q.
 
-    It is registered for observed values. Register it for other classes of q beside a component as they are
-    needed: they must have a mean, a variance and an entropy, and the likelihood may need no other moment.
+    Registered for observed values. Register it for other classes of q, with a component, where the family's
+    ``data_stats`` needs no other moment of q; such a q also needs an entropy.
+
+    Raises:
+        NotImplementedError: the posterior of θ is neither of the component's family nor a point mass.
     """
     argument, _ = p.parents
     try:

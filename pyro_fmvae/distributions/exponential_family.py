@@ -7,9 +7,8 @@ the same order.
 A family is the conjugate prior of some observations x, whose log-density is linear in the same statistics:
 ``log p(x | θ) = T(x)·t(θ) + log h(x)``. Observing x adds T(x) to λ.
 
-What makes an optimiser over λ trivial is that the gradients which arrive at λ already are *natural*
-gradients (the ordinary gradient times the inverse Fisher matrix). Two rules give them without ever forming
-that matrix:
+An optimiser over λ is trivial, because the gradients that arrive at λ already are *natural* gradients (the
+ordinary gradient times the inverse Fisher matrix). Two rules give them without ever forming that matrix:
 
 * a closed form is a function of the expected statistics, and ``∂f/∂E[t]`` *is* the natural gradient of f
   with respect to λ, because the Fisher matrix is ``∂E[t]/∂λ``. So :meth:`ExponentialFamily.expected_stats`
@@ -33,8 +32,8 @@ from torch.distributions import Distribution, ExpTransform, Transform, biject_to
 def blend(old: Tensor, new: Tensor, rate: float) -> Tensor:
     """(1 - ρ) old + ρ new: one step of natural gradients, and of stepwise EM.
 
-    Natural parameters move so towards the conjugate posterior λ* of a batch that stands for all data, and
-    sufficient statistics towards those of the batch: the first is the second plus the prior's parameters.
+    Sufficient statistics move in this way towards those of a batch that stands for all data, and natural
+    parameters towards the conjugate posterior λ*, which is these statistics plus the prior's parameters.
 
     Args:
         old, new: of the same shape.
@@ -91,7 +90,7 @@ class ExponentialFamily(ABC):
 
     @abstractmethod
     def in_domain(self, natural: Tensor) -> Tensor:
-        """Whether each λ [..., P] is a proper member of the family, bool [...]."""
+        """True where λ [..., P] is a proper member of the family: bool [...]."""
 
     @abstractmethod
     def data_stats(self, mean: Tensor, variance: Tensor) -> Tensor:
@@ -105,7 +104,7 @@ class ExponentialFamily(ABC):
     def random_start(self, prior: Tensor, count: float, generator: torch.Generator | None) -> Tensor:
         """λ [..., P] as if ``count`` random observations had been added to a prior's λ₀ [..., P].
 
-        Components that are no permutation of each other should start apart, to divide the data among them.
+        Components start apart, so that they divide the data among them.
         """
 
     @abstractmethod
@@ -249,7 +248,7 @@ class _ScaleGradient(torch.autograd.Function):
 
 
 def scale_gradient(tensor: Tensor, factor: Tensor | float) -> Tensor:
-    """The same values, whose gradient is multiplied by ``factor`` on the way back.
+    """Multiply the gradient by ``factor`` on the way back; the values stay as they are.
 
     Args:
         tensor: of any shape.

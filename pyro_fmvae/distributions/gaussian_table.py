@@ -16,10 +16,10 @@ def gaussian_table(mean: Tensor, variance: Tensor, stats: Tensor) -> Tensor:
     direction. The expanded square would lose digits where means are far from the origin, so each factor is
     first moved to the precision-weighted centre c of its components, in float64. What float32 then rounds are
     terms of the size of a/b (m - c)². Gradients with respect to ``stats`` are summed in float64: the b that
-    they lead to is what is left of Σ γ (z - c)², so that of clusters 1000 standard deviations from c, a
+    they lead to is the small rest of Σ γ (z - c)²: of clusters 1000 standard deviations from c, a
     millionth of the sum is all that counts.
 
-    In float32 what remains is a limit on γ where components overlap far from c. For D = 2, at r standard
+    In float32, γ is inexact where components overlap far from c. For D = 2, at r standard
     deviations from it, entries are off by about 1e-7 r² nats: γ by 2e-4 at most for r = 100, 0.01 for 1000,
     and 0.08 for 3000; for 10,000, γ means nothing. Standard deviations of components follow γ (off by 6e-6,
     2e-4, 1e-3 and 7 %), but are exact to 1e-7 for clusters that one component has to itself, up to r = 10,000

@@ -1,4 +1,4 @@
-"""Assignments to mixture components, and what hangs on them, as distributions that remember their parents.
+"""Assignments to mixture components and their children, as distributions that remember their parents.
 
 ``TraceConjugate_ELBO`` recognises a conjugate program by the classes at its sites and by the *identity* of
 the tensors that they were built from, so each class here keeps those very tensors through ``expand``, and
@@ -32,8 +32,8 @@ class Assignment(TorchDistribution):
     Args:
         weights: π, on the simplex, [..., K], the very value of a Dirichlet site.
 
-    ``pyro.distributions.Categorical`` renormalises and thereby loses the tensor that it was given; this
-    class keeps it, and looks at what is in it only to draw or to score.
+    ``pyro.distributions.Categorical`` renormalises and so loses the tensor that it was given. This class
+    keeps it, and reads its numbers only to draw or to score.
     """
 
     parents = ("weights",)
@@ -60,7 +60,7 @@ class Assignment(TorchDistribution):
 
     @lazy_property
     def categorical(self) -> Categorical:
-        """The same distribution as Pyro's own class."""
+        """This distribution as one of Pyro's own class."""
         weights = self.weights.expand(*self.batch_shape, self.num_components)
         return Categorical(probs=weights, validate_args=self._validate_args)
 
@@ -126,8 +126,8 @@ class Label(TorchDistribution):
 class MixtureComponent(TorchDistribution):
     """Base of a point's distribution given its own component: x | r=k ~ p(x | θ_k), θ from a conjugate prior.
 
-    A subclass says what θ is, and what p is; ``TraceConjugate_ELBO`` takes it from there. Observed
-    exponential waiting times, say, if ``GAMMA`` is the family of their rate::
+    A subclass names θ and makes p; ``TraceConjugate_ELBO`` then integrates over θ. Exponential waiting
+    times, for instance, where ``GAMMA`` is the family of their rate::
 
         class Waiting(MixtureComponent):
             parents, family = ("rate", "assignment"), GAMMA
@@ -142,7 +142,7 @@ class MixtureComponent(TorchDistribution):
         event_shape: of x.
 
     Attributes:
-        parents: the name of the argument and attribute that θ is, then ``"assignment"``.
+        parents: the name of θ as an argument and attribute, then ``"assignment"``.
         family: the conjugate family of θ.
         parameter_dim: number of dimensions in the event shape of θ.
 

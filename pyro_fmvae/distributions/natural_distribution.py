@@ -55,7 +55,7 @@ class NaturalDistribution(Distribution):
 
     @lazy_property
     def standard(self) -> tuple[Tensor, ...]:
-        """The standard parameters in float64; only draws and densities ask for them, closed forms don't."""
+        """The standard parameters in float64. Draws and densities need them; closed forms do not."""
         event = self.natural.dim() - 1
         parameters = self.family.standard(self.natural)
         return tuple(t.expand(self.batch_shape + t.shape[event:]) for t in parameters)
@@ -69,17 +69,17 @@ class NaturalDistribution(Distribution):
         return new
 
     def with_natural(self, natural: Tensor) -> Any:
-        """The member of the same family and type of numbers that other natural parameters [..., P] give."""
+        """A member of this family and dtype with other natural parameters, [..., P]."""
         return type(self)(natural, self.dtype, validate_args=False)
 
     def with_gradient_scale(self, factor: Tensor | float) -> Any:
-        """The same distribution, whose gradients reach the natural parameters multiplied by ``factor``."""
+        """This distribution, with gradients that reach λ multiplied by ``factor``."""
         return self.with_natural(scale_gradient(self.natural, factor)).expand(self.batch_shape)
 
     def expected_stats(self) -> Tensor:
         """E[t] in float64, with natural gradients: [..., P] with the batch shape of ``natural``.
 
-        It is computed once for as long as λ stays what it is (and anew for whoever records operations).
+        Computed once for as long as λ keeps its values, and anew while operations are being recorded.
         """
         natural = self.natural
         if torch.is_inference_mode_enabled() or natural.is_inference():
@@ -102,10 +102,9 @@ class _Domain(constraints.Constraint):
 
 
 def register_family(prior: type[Distribution]) -> Callable[[N], N]:
-    """Register a family: decorates its class in natural parameters.
+    """Register a family, by decorating its class in natural parameters.
 
-    From then on inference knows the conjugate posterior of such priors, and torch the KL divergence of the
-    one from the other.
+    Inference then finds the conjugate posterior of such priors, and torch the KL divergence between the two.
 
     Args:
         prior: class of the priors, in standard parameters. Its subclasses are priors of the family too.
@@ -135,7 +134,7 @@ def natural_class(prior: Distribution) -> "type[NaturalDistribution] | None":
 def natural_of(member: Distribution, family: ExponentialFamily) -> Tensor:
     """λ of a family's member in either form, float64, broadcastable to its batch shape and P.
 
-    It is packed from standard parameters in either case, so that gradients follow the rule for these.
+    Both forms are packed from standard parameters, so that gradients follow the rule for these.
     """
     if isinstance(member, NaturalDistribution):
         return family.natural(*member.standard)
@@ -184,7 +183,7 @@ class NaturalParameter(torch.nn.Parameter):
     """
 
     def __new__(cls, data: Tensor, requires_grad: bool = True) -> "NaturalParameter":
-        with torch.inference_mode(False):  # what is made in inference mode could never be trained
+        with torch.inference_mode(False):  # a tensor of inference mode could never be trained
             return super().__new__(cls, data.detach().to(torch.float64, copy=True), requires_grad)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:

@@ -231,12 +231,12 @@ class NormalGammaFamily(ExponentialFamily):
         return self.natural(*(to_float64(parameter) for parameter in member._given))
 
     def in_domain(self, natural: Tensor) -> Tensor:
-        """Whether s, a and every b are positive (b is NaN where m is not finite)."""
+        """True where s, a and every b are positive (b is NaN where m is not finite)."""
         _, s, a, b = self.unpack(natural)
         return (s > 0) & (a > 0) & (b > 0).all(-1)
 
     def data_stats(self, mean: Tensor, variance: Tensor) -> Tensor:
-        """(1/2, -1/2, -E[z²]/2 [D], E[z] [D]) of z [..., D]: what log N(z; μ, 1/α) takes t times."""
+        """(1/2, -1/2, -E[z²]/2 [D], E[z] [D]) of z [..., D]: log N(z; μ, 1/α) is linear in these."""
         half = torch.full_like(mean[..., :1], 0.5)
         return torch.cat([half, -half, -0.5 * (mean.square() + variance), mean], -1)
 

@@ -30,8 +30,8 @@ from pyro_fmvae.infer.seeding import kmeans, posterior_weights
 class AutoConjugate(nn.Module):
     """Natural posteriors for every conjugate site that is the parent of an assignment or of a component.
 
-    Call it first thing in a guide, with the arguments of the model; the guide then has to sample only what is
-    left, and may enter the model's plates itself, since this creates none::
+    Call it first in a guide, with the arguments of the model. The guide then samples the remaining sites, and
+    may enter the model's plates itself, since this creates none::
 
         class Guide(nn.Module):
             def __init__(self):
@@ -116,7 +116,7 @@ class AutoConjugate(nn.Module):
     ) -> None:
         """Start the components of a mixture afresh where encodings cluster: k-means++, then the exact update.
 
-        Priors are those that the model had when :meth:`setup` (or the guide, for the first time) ran.
+        The priors are the model's at the time of :meth:`setup`, or of the guide's first run.
 
         Args:
             name: of the site of the components' points, a ``Component`` say.

@@ -82,7 +82,7 @@ class NaturalPosterior(ConjugatePosterior):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *rest: Any
     ) -> None:
-        """Keep λ's class where what is loaded takes its place, by ``load_state_dict(..., assign=True)``."""
+        """Keep λ's class where a loaded tensor takes its place, by ``load_state_dict(..., assign=True)``."""
         name = prefix + "natural"
         if local_metadata.get("assign_to_params_buffers") and isinstance(state_dict.get(name), Tensor):
             state_dict[name] = NaturalParameter(state_dict[name], self.natural.requires_grad)
@@ -146,14 +146,14 @@ def natural_prior(prior: Distribution) -> NaturalDistribution:
 
 
 def to_standard(posterior: ConjugatePosterior) -> ConjugatePosterior:
-    """The same posterior in standard parameters."""
+    """The posterior in standard parameters, itself if it is already."""
     if isinstance(posterior, NaturalPosterior):
         return StandardPosterior(posterior.kind, posterior.natural_value())
     return posterior
 
 
 def to_natural(posterior: ConjugatePosterior) -> ConjugatePosterior:
-    """The same posterior in natural parameters."""
+    """The posterior in natural parameters, itself if it is already."""
     if isinstance(posterior, StandardPosterior):
         return NaturalPosterior(posterior.kind, posterior.natural_value())
     return posterior
@@ -177,7 +177,7 @@ def random_posterior(
 
 
 class PosteriorDict(nn.ModuleDict):
-    """Modules by the names of sites, which may have dots in them, or be those of methods of a module."""
+    """Modules by the names of sites; a name may contain dots or equal that of a module's method."""
 
     def __getitem__(self, key: str) -> nn.Module:
         return super().__getitem__(_key(key))

@@ -211,7 +211,7 @@ class FactorGroup(nn.Module):
             mean, variance, num_data, generator, restarts: as for :meth:`seed`.
 
         Returns:
-            Factor → gain, of those that were started anew.
+            Factor → gain, for each factor that was started anew.
 
         Raises:
             TypeError: λ is in standard parameters.
@@ -260,7 +260,7 @@ def of_factor(
 def make_groups(
     num_components: Sequence[int], dim: int, labelled: Sequence[int], hyperprior: Hyperprior | None = None
 ) -> list[FactorGroup]:
-    """The groups of all factors, those with equal K and equal labelling together.
+    """The groups of all factors: one for each pair of K and labelling.
 
     Args:
         num_components: K_i of every factor.

@@ -16,7 +16,7 @@ from tests.infer.programs import Toy
 
 RATE = 0.3
 EXACT = {"rtol": 0, "atol": 0}
-# Replays on a CPU run the kernels of eager steps. Formulas by hand, compiled programs and GPUs round otherwise.
+# Replays on a CPU run the kernels of eager steps; formulas by hand, compiled programs and GPUs round otherwise.
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 
 adam = partial(torch.optim.Adam, lr=1e-2)

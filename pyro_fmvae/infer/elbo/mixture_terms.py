@@ -1,4 +1,4 @@
-"""What a mixture adds to the bound, its assignments summed out: Paquet et al. (2018), eqs 4b-c, 5, 8."""
+"""The terms of a mixture in the bound, its assignments summed out: Paquet et al. (2018), eqs 4b-c, 5, 8."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Posterior = Callable[[str], Distribution]
 
 
 class Role(Enum):
-    """The part of equation 4 that a site's loss belongs to, or what is added to it."""
+    """The part of equation 4 that a site's loss belongs to, or a term that is added to the bound."""
 
     RECONSTRUCTION = "reconstruction"
     KL_Z = "kl_z"
@@ -170,8 +170,8 @@ def mixture_terms(
 def natural_posteriors(program: Structure, guide: Trace) -> Posterior:
     """Posteriors by site name, those of scaled sites with the natural gradient of the unscaled site.
 
-    The scale multiplies the KL divergence and whatever a common ``poutine.scale`` holds beside it; divided
-    out of the gradient, it leaves λ - λ*, so that ρ keeps its meaning.
+    The scale multiplies the KL divergence and all other terms under a common ``poutine.scale``. Dividing the
+    gradient by it leaves λ - λ*, so that ρ keeps its meaning.
     """
 
     def posterior(name: str) -> Distribution:
@@ -240,7 +240,7 @@ def _log_probs(site: Site, num_components: int) -> Tensor:
 
 
 def _where_unmasked(table: Tensor, site: Site) -> Tensor:
-    """A label's table, without what it says about points that its site masks out."""
+    """A label's table, with zeros for the points that its site masks out."""
     mask = site["mask"]
     if mask is None:
         return table
