@@ -16,7 +16,7 @@ from tests.infer.programs import Toy
 
 RATE = 0.3
 EXACT = {"rtol": 0, "atol": 0}
-# Replays on a CPU run the kernels of eager steps; formulas by hand, compiled programs and GPUs round otherwise.
+# A replay on a CPU runs the kernels of the eager step. Formulas by hand, compilers and GPUs round otherwise.
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 
 adam = partial(torch.optim.Adam, lr=1e-2)
