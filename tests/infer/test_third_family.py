@@ -130,7 +130,7 @@ class TestExponentialMixture(ConjugateCase):
         return dist.Gamma(torch.tensor(2.0), torch.tensor(1.5))
 
     def q(self, loc, scale):
-        return dist.LogNormal(0.1 * loc, scale)
+        return dist.LogNormal(0.1 * loc, scale / (1 + scale))  # finite moments
 
     def observe(self, count):
         return Exponential(torch.tensor([0.3, 1.0, 4.0]).repeat(count)[:count]).sample()
