@@ -130,7 +130,7 @@ def main() -> None:
         print(f"{'start':<24}{'in use':>8}{'bound':>14}")
         print(codes.describe("λ", codes.mixture(codes.gamma)), flush=True)
         for number in range(chosen.starts):
-            clusters = kmeans(codes.data[0], len(codes.priors[0]), generator)
+            clusters = kmeans(codes.data[0], codes.gamma.shape[-1], generator)
             print(codes.describe(f"k-means {number + 1}", codes.mixture(clusters)), flush=True)
         for share in chosen.splits:
             clusters = split(codes, share, generator)
