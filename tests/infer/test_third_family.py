@@ -1,6 +1,7 @@
 """A family that the library does not have, made here alone: a Gamma prior on the rate of an Exponential."""
 
 import pyro.distributions as dist
+import pytest
 import torch
 from torch.distributions import (
     AffineTransform,
@@ -10,6 +11,7 @@ from torch.distributions import (
     TransformedDistribution,
     constraints,
 )
+from torch.testing import assert_close
 
 from pyro_fmvae.distributions import (
     ExponentialFamily,
@@ -19,7 +21,7 @@ from pyro_fmvae.distributions import (
     register_expected_log_prob,
     register_family,
 )
-from tests.distributions.family_case import FamilyCase, tensors
+from tests.distributions.family_case import FamilyCase, assert_mean, tensors
 from tests.infer.conjugate_case import ConjugateCase
 
 
@@ -138,3 +140,30 @@ class TestExponentialMixture(ConjugateCase):
     def clusters(self, count):
         index = torch.arange(count) % 3
         return torch.tensor([0.01, 10.0, 1000.0])[index] * (1 + 0.1 * torch.rand(count)), index
+
+
+def test_points_are_scored_and_drawn_by_their_own_rates():
+    """Rates [I, K] and assignments [I, B], or all of them enumerated: [K, I, B]."""
+    rate, x = torch.tensor([[0.01, 1.0, 100.0], [2.0, 200.0, 0.02]]), torch.rand(2, 4)
+    r = torch.tensor([[0, 1, 2, 0], [2, 2, 0, 1]])
+    fn = Waiting(rate, r).expand(torch.Size((2, 4)))
+    assert fn.rate is rate and fn.assignment is r
+    expected = Exponential(rate.unsqueeze(1)).log_prob(x.unsqueeze(-1))  # [I, B, K]
+    assert_close(fn.log_prob(x), expected.gather(-1, r.unsqueeze(-1)).squeeze(-1))
+    enumerated = Waiting(rate, torch.arange(3).view(3, 1, 1).expand(3, 2, 4))
+    assert_close(enumerated.log_prob(x), expected.movedim(-1, 0))
+    draws = fn.sample((20_000,))
+    own = rate.gather(-1, r)
+    assert_mean(own * draws, torch.ones(2, 4))
+
+
+@pytest.mark.parametrize(
+    ("rate", "assignment", "message"),
+    [
+        ((), (4,), r"rate: expected components in a batch dimension, got \[\]"),
+        ((2, 3), (5, 4), r"assignment: expected a shape .* left of the components in rate, got \[5, 4\]"),
+    ],
+)
+def test_shapes_that_do_not_fit(rate, assignment, message):
+    with pytest.raises(ValueError, match=message):
+        Waiting(torch.ones(rate), torch.zeros(assignment).long())
