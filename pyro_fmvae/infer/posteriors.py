@@ -145,18 +145,18 @@ def natural_prior(prior: Distribution) -> NaturalDistribution:
     return kind(natural.expand(*prior.batch_shape, natural.shape[-1]))
 
 
-def to_standard(posterior: ConjugatePosterior) -> ConjugatePosterior:
+def to_standard(posterior: ConjugatePosterior) -> StandardPosterior:
     """The posterior in standard parameters, itself if it is already."""
-    if isinstance(posterior, NaturalPosterior):
-        return StandardPosterior(posterior.kind, posterior.natural_value())
-    return posterior
-
-
-def to_natural(posterior: ConjugatePosterior) -> ConjugatePosterior:
-    """The posterior in natural parameters, itself if it is already."""
     if isinstance(posterior, StandardPosterior):
-        return NaturalPosterior(posterior.kind, posterior.natural_value())
-    return posterior
+        return posterior
+    return StandardPosterior(posterior.kind, posterior.natural_value())
+
+
+def to_natural(posterior: ConjugatePosterior) -> NaturalPosterior:
+    """The posterior in natural parameters, itself if it is already."""
+    if isinstance(posterior, NaturalPosterior):
+        return posterior
+    return NaturalPosterior(posterior.kind, posterior.natural_value())
 
 
 def random_posterior(
