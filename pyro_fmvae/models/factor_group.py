@@ -188,7 +188,7 @@ class FactorGroup(nn.Module):
         mixtures = []
         whole = [natural_prior(prior) for prior in self.priors(mean.device)]
         for number, factor in enumerate(self.factors):
-            priors = of_factor(number, *whole)
+            priors = self.of_factor(number, *whole)
             known = labels[:, self.columns[number]] if labels is not None and self.columns else None
             if known is not None and (known >= 0).any():
                 rows = (known >= 0).nonzero().squeeze(-1)
@@ -224,8 +224,8 @@ class FactorGroup(nn.Module):
         gains, mean, variance = {}, mean.to(self.device), variance.to(self.device)
         whole = [natural_prior(prior) for prior in self.priors(mean.device)]
         for number, factor in enumerate(self.factors):
-            priors = of_factor(number, *whole)
-            present = of_factor(number, self.weights(), self.loc_precision())
+            priors = self.of_factor(number, *whole)
+            present = self.of_factor(number, self.weights(), self.loc_precision())
             data, points = (mean[factor], variance[factor]), num_data / mean.shape[1]
             found = better_mixture(*priors, *present, *data, generator, restarts, points)
             if found is not None:
@@ -233,6 +233,19 @@ class FactorGroup(nn.Module):
                 present[0].natural.copy_(mixture.weights.natural)
                 present[1].natural.copy_(mixture.components.natural)
         return gains
+
+    @staticmethod
+    def of_factor(
+        number: int, weights: NaturalDistribution, components: NaturalDistribution
+    ) -> tuple[NaturalDistribution, NaturalDistribution]:
+        """The mixture of one factor, batch shapes [] and [K], sharing the memory of the group's.
+
+        Args:
+            number: place of the factor in the group.
+            weights, components: of the whole group, batch shapes [I_g, 1] and [I_g, K].
+        """
+        weights = weights.with_natural(weights.natural.detach()[number, 0])
+        return weights, components.with_natural(components.natural.detach()[number])
 
     def set_natural(self, weights: Tensor, loc_precision: Tensor) -> None:
         """Replace λ: weights [I_g, 1, K] and loc_precision [I_g, K, 2D+2]."""
@@ -247,14 +260,6 @@ class FactorGroup(nn.Module):
     def use_natural(self) -> None:
         """Keep λ in natural parameters from now on, for natural-gradient steps."""
         self.weights, self.loc_precision = to_natural(self.weights), to_natural(self.loc_precision)
-
-
-def of_factor(
-    number: int, weights: NaturalDistribution, components: NaturalDistribution
-) -> tuple[NaturalDistribution, NaturalDistribution]:
-    """The mixture of one factor of a group, batch shapes [] and [K]; it shares memory with the group's."""
-    weights = weights.with_natural(weights.natural.detach()[number, 0])
-    return weights, components.with_natural(components.natural.detach()[number])
 
 
 def make_groups(
