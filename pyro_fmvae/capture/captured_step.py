@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.capture.cuda_graph import CUDAGraph, NotRecordable, OptimizerOnDevice
-from pyro_fmvae.capture.guards.assumptions import Assumptions
+from pyro_fmvae.capture.guards import Assumptions
 from pyro_fmvae.capture.playback import TensorProgram
 from pyro_fmvae.capture.tensor_step import TensorStep
 

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from pyro_fmvae.capture.call import Call
 from pyro_fmvae.capture.captured_step import CapturedStep, NotFinite
-from pyro_fmvae.capture.guards.assumptions import Rehearsal
-from pyro_fmvae.capture.guards.hooks import refuse_hooks_on_sums
+from pyro_fmvae.capture.guards import Rehearsal
 from pyro_fmvae.capture.playback import casts, compiled, plain
 from pyro_fmvae.capture.recorded_adam import RecordedAdam
 from pyro_fmvae.capture.recording import record
@@ -142,7 +141,7 @@ class CapturedSVI(ConjugateSVI):
             return statements
         params = _unconstrained(statements)
         assumptions = rehearsal.assumptions(statements.nodes)
-        refuse_hooks_on_sums([*params, *assumptions.tensors])
+        assumptions.refuse_hooks(params)
         fused = self.compile and call.rows >= self.compile_from
         inside = self._inside([p for p in params if not isinstance(p, NaturalParameter)]) if fused else None
         step = TensorStep(self, call, params, inside)

@@ -245,7 +245,9 @@ def _lift(module: GraphModule, num_inputs: int, known: Sequence[Tensor]) -> tupl
             with module.graph.inserting_before(first):
                 lifted[node.target] = module.graph.placeholder(f"constant{len(lifted)}")
             lifted[node.target].meta = dict(node.meta)
-            state.append(_constant(getattr(module, node.target)))
+            constant = getattr(module, node.target)
+            _refuse_results(constant)
+            state.append(constant)
         node.replace_all_uses_with(lifted[node.target])
         module.graph.erase_node(node)
     module.delete_all_unused_submodules()
@@ -255,13 +257,12 @@ def _lift(module: GraphModule, num_inputs: int, known: Sequence[Tensor]) -> tupl
     return tuple(state)
 
 
-def _constant(tensor: Tensor) -> Tensor:
+def _refuse_results(tensor: Tensor) -> None:
     if tensor.requires_grad and not tensor.is_leaf:
         raise CaptureError(
             f"the step cannot be captured: a tensor of shape {list(tensor.shape)} was computed from "
             "parameters before the step, and kept. Compute it in the model or guide, or pass eager=True"
         )
-    return tensor.detach()
 
 
 def _explain(error: Exception) -> str:

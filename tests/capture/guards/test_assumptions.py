@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pyro_fmvae.capture.guards.assumptions import Assumptions, Rehearsal
+from pyro_fmvae.capture.guards import Assumptions, Rehearsal
 from tests.capture.captured import EXACT, Methods, Plain, assert_twins, plainly
 from tests.infer.programs import Toy
 
