@@ -59,6 +59,18 @@ class Recording:
         tensors = [*self.state, *(value for value in values if isinstance(value, Tensor))]
         return all(tensor.device.type == "cuda" for tensor in tensors)
 
+    @property
+    def eps(self) -> float:
+        """ε of the coarsest type of floating-point numbers in the program."""
+        values = [node.meta.get("val") for node in self.module.graph.nodes]
+        types = {value.dtype for value in values if isinstance(value, Tensor) and value.is_floating_point()}
+        return max((torch.finfo(dtype).eps for dtype in types), default=0.0)
+
+    @property
+    def draws_in_vain(self) -> bool:
+        """Whether it draws random numbers that nothing uses."""
+        return any(_is_random(node) and not node.users for node in self.module.graph.nodes)
+
     def split(self, num_inputs: int, num_results: int) -> "tuple[Recording, Recording]":
         """Two programs out of one: up to the last of the first results, and from there on.
 
@@ -223,8 +235,12 @@ def _random_states(tensors: Sequence[Tensor]) -> list[Tensor]:
 def _has_effect(node: Node) -> bool:
     if node.op in ("placeholder", "output"):
         return True
-    schema, tags = getattr(node.target, "_schema", None), getattr(node.target, "tags", ())
-    return (schema is not None and schema.is_mutable) or torch.Tag.nondeterministic_seeded in tags
+    schema = getattr(node.target, "_schema", None)
+    return (schema is not None and schema.is_mutable) or _is_random(node)
+
+
+def _is_random(node: Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _lift(module: GraphModule, num_inputs: int, known: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -92,8 +92,8 @@ class Assumptions:
             changes = each.changes()
             if changes and isinstance(each.then, Tensor) and memory_of(each.then) in read:
                 raise CaptureError(
-                    f"the step cannot be captured: it reads '{each.name}' and puts another tensor in its place. "
-                    "Make it a buffer that is changed in place (by copy_, say), or pass eager=True"
+                    f"the step cannot be captured: it reads '{each.name}' and puts another tensor in its "
+                    "place. Make it a buffer that is changed in place (by copy_, say), or pass eager=True"
                 )
             if () not in changes:
                 kept.append((each, changes))
@@ -128,5 +128,5 @@ class Assumptions:
 
 
 def _kind(tensor: Tensor) -> tuple[int, bool]:
-    """Where a tensor's values are (elsewhere after ``module.to`` or ``t.data = …``), and whether it is learnt."""
+    """Where a tensor's values are (elsewhere after ``module.to`` or ``t.data = …``), and if it is learnt."""
     return tensor.data_ptr(), tensor.requires_grad

@@ -5,7 +5,7 @@ import os
 import sys
 import sysconfig
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from types import (
@@ -137,7 +137,7 @@ class Outside:
             return
         held = getattr(value, "__dict__", {})
         kind = value if isinstance(value, type) else type(value)
-        owner = next((vars(base) for base in kind.__mro__ if name in vars(base)), {})
+        owner: Mapping[str, Any] = next((vars(base) for base in kind.__mro__ if name in vars(base)), {})
         default = owner.get(name)
         if isinstance(default, MemberDescriptorType):
             self._add(Slots(value), name)
