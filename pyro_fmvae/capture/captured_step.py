@@ -82,7 +82,7 @@ class CapturedStep:
         return loss
 
     def current(self) -> bool:
-        """Whether everything that the recording relies on is as it was."""
+        """True if everything that the recording relies on is as it was."""
         optimised = self.inside is None or self.inside.current(self.optim.others)
         return not self.stale and optimised and self.assumptions.hold()
 
@@ -156,7 +156,7 @@ class CapturedStep:
         return self._checked(loss.item())
 
     def _whole(self, *inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The same without a look at any value, for a graph to record."""
+        """The step as :meth:`_by_parts` takes it, without a look at any value, for a graph to record."""
         assert self._on_device is not None
         loss, grads, values, rest = self._first(inputs)
         with self._on_device.steps(skip=loss.isnan() if self.checked else None):
@@ -178,5 +178,5 @@ def _as_stored(grad: Tensor, parameter: Tensor) -> Tensor:
 
 
 def _on_gpu(inputs: Sequence[Tensor]) -> bool:
-    """Whether nothing is on the host, the values of which a graph would not see change."""
+    """True if nothing is on the host: a graph would not see values there change."""
     return all(tensor.is_cuda for tensor in inputs)

@@ -41,11 +41,11 @@ class CapturedSVI(ConjugateSVI):
     step in which the program makes a parameter (``pyro.param`` with a new name, a lazy guide) is taken as by
     ``ConjugateSVI``, and the next one is captured.
 
-    A program is one for batches of the same shapes and for the same arguments that are not tensors; others
-    are captured as they come, the eight used last are kept. What a model does in Python (prints, counts) it
-    does only then, and numbers that it takes from Python's or NumPy's generators are constants. With
-    validation on, the first step checks what an eager step checks, later ones that loss and gradients are
-    finite.
+    Numbers, tensors and other objects that the program reaches through attributes, closures and globals are
+    watched: the step after a change is captured anew. So are steps on other shapes or other arguments that
+    are not tensors; the eight programs used last are kept. What cannot be watched is refused, or found by
+    spot checks. The page on programs has the contract in full. With validation on, the first step checks what
+    an eager step checks, later ones that loss and gradients are finite.
 
     Args:
         model, guide, optim, loss, recompute, autocast: as for ``ConjugateSVI``.
@@ -141,7 +141,7 @@ class CapturedSVI(ConjugateSVI):
             )
 
     def _settings(self) -> tuple[Hashable, ...]:
-        """What else a program depends on; weights that leave out parts are among it."""
+        """Settings that a program depends on, with the weights that leave out a part of the loss."""
         return (
             *(is_static(getattr(self.elbo, name), value) for name, value in WEIGHTS.items()),
             *map(id, (self.model, self.guide, self.optim, self.elbo)),

@@ -93,14 +93,14 @@ class OptimizerOnDevice:
 
     @staticmethod
     def possible(optimizer: Optimizer | None) -> bool:
-        """Whether the optimiser can do without the host: no replay would run its hooks."""
+        """True if the optimiser can do without the host, and has no hooks, which no replay would run."""
         groups = [] if optimizer is None else optimizer.param_groups
         return not step_hooks(optimizer) and all(
             group.get("fused") or group.get("capturable") for group in groups
         )
 
     def current(self, optimizer: Optimizer | None) -> bool:
-        """Whether the optimiser still is the one that was given, with the same state."""
+        """True if the optimiser still is the one that was given, with the same state."""
         return self._snapshot.holds(optimizer)
 
     def fill(self) -> None:

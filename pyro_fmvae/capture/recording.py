@@ -53,7 +53,7 @@ class Recording:
     state: tuple[Tensor, ...]
 
     def on_device(self) -> bool:
-        """Whether all tensors are on a GPU, but for numbers that were written into the program."""
+        """True if all tensors are on a GPU, except numbers that are written into the program."""
         results = [node for node in self.module.graph.nodes if node.op == "call_function"]
         values = [node.meta.get("val") for node in results if node.target not in _NUMBERS]
         tensors = [*self.state, *(value for value in values if isinstance(value, Tensor))]
@@ -68,7 +68,7 @@ class Recording:
 
     @property
     def draws_in_vain(self) -> bool:
-        """Whether it draws random numbers that nothing uses."""
+        """True if it draws random numbers that nothing uses."""
         return any(_is_random(node) and not node.users for node in self.module.graph.nodes)
 
     def split(self, num_inputs: int, num_results: int) -> "tuple[Recording, Recording]":
@@ -282,7 +282,7 @@ def _refuse_results(tensor: Tensor) -> None:
 
 
 def _explain(error: Exception) -> str:
-    """What went wrong, and in which line of the user's."""
+    """The message for an error, with the line of the user's code that it comes from."""
     frames = traceback.extract_tb(error.__traceback__)
     outside = [f for f in frames if not f.filename.startswith((*_HERE, *_MACHINERY, "<"))]
     theirs = [f for f in outside if not f.filename.startswith(_LIBRARIES)] or outside

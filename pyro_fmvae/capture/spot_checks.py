@@ -50,7 +50,7 @@ class SpotCheck:
 
     @property
     def due(self) -> bool:
-        """Whether the next step is one to check: number 64, 1,024, 16,384 and so on."""
+        """True if the next step is one to check: number 64, 1,024, 16,384 and so on."""
         step = self.steps + 1
         while step > _FIRST and step % _GROWTH == 0:
             step //= _GROWTH

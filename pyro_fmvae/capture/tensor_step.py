@@ -115,7 +115,7 @@ def is_static(weight: float | Tensor, value: float) -> bool:
 
 
 def _gradients(loss: Tensor, leaves: Sequence[Tensor]) -> dict[Tensor, Tensor]:
-    """Of those that have one."""
+    """The gradients of a loss, of those leaves that have one."""
     if not (leaves and loss.requires_grad):
         return {}
     grads = torch.autograd.grad(loss, leaves, allow_unused=True)

@@ -107,7 +107,7 @@ class Assumptions:
         self._kinds += [(tensor, *_kind(tensor)) for tensor in recording.state if memory_of(tensor)]
 
     def hold(self) -> bool:
-        """Whether everything is as it was."""
+        """True if everything is as it was."""
         for holder, key, value in self._facts:
             if holder.get(key) is not value:
                 return False
@@ -128,5 +128,5 @@ class Assumptions:
 
 
 def _kind(tensor: Tensor) -> tuple[int, bool]:
-    """Where a tensor's values are (elsewhere after ``module.to`` or ``t.data = …``), and if it is learnt."""
+    """Address of a tensor's values, another one after ``t.data = …``, and whether it is learnt."""
     return tensor.data_ptr(), tensor.requires_grad

@@ -196,7 +196,7 @@ def _names_read(code: CodeType) -> tuple[set[str], set[str]]:
 
 
 def _is_own(value: type | ModuleType) -> bool:
-    """Whether a class or Python module is the user's, not of an installed package."""
+    """True of a class or Python module of the user's, not of an installed package."""
     module = sys.modules.get(value.__module__) if isinstance(value, type) else value
     if getattr(module, "__name__", "") == "__main__":
         return True

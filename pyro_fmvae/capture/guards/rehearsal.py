@@ -68,7 +68,7 @@ class Rehearsal:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Look out for the calls of modules, and for tensors that are written to."""
+        """Note which modules are called, and which tensors are written to."""
         hook = register_module_forward_pre_hook(self._called)
         try:
             with uncompiled(), self._writes, warnings.catch_warnings():
@@ -78,7 +78,7 @@ class Rehearsal:
             hook.remove()
 
     def made(self, parameters: Iterable[Tensor]) -> bool:
-        """Whether one of the parameters was made in the run, or a module under one that was known."""
+        """True if the run made one of the parameters, or put a module under one that was known."""
         if any(part not in tree for module, tree in self._trees for part in module.modules()):
             return True
         return not self._existing.issuperset(parameters)
