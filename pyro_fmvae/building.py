@@ -39,10 +39,8 @@ from pyro_fmvae.models import (
 from pyro_fmvae.models.free_encoder import FreeEncoder
 from pyro_fmvae.models.posterior_family import PointPosterior
 from pyro_fmvae.nn import (
-    ConvDecoder28,
-    ConvDecoder64,
-    ConvEncoder28,
-    ConvEncoder64,
+    ConvDecoder,
+    ConvEncoder,
     ExponentialLink,
     MLPDecoder,
     MLPEncoder,
@@ -133,10 +131,11 @@ def _networks(config: TrainConfig, shape: tuple[int, ...], outputs: int) -> tupl
     """Encoder and decoder."""
     assert config.hidden is not None and config.width is not None
     latent, head = latent_dim(config), _head(config)
-    if config.network == "conv28":
-        return ConvEncoder28(latent, config.width, head), ConvDecoder28(latent, outputs, config.width)
-    if config.network == "conv64":
-        return ConvEncoder64(latent, config.width, head), ConvDecoder64(latent, outputs, config.width)
+    if config.network != "mlp":
+        return (
+            ConvEncoder(shape, latent, config.width, head),
+            ConvDecoder(latent, shape, outputs, config.width),
+        )
     return (
         MLPEncoder(shape, latent, config.hidden, head),
         MLPDecoder(latent, shape, outputs, config.hidden[::-1]),

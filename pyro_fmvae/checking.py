@@ -11,6 +11,7 @@ from pyro_fmvae.data.dataset import SPLITS
 from pyro_fmvae.data.own.folder import SPARSE, sparse
 from pyro_fmvae.data.registry import SCENES
 from pyro_fmvae.learn.em_phases import check_spread
+from pyro_fmvae.nn import is_image
 
 
 def check_model(config: TrainConfig) -> None:
@@ -56,6 +57,10 @@ def check(config: TrainConfig, dataset: Dataset) -> None:
             raise ValueError(
                 f"network: {network} takes {wanted} images, the data are of shape {dataset.event_shape}"
             )
+    if config.model not in CODERS and config.network == "conv" and not is_image(dataset.event_shape):
+        raise ValueError(
+            f"network: conv takes images of 1, 3 or 4 channels, the data are of shape {dataset.event_shape}"
+        )
     if config.model in CODERS:
         _check_coder(config, dataset)
     if config.model == "vsc" and (config.pretrain_kl_weight != 1 or config.kl_annealing):

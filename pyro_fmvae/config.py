@@ -66,8 +66,10 @@ class TrainConfig:
     )
     hold_out: float | None = _option(None, "share of the labels' combinations kept apart for testing")
     image_size: int = _option(64, "side that the pictures of a folder or of celeba are resized to")
-    network: Literal["mlp", "conv28", "conv64"] | None = _option(None, "mlp, or the paper's for these sizes")
-    width: float | None = _option(None, "factor on the channels of conv28 and conv64")
+    network: Literal["mlp", "conv", "conv28", "conv64"] | None = _option(
+        None, "mlp; conv, for images of any size; conv28 and conv64: the paper's two sizes alone"
+    )
+    width: float | None = _option(None, "factor on the channels of convolutions")
     hidden: tuple[int, ...] | None = _option(None, "sizes of the mlp's hidden layers, such as 400,400")
     min_scale: float | None = _option(None, "least standard deviation of the Gaussian observation")
     max_scale: float | None = _option(None, "greatest one")

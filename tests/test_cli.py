@@ -603,7 +603,7 @@ OTHERS = [
             "train --model foo",
             "--model: expected one of fmvae, vae, vsc, bsc, max-sparse, linear-sparse, got 'foo'",
         ),
-        ("train --network foo", "--network: expected one of mlp, conv28, conv64, got 'foo'"),
+        ("train --network foo", "--network: expected one of mlp, conv, conv28, conv64, got 'foo'"),
         ("train --factors 2,x", "--factors: expected sizes separated by commas, such as 2,2,64, got '2,x'"),
         ("train --kl-weight nan", "--kl-weight: expected a number, got 'nan'"),
         ("train --factor-dim 1.5", "--factor-dim: expected an integer, got '1.5'"),
@@ -624,7 +624,9 @@ def test_complaints_speak_of_options(place, monkeypatch, arguments, message):
 def test_complaints_that_are_not_recognised_pass():
     for message in ("anything", 'Parser "x" is odd', "value: 3"):
         assert cli._translate(message) == message
-    assert cli._translate('Parser key "a.b_c": odd\nin two lines') == "--b-c: odd in two lines"
+    odd = 'Parser key "a.b_c": odd\nin two lines'
+    assert cli._translate(odd) == "--b-c: odd in two lines"
+    assert cli._translate(odd, {"b_c"}) == "b_c: odd in two lines"
 
 
 def contents(folder):

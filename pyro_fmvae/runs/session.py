@@ -22,6 +22,7 @@ from pyro_fmvae.data import Batches, Dataset, Split
 from pyro_fmvae.evaluate import bound, label_agreement, rows_without_bound
 from pyro_fmvae.runs.gallery import draw
 from pyro_fmvae.models import FactorialMixtureVAE
+from pyro_fmvae.nn import ConvDecoder
 from pyro_fmvae.runs.run import FIGURES, METRICS
 from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.runs.training import Training
@@ -40,6 +41,9 @@ def follow(training: Training, dataset: Dataset, resumed: bool) -> int:
         verb = "resuming" if resumed else "starting"
         points, device = training.run.num_data, training.device
         logger.info("%s %s on %s, %d points, steps %s", verb, folder, device, points, training.stepping)
+        decoder = getattr(training.model, "decoder", None)
+        if isinstance(decoder, ConvDecoder) and (change := decoder.canvas.describe()):
+            logger.info("%s for the networks", change)
         if _loop(training, dataset, resumed, interrupted):
             print(f"\nStopped. Continue with: pyro-fmvae train --resume {folder}", file=sys.stderr)
             return 130

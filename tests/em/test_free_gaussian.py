@@ -9,10 +9,11 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from pyro_fmvae import VAE, CapturedFreeGaussian, GaussianObservation
+from pyro_fmvae import VAE, GaussianObservation
+from pyro_fmvae.capture import CapturedFreeGaussian
 from pyro_fmvae.em.free_gaussian import BETAS, EPSILON, FreeGaussian, GaussianTable, near_prior
 from tests.capture.captured import CLOSE
-from tests.em.free_gaussians import found, programs, small_vae, start
+from tests.em.free import found, programs, start
 from tests.models.small import Linear, binary_data, small_model
 
 KINDS = [FreeGaussian, CapturedFreeGaussian]
@@ -80,7 +81,7 @@ def test_nothing_else_changes(name, kind):
 @pytest.mark.parametrize("calls", [1, 2])
 def test_random_numbers_are_one_draw_for_each_step(kind, calls):
     """Capturing takes none."""
-    found(small_vae(), binary_data(6), start(6, 4), 5, calls=calls, kind=kind)
+    found(small_model((1, 1)).pretraining(), binary_data(6), start(6, 4), 5, calls=calls, kind=kind)
     after = torch.get_rng_state()
     torch.manual_seed(1)
     for _ in range(5 * calls):
@@ -88,18 +89,17 @@ def test_random_numbers_are_one_draw_for_each_step(kind, calls):
     assert torch.equal(torch.get_rng_state(), after)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_works_where_gradients_are_off_and_inside_of_handlers(kind):
-    vae, x, at = small_vae(), binary_data(6), start(6, 4)
-    expected = found(vae, x, at, kind=kind)
+def test_works_where_gradients_are_off_and_inside_of_handlers():
+    vae, x, at = small_model((1, 1)).pretraining(), binary_data(6), start(6, 4)
+    expected = found(vae, x, at)
     with torch.no_grad(), poutine.scale(scale=1e3), pyro.plate("other", 7, dim=-2):
-        actual = found(vae, x, at, kind=kind)
+        actual = found(vae, x, at)
     assert all(map(torch.equal, actual, expected))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_works_in_inference_mode(kind):
-    vae, x, at = small_vae(), binary_data(6), start(6, 4)
+    vae, x, at = small_model((1, 1)).pretraining(), binary_data(6), start(6, 4)
     expected = found(vae, x, at, kind=kind)
     with torch.inference_mode():
         inputs = [tensor.clone() for tensor in (x, *at)]
@@ -109,7 +109,7 @@ def test_works_in_inference_mode(kind):
 
 
 def test_first_step_is_as_long_as_the_learning_rate():
-    vae, x, at = small_vae(), binary_data(6), start(6, 4)
+    vae, x, at = small_model((1, 1)).pretraining(), binary_data(6), start(6, 4)
     free = FreeGaussian(vae, 1, 0.1)
     for rate in (0.1, 0.02):
         free.learning_rate = rate
@@ -118,8 +118,24 @@ def test_first_step_is_as_long_as_the_learning_rate():
         assert_close((scale / at[1]).log().abs(), torch.full((6, 4), rate))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_further_arguments_reach_the_program(kind):
+    """Under a great weight of the divergence q is the prior; a tensor may change between calls."""
+    vae, x, at = small_model((1, 1)).pretraining(), binary_data(6), start(6, 4)
+    free = kind(vae, 200, 0.1)
+    weight = torch.tensor(1e6)
+    loc, scale = free(x, *at, kl_weight=weight)
+    assert_close(loc, torch.zeros(6, 4), rtol=0, atol=0.02)
+    assert_close(scale, torch.ones(6, 4), rtol=0, atol=0.02)
+    weight.fill_(1e-6)
+    loc, _ = free(x, *at, kl_weight=weight)
+    assert loc.abs().max() > 3
+    assert free(x, *at, kl_weight=1e6)[0].abs().max() < 0.1
+    assert free(x, *at, kl_weight=1e-6)[0].abs().max() > 3
+
+
 def test_numbers_may_have_another_type_than_torchs_default():
-    vae = small_vae().float()
+    vae = small_model((1, 1)).pretraining().float()
     x, at = binary_data(6).float(), [t.float() for t in start(6, 4)]
     torch.set_default_dtype(torch.float32)  # restored by the fixture
     for kind in KINDS:
@@ -127,7 +143,7 @@ def test_numbers_may_have_another_type_than_torchs_default():
 
 
 def test_bfloat16_in_the_networks_is_near():
-    vae, x = small_vae().float(), binary_data(6).float()
+    vae, x = small_model((1, 1)).pretraining().float(), binary_data(6).float()
     at = [t.float() for t in start(6, 4)]
     torch.set_default_dtype(torch.float32)
     exact, rounded = (found(vae, x, at, autocast=dtype)[0] for dtype in (None, torch.bfloat16))
@@ -151,7 +167,7 @@ def test_bfloat16_in_the_networks_is_near():
     ],
 )
 def test_refuses(changes, message):
-    arguments = {"program": small_vae(), "x": binary_data(6), "at": start(6, 4)}
+    arguments = {"program": small_model((1, 1)).pretraining(), "x": binary_data(6), "at": start(6, 4)}
     with pytest.raises(ValueError, match=rf"^{message}"):
         found(**(arguments | changes))
 

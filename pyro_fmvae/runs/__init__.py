@@ -1,0 +1,1 @@
+"""A run: its folder, its training session and its report."""
