@@ -53,9 +53,9 @@ class CapturedSVI(ConjugateSVI):
             on a CPU a C++ compiler.
         compile_from: fewest rows of the first tensor argument for which that is done. Programs for smaller
             batches, such as the last one of each epoch, replay as they are.
-        spot_checks: compare the step's loss with an eager one at steps 64, 1,024, 16,384, …; where they
-            differ, warn and capture the step anew. They run model and guide under Pyro's handlers, in Python:
-            switch them off where steps of several programs are taken in threads.
+        spot_checks: compare the step's loss with an eager one at steps 64 (unless compiled), 1,024,
+            16,384, …; where they differ, warn and capture the step anew. They run model and guide under
+            Pyro's handlers: switch them off where threads take steps of several programs.
         eager: take the steps as ``ConjugateSVI`` does after all, to debug a program or because it cannot be
             captured.
 

@@ -104,7 +104,9 @@ class Assumptions:
                 "buffer, or changes a module's mode or hooks. Change tensors in place (by copy_, say), or "
                 "pass eager=True"
             )
-        self._kinds += [(tensor, *_kind(tensor)) for tensor in recording.state if memory_of(tensor)]
+        known = {id(tensor) for tensor, *_ in self._kinds}
+        found = [tensor for tensor in recording.state if id(tensor) not in known and memory_of(tensor)]
+        self._kinds += [(tensor, *_kind(tensor)) for tensor in found]
 
     def hold(self) -> bool:
         """True if everything is as it was."""
