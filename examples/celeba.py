@@ -4,15 +4,15 @@
     python examples/celeba.py --data-root path/to/data --width 1 --iterations 300000 --out faces
     python examples/celeba.py --width 1 --iterations 0                    # how long would it take here?
 
-Without ``--data-root`` it draws a small data set in the layout of CelebA: JPEGs of 178 x 218 pixels with
-cartoon faces, and the two text files. ``--data-root`` is a folder that holds ``celeba/img_align_celeba`` and
-the two files beside it; with ``--generate`` the drawn faces are written there, and stay.
+Without ``--data-root`` the script draws a small data set in the layout of CelebA: JPEGs of 178 x 218 pixels
+with cartoon faces, and the two text files. ``--data-root`` is a folder with ``celeba/img_align_celeba`` and
+the two files beside it. With ``--generate`` the drawn faces are written there, and kept.
 
-It prints what decoding takes, what a step takes, and what that makes for all 162,770 training images and for
-the 300,000 iterations of the paper (Paquet et al., 2018, Section 4.2). Then it trains through the functions
-behind ``pyro-fmvae train``, so that what it leaves in ``--out`` is a run: ``pyro-fmvae draw``, ``sample`` and
-the others go on from it, as long as they do not need the data of a temporary folder. Last it prints how often
-the components of the first three factors agree with the attributes of test images.
+The script prints the times of decoding and of a step, and extrapolates them to all 162,770 training images
+and to the 300,000 iterations of the paper (Paquet et al., 2018, Section 4.2). Then it trains by the functions
+behind ``pyro-fmvae train`` and leaves a run in ``--out``. ``pyro-fmvae draw``, ``sample`` and other commands
+take this run, unless they need the data of a temporary folder. Finally the script prints how often the
+components of the first three factors agree with the attributes of test images.
 """
 
 import argparse
@@ -136,7 +136,7 @@ def timed(function, *arguments):
 
 
 def report_loading(config, root):
-    """Load the data; print what it takes, and what it would for all images."""
+    """Load the data; print the time, also extrapolated to all images."""
     cache = root / FOLDER / CACHE
     before = set(cache.glob("*.npy"))
     dataset, seconds = timed(load_data, config, root)
@@ -152,7 +152,7 @@ def report_loading(config, root):
 
 
 def step_times(run, dataset, device, count):
-    """Seconds of ``count`` steps of the joint phase on full batches, with the fetching of the batch."""
+    """Seconds of ``count`` steps of the joint phase on full batches, including loading of the batch."""
     training = Training(run, dataset, device)
     joint = training.phases[PHASES.index("joint")]
     joint.enter()
@@ -170,7 +170,7 @@ def duration(seconds):
 
 
 def report_speed(run, dataset, device, count):
-    """Print what a step takes, and what follows from it."""
+    """Print the time of a step, also extrapolated to the whole training."""
     size, seconds = step_times(run, dataset, device, count)
     median, how = statistics.median(seconds), "compiled" if run.config.compile else "captured"
     print(
@@ -185,7 +185,7 @@ def report_speed(run, dataset, device, count):
 
 
 def report_accuracy(run, dataset, device):
-    """Print how often the components of the labelled factors are the attributes of test images."""
+    """Print how often the components of labelled factors agree with the attributes of test images."""
     model, test = run.load_model(device), dataset.split("test")
     batches = Batches(test, 500, shuffle=False, device=device)
     found = label_agreement(model, batches, LABELS, run.factors_of(LABELS))["accuracy"]
@@ -245,12 +245,17 @@ def main():
     )
     parser.add_argument("--data-root", type=Path, help="folder that holds celeba/; default: a temporary one")
     parser.add_argument("--generate", type=int, metavar="N", help=f"draw N faces; default: {GENERATED}, once")
-    parser.add_argument("--width", type=float, default=0.25, help="of the networks; the paper's are 1")
+    parser.add_argument("--width", type=float, default=0.25, help="width of the networks; 1 in the paper")
     parser.add_argument("--factors", type=sizes, default=(2, 2, 2, 64, 64), help="components of each factor")
     parser.add_argument("--dim", type=int, default=64, help="dimensions of each factor")
     parser.add_argument("--labels", type=float, default=0.4, help="share of training images with labels")
-    parser.add_argument("--iterations", type=int, default=800, help="of the joint phase; others follow; or 0")
-    parser.add_argument("--timed-steps", type=int, default=20, help="steps that are timed before training")
+    parser.add_argument(
+        "--iterations",
+        type=int,
+        default=800,
+        help="iterations of the joint phase, which set those of others; 0 for no training",
+    )
+    parser.add_argument("--timed-steps", type=int, default=20, help="steps to time before training")
     parser.add_argument("--compile", action="store_true", help="compile the captured steps")
     parser.add_argument("--device", default="auto", help="cpu, cuda, ... or auto")
     parser.add_argument("--seed", type=int, default=0)

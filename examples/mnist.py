@@ -2,12 +2,12 @@
 
     python examples/mnist.py --data-root path/to/data [--data mnist-static] [--minutes 5] [--seed 0]
 
-``mnist-static`` is the fixed binarisation that published likelihoods are reported on; ``mnist`` draws the
-pixels of the training images anew at each visit. Both are downloaded to ``--data-root`` if they are not
-there. With minutes as the budget, two runs differ in their last digits; ``--iterations`` makes them equal.
+``mnist-static`` is the fixed binarisation of published likelihoods; ``mnist`` redraws the pixels of training
+images at each visit. Both are downloaded to ``--data-root`` if needed. Runs with a budget in minutes are not
+reproducible to the last digit; those with ``--iterations`` are.
 
-It prints the bound of equation 11 with its parts (Paquet et al., 2018), the two tighter bounds of the
-library on a few images, and how many components are in use, and writes pictures of the components, of
+The script prints the bound of equation 11 with its terms (Paquet et al., 2018), the two tighter bounds of the
+library on a few images, and the number of components in use. It writes pictures of the components, of
 reconstructions and of samples. Five minutes on a CPU are far from convergence: the paper trains for 300,000
 iterations and more.
 """
@@ -21,9 +21,7 @@ from tqdm import tqdm
 from pyro_fmvae import BernoulliObservation, FactorialMixtureVAE, figures, fit
 from pyro_fmvae.data import Batches, load
 from pyro_fmvae.evaluate import bound, tighter_bounds
-from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
-from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget
+from pyro_fmvae.learn import Budget, Joint, Learning, Pretraining, PriorFitting
 from pyro_fmvae.nn import ConvDecoder, ConvEncoder
 from pyro_fmvae.runs.gallery import factors_of
 
@@ -43,11 +41,11 @@ def main():
     )
     parser.add_argument("--data", choices=("mnist-static", "mnist"), default="mnist-static")
     parser.add_argument("--data-root", help="folder of data sets; default: ~/.cache/pyro_fmvae")
-    parser.add_argument("--components", type=int, default=64, help="K")
-    parser.add_argument("--dim", type=int, default=64, help="D")
+    parser.add_argument("--components", type=int, default=64, help="number of components")
+    parser.add_argument("--dim", type=int, default=64, help="number of latent dimensions")
     parser.add_argument("--minutes", type=float, default=5.0, help="budget of all three phases together")
     parser.add_argument("--iterations", type=int, help="budget in iterations instead")
-    parser.add_argument("--test-points", type=int, default=2000, help="images that the bound is evaluated on")
+    parser.add_argument("--test-points", type=int, default=2000, help="images to evaluate the bound on")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("mnist-figures"), help="folder for the pictures")

@@ -1,18 +1,18 @@
-"""Other ways of learning that gained nothing on statically binarised MNIST: docs/results.md has the figures.
+"""Variations of training that gained nothing on statically binarised MNIST; results: docs/results.md.
 
     python examples/variations.py averages RUN --data-root DIR --learning-rate 1e-3
     python examples/variations.py collapsed RUN --data-root DIR --final-learning-rate 1e-6 --iterations 6000
     python examples/variations.py free-bits RUN --data-root DIR --nats 0.3 --out FOLDER
 
-The first two go on from the last state of a run of `pyro-fmvae train`, whose mixtures have neither labels nor
-different sizes. `averages` takes steps of its joint phase, and keeps exponential moving averages of the
-networks' weights beside them. `collapsed` sums assignments and parameters of components out of the objective;
-with λ as it is, that makes the prior a distribution like any other. `free-bits` learns the networks of a run
-of `--model vae` anew, where a dimension of z costs so many nats per image even if it tells less (Kingma et
-al., 2016), and leaves them where `pyro-fmvae train --pretrained FOLDER` can start from them.
+The first two continue a finished run of `pyro-fmvae train`, whose factors have equal sizes and no labels.
+`averages` takes more steps of the joint phase and keeps exponential moving averages of the networks' weights.
+`collapsed` sums assignments and component parameters out of the objective: with λ fixed, the prior is a
+distribution like any other. `free-bits` trains the networks of a run of `--model vae` again, with a minimal
+cost per dimension of z in nats per image (Kingma et al., 2016), and saves them for
+`pyro-fmvae train --pretrained FOLDER`.
 
-Each ends with a table of bounds on validation images, in nats per image, and of how many dimensions of z have
-means that vary by more than 0.1 over them.
+Each ends with a table of bounds on validation images, in nats per image, and the number of dimensions of z
+whose means vary by more than 0.1 over these images.
 """
 
 import argparse
@@ -53,11 +53,11 @@ VARYING = 0.1  # standard deviation of a dimension's mean
 
 
 class Averaging(Joint):
-    """The joint phase, beside moving averages of the networks' weights.
+    """The joint phase with moving averages of the networks' weights.
 
     Args:
         model, learning, budget: as for the joint phase.
-        decays: of the averages, in (0, 1).
+        decays: decay rates of the averages, in (0, 1).
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Averaging(Joint):
 
 
 class Collapsed(Phase):
-    """The networks alone, under the mixtures that λ predicts: equation 10 in the place of a prior."""
+    """Training of the networks alone under the posterior predictive of λ, equation 10, as the prior."""
 
     def __init__(self, model: FactorialMixtureVAE, learning: Learning, budget: Budget) -> None:
         super().__init__("collapsed", budget, model)
@@ -109,14 +109,14 @@ class Collapsed(Phase):
 
 
 class FreeBits(VAE):
-    """A VAE in which a dimension of z costs so many nats, on average over a batch, even if it tells less.
+    """A VAE with a minimal cost per dimension of z, as a mean over a batch.
 
     Args:
-        vae: whose networks it has.
-        nats: what is free.
+        vae: model whose networks are used.
+        nats: the minimal cost, up to which information is free.
     """
 
-    bounded = False  # no bound: the model leaves the divergence of z to the guide
+    bounded = False  # the guide, not the model, adds the divergence of z
 
     def __init__(self, vae: VAE, nats: float) -> None:
         super().__init__(vae.encoder, vae.decoder, vae.observation, vae.latent_dim, vae.num_data)
@@ -132,7 +132,7 @@ class FreeBits(VAE):
 
 
 def averages(training: Training, chosen: argparse.Namespace) -> Iterator[tuple[str, Model]]:
-    """The last state, and the averages in its place."""
+    """Measure the last state, and the averages in its place."""
     length = Budget(iterations=chosen.iterations)
     phase = Averaging(training.model, continued(training, chosen), length, chosen.decays)
     follow(phase, training.batches)
@@ -143,7 +143,7 @@ def averages(training: Training, chosen: argparse.Namespace) -> Iterator[tuple[s
 
 
 def collapsed(training: Training, chosen: argparse.Namespace) -> Iterator[tuple[str, Model]]:
-    """The last state, and that by both objectives: the collapsed bound, and equation 11, where λ moves."""
+    """Measure the last state, and training by both objectives: the collapsed bound, and equation 11."""
     length = Budget(iterations=chosen.iterations)
     yield "before", training.model
     before = {name: value.clone() for name, value in training.model.state_dict().items()}
@@ -155,7 +155,7 @@ def collapsed(training: Training, chosen: argparse.Namespace) -> Iterator[tuple[
 
 
 def free_bits(training: Training, chosen: argparse.Namespace) -> Iterator[tuple[str, Model]]:
-    """The new networks, which are saved for others to start from."""
+    """Train the networks, and save them as a start for other runs."""
     length = Budget(iterations=chosen.iterations or training.run.config.pretrain_iterations)
     phase = Pretraining(training.model, training.learning, length)
     phase.vae = FreeBits(phase.vae, chosen.nats)
@@ -165,7 +165,7 @@ def free_bits(training: Training, chosen: argparse.Namespace) -> Iterator[tuple[
 
 
 def continued(training: Training, chosen: argparse.Namespace) -> Learning:
-    """How to go on: at a learning rate of one's own, with data as they are; the steps of λ go on falling.
+    """Settings to continue with: a new learning rate, no augmentation, and falling steps of λ.
 
     Raises:
         ValueError: learning rates out of range.
@@ -179,7 +179,7 @@ def continued(training: Training, chosen: argparse.Namespace) -> Learning:
 def follow(phase: Phase, batches: Batches) -> None:
     """Take all steps of a phase."""
     records = tqdm(fit([phase], batches), desc=phase.name, mininterval=5.0)
-    records.total = phase.budget.iterations + 1  # one more for the start
+    records.total = phase.budget.iterations + 1  # one for the start
     for _ in records:
         pass
 
@@ -198,12 +198,12 @@ def line(name: str, model: Model, dataset: Dataset, device: torch.device) -> str
 
 
 VARIATIONS = {"averages": averages, "collapsed": collapsed, "free-bits": free_bits}
-OTHERWISE = ("max_minutes", "distortion")  # options of training that they have no like of
+OTHERWISE = ("max_minutes", "distortion")  # options of training without a counterpart here
 OTHERWISE_FREE = (*OTHERWISE, "pretrained", "posterior", "pretrain_kl_weight", "kl_annealing", "beta")
 
 
 def between(low: float, high: float, kind: Callable[[str], float] = float) -> Callable[[str], float]:
-    """Makes a reader of numbers between these two, neither of them included."""
+    """Make a parser of numbers in an open interval."""
 
     def number(text: str) -> float:
         if not low < (value := kind(text)) < high:
@@ -222,25 +222,36 @@ def arguments() -> argparse.ArgumentParser:
         kind = kinds.add_parser(name)
         kind.add_argument("run", type=Path, help="folder of a run of `pyro-fmvae train`")
         kind.add_argument("--data-root", help="folder of data sets; default: that of the run")
-        kind.add_argument("--device", default="auto", help="cpu, cuda, ... or auto: a GPU where there is one")
+        kind.add_argument("--device", default="auto", help="cpu, cuda, ... or auto: a GPU if there is one")
         if name == "free-bits":
-            kind.add_argument("--nats", type=between(0, math.inf), default=0.3, help="free in each dimension")
-            kind.add_argument("--iterations", type=between(0, math.inf, int), help="as many as the run had")
+            kind.add_argument(
+                "--nats",
+                type=between(0, math.inf),
+                default=0.3,
+                help="minimal cost of each dimension in nats",
+            )
+            kind.add_argument(
+                "--iterations",
+                type=between(0, math.inf, int),
+                help="iterations; default: those of the run's pretraining",
+            )
             kind.add_argument("--out", type=Path, required=True, help="new folder for the networks")
         else:
             kind.add_argument("--iterations", type=between(0, math.inf, int), default=4000)
             kind.add_argument("--learning-rate", type=float, default=1e-4)
-            kind.add_argument("--final-learning-rate", type=float, help="what it falls to; else it stays")
+            kind.add_argument(
+                "--final-learning-rate", type=float, help="final learning rate; default: constant"
+            )
         if name == "averages":
             kind.add_argument("--decays", type=between(0, 1), nargs="+", default=[0.99, 0.999, 0.9995])
     return parser
 
 
 def check(run: Run, variation: str) -> None:
-    """That the variation is for runs like this one.
+    """Check that the variation applies to a run.
 
     Raises:
-        ValueError: it is not; the message names the option of training.
+        ValueError: it does not; the message names the option of training.
     """
     config, free = run.config, variation == "free-bits"
     if config.model != ("vae" if free else "fmvae"):
@@ -257,11 +268,11 @@ def check(run: Run, variation: str) -> None:
 
 
 def opened(chosen: argparse.Namespace) -> tuple[Training, Dataset]:
-    """The run as it was in the end, or (for free bits) in the beginning.
+    """Open the run in its last state, or in its first state for free bits, and create ``--out``.
 
     Raises:
-        OSError, ValueError: it is damaged, or of a kind that the variation is not for; or there is something
-            at ``--out``, which is made otherwise.
+        OSError, ValueError: a damaged run, a run that the variation does not apply to, or an existing
+            ``--out``.
     """
     run = Run.open(chosen.run)
     check(run, chosen.variation)

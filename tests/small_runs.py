@@ -25,7 +25,7 @@ SIZE = 60
 
 
 def command(*arguments):
-    """Exit status, standard output and standard error of ``pyro-fmvae arguments``."""
+    """Run ``pyro-fmvae arguments``; return exit status, standard output and standard error."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = run_command([str(argument) for argument in arguments])
@@ -33,7 +33,7 @@ def command(*arguments):
 
 
 def succeed(*arguments):
-    """Standard output of a command that must succeed."""
+    """Run a command that must succeed; return its standard output."""
     status, out, err = command(*arguments)
     assert status == 0, err
     return out
@@ -95,23 +95,23 @@ def write_files(folder):
 
 
 def state(run):
-    """The bytes that equal runs share."""
+    """The bytes in which equal runs agree."""
     return (run / "checkpoint" / "state.safetensors").read_bytes()
 
 
 def metrics(run):
-    """The records of a run without their times."""
+    """Records of a run without their times."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert all(record.pop("seconds") >= 0 for record in records)
     return records
 
 
 class Killed(Exception):
-    """What ends a run in the middle."""
+    """Raised to end a run in the middle."""
 
 
 def stop_at(monkeypatch, number, stop):
-    """Call ``stop`` in the place of record ``number`` (counted from 0 in each process)."""
+    """Call ``stop`` instead of writing record ``number`` (counted from 0 in each process)."""
     records = Training.records
 
     def stopping(self, resumed=False):
@@ -124,12 +124,12 @@ def stop_at(monkeypatch, number, stop):
 
 
 def kill():
-    """Stop as a crash does."""
+    """Stop like a crash."""
     raise Killed
 
 
 def kill_and_resume(run, data, number, every, **options):
-    """Train, be killed in the place of a record, with checkpoints that often, and resume."""
+    """Train with frequent checkpoints, kill the run instead of writing a record, and resume."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "CHECKPOINT_EVERY", every)
         stop_at(patch, number, kill)

@@ -20,11 +20,11 @@ from pyro_fmvae.building import SparseCoder
 from pyro_fmvae.codes import unit_measures
 from pyro_fmvae.data import Batches, Dataset, Split
 from pyro_fmvae.evaluate import bound, label_agreement, rows_without_bound
-from pyro_fmvae.runs.gallery import draw
+from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.nn import ConvDecoder
+from pyro_fmvae.runs.gallery import draw
 from pyro_fmvae.runs.run import FIGURES, METRICS
-from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.runs.training import Training
 
 MONITORED_POINTS = 500

@@ -11,17 +11,17 @@ from torch import Tensor
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.building import Model, latent_dim, spike_and_slab_em, warp
+from pyro_fmvae.capture.playback import compiles
 from pyro_fmvae.config import CODERS, PHASES, ModelName, TrainConfig
 from pyro_fmvae.data import Batches, Dataset, hide_labels, whole
-from pyro_fmvae.learn.phase import Phase
-from pyro_fmvae.capture.playback import compiles
 from pyro_fmvae.learn.em_phases import GradientEM, StepwiseEM
+from pyro_fmvae.learn.fitting import Progress, Record, fit
 from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
 from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.learn.vae_phases import FreeEM, HybridEM, VAEJoint
 from pyro_fmvae.learn.vsc_phases import SparsePhase
 from pyro_fmvae.runs.run import CHECKPOINT, Run, fitting
-from pyro_fmvae.learn.fitting import Progress, Record, fit
 
 EXAMPLES = 1000  # from which the decoder starts
 NETWORKS = ("encoder.", "decoder.")

@@ -1,4 +1,4 @@
-"""What a training session records and reports."""
+"""Records and reports of a training session."""
 
 import json
 import re
@@ -6,8 +6,8 @@ import re
 import pytest
 import torch
 
-from pyro_fmvae.runs import session
 from pyro_fmvae.learn.phase import Phase
+from pyro_fmvae.runs import session
 from pyro_fmvae.runs.run import Run
 from pyro_fmvae.runs.training import Training
 from tests.small_runs import metrics, succeed, train, write_files

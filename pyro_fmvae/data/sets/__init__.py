@@ -1,1 +1,5 @@
 """Data sets that are published or generated."""
+
+from pyro_fmvae.data.sets import celeba, smileys
+
+__all__ = ["celeba", "smileys"]
