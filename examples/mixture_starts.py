@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pyro_fmvae.data import Batches
 from pyro_fmvae.infer.posteriors import natural_prior
-from pyro_fmvae.infer.seeding import Mixture, coordinate_ascent, kmeans, responsibilities
+from pyro_fmvae.infer.seeding import MixturePosterior, coordinate_ascent, kmeans, responsibilities
 from pyro_fmvae.learn.fmvae_phases import encode_some
 from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.runs.run import Run
@@ -42,11 +42,11 @@ class Codes:
     scale: float
     gamma: Tensor
 
-    def mixture(self, start: Tensor) -> Mixture:
+    def mixture(self, start: Tensor) -> MixturePosterior:
         """Where coordinate ascent from clusters or responsibilities ends."""
         return coordinate_ascent(*self.priors, *self.data, start, self.scale)
 
-    def describe(self, name: str, mixture: Mixture) -> str:
+    def describe(self, name: str, mixture: MixturePosterior) -> str:
         """One line of the table."""
         points, size = self.scale * len(self.gamma), len(self.priors[0])
         used = int((mixture.weights - self.priors[0] > points / (20 * size)).sum())

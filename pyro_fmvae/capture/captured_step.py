@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyro_fmvae.capture.cuda_graph import CUDAGraph, NotRecordable, OptimizerOnDevice
 from pyro_fmvae.capture.guards.assumptions import Assumptions
-from pyro_fmvae.capture.replay import Program
+from pyro_fmvae.capture.playback import TensorProgram
 from pyro_fmvae.capture.tensor_step import TensorStep
 
 logger = logging.getLogger("pyro_fmvae")
@@ -36,7 +36,7 @@ class CapturedStep:
     def __init__(
         self,
         recorded: TensorStep,
-        passes: Sequence[Program],
+        passes: Sequence[TensorProgram],
         optim: Any,
         assumptions: Assumptions,
         on_device: bool,

@@ -18,9 +18,9 @@ from pyro_fmvae.capture.call import Call
 from pyro_fmvae.capture.captured_step import CapturedStep, NotFinite
 from pyro_fmvae.capture.guards.assumptions import Rehearsal
 from pyro_fmvae.capture.guards.hooks import refuse_hooks_on_sums
+from pyro_fmvae.capture.playback import casts, compiled, plain
 from pyro_fmvae.capture.recorded_adam import RecordedAdam
 from pyro_fmvae.capture.recording import record
-from pyro_fmvae.capture.replay import casts, compiled, plain
 from pyro_fmvae.capture.tensor_step import TensorStep, is_static
 from pyro_fmvae.distributions import NaturalParameter
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import WEIGHTS, TraceConjugate_ELBO

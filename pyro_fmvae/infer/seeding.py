@@ -62,7 +62,7 @@ def conjugate_update(
 
 
 @dataclass(frozen=True)
-class Mixture:
+class MixturePosterior:
     """Posterior of one factor's parameters, and the bound that it reaches.
 
     Attributes:
@@ -86,7 +86,7 @@ def coordinate_ascent(
     scale: float = 1.0,
     iterations: int = ITERATIONS,
     tolerance: float = 1e-5,
-) -> Mixture:
+) -> MixturePosterior:
     """Exact conjugate updates on encoded data by turns with optimal responsibilities, from given ones.
 
     The bound of Paquet et al. (2018), equation 4, rises with every one of them: this is variational Bayes for
@@ -117,7 +117,7 @@ def coordinate_ascent(
         if bound - before < tolerance * scale * len(mean):
             break
         before = bound
-    return Mixture(weights, loc_precision, bound)
+    return MixturePosterior(weights, loc_precision, bound)
 
 
 def kmeans_mixture(
@@ -129,7 +129,7 @@ def kmeans_mixture(
     restarts: int = 1,
     scale: float = 1.0,
     iterations: int | None = None,
-) -> Mixture:
+) -> MixturePosterior:
     """The mixture that k-means clusters of encoded data start; with several starts, the best one, improved.
 
     The bound has many local maxima, of which a single start rarely reaches the greatest.
@@ -163,7 +163,7 @@ def better_mixture(
     generator: torch.Generator,
     restarts: int = 1,
     scale: float = 1.0,
-) -> tuple[Mixture, float] | None:
+) -> tuple[MixturePosterior, float] | None:
     """A mixture of a greater bound than the present one reaches, and by how much, in nats per point; or None.
 
     Networks that are still learning move points apart that one component stands for, and a mixture that

@@ -16,10 +16,10 @@ from pyro_fmvae.infer.elbo.frames import subsamples
 from pyro_fmvae.infer.elbo.mixture_terms import Term
 from pyro_fmvae.infer.elbo.placeholder import PlaceholderMessenger
 from pyro_fmvae.infer.elbo.site_terms import check_gradients, sum_terms
-from pyro_fmvae.infer.elbo.structure import Program
+from pyro_fmvae.infer.elbo.structure import Structure
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
 
-Traces = list[tuple[Program, Trace]]
+Traces = list[tuple[Structure, Trace]]
 OPTIMISER = ("current_rate", "adopt", "step_others", "step_natural")  # what is used of a NaturalGradient
 
 
@@ -117,7 +117,7 @@ class ConjugateSVI(SVI):
         with self._autocast(args, kwargs):
             return self.elbo.average([self._conjugate_terms(*pair, args, kwargs) for pair in traces])
 
-    def _conjugate_terms(self, program: Program, guide: Trace, args: Any, kwargs: Any) -> list[Term]:
+    def _conjugate_terms(self, program: Structure, guide: Trace, args: Any, kwargs: Any) -> list[Term]:
         rerun = self.guide
         if self.elbo.vectorize_particles:
             rerun = self.elbo._vectorized_num_particles(rerun)

@@ -14,7 +14,7 @@ from pyro_fmvae.building import Model, latent_dim, spike_and_slab_em, warp
 from pyro_fmvae.config import CODERS, PHASES, ModelName, TrainConfig
 from pyro_fmvae.data import Batches, Dataset, hide_labels, whole
 from pyro_fmvae.learn.phase import Phase
-from pyro_fmvae.capture.replay import compiles
+from pyro_fmvae.capture.playback import compiles
 from pyro_fmvae.learn.em_phases import GradientEM, StepwiseEM
 from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
 from pyro_fmvae.learn.learning import Learning

@@ -8,8 +8,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from pyro_fmvae.capture import CaptureError, captured_svi
+from pyro_fmvae.capture.playback import plain
 from pyro_fmvae.capture.recorded_adam import RecordedAdam
-from pyro_fmvae.capture.replay import plain
 from tests.capture.captured import Methods, Plain, SpoiltGradient, a_toy, numbers, svi_for, trained
 from tests.infer.programs import Toy
 

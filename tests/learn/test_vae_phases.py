@@ -101,7 +101,7 @@ def by_hand(model, batches, learning, weights, steps=3):
     make = {"weight_decay": learning.weight_decay, "fused": True}
     networks = [model.encoder, model.decoder] if hybrid else [model.decoder]
     optimisers = [torch.optim.AdamW(network.parameters(), **make) for network in networks]
-    free, elbo = FreeGaussian(model, steps, 0.1, eager=True), TraceConjugate_ELBO()
+    free, elbo = FreeGaussian(model, steps, 0.1), TraceConjugate_ELBO()
     table, losses = None if hybrid else near_prior(20, 4), []
     for number, (x, rows) in enumerate(batches):
         rate = learning.learning_rate_at(number / 10)

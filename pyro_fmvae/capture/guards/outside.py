@@ -24,7 +24,7 @@ _LIBRARIES = tuple(
     for folder in (
         *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
         str(Path(torch.__file__).parent),
-        str(Path(__file__).parent.parent),
+        str(Path(__file__).parents[2]),
     )
 )
 

@@ -20,7 +20,7 @@ from pyro_fmvae.distributions import (
     expected_log_prob,
 )
 from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.infer.elbo.structure import Child, Mixture, Program, Site
+from pyro_fmvae.infer.elbo.structure import Child, MixtureSites, Site, Structure
 
 NATURAL = (NaturalDirichlet, NaturalNormalGamma)
 Posterior = Callable[[str], Distribution]
@@ -95,7 +95,11 @@ class MixtureTables:
 
 
 def tabulate(
-    program: Program, mixture: Mixture, guide: Trace, posterior: Posterior, kl_weight: float | Tensor = 1.0
+    program: Structure,
+    mixture: MixtureSites,
+    guide: Trace,
+    posterior: Posterior,
+    kl_weight: float | Tensor = 1.0,
 ) -> MixtureTables:
     """Evaluate E[log p] of everything in a mixture.
 
@@ -136,7 +140,7 @@ def tabulate(
 
 def mixture_terms(
     tables: MixtureTables,
-    program: Program,
+    program: Structure,
     guide: Trace,
     label_weight: float | Tensor,
     kl_weight: float | Tensor,
@@ -170,7 +174,7 @@ def mixture_terms(
     return terms
 
 
-def natural_posteriors(program: Program, guide: Trace) -> Posterior:
+def natural_posteriors(program: Structure, guide: Trace) -> Posterior:
     """Posteriors by site name, those of scaled sites with the natural gradient of the unscaled site.
 
     The scale multiplies the KL divergence and whatever a common ``poutine.scale`` holds beside it; divided
@@ -200,7 +204,7 @@ def _with_gradient_divided(q: Distribution, scale: float | Tensor) -> Distributi
     return scaled.to_event(events)
 
 
-def check_first_order(mixture: Mixture, program: Program, guide: Trace) -> None:
+def check_first_order(mixture: MixtureSites, program: Structure, guide: Trace) -> None:
     """Raise a ValueError if Δ's term would be differentiated with respect to natural parameters."""
     sites = program.model.nodes
     labels = any(isinstance(sites[child.name]["fn"], Label) for child in mixture.children)

@@ -14,7 +14,7 @@ from torch.distributions import Distribution, kl_divergence
 
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, expectation
-from pyro_fmvae.infer.elbo.structure import Child, Program, Site, sample_sites
+from pyro_fmvae.infer.elbo.structure import Child, Site, Structure, sample_sites
 
 
 def log_prob_sum(site: Site) -> Tensor:
@@ -43,7 +43,7 @@ def kl_sum(q: Distribution, site: Site) -> Tensor:
     return scale_and_mask(kl, site["scale"], site["mask"]).sum()
 
 
-def latent_term(program: Program, guide: Trace, name: str) -> Term:
+def latent_term(program: Structure, guide: Trace, name: str) -> Term:
     """The term of a latent site: an analytic KL where it is valid, a reparameterised sample otherwise.
 
     KL(q || p) may stand in for the sample's log-ratio if p's parameters don't depend on anything that the
@@ -76,7 +76,7 @@ def latent_term(program: Program, guide: Trace, name: str) -> Term:
     return Term(name, role, log_prob_sum(alike) - log_prob_sum(site))
 
 
-def integrated_term(program: Program, guide: Trace, child: Child) -> Term:
+def integrated_term(program: Structure, guide: Trace, child: Child) -> Term:
     """The term of an observed site whose latent parents are integrated over in closed form."""
     site = program.model.nodes[child.name]
     posteriors = {argument: program.posterior(guide, parent) for argument, parent in child.parents.items()}
@@ -84,18 +84,18 @@ def integrated_term(program: Program, guide: Trace, child: Child) -> Term:
     return Term(child.name, Role.RECONSTRUCTION, -scale_and_mask(expected, site["scale"], site["mask"]).sum())
 
 
-def _is_integrated(program: Program, name: str) -> bool:
+def _is_integrated(program: Structure, name: str) -> bool:
     return any(name in child.parents.values() for child in program.integrated)
 
 
-def _in_order(program: Program, guide: Trace, name: str) -> bool:
+def _in_order(program: Structure, guide: Trace, name: str) -> bool:
     before = list(sample_sites(program.model))
     before = before[: before.index(name)]
     in_guide = list(sample_sites(guide))
     return set(before).isdisjoint(in_guide[in_guide.index(name) :])
 
 
-def _is_parent(program: Program, name: str) -> bool:
+def _is_parent(program: Structure, name: str) -> bool:
     return any(
         name in parents.values()
         for mixture in program.mixtures

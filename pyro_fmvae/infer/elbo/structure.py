@@ -31,7 +31,7 @@ class Child:
 
 
 @dataclass
-class Mixture:
+class MixtureSites:
     """One assignment site with the site of its weights and everything that hangs on it."""
 
     name: str
@@ -40,7 +40,7 @@ class Mixture:
 
 
 @dataclass
-class Program:
+class Structure:
     """The structure of one pair of traces.
 
     Attributes:
@@ -56,7 +56,7 @@ class Program:
     """
 
     model: Trace
-    mixtures: list[Mixture]
+    mixtures: list[MixtureSites]
     latents: list[str]
     integrated: list[Child]
     observed: list[str]
@@ -87,7 +87,7 @@ def sample_sites(trace: Trace) -> dict[str, Site]:
     }
 
 
-def recognise(model: Trace, guide: Trace) -> Program:
+def recognise(model: Trace, guide: Trace) -> Structure:
     """Read the structure off a model's trace that was replayed against a guide's.
 
     Raises:
@@ -98,11 +98,11 @@ def recognise(model: Trace, guide: Trace) -> Program:
     for name, site in sites.items():
         owners.setdefault(id(site["value"]), name)
     mixtures = {
-        name: Mixture(name, _conjugate_parents(site, owners, sites))
+        name: MixtureSites(name, _conjugate_parents(site, owners, sites))
         for name, site in sites.items()
         if isinstance(site["fn"], Assignment)
     }
-    program = Program(model, list(mixtures.values()), [], [], [], [])
+    program = Structure(model, list(mixtures.values()), [], [], [], [])
     for site in sites.values():
         _check_class(site, owners, mixtures)
     for name, site in sites.items():
@@ -126,7 +126,7 @@ def recognise(model: Trace, guide: Trace) -> Program:
     return program
 
 
-def _check_class(site: Site, owners: dict[int, str], mixtures: dict[str, Mixture]) -> None:
+def _check_class(site: Site, owners: dict[int, str], mixtures: dict[str, MixtureSites]) -> None:
     """That a site is not wrapped where it has parents, and that one of a mixture has an assignment."""
     name, fn = site["name"], site["fn"]
     if not hasattr(fn, "parents") and hasattr(unwrap(fn), "parents"):
@@ -152,7 +152,9 @@ def _check_shapes(site: Site, guide_site: Site) -> None:
         )
 
 
-def _attach(site: Site, owners: dict[int, str], sites: dict[str, Site], mixtures: dict[str, Mixture]) -> None:
+def _attach(
+    site: Site, owners: dict[int, str], sites: dict[str, Site], mixtures: dict[str, MixtureSites]
+) -> None:
     """Add a site to the mixture of its assignment, which :func:`_check_class` has seen."""
     name, batch_shape = site["name"], site["fn"].batch_shape
     assignment = _owner(site, "assignment", owners)

@@ -39,7 +39,7 @@ from pyro_fmvae.infer.elbo.site_terms import (
     role_of,
     sum_terms,
 )
-from pyro_fmvae.infer.elbo.structure import Program, recognise, sample_sites
+from pyro_fmvae.infer.elbo.structure import Structure, recognise, sample_sites
 from pyro_fmvae.infer.elbo.used_draws import take_at_draws, trace_guide
 from pyro_fmvae.infer.elbo.weight import Weight
 
@@ -219,11 +219,11 @@ class TraceConjugate_ELBO(ELBO):
             for same in zip(*runs, strict=True)
         ]
 
-    def traces(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> list[tuple[Program, Trace]]:
+    def traces(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> list[tuple[Structure, Trace]]:
         """One :meth:`trace` per particle, or a single one for all of them if they are vectorised."""
         return list(self._get_traces(model, guide, args, kwargs))
 
-    def trace(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> tuple[Program, Trace]:
+    def trace(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> tuple[Structure, Trace]:
         """Run the guide, and the model against it, with placeholders for whatever is integrated out.
 
         Returns:
@@ -234,7 +234,7 @@ class TraceConjugate_ELBO(ELBO):
         """
         return self._get_trace(model, guide, args, kwargs)
 
-    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Program, Trace]:
+    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Structure, Trace]:
         with PlaceholderMessenger():
             guide_trace, used = trace_guide(guide, args, kwargs)
             replayed = poutine.replay(model, trace=guide_trace)
@@ -248,7 +248,7 @@ class TraceConjugate_ELBO(ELBO):
                 check_site_shape({**site, "log_prob": shape}, self.max_plate_nesting)
         return program, guide_trace
 
-    def terms_of(self, program: Program, guide: Trace) -> list[Term]:
+    def terms_of(self, program: Structure, guide: Trace) -> list[Term]:
         """The summands of the loss for one pair of traces."""
         terms = self.conjugate_terms(program, guide)
         done = {term.name for term in terms}
@@ -262,7 +262,7 @@ class TraceConjugate_ELBO(ELBO):
             terms.append(Term(name, role_of(site, Role.KL_Z), log_prob_sum(site)))
         return terms
 
-    def conjugate_terms(self, program: Program, guide: Trace) -> list[Term]:
+    def conjugate_terms(self, program: Structure, guide: Trace) -> list[Term]:
         """The summands that natural posteriors appear in; of the model's trace, only the structure matters.
 
         Args:
@@ -282,7 +282,7 @@ class TraceConjugate_ELBO(ELBO):
             terms += dependence_terms(tables, guide, self.independence_weight)
         return terms
 
-    def tabulate(self, program: Program, guide: Trace) -> list[MixtureTables]:
+    def tabulate(self, program: Structure, guide: Trace) -> list[MixtureTables]:
         """The tables E[log p] of every mixture, that responsibilities and losses are made of."""
         if isinstance(self.label_weight, Tensor) or self.label_weight > 0:
             for mixture in program.mixtures:

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.operations import memory_of, uncompiled
 from pyro_fmvae.infer.elbo.placeholder import Unsampled
-from pyro_fmvae.infer.elbo.structure import Program, sample_sites
+from pyro_fmvae.infer.elbo.structure import Structure, sample_sites
 
 
 def trace_guide(guide: Any, args: Any, kwargs: Any) -> tuple[Trace, Set[str]]:
@@ -29,7 +29,7 @@ def trace_guide(guide: Any, args: Any, kwargs: Any) -> tuple[Trace, Set[str]]:
     return trace, uses.names
 
 
-def take_at_draws(program: Program, guide: Trace, used: Set[str]) -> None:
+def take_at_draws(program: Structure, guide: Trace, used: Set[str]) -> None:
     """Settle which sites of a program enter at their draws, not by an expectation: ``program.drawn``.
 
     These are the sites in use among those that an expectation is taken over together, but for the last one.
@@ -54,7 +54,7 @@ def take_at_draws(program: Program, guide: Trace, used: Set[str]) -> None:
             )
 
 
-def _together(program: Program) -> list[set[str]]:
+def _together(program: Structure) -> list[set[str]]:
     """The sites that have a part in the same expectation, for each mixture and whatever else has one."""
     together = [set(child.parents.values()) for child in program.integrated]
     for mixture in program.mixtures:

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from pyro_fmvae.data import BarsTruth, Kind, bars_truth, load
-from pyro_fmvae.data.sets import bars
-from pyro_fmvae.data.sets.bars import NAMES
+from pyro_fmvae.data.sets.bars import NAMES, bars
 
 KINDS = ("binary", "linear", "max")
 N = 20_000

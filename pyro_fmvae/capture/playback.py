@@ -10,13 +10,13 @@ from torch.fx import Graph, Node
 
 from pyro_fmvae.capture.recording import Recording
 
-Program = Callable[..., tuple[Tensor, ...]]
+TensorProgram = Callable[..., tuple[Tensor, ...]]
 _aten = torch.ops.aten
 _DEVICES = ("cpu", "cuda")
 _EXPENSIVE = (_aten.digamma.default, _aten.lgamma.default, _aten.polygamma.default, _aten.pow.Scalar)
 
 
-def plain(recording: Recording) -> Program:
+def plain(recording: Recording) -> TensorProgram:
     """Run the operations one after another: the kernels of the eager step, bit by bit."""
     forward, state = recording.module.forward, recording.state
 
@@ -27,7 +27,7 @@ def plain(recording: Recording) -> Program:
     return run
 
 
-def compiled(recording: Recording) -> Program:
+def compiled(recording: Recording) -> TensorProgram:
     """Let ``torch.compile`` fuse the operations; random numbers stay those of the eager step.
 
     On a CPU it needs a C++ compiler. The first call compiles, which takes seconds.

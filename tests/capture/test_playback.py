@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from pyro_fmvae.capture.playback import _keep_apart, _share_exponentials, compiled, plain
 from pyro_fmvae.capture.recording import record
-from pyro_fmvae.capture.replay import _keep_apart, _share_exponentials, compiled, plain
 from tests.capture.captured import numbers, svi_for
 from tests.infer.programs import Toy
 
