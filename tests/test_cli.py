@@ -624,7 +624,9 @@ def test_complaints_speak_of_options(place, monkeypatch, arguments, message):
 def test_complaints_that_are_not_recognised_pass():
     for message in ("anything", 'Parser "x" is odd', "value: 3"):
         assert cli._translate(message) == message
-    assert cli._translate('Parser key "a.b_c": odd\nin two lines') == "--b-c: odd in two lines"
+    odd = 'Parser key "a.b_c": odd\nin two lines'
+    assert cli._translate(odd) == "--b-c: odd in two lines"
+    assert cli._translate(odd, {"b_c"}) == "b_c: odd in two lines"
 
 
 def contents(folder):

@@ -1,8 +1,9 @@
-"""A package imports only from those above it, so that a reader can stop at any layer."""
+"""The tree: a package imports only from those above it, so that a reader can stop at any layer."""
 
 import ast
 import importlib
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -12,32 +13,18 @@ import pyro_fmvae
 PACKAGE = Path(__file__).resolve().parent.parent / "pyro_fmvae"
 LONGEST_MODULE = 300
 
-# Each line may import from itself and from the lines above it. The last ones are the outer shell.
+# Each may import from itself and from those before it. The last ones are the outer shell.
 LAYERS = [
-    {"distributions"},
-    {"nn"},
-    {"optim"},
-    {"infer"},
-    {"em"},
-    {"models"},
-    {"capture"},
-    {"learn"},
-    {"data"},
-    {"checkpoint"},
-    {"memory"},
-    {"evaluate"},
-    {"figures"},
-    {"config"},
-    {"checking"},
-    {"defaults"},
-    {"building"},
-    {"codes"},
-    {"runs"},
-    {"commands"},
-    {"cli"},
-    {"__main__"},
+    *("distributions", "nn", "optim", "infer", "em", "models", "capture", "learn"),
+    *("data", "checkpoint", "memory", "evaluate", "figures"),
+    *("config", "checking", "defaults", "building", "codes", "runs"),
+    *("commands", "cli", "__main__"),
 ]
-RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+RANK = {name: rank for rank, name in enumerate(LAYERS)}
+# Inside data: which parts each part may import. The face and the registry, on top, know them all.
+PARTS_OF_DATA = {"shared": {"shared"}, "sets": {"shared", "sets"}, "own": {"shared", "own"}}
+# A name has one meaning. Modules share one only if they treat one subject in different layers, said here.
+SAME_SUBJECT = {"training"}  # the command, and the session of a run that it starts
 # Besides the standard library, the lowest layers see only these.
 ALLOWED = {"distributions": ("torch", "pyro.distributions"), "nn": ("torch",)}
 
@@ -54,6 +41,40 @@ def imported_names(path, package):
             base = [*base, node.module] if node.module else base
             for alias in node.names:
                 yield node.lineno, ".".join([*base, alias.name])
+
+
+def part_of_data(package, name):
+    """Return the part of data that a name below it belongs to: shared, sets, own, or top."""
+    if name in PARTS_OF_DATA:
+        return name
+    module = (package / "data" / f"{name}.py").exists() and name not in ("__init__", "registry")
+    return "shared" if module else "top"
+
+
+def crossings_of_data(package):
+    """Return one line of text for each import between parts of data that are not to know each other."""
+    found = []
+    for path in sorted((package / "data").rglob("*.py")):
+        relative = path.relative_to(package)
+        part = part_of_data(package, relative.parts[1].removesuffix(".py"))
+        for line, name in imported_names(path, package) if part != "top" else ():
+            target = name.removeprefix(f"{package.name}.data.")
+            inside = target != name
+            if inside and part_of_data(package, target.partition(".")[0]) not in PARTS_OF_DATA[part]:
+                found.append(f"{relative}:{line}: {part} imports {name}")
+    return found
+
+
+def places(package):
+    """Return where each name of a class and each name of a module is taken: two dictionaries."""
+    classes, modules = defaultdict(list), defaultdict(list)
+    for path in sorted(package.rglob("*.py")):
+        relative = path.relative_to(package)
+        modules[path.parent.name if path.stem == "__init__" else path.stem].append(str(relative))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                classes[node.name].append(str(relative))
+    return classes, modules
 
 
 def violations(package):
@@ -91,6 +112,20 @@ def foreign_imports(package):
 
 def test_no_upward_import():
     assert violations(PACKAGE) == []
+
+
+def test_what_is_captured_lies_below_capture():
+    assert all(RANK[layer] < RANK["capture"] for layer in ("infer", "em", "models"))
+
+
+def test_published_sets_and_own_files_share_only_what_is_shared():
+    assert crossings_of_data(PACKAGE) == []
+
+
+def test_a_name_has_one_meaning():
+    classes, modules = places(PACKAGE)
+    assert {name: where for name, where in classes.items() if len(where) > 1} == {}
+    assert {name for name, where in modules.items() if len(where) > 1} == SAME_SUBJECT
 
 
 def test_lowest_layers_see_only_torch_and_distributions():
@@ -149,6 +184,31 @@ def tree(tmp_path):
 )
 def test_checker_finds(tree, module, source):
     assert len(violations(tree(module, source))) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "count"),
+    [
+        ("data/sets/mnist.py", "from pyro_fmvae.data.dataset import Split", 0),
+        ("data/sets/mnist.py", "from .idx import read_parts", 0),
+        ("data/sets/mnist.py", "from ..own.files import load_file", 1),
+        ("data/own/files.py", "from pyro_fmvae.data.sets import mnist", 1),
+        ("data/own/files.py", "from pyro_fmvae.data import load", 1),
+        ("data/dataset.py", "from .own.files import load_file", 1),
+        ("data/dataset.py", "from pyro_fmvae.data.registry import load", 1),
+        ("data/registry.py", "from .sets import mnist", 0),
+    ],
+)
+def test_checker_finds_crossings_of_data(tree, module, source, count):
+    tree("data/dataset.py", "")
+    assert len(crossings_of_data(tree(module, source))) == count
+
+
+def test_checker_finds_names_that_are_taken_twice(tree):
+    tree("data/sets/__init__.py", "class Split: pass")
+    classes, modules = places(tree("infer/sets.py", "class Split:\n    class Inner: pass"))
+    assert {name: len(where) for name, where in classes.items()} == {"Split": 2, "Inner": 1}
+    assert {name: len(where) for name, where in modules.items()} == {"sets": 2}
 
 
 @pytest.mark.parametrize(

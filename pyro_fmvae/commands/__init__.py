@@ -1,13 +1,30 @@
-"""The commands behind the command line, one module each."""
+"""Commands of the command line, one module each: a parser of its arguments beside the function."""
 
-from pyro_fmvae.commands.drawing import draw
-from pyro_fmvae.commands.editing import edit
-from pyro_fmvae.commands.encoding import encode
-from pyro_fmvae.commands.evaluation import evaluate
-from pyro_fmvae.commands.judging import judge
-from pyro_fmvae.commands.restoring import restore
-from pyro_fmvae.commands.sampling import sample
-from pyro_fmvae.commands.scoring import score
+from typing import Final
+
+from pyro_fmvae.commands import (
+    drawing,
+    editing,
+    encoding,
+    evaluation,
+    judging,
+    restoring,
+    sampling,
+    scoring,
+)
+from pyro_fmvae.commands.command import Command
 from pyro_fmvae.commands.training import resume, train
 
-__all__ = ["draw", "edit", "encode", "evaluate", "judge", "restore", "resume", "sample", "score", "train"]
+__all__ = ["COMMANDS", "Command", "resume", "train"]
+
+COMMANDS: Final = (
+    evaluation.COMMAND,
+    sampling.COMMAND,
+    drawing.COMMAND,
+    encoding.COMMAND,
+    scoring.COMMAND,
+    editing.COMMAND,
+    restoring.COMMAND,
+    judging.COMMAND,
+)
+"""Every command but ``train``, in the order of ``pyro-fmvae --help``."""

@@ -1,48 +1,146 @@
-"""Draw a figure of a run's model."""
+"""The command ``draw``: draw a figure of a run's model.
 
-from collections.abc import Collection
+A new figure is a module in :mod:`pyro_fmvae.figures` and an entry in `DRAWINGS`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Final, Literal
 
 import numpy as np
+from jsonargparse import ArgumentParser
 from matplotlib.figure import Figure
 
 from pyro_fmvae import figures
-from pyro_fmvae.commands.arguments import (
-    check_ending,
-    check_seed,
-    check_spares_data,
-    open_factorial,
-    parse_factors,
-    parse_settings,
-)
+from pyro_fmvae.commands.command import Command, add_device, add_run
+from pyro_fmvae.commands.factor_settings import open_factorial, parse_factors, parse_settings
+from pyro_fmvae.commands.output_files import check_ending, check_spares_data
+from pyro_fmvae.commands.seeds import add_seed, check_seed
 from pyro_fmvae.evaluate import encode_split, mutual_information
 from pyro_fmvae.figures import Factors
 from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.runs.gallery import factors_of_run
 from pyro_fmvae.runs.run import FIGURES, Run, resolve_device
 
-FigureName = Literal[
-    "attributes", "spread", "clusters", "pairs", "traversal", "factors", "components", "information"
-]
-OPTIONS: dict[FigureName, tuple[str, ...]] = {
-    "attributes": ("factors", "rows"),
-    "spread": ("rows",),
-    "clusters": ("factors", "draws", "most"),
-    "pairs": ("factors", "draws", "most", "hold"),
-    "traversal": ("factors", "rows", "most"),
-    "factors": ("rows",),
-    "components": (),
-    "information": ("data_root",),
-}
-"""The options that each figure takes."""
+Frames = list[np.ndarray]
 
-_CHOSEN: dict[FigureName, int] = {"clusters": 1, "pairs": 2, "traversal": 1}  # how many factors
+
+@dataclass(frozen=True)
+class Request:
+    """A run's model, and the options of a figure of it."""
+
+    run: Run
+    model: FactorialMixtureVAE
+    given: list[int] | None
+    """Factors to show; None leaves the choice to the figure."""
+    held: dict[int, int]
+    """Components that other factors are held at."""
+    numbers: dict[str, int]
+    """Values of ``rows``, ``draws`` and ``most``, as far as they are given."""
+    seed: int
+    data_root: str | None
+
+    @cached_property
+    def factors(self) -> Factors:
+        """The model's factors, as figures see them."""
+        return factors_of_run(self.run, self.model)
+
+    def chosen(self, count: int) -> list[int]:
+        """Return the factors given; else those with most components in use, not held, in their own order.
+
+        Raises:
+            ValueError: fewer than ``count`` factors are not held.
+        """
+        if self.given is not None:
+            return self.given
+        free = [factor for factor in range(len(self.factors.sizes)) if factor not in self.held]
+        if len(free) < count:
+            raise ValueError(f"factors: {count} that are not held are needed, the run has {len(free)}")
+        return sorted(sorted(free, key=lambda factor: -int(self.factors.used(factor).sum()))[:count])
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure that ``draw`` knows."""
+
+    draw: Callable[[Request], Figure | Frames]
+    options: tuple[str, ...] = ()
+    """The options it takes, besides those of every figure."""
+    count: int | None = None
+    """Number of factors that it shows; None: any number."""
+    ending: str = ".png"
+
+
+def _pairs(request: Request) -> Figure:
+    i, j = request.chosen(2)
+    return figures.pair_grid(request.factors, i, j, seed=request.seed, held=request.held, **request.numbers)
+
+
+def _clusters(request: Request) -> Figure:
+    (factor,) = request.chosen(1)
+    return figures.clusters(request.factors, factor, seed=request.seed, **request.numbers)
+
+
+def _traversal(request: Request) -> Frames:
+    (factor,) = request.chosen(1)
+    numbers = {"bases" if name == "rows" else name: value for name, value in request.numbers.items()}
+    return figures.traversal(request.factors, factor, seed=request.seed, **numbers)
+
+
+def _information(request: Request) -> Figure:
+    """Share of each label's entropy that each factor's code tells, on test data (else validation data)."""
+    dataset = request.run.load_data(request.data_root)
+    rows = dataset.valid if dataset.test is None else dataset.test
+    if rows.labels is None:
+        raise ValueError(f"figure: information needs data with labels, '{dataset.name}' has none")
+    encoded = encode_split(request.model, rows, device=next(request.model.parameters()).device)
+    found = mutual_information(encoded.codes, encoded.labels).normalized
+    varying = ~np.isnan(found[0])
+    names = [name for name, known in zip(dataset.label_names, varying, strict=True) if known]
+    title = "Mutual information of code and label, as a share of the label's entropy"
+    return figures.property_matrix(found[:, varying], request.run.factor_names, names, title)
+
+
+DRAWINGS: Final[dict[str, Drawing]] = {
+    "attributes": Drawing(
+        lambda asked: figures.attribute_grid(asked.factors, asked.given, seed=asked.seed, **asked.numbers),
+        ("factors", "rows"),
+    ),
+    "spread": Drawing(
+        lambda asked: figures.spread(asked.factors, seed=asked.seed, **asked.numbers), ("rows",)
+    ),
+    "clusters": Drawing(_clusters, ("factors", "draws", "most"), count=1),
+    "pairs": Drawing(_pairs, ("factors", "draws", "most", "hold"), count=2),
+    "traversal": Drawing(_traversal, ("factors", "rows", "most"), count=1, ending=".gif"),
+    "factors": Drawing(
+        lambda asked: figures.attribute_rows(asked.factors, seed=asked.seed, **asked.numbers), ("rows",)
+    ),
+    "components": Drawing(lambda asked: figures.component_grid(asked.factors)),
+    "information": Drawing(_information, ("data_root",)),
+}
+"""Figures by name, in the order of ``--help``."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of :func:`draw`."""
+    add_run(parser)
+    parser.add_argument("figure", type=Literal.__getitem__(tuple(DRAWINGS)), help="which one")
+    parser.add_argument("--out", type=str | None, help="file to write; default: one in RUN/figures")
+    parser.add_argument("--factors", type=str | None, help="names or numbers: hair,body or 0,3")
+    parser.add_argument("--rows", type=int | None, help="draws shown")
+    parser.add_argument("--draws", type=int | None, help="of clusters and pairs: draws of z per mean")
+    parser.add_argument("--most", type=int | None, help="components shown of a factor, the most used ones")
+    parser.add_argument("--hold", type=str | None, help="of pairs: components of other factors: hat=1,6=3")
+    parser.add_argument("--data-root", type=str | None, help="of information: folder of published data sets")
+    add_seed(parser)
+    add_device(parser)
 
 
 def draw(
     run: str,
-    figure: FigureName,
+    figure: str,
     out: str | None,
     factors: str | None,
     rows: int | None,
@@ -53,35 +151,34 @@ def draw(
     device: str,
     data_root: str | None,
 ) -> int:
-    """Draw a figure of a run on images into a file; None leaves a number or a choice to the figure."""
+    """Draw a figure of a run on images into a file; None leaves a number or a choice to the figure.
+
+    Raises:
+        ValueError: a run without factors or images, an option that the figure does not take, or a bad one.
+    """
     opened = open_factorial(run, "draw")
     if not opened.image:
         raise ValueError(f"figure: {figure} needs a run on images, {run} is one on tables")
-    options = {"factors": factors, "rows": rows, "draws": draws, "most": most, "hold": hold}
-    options["data_root"] = data_root
-    for name, value in options.items():
-        if value is not None and name not in OPTIONS[figure]:
+    drawing = DRAWINGS[figure]
+    numbers = {"rows": rows, "draws": draws, "most": most}
+    for name, value in {"factors": factors, **numbers, "hold": hold, "data_root": data_root}.items():
+        if value is not None and name not in drawing.options:
             raise ValueError(f"{name}: {figure} does not take it")
     check_seed(seed)
-    ending = ".gif" if figure == "traversal" else ".png"
-    target = Path(out) if out is not None else opened.folder / FIGURES / f"{figure}{ending}"
-    check_ending(target, (ending,))
+    target = Path(out) if out is not None else opened.folder / FIGURES / f"{figure}{drawing.ending}"
+    check_ending(target, (drawing.ending,))
     if out is not None:
         check_spares_data(opened, target)
     chosen = None if factors is None else parse_factors(factors, opened)
-    expected = _CHOSEN.get(figure)
-    if chosen is not None and expected is not None and len(chosen) != expected:
-        raise ValueError(f"factors: {figure} takes {expected} of them, got '{factors}'")
+    if chosen is not None and drawing.count is not None and len(chosen) != drawing.count:
+        raise ValueError(f"factors: {figure} takes {drawing.count} of them, got '{factors}'")
     held = {} if hold is None else parse_settings(hold, opened, "hold")
     if held.keys() & set(chosen or ()):
         raise ValueError(f"hold: expected other factors than those of --factors, got '{hold}'")
-    numbers = {name: options[name] for name in ("rows", "draws", "most") if options[name] is not None}
     model = opened.load_model(resolve_device(device))
     assert isinstance(model, FactorialMixtureVAE)
-    if figure == "information":
-        drawn: Figure | list[np.ndarray] = _information(opened, model, data_root)
-    else:
-        drawn = _make(figure, factors_of_run(opened, model), chosen, held, seed, numbers)
+    given = {name: number for name, number in numbers.items() if number is not None}
+    drawn = drawing.draw(Request(opened, model, chosen, held, given, seed, data_root))
     if isinstance(drawn, Figure):
         figures.save(drawn, target)
     else:
@@ -90,50 +187,10 @@ def draw(
     return 0
 
 
-def _make(
-    figure: FigureName,
-    factors: Factors,
-    chosen: list[int] | None,
-    held: dict[int, int],
-    seed: int,
-    numbers: dict[str, Any],
-) -> Figure | list[np.ndarray]:
-    """The figure or an animation's frames; ``numbers``: those of rows, draws and most that are given."""
-    if figure == "attributes":
-        return figures.attribute_grid(factors, chosen, seed=seed, **numbers)
-    if figure == "spread":
-        return figures.spread(factors, seed=seed, **numbers)
-    if figure == "factors":
-        return figures.attribute_rows(factors, seed=seed, **numbers)
-    if figure == "components":
-        return figures.component_grid(factors)
-    if figure == "pairs":
-        i, j = chosen or _busiest(factors, 2, held)
-        return figures.pair_grid(factors, i, j, seed=seed, held=held, **numbers)
-    (factor,) = chosen or _busiest(factors, 1, held)
-    if figure == "clusters":
-        return figures.clusters(factors, factor, seed=seed, **numbers)
-    renamed = {"bases" if name == "rows" else name: value for name, value in numbers.items()}
-    return figures.traversal(factors, factor, seed=seed, **renamed)
-
-
-def _information(run: Run, model: FactorialMixtureVAE, data_root: str | None) -> Figure:
-    """What the code of each factor tells of each label, on test data (validation data if there are none)."""
-    dataset = run.load_data(data_root)
-    rows = dataset.valid if dataset.test is None else dataset.test
-    if rows.labels is None:
-        raise ValueError(f"figure: information needs data with labels, '{dataset.name}' has none")
-    encoded = encode_split(model, rows, device=next(model.parameters()).device)
-    found = mutual_information(encoded.codes, encoded.labels).normalized
-    varying = ~np.isnan(found[0])
-    names = [name for name, known in zip(dataset.label_names, varying, strict=True) if known]
-    title = "Mutual information of code and label, as a share of the label's entropy"
-    return figures.property_matrix(found[:, varying], run.factor_names, names, title)
-
-
-def _busiest(factors: Factors, count: int, held: Collection[int]) -> list[int]:
-    """So many factors, those with most components in use, that are not held; in their own order."""
-    free = [factor for factor in range(len(factors.sizes)) if factor not in held]
-    if len(free) < count:
-        raise ValueError(f"factors: {count} that are not held are needed, the run has {len(free)}")
-    return sorted(sorted(free, key=lambda factor: -int(factors.used(factor).sum()))[:count])
+COMMAND = Command(
+    "draw",
+    "draw a figure of a run's model",
+    "Draw a figure of a run on images: .png, or .gif for traversal.",
+    add_arguments,
+    draw,
+)

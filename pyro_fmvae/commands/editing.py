@@ -1,18 +1,14 @@
-"""Change properties of an image."""
+"""The command ``edit``: change properties of an image."""
 
 from pathlib import Path
 
 import torch
+from jsonargparse import ArgumentParser
 
 from pyro_fmvae import figures
-from pyro_fmvae.commands.arguments import (
-    check_different,
-    check_ending,
-    check_spares_data,
-    open_factorial,
-    parse_settings,
-)
-from pyro_fmvae.commands.arrays import save_pixels
+from pyro_fmvae.commands.command import Command, add_device, add_run
+from pyro_fmvae.commands.factor_settings import open_factorial, parse_settings
+from pyro_fmvae.commands.output_files import check_different, check_ending, check_spares_data, save_pixels
 from pyro_fmvae.data import whole
 from pyro_fmvae.data.own.folder import read_image
 from pyro_fmvae.evaluate import edit_latent
@@ -22,8 +18,24 @@ from pyro_fmvae.runs.run import resolve_device
 TITLES = ("image", "reconstruction", "edited")
 
 
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of :func:`edit`."""
+    add_run(parser)
+    parser.add_argument("--image", type=str, required=True, help="file of any size")
+    parser.add_argument("--set", type=str, required=True, help="what to change, by name or number: hat=1,6=3")
+    parser.add_argument("--out", type=str, required=True, help="file to write: .png, in the run's resolution")
+    parser.add_argument("--compare", type=str | None, help="file for image, reconstruction and edit: .png")
+    add_device(parser)
+
+
 def edit(run: str, image: str, set: str, out: str, compare: str | None, device: str) -> int:
-    """Encode an image, give some factors other components, and decode: everything else stays as it is."""
+    """Encode an image, give some factors other components, decode, and write the result.
+
+    The other factors keep their latent variables.
+
+    Raises:
+        ValueError: a run without factors or images, an unreadable image, or a bad setting or file name.
+    """
     opened, target = open_factorial(run, "edit"), Path(out)
     if not opened.image:
         raise ValueError(f"run: only images can be edited, {opened.folder} was trained on none")
@@ -54,3 +66,12 @@ def edit(run: str, image: str, set: str, out: str, compare: str | None, device: 
 
 def _text(codes: list[int]) -> str:
     return ",".join(map(str, codes))
+
+
+COMMAND = Command(
+    "edit",
+    "change properties of an image",
+    "Encode an image, give some factors other components, and decode.",
+    add_arguments,
+    edit,
+)

@@ -1,20 +1,15 @@
-"""Encode data with a run's model."""
+"""The command ``encode``: write codes, responsibilities and means of data."""
 
 from pathlib import Path
 
 import numpy as np
 import torch
+from jsonargparse import ArgumentParser
 
 from pyro_fmvae.building import Model
-from pyro_fmvae.commands.arguments import (
-    check_different,
-    check_ending,
-    check_spares_data,
-    in_order,
-    naming_far_rows,
-    rows_of,
-)
-from pyro_fmvae.commands.arrays import save_arrays
+from pyro_fmvae.commands.command import Command
+from pyro_fmvae.commands.data_rows import add_rows, in_order, naming_far_rows, rows_of
+from pyro_fmvae.commands.output_files import check_different, check_ending, check_spares_data, save_arrays
 from pyro_fmvae.data import Batches
 from pyro_fmvae.models import (
     VAE,
@@ -25,8 +20,18 @@ from pyro_fmvae.models import (
 from pyro_fmvae.runs.run import Run, resolve_device
 
 
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of :func:`encode`."""
+    add_rows(parser)
+    parser.add_argument("--out", type=str, required=True, help="file to write: .npz")
+
+
 def encode(run: str, data: str | None, data_root: str | None, split: str, out: str, device: str) -> int:
-    """Write posterior means and scales of data, codes and responsibilities if there are any, in row order."""
+    """Write what :func:`encode_rows` gives to a .npz file.
+
+    Raises:
+        ValueError: bad data, data without a finite bound, or a bad file name.
+    """
     opened, target = Run.open(Path(run)), Path(out)
     check_ending(target, (".npz",))
     check_different(data=data, out=out)
@@ -42,7 +47,7 @@ def encode(run: str, data: str | None, data_root: str | None, split: str, out: s
 
 
 def encode_rows(model: Model, batches: Batches) -> dict[str, np.ndarray]:
-    """Encode every row.
+    """Encode every row, in row order.
 
     Returns:
         With factors ``codes`` [N, I], ``mean`` and ``scale`` of q(z | x) [N, I·D], and for each factor i
@@ -74,3 +79,12 @@ def _encoded(model: Model, x: torch.Tensor) -> dict[str, torch.Tensor]:
         "scale": posterior.stddev,
         **{f"responsibilities_{factor}": gamma for factor, gamma in enumerate(gammas)},
     }
+
+
+COMMAND = Command(
+    "encode",
+    "write codes, responsibilities and means of data",
+    "Encode data: responsibilities, codes and means, in row order.",
+    add_arguments,
+    encode,
+)

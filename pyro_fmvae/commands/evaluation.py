@@ -1,4 +1,4 @@
-"""Print the measures of a run."""
+"""The command ``evaluate``: print the measures of a run."""
 
 import json
 from pathlib import Path
@@ -6,10 +6,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from jsonargparse import ArgumentParser
 
 from pyro_fmvae.building import Model, SparseCoder
 from pyro_fmvae.codes import latent_codes, measures, true_sources, unit_measures
-from pyro_fmvae.commands.arguments import check_seed, in_order, naming_far_rows, open_factorial, rows_of
+from pyro_fmvae.commands.command import Command
+from pyro_fmvae.commands.data_rows import add_rows, in_order, naming_far_rows, rows_of
+from pyro_fmvae.commands.factor_settings import open_factorial
+from pyro_fmvae.commands.seeds import add_seed, check_seed
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate import (
     Leakage,
@@ -31,6 +35,18 @@ from pyro_fmvae.runs.run import Run, resolve_device
 PROBE_ROWS = 5000  # training rows that probes are fitted to
 
 
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of :func:`evaluate`."""
+    add_rows(parser)
+    add_seed(parser)
+    parser.add_argument("--num-samples", type=int, default=0, help="draws per point, for tighter bounds")
+    parser.add_argument("--points", type=int | None, help="evaluate the first so many points; default: all")
+    text = "add the bound after so many steps on each point's own posterior, and the gap to the encoder's"
+    parser.add_argument("--free-steps", type=int, default=0, help=text)
+    text = "add leakage, disentanglement and what each factor tells of each label"
+    parser.add_argument("--probes", type=bool, default=False, nargs="?", const=True, help=text)
+
+
 def evaluate(
     run: str,
     data: str | None,
@@ -43,7 +59,13 @@ def evaluate(
     seed: int,
     device: str,
 ) -> int:
-    """Print the measures of a run as one JSON object on one line."""
+    """Print the measures of a run as one JSON object on one line.
+
+    Bounds are in nats per data point.
+
+    Raises:
+        ValueError: bad data, a bad number, or a measure that the run's model does not have.
+    """
     if num_samples < 0:
         raise ValueError(f"num_samples: expected a number >= 0, got {num_samples}")
     if free_steps < 0:
@@ -89,7 +111,7 @@ def evaluate(
 
 
 def _bounds(model: Model, batches: Batches, num_samples: int, free_steps: int, seed: int) -> dict[str, Any]:
-    """The bound and its parts, and what else was asked for."""
+    """Compute the bound and its parts, tighter bounds if draws are asked for, and the amortisation gap."""
     result: dict[str, Any] = bound(model, batches, seed, max(num_samples, 1))
     if not model.bounded:
         result |= {"elbo": None, "kl_z": None}
@@ -102,10 +124,10 @@ def _bounds(model: Model, batches: Batches, num_samples: int, free_steps: int, s
 
 
 def _check_encoder(model: Model) -> None:
-    """That there are Gaussian posteriors of an encoder, which free ones can be compared with.
+    """Check that the model has Gaussian posteriors from an encoder, to compare free ones with.
 
     Raises:
-        ValueError: they are sparse, points, or free already.
+        ValueError: its posteriors are sparse, points, or free already.
     """
     if not isinstance(model, VAE | FactorialMixtureVAE):
         raise ValueError("free_steps: expected a model with Gaussian posteriors, these are sparse")
@@ -126,19 +148,22 @@ def probe(
     seed: int,
     device: torch.device,
 ) -> dict[str, Any]:
-    """Leakage, disentanglement and mutual information, for printing.
+    """Measure leakage, disentanglement and mutual information.
 
     Args:
-        run: that of the model; its label names are those of the training rows.
-        model: as trained.
-        train: training rows, to fit probes to.
-        rows: to score them on.
-        label_names: of the labels of `rows`; those that the run does not know are left out.
+        run: the model's run, which names the labels of the training rows.
+        model: the trained model.
+        train: training rows, which probes are fitted to.
+        rows: rows that probes are scored on.
+        label_names: of the labels of `rows`; labels that the run does not know are left out.
         seed: of the choice of training rows, of draws, and of the forest.
-        device: where the model is.
+        device: the model's device.
+
+    Returns:
+        A JSON object.
 
     Raises:
-        ValueError: training rows or `rows` without labels, or without any that both have.
+        ValueError: training rows or `rows` lack labels, or have none in common.
     """
     names = tuple(name for name in run.label_names if name in label_names)
     if train.labels is None or rows.labels is None or not names:
@@ -176,7 +201,7 @@ def _places(names: tuple[str, ...], among: tuple[str, ...]) -> list[int]:
 
 
 def _leakage(names: tuple[str, ...], found: Leakage) -> dict[str, dict[str, Any]]:
-    """Property → its accuracies; properties that no probe could learn are left out."""
+    """Tabulate accuracies by property, without properties that no probe could learn."""
     columns = {
         "own": found.own,
         "leaked": found.leaked,
@@ -201,5 +226,10 @@ def _table(
 
 
 def _number(value: float) -> float | None:
-    """A float for JSON, which has no NaN: null."""
+    """Convert to a JSON number; NaN becomes null."""
     return None if np.isnan(value) else float(value)
+
+
+COMMAND = Command(
+    "evaluate", "print measures of a run as one JSON object", "Evaluate a run.", add_arguments, evaluate
+)

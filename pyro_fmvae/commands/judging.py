@@ -1,4 +1,4 @@
-"""Let a judge in the place of people look at what a run generates and edits."""
+"""The command ``judge``: let a classifier stand in for people and judge generated and edited images."""
 
 import csv
 import json
@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jsonargparse import ArgumentParser
 from torch import Tensor
 
 from pyro_fmvae import checkpoint, figures
-from pyro_fmvae.commands.arguments import check_seed, open_factorial, rows_of
+from pyro_fmvae.commands.command import Command
+from pyro_fmvae.commands.data_rows import add_rows, rows_of
+from pyro_fmvae.commands.factor_settings import open_factorial
+from pyro_fmvae.commands.seeds import add_seed, check_seed
 from pyro_fmvae.data import Dataset, Split, whole
 from pyro_fmvae.evaluate import (
     Generation,
@@ -30,6 +34,15 @@ JUDGE_SEED = 0  # one judge per data set, whatever the run's seed
 SHEET_COLUMNS = 9
 
 
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of :func:`judge`."""
+    add_rows(parser)
+    parser.add_argument("--samples", type=int, default=500, help="images to generate")
+    parser.add_argument("--edits", type=int, default=500, help="real images to edit, at most")
+    parser.add_argument("--sheet", type=int, default=54, help="images on the sheet for people; 0: no sheet")
+    add_seed(parser)
+
+
 def judge(
     run: str,
     data: str | None,
@@ -41,7 +54,11 @@ def judge(
     seed: int,
     device: str,
 ) -> int:
-    """Print what a judge says of a run as one JSON object on one line; write a sheet of images for people."""
+    """Print a judge's verdict on a run as one JSON object on one line; write a sheet of images for people.
+
+    Raises:
+        ValueError: a run without images or labelled factors, data without its labels, or a bad number.
+    """
     for name, value in (("samples", samples), ("edits", edits)):
         if value < 1:
             raise ValueError(f"{name}: expected a number >= 1, got {value}")
@@ -81,7 +98,7 @@ def judge(
 
 
 def _with_properties(rows: Split, names: tuple[str, ...], properties: tuple[str, ...]) -> Split:
-    """The rows with a column of labels for each property, -1 where it is not among the names of theirs."""
+    """Give the rows a label column for each property, -1 (unknown) for properties they have no labels of."""
     if rows.labels is None or not set(names) & set(properties):
         raise ValueError(f"data: expected labels for {', '.join(properties)}, there are none")
     unknown = torch.full((len(rows),), -1)
@@ -90,7 +107,7 @@ def _with_properties(rows: Split, names: tuple[str, ...], properties: tuple[str,
 
 
 def _judge_of(run: Run, dataset: Dataset, device: torch.device) -> Judge:
-    """The judge that lies in the run's folder; if there is none, it is trained and put there."""
+    """Load the judge from the run's folder; if there is none, train it and save it there."""
     folder = run.folder / FOLDER
     sizes = tuple(max(size, 1) for size in dataset.label_sizes)
     if not (folder / checkpoint.TENSORS).exists():
@@ -104,14 +121,14 @@ def _judge_of(run: Run, dataset: Dataset, device: torch.device) -> Judge:
 
 
 def _named(names: tuple[str, ...], values: Tensor) -> dict[str, float | None]:
-    """Each name with its value, null where there is nothing to measure."""
+    """Map names to values, null where there is nothing to measure."""
     return {
         name: None if math.isnan(value) else value for name, value in zip(names, values.tolist(), strict=True)
     }
 
 
 def _write_sheet(run: Run, generation: Generation) -> None:
-    """Generated images without a word, and what each was meant to be and was taken for, in another file."""
+    """Write generated images without text, and in a second file their intended and judged properties."""
     folder = run.folder / FOLDER
     images = run.preprocessing.undo(generation.images).cpu().numpy()
     figures.save(figures.blind_sheet(images, columns=SHEET_COLUMNS), folder / SHEET)
@@ -132,3 +149,12 @@ def _write_sheet(run: Run, generation: Generation) -> None:
                 )
 
     checkpoint.write_atomically(folder / KEY, write)
+
+
+COMMAND = Command(
+    "judge",
+    "let a classifier judge what a run generates and edits",
+    "Judge generated and edited images of a run with labelled factors.",
+    add_arguments,
+    judge,
+)

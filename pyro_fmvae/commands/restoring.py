@@ -1,4 +1,4 @@
-"""Denoise and inpaint an image with a run's model of patches."""
+"""The command ``restore``: denoise and inpaint an image with a model of patches."""
 
 import json
 import math
@@ -6,18 +6,36 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jsonargparse import ArgumentParser
 from torch import Tensor
 
 from pyro_fmvae import figures
 from pyro_fmvae.building import SparseCoder
-from pyro_fmvae.commands.arguments import check_different, check_ending, check_seed, check_spares_data
-from pyro_fmvae.commands.arrays import save_pixels
+from pyro_fmvae.commands.command import Command, add_device, add_run
+from pyro_fmvae.commands.output_files import check_different, check_ending, check_spares_data, save_pixels
+from pyro_fmvae.commands.seeds import add_seed, check_seed
 from pyro_fmvae.data import Kind, PatchTransform
-from pyro_fmvae.data.patch_sets import read_grey
+from pyro_fmvae.data.own.picture_files import read_grey
 from pyro_fmvae.evaluate import psnr
 from pyro_fmvae.evaluate import restore as restore_image
 from pyro_fmvae.models import SpikeAndSlabSparseCoding
 from pyro_fmvae.runs.run import Run, resolve_device
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of :func:`restore`."""
+    add_run(parser)
+    parser.add_argument("--image", type=str, required=True, help="file of any size; colours become grey")
+    parser.add_argument("--out", type=str, required=True, help="file to write: .png")
+    parser.add_argument("--compare", type=str | None, help="file for image, damaged and restored one: .png")
+    text = "image of the same size, black where pixels of the image are missing"
+    parser.add_argument("--mask", type=str | None, help=text)
+    text = "standard deviation of noise to add first; greys are in [0, 1]"
+    parser.add_argument("--noise", type=float, default=0.0, help=text)
+    parser.add_argument("--missing", type=float, default=0.0, help="share of pixels to remove first")
+    parser.add_argument("--stride", type=int, default=1, help="pixels from one patch to the next")
+    add_seed(parser, "of the damage and of draws")
+    add_device(parser)
 
 
 def restore(
@@ -32,12 +50,16 @@ def restore(
     seed: int,
     device: str,
 ) -> int:
-    """Write an image as a run's model of patches sees it, damaged before on demand; print how close it came.
+    """Damage an image if asked to, restore it by a model of patches, write it, and print how close it is.
 
-    Printed is one JSON object: ``noise`` and ``missing`` as given, and the peak signal-to-noise ratios
-    ``before`` (missing pixels at the mean of the others) and ``after``, in dB, against the image as it is in
-    its file, over all pixels that ``mask`` does not say are missing there; null where nothing was damaged, or
-    where an image comes out exactly, whose ratio is infinite.
+    Prints one JSON object: ``noise`` and ``missing`` as given, and the peak signal-to-noise ratios ``before``
+    (missing pixels at the mean of the others) and ``after``, in dB. They compare with the image in the file,
+    over all pixels that ``mask`` does not call missing. They are null where nothing was damaged, and where
+    the ratio is infinite because the image comes out exactly.
+
+    Raises:
+        ValueError: a run that is not on plain patches, too small an image, another mask, or a bad number or
+            file name.
     """
     opened, target = Run.open(Path(run)), Path(out)
     if not 0 <= noise < float("inf"):
@@ -95,10 +117,10 @@ def restore(
 
 
 def _there(mask: str | None, image: Tensor) -> Tensor:
-    """Which pixels of an image [H, W] the mask leaves: bool [H, W].
+    """Read which pixels of an image [H, W] the mask leaves: bool [H, W].
 
     Raises:
-        ValueError: a mask of another size, or one that leaves none.
+        ValueError: the mask has another size or leaves no pixel.
     """
     if mask is None:
         return torch.ones_like(image, dtype=torch.bool)
@@ -113,10 +135,10 @@ def _there(mask: str | None, image: Tensor) -> Tensor:
 
 
 def _transform(run: Run) -> PatchTransform:
-    """How patches of a run were made.
+    """Return the transform of a run's patches.
 
     Raises:
-        ValueError: the run is not one on patches, or on whitened ones, whose pixels are no longer apart.
+        ValueError: the run is not on patches, or its patches are whitened, which mixes their pixels.
     """
     transform = run.preprocessing.patches if run.preprocessing.kind is Kind.PATCHES else None
     if transform is None:
@@ -126,3 +148,12 @@ def _transform(run: Run) -> PatchTransform:
             f"run: expected one on patches as they are (--whiten false), those of {run.folder} are whitened"
         )
     return transform
+
+
+COMMAND = Command(
+    "restore",
+    "denoise and inpaint an image by its patches",
+    "Denoise and inpaint an image by a run on plain patches: train with --patch-size 8 --whiten false.",
+    add_arguments,
+    restore,
+)

@@ -1,14 +1,17 @@
-"""Draw from a run's model."""
+"""The command ``sample``: draw from a run's model."""
 
 from pathlib import Path
 
 import numpy as np
 import torch
+from jsonargparse import ArgumentParser
 
 from pyro_fmvae import figures
 from pyro_fmvae.codes import decode
-from pyro_fmvae.commands.arguments import check_ending, check_seed, check_spares_data, parse_codes
-from pyro_fmvae.commands.arrays import save_arrays
+from pyro_fmvae.commands.command import Command, add_device, add_run
+from pyro_fmvae.commands.factor_settings import parse_codes
+from pyro_fmvae.commands.output_files import check_ending, check_spares_data, save_arrays
+from pyro_fmvae.commands.seeds import add_seed, check_seed
 from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.runs.gallery import as_pixels
 from pyro_fmvae.runs.run import Run, resolve_device
@@ -16,8 +19,22 @@ from pyro_fmvae.runs.run import Run, resolve_device
 LARGEST_GRID = 1_000_000
 
 
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of :func:`sample`."""
+    add_run(parser)
+    parser.add_argument("--out", type=str, required=True, help="file to write: .png or .npz")
+    parser.add_argument("--codes", type=str | None, help="component of each factor, * to draw it: 0,1,*,*")
+    parser.add_argument("--grid", type=str, default="8x8", help="rows x columns")
+    add_seed(parser)
+    add_device(parser)
+
+
 def sample(run: str, out: str, codes: str | None, grid: str, seed: int, device: str) -> int:
-    """Draw from a run's model, and write a grid of images or arrays."""
+    """Draw from a run's model, and write a grid of images (.png) or arrays (.npz).
+
+    Raises:
+        ValueError: bad codes, a bad grid or file name, or a model without a density of z.
+    """
     opened, target = Run.open(Path(run)), Path(out)
     check_seed(seed)
     rows, columns = _grid(grid)
@@ -57,3 +74,12 @@ def _grid(text: str) -> tuple[int, int]:
             f"grid: expected rows x columns, such as 8x8, at most {LARGEST_GRID:,}, got '{text}'"
         )
     return int(rows), int(columns)
+
+
+COMMAND = Command(
+    "sample",
+    "draw from a run's model",
+    "Draw from a run's model: a grid of images (.png), or arrays (.npz).",
+    add_arguments,
+    sample,
+)

@@ -1,4 +1,4 @@
-"""Score data by how little a run's model expects them."""
+"""The command ``score``: write outlier scores of data."""
 
 import json
 from pathlib import Path
@@ -6,19 +6,28 @@ from typing import Any
 
 import numpy as np
 import torch
+from jsonargparse import ArgumentParser
 
-from pyro_fmvae.commands.arguments import (
-    check_different,
-    check_ending,
-    check_seed,
-    check_spares_data,
-    in_order,
-    rows_of,
-)
-from pyro_fmvae.commands.arrays import save_arrays
+from pyro_fmvae.commands.command import Command
+from pyro_fmvae.commands.data_rows import add_rows, in_order, rows_of
+from pyro_fmvae.commands.output_files import check_different, check_ending, check_spares_data, save_arrays
+from pyro_fmvae.commands.seeds import add_seed, check_seed
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate import outlier_scores, threshold
 from pyro_fmvae.runs.run import Run, resolve_device
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of :func:`score`."""
+    add_rows(parser)
+    parser.add_argument("--out", type=str, required=True, help="file to write: .npz")
+    text = "share of the training points that a threshold is not to be exceeded by"
+    parser.add_argument("--quantile", type=float, default=0.95, help=text)
+    parser.add_argument("--num-samples", type=int, default=16, help="draws per point")
+    parser.add_argument("--points", type=int | None, help="score the first so many points; default: all")
+    text = "take thresholds from the first so many training points"
+    parser.add_argument("--train-points", type=int, default=5000, help=text)
+    add_seed(parser)
 
 
 def score(
@@ -34,7 +43,11 @@ def score(
     seed: int,
     device: str,
 ) -> int:
-    """Write outlier scores of data, in row order, and thresholds; print a summary as one JSON object."""
+    """Write outlier scores of data, in row order, and thresholds; print a summary as one JSON object.
+
+    Raises:
+        ValueError: bad data, a bad number or file name.
+    """
     if not 0 <= quantile <= 1:
         raise ValueError(f"quantile: expected a number in [0, 1], got {quantile}")
     for name, number in (("num_samples", num_samples), ("points", points), ("train_points", train_points)):
@@ -59,14 +72,14 @@ def score(
 
 
 def _first(split: Split, most: int | None, device: torch.device) -> Batches:
-    """The first rows of a split, all if there is no number."""
+    """Batches of the first rows of a split; None takes all."""
     if most is not None:
         split = split.select(torch.arange(min(most, len(split))))
     return in_order(split, device)
 
 
 def _arrays(scores: dict[str, np.ndarray], limits: dict[str, float]) -> dict[str, Any]:
-    """Per score: itself, its threshold, and what lies above that."""
+    """Collect each score with its threshold and a mask of what lies above it."""
     arrays: dict[str, Any] = {}
     for kind, values in scores.items():
         arrays |= {
@@ -84,7 +97,7 @@ def _summary(
     quantile: float,
     num_samples: int,
 ) -> dict[str, Any]:
-    """What is printed; a mean that is infinite is null, since JSON has no such number."""
+    """Summarise the scores for printing; an infinite mean becomes null, since JSON has no infinity."""
     n = len(next(iter(scores.values())))
     common = {"n": n, "train_points": train_points, "quantile": quantile, "num_samples": num_samples}
     return common | {
@@ -95,3 +108,12 @@ def _summary(
         }
         for kind, values in scores.items()
     }
+
+
+COMMAND = Command(
+    "score",
+    "write outlier scores of data",
+    "Write outlier scores of data, thresholds, and what lies above them (.npz).",
+    add_arguments,
+    score,
+)

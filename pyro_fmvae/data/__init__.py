@@ -3,7 +3,6 @@
 from pyro_fmvae.data.batches import Batches, whole
 from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.labels import choose_labels, hide_labels, hold_out
-from pyro_fmvae.data.options import SparseOptions
 from pyro_fmvae.data.own.files import load_file
 from pyro_fmvae.data.patch_transform import PatchTransform
 from pyro_fmvae.data.patches import assemble_patches, extract_patches
@@ -11,6 +10,7 @@ from pyro_fmvae.data.preprocessing import Binarization, Kind, Preprocessing
 from pyro_fmvae.data.registry import load
 from pyro_fmvae.data.sets.bars import BarsTruth, bars, bars_truth
 from pyro_fmvae.data.sets.smileys import smiley
+from pyro_fmvae.data.sparse_options import SparseOptions
 
 __all__ = [
     "BarsTruth",

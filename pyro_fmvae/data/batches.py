@@ -19,18 +19,18 @@ class Batches:
     rows. Batches are ``(x,)`` or ``(x, labels)``: float32 [B, *event_shape] and int64 [B, L]; with `indexed`,
     ``(x, rows)`` or ``(x, labels, rows)``.
 
-    The order of an epoch is a function of (`seed`, epoch), the pixels that dynamic binarisation draws are one
-    of (`seed`, epoch, position of the batch) and of the kind of device. The state therefore is two integers.
-    It moves on as a batch is handed out, so a checkpoint written in the body of the loop continues with the
-    next batch; for the same reason an iteration that was broken off is continued, not restarted, by the next.
+    The order of an epoch is a function of (`seed`, epoch). The pixels that dynamic binarisation draws are a
+    function of (`seed`, epoch, position of the batch) and of the kind of device. The state is two integers.
+    It moves on when a batch is handed out: a checkpoint written in the body of the loop continues with the
+    next batch, and a new iteration continues one that was broken off.
 
     Args:
-        split: the rows. They are kept on `device` as they are stored.
+        split: the rows, kept on `device` as they are stored.
         batch_size: B, at least 1; it may exceed the number of rows.
         seed: of the order and of the drawn pixels, at least 0.
-        shuffle: a new order in each epoch; False keeps the order of the rows.
-        device: where the batches are wanted.
-        indexed: put the indices of the rows in the split behind everything else: int64 [B].
+        shuffle: draw a new order in each epoch; False keeps the order of the rows.
+        device: device of the batches.
+        indexed: append the indices of the rows in the split, int64 [B].
 
     Raises:
         ValueError: `batch_size` < 1, `seed` < 0, or an empty split.
@@ -70,7 +70,7 @@ class Batches:
         return -(-self.num_data // self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        """The batches that are left of the current epoch."""
+        """Yield the remaining batches of the current epoch."""
         epoch = self._epoch
         order = self._order(epoch)
         while self._epoch == epoch:
@@ -79,7 +79,7 @@ class Batches:
             yield self._batch(order, epoch, position)
 
     def state_dict(self) -> dict[str, int]:
-        """Where the next batch lies: `epoch` and `position`, both counted from 0."""
+        """Return the place of the next batch: `epoch` and `position`, both counted from 0."""
         return {"epoch": self._epoch, "position": self._position}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
@@ -116,13 +116,13 @@ class Batches:
         return torch.randperm(self.num_data, generator=self._generator(epoch)).to(self.device)
 
     def _generator(self, *key: int, device: torch.device | str = "cpu") -> torch.Generator:
-        """A generator seeded by `seed` and `key`, independent between keys of any length."""
+        """Make a generator seeded by `seed` and `key`, independent between keys of any length."""
         entropy = np.random.SeedSequence(self.seed, spawn_key=key)
         return torch.Generator(device).manual_seed(int(entropy.generate_state(1)[0]))
 
 
 def whole(split: Split, device: torch.device | str = "cpu") -> tuple[Tensor, ...]:
-    """All rows in their order, as one batch; dynamic binarisation is drawn with a fixed seed.
+    """Return all rows in their order, as one batch; dynamic binarisation draws with a fixed seed.
 
     Raises:
         ValueError: an empty split.

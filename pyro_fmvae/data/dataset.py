@@ -15,7 +15,7 @@ SPLITS = ("train", "valid", "test", "unseen")
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Observations and what is known of their labels.
+    """Observations and their labels, as far as they are known.
 
     Raises:
         ValueError: a dtype or shape other than those below.
@@ -48,39 +48,39 @@ class Split:
 
     @property
     def observations(self) -> Tensor:
-        """All of `x` as float32 [n, *event_shape]; grey probabilities, not draws, where `resample` is set."""
+        """All of `x` as float32 [n, *event_shape]; with `resample`, grey levels rather than binary draws."""
         return as_float(self.x, self.signed)
 
     def select(self, rows: Tensor) -> Split:
-        """The rows at the indices int64 [m], in that order."""
+        """Take the rows at the indices int64 [m], in that order."""
         labels = None if self.labels is None else self.labels[rows]
         return replace(self, x=self.x[rows], labels=labels)
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Three splits and what describes them."""
+    """Three splits and their description."""
 
     name: str
     train: Split
     valid: Split
     test: Split | None
-    """None where the data set comes without one."""
+    """Test split; None if the data set has none."""
     preprocessing: Preprocessing
-    """How raw data became `x`: to be repeated on new data (`load_file`)."""
+    """The map from raw data to `x`, which `load_file` repeats on new data."""
     label_names: tuple[str, ...] = ()
     """One name per label column."""
     label_sizes: tuple[int, ...] = ()
     """Number of values per label column: labels lie in 0, …, size - 1 (size 0 where none is known)."""
     value_names: tuple[tuple[str, ...], ...] = ()
-    """What the values of each label column are called; empty where they are just numbers."""
+    """Names of the values of each label column; empty where the values are just numbers."""
     combined: tuple[str, ...] = ()
-    """Labels whose combinations `hold_out` keeps apart; empty: all of them."""
+    """Labels whose combinations `hold_out` may hold out; empty: all labels."""
     fingerprint: str = ""
-    """Of what a random split depends on: other rows, or the same in another order or type, have another one,
-    and where combinations are held out, other labels. Empty where splits are fixed, and for patches."""
+    """Digest of everything that a random split depends on. It changes with the rows, their order and their
+    type, and, where combinations are held out, with the labels. Empty for fixed splits and for patches."""
     unseen: Split | None = None
-    """Rows with combinations of labels that no other split has: see `hold_out`."""
+    """Rows whose combinations of labels occur in no other split: see `hold_out`."""
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -88,7 +88,7 @@ class Dataset:
         return self.preprocessing.event_shape
 
     def split(self, name: str) -> Split:
-        """The split called 'train', 'valid', 'test' or 'unseen'.
+        """Return the split called 'train', 'valid', 'test' or 'unseen'.
 
         Raises:
             ValueError: another name, or a split that this data set lacks.

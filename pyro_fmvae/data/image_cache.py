@@ -20,7 +20,7 @@ _CHUNK: Final = 256  # images that are decoded ahead of what is written
 
 
 def user_cache() -> Path:
-    """The folder of what is downloaded or computed for this user: ``~/.cache/pyro_fmvae``."""
+    """Return the folder of downloaded and computed files of this user: ``~/.cache/pyro_fmvae``."""
     return Path.home() / ".cache" / "pyro_fmvae"
 
 
@@ -31,15 +31,15 @@ def load_images(
     caches: Sequence[Path],
     crop: int | None = None,
 ) -> np.ndarray:
-    """Decoded images, uint8 [n, *shape], mapped from a file ``images-<digest>.npy`` instead of read.
+    """Decode images, uint8 [n, *shape], or map them from a file ``images-<digest>.npy`` of an earlier call.
 
     Writing to the array changes neither the file nor other views of it. The digest covers the folder, the
-    names in their order, the files' sizes and times of change, `shape` and `crop`: if one of them differs,
+    names in their order, the files' sizes and times of change, `shape` and `crop`. If one of them differs,
     the images are decoded again.
 
     Args:
         folder: where the images lie.
-        names: n of them, relative to `folder`, in the order wanted.
+        names: n file names, relative to `folder`, in the order of the result.
         shape: (H, W) for greys or (H, W, 3) for colours: see `decode`.
         caches: folders that may hold the file. If none does, it is written to the first that can be written.
         crop: see `decode`.
@@ -69,10 +69,10 @@ def load_images(
 
 
 def decode(path: Path, shape: tuple[int, ...], crop: int | None = None) -> np.ndarray:
-    """The centre of an image, turned upright (EXIF) and resized with antialiasing, uint8 of `shape`.
+    """Read the centre of an image, turned upright (EXIF) and resized with antialiasing, uint8 of `shape`.
 
     Args:
-        path: a file of any format that PIL reads; the first frame counts, transparency is dropped.
+        path: a file of any format that PIL reads; only the first frame counts, and transparency is dropped.
         shape: (H, W): greys, or (H, W, 3): red, green, blue.
         crop: side in pixels of the centre square that is kept; None: the largest centre part of
             proportions H : W.
@@ -98,7 +98,7 @@ def decode(path: Path, shape: tuple[int, ...], crop: int | None = None) -> np.nd
 
 
 def read_pixels(path: Path) -> np.ndarray:
-    """A whole image at its own size, turned upright (EXIF): red, green and blue, uint8 [H, W, 3].
+    """Read a whole image at its own size, turned upright (EXIF): red, green and blue, uint8 [H, W, 3].
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -108,7 +108,7 @@ def read_pixels(path: Path) -> np.ndarray:
 
 
 def measure(path: Path) -> tuple[int, int]:
-    """Height and width of what `read_pixels` gives, from the file's header alone; it raises the same."""
+    """Return height and width of what `read_pixels` gives, from the header alone; raises the same errors."""
     with _reading(path), Image.open(path) as file:
         lies = file.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
         return (file.width, file.height) if lies else (file.height, file.width)
@@ -151,7 +151,7 @@ def _digest(folder: Path, names: Sequence[str], shape: tuple[int, ...], crop: in
 
 
 def _open(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
-    """The array of that shape in a file, None where there is none."""
+    """Open the array of that shape in a file; None if there is none."""
     try:
         images = np.load(path, mmap_mode="c")
     except (OSError, ValueError, EOFError):

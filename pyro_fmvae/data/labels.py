@@ -1,4 +1,4 @@
-"""Which labels are known, which of them count, and which combinations of them are kept apart."""
+"""Hiding labels, choosing label columns, and holding out combinations of labels."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from pyro_fmvae.data.storage import sample_binary
 
 
 def hide_labels(labels: Split | Tensor, share: float, seed: int) -> Tensor:
-    """Labels of a random share of the points, and -1 (unknown) for the others.
+    """Keep the labels of a random share of the points, and set the others to -1 (unknown).
 
     Args:
         labels: int64 [n, L], or a split that has labels.
-        share: the share of points, in [0, 1], that keep all their columns: exactly ``round(share * n)``
-            points. Labels that were unknown before stay so.
-        seed: the choice of points is a function of `n`, `share` and `seed`; a larger share keeps a superset.
+        share: share of points, in [0, 1], that keep all their columns: exactly ``round(share * n)`` points.
+            Labels that were unknown before stay unknown.
+        seed: of the choice of points, a function of `n`, `share` and `seed`; a larger share keeps a superset.
 
     Returns:
         A new tensor, int64 [n, L].
@@ -43,12 +43,12 @@ def hide_labels(labels: Split | Tensor, share: float, seed: int) -> Tensor:
 
 
 def choose_labels(dataset: Dataset, names: Sequence[str]) -> Dataset:
-    """The same data with these label columns first, in this order, and the others behind them.
+    """Move these label columns to the front, in this order.
 
-    Where the data set does not say which labels :func:`hold_out` combines, it combines these.
+    :func:`hold_out` then combines these labels, unless the data set says which labels it combines.
 
     Raises:
-        ValueError: a name that is none of the data set's labels, or is given twice.
+        ValueError: a name is not one of the data set's labels, or is given twice.
     """
     known = dataset.label_names
     if not set(names) <= set(known) or len(set(names)) != len(names):
@@ -70,21 +70,22 @@ def choose_labels(dataset: Dataset, names: Sequence[str]) -> Dataset:
 
 
 def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
-    """Keep a share of the combinations of labels apart, to test on what was never seen together.
+    """Hold out a share of the combinations of labels, to test on combinations that were never seen.
 
-    The rows of any split that have such a combination of the labels ``dataset.combined`` (all labels if that
-    is empty) become the split ``unseen``. No value is lost to training: a combination without which a value
-    would not occur there is passed over. Rows with an unknown one of these labels have no combination.
-    Where pixels are drawn at each visit, those of ``unseen`` are drawn once, with a fixed seed.
+    Combinations are those of the labels ``dataset.combined``, or of all labels if that is empty. The rows of
+    any split that have a combination held out become the split ``unseen``. Every value stays in training: a
+    combination is skipped if a value would no longer occur there. Rows with an unknown one of these labels
+    have no combination. Pixels of ``unseen`` are drawn once, with a fixed seed, even if those of other splits
+    are drawn at each visit.
 
     Args:
         dataset: with labels in every split.
-        share: of the combinations that occur in training, in (0, 1); at least one of them is chosen.
-        seed: the choice is a function of the training labels, `share` and `seed`.
+        share: share of the combinations that occur in training, in (0, 1); at least one is chosen.
+        seed: of the choice, a function of the training labels, `share` and `seed`.
 
     Raises:
-        ValueError: no labels, a share out of range, no combination that can be held out, or a split of which
-            nothing would be left.
+        ValueError: there are no labels, the share is out of range, no combination can be held out, or a split
+            would become empty.
     """
     if not 0 < share < 1:
         raise ValueError(f"hold_out: expected a share in (0, 1), got {share}")
@@ -123,7 +124,7 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
 
 
 def _with_labels(dataset: Dataset, columns: Sequence[int]) -> str:
-    """The fingerprint of a data set whose splits depend on labels, too; empty where splits were fixed."""
+    """Extend a fingerprint by the labels, on which splits now depend too; for fixed splits it stays empty."""
     if not dataset.fingerprint:
         return ""
     splits = (getattr(dataset, name) for name in SPLITS)
@@ -132,7 +133,7 @@ def _with_labels(dataset: Dataset, columns: Sequence[int]) -> str:
 
 
 def _choose_combinations(labels: Tensor, share: float, seed: int) -> Tensor:
-    """Some of the different rows of labels [n, L], int64 [m, L], so that every value of a column remains."""
+    """Choose some of the different rows of labels [n, L], int64 [m, L]; every value of a column remains."""
     combinations = labels[(labels >= 0).all(-1)].unique(dim=0)
     order = torch.randperm(len(combinations), generator=torch.Generator().manual_seed(seed))
     left = [Counter(column) for column in combinations.T.tolist()]  # combinations that have each value
@@ -148,13 +149,13 @@ def _choose_combinations(labels: Tensor, share: float, seed: int) -> Tensor:
 
 
 def _occur_in(labels: Tensor, combinations: Tensor) -> Tensor:
-    """Which rows of labels [n, L] are among the rows of combinations [m, L], bool [n]."""
+    """Mark the rows of labels [n, L] that are among the rows of combinations [m, L], bool [n]."""
     known = set(map(tuple, combinations.tolist()))
     return torch.tensor([tuple(row) in known for row in labels.tolist()], dtype=torch.bool)
 
 
 def _draw(split: Split) -> Split:
-    """The same rows, with fixed binary pixels instead of greys to draw them from."""
+    """Replace greys, from which binary pixels are drawn at each visit, by one draw of them."""
     if not split.resample:
         return split
     return replace(split, x=sample_binary(split.x, torch.Generator().manual_seed(0)), resample=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -12,17 +11,14 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.data.dataset import Dataset, Split
-from pyro_fmvae.data.image_cache import measure, read_pixels
-from pyro_fmvae.data.npz_file import read_npz
-from pyro_fmvae.data.options import SparseOptions
-from pyro_fmvae.data.own.folder import find_images
 from pyro_fmvae.data.patch_transform import PatchTransform
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
+from pyro_fmvae.data.sparse_options import SparseOptions
 from pyro_fmvae.data.splitting import split_rows
 from pyro_fmvae.data.storage import as_float, luminance, to_stored
 
 FLAT: Final = 0.01
-"""Patches are left out if the standard deviation of their greys, from 0 to 1, is below this."""
+"""Least standard deviation of the greys, from 0 to 1, of a patch that is kept."""
 _SEED: Final = 0  # of the patches of a new file or folder
 _SPARE: Final = 3  # positions that are tried for each patch wanted
 _TILES: Final = (4, 2, 1)  # sides of the regions that make up splits, in patches; the first that gives enough
@@ -33,49 +29,32 @@ class Pictures(NamedTuple):
     """Images of any sizes, read when they are needed."""
 
     names: list[str]
-    """What error messages call each of n images."""
+    """Name of each of n images in messages."""
     sizes: list[tuple[int, int]]
     """Their heights and widths in pixels."""
     read: Callable[[int], Tensor]
-    """Greys in [0, 1] of the image of that number, float32 [H, W]."""
+    """Reads the image of that number as greys in [0, 1], float32 [H, W]."""
 
 
-def open_pictures(path: Path) -> Pictures:
-    """The images of a folder, sorted by name, or of a .npz file, in their order, at their own size.
+def greys_of(image: np.ndarray, source: str) -> Tensor:
+    """Convert an image to greys in [0, 1], float32 [H, W].
 
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: there are no images, or one is damaged.
-    """
-    if path.is_dir():
-        names = find_images(path)
-        files = [path / name for name in names]
-        return Pictures(
-            [str(file) for file in files],
-            [measure(file) for file in files],
-            lambda number: _greys(read_pixels(files[number]), str(files[number])),
-        )
-    if path.suffix.lower() != ".npz":
-        raise ValueError(f"patch_size: expected a folder or a .npz file of images to cut, got {path}")
-    return stacked(read_npz(path).x, f"{path}: 'x'")
-
-
-def read_grey(path: Path) -> Tensor:
-    """Greys in [0, 1] of one image file at its own size, float32 [H, W].
+    Args:
+        image: [H, W] or [H, W, 3], bool, uint8 or floats in [0, 1].
+        source: name of the image in messages.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is no image.
+        ValueError: numbers outside [0, 1], or NaN.
     """
-    return _greys(read_pixels(path), str(path))
+    return luminance(as_float(to_stored(image, source)))
 
 
 def stacked(images: np.ndarray, source: str) -> Pictures:
-    """Pictures of one size.
+    """Make pictures of an array of images, all of one size.
 
     Args:
         images: [n, H, W] or [n, H, W, 3], bool, uint8 or floats in [0, 1].
-        source: what error messages call them.
+        source: name of the images in messages.
 
     Raises:
         ValueError: `images` are a table [n, D].
@@ -88,27 +67,27 @@ def stacked(images: np.ndarray, source: str) -> Pictures:
     return Pictures(
         [source] * len(images),
         [(height, width)] * len(images),
-        lambda number: _greys(images[number], source),
+        lambda number: greys_of(images[number], source),
     )
 
 
 def split_patches(pictures: Pictures, name: str, size: int, options: SparseOptions, seed: int) -> Dataset:
-    """A new data set of patches: 80 % training, 10 % validation, 10 % test.
+    """Make a data set of patches: 80 % training, 10 % validation, 10 % test.
 
-    Images are divided into regions of about 4 x 4 patches (2 x 2 or 1, where that gives fewer than ten). Each
-    region is in one split, so that splits share no pixel. Positions are drawn without replacement; flat
-    patches are left out, so that there may be fewer than were asked for.
+    Images are divided into regions of about 4 x 4 patches (2 x 2 or 1 if that gives fewer than ten). Each
+    region lies in one split, so splits share no pixel. Positions are drawn without replacement. Flat patches
+    are left out, so there may be fewer patches than were asked for.
 
     Args:
         pictures: at least `size` pixels high and wide.
         name: of the data set.
         size: P.
-        options: the other fields of it say how many patches, and what becomes of them.
+        options: number and transform of the patches.
         seed: of the regions and positions, at least 0.
 
     Raises:
-        ValueError: too small an image, fewer than three regions, a split all of whose patches are flat, or
-            fewer training patches than whitening needs.
+        ValueError: an image is too small, there are fewer than three regions, all patches of a split are
+            flat, or there are fewer training patches than whitening needs.
     """
     if small := _too_small(pictures, size):
         found, (height, width) = small
@@ -136,10 +115,14 @@ def split_patches(pictures: Pictures, name: str, size: int, options: SparseOptio
 
 
 def load_patches(pictures: Pictures, transform: PatchTransform) -> Split:
-    """Patches of new images, cut with a fixed seed, under the preprocessing of a run: `count` at most.
+    """Cut patches from new images, with a fixed seed, under the preprocessing of a run.
+
+    Args:
+        pictures: the images.
+        transform: the run's; at most `transform.count` patches are cut.
 
     Raises:
-        ValueError: too small an image, or all patches are flat.
+        ValueError: an image is too small, or all patches are flat.
     """
     size, count = transform.size, transform.count
     if small := _too_small(pictures, size):
@@ -154,18 +137,14 @@ def load_patches(pictures: Pictures, transform: PatchTransform) -> Split:
     return Split(Preprocessing(Kind.PATCHES, transform.event_shape, patches=transform)(greys.numpy()))
 
 
-def _greys(image: np.ndarray, source: str) -> Tensor:
-    return luminance(as_float(to_stored(image, source)))
-
-
 def _too_small(pictures: Pictures, size: int) -> tuple[str, tuple[int, int]] | None:
-    """Name, height and width of the first picture too small for a patch of that size; None: there is none."""
+    """Return name, height and width of the first picture too small for a patch, or None."""
     named = zip(pictures.names, pictures.sizes, strict=True)
     return next(((name, shape) for name, shape in named if min(shape) < size), None)
 
 
 def _tiles(sizes: list[tuple[int, int]], side: int) -> np.ndarray:
-    """Images cut into nearly equal regions of about `side`, or whole: image, top, left, height and width."""
+    """Divide images into nearly equal regions of about `side`: image, top, left, height and width, [m, 5]."""
     tiles = []
     for image, shape in enumerate(sizes):
         rows, columns = (
@@ -180,7 +159,7 @@ def _tiles(sizes: list[tuple[int, int]], side: int) -> np.ndarray:
 
 
 def _draw(regions: np.ndarray, size: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Different positions of patches inside regions, up to `_SPARE * count`: image, top and left, [m, 3]."""
+    """Draw positions of patches inside regions, at most `_SPARE * count`: image, top and left, [m, 3]."""
     across = regions[:, 4] - size + 1
     ends = np.cumsum((regions[:, 3] - size + 1) * across)
     drawn = rng.choice(ends[-1], min(_SPARE * count, ends[-1]), replace=False)
@@ -190,7 +169,10 @@ def _draw(regions: np.ndarray, size: int, count: int, rng: np.random.Generator) 
 
 
 def _cut(pictures: Pictures, positions: list[np.ndarray], size: int, wanted: list[int]) -> list[Tensor]:
-    """Patches for each split that are not flat, n wanted or fewer: [n, P, P]. Each image is read once."""
+    """Cut the patches of each split, [n, P, P], flat ones left out, as many as wanted or fewer.
+
+    Each image is read once.
+    """
     image, top, left = torch.from_numpy(np.concatenate(positions)).T
     patches = torch.empty(len(image), size, size, dtype=torch.float32)
     order = image.argsort()

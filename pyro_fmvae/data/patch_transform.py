@@ -11,20 +11,21 @@ import torch
 from torch import Tensor
 
 FLOOR: Final = 0.01
-"""Eigenvalues below this part of their mean are taken as if they were as large."""
+"""Lower bound on eigenvalues, as a part of their mean."""
 _TOLERANCE: Final = 1e-4  # of equality: other machines decode and decompose with other roundings
 
 
 @dataclass(frozen=True, eq=False)
 class PatchTransform:
-    """The map from patches of greys to what a model sees, fitted to training patches.
+    """Map from patches of greys to the model's observations, fitted to training patches.
 
-    The mean of each patch is subtracted, all are divided by one standard deviation, and with `whitening` they
-    are multiplied by the symmetric matrix E diag(max(λ, f))^(-1/2) Eᵀ (ZCA), where λ and E are eigenvalues
-    and eigenvectors of the second moments of training patches, and the floor f is 0.01 times the mean of λ.
-    With `on_off` the patch becomes two, side by side: what is above zero, and the amount of what is below it.
+    The mean of each patch is subtracted, and all patches are divided by one standard deviation. With
+    `whitening` they are multiplied by the symmetric matrix E diag(max(λ, f))^(-1/2) Eᵀ (ZCA), where λ and E
+    are eigenvalues and eigenvectors of the second moments of training patches, and the floor f is 0.01 times
+    the mean of λ. With `on_off` a patch becomes two, side by side: its positive part, and the absolute value
+    of its negative part.
 
-    Two of them are equal if they agree on what was asked for, and on fitted numbers to 4 digits.
+    Two transforms are equal if their options agree, and their fitted numbers do to 4 digits.
     """
 
     size: int
@@ -35,7 +36,7 @@ class PatchTransform:
     scale: float
     """Standard deviation of the greys of centred training patches."""
     whitening: tuple[float, ...] | None
-    """The matrix, row by row: D² numbers, D = P². None: patches are not whitened."""
+    """The matrix, row by row: D² numbers, D = P². None: no whitening."""
 
     def __post_init__(self) -> None:
         if self.whitening is not None and len(self.whitening) != self.size**4:
@@ -43,12 +44,12 @@ class PatchTransform:
 
     @classmethod
     def fit(cls, training: Tensor, count: int, whiten: bool, on_off: bool) -> PatchTransform:
-        """The transform whose scale and matrix fit these patches.
+        """Fit scale and matrix to training patches.
 
         Args:
             training: greys without missing ones, [n, P, P].
             count: see the field.
-            whiten: whether there is to be a matrix.
+            whiten: fit a matrix.
             on_off: see the field.
 
         Raises:
@@ -75,10 +76,10 @@ class PatchTransform:
         return (self.size, 2 * self.size if self.on_off else self.size)
 
     def apply(self, greys: Tensor) -> Tensor:
-        """Patches [..., P, P] as the model sees them, [..., *event_shape].
+        """Transform patches [..., P, P] to observations [..., *event_shape].
 
         Args:
-            greys: NaN is a missing one, which stays missing; means are those of the others.
+            greys: NaN is a missing grey, which stays missing and does not count in the mean.
 
         Raises:
             ValueError: missing greys, where patches are whitened.
@@ -92,15 +93,15 @@ class PatchTransform:
         return self.split(x)
 
     def split(self, x: Tensor) -> Tensor:
-        """Centred patches [..., P, P], with `on_off` as two, side by side; NaN in both where one is."""
+        """Split centred patches [..., P, P] in two if `on_off`, else return them; NaN stays NaN in both."""
         return torch.cat([x.clamp(min=0), (-x).clamp(min=0)], dim=-1) if self.on_off else x
 
     def join(self, x: Tensor) -> Tensor:
-        """The inverse of `split`."""
+        """Invert `split`."""
         return x[..., : self.size] - x[..., self.size :] if self.on_off else x
 
     def invert(self, x: Tensor) -> Tensor:
-        """Greys less the mean of their patch, [..., P, P], from what the model sees, [..., *event_shape]."""
+        """Map observations [..., *event_shape] to greys less the mean of their patch, [..., P, P]."""
         x = self.join(x)
         matrix = self._matrix(x.double())
         if matrix is not None:
@@ -108,7 +109,7 @@ class PatchTransform:
         return x * self.scale
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON object; `from_dict` gives an equal transform back, floats to the bit."""
+        """Convert to a JSON object; `from_dict` makes an equal transform of it, floats to the bit."""
         return {
             "size": self.size,
             "count": self.count,
@@ -119,7 +120,7 @@ class PatchTransform:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> PatchTransform:
-        """The inverse of `to_dict`.
+        """Invert `to_dict`.
 
         Raises:
             KeyError, TypeError, ValueError: `state` is not what `to_dict` writes.
@@ -150,7 +151,7 @@ class PatchTransform:
         return self.size, self.count, self.on_off, self.whitening is not None
 
     def _matrix(self, like: Tensor) -> Tensor | None:
-        """The matrix [D, D], None where there is none."""
+        """Return the matrix [D, D], or None."""
         if self.whitening is None:
             return None
         return like.new_tensor(self.whitening).reshape(self.size**2, self.size**2)

@@ -1,4 +1,4 @@
-"""Patches of an image, and images put together from patches."""
+"""Cutting an image into patches, and putting it together again."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def extract_patches(image: Tensor, size: int, stride: int = 1) -> Tensor:
-    """Square patches that cover an image, [n, P, P], row by row.
+    """Cut an image into square patches that cover it, [n, P, P], row by row.
 
     Patches begin at every `stride`-th pixel down and across; the last ones end at the edge, so that no pixel
     is left out.
@@ -32,7 +32,7 @@ def extract_patches(image: Tensor, size: int, stride: int = 1) -> Tensor:
 
 
 def assemble_patches(patches: Tensor, image_shape: Sequence[int], stride: int = 1) -> Tensor:
-    """The image [H, W] of which these are patches: the inverse of `extract_patches`.
+    """Put an image [H, W] together from its patches: the inverse of `extract_patches`.
 
     Where patches overlap, they are averaged. NaN does not count; a pixel that is NaN in all of them is NaN.
 
@@ -61,6 +61,6 @@ def assemble_patches(patches: Tensor, image_shape: Sequence[int], stride: int = 
 
 
 def _starts(last: int, stride: int) -> list[int]:
-    """Where patches begin along a side of an image: every `stride`-th pixel up to `last`, and there."""
+    """List the starts of patches along a side: every `stride`-th pixel up to `last`, and `last`."""
     starts = list(range(0, last + 1, stride))
     return starts if starts[-1] == last else [*starts, last]

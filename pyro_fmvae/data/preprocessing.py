@@ -1,4 +1,4 @@
-"""How raw arrays become observations, in a form that a run can store and repeat."""
+"""Preprocessing of raw arrays into observations, which a run can store and repeat."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SAMPLING_SEED = 0  # of the one draw of binary pixels for data that must look t
 
 
 class Kind(Enum):
-    """What one observation is."""
+    """Kind of one observation."""
 
     BINARY = "binary"
     """Pixels or features in {0, 1}."""
@@ -30,40 +30,40 @@ class Kind(Enum):
     TABLE = "table"
     """Real columns, standardised."""
     REAL = "real"
-    """Real numbers of any shape, taken as they are; NaN is a missing one."""
+    """Real numbers of any shape, taken as they are; NaN is a missing number."""
     PATCHES = "patches"
-    """Grey patches of images, centred, scaled and maybe whitened: see `PatchTransform`."""
+    """Grey patches of images, centred, scaled and optionally whitened: see `PatchTransform`."""
 
 
 @dataclass(frozen=True)
 class Preprocessing:
     """The map from a raw array to the stored observations of a `Split`.
 
-    It decides the scale of raw pixels, never the array at hand: the same row gives the same grey whatever the
-    other rows are. bool is 0 and 1; floats are taken as they are and must lie in [0, 1], unless the kind is
-    real; uint8 is divided by 255, except that a binary kind without `binarization` takes uint8 0 and 1 as
-    they are and refuses others. With `binarization`, uint8 with maximum 1 is refused: greys that dark and
-    binary pixels look the same.
+    The scale of raw pixels depends on the preprocessing alone, never on the array at hand: a row gives the
+    same grey whatever the other rows are. bool is 0 and 1. Floats are taken as they are, and must lie in
+    [0, 1] unless the kind is real. uint8 is divided by 255, except that a binary kind without `binarization`
+    takes 0 and 1 as they are and refuses other values. With `binarization`, uint8 with maximum 1 is refused,
+    since such dark greys cannot be told from binary pixels.
     """
 
     kind: Kind
     event_shape: tuple[int, ...]
-    """Shape of one observation: (H, W), (H, W, 3) or (D,). For patches that of `patches`."""
+    """Shape of one observation: (H, W), (H, W, 3) or (D,). For patches, the shape that `patches` gives."""
     binarization: Binarization | None = None
-    """How greys become binary: by one draw with a fixed seed ('dynamic': only training splits are drawn
-    afresh at each visit), by a threshold at 1/2, or None: they must be binary already. Only with
-    `Kind.BINARY`."""
+    """Binarisation of greys: by one draw with a fixed seed ('dynamic'; only training splits are drawn afresh
+    at each visit), by a threshold at 1/2 ('threshold'), or none (None), for pixels that are binary already.
+    Only with `Kind.BINARY`."""
     mean: tuple[float, ...] | None = None
     """Column means [D] of the training split. Only with `Kind.TABLE`."""
     std: tuple[float, ...] | None = None
     """Column standard deviations [D] of the training split, 1 for constant columns. With `Kind.TABLE`."""
     missing: bool = False
-    """Whether a table may have missing numbers, NaN; they stay so, and have no part in `mean` and `std`."""
+    """A table may have missing numbers, NaN. They stay NaN, and do not count in `mean` and `std`."""
     patches: PatchTransform | None = None
-    """What becomes of greys. Only with `Kind.PATCHES`."""
+    """Transform of the greys. Only with `Kind.PATCHES`."""
     column_names: tuple[str, ...] = field(default=(), compare=False)
-    """Names of the columns [D] where the training file gave them, else empty. They label and check columns
-    and have no part in the map, hence none in equality."""
+    """Names of the columns [D] if the training file gave them, else empty. They label and check columns, but
+    the map, and so equality, does not depend on them."""
 
     @classmethod
     def standardizing(
@@ -73,17 +73,17 @@ class Preprocessing:
         source: str = "x",
         column_names: tuple[str, ...] = (),
     ) -> Preprocessing:
-        """The preprocessing of a table, fitted to its training rows.
+        """Fit the preprocessing of a table to its training rows.
 
         Args:
             training: [n, D].
-            missing: whether NaN is let through, here and later.
-            source: what error messages call the array.
+            missing: accept NaN, here and later.
+            source: name of the array in messages.
             column_names: names of the columns [D], empty where there are none.
 
         Raises:
-            ValueError: a column has nothing but missing numbers, or a mean or standard deviation that float32
-                does not hold.
+            ValueError: a column has only missing numbers, or a mean or standard deviation that float32 cannot
+                hold.
         """
         training = training.astype(np.float64)
         empty = np.isnan(training).all(axis=0)
@@ -118,19 +118,19 @@ class Preprocessing:
 
     @property
     def signed(self) -> bool:
-        """Whether the model sees pixels in [-1, 1]: greys and colours, as Paquet et al. (2018) scale them."""
+        """True for greys and colours, which the model sees in [-1, 1], as Paquet et al. (2018) scale them."""
         return self.kind is Kind.IMAGE
 
     @property
     def allows_missing(self) -> bool:
-        """Whether a file may have NaN where a number is missing."""
+        """True if a file may have NaN for a missing number."""
         return self.kind is Kind.REAL or self.missing
 
     def undo(self, x: Tensor) -> Tensor:
-        """What the model gives [..., *event_shape], on the scale of raw data; pixels in [0, 1].
+        """Map the model's output [..., *event_shape] back to the scale of raw data; pixels lie in [0, 1].
 
-        Real data stay as they are, tables come in float64: float32 is too coarse for time stamps, say.
-        Patches become greys [..., P, P] around 1/2: their own mean is not known.
+        Real data stay as they are. Tables are float64, since float32 is too coarse for time stamps, say.
+        Patches become greys [..., P, P] around 1/2, since their own mean is not known.
         """
         if self.patches is not None:
             return (0.5 + self.patches.invert(x)).clamp(0, 1)
@@ -140,12 +140,12 @@ class Preprocessing:
         return (x + 1) / 2 if self.signed else x
 
     def __call__(self, raw: np.ndarray, source: str = "x") -> Tensor:
-        """Stored observations, bool, uint8 or float32 [n, *event_shape] (see `Split.x`).
+        """Convert raw data to stored observations, bool, uint8 or float32 [n, *event_shape] (see `Split.x`).
 
         Args:
-            raw: finite numbers [n, *event_shape], or greys of patches [n, P, P]. NaN is let through in real
-                data, and in tables with `missing`.
-            source: what error messages call the array.
+            raw: finite numbers [n, *event_shape], or greys of patches [n, P, P]. Real data may hold NaN, and
+                so may tables with `missing`.
+            source: name of the array in messages.
 
         Raises:
             ValueError: the shape is not that of this preprocessing, or values lie outside its range.
@@ -167,7 +167,7 @@ class Preprocessing:
         return self._binary(stored, source) if self.binary else stored
 
     def check_columns(self, names: tuple[str, ...], source: str = "x") -> None:
-        """Nothing, where `names` are `column_names` or either is empty (unknown).
+        """Check that `names` are `column_names`, unless either is empty (unknown).
 
         Raises:
             ValueError: the names differ, in number, spelling or order.
@@ -207,7 +207,7 @@ class Preprocessing:
         return sample_binary(stored, torch.Generator().manual_seed(_SAMPLING_SEED))
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON object; `from_dict` gives an equal preprocessing back, floats to the bit."""
+        """Convert to a JSON object; `from_dict` makes an equal preprocessing of it, floats to the bit."""
         return {
             "kind": self.kind.value,
             "event_shape": list(self.event_shape),
@@ -221,7 +221,7 @@ class Preprocessing:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Preprocessing:
-        """The inverse of `to_dict`; `column_names`, `missing` and `patches` may be absent, as in older runs.
+        """Invert `to_dict`; `column_names`, `missing` and `patches` may be absent, as in older runs.
 
         Raises:
             ValueError: `state` is not what `to_dict` writes.
@@ -243,7 +243,7 @@ class Preprocessing:
 
 
 def check_binarization(binarization: str) -> Binarization:
-    """The argument itself.
+    """Return the argument, checked.
 
     Raises:
         ValueError: it is neither 'dynamic' nor 'threshold'.
@@ -255,12 +255,12 @@ def check_binarization(binarization: str) -> Binarization:
 
 
 def _column(index: int, names: tuple[str, ...]) -> str:
-    """What error messages call a column: its name, or its number from 1."""
+    """Name a column in messages: by its name, or by its number from 1."""
     return f"column '{names[index]}'" if names else f"column {index + 1}"
 
 
 def _real(raw: np.ndarray, source: str) -> Tensor:
-    """Numbers as they are, uint8 divided by 255, as float32 of the same shape."""
+    """Convert numbers as they are, and uint8 divided by 255, to float32 of the same shape."""
     if raw.dtype == np.uint8:
         return as_float(torch.from_numpy(raw))
     with np.errstate(over="ignore"):

@@ -1,58 +1,48 @@
-"""Data sets by name or by path."""
+"""Data sets by name or by path.
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+A new data set is a module in :mod:`pyro_fmvae.data.sets` and its line in `LOADERS`.
+"""
+
 from pathlib import Path
 from typing import Final
 
 from pyro_fmvae.data.dataset import Dataset
 from pyro_fmvae.data.image_cache import user_cache
-from pyro_fmvae.data.options import SparseOptions
+from pyro_fmvae.data.loader import Loader, LoadOptions
 from pyro_fmvae.data.own.files import READERS, split_file, split_folder
-from pyro_fmvae.data.patch_sets import open_pictures, split_patches
+from pyro_fmvae.data.own.picture_files import open_pictures
+from pyro_fmvae.data.patch_sets import split_patches
 from pyro_fmvae.data.preprocessing import Binarization, check_binarization
-from pyro_fmvae.data.sets.bars import NAMES, load_bars
-from pyro_fmvae.data.sets.celeba import load_celeba
-from pyro_fmvae.data.sets.fashion_mnist import load_fashion_mnist
-from pyro_fmvae.data.sets.mnist import load_mnist
-from pyro_fmvae.data.sets.mnist_static import load_mnist_static
-from pyro_fmvae.data.sets.omniglot import load_omniglot
-from pyro_fmvae.data.sets.scenes import load_scenes
-from pyro_fmvae.data.sets.smileys import load_smiley
-from pyro_fmvae.data.sets.sprites import load_sprites
+from pyro_fmvae.data.sets.bars import LOADERS as BARS
+from pyro_fmvae.data.sets.celeba import LOADER as CELEBA
+from pyro_fmvae.data.sets.fashion_mnist import LOADER as FASHION_MNIST
+from pyro_fmvae.data.sets.mnist import LOADER as MNIST
+from pyro_fmvae.data.sets.mnist_static import LOADER as MNIST_STATIC
+from pyro_fmvae.data.sets.omniglot import LOADER as OMNIGLOT
+from pyro_fmvae.data.sets.scenes import LOADER as SCENE_PATCHES
+from pyro_fmvae.data.sets.smileys import LOADER as SMILEY
+from pyro_fmvae.data.sets.sprites import LOADER as SPRITES
+from pyro_fmvae.data.sparse_options import SparseOptions
 
 SMALLEST_IMAGE: Final = 8
 LARGEST_IMAGE: Final = 1024
 
-
-@dataclass(frozen=True)
-class Options:
-    """What a loader may need to know: see `load`."""
-
-    root: Path
-    binarization: Binarization
-    image_size: int
-    sparse: SparseOptions = field(default_factory=SparseOptions)
-
-
-def _load_bars(name: str, _: Options) -> Dataset:
-    return load_bars(name)
-
-
-SCENES: Final = "scenes"
-LOADERS: Final[dict[str, Callable[[Options], Dataset]]] = {
-    "smiley": lambda _: load_smiley(),
-    "mnist": lambda options: load_mnist(options.root, options.binarization),
-    "mnist-static": lambda options: load_mnist_static(options.root),
-    "fashion-mnist": lambda options: load_fashion_mnist(options.root),
-    "omniglot": lambda options: load_omniglot(options.root, options.binarization),
-    "sprites": lambda options: load_sprites(options.root),
-    "celeba": lambda options: load_celeba(options.root, options.image_size),
-    **{name: partial(_load_bars, name) for name in NAMES},
-    SCENES: lambda options: load_scenes(options.sparse),
+LOADERS: Final[dict[str, Loader]] = {
+    loader.name: loader
+    for loader in (
+        SMILEY,
+        MNIST,
+        MNIST_STATIC,
+        FASHION_MNIST,
+        OMNIGLOT,
+        SPRITES,
+        CELEBA,
+        *BARS,
+        SCENE_PATCHES,
+    )
 }
-"""Known names, and how each is loaded."""
+"""Known data sets by name, in the order that messages list them in."""
+SCENES: Final = SCENE_PATCHES.name
 
 
 def load(
@@ -68,20 +58,19 @@ def load(
 
     Args:
         data: a name in `LOADERS`, or the path of a .npz or .csv file or of a folder of images.
-        data_root: where known data sets lie or are downloaded to; ``~/.cache/pyro_fmvae`` unless given.
-        binarization: how the greys of `mnist` and `omniglot` become binary (see `load_mnist`); others are not
-            concerned.
-        image_size: side in pixels, from 8 to 1024, of what the images of `celeba` or of a folder are resized
-            to; others are not concerned.
+        data_root: folder that known data sets lie in or are downloaded to; default ``~/.cache/pyro_fmvae``.
+        binarization: binarisation of the greys of `mnist` and `omniglot` (see `load_mnist`); other data sets
+            ignore it.
+        image_size: side in pixels, from 8 to 1024, that the images of `celeba` or of a folder are resized to;
+            other data sets ignore it.
         seed: of the random split of a file or folder, at least 0; known data sets have fixed splits.
-        sparse: how a file or folder is read for a model of sparse causes: numbers as they are, with missing
-            ones, or patches of images; None: neither. Of the known data sets it concerns `scenes`, which are
-            patches; those of bars are as they are anyhow.
+        sparse: options for a model of sparse causes: numbers as they are, with missing ones, or patches of
+            images. Of the known data sets, `scenes` takes those of patches, and those of bars `as_is`.
 
     Raises:
         FileNotFoundError: files of a known data set are missing and could not be downloaded.
-        ValueError: an unknown name that is no file or folder either, one that is malformed, or another bad
-            argument.
+        ValueError: `data` is neither a known name nor a file or folder, or is malformed, or another argument
+            is bad.
     """
     checked = check_binarization(binarization)
     if seed < 0:
@@ -92,7 +81,7 @@ def load(
     _check_sparse(data, options)
     if data in LOADERS:
         root = user_cache() if data_root is None else Path(data_root)
-        return LOADERS[data](Options(root, checked, image_size, options))
+        return LOADERS[data].load(LoadOptions(root, checked, image_size, options))
     path = Path(data)
     folder = bool(data) and path.is_dir()
     if not folder and not path.is_file():
@@ -109,11 +98,17 @@ def load(
 
 
 def _check_sparse(data: str, options: SparseOptions) -> None:
-    """Raise ValueError if something is asked for that this data set cannot give."""
-    own = data not in LOADERS
-    if options.patch_size is not None and not (own or data == SCENES):
-        raise ValueError(f"patch_size: expected a file or folder of images, or {SCENES}, got {data!r}")
-    if options.on_off and options.patch_size is None and data != SCENES:
+    """Check that a data set can be read as asked.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    known = LOADERS.get(data)
+    if options.patch_size is not None and not (known is None or known.patches):
+        names = ", ".join(name for name, loader in LOADERS.items() if loader.patches)
+        raise ValueError(f"patch_size: expected a file or folder of images, or {names}, got {data!r}")
+    if options.on_off and options.patch_size is None and not (known is not None and known.patches):
         raise ValueError("on_off: expected a patch_size with it")
-    if options.as_is and not (own or data in NAMES):
-        raise ValueError(f"as_is: expected a file or folder, or {', '.join(NAMES)}, got {data!r}")
+    if options.as_is and not (known is None or known.as_is):
+        names = ", ".join(name for name, loader in LOADERS.items() if loader.as_is)
+        raise ValueError(f"as_is: expected a file or folder, or {names}, got {data!r}")

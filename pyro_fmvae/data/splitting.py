@@ -1,4 +1,4 @@
-"""Random splits."""
+"""Random splits of rows, and the digest of what they depend on."""
 
 import hashlib
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def split_rows(n: int, seed: int, expected: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows for training, validation and testing: about 80, 10 and 10 % of n, at least one each.
+    """Draw rows for training, validation and testing: about 80, 10 and 10 % of n, at least one each.
 
     Args:
         n: number of rows.
@@ -25,7 +25,7 @@ def split_rows(n: int, seed: int, expected: str) -> tuple[np.ndarray, np.ndarray
 
 
 def fingerprint(rows: np.ndarray) -> str:
-    """A digest of rows in their order, which a random split of them depends on: 64 hexadecimal digits.
+    """Digest rows in their order, on which a random split depends: 64 hexadecimal digits.
 
     Args:
         rows: numbers or strings, of any shape.

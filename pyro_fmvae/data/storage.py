@@ -1,4 +1,4 @@
-"""Values of stored observations: the dtype of a tensor says how it is scaled."""
+"""Stored observations, whose dtype gives their scale, and their conversion to numbers."""
 
 import numpy as np
 import torch
@@ -8,7 +8,7 @@ _LUMINANCE = (0.299, 0.587, 0.114)
 
 
 def as_float(stored: Tensor, signed: bool = False) -> Tensor:
-    """Observations as float32, of the same shape.
+    """Convert stored observations to float32, of the same shape.
 
     Args:
         stored: bool (pixels in {0, 1}), uint8 (grey levels, 255 = 1.0) or float32 (taken as they are, NaN
@@ -22,7 +22,7 @@ def as_float(stored: Tensor, signed: bool = False) -> Tensor:
 
 
 def sample_binary(stored: Tensor, generator: torch.Generator) -> Tensor:
-    """Binary pixels, bool of the same shape, each 1 with a probability equal to its grey level.
+    """Draw binary pixels, bool of the same shape, each 1 with a probability equal to its grey level.
 
     Args:
         stored: grey levels as in `as_float`, on the generator's device.
@@ -33,11 +33,11 @@ def sample_binary(stored: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def to_stored(raw: np.ndarray, source: str) -> Tensor:
-    """Pixels as they are stored, of the same shape: bool and uint8 as they are, others as float32.
+    """Convert pixels to the form they are stored in: bool and uint8 as they are, others as float32.
 
     Args:
         raw: bool, uint8, or numbers in [0, 1].
-        source: what error messages call the array.
+        source: name of the array in messages.
 
     Raises:
         ValueError: numbers outside [0, 1], or NaN.
@@ -52,5 +52,5 @@ def to_stored(raw: np.ndarray, source: str) -> Tensor:
 
 
 def luminance(image: Tensor) -> Tensor:
-    """Greys [H, W] of an image [H, W] or [H, W, 3]: 0.299 red, 0.587 green and 0.114 blue (ITU-R BT.601)."""
+    """Convert [H, W] or [H, W, 3] to greys [H, W]: 0.299 red, 0.587 green and 0.114 blue (ITU-R BT.601)."""
     return image @ image.new_tensor(_LUMINANCE) if image.dim() == 3 else image

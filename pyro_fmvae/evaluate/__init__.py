@@ -3,13 +3,13 @@
 from pyro_fmvae.evaluate.agreement import Coding, label_agreement, majority_accuracy, matching_accuracy
 from pyro_fmvae.evaluate.bounds import Evaluable, bound, tighter_bounds
 from pyro_fmvae.evaluate.disentanglement import DCI, Information, dci, factor_accuracy, mutual_information
-from pyro_fmvae.evaluate.editing import Normals, Placement, edit_latent, to_location, transport
+from pyro_fmvae.evaluate.edits import Normals, Placement, edit_latent, to_location, transport
 from pyro_fmvae.evaluate.encodings import Encodings, encode_split
 from pyro_fmvae.evaluate.judge import Judge, load_judge, save_judge, train_judge
 from pyro_fmvae.evaluate.judged import Edits, Generation, judged_edits, judged_generation
+from pyro_fmvae.evaluate.patch_restoration import psnr, restore
 from pyro_fmvae.evaluate.probes import Leakage, leakage, linear_probe, neighbour_probe
 from pyro_fmvae.evaluate.recovery import RECOVERED, UnitMatch, match_units
-from pyro_fmvae.evaluate.restoration import psnr, restore
 from pyro_fmvae.evaluate.scores import outlier_scores, rows_without_bound, threshold
 from pyro_fmvae.evaluate.slabs import Slabs, resample_active, slabs_of
 from pyro_fmvae.evaluate.sources import (

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.distributions import BernoulliObservation
-from pyro_fmvae.evaluate.editing import Placement, edit_latent, transport
+from pyro_fmvae.evaluate.edits import Placement, edit_latent, transport
 from pyro_fmvae.evaluate.judge import Judge, share
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.models import FactorialMixtureVAE

@@ -1,4 +1,4 @@
-"""Pictures of a trained model and of its training.
+"""Figures of a trained model and of its training.
 
 Each function returns a matplotlib ``Figure``, which `save` writes; `traversal` returns the frames of an
 animation, which `save_animation` writes.

@@ -22,7 +22,7 @@ _HEAD = 54  # name, number of active latents, concentration
 _LONGEST_NAME = 150
 
 
-class _Panel(NamedTuple):
+class _MatrixPanel(NamedTuple):
     name: str
     values: np.ndarray  # [F, J]
     notes: list[str]
@@ -94,7 +94,7 @@ def correlation_matrices(
     return page.figure
 
 
-def _panel(name: str, values: np.ndarray, blocks: Mapping[str, int]) -> _Panel:
+def _panel(name: str, values: np.ndarray, blocks: Mapping[str, int]) -> _MatrixPanel:
     latents = values.shape[1]
     sizes = list(blocks.values())
     counts = " + ".join(map(str, per_block(values, sizes).tolist()))
@@ -103,12 +103,12 @@ def _panel(name: str, values: np.ndarray, blocks: Mapping[str, int]) -> _Panel:
     if active:
         notes.append(f"block concentration {block_concentration(values, sizes):.2f}")
     pitch = min(_WIDEST, max(_NARROWEST, _PANEL // latents))
-    return _Panel(name, values, notes, pitch)
+    return _MatrixPanel(name, values, notes, pitch)
 
 
-def _lines(panels: list[_Panel], room: int) -> list[list[_Panel]]:
+def _lines(panels: list[_MatrixPanel], room: int) -> list[list[_MatrixPanel]]:
     """Panels side by side as far as there is room."""
-    lines: list[list[_Panel]] = []
+    lines: list[list[_MatrixPanel]] = []
     taken = math.inf
     for panel in panels:
         if taken + panel.width > room:
@@ -130,7 +130,7 @@ def _name_rows(
             row += 1
 
 
-def _draw(page: Page, panel: _Panel, sizes: list[int], left: int, top: int, above: int) -> None:
+def _draw(page: Page, panel: _MatrixPanel, sizes: list[int], left: int, top: int, above: int) -> None:
     page.text(left, above + 12, shorten(panel.name, panel.width, 9, weight="bold"), 9, weight="bold")
     for number, note in enumerate(panel.notes):
         page.text(left, above + 29 + 15 * number, shorten(note, panel.width, 7), 7, color=QUIET)

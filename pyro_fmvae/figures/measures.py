@@ -18,7 +18,7 @@ _APART, _APART_ALONE = 5.0, 24.0  # pixels between two models at one place, and 
 _COLOURS = ("#16457f", "#d2691e", "#1f8a66", "#8b49a6", "#808080", "#b8860b")
 
 
-class _Curve(NamedTuple):
+class _MeanCurve(NamedTuple):
     name: str
     x: np.ndarray  # ascending, [P]
     mean: np.ndarray  # [P]
@@ -95,7 +95,7 @@ def measure_curves(
     return page.figure
 
 
-def _curve(name: str, values: Mapping[float, Sequence[float]]) -> _Curve:
+def _curve(name: str, values: Mapping[float, Sequence[float]]) -> _MeanCurve:
     if not values or not all(len(seeds) for seeds in values.values()):
         raise ValueError(f"measured: expected values of at least one seed everywhere, {name} lacks some")
     x = np.array(sorted(values), dtype=np.float64)
@@ -103,7 +103,7 @@ def _curve(name: str, values: Mapping[float, Sequence[float]]) -> _Curve:
     if not np.isfinite(x).all() or not all(np.isfinite(row).all() for row in seeds):
         raise ValueError(f"measured: expected finite numbers, got others for {name}")
     sd = [row.std(ddof=1) if len(row) > 1 else np.nan for row in seeds]
-    return _Curve(name, x, np.array([row.mean() for row in seeds]), np.array(sd))
+    return _MeanCurve(name, x, np.array([row.mean() for row in seeds]), np.array(sd))
 
 
 def _entry(name: str, values: Mapping[float, Sequence[float]]) -> str:

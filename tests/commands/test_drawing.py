@@ -1,5 +1,4 @@
 import json
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -63,20 +62,29 @@ def calls(monkeypatch):
     return found
 
 
-def test_every_figure_has_its_options():
-    assert set(drawing.OPTIONS) == set(get_args(drawing.FigureName))
-
-
 @pytest.mark.parametrize("kind", ["binary", "colour"])
-@pytest.mark.parametrize("figure", drawing.OPTIONS)
+@pytest.mark.parametrize("figure", drawing.DRAWINGS)
 def test_draw(runs, kind, figure):
-    draws = ("--draws", 6) if "draws" in drawing.OPTIONS[figure] else ()
+    draws = ("--draws", 6) if "draws" in drawing.DRAWINGS[figure].options else ()
     out = succeed("draw", runs[kind], figure, *draws)
     path = runs[kind] / "figures" / f"{figure}{'.gif' if figure == 'traversal' else '.png'}"
     assert out == f"wrote {path}\n"
     with Image.open(path) as image:
         image.verify()
         assert image.format == ("GIF" if figure == "traversal" else "PNG")
+
+
+def test_a_new_figure_is_one_entry(runs, monkeypatch, tmp_path):
+    def shares(request):
+        return figures.property_matrix(
+            request.factors.shares[0][None], ["share"], ["left", "right"], "Shares"
+        )
+
+    monkeypatch.setitem(drawing.DRAWINGS, "shares", drawing.Drawing(shares))
+    succeed("draw", runs["binary"], "shares", "--out", tmp_path / "a.png")
+    assert imread(tmp_path / "a.png").size
+    status, _, err = command("draw", runs["binary"], "shares", "--rows", 3)
+    assert status == 2 and "rows: shares does not take it" in err
 
 
 def test_the_file_is_the_figure(runs, tmp_path):

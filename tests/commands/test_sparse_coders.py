@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from pyro_fmvae import building, figures
-from pyro_fmvae.commands.arguments import rows_of
+from pyro_fmvae.commands.data_rows import rows_of
 from pyro_fmvae.data import SparseOptions, load
 from pyro_fmvae.data.sets.bars import bars
 from pyro_fmvae.models import SpikeAndSlabSparseCoding

@@ -7,7 +7,7 @@ from PIL import Image
 
 from pyro_fmvae.data import Batches, Kind, Preprocessing, SparseOptions, load, load_file
 from pyro_fmvae.data.own.folder import read_image
-from pyro_fmvae.data.patch_sets import FLAT, open_pictures
+from pyro_fmvae.data.patch_sets import FLAT
 
 RNG = np.random.default_rng(0)
 SPLITS = ("train", "valid", "test")
@@ -135,18 +135,6 @@ def test_a_folder_of_images_of_several_sizes_at_their_own_size(tmp_path):
     assert x.shape == (100, 4, 4) and x.dtype == torch.float32
 
 
-def test_images_are_turned_upright_and_read_by_their_header(tmp_path):
-    image = Image.fromarray(textured(20, 30, 3))
-    exif = image.getexif()
-    exif[0x0112] = 6  # to be turned by a quarter
-    image.save(tmp_path / "a.png", exif=exif)
-    image.save(tmp_path / "b.png")
-    pictures = open_pictures(tmp_path)
-    assert pictures.sizes == [(30, 20), (20, 30)]
-    assert [tuple(pictures.read(row).shape) for row in range(2)] == pictures.sizes
-    torch.testing.assert_close(pictures.read(0), pictures.read(1).rot90(-1))
-
-
 def test_a_run_evaluates_another_folder_and_another_file(tmp_path):
     run = cut(write_folder(tmp_path / "a")).preprocessing
     run = Preprocessing.from_dict(json.loads(json.dumps(run.to_dict())))
@@ -208,15 +196,6 @@ def test_a_run_of_patches_sees_no_whole_image(tmp_path):
 def test_images_that_cannot_be_cut(tmp_path, x, options, message):
     with pytest.raises(ValueError, match=message):
         cut(write(tmp_path / "a.npz", x), **options)
-
-
-def test_files_that_hold_no_images(tmp_path):
-    (tmp_path / "a.csv").write_text("1,2\n3,4\n")
-    with pytest.raises(ValueError, match=r"patch_size: expected a folder or a \.npz file .*, got .*a\.csv"):
-        cut(tmp_path / "a.csv")
-    (tmp_path / "a.png").write_text("no image")
-    with pytest.raises(ValueError, match=r"a\.png: not an image that can be read"):
-        cut(tmp_path)
 
 
 def test_new_images_that_are_smaller_than_the_patches_of_a_run(tmp_path):

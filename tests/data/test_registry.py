@@ -1,9 +1,13 @@
+import importlib
+import pkgutil
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from pyro_fmvae.data import SparseOptions, load
+from pyro_fmvae.data import SparseOptions, load, sets
+from pyro_fmvae.data.loader import Loader
 from pyro_fmvae.data.registry import LOADERS
 
 
@@ -12,6 +16,16 @@ def write_images(folder, n=5):
     for row in range(n):
         Image.new("RGB", (10, 10), (row, 0, 0)).save(folder / f"{row}.png")
     return folder
+
+
+def test_every_loader_is_registered():
+    modules = [
+        importlib.import_module(f"{sets.__name__}.{found.name}")
+        for found in pkgutil.iter_modules(sets.__path__)
+    ]
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, Loader)]
+    found += [loader for module in modules for loader in getattr(module, "LOADERS", ())]
+    assert {loader.name: loader for loader in found} == LOADERS
 
 
 @pytest.mark.parametrize("data", ["minst", "nowhere/a.npz", ""])
@@ -41,7 +55,7 @@ def test_a_known_name_goes_before_a_folder_of_that_name(tmp_path, monkeypatch, n
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     loaded = []
-    monkeypatch.setitem(LOADERS, name, loaded.append)
+    monkeypatch.setitem(LOADERS, name, Loader(name, loaded.append))
     load(name, tmp_path / "root", binarization="threshold", image_size=32)
     (options,) = loaded
     assert (options.root, options.binarization, options.image_size) == (tmp_path / "root", "threshold", 32)

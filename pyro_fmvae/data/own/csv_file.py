@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pyro_fmvae.data.raw import LARGEST_LABEL, Raw
+from pyro_fmvae.data.own.raw import LARGEST_LABEL, Raw
 
 _LABEL = "label:"
 
@@ -20,7 +20,7 @@ def read_csv(path: Path, missing: bool = False) -> Raw:
 
     Args:
         path: the file.
-        missing: whether an empty field, or ``nan``, is let through, as a number that is missing (NaN).
+        missing: accept an empty field, or ``nan``, as a missing number (NaN).
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -72,7 +72,7 @@ def read_csv(path: Path, missing: bool = False) -> Raw:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line number, counted from 1, and fields of each row that is not empty."""
+    """Yield the line number, counted from 1, and the fields of each row that is not empty."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file)
         try:
@@ -106,7 +106,7 @@ def _feature(field: str, path: Path, line: int, missing: bool) -> float:
 
 
 def _hint(field: str) -> str:
-    """What to add to an error message where a field looks like several fields."""
+    """Return a hint for the error message if a field looks like several fields."""
     several = any(separator in field.strip() for separator in ";\t|")
     return "; fields are separated by commas" if several else ""
 

@@ -7,16 +7,17 @@ import numpy as np
 import torch
 
 from pyro_fmvae.data.dataset import Dataset, Split
-from pyro_fmvae.data.npz_file import read_npz
 from pyro_fmvae.data.own.csv_file import read_csv
 from pyro_fmvae.data.own.folder import find_values, load_folder, read_folder
-from pyro_fmvae.data.patch_sets import load_patches, open_pictures
+from pyro_fmvae.data.own.npz_file import read_npz
+from pyro_fmvae.data.own.picture_files import open_pictures
+from pyro_fmvae.data.own.raw import Raw
+from pyro_fmvae.data.patch_sets import load_patches
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
-from pyro_fmvae.data.raw import Raw
 from pyro_fmvae.data.splitting import fingerprint, split_rows
 
 READERS = {".npz": read_npz, ".csv": read_csv}
-"""How a file is read, by its suffix."""
+"""Readers by the suffix of the file."""
 
 
 def read(path: Path, missing: bool = False) -> Raw:
@@ -24,7 +25,7 @@ def read(path: Path, missing: bool = False) -> Raw:
 
     Args:
         path: the file.
-        missing: whether missing numbers are let through, as NaN.
+        missing: accept missing numbers, as NaN.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -42,16 +43,19 @@ def load_file(
     label_names: Sequence[str] = (),
     value_names: Sequence[tuple[str, ...]] = (),
 ) -> tuple[Split, tuple[str, ...]]:
-    """The whole file, in row order, under the preprocessing of an existing run, and its labels' names.
+    """Load a whole file, in row order, under the preprocessing of an existing run.
 
-    Under that of patches, these are cut from the images at random, as in training and with a fixed seed; they
-    have no labels.
+    If that makes patches, they are cut from the images at random, as in training, but with a fixed seed.
+    Patches have no labels.
 
     Args:
         path: a .npz or .csv file, or a folder of images: those come sorted by name, see `load_folder`.
         preprocessing: the run's.
-        label_names: the run's labels; they and `value_names` say what the words in a folder's table mean.
-        value_names: what the values of each of them are called; empty where they are just numbers.
+        label_names: the run's labels, which give meaning to the words in a folder's table.
+        value_names: names of the values of each label; empty where the values are just numbers.
+
+    Returns:
+        The rows, and the names of their labels.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -69,7 +73,7 @@ def load_file(
 
 
 def split_file(path: Path, seed: int, as_is: bool = False) -> Dataset:
-    """A new data set from a file: 80 % training, 10 % validation, 10 % test (at least one row in each).
+    """Make a data set of a file: 80 % training, 10 % validation, 10 % test (at least one row in each).
 
     Args:
         path: a .npz or .csv file.
@@ -78,8 +82,8 @@ def split_file(path: Path, seed: int, as_is: bool = False) -> Dataset:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is malformed or has fewer than three rows, or a table's column cannot be
-            standardised: nothing is known of it, or it is too large.
+        ValueError: the file is malformed or has fewer than three rows, or a column cannot be standardised
+            because it has no numbers or too large ones.
     """
     raw = read(path, missing=as_is)
     train, valid, test = split_rows(len(raw.x), seed, f"{path}: expected at least 3 rows")
@@ -102,7 +106,7 @@ def split_file(path: Path, seed: int, as_is: bool = False) -> Dataset:
 
 
 def split_folder(path: Path, image_size: int, seed: int, as_is: bool = False) -> Dataset:
-    """A new data set from a folder of images, split as `split_file` does.
+    """Make a data set of a folder of images, split as `split_file` does.
 
     Args:
         path: the folder: see `read_folder`.
@@ -138,7 +142,7 @@ def split_folder(path: Path, image_size: int, seed: int, as_is: bool = False) ->
 
 
 def _fit(raw: Raw, train: np.ndarray, missing: bool, source: str) -> Preprocessing:
-    """The kind of a file's observations; a table's columns are standardised by its training rows alone."""
+    """Choose the kind of a file's observations; fit a table's standardisation to its training rows alone."""
     x = raw.x
     if x.dtype == np.bool_ or (x.dtype == np.uint8 and x.max() <= 1):
         return Preprocessing(Kind.BINARY, x.shape[1:])

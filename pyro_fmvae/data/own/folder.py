@@ -19,7 +19,7 @@ TABLE: Final = "labels.csv"
 
 
 class Folder(NamedTuple):
-    """What a folder holds, as text."""
+    """Contents of a folder, as text."""
 
     path: Path
     names: tuple[str, ...]
@@ -28,7 +28,7 @@ class Folder(NamedTuple):
     """For each property in the table, its value for each of the n images; '' where it is unknown."""
 
     def images(self, shape: tuple[int, ...], order: Sequence[int] | None = None) -> np.ndarray:
-        """Decoded images, uint8 [n, *shape], kept in ``~/.cache/pyro_fmvae/images`` (see `load_images`).
+        """Decode the images, uint8 [n, *shape], and keep them in ``~/.cache/pyro_fmvae/images``.
 
         Args:
             shape: (H, W) or (H, W, 3): see `decode`.
@@ -38,10 +38,10 @@ class Folder(NamedTuple):
         return load_images(self.path, names, shape, (user_cache() / "images",))
 
     def labels(self, values: Sequence[tuple[str, ...]]) -> np.ndarray | None:
-        """Labels int64 [n, L], None where there are no columns.
+        """Convert the columns to labels, int64 [n, L]; None if there are no columns.
 
         Args:
-            values: what the values of each column are called: see `code`.
+            values: names of the values of each column: see `code`.
 
         Raises:
             ValueError: a value that is none of them.
@@ -58,9 +58,9 @@ class Folder(NamedTuple):
 def read_folder(path: Path) -> Folder:
     """Find the images of a folder (see `find_images`), and read the table of their properties if it has one.
 
-    The table is ``labels.csv``, or else the only .csv file; names that begin with a dot are passed over. Its
-    first row is a header, its first column holds file names relative to the folder, every other column is a
-    property. An empty field or -1 is an unknown value, and so are all values of an image without a row.
+    The table is ``labels.csv``, or else the only .csv file; names that begin with a dot are skipped. The
+    first row is a header, the first column holds file names relative to the folder, and each other column is
+    a property. An empty field or -1 is an unknown value; an image without a row has unknown values only.
 
     Raises:
         ValueError: there are no images, several tables could be meant, or the table is malformed.
@@ -71,9 +71,9 @@ def read_folder(path: Path) -> Folder:
 
 
 def find_images(path: Path) -> list[str]:
-    """The images in a folder and below it: names relative to it, with forward slashes, sorted.
+    """List the images in a folder and below it: names relative to it, with forward slashes, sorted.
 
-    They end in one of `SUFFIXES`; names that begin with a dot are passed over.
+    Images end in one of `SUFFIXES`; names that begin with a dot are skipped.
 
     Raises:
         ValueError: there are none.
@@ -90,9 +90,9 @@ def find_images(path: Path) -> list[str]:
 
 
 def find_values(texts: Sequence[str]) -> tuple[str, ...]:
-    """What the values of a column are called: sorted, or none where they are 0, 1, 2 and so on.
+    """Find the names of a column's values, sorted; there are none if the values are 0, 1, 2 and so on.
 
-    Large integers that leave out most numbers up to the largest, such as years, are names, too.
+    Large integers with wide gaps, such as years, are names too.
     """
     known = {text for text in texts if text}
     if not all(map(_is_number, known)):
@@ -102,18 +102,18 @@ def find_values(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def sparse(largest: int, count: int) -> bool:
-    """Whether so many different integers >= 0 leave out most numbers up to the largest, a large one."""
+    """Tell whether ``count`` different integers >= 0 have wide gaps, the largest being a large number."""
     return largest >= max(2 * count, SPARSE)
 
 
 def code(texts: Sequence[str], values: Sequence[str], source: str) -> np.ndarray:
-    """Values of a column as numbers, int64 [n]: -1 where the text is empty.
+    """Convert the values of a column to numbers, int64 [n]: -1 where the text is empty.
 
     Args:
-        texts: n of them.
-        values: names of the values 0, 1, …; none where the texts are the numbers themselves. A column that
-            knows none of the names may give the numbers instead.
-        source: what error messages call the column.
+        texts: n values.
+        values: names of the values 0, 1, …; empty if the texts are the numbers themselves. A column in which
+            none of the names occurs may give the numbers instead.
+        source: name of the column in messages.
 
     Raises:
         ValueError: a text that is neither.
@@ -136,13 +136,16 @@ def load_folder(
     label_names: Sequence[str] = (),
     value_names: Sequence[tuple[str, ...]] = (),
 ) -> tuple[Split, tuple[str, ...]]:
-    """All images of a folder, sorted by name, under the preprocessing of a run, and their properties' names.
+    """Load all images of a folder, sorted by name, under the preprocessing of a run.
 
     Args:
         path: the folder.
-        preprocessing: the run's. Images take its shape and become grey or coloured accordingly.
-        label_names: the run's labels, and `value_names`: what their values are called. Columns of these
-            names are coded as in the run; others are coded by themselves.
+        preprocessing: the run's. Images take its shape, and become grey or coloured accordingly.
+        label_names: the run's labels. Columns of these names are coded as in the run, others on their own.
+        value_names: names of the values of each of the run's labels.
+
+    Returns:
+        The images, and the names of their properties.
 
     Raises:
         ValueError: no images or a malformed table, a value that the run does not know, or a run that was
@@ -158,7 +161,7 @@ def load_folder(
 
 
 def read_image(path: Path, preprocessing: Preprocessing) -> Split:
-    """One image file under the preprocessing of a run: a split of one row without labels.
+    """Read one image file under the preprocessing of a run: a split of one row without labels.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -169,7 +172,7 @@ def read_image(path: Path, preprocessing: Preprocessing) -> Split:
 
 
 def _split(images: np.ndarray, labels: np.ndarray | None, preprocessing: Preprocessing, source: str) -> Split:
-    """Images, uint8 [n, *event_shape], as a run sees them; pure black and white serves binary pixels."""
+    """Preprocess images, uint8 [n, *event_shape], as a run does; black and white become binary pixels."""
     if preprocessing.binary and preprocessing.binarization is None and not (images % 255).any():
         images = images == 255
     known = None if labels is None else torch.from_numpy(labels)
@@ -196,7 +199,7 @@ def _find_table(path: Path) -> Path | None:
 
 
 def _read_table(path: Path, images: Sequence[str]) -> dict[str, list[str]]:
-    """For each property its text for each image, '' where it is unknown."""
+    """Read each property's text for each image, '' where it is unknown."""
     try:
         reader = csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""), strict=True)
         rows = [(reader.line_num, [field.strip() for field in row]) for row in reader if row]
@@ -227,5 +230,5 @@ def _read_table(path: Path, images: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _is_number(text: str) -> bool:
-    """Whether it is an integer >= 0 that int64 holds."""
+    """Tell whether a text is an integer >= 0 that int64 holds."""
     return text.isascii() and text.isdecimal() and len(text) < 19

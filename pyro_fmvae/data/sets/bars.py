@@ -7,12 +7,14 @@ with a linear ('linear') or a maximal ('max') superposition: Shelton et al. (201
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from pyro_fmvae.data.dataset import Dataset, Split
+from pyro_fmvae.data.loader import Loader, LoadOptions
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 
 BarsKind = Literal["binary", "linear", "max"]
@@ -30,8 +32,8 @@ class BarsTruth:
 
     kind: BarsKind
     dictionary: Tensor
-    """What each cause adds, or shows where it is the largest, when it is 1: float64 [H, size, size]. Rows,
-    from the top, come before columns, from the left."""
+    """Bar of each cause at value 1, float64 [H, size, size]: rows from the top, then columns from the left.
+    Bars add up, or of kind 'max' the largest one shows."""
     probs: float
     """Probability that a cause is not 0: 2 / H, two bars in an image on average."""
     loc: float | None
@@ -43,7 +45,7 @@ class BarsTruth:
 
 
 class Bars(NamedTuple):
-    """What `bars` returns."""
+    """Result of `bars`."""
 
     x: Tensor
     """Pixels, float64 [n, size, size]."""
@@ -85,12 +87,12 @@ def bars(kind: BarsKind, size: int = SIDE, num_data: int = 500, seed: int = 0) -
 
 
 def bars_truth(name: str) -> BarsTruth | None:
-    """The parameters of the data set of that name, one of `NAMES`; None for any other name."""
+    """Return the parameters of a data set in `NAMES`; None for any other name."""
     return _truth(NAMES[name], SIDE) if name in NAMES else None
 
 
 def load_bars(name: str) -> Dataset:
-    """500 training, 100 validation and 500 test images [4, 4] of 8 bars, the same in every run; no labels.
+    """Draw 500 training, 100 validation and 500 test images [4, 4] of 8 bars, equal in every run; no labels.
 
     Args:
         name: one of `NAMES`.
@@ -98,6 +100,10 @@ def load_bars(name: str) -> Dataset:
     draws = {split: bars(NAMES[name], SIDE, n, _SEEDS[split]).x for split, n in _SIZES.items()}
     train, valid, test = (Split(x.float()) for x in draws.values())
     return Dataset(name, train, valid, test, Preprocessing(Kind.REAL, (SIDE, SIDE)))
+
+
+def _load(name: str, _: LoadOptions) -> Dataset:
+    return load_bars(name)
 
 
 def _truth(kind: BarsKind, size: int) -> BarsTruth:
@@ -112,3 +118,6 @@ def _truth(kind: BarsKind, size: int) -> BarsTruth:
     if kind == "binary":
         return BarsTruth(kind, masks, probs, None, None, 0.1)
     return BarsTruth(kind, 10 * masks, probs, 1.0, 0.2, 1.0)
+
+
+LOADERS: Final = tuple(Loader(name, partial(_load, name), as_is=True) for name in NAMES)

@@ -11,6 +11,7 @@ import torch
 
 from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.image_cache import load_images, user_cache
+from pyro_fmvae.data.loader import Loader
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 
 FOLDER: Final = "celeba"
@@ -25,10 +26,11 @@ VALUES: Final = ("no", "yes")
 
 
 def load_celeba(root: Path, image_size: int = 64) -> Dataset:
-    """Faces [S, S, 3] with int64 labels 0 and 1 for each attribute, in the official splits.
+    """Load faces [S, S, 3] with int64 labels 0 and 1 for each attribute, in the official splits.
 
-    Every image that the list of attributes names is read, be it all of them or some. They are decoded once
-    and kept in ``celeba/pyro_fmvae_cache``, or in ``~/.cache/pyro_fmvae`` if there is no writing there.
+    Every image in the list of attributes is read; the list may be a part of the official one. Images are
+    decoded once and kept in ``celeba/pyro_fmvae_cache``, or if that cannot be written in
+    ``~/.cache/pyro_fmvae``.
 
     Args:
         root: the folder that holds, or after a download will hold, ``celeba/img_align_celeba``,
@@ -98,7 +100,7 @@ def _download(root: Path) -> None:
 
 
 def _extract_missing(folder: Path, names: list[str]) -> None:
-    """Extract the archive of images, if there is one and an image is missing: it may have been broken off."""
+    """Extract the archive of images, if there is one and an image is missing, as after an interruption."""
     archive = folder / ARCHIVE
     if archive.is_file() and not set(names) <= set(os.listdir(folder / IMAGES)):
         try:
@@ -109,7 +111,7 @@ def _extract_missing(folder: Path, names: list[str]) -> None:
 
 
 def _read_attributes(path: Path) -> tuple[list[str], np.ndarray, tuple[str, ...]]:
-    """File names of n images, their labels, int64 [n, L], and L names.
+    """Read the file names of n images, their labels, int64 [n, L], and L names.
 
     The first line is n, the second one names the attributes, and each other line is a file name and L times
     1 or -1.
@@ -132,7 +134,7 @@ def _read_attributes(path: Path) -> tuple[list[str], np.ndarray, tuple[str, ...]
 
 
 def _read_partition(path: Path) -> dict[str, int]:
-    """Split of each file name: 0 training, 1 validation, 2 testing."""
+    """Read the split of each file name: 0 training, 1 validation, 2 testing."""
     partition = {}
     for fields in _lines(path):
         if len(fields) != 2 or fields[1] not in ("0", "1", "2"):
@@ -142,9 +144,12 @@ def _read_partition(path: Path) -> dict[str, int]:
 
 
 def _lines(path: Path) -> list[list[str]]:
-    """The fields of each line that is not empty."""
+    """Read the fields of each line that is not empty."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not a text file: {error}") from error
     return [line.split() for line in text.splitlines() if line.strip()]
+
+
+LOADER: Final = Loader("celeba", lambda options: load_celeba(options.root, options.image_size))

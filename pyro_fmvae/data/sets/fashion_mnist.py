@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Final
 
 from pyro_fmvae.data.dataset import Dataset, Split
+from pyro_fmvae.data.loader import Loader
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.data.sets.idx import CLASSES, SHAPE, Part, read_parts
 
@@ -19,13 +20,13 @@ GARMENTS: Final = (
     "Bag",
     "Ankle boot",
 )
-"""What the classes 0 to 9 are called."""
+"""Names of the classes 0 to 9."""
 
 
 def load_fashion_mnist(root: Path) -> Dataset:
-    """50,000 training, 10,000 validation and 10,000 test images [28, 28], labelled by what they show.
+    """Load 50,000 training, 10,000 validation and 10,000 test images [28, 28], labelled by garment.
 
-    The greys are kept, for a Gaussian observation.
+    The images stay grey, for a Gaussian observation.
 
     Args:
         root: the folder that holds, or after a download will hold, ``FashionMNIST/raw`` with the original idx
@@ -58,3 +59,6 @@ def _download(root: Path) -> None:
     from torchvision.datasets import FashionMNIST  # heavy, and needed only here
 
     FashionMNIST(root, download=True)
+
+
+LOADER: Final = Loader("fashion-mnist", lambda options: load_fashion_mnist(options.root))

@@ -1,4 +1,4 @@
-"""MNIST's format and layout, which other data sets of 28×28 grey images in ten classes have taken over."""
+"""MNIST's format and layout, which other data sets of 28×28 grey images in ten classes share."""
 
 import gzip
 import math
@@ -18,7 +18,7 @@ VALID_SIZE: Final = 10_000
 
 
 class Part(NamedTuple):
-    """The images of one split, and what they show."""
+    """Images of one split, and their classes."""
 
     x: np.ndarray
     """Grey levels, uint8 [n, 28, 28]."""

@@ -1,23 +1,25 @@
 """MNIST, binarised dynamically or by a threshold."""
 
 from pathlib import Path
+from typing import Final
 
 import torch
 
 from pyro_fmvae.data.dataset import Dataset, Split
+from pyro_fmvae.data.loader import Loader
 from pyro_fmvae.data.preprocessing import Binarization, Kind, Preprocessing
 from pyro_fmvae.data.sets.idx import CLASSES, SHAPE, read_parts
 
 
 def load_mnist(root: Path, binarization: Binarization) -> Dataset:
-    """50,000 training, 10,000 validation and 10,000 test images [28, 28], labelled by their digit.
+    """Load 50,000 training, 10,000 validation and 10,000 test images [28, 28], labelled by their digit.
 
     Args:
         root: the folder that holds, or after a download will hold, ``MNIST/raw`` with the original idx files,
             compressed or not. The download is torchvision's, which verifies checksums; an existing
             ``MNIST/raw`` is read as it is.
-        binarization: 'dynamic': training pixels are drawn at every visit, those of the other splits once,
-            with a fixed seed, each with a probability equal to its grey level. 'threshold': grey >= 1/2.
+        binarization: 'dynamic' draws each pixel with a probability equal to its grey level: training pixels
+            at every visit, those of the other splits once, with a fixed seed. 'threshold' takes grey >= 1/2.
 
     Raises:
         FileNotFoundError: ``MNIST/raw`` lacks a file, or the download failed.
@@ -43,3 +45,6 @@ def _download(root: Path) -> None:
     from torchvision.datasets import MNIST  # heavy, and needed only here
 
     MNIST(root, download=True)
+
+
+LOADER: Final = Loader("mnist", lambda options: load_mnist(options.root, options.binarization))

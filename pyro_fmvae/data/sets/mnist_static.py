@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 
 from pyro_fmvae.data.dataset import Dataset, Split
-from pyro_fmvae.data.npz_file import read_arrays
+from pyro_fmvae.data.loader import Loader
+from pyro_fmvae.data.npz_arrays import read_arrays
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 
 URL: Final = "http://www.cs.toronto.edu/~larocheh/public/datasets/binarized_mnist/"
@@ -19,12 +20,12 @@ _TIMEOUT: Final = 60.0  # seconds without an answer
 
 
 def load_mnist_static(root: Path) -> Dataset:
-    """50,000 training, 10,000 validation and 10,000 test images [28, 28] in {0, 1}, without labels.
+    """Load 50,000 training, 10,000 validation and 10,000 test images [28, 28] in {0, 1}, without labels.
 
-    Read from ``mnist_static.npz`` (`x_train`, `x_valid` and optionally `x_test`: without it the data set has
-    no test split) or else from ``binarized_mnist_{train,valid,test}.amat``; what is missing of the latter is
-    downloaded. No published checksums are known, so the structure of the text files is verified instead: the
-    number of rows, 784 values in each, all of them 0 or 1.
+    They are read from ``mnist_static.npz`` (`x_train`, `x_valid` and optionally `x_test`; without it there is
+    no test split), or else from ``binarized_mnist_{train,valid,test}.amat``, which are downloaded if missing.
+    No published checksums are known. Instead the structure of the text files is verified: the number of rows,
+    and 784 values in each, all of them 0 or 1.
 
     Args:
         root: the folder of these files.
@@ -54,7 +55,7 @@ def _check(x: np.ndarray, source: str) -> np.ndarray:
 
 
 def _fetch(root: Path, split: str) -> Path:
-    """The path of a text file, which is downloaded under a temporary name if it is missing."""
+    """Return the path of a text file; if it is missing, download it first, under a temporary name."""
     path = root / f"binarized_mnist_{split}.amat"
     if path.is_file():
         return path
@@ -75,7 +76,7 @@ def _fetch(root: Path, split: str) -> Path:
 
 
 def _read_amat(path: Path, n: int) -> np.ndarray:
-    """Images, bool [n, 28, 28], from a text file of n rows of 784 digits 0 or 1, separated by spaces."""
+    """Read images, bool [n, 28, 28], from a text file of n rows of 784 digits 0 or 1, separated by spaces."""
     text = np.frombuffer(path.read_bytes(), dtype=np.uint8)
     digits = text[(text != ord(" ")) & (text != ord("\r"))]
     # Each line now is 784 digits and a line feed, except that the last line feed may be missing.
@@ -86,3 +87,6 @@ def _read_amat(path: Path, n: int) -> np.ndarray:
         if (table[:, 784] == ord("\n")).all() and ((table[:, :784] | 1) == ord("1")).all():
             return (table[:, :784] == ord("1")).reshape(n, *SHAPE)
     raise ValueError(f"{path}: expected {n} lines of 784 digits, each 0 or 1")
+
+
+LOADER: Final = Loader("mnist-static", lambda options: load_mnist_static(options.root))

@@ -12,7 +12,8 @@ import torch
 from PIL import Image, ImageOps
 
 from pyro_fmvae.data.dataset import Dataset, Split
-from pyro_fmvae.data.npz_file import read_arrays
+from pyro_fmvae.data.loader import Loader
+from pyro_fmvae.data.npz_arrays import read_arrays
 from pyro_fmvae.data.preprocessing import Binarization, Kind, Preprocessing
 
 MATLAB: Final = "chardata.mat"
@@ -29,7 +30,7 @@ ALPHABETS: Final = (
     *("Latin", "Malay_(Jawi_-_Arabic)", "Mkhedruli_(Georgian)", "N_Ko"),
     *("Ojibwe_(Canadian_Aboriginal_Syllabics)", "Sanskrit", "Syriac_(Estrangelo)", "Tagalog", "Tifinagh"),
 )
-"""Those of the background set, sorted."""
+"""Alphabets of the background set, sorted."""
 _VALID = 10  # one training image in so many
 _SEED = 0
 
@@ -44,19 +45,19 @@ class _Part(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """What a file or folder holds."""
+    """Contents of a file or folder."""
 
     train: _Part
     test: _Part | None
-    """Its labels are unknown where `train` has some and it has none."""
+    """Its labels are unknown if only `train` has labels."""
     alphabets: tuple[str, ...] = ()
-    """What the values of the label ``alphabet`` are called, where that is known."""
+    """Names of the values of the label ``alphabet``, if they are known."""
 
 
 def load_omniglot(root: Path, binarization: Binarization) -> Dataset:
-    """Images [28, 28], ink = 1, with the labels ``alphabet`` and ``character`` as far as they are known.
+    """Load images [28, 28], ink = 1, with the labels ``alphabet`` and ``character`` as far as they are known.
 
-    Read from the first of these that lies in `root`:
+    They are read from the first of these that lies in `root`:
 
     * ``chardata.mat`` of Burda et al. (2016), which most published likelihoods are reported on: ``data``
       [784, n] and ``testdata`` [784, m] in [0, 1], each image column by column, n = 24,345 and m = 8,070;
@@ -71,17 +72,17 @@ def load_omniglot(root: Path, binarization: Binarization) -> Dataset:
       none of the three is there; an existing folder is read as it is. Images are shrunk, ordered and
       numbered as in the archive.
 
-    A tenth of the training images, drawn with a fixed seed, is the validation split; other images of the same
-    characters, and others by the same hands, remain for training. So validation is easier than the test split
-    of the folder, whose alphabets and characters are all new: since none of them occurs in training,
-    its labels are -1, unknown, and so are those of ``x_test``. The splits of ``chardata.mat`` share
-    their alphabets and characters. Without ``x_test`` or ``images_evaluation`` there is no test split.
+    A tenth of the training images, drawn with a fixed seed, is the validation split. Training keeps other
+    images of the same characters and by the same hands, so validation is easier than the test split of the
+    folder, whose alphabets and characters are all new. Since none of them occurs in training, the labels of
+    that split are -1, unknown, and so are those of ``x_test``. The splits of ``chardata.mat`` share their
+    alphabets and characters. Without ``x_test`` or ``images_evaluation`` there is no test split.
 
     Args:
         root: the folder of these.
-        binarization: as in `load_mnist`: 'dynamic': training pixels are drawn at every visit, those of the
-            other splits once, with a fixed seed, each with a probability equal to its grey level.
-            'threshold': grey >= 1/2.
+        binarization: as in `load_mnist`. 'dynamic' draws each pixel with a probability equal to its grey
+            level: training pixels at every visit, those of the other splits once, with a fixed seed.
+            'threshold' takes grey >= 1/2.
 
     Raises:
         FileNotFoundError: ``omniglot-py`` lacks ``images_background``, or the download failed.
@@ -122,7 +123,7 @@ def load_omniglot(root: Path, binarization: Binarization) -> Dataset:
 
 
 def _labels(part: _Part, names: Sequence[str]) -> torch.Tensor | None:
-    """The columns of these names side by side, int64 [n, L], -1 where there is no such column."""
+    """Put the columns of these names side by side, int64 [n, L], -1 where there is no such column."""
     if not names:
         return None
     unknown = np.full(len(part.x), -1)
@@ -130,7 +131,7 @@ def _labels(part: _Part, names: Sequence[str]) -> torch.Tensor | None:
 
 
 def _size(source: _Source, name: str) -> int:
-    """Number of values of a label."""
+    """Count the values of a label."""
     if name == "alphabet" and source.alphabets:
         return len(source.alphabets)
     parts = [source.train] if source.test is None else [source.train, source.test]
@@ -169,7 +170,7 @@ def _read_matlab(path: Path) -> _Source:
 
 
 def _matlab_images(arrays: dict[str, np.ndarray], name: str, path: Path) -> np.ndarray:
-    """Images, float32 [n, 28, 28], from columns [784, n] which hold the left column of an image first."""
+    """Unpack images, float32 [n, 28, 28], from columns [784, n] that hold an image's left column first."""
     x = arrays.get(name)
     if x is None:
         raise ValueError(f"{path}: expected an array {name!r}")
@@ -182,7 +183,7 @@ def _matlab_images(arrays: dict[str, np.ndarray], name: str, path: Path) -> np.n
 
 
 def _one_hot(array: np.ndarray, n: int, source: str) -> np.ndarray:
-    """Which of the values each of the n columns of zeros and a one stands for, int64 [n]."""
+    """Decode n one-hot columns to the values they stand for, int64 [n]."""
     fits = isinstance(array, np.ndarray) and array.dtype.kind in "buif" and array.shape[1:] == (n,)
     if not fits or not ((array == 0) | (array == 1)).all() or not (array.sum(axis=0) == 1).all():
         raise ValueError(f"{source}: expected a single 1 in each of {n} columns of 0, got {_kind(array)}")
@@ -190,7 +191,7 @@ def _one_hot(array: np.ndarray, n: int, source: str) -> np.ndarray:
 
 
 def _integers(array: np.ndarray, n: int, source: str, below: int | None = None) -> np.ndarray:
-    """The same n integers at least 0 as int64 [n]."""
+    """Check that an array holds n integers >= 0, and convert it to int64 [n]."""
     fits = array.dtype.kind in "uif" and array.shape == (n,) and (array >= 0).all() and (array % 1 == 0).all()
     if not fits or (below is not None and (array >= below).any()):
         upper = "" if below is None else f", below {below}"
@@ -221,7 +222,7 @@ def _read_archive(path: Path) -> _Source:
 
 
 def _download(root: Path) -> None:
-    """Both sets, under a temporary name until they are complete."""
+    """Download both sets, under a temporary name until they are complete."""
     from torchvision.datasets import Omniglot  # heavy, and needed only here
 
     try:
@@ -250,7 +251,7 @@ def _read_folder(folder: Path) -> _Source:
 
 
 def _find_images(folder: Path) -> list[Path]:
-    """Paths ALPHABET/CHARACTER/NNNN_DD.png, by the number of the character, then by that of the drawer."""
+    """List paths ALPHABET/CHARACTER/NNNN_DD.png, sorted by the character's number, then the drawer's."""
     paths = sorted(folder.glob("*/*/*.png"), key=lambda path: (path.name, path))
     if not paths:
         raise ValueError(f"{folder}: expected images ALPHABET/CHARACTER/NNNN_DD.png, there are none")
@@ -263,7 +264,7 @@ def _shrink_all(paths: Sequence[Path]) -> np.ndarray:
 
 
 def _shrink(path: Path) -> np.ndarray:
-    """Ink, uint8 [28, 28]: means over 4, 4, 3, 4, 4, 4, 3, 4, … of the rows and of the columns."""
+    """Shrink an image to its ink, uint8 [28, 28]: means over 4, 4, 3, 4, 4, 4, 3, 4, … rows and columns."""
     try:
         with Image.open(path) as file:
             image = ImageOps.invert(file.convert("L"))
@@ -272,3 +273,6 @@ def _shrink(path: Path) -> np.ndarray:
     if image.size != (SIDE, SIDE):
         raise ValueError(f"{path}: expected {SIDE} x {SIDE} pixels, got {image.width} x {image.height}")
     return np.asarray(image.resize(SHAPE, Image.Resampling.BOX))
+
+
+LOADER: Final = Loader("omniglot", lambda options: load_omniglot(options.root, options.binarization))

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from pyro_fmvae.data.dataset import Dataset, Split
+from pyro_fmvae.data.loader import Loader
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 
 ATTRIBUTES: Final = ("eyes", "mouth", "hat", "bowtie")
@@ -24,7 +25,7 @@ SOURCES: Final = (
     *("column", "row", "brim width", "brim height", "crown width", "crown height"),
     *("column", "row", "length", "height"),
 )
-"""What each source sets, within its attribute; rows and columns are those of centres."""
+"""Quantity that each source sets, within its attribute; rows and columns are those of centres."""
 
 SIDE: Final = 32
 CENTRE: Final = 16.5
@@ -37,7 +38,7 @@ _face = (_pixel[:, None] - CENTRE) ** 2 + (_pixel - CENTRE) ** 2 <= 10.0**2
 
 
 class Smileys(NamedTuple):
-    """What `smiley` returns."""
+    """Result of `smiley`."""
 
     x: np.ndarray
     """Pixels in {0, 1}, uint8 [n, 32, 32]."""
@@ -66,7 +67,7 @@ def smiley(n: int, seed: int) -> Smileys:
 
 
 def smiley_sources(split: str) -> np.ndarray:
-    """S ⊙ V of the faces of a split of `load_smiley`, in their order: float64 [n, 18], 0 where absent.
+    """Return S ⊙ V of the faces of a split of `load_smiley`, in their order: float64 [n, 18], 0 where absent.
 
     Args:
         split: 'train', 'valid' or 'test'.
@@ -81,7 +82,7 @@ def smiley_sources(split: str) -> np.ndarray:
 
 
 def load_smiley() -> Dataset:
-    """20,000 training, 2,000 validation and 4,000 test faces, the same in every run; all labels known."""
+    """Draw 20,000 training, 2,000 validation and 4,000 test faces, equal in every run; all labels known."""
     splits = {}
     for name, n in _SIZES.items():
         faces = smiley(n, _SEEDS[name])
@@ -98,7 +99,7 @@ def load_smiley() -> Dataset:
 
 
 def _draw_sources(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Presence of attributes [n, 4], the same for each of their sources [n, 18], and their values [n, 18]."""
+    """Draw the presence of attributes [n, 4] and of sources [n, 18], and the sources' values [n, 18]."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 2, size=(n, len(ATTRIBUTES)))
     values = rng.standard_normal((n, sum(FEATURES)))
@@ -106,7 +107,7 @@ def _draw_sources(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def _draw(present: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Faces, bool [n, 32, 32], from the presence [n, 4] and the values [n, 18] of their attributes."""
+    """Draw faces, bool [n, 32, 32], from the presence [n, 4] and the values [n, 18] of their attributes."""
     eyes, mouth, hat, bowtie = (present[:, [attribute]] for attribute in range(len(ATTRIBUTES)))
     eye, lip, cap, tie = np.split(values.T[:, :, None], np.cumsum(FEATURES)[:-1])  # each [features, n, 1]
     x = _face | _bowtie(tie, bowtie)
@@ -168,3 +169,6 @@ def _between(low: np.ndarray, high: np.ndarray) -> np.ndarray:
 def _outer(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Rectangles, bool [n, 32, 32], from rows and columns [n, 32]."""
     return rows[:, :, None] & columns[:, None, :]
+
+
+LOADER: Final = Loader("smiley", lambda _: load_smiley())

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from pyro_fmvae.data.dataset import Dataset, Split
-from pyro_fmvae.data.npz_file import read_arrays
+from pyro_fmvae.data.loader import Loader
+from pyro_fmvae.data.npz_arrays import read_arrays
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 
 FILE: Final = "lpc_sprites64.npz"
@@ -18,17 +19,17 @@ _SEED = 0
 
 
 def load_sprites(root: Path) -> Dataset:
-    """Images [64, 64, 3] with labels for every factor, from ``lpc_sprites64.npz``.
+    """Load images [64, 64, 3] with labels for every factor, from ``lpc_sprites64.npz``.
 
     The file holds ``x`` uint8 [n, 64, 64, 3], ``factors`` [n, L], ``factor_names`` [L] and optionally, for a
-    factor called NAME, ``NAME_names``: what its values are called. A tenth of the rows are for testing and a
+    factor called NAME, ``NAME_names``, the names of its values. A tenth of the rows are for testing and a
     twentieth for validation, drawn with a fixed seed.
 
     Args:
         root: the folder of the file.
 
     Raises:
-        FileNotFoundError: there is no such file. It is published nowhere that it could be downloaded from.
+        FileNotFoundError: there is no such file. It is not published, so it cannot be downloaded.
         ValueError: the file is not as described.
     """
     path = root / FILE
@@ -64,7 +65,7 @@ def load_sprites(root: Path) -> Dataset:
 
 
 def _read_value_names(path: Path, names: tuple[str, ...], largest: list[int]) -> tuple[tuple[str, ...], ...]:
-    """What the values of each factor, up to `largest` or beyond, are called; empty if it doesn't say."""
+    """Read the names of each factor's values, at least up to `largest`; empty where the file has none."""
     keys = [f"{name}_names" for name in names]
     arrays = read_arrays(path, required=(), optional=tuple(keys))
     for key, top in zip(keys, largest, strict=True):
@@ -75,3 +76,6 @@ def _read_value_names(path: Path, names: tuple[str, ...], largest: list[int]) ->
                 f"got {array.dtype} {list(array.shape)}"
             )
     return tuple(tuple(arrays[key].tolist()) if key in arrays else () for key in keys)
+
+
+LOADER: Final = Loader("sprites", lambda options: load_sprites(options.root))

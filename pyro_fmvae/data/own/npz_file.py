@@ -1,15 +1,11 @@
-"""Reading .npz files, without ever unpickling."""
+"""A person's own .npz file."""
 
-import zipfile
-import zlib
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
-from pyro_fmvae.data.raw import LARGEST_LABEL, Raw
-
-DAMAGE = (ValueError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error)  # also encryption
+from pyro_fmvae.data.npz_arrays import read_arrays
+from pyro_fmvae.data.own.raw import LARGEST_LABEL, Raw
 
 
 def read_npz(path: Path, missing: bool = False) -> Raw:
@@ -20,7 +16,7 @@ def read_npz(path: Path, missing: bool = False) -> Raw:
 
     Args:
         path: the file.
-        missing: whether NaN is let through, as a number that is missing.
+        missing: accept NaN, as a missing number.
 
     Raises:
         ValueError: anything else; the message names the file and the array.
@@ -34,52 +30,6 @@ def read_npz(path: Path, missing: bool = False) -> Raw:
         return Raw(x)
     labels = _check_labels(arrays["labels"], len(x), path)
     return Raw(x, labels, _check_names(arrays.get("label_names"), labels.shape[1], path))
-
-
-def read_arrays(
-    path: Path, required: tuple[str, ...], optional: tuple[str, ...] = ()
-) -> dict[str, np.ndarray]:
-    """The named arrays of a .npz file, without those optional ones that it lacks.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file is not a .npz file, is damaged, lacks a required array, or holds a pickled one.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
-    if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path}: not a .npz file")
-    with path.open("rb") as file, _opened(path, file) as archive:
-        for name in required:
-            if name not in archive:
-                raise ValueError(
-                    f"{path}: expected an array {name!r}, found {', '.join(archive.files) or 'none'}"
-                )
-        return {name: _read(archive, name, path) for name in required + optional if name in archive}
-
-
-def _opened(path: Path, file: BinaryIO) -> np.lib.npyio.NpzFile:
-    try:
-        archive = np.load(file, allow_pickle=False)
-    except DAMAGE as error:
-        raise ValueError(f"{path}: not a .npz file, or a damaged one") from error
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise ValueError(f"{path}: not a .npz file")
-    return archive
-
-
-def _read(archive: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
-    try:
-        array = archive[name]
-    except DAMAGE as error:
-        if "Object arrays" in str(error):
-            raise ValueError(
-                f"{path}: {name!r} is a pickled array of objects; pickles are refused"
-            ) from error
-        raise ValueError(f"{path}: {name!r} is damaged: {error}") from error
-    if not isinstance(array, np.ndarray):
-        raise ValueError(f"{path}: {name!r} is not an array in .npy format")
-    return array
 
 
 def _check_observations(x: np.ndarray, path: Path, missing: bool) -> None:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pyro_fmvae.evaluate.editing import Normals, component_normals, edit_latent, to_location, transport
+from pyro_fmvae.evaluate.edits import Normals, component_normals, edit_latent, to_location, transport
 from tests.evaluate.exact import VARIANCE, exact_model, images, random_codes
 from tests.models.small import binary_data, posterior_of, small_model
 

@@ -1,4 +1,4 @@
-"""What a person's own file holds, before any preprocessing."""
+"""Contents of a person's own file, before any preprocessing."""
 
 from typing import NamedTuple
 
@@ -8,9 +8,9 @@ LARGEST_LABEL = np.iinfo(np.int64).max - 1  # so that there is a number of value
 
 
 class Raw(NamedTuple):
-    """The contents of a file, in row order, checked: finite numbers, at least one row, labels >= -1.
+    """Checked contents of a file, in row order: finite numbers, at least one row, labels >= -1.
 
-    Where a reader was told to let missing numbers through, these are NaN.
+    Missing numbers are NaN, if the reader was told to accept them.
     """
 
     x: np.ndarray

@@ -1,4 +1,4 @@
-"""How a data set is read for a model of sparse causes."""
+"""Options for reading a data set for a model of sparse causes."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,27 +10,27 @@ LARGEST_PATCH: Final = 32
 
 @dataclass(frozen=True)
 class SparseOptions:
-    """What `load` does beyond its usual reading; the defaults are nothing.
+    """Options of `load` for models of sparse causes; the defaults read data as for any other model.
 
     Raises:
-        ValueError: `patch_size` or `patches` out of range, both `as_is` and `patch_size`, or a `transform` of
-            patches of another size.
+        ValueError: `patch_size` or `patches` is out of range, `as_is` and `patch_size` are both given, or
+            `transform` is for patches of another size.
     """
 
     as_is: bool = False
-    """Take numbers as they are, where NaN is a missing one. A .npz file or a folder becomes `Kind.REAL`; the
-    columns of a .csv file, where empty fields are missing, too, are standardised none the less."""
+    """Take numbers as they are; NaN is a missing one. A .npz file or a folder becomes `Kind.REAL`. Columns of
+    a .csv file are still standardised; its empty fields are missing numbers too."""
     patch_size: int | None = None
-    """P: cut the images of a folder or .npz file, at their own size, into grey patches [P, P]: see
-    `Kind.PATCHES`. 2 to 32; None: whole images, except that `scenes` are cut into patches of 12."""
+    """P, from 2 to 32: cut the images of a folder or .npz file, at their own size, into grey patches [P, P]
+    (see `Kind.PATCHES`). None: whole images, except for `scenes`, which are cut into patches of 12."""
     patches: int = 20_000
-    """Patches to cut in all, at least 3; fewer where the images do not have as many."""
+    """Number of patches to cut, at least 3. There are fewer where the images do not have as many."""
     whiten: bool = True
     """Whiten the patches: see `PatchTransform`."""
     on_off: bool = False
-    """Show a patch as two, what is above zero and what is below it: see `PatchTransform`."""
+    """Split each patch into its positive and its negative part: see `PatchTransform`."""
     transform: PatchTransform | None = None
-    """What becomes of patches, such as that of an existing run; None: what fits the training patches."""
+    """Transform of the patches, such as that of an existing run; None: fit one to the training patches."""
 
     def __post_init__(self) -> None:
         if self.patch_size is not None and not 2 <= self.patch_size <= LARGEST_PATCH:

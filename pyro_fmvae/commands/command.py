@@ -1,0 +1,33 @@
+"""The contract of a command, and the arguments that nearly all commands take."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jsonargparse import ArgumentParser
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand of ``pyro-fmvae``: each module of a command ends with one."""
+
+    name: str
+    """As it is typed."""
+    help: str
+    """One line for ``pyro-fmvae --help``."""
+    description: str
+    """One sentence for ``pyro-fmvae NAME --help``."""
+    add_arguments: Callable[[ArgumentParser], None]
+    """Adds the command's arguments to its parser."""
+    run: Callable[..., int]
+    """Carries the command out, given its arguments by name, and returns the exit status. It raises
+    ValueError, naming the argument, for bad input."""
+
+
+def add_run(parser: ArgumentParser) -> None:
+    """Add the positional argument ``run``."""
+    parser.add_argument("run", type=str, help="folder of a run")
+
+
+def add_device(parser: ArgumentParser) -> None:
+    """Add ``--device``."""
+    parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, ... or auto")

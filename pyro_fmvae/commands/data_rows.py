@@ -1,0 +1,114 @@
+"""The rows of data that a command works on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jsonargparse import ArgumentParser
+
+from pyro_fmvae.building import Model
+from pyro_fmvae.commands.command import add_device, add_run
+from pyro_fmvae.config import CODERS
+from pyro_fmvae.data import Batches, Split, load
+from pyro_fmvae.data.own.files import READERS, load_file
+from pyro_fmvae.data.registry import LOADERS
+from pyro_fmvae.defaults import named
+from pyro_fmvae.evaluate import rows_without_bound
+from pyro_fmvae.runs.run import Run, sparse_options
+
+EVALUATION_BATCH = 500
+
+
+def add_rows(parser: ArgumentParser) -> None:
+    """Add the arguments of :func:`rows_of`, with the run before and the device behind them."""
+    add_run(parser)
+    parser.add_argument("--data", type=str | None, help="name or file; default: what the run was trained on")
+    parser.add_argument("--data-root", type=str | None, help="folder of published data sets")
+    split = "of the run's data or of a named data set; a file is taken whole"
+    parser.add_argument(
+        "--split", type=Literal["train", "valid", "test", "unseen"], default="test", help=split
+    )
+    add_device(parser)
+
+
+def rows_of(
+    run: Run, data: str | None, data_root: str | None, split: str, by_name: bool = True
+) -> tuple[Split, tuple[str, ...]]:
+    """Load the rows that a command works on, under the run's own preprocessing.
+
+    Args:
+        run: the run.
+        data: name of a data set, or a file or folder, which is taken whole; None: the run's own data.
+        data_root: folder of published data sets; None: the run's.
+        split: of the run's data or of a named data set.
+        by_name: match the label columns of a file to those of the run's data.
+
+    Returns:
+        The rows, and the name of each label column. Without ``by_name`` the names are those in the file.
+
+    Raises:
+        FileNotFoundError: no such data.
+        ValueError: bad data, data of another shape or kind than the run's, or ambiguous label columns.
+    """
+    data = None if data is None else named(data, run.config.model)
+    if data is None or data == run.config.data in LOADERS:
+        dataset = run.load_data(data_root)
+        return dataset.split(split), dataset.label_names
+    if data not in LOADERS and (Path(data).is_dir() or Path(data).suffix.lower() in READERS):
+        rows, names = load_file(data, run.preprocessing, run.label_names, run.value_names)
+        return rows, _names(run, data, names) if by_name else names
+    options: dict[str, Any] = {"binarization": run.config.binarization, "image_size": run.config.image_size}
+    if run.config.model in CODERS:
+        patches = run.preprocessing.patches
+        options["sparse"] = replace(sparse_options(run.config, data), transform=patches)
+    root = data_root or run.config.data_root
+    dataset = load(data, Path(root) if root else None, **options)
+    ours, theirs = run.preprocessing, dataset.preprocessing
+    if (ours.kind, ours.event_shape) != (theirs.kind, theirs.event_shape):
+        raise ValueError(
+            f"data: the run was trained on {ours.kind.value} data of shape {ours.event_shape}, "
+            f"'{data}' is {theirs.kind.value} data of shape {theirs.event_shape}"
+        )
+    return dataset.split(split), dataset.label_names
+
+
+def _names(run: Run, data: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Name a file's label columns: as the file does, else as in the run's data, in their order there."""
+    if not names or not run.label_names:
+        return names
+    numbered = names == tuple(f"label{column}" for column in range(len(names)))
+    if not numbered or set(names) == set(run.label_names):
+        return names
+    if len(names) != len(run.label_names):
+        count = len(run.label_names)
+        raise ValueError(f"labels: {data} has {len(names)} columns of labels, the run's data have {count}")
+    if run.config.label_names is not None and len(names) > 1:  # what order they had before is not known
+        raise ValueError(
+            f"labels: the run's labels were put in another order by label_names, so {data} has to say, in an "
+            f"array 'label_names', which of its columns is which of {', '.join(run.label_names)}"
+        )
+    return run.label_names
+
+
+def in_order(rows: Split, device: torch.device) -> Batches:
+    """Batches of the rows in their order, for evaluation."""
+    return Batches(rows, EVALUATION_BATCH, shuffle=False, device=device)
+
+
+@contextmanager
+def naming_far_rows(model: Model, rows: Split, device: torch.device, seed: int = 0) -> Iterator[None]:
+    """Name the rows that have no finite bound if the computation inside fails because of them."""
+    try:
+        yield
+    except ValueError:
+        far = rows_without_bound(model, in_order(rows, device), seed)
+        if not len(far):
+            raise
+        rows_are = f"row {far[0]} is" if len(far) == 1 else f"row {far[0]} and {len(far) - 1} others are"
+        raise ValueError(
+            f"data: {rows_are} so far from what the model was trained on that there is no finite bound; "
+            "score counts such rows as inf"
+        ) from None

@@ -1,0 +1,113 @@
+"""Codes, factors and their components, as a command line gives them."""
+
+from pathlib import Path
+
+import torch
+
+from pyro_fmvae.runs.run import Run
+
+
+def parse_codes(codes: str | None, factors: tuple[int, ...]) -> torch.Tensor:
+    """Read the component of each factor, -1 where it is to be drawn.
+
+    Args:
+        codes: such as ``0,1,*,*``; None draws all.
+        factors: K_i of each factor.
+
+    Returns:
+        Components, int64 [1, I].
+
+    Raises:
+        ValueError: the wrong number of codes, or one that is neither * nor a component.
+    """
+    parts = ["*"] * len(factors) if codes is None else [part.strip() for part in codes.split(",")]
+    if len(parts) != len(factors):
+        raise ValueError(f"codes: expected {len(factors)} of them, one per factor, got '{codes}'")
+    numbers = []
+    for factor, (part, components) in enumerate(zip(parts, factors, strict=True)):
+        if part != "*" and not (part.isdecimal() and int(part) < components):
+            raise ValueError(f"codes: expected * or 0..{components - 1} for factor {factor}, got '{part}'")
+        numbers.append(-1 if part == "*" else int(part))
+    return torch.tensor([numbers])
+
+
+def open_factorial(folder: str, purpose: str) -> Run:
+    """Open a run whose model has factors.
+
+    Args:
+        folder: the run's folder.
+        purpose: what needs the factors, such as ``edit``, for the message.
+
+    Raises:
+        ValueError: the folder is no run, or its model has no factors.
+    """
+    run = Run.open(Path(folder))
+    if not run.factorial:
+        raise ValueError(
+            f"run: {purpose} needs factors, {run.folder} is a {run.config.model}, which has none"
+        )
+    return run
+
+
+def parse_factors(text: str, run: Run) -> list[int]:
+    """Read a list of factors, each given by its number or by the name of the label it was trained on.
+
+    Args:
+        text: such as ``hair,body`` or ``0,3``.
+        run: the run that has the factors.
+
+    Raises:
+        ValueError: an unknown factor, or one given twice.
+    """
+    factors = [_factor("factors", part.strip(), run) for part in text.split(",")]
+    if len(set(factors)) != len(factors):
+        raise ValueError(f"factors: expected different ones, got '{text}'")
+    return factors
+
+
+def parse_settings(text: str, run: Run, argument: str = "settings") -> dict[int, int]:
+    """Read which component each of some factors is set to: factor → component.
+
+    Args:
+        text: such as ``hat=1,hair=blond,6=3``: factors as in :func:`parse_factors`, and a component by its
+            number or, where the factor was trained on a label, by the name of the label's value.
+        run: the run that has the factors.
+        argument: name of the argument in messages.
+
+    Raises:
+        ValueError: an unknown factor or component, or a factor set twice.
+    """
+    settings: dict[int, int] = {}
+    for part in text.split(","):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (name and equals and value):
+            raise ValueError(f"{argument}: expected such as hat=1,6=3, got '{text}'")
+        factor = _factor(argument, name, run)
+        if factor in settings:
+            raise ValueError(f"{argument}: expected different factors, got '{text}'")
+        settings[factor] = _component(argument, factor, value, run)
+    return settings
+
+
+def _factor(argument: str, text: str, run: Run) -> int:
+    assert run.config.factors is not None
+    count = len(run.config.factors)
+    names = [run.label_names[factor] for factor in run.labelled]
+    if text in names:
+        return names.index(text)
+    if text.isdecimal() and int(text) < count:
+        return int(text)
+    listed = f" or one of {', '.join(names)}" if names else ""
+    raise ValueError(f"{argument}: expected a factor, 0..{count - 1}{listed}, got '{text}'")
+
+
+def _component(argument: str, factor: int, text: str, run: Run) -> int:
+    assert run.config.factors is not None
+    size = run.config.factors[factor]
+    names = run.value_names[factor] if factor in run.labelled and run.value_names else ()
+    if text in names[:size]:
+        return names.index(text)
+    if text.isdecimal() and int(text) < size:
+        return int(text)
+    listed = f" or one of {', '.join(names[:size])}" if names else ""
+    raise ValueError(f"{argument}: expected 0..{size - 1}{listed} for factor {factor}, got '{text}'")

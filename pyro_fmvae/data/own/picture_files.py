@@ -1,0 +1,40 @@
+"""A person's own images at their own size, to cut patches from."""
+
+from pathlib import Path
+
+from torch import Tensor
+
+from pyro_fmvae.data.image_cache import measure, read_pixels
+from pyro_fmvae.data.own.folder import find_images
+from pyro_fmvae.data.own.npz_file import read_npz
+from pyro_fmvae.data.patch_sets import Pictures, greys_of, stacked
+
+
+def open_pictures(path: Path) -> Pictures:
+    """Open the images of a folder, sorted by name, or of a .npz file, in their order, at their own size.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: there are no images, or one is damaged.
+    """
+    if path.is_dir():
+        names = find_images(path)
+        files = [path / name for name in names]
+        return Pictures(
+            [str(file) for file in files],
+            [measure(file) for file in files],
+            lambda number: greys_of(read_pixels(files[number]), str(files[number])),
+        )
+    if path.suffix.lower() != ".npz":
+        raise ValueError(f"patch_size: expected a folder or a .npz file of images to cut, got {path}")
+    return stacked(read_npz(path).x, f"{path}: 'x'")
+
+
+def read_grey(path: Path) -> Tensor:
+    """Read one image file at its own size as greys in [0, 1], float32 [H, W].
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no image.
+    """
+    return greys_of(read_pixels(path), str(path))

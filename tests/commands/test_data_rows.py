@@ -1,0 +1,56 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pyro_fmvae.commands import data_rows
+from pyro_fmvae.commands.data_rows import rows_of
+from tests.commands.labelled_run import RUN
+from tests.datasets import dataset
+
+COLUMNS = ("label0", "label1", "label2")
+
+
+@pytest.mark.parametrize(
+    ("known", "chosen", "names", "expected"),
+    [
+        (("eyes", "hair", "hat"), None, COLUMNS, ("eyes", "hair", "hat")),
+        (("eyes", "hair", "hat"), ("eyes",), ("hat", "hair"), ("hat", "hair")),
+        (("label2", "label0", "label1"), ("label2",), COLUMNS, COLUMNS),
+        (("eyes",), ("eyes",), ("label0",), ("eyes",)),
+        ((), None, COLUMNS, COLUMNS),
+        (("eyes", "hair", "hat"), ("eyes",), (), ()),
+    ],
+)
+def test_names_of_label_columns(monkeypatch, known, chosen, names, expected):
+    """Columns that a file gives no names are those of the run's data, in their order there."""
+    run = replace(RUN, config=replace(RUN.config, label_names=chosen), label_names=known)
+    monkeypatch.setattr(data_rows, "load_file", lambda *_: ("rows", names))
+    monkeypatch.setattr(Path, "is_dir", lambda _: True)
+    assert rows_of(run, "new", None, "test") == ("rows", expected)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "names", "message"),
+    [
+        (None, COLUMNS[:2], "labels: new has 2 columns of labels, the run's data have 3"),
+        (("eyes",), COLUMNS, "labels: the run's labels were put in another order by label_names, so new has"),
+    ],
+)
+def test_label_columns_that_could_be_any(monkeypatch, chosen, names, message):
+    run = replace(RUN, config=replace(RUN.config, label_names=chosen))
+    monkeypatch.setattr(data_rows, "load_file", lambda *_: ("rows", names))
+    monkeypatch.setattr(Path, "is_dir", lambda _: True)
+    with pytest.raises(ValueError) as error:
+        rows_of(run, "new", None, "test")
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "/runs/data"), ("/other", "/other")])
+def test_other_data_are_looked_for_where_the_runs_are(monkeypatch, given, expected):
+    data = dataset((2, 2))
+    roots = []
+    monkeypatch.setattr(data_rows, "load", lambda name, root, **_: roots.append((name, root)) or data)
+    run = replace(RUN, config=replace(RUN.config, data="mnist", data_root="/runs/data"))
+    assert rows_of(run, "fashion-mnist", given, "test") == (data.test, ())
+    assert roots == [("fashion-mnist", Path(expected))]
