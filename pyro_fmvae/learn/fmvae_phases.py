@@ -15,6 +15,7 @@ from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget, Phase, arguments, endless
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
 from pyro_fmvae.models.shapes import check_codes
+from pyro_fmvae.models.vae import VAE
 from pyro_fmvae.optim import NaturalGradient
 
 SEEDING_POINTS = 20_000
@@ -26,7 +27,7 @@ logger = logging.getLogger("pyro_fmvae")
 class Pretraining(Phase):
     """The networks alone, under a N(0, I) prior."""
 
-    def __init__(self, model: FactorialMixtureVAE, learning: Learning, budget: Budget) -> None:
+    def __init__(self, model: FactorialMixtureVAE | VAE, learning: Learning, budget: Budget) -> None:
         self.vae, self.model, self.learning = model.pretraining(), model, learning
         self.kl_weight: float | Tensor = 1.0
         super().__init__("pretrain", budget, self.vae)
