@@ -56,8 +56,8 @@ def restore(
     the ratio is infinite because the image comes out exactly.
 
     Raises:
-        ValueError: a run that is not on plain patches, too small an image, another mask, or a bad number or
-            file name.
+        ValueError: a run not on plain patches, too small an image, a mask that does not fit, or a bad
+            number or file name.
     """
     opened, target = Run.open(Path(run)), Path(out)
     if not 0 <= noise < float("inf"):
