@@ -76,7 +76,7 @@ class Averaging(Joint):
         return loss
 
 
-class Collapsed(Phase):
+class Collapsed(GradientPhase):
     """The networks alone, under the mixtures that λ predicts: equation 10 in the place of a prior."""
 
     def __init__(self, model: FactorialMixtureVAE, learning: Learning, budget: Budget) -> None:
@@ -106,6 +106,9 @@ class Collapsed(Phase):
 
     def before_step(self, fraction: float) -> None:
         self.svi.optim.others.param_groups[0]["lr"] = self.learning.learning_rate_at(fraction)
+
+    def step(self, *batch: Tensor) -> float:
+        return self.svi.step(*batch)
 
 
 class FreeBits(VAE):
