@@ -3,16 +3,16 @@
     python examples/bars.py [--data-sets 3] [--out bars]
     python examples/bars.py --data-sets 20 --models binary
 
-Every data set has 500 images of 4×4 pixels, in each of which two of eight bars (four rows, four columns) are
-present on average. Binary sparse coding sees sums of bars of height 1 under noise of 0.1 and is started five
-times; the best start by its bound is kept. The max rule sees bars of height 10 s, s ~ N(1, 0.2²), of which
-the greatest wins at each pixel, under noise of 1; its linear twin sees their sums. Both are started twice,
-and the start of less noise is kept. The last line is the linear twin on the data of the max rule: what the
-wrong rule makes of them.
+Every data set has 500 images of 4×4 pixels. Each image has two of eight bars (four rows, four columns) on
+average. Binary sparse coding learns from sums of bars of height 1 with noise of deviation 0.1. It is started
+five times, and the start with the best bound is kept. The max rule learns from bars of height 10 s,
+s from N(1, 0.2²), the largest of which wins at each pixel, with noise of deviation 1. Its linear twin learns
+from their sums. Both are started twice, and the start with less noise is kept. The last line applies the
+linear twin to the data of the max rule, as an example of a wrong rule.
 
-Printed are, over the data sets: how many were found completely (each bar has a unit of its own with a cosine
-above 0.95), the mean number of bars found, the noise found, and seconds per data set. Pictures show the first
-data set: learnt bars under the true ones, and values of s under the max rule against its prior.
+The script prints the number of data sets that were recovered completely (each bar has its own unit with a
+cosine above 0.95), the mean number of bars found, the noise found, and seconds per data set. Pictures show
+the first data set: learnt bars below the true ones, and values of s under the max rule against its prior.
 """
 
 import argparse
@@ -25,14 +25,10 @@ import pyro
 import torch
 
 from pyro_fmvae import figures, fit
-from pyro_fmvae.data import Batches, Split
-from pyro_fmvae.data.sets.bars import Bars, BarsTruth, bars, bars_truth
-from pyro_fmvae.em.binary_em import BinaryEM
-from pyro_fmvae.em.spike_and_slab_em import SpikeAndSlabEM
-from pyro_fmvae.em.spike_and_slab_rules import LinearRule, MaxRule
+from pyro_fmvae.data import Bars, BarsTruth, Batches, Split, bars, bars_truth
+from pyro_fmvae.em import BinaryEM, LinearRule, MaxRule, SpikeAndSlabEM
 from pyro_fmvae.evaluate import UnitMatch, match_units
-from pyro_fmvae.learn.em_phases import StepwiseEM
-from pyro_fmvae.learn.phase import Budget
+from pyro_fmvae.learn import Budget, StepwiseEM
 from pyro_fmvae.models import BinarySparseCoding, SpikeAndSlabSparseCoding
 
 UNITS, POINTS, SHAPE = 8, 500, (4, 4)
@@ -79,7 +75,7 @@ def truth_of(kind: str) -> BarsTruth:
 
 
 def learn(name: str, data: Bars, seed: int, iterations: int | None) -> Found:
-    """One model on one data set."""
+    """Train one model on one data set."""
     kind, make = MODELS[name]
     pyro.set_rng_seed(seed)
     model, phase = make(iterations)
@@ -103,7 +99,7 @@ def row(name: str, results: list[Found]) -> str:
 
 
 def draw(name: str, found: Found, data: Bars, folder: Path) -> None:
-    """Pictures of one model's first data set."""
+    """Draw one model's first data set."""
     truth, model = truth_of(MODELS[name][0]), found.model
     dictionary = model.dictionary.detach()
     shown = figures.recovered_units(truth.dictionary, dictionary, found.match)

@@ -4,15 +4,15 @@
     python examples/celeba.py --data-root path/to/data --width 1 --iterations 300000 --out faces
     python examples/celeba.py --width 1 --iterations 0                    # how long would it take here?
 
-Without ``--data-root`` it draws a small data set in the layout of CelebA: JPEGs of 178 x 218 pixels with
-cartoon faces, and the two text files. ``--data-root`` is a folder that holds ``celeba/img_align_celeba`` and
-the two files beside it; with ``--generate`` the drawn faces are written there, and stay.
+Without ``--data-root`` the script draws a small data set in the layout of CelebA: JPEGs of 178 x 218 pixels
+with cartoon faces, and the two text files. ``--data-root`` is a folder with ``celeba/img_align_celeba`` and
+the two files beside it. With ``--generate`` the drawn faces are written there, and kept.
 
-It prints what decoding takes, what a step takes, and what that makes for all 162,770 training images and for
-the 300,000 iterations of the paper (Paquet et al., 2018, Section 4.2). Then it trains through the functions
-behind ``pyro-fmvae train``, so that what it leaves in ``--out`` is a run: ``pyro-fmvae draw``, ``sample`` and
-the others go on from it, as long as they do not need the data of a temporary folder. Last it prints how often
-the components of the first three factors agree with the attributes of test images.
+The script prints the times of decoding and of a step, and extrapolates them to all 162,770 training images
+and to the 300,000 iterations of the paper (Paquet et al., 2018, Section 4.2). Then it trains by the functions
+behind ``pyro-fmvae train`` and leaves a run in ``--out``. ``pyro-fmvae draw``, ``sample`` and other commands
+take this run, unless they need the data of a temporary folder. Finally the script prints how often the
+components of the first three factors agree with the attributes of test images.
 """
 
 import argparse
@@ -27,13 +27,12 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from pyro_fmvae import commands
-from pyro_fmvae.config import PHASES, TrainConfig
 from pyro_fmvae.data import Batches
 from pyro_fmvae.data.sets.celeba import ATTRIBUTES, CACHE, FOLDER, IMAGES, PARTITION
 from pyro_fmvae.evaluate import label_agreement
-from pyro_fmvae.learn.phase import endless
-from pyro_fmvae.runs.run import FIGURES, Run, load_data, resolve_device
-from pyro_fmvae.runs.training import Training
+from pyro_fmvae.learn import endless
+from pyro_fmvae.recipes import configure
+from pyro_fmvae.runs import FIGURES, Run, Trainer, load_data, resolve_device
 
 LABELS = ("Male", "Eyeglasses", "Smiling")  # of the factors, in this order
 COLUMNS = """
@@ -136,7 +135,7 @@ def timed(function, *arguments):
 
 
 def report_loading(config, root):
-    """Load the data; print what it takes, and what it would for all images."""
+    """Load the data; print the time, also extrapolated to all images."""
     cache = root / FOLDER / CACHE
     before = set(cache.glob("*.npy"))
     dataset, seconds = timed(load_data, config, root)
@@ -152,12 +151,12 @@ def report_loading(config, root):
 
 
 def step_times(run, dataset, device, count):
-    """Seconds of ``count`` steps of the joint phase on full batches, with the fetching of the batch."""
-    training = Training(run, dataset, device)
-    joint = training.phases[PHASES.index("joint")]
+    """Seconds of ``count`` steps of the joint phase on full batches, including loading of the batch."""
+    trainer = Trainer(run, dataset, device)
+    joint = next(phase for phase in trainer.phases if phase.name == "joint")
     joint.enter()
     full = min(run.config.batch_size, len(dataset.train))
-    source = (batch for batch in endless(training.batches) if len(batch[0]) == full)
+    source = (batch for batch in endless(trainer.batches) if len(batch[0]) == full)
     seconds = [timed(lambda: joint.step(*next(source)))[1] for _ in range(WARM_UP + count)]
     return full, seconds[WARM_UP:]
 
@@ -170,7 +169,7 @@ def duration(seconds):
 
 
 def report_speed(run, dataset, device, count):
-    """Print what a step takes, and what follows from it."""
+    """Print the time of a step, also extrapolated to the whole training."""
     size, seconds = step_times(run, dataset, device, count)
     median, how = statistics.median(seconds), "compiled" if run.config.compile else "captured"
     print(
@@ -185,7 +184,7 @@ def report_speed(run, dataset, device, count):
 
 
 def report_accuracy(run, dataset, device):
-    """Print how often the components of the labelled factors are the attributes of test images."""
+    """Print how often the components of labelled factors agree with the attributes of test images."""
     model, test = run.load_model(device), dataset.split("test")
     batches = Batches(test, 500, shuffle=False, device=device)
     found = label_agreement(model, batches, LABELS, run.factors_of(LABELS))["accuracy"]
@@ -197,7 +196,7 @@ def report_accuracy(run, dataset, device):
 
 def configuration(options, root):
     n = options.iterations
-    return TrainConfig(
+    return configure(
         data="celeba",
         data_root=str(root),
         factors=options.factors,

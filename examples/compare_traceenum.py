@@ -2,16 +2,15 @@
 
     python examples/compare_traceenum.py [--steps 300] [--samples 200] [--seed 0]
 
-The program is that of ``own_model.py``. It is trained a little, and then evaluated, at the same parameters
-and on the same batch, under
+The program is that of ``own_model.py``. It is trained briefly, and then evaluated at the same parameters and
+on the same batch under
 
-* ``TraceConjugate_ELBO``: assignments summed out, mixing weights, means and precisions integrated out;
-* ``TraceEnum_ELBO`` with the assignment in the *guide*, at its optimal probabilities
-  (``with_assignments``): the same bound in expectation, with draws in place of integrals, and the script
-  asserts that;
-* ``TraceEnum_ELBO`` with the assignment in the *model* alone: another bound, and a tighter one, since it
-  uses the exact q(r | z) where the first two have the mean-field q(r). Never compare numbers of this one
-  with numbers of the others.
+* ``TraceConjugate_ELBO``: assignments are summed out; mixing weights, means and precisions are integrated
+  out;
+* ``TraceEnum_ELBO`` with the assignment in the *guide* at its optimal probabilities (``with_assignments``):
+  the same bound in expectation, with draws in place of integrals, as the script asserts;
+* ``TraceEnum_ELBO`` with the assignment only in the *model*: a tighter bound, because it uses the exact
+  q(r | z) instead of the mean-field q(r). Its values are not comparable with the others.
 
 Each row gives the bound with its standard error over ``--samples`` evaluations, the noise of the gradient
 at the encoder's first layer (root of the summed variances, and its ratio to the closed form's), and the
@@ -34,14 +33,14 @@ from pyro_fmvae import NaturalGradient, RobbinsMonro, TraceConjugate_ELBO, with_
 
 
 def trained(x, steps, seed):
-    """The program of own_model.py after some steps, with components seeded half-way."""
+    """Train the program of own_model.py for some steps, with components seeded half-way."""
     model, elbo = Model(), TraceConjugate_ELBO()
     guide = Guide(model)
     optim = NaturalGradient(RobbinsMonro(delay=1000.0, first_step=0.05), partial(torch.optim.Adam, lr=5e-3))
     svi = SVI(model, guide, optim, elbo)
     for step in range(steps):
         if step == steps // 2:
-            guide.conjugate(x)  # makes its parameters, should this be the first call
+            guide.conjugate(x)  # creates its parameters if this is the first call
             with torch.no_grad():
                 loc, scale = guide.encode(x)
             guide.conjugate.seed("z", loc, scale, torch.Generator().manual_seed(seed))
@@ -50,11 +49,11 @@ def trained(x, steps, seed):
 
 
 def measure(model, contestants, batch, modules, samples):
-    """For each contestant: bound per data point and its standard error, noise of a gradient, median ms."""
+    """Bound per data point, its standard error, noise of a gradient and median ms of each contestant."""
     parameters = [parameter for module in modules for parameter in module.parameters()]
     weight = next(modules[-1].encoder.parameters())
     records = [[] for _ in contestants]
-    for _ in range(samples):  # they take turns, so that whatever else the machine does hits all alike
+    for _ in range(samples):  # in turns, so that other load on the machine affects all alike
         for (guide, elbo), record in zip(contestants, records, strict=True):
             start = time.perf_counter()
             loss = elbo.loss_and_grads(model, guide, batch)
@@ -81,7 +80,7 @@ def main():
     model, guide = trained(x, options.steps, options.seed)
     batch = x[:, :B]
     enumerated = TraceEnum_ELBO(max_plate_nesting=2)
-    # Pyro warns that x depends on the enumerated assignment of the guide, which it does not.
+    # Pyro wrongly warns that x depends on the enumerated assignment of the guide.
     warnings.filterwarnings("ignore", message=".*possibly invalid dependency", category=RuntimeWarning)
     contestants = {
         "TraceConjugate_ELBO": (guide, TraceConjugate_ELBO()),

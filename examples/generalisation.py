@@ -1,13 +1,14 @@
-"""What a falling learning rate, weight decay and warps of half of the images are worth, one by one.
+"""Gains of a falling learning rate, of weight decay and of warps of half of the images, one by one.
 
     python examples/generalisation.py --data-root DIR --out generalisation-rows
     python examples/generalisation.py --data-root DIR --out generalisation-rows --rows both-seed0
     python examples/generalisation.py --out generalisation-rows --report
 
-One factor of 64 components and 64 dimensions on statically binarised MNIST, with perceptrons of 500 units in
-place of the paper's convolutions, which would take an hour a row on a CPU. All rows of a seed start from the
-same pretrained networks and have as many iterations; each is evaluated on validation images and on as many
-training images. What is finished is not run again, and it ends with a table of all rows that are there.
+One factor of 64 components and 64 dimensions on statically binarised MNIST, with perceptrons of 500 units
+instead of the paper's convolutions, which would take an hour per row on a CPU. All rows of a seed start from
+the same pretrained networks and take the same number of iterations. Each is evaluated on validation images
+and on as many training images. Finished rows are not run again. The script ends with a table of all finished
+rows.
 """
 
 import argparse

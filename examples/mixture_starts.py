@@ -1,13 +1,13 @@
-"""Whether the mixture of a trained run is the best that there is for its codes: other starts beside it.
+"""Search for a better mixture than that of a trained run: fit its codes again from other starts.
 
     python examples/mixture_starts.py runs/NAME-001 --data-root DIR
     python examples/mixture_starts.py runs/NAME-001 --data-root DIR --starts 12 --splits 0.25,1
 
-Of each factor without labels, up to 20,000 encoded training points are given to variational Bayes for
-mixtures of Gaussians: from λ as the run has it, from k-means starts, and from λ with the most crowded of its
-components in use split in two, for as long as there are idle ones. Printed is the bound of each, -KL[z] -
-KL[r] - KL(λ) without the entropy of q(z), in nats per point, and how many components it uses. Where a k-means
-start reaches more, `pyro-fmvae train --restart-every N` may do so too.
+For each factor without labels, variational Bayes fits a mixture of Gaussians to up to 20,000 encoded training
+points. It starts from the run's λ, from k-means, and from λ with its most crowded components split in two, as
+far as there are unused ones. The script prints the bound of each start, -KL[z] - KL[r] - KL(λ) without the
+entropy of q(z), in nats per point, and its number of components in use. Where a k-means start reaches more,
+`pyro-fmvae train --restart-every N` may, too.
 """
 
 import argparse
@@ -21,19 +21,19 @@ from torch import Tensor
 from pyro_fmvae.data import Batches
 from pyro_fmvae.infer.posteriors import natural_prior
 from pyro_fmvae.infer.seeding import MixturePosterior, coordinate_ascent, kmeans, responsibilities
-from pyro_fmvae.learn.fmvae_phases import encode_some
+from pyro_fmvae.learn import encode_some
 from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.runs.run import Run
+from pyro_fmvae.runs import Run
 
 
 @dataclass(frozen=True)
 class Codes:
-    """What a factor's mixture is fitted to.
+    """Codes of one factor, to which its mixture is fitted.
 
     Attributes:
         priors: natural parameters of p(π) [K] and p(μ, α) [K, 2D+2].
         data: mean and variance of q(z), [M, D].
-        scale: how many data points each of the M stands for.
+        scale: number of data points for each of the M.
         gamma: responsibilities of λ for them, [M, K].
     """
 
@@ -43,7 +43,7 @@ class Codes:
     gamma: Tensor
 
     def mixture(self, start: Tensor) -> MixturePosterior:
-        """Where coordinate ascent from clusters or responsibilities ends."""
+        """The result of coordinate ascent from clusters or responsibilities."""
         return coordinate_ascent(*self.priors, *self.data, start, self.scale)
 
     def describe(self, name: str, mixture: MixturePosterior) -> str:
@@ -116,7 +116,7 @@ def main() -> None:
     try:
         run = Run.open(chosen.run)
         if not run.factorial:
-            parser.error(f"run: expected one of --model fmvae, got {run.config.model}")
+            parser.error(f"run: expected one of --model fmvae, got {run.recipe.name}")
         model, dataset = run.load_model(torch.device("cpu")), run.load_data(chosen.data_root)
     except (FileNotFoundError, ValueError) as error:
         parser.error(str(error))

@@ -2,12 +2,12 @@
 
     python examples/mnist.py --data-root path/to/data [--data mnist-static] [--minutes 5] [--seed 0]
 
-``mnist-static`` is the fixed binarisation that published likelihoods are reported on; ``mnist`` draws the
-pixels of the training images anew at each visit. Both are downloaded to ``--data-root`` if they are not
-there. With minutes as the budget, two runs differ in their last digits; ``--iterations`` makes them equal.
+``mnist-static`` is the fixed binarisation of published likelihoods; ``mnist`` redraws the pixels of training
+images at each visit. Both are downloaded to ``--data-root`` if needed. Runs with a budget in minutes are not
+reproducible to the last digit; those with ``--iterations`` are.
 
-It prints the bound of equation 11 with its parts (Paquet et al., 2018), the two tighter bounds of the
-library on a few images, and how many components are in use, and writes pictures of the components, of
+The script prints the bound of equation 11 with its terms (Paquet et al., 2018), the two tighter bounds of the
+library on a few images, and the number of components in use. It writes pictures of the components, of
 reconstructions and of samples. Five minutes on a CPU are far from convergence: the paper trains for 300,000
 iterations and more.
 """
@@ -21,11 +21,9 @@ from tqdm import tqdm
 from pyro_fmvae import BernoulliObservation, FactorialMixtureVAE, figures, fit
 from pyro_fmvae.data import Batches, load
 from pyro_fmvae.evaluate import bound, tighter_bounds
-from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
-from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget
+from pyro_fmvae.learn import Budget, Joint, Learning, Pretraining, PriorFitting
 from pyro_fmvae.nn import ConvDecoder28, ConvEncoder28
-from pyro_fmvae.runs.gallery import factors_of
+from pyro_fmvae.recipes import factors_of
 
 SHARES = {"pretrain": 0.25, "prior": 0.05, "joint": 0.7}
 

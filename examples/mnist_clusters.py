@@ -4,15 +4,16 @@
     python examples/mnist_clusters.py --data-root DIR --out cluster-rows --rows K10-seed0,labels-seed0
     python examples/mnist_clusters.py --out cluster-rows --report
 
-One factor of 10 dimensions with perceptrons of 500 units. In training the encoder sees warped digits, whose
-undistorted selves the decoder explains; pretraining weighs KL[z] little; and of 12 starts for the mixture
-the one of greatest bound is kept. Rows: K = 10 and 20 without any label, and, from the networks of K = 10,
-ten components with 100 labels of 50,000 images, drawn anew for each seed; K10-restarts has new starts for
-the mixture in the joint phase too, every 3,000 iterations; K10-long is the run of greatest bound with more
-iterations, K10-plain a run without warps. Accuracy without labels is that of the best
-one-to-one matching of components to digits (``majority``: of calling each component by its commonest digit);
-which run to pick is decided by its bound alone. What is finished is not run again, and it ends with a summary
-of all rows that are there.
+One factor of 10 dimensions with perceptrons of 500 units. In training the encoder sees warped digits, and the
+decoder explains the undistorted ones. Pretraining gives KL[z] a small weight. The best of 12 starts of the
+mixture, by its bound, is kept.
+
+Rows K10 and K20 have no labels. The labelled rows start from the networks of K10 and have ten components and
+100 labels of 50,000 images, redrawn for each seed. K10-restarts restarts the mixture every 3,000 iterations
+of the joint phase. K10-long is the run with the best bound, with more iterations. K10-plain has no warps.
+Accuracy without labels is that of the best one-to-one matching of components to digits; ``majority`` names
+each component after its most common digit. A run is chosen by its bound alone. Finished rows are not run
+again. The script ends with a summary of all finished rows.
 """
 
 import argparse

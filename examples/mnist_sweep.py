@@ -4,12 +4,12 @@
     python examples/mnist_sweep.py --data-root DIR --out mnist-rows --rows K64-seed0,normal-seed0
     python examples/mnist_sweep.py --out mnist-rows --report --figure figure3.png
 
-One factor of 64 dimensions with the paper's networks and batches of 64; K = 2 to 512, a N(0, I) prior
-with as many updates of the same networks, two factors of 32 dimensions, and K = 512 for longer. All rows
-of a seed start from the same pretrained networks, which run in bfloat16 (``--float32`` for processors
-that have no instructions for it). What is finished is not run again, so the command can be broken off and
-repeated, and rows can be run one by one; it ends with a table of all rows that are there. With
-``OMP_NUM_THREADS=1`` several can run side by side, once ``--rows pretrained-seed0`` is done.
+One factor of 64 dimensions with the paper's networks and batches of 64. Rows are K = 2 to 512, a N(0, I)
+prior with as many updates of the same networks, two factors of 32 dimensions, and a longer run of K = 512.
+All rows of a seed start from the same pretrained networks, which run in bfloat16 (use ``--float32`` on
+processors without instructions for it). Finished rows are not run again: the command can be interrupted and
+repeated, and rows can be run one by one. It ends with a table of all finished rows. With
+``OMP_NUM_THREADS=1`` several can run side by side after ``--rows pretrained-seed0``.
 """
 
 from sweep import main

@@ -4,9 +4,9 @@
     python examples/omniglot_sweep.py --data-root DIR --out omniglot-rows --rows K32-seed0
     python examples/omniglot_sweep.py --out omniglot-rows --report --figure figure3.png
 
-As ``mnist_sweep.py``, with K = 32 and 256 and a N(0, I) prior. Greys are binarised anew at each visit. The
-data are ``chardata.mat``, the split that most papers use, where the folder has it, and else the background
-set of Lake et al. (2015), whose numbers are not comparable with those. Afterwards, ``pyro-fmvae draw
+As ``mnist_sweep.py``, with K = 32 and 256 and a N(0, I) prior. Greys are binarised again at each visit. The
+data are ``chardata.mat``, the split of most papers, if the folder has it. Otherwise they are the background
+set of Lake et al. (2015), with results that are not comparable. Afterwards, ``pyro-fmvae draw
 omniglot-rows/runs/K32-seed0 clusters`` draws Figure 4.
 """
 

@@ -1,14 +1,14 @@
-"""Digits against letters as outliers, and the other way round: the area under the ROC curve of each score.
+"""Letters as outliers among digits, and the reverse: the area under the ROC curve of each score.
 
     python examples/outlier_sweep.py --data-root DIR --out outlier-rows
     python examples/outlier_sweep.py --data-root DIR --out outlier-rows --rows mnist-VAE-seed0
     python examples/outlier_sweep.py --out outlier-rows --report
 
-Models are trained on MNIST or on Omniglot, both of 28x28 greys that are binarised at one half, and then score
-2,000 images of either that they were not trained on. The prior is N(0, I), or two factors of 16 components;
-all rows of a seed and a data set start from the same pretrained networks, and take as many steps. An area of
-1 is perfect, 0.5 is chance, and below that the score takes the other data set for the more ordinary one. What
-is finished is not run again, and it ends with a table of all rows that are there.
+Models are trained on MNIST or Omniglot, 28x28 greys binarised at one half, and then score 2,000 held-out
+images of each. The prior is N(0, I), or two factors of 16 components. All rows of a seed and a data set start
+from the same pretrained networks and take the same number of steps. An area of 1 is perfect and 0.5 is
+chance; below that, the score finds the other data set less surprising. Finished rows are not run again. The
+script ends with a table of all finished rows.
 """
 
 import argparse
@@ -35,10 +35,10 @@ POINTS = 2000
 
 
 class Scores(Sweep):
-    """Rows that are evaluated by ``pyro-fmvae score``, on data like those of the training and on others."""
+    """Rows evaluated by ``pyro-fmvae score`` on data like the training data and on others."""
 
     def evaluations(self, row: Row, folder: Path) -> dict[str, list[str]]:
-        """The arrays of scores are written beside the run's own files."""
+        """Commands that write the arrays of scores into the run's folder."""
         return {
             name: ["score", str(folder), *options({**given, "out": _scores(folder, name)})]
             for name, given in row.evaluate.items()
@@ -61,7 +61,7 @@ def _scores(folder: Path, name: str) -> Path:
 
 
 def rows(chosen: argparse.Namespace) -> Iterator[Row]:
-    """Seed by seed, so that what is there is complete up to some seed."""
+    """All rows, seed by seed."""
     given = {name: getattr(chosen, name) for name in ("data_root", "device") if getattr(chosen, name)}
     for seed in SEEDS:
         for data, other in (DATA, DATA[::-1]):

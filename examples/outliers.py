@@ -1,15 +1,16 @@
-"""Which images are outliers? Four scores of two models, on digits against five kinds of images that are none.
+"""Outlier scores: four scores of two models, for digits against five kinds of other images.
 
     python examples/outliers.py [--seeds 3] [--steps 2500] [--samples 16]
 
-The digits are scikit-learn's, 8x8 greys: 1,400 to train on, 397 to test with. The outliers are made of the
-same test digits (inverted, turned by 90 degrees, with their pixels permuted) or of nothing (uniform noise,
-bars). The models are a VAE with a N(0, I) prior and one with a factorial mixture prior, both of eight latent
-dimensions, with the same perceptrons and as many updates of them; the observation is Gaussian with one
-standard deviation that is learnt.
+The digits are scikit-learn's, 8x8 greys: 1,400 for training, 397 for testing. The outliers are altered test
+digits (inverted, rotated by 90 degrees, or with permuted pixels) and artificial images (uniform noise, bars).
+The models are a VAE with a N(0, I) prior and one with a factorial mixture prior, both with eight latent
+dimensions, the same perceptrons and the same number of updates. The observation is Gaussian with one learnt
+standard deviation.
 
-It prints the area under the ROC curve of each score, test digits against outliers: 1 is perfect, 0.5 is
-chance, and below that the score takes outliers for the more ordinary images. Ranges are over seeds.
+The script prints the area under the ROC curve of each score, test digits against outliers. An area of 1 is
+perfect and 0.5 is chance; below that, the score finds outliers less surprising than digits. Ranges are over
+seeds.
 """
 
 import argparse
@@ -23,10 +24,7 @@ from torch import nn
 from pyro_fmvae import VAE, FactorialMixtureVAE, GaussianObservation, fit
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate import outlier_scores
-from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
-from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget
-from pyro_fmvae.learn.vae_phases import VAEJoint
+from pyro_fmvae.learn import Budget, Joint, Learning, Pretraining, PriorFitting, VAEJoint
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder
 
 SHAPE = (8, 8)
@@ -38,7 +36,7 @@ KINDS = ("kl", "reconstruction", "elbo", "iwae")
 
 
 class OneScale(nn.Module):
-    """A decoder of means whose second number, for the standard deviation, is one for all pixels."""
+    """A decoder of means, with one learnt number for the standard deviation of all pixels."""
 
     def __init__(self, mean):
         super().__init__()
@@ -56,13 +54,13 @@ def networks():
 
 
 def plain(steps, _):
-    """A VAE with a N(0, I) prior, and the phases that it is learnt in."""
+    """A VAE with a N(0, I) prior, and its phases of learning."""
     model = VAE(*networks(), LATENT, TRAIN)
     return model, [VAEJoint(model, Learning(), Budget(iterations=steps))]
 
 
 def mixture(steps, seed):
-    """A factorial mixture VAE, and its phases: the networks take as many steps."""
+    """A factorial mixture VAE, and its phases, with as many updates of the networks."""
     model = FactorialMixtureVAE(*networks(), FACTORS, LATENT // len(FACTORS), TRAIN)
     learning, first = Learning(), max(2 * steps // 5, 1)
     return model, [
@@ -76,14 +74,14 @@ MODELS = {"VAE": plain, "factorial mixture VAE": mixture}
 
 
 def digits(seed):
-    """Greys in [0, 1], [n, 8, 8]: those to train on, those to test with."""
+    """Training and test digits, greys in [0, 1], each [n, 8, 8]."""
     images = torch.from_numpy(load_digits().images).float() / 16
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     return images[order].split([TRAIN, len(images) - TRAIN])
 
 
 def outliers(test, seed):
-    """Images that are no digits, as many of each kind as there are test digits."""
+    """Images that are not digits, as many of each kind as there are test digits."""
     generator = torch.Generator().manual_seed(seed)
     permutation = torch.randperm(SHAPE[0] * SHAPE[1], generator=generator)
     rows, columns = (torch.rand(2, len(test), SHAPE[0], generator=generator) < 0.2).unbind()

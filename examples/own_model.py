@@ -9,7 +9,7 @@ prior.
 
 Model and guide are plain Pyro. The globals (mixing weights, means and precisions) get their posterior from
 ``AutoConjugate``; only q(z | x) is written by hand. Training is Pyro's ``SVI`` with ``NaturalGradient``. At
-the end the script compares the components that were found with the true kinds, which training never saw.
+the end the script compares the components with the true kinds, which training never saw.
 """
 
 import argparse

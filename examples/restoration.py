@@ -3,16 +3,16 @@
     python examples/restoration.py [--models bsc,linear-sparse] [--out restored]
     python examples/restoration.py --models max-sparse --epochs 5
 
-Patches of 8×8 greys are cut from the two photographs that scikit-learn ships, centred and divided by one
+Patches of 8×8 greys are cut from the two photographs that scikit-learn ships, centred, and divided by one
 standard deviation. Each model learns 64 units from them by stepwise EM. Then a piece of one photograph is
-damaged in two ways: by noise of standard deviation 0.1 on greys in [0, 1], and by taking away half of the
+damaged in two ways: by noise of standard deviation 0.1 on greys in [0, 1], and by removing half of the
 pixels. Every overlapping patch is reconstructed by its posterior (missing pixels are left out of the
-likelihood), and overlaps are averaged. The max rule sees patches split into what is brighter and what is
-darker than their mean, since its own means are never negative.
+likelihood), and overlaps are averaged. For the max rule, whose means are never negative, patches are split
+into positive and negative deviations from their mean.
 
-Printed are peak signal-to-noise ratios in dB before and after; before inpainting, missing pixels are at the
-mean of the others. The training patches come from the same photographs: this shows what codes can do, not how
-they generalise.
+The script prints peak signal-to-noise ratios in dB before and after. Before inpainting, missing pixels are
+set to the mean of the others. The training patches come from the same photographs, so the results say nothing
+about generalisation.
 """
 
 import argparse
@@ -27,14 +27,10 @@ from sklearn.datasets import load_sample_images
 from torch import Tensor
 
 from pyro_fmvae import figures, fit
-from pyro_fmvae.data import Batches, Dataset, PatchTransform, SparseOptions, load
-from pyro_fmvae.data.storage import luminance
-from pyro_fmvae.em.binary_em import BinaryEM
-from pyro_fmvae.em.spike_and_slab_em import SpikeAndSlabEM
-from pyro_fmvae.em.spike_and_slab_rules import LinearRule, MaxRule
+from pyro_fmvae.data import Batches, Dataset, PatchTransform, SparseOptions, load, luminance
+from pyro_fmvae.em import BinaryEM, LinearRule, MaxRule, SpikeAndSlabEM
 from pyro_fmvae.evaluate import psnr, restore
-from pyro_fmvae.learn.em_phases import StepwiseEM
-from pyro_fmvae.learn.phase import Budget
+from pyro_fmvae.learn import Budget, StepwiseEM
 from pyro_fmvae.models import BinarySparseCoding, SpikeAndSlabSparseCoding
 
 SIZE, UNITS, BATCH = 8, 64, 1000
@@ -44,7 +40,7 @@ SLABS = {"max-sparse": MaxRule, "linear-sparse": LinearRule}
 
 
 def learn(name: str, dataset: Dataset, epochs: int, seed: int) -> Any:
-    """A trained model of patches."""
+    """Train a model of patches."""
     batches = Batches(dataset.train, BATCH, seed=seed, indexed=True)
     shape, number = dataset.event_shape, batches.num_data
     budget = Budget(iterations=epochs * len(batches))

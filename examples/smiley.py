@@ -1,12 +1,12 @@
-"""Train a factorial mixture VAE from Python: smileys with four properties, of which a tenth are labelled.
+"""Train a factorial mixture VAE from Python on smileys with four properties, a tenth of them labelled.
 
     python examples/smiley.py [--points 10000] [--iterations 800] [--labels 0.1] [--seed 0]
 
-The images are generated: 32x32 faces with or without eyes, mouth, hat and bow tie. Each property has a
-factor of its own, with a mixture of two Gaussians as its prior. ``pyro-fmvae train`` does the same with
-files and checkpoints around it; here are the parts that it is made of. It prints how often the code of a
-test image agrees with its true properties, which it never saw, and writes a picture: each row is a draw
-from the model, followed by the same with one property drawn anew.
+The images are generated: 32x32 faces with or without eyes, mouth, hat and bow tie. Each property has its own
+factor, with a mixture of two Gaussians as its prior. ``pyro-fmvae train`` does the same, with files and
+checkpoints; this script shows the parts. It prints how often the code of a test image agrees with the image's
+properties, and writes a picture: each row is a draw from the model, followed by copies with one property
+redrawn.
 """
 
 import argparse
@@ -17,21 +17,20 @@ import torch
 from tqdm import tqdm
 
 from pyro_fmvae import BernoulliObservation, FactorialMixtureVAE, figures, fit
-from pyro_fmvae.data import Batches, Split, hide_labels
-from pyro_fmvae.data.sets.smileys import ATTRIBUTES, smiley
+from pyro_fmvae.data import Batches, Split, hide_labels, smiley
+from pyro_fmvae.data.sets import smileys
 from pyro_fmvae.evaluate import bound, label_agreement
-from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
-from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget
+from pyro_fmvae.learn import Budget, Joint, Learning, Pretraining, PriorFitting
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder
-from pyro_fmvae.runs.gallery import factors_of
+from pyro_fmvae.recipes import factors_of
 
 D = 8  # dimensions of each factor
 SHAPE = (32, 32)
+ATTRIBUTES = smileys.ATTRIBUTES
 
 
 def faces(n, seed):
-    """A split of n generated faces, all labels known."""
+    """A split of n generated faces with all labels."""
     drawn = smiley(n, seed)
     return Split(torch.from_numpy(drawn.x.astype(bool)), torch.from_numpy(drawn.labels))
 
@@ -63,8 +62,8 @@ def main():
         labelled=range(len(ATTRIBUTES)),
     )
 
-    # The networks under a N(0, I) prior; then the mixtures alone, from the encodings; then everything, while
-    # the labels' term has a weight of 100; then everything without that term, natural gradients throughout.
+    # First the networks under a N(0, I) prior, then the mixtures alone, from the encodings. Then everything,
+    # with a weight of 100 for the labels' term, and last without that term, by natural gradients throughout.
     learning = Learning(label_weight=100.0)
     n = options.iterations
     phases = [
@@ -74,7 +73,7 @@ def main():
         Joint(model, replace(learning, label_weight=0.0), Budget(iterations=max(n // 2, 1)), name="refine"),
     ]
     total = sum(phase.budget.iterations for phase in phases)
-    with tqdm(total=total, disable=None) as bar:  # no bar where standard error is no terminal
+    with tqdm(total=total, disable=None) as bar:  # no bar unless standard error is a terminal
         for record in fit(phases, batches):
             bar.update(record.total_steps - bar.n)
             bar.set_description_str(record.phase, refresh=False)

@@ -1,12 +1,13 @@
-"""How much tighter the bound of binary sparse coding is when units of a group may depend on each other.
+"""Structured bounds of binary sparse coding: the gain of dependence between the units of a group.
 
     python examples/structured_bound.py [--points 500] [--iterations 100]
 
-Sixteen units, few enough for log p(x) by enumeration. Two dictionaries: one drawn at random with entries from
-N(1, 1), whose columns overlap strongly, with the data that it generates under noise of deviation 3; and one
-learnt by stepwise EM from plain 8×8 patches of the photographs that scikit-learn ships, with other patches of
-them. For groups of 1 (the factorised mean field), 2, 4 and 8 units the fixed point is run to convergence
-under the same parameters. Printed is the bound in nats per point, what it lacks to log p(x), and seconds.
+There are sixteen units, few enough to compute log p(x) by enumeration, and two dictionaries. The first has
+random entries from N(1, 1), whose columns overlap strongly, and its data are generated from it with noise of
+deviation 3. The second is learnt by stepwise EM from 8×8 patches of the photographs that scikit-learn ships,
+and its data are other patches of them. For groups of 1 (factorised mean field), 2, 4 and 8 units, mean-field
+updates run to convergence under the same parameters. The script prints the bound in nats per point, its gap
+to log p(x), and seconds.
 """
 
 import argparse
@@ -18,11 +19,8 @@ from torch import Tensor
 
 from pyro_fmvae import fit
 from pyro_fmvae.data import Batches, SparseOptions, load
-from pyro_fmvae.em.binary_em import BinaryEM, BinaryParameters
-from pyro_fmvae.em.binary_enumeration import enumerate_states
-from pyro_fmvae.em.binary_mean_field import bound, mean_field
-from pyro_fmvae.learn.em_phases import StepwiseEM
-from pyro_fmvae.learn.phase import Budget
+from pyro_fmvae.em import BinaryEM, BinaryParameters, binary_mean_field, enumerate_states
+from pyro_fmvae.learn import Budget, StepwiseEM
 from pyro_fmvae.models import BinarySparseCoding
 
 UNITS, GROUPS = 16, (1, 2, 4, 8)
@@ -31,7 +29,7 @@ PATCH, BATCH = 8, 500
 
 
 def generated(points: int) -> tuple[Tensor, BinaryParameters]:
-    """Data [points, D] and the parameters that they were generated with."""
+    """Data [points, D], and the parameters that generated them."""
     weight = 1 + torch.randn(1, PIXELS, UNITS)
     causes = (torch.rand(points, UNITS) < 0.25).to(weight)
     x = causes @ weight[0].T + NOISE * torch.randn(points, PIXELS)
@@ -40,7 +38,7 @@ def generated(points: int) -> tuple[Tensor, BinaryParameters]:
 
 
 def patches(points: int, iterations: int) -> tuple[Tensor, BinaryParameters]:
-    """Patches [points, D], and the parameters learnt from others."""
+    """Patches [points, D], and parameters learnt from other patches."""
     options = SparseOptions(patch_size=PATCH, patches=10_000, whiten=False)
     dataset = load("scenes", sparse=options)
     em = BinaryEM(UNITS)
@@ -68,8 +66,8 @@ def main() -> None:
         exact = enumerate_states(x, *parameters)[0].mean().item()
         for size in GROUPS:
             start = time.monotonic()
-            posterior = mean_field(x, *parameters, group_size=size)
-            found = bound(posterior, x, *parameters).mean().item()
+            posterior = binary_mean_field.mean_field(x, *parameters, group_size=size)
+            found = binary_mean_field.bound(posterior, x, *parameters).mean().item()
             seconds = time.monotonic() - start
             print(f"{name:12}{size:>6}{found:>12.4f}{exact - found:>10.4f}{seconds:>9.2f}", flush=True)
         print(f"{name:12}{'all':>6}{exact:>12.4f}{0:>10.4f}")

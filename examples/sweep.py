@@ -1,7 +1,7 @@
-"""Rows of a table of results: a training from the command line, its evaluations, and one JSON file each.
+"""Rows of a table of results: each has a training from the command line, its evaluations and a JSON file.
 
-A row that has its file is not run again; one that was interrupted is resumed. The commands are in the file,
-so that each row can be obtained by itself.
+A row with a file is not run again, and an interrupted row is resumed. The file lists the commands, so that
+each row can be reproduced by itself.
 """
 
 import argparse
@@ -21,12 +21,12 @@ from typing import Any
 import torch
 
 from pyro_fmvae import checkpoint
-from pyro_fmvae.runs.run import CONFIG, saved
+from pyro_fmvae.runs import CONFIG, saved
 
 PROGRAM = "pyro-fmvae"
 INTERRUPTED = 130
 OF_NETWORKS = ("pretrain_iterations", "joint_iterations", "refine_iterations")
-LEAST = {"_iterations": 1, "_every": 0}  # how names of options end that are numbers of iterations
+LEAST = {"_iterations": 1, "_every": 0}  # endings of options that count iterations
 RUNS = "runs"  # folder of the trainings, beside the rows
 ROOT = "DIR"  # stands for the data's folder in the commands that a row shows
 
@@ -36,13 +36,13 @@ class Row:
     """One row.
 
     Args:
-        name: of its file and of the folder of its run.
+        name: name of its file and of the folder of its run.
         train: options of ``pyro-fmvae train``, by name.
-        evaluate: what the row's ``result`` holds, by name: options of ``pyro-fmvae evaluate``, or of what
-            :meth:`Sweep.evaluations` calls in its place. None at all makes it a run that other rows start
-            from, without a file.
+        evaluate: entries of the row's ``result``: name → options of ``pyro-fmvae evaluate``, or of the
+            command that :meth:`Sweep.evaluations` calls instead. A row without evaluations has no file; other
+            rows start from its run.
         pretrained: name of the row whose networks this one starts from.
-        about: what else the file is to say, for tables and figures.
+        about: further entries of the file, for tables and figures.
     """
 
     name: str
@@ -53,12 +53,12 @@ class Row:
 
 
 class Sweep:
-    """Rows, and where they are kept.
+    """Rows and their folders.
 
     Args:
-        rows: in the order in which they are run; those that others start from come first.
-        out: folder of the files, made if need be.
-        runs: folder of the trainings; ``out/runs`` unless given.
+        rows: in the order in which they run; a row that others start from comes first.
+        out: folder of the files, created if needed.
+        runs: folder of the trainings; ``out/runs`` by default.
     """
 
     def __init__(self, rows: Sequence[Row], out: Path, runs: Path | None = None) -> None:
@@ -66,10 +66,11 @@ class Sweep:
         self._trained: set[str] = set()
 
     def run(self, names: Sequence[str] = ()) -> None:
-        """Run the rows of these names, or all; whatever is finished already is left as it is.
+        """Run the rows of these names, or all; finished rows are left as they are.
 
         Raises:
-            SystemExit: a name or files that are no row's, or a command that failed (its message was printed).
+            SystemExit: an unknown name, files that do not match a row, or a command that failed (its message
+                was printed).
         """
         if unknown := sorted(set(names) - set(self.rows)):
             raise SystemExit(f"rows: expected some of {', '.join(self.rows)}, got {', '.join(unknown)}")
@@ -77,16 +78,16 @@ class Sweep:
             self._run(self.rows[name])
 
     def results(self) -> list[dict[str, Any]]:
-        """What the files of finished rows say, in the order of the rows."""
+        """Contents of the files of finished rows, in the order of the rows."""
         paths = [self.out / f"{name}.json" for name in self.rows]
         return [json.loads(path.read_text()) for path in paths if path.is_file()]
 
     def evaluations(self, row: Row, folder: Path) -> dict[str, list[str]]:
-        """The commands that evaluate a row whose run is in a folder, by name; each prints a JSON object."""
+        """Commands that evaluate the run of a row in a folder, by name; each prints a JSON object."""
         return {name: ["evaluate", str(folder), *options(given)] for name, given in row.evaluate.items()}
 
     def result(self, row: Row, folder: Path) -> dict[str, Any]:
-        """What the row's file is to say: what these commands print, of data that lie where the row says."""
+        """The row's ``result``: the output of these commands, run with the row's folder of data."""
         given = {name: {**asked, **_root(row)} for name, asked in row.evaluate.items()}
         commands = self.evaluations(replace(row, evaluate=given), folder)
         return {name: json.loads(call(*command)) for name, command in commands.items()}
@@ -115,15 +116,15 @@ class Sweep:
         checkpoint.write_atomically(path, lambda temporary: temporary.write_text(content))
 
     def _check(self, row: Row, commands: Sequence[str], path: Path) -> None:
-        """That a file is what this sweep would make of the row, whatever the row started from."""
+        """Check that a file is that of this row; the networks it started from may differ."""
         wanted = self._commands(row)[-1 - len(row.evaluate) :]
-        found = [*commands[-len(wanted) :], "nothing"]  # there may be fewer of them
+        found = [*commands[-len(wanted) :], "nothing"]  # the file may have fewer
         for here, there in zip(wanted, found, strict=False):
             if here != there:
                 raise SystemExit(f"rows: {path} was made with other options, by `{there}`, not by `{here}`")
 
     def _check_run(self, row: Row, folder: Path) -> None:
-        """That a run which was begun is that of the row."""
+        """Check that an unfinished run is that of the row."""
         found = json.loads((folder / CONFIG).read_text())
         found["pretrained"] = Path(found["pretrained"]).name if found.get("pretrained") else None
         for name, value in {**row.train, "pretrained": row.pretrained}.items():
@@ -136,11 +137,11 @@ class Sweep:
         return ["train", *options({**row.train, **start, "out": runs / row.name})]
 
     def _shown(self, row: Row) -> list[str]:
-        """The command of a row without the folders of this machine."""
+        """A row's command without the folders of this machine."""
         return [PROGRAM, *self._training(replace(row, train=_rooted(row.train)), Path(RUNS))]
 
     def _trainings(self, row: Row) -> list[str]:
-        """The commands that train a row, those of rows that it starts from first."""
+        """Commands that train a row, after those of the rows that it starts from."""
         before = [] if row.pretrained is None else self._trainings(self.rows[row.pretrained])
         return [*before, shlex.join(self._shown(row))]
 
@@ -174,20 +175,20 @@ class Sweep:
 
 
 def _removed(folder: Path) -> bool:
-    """Remove the folder of a run that was killed before anything was saved; whether it was one."""
+    """Remove a run's folder if the run was killed before its first checkpoint; return True if so."""
     try:
         with checkpoint.alone(folder):
             if not (folder / CONFIG).exists() and any(path.suffix != ".tmp" for path in folder.iterdir()):
                 raise ValueError(f"{folder} is no run (there is no {CONFIG} in it)")
             if unsaved := not saved(folder):
                 shutil.rmtree(folder)
-    except ValueError as error:  # also while it is trained
+    except ValueError as error:  # also during its training
         raise SystemExit(f"rows: {error}") from None
     return unsaved
 
 
 def _root(row: Row) -> dict[str, Any]:
-    """The option that says where the row's data are, if it is given."""
+    """The option for the folder of the row's data, if it is given."""
     return {name: value for name, value in row.train.items() if name == "data_root"}
 
 
@@ -197,12 +198,12 @@ def _rooted(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trained_seconds(folder: Path) -> float:
-    """What the training of a run took."""
+    """Seconds that the training of a run took."""
     return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["seconds"]
 
 
 def options(values: Mapping[str, Any]) -> list[str]:
-    """Options of the command line: ``{"learning_rate": 0.1, "factors": (2, 3)}`` and so on."""
+    """Format options such as ``{"learning_rate": 0.1, "factors": (2, 3)}`` for the command line."""
     flags: list[str] = []
     for name, value in values.items():
         text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -211,9 +212,9 @@ def options(values: Mapping[str, Any]) -> list[str]:
 
 
 def scaled(train: Mapping[str, Any], scale: float) -> dict[str, Any]:
-    """Options with other numbers of iterations, at least one where there are any.
+    """Scale all numbers of iterations; those of phases stay at least 1.
 
-    What is done every so many is left out where that would be less than one.
+    Options ``…_every`` that would fall below 1 become 0, which switches them off.
     """
     result = dict(train)
     for name, value in train.items():
@@ -224,10 +225,10 @@ def scaled(train: Mapping[str, Any], scale: float) -> dict[str, Any]:
 
 
 def call(*arguments: str) -> str:
-    """Run a command of the program, its messages shown as it runs; returns what it printed.
+    """Run a command of the program, show its messages, and return its output.
 
     Raises:
-        SystemExit: it failed, or was interrupted; with its exit status.
+        SystemExit: the command failed or was interrupted; with its exit status.
     """
     pressed: list[bool] = []  # Ctrl-C reaches the command too, which needs time to save its checkpoint
     before = signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
@@ -252,7 +253,7 @@ def machine(device: str) -> str:
 def arguments(
     description: str, out: str, add: Callable[[argparse.ArgumentParser], None] | None = None
 ) -> argparse.Namespace:
-    """The options that all sweeps share, from the command line, and those that ``add`` adds."""
+    """Parse the options that all sweeps share, and those that ``add`` adds."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -283,12 +284,12 @@ def main(
     """Run rows and report all that are there.
 
     Args:
-        description: of the script.
+        description: description of the script.
         out: default folder of the rows' files.
         rows: makes the rows from the options.
-        report: makes the text that is printed in the end, and a picture where it is given a path.
-        kind: of sweep.
-        add: adds options of these rows alone.
+        report: makes the text that is printed at the end, and a picture if it is given a path.
+        kind: class of the sweep.
+        add: adds options of this script to the parser.
     """
     chosen = arguments(description, out, add)
     sweep = kind(list(rows(chosen)), chosen.out, chosen.runs)

@@ -27,22 +27,21 @@ DIM = 64  # of z
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The option of these sweeps alone."""
+    """Add the option of these sweeps."""
     text = "networks in float32, which is faster on processors without instructions for bfloat16"
     parser.add_argument("--float32", action="store_true", help=text)
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What is swept over.
+    """The variables of a sweep.
 
     Args:
         data: name of the data set, of 28×28 images.
-        sizes: numbers of components, the more important ones first.
-        seeded: seeds of some of them, where there are more than seed 0; the N(0, I) prior has as many as the
-            most of them.
-        two_factors: components of a row with two factors of half as many dimensions each; empty: none.
-        long_size: components of a row with more iterations; None: none.
+        sizes: numbers of components K, the more important ones first.
+        seeded: K → seeds, for those with more than seed 0. The N(0, I) prior has as many as the most of them.
+        two_factors: components of a row with two factors of half as many dimensions each; empty for no row.
+        long_size: components of a row with more iterations; None for no row.
         published: K → ELBO of the paper.
     """
 
@@ -54,7 +53,7 @@ class Bounds:
     published: Mapping[int, float] = field(default_factory=dict)
 
     def rows(self, chosen: argparse.Namespace) -> Iterator[Row]:
-        """The rows; those that others start from have no file of their own."""
+        """All rows; those that only others start from have no file."""
         seeds = max(self.seeded.values(), key=len, default=(0,))
         for seed in seeds:
             train = {"model": "vae", "factor_dim": DIM, "pretrain_iterations": PRETRAINING}
@@ -72,7 +71,7 @@ class Bounds:
             yield self._mixture(chosen, f"K{self.long_size}-long", 0, (self.long_size,), LONG)
 
     def report(self, records: Sequence[Mapping[str, Any]], picture: Path | None) -> str:
-        """A table of rows that are there; with a path, also Figure 3."""
+        """A table of finished rows; with a path, also Figure 3."""
         if picture is not None and records:
             figure_3(records, picture, self.published)
         return table(records)
@@ -109,8 +108,9 @@ class Bounds:
 def table(records: Sequence[Mapping[str, Any]]) -> str:
     """One line per row, nats per image.
 
-    Iterations are pretraining + joint ones. The gain is what importance weighting with many draws adds to
-    equation 11 on the first images, whose own mean would say little.
+    Iterations are those of pretraining + the joint phase. The gain is the difference between the
+    importance-weighted bound and equation 11 on the first images. The bound's own mean over so few images
+    would say little.
     """
     lines = [COLUMNS, ("---",) * len(COLUMNS)]
     for record in records:
@@ -136,9 +136,9 @@ def figure_3(records: Sequence[Mapping[str, Any]], path: Path, published: Mappin
     """ELBO, reconstruction, KL[z] and KL[r] against log2 K; the N(0, I) prior as a band.
 
     Args:
-        records: rows; those with one factor and equal numbers of joint iterations are joined by a line,
-            through the means over seeds.
-        path: of the PNG.
+        records: rows; a line joins the means over seeds of rows with one factor and equal numbers of joint
+            iterations.
+        path: path of the PNG.
         published: K → ELBO of the paper.
     """
     single = [r for r in records if r["prior"] == "mixture" and len(r["factors"]) == 1]

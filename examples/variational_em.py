@@ -2,18 +2,18 @@
 
     python examples/variational_em.py [--steps 2000] [--seed 0]
 
-The data are scikit-learn's handwritten digits, 8x8 pixels: 1,400 to learn from, 397 to test with. The model
-is z ~ N(0, I) in 8 dimensions, x ~ N(decoder(z)). What differs is where q(z) = N(m, diag(s²)) comes from
-while the decoder is learnt, by equally many updates from the same start:
+The data are scikit-learn's handwritten digits, 8x8 pixels: 1,400 for training, 397 for testing. The model is
+z ~ N(0, I) in 8 dimensions, x ~ N(decoder(z)). The decoder is learnt by equally many updates from the same
+start, with three kinds of q(z) = N(m, diag(s²)):
 
-* ``free``: every point keeps an m and an s of its own, which take a few gradient steps at each visit;
-* ``amortised``: an encoder gives both, and is learnt along with the decoder;
+* ``free``: every point keeps its own m and s, which take a few gradient steps at each visit;
+* ``amortised``: an encoder, learnt along with the decoder, gives both;
 * ``hybrid``: an encoder gives the start of a few free steps.
 
-A column each for the bound on test points at the best q(z) of each point, found by 300 free steps; for that
-at the encoder's own q(z); for the amortisation gap between the two, with its standard error over points; and
-for the seconds that learning took. Below them stands the limit of s = 0, the auto-encoder: its
-reconstruction term is no bound on log p(x), and is not to be compared with bounds.
+Columns are the bound on test points at the best q(z) of each point, found by 300 free steps; the bound at the
+encoder's q(z); the amortisation gap between the two, with its standard error over points; and the seconds of
+training. The last row is the limit s = 0, the auto-encoder. Its reconstruction term is no bound on log p(x)
+and not comparable with bounds.
 """
 
 import argparse
@@ -24,13 +24,9 @@ from sklearn.datasets import load_digits
 
 from pyro_fmvae import VAE, GaussianObservation, fit
 from pyro_fmvae.data import Batches, Split
-from pyro_fmvae.evaluate import bound
-from pyro_fmvae.evaluate.amortisation import amortisation_gap
-from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget
-from pyro_fmvae.learn.vae_phases import FreeEM, HybridEM, VAEJoint
-from pyro_fmvae.models.free_encoder import FreeEncoder
-from pyro_fmvae.models.posterior_family import PointPosterior
+from pyro_fmvae.evaluate import amortisation_gap, bound
+from pyro_fmvae.learn import Budget, FreeEM, HybridEM, Learning, VAEJoint
+from pyro_fmvae.models import FreeEncoder, PointPosterior
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder
 
 TRAIN, SHAPE, J, HIDDEN, BATCH = 1400, (8, 8), 8, (128,), 100
@@ -39,14 +35,14 @@ ROW = "{:12}{:>18}{:>18}{:>20}{:>10}"
 
 
 def digits(seed):
-    """Pixels in [0, 1], to learn from and to test with."""
+    """Training and test digits, with pixels in [0, 1]."""
     x = torch.as_tensor(load_digits().images / 16, dtype=torch.float32)
     x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))]
     return x[:TRAIN], x[TRAIN:]
 
 
 def untrained(seed, free=False, family=None):
-    """The model; its decoder depends on the seed alone."""
+    """An untrained model; its decoder depends on the seed only."""
     torch.manual_seed(seed)
     decoder, observation = MLPDecoder(J, SHAPE, 2, HIDDEN), GaussianObservation(2, 0.05, 0.5)
     encoder = FreeEncoder(decoder, observation, J) if free else MLPEncoder(SHAPE, J, HIDDEN)
@@ -54,7 +50,7 @@ def untrained(seed, free=False, family=None):
 
 
 def learn(phase, x, seed):
-    """Run a phase; returns its seconds, and the model for evaluation."""
+    """Run a phase; return its seconds, and the model in evaluation mode."""
     batches = Batches(Split(x), BATCH, seed=seed, indexed=isinstance(phase, FreeEM))
     started = time.perf_counter()
     for _ in fit([phase], batches):

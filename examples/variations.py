@@ -1,18 +1,18 @@
-"""Other ways of learning that gained nothing on statically binarised MNIST: docs/results.md has the figures.
+"""Variations of training that gained nothing on statically binarised MNIST; results: docs/results.md.
 
     python examples/variations.py averages RUN --data-root DIR --learning-rate 1e-3
     python examples/variations.py collapsed RUN --data-root DIR --final-learning-rate 1e-6 --iterations 6000
     python examples/variations.py free-bits RUN --data-root DIR --nats 0.3 --out FOLDER
 
-The first two go on from the last state of a run of `pyro-fmvae train`, whose mixtures have neither labels nor
-different sizes. `averages` takes steps of its joint phase, and keeps exponential moving averages of the
-networks' weights beside them. `collapsed` sums assignments and parameters of components out of the objective;
-with λ as it is, that makes the prior a distribution like any other. `free-bits` learns the networks of a run
-of `--model vae` anew, where a dimension of z costs so many nats per image even if it tells less (Kingma et
-al., 2016), and leaves them where `pyro-fmvae train --pretrained FOLDER` can start from them.
+The first two continue a finished run of `pyro-fmvae train`, whose factors have equal sizes and no labels.
+`averages` takes more steps of the joint phase and keeps exponential moving averages of the networks' weights.
+`collapsed` sums assignments and component parameters out of the objective: with λ fixed, the prior is a
+distribution like any other. `free-bits` trains the networks of a run of `--model vae` again, with a minimal
+cost per dimension of z in nats per image (Kingma et al., 2016), and saves them for
+`pyro-fmvae train --pretrained FOLDER`.
 
-Each ends with a table of bounds on validation images, in nats per image, and of how many dimensions of z have
-means that vary by more than 0.1 over them.
+Each ends with a table of bounds on validation images, in nats per image, and the number of dimensions of z
+whose means vary by more than 0.1 over these images.
 """
 
 import argparse
@@ -30,20 +30,14 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
 
 from pyro_fmvae import checkpoint
-from pyro_fmvae.building import Model
-from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data import Batches, Dataset
 from pyro_fmvae.evaluate import bound, tighter_bounds
-from pyro_fmvae.infer import TraceConjugate_ELBO
-from pyro_fmvae.infer.parameters import param_statements
-from pyro_fmvae.learn.fitting import fit
-from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining
-from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget, Phase
+from pyro_fmvae.infer import TraceConjugate_ELBO, param_statements
+from pyro_fmvae.learn import Budget, GradientPhase, Joint, Learning, Phase, Pretraining, fit
 from pyro_fmvae.models import VAE, FactorialMixtureVAE
 from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
-from pyro_fmvae.runs.run import CHECKPOINT, Run, resolve_device
-from pyro_fmvae.runs.training import Training
+from pyro_fmvae.recipes import configure
+from pyro_fmvae.runs import CHECKPOINT, Run, Trainer, resolve_device
 
 COLUMNS = (
     *("weights", "ELBO (eq. 11)", "reconstruction", "KL[z]", "collapsed", "importance-weighted, 5 draws"),
@@ -53,11 +47,11 @@ VARYING = 0.1  # standard deviation of a dimension's mean
 
 
 class Averaging(Joint):
-    """The joint phase, beside moving averages of the networks' weights.
+    """The joint phase with moving averages of the networks' weights.
 
     Args:
         model, learning, budget: as for the joint phase.
-        decays: of the averages, in (0, 1).
+        decays: decay rates of the averages, in (0, 1).
     """
 
     def __init__(
@@ -77,7 +71,7 @@ class Averaging(Joint):
 
 
 class Collapsed(GradientPhase):
-    """The networks alone, under the mixtures that λ predicts: equation 10 in the place of a prior."""
+    """Training of the networks alone under the posterior predictive of λ, equation 10, as the prior."""
 
     def __init__(self, model: FactorialMixtureVAE, learning: Learning, budget: Budget) -> None:
         super().__init__("collapsed", budget, model)
@@ -112,14 +106,14 @@ class Collapsed(GradientPhase):
 
 
 class FreeBits(VAE):
-    """A VAE in which a dimension of z costs so many nats, on average over a batch, even if it tells less.
+    """A VAE with a minimal cost per dimension of z, as a mean over a batch.
 
     Args:
-        vae: whose networks it has.
-        nats: what is free.
+        vae: model whose networks are used.
+        nats: the minimal cost, up to which information is free.
     """
 
-    bounded = False  # no bound: the model leaves the divergence of z to the guide
+    bounded = False  # the guide, not the model, adds the divergence of z
 
     def __init__(self, vae: VAE, nats: float) -> None:
         super().__init__(vae.encoder, vae.decoder, vae.observation, vae.latent_dim, vae.num_data)
@@ -134,60 +128,60 @@ class FreeBits(VAE):
         pyro.factor("divergence", cost, has_rsample=True)
 
 
-def averages(training: Training, chosen: argparse.Namespace) -> Iterator[tuple[str, Model]]:
-    """The last state, and the averages in its place."""
+def averages(trainer: Trainer, chosen: argparse.Namespace) -> Iterator[tuple[str, nn.Module]]:
+    """Measure the last state, and the averages in its place."""
     length = Budget(iterations=chosen.iterations)
-    phase = Averaging(training.model, continued(training, chosen), length, chosen.decays)
-    follow(phase, training.batches)
-    yield "the last ones", training.model
+    phase = Averaging(trainer.model, continued(trainer, chosen), length, chosen.decays)
+    follow(phase, trainer.batches)
+    yield "the last ones", trainer.model
     for decay, average in phase.averages.items():
         phase.networks.load_state_dict(average.module.state_dict())
-        yield f"averages, {decay:g}", training.model
+        yield f"averages, {decay:g}", trainer.model
 
 
-def collapsed(training: Training, chosen: argparse.Namespace) -> Iterator[tuple[str, Model]]:
-    """The last state, and that by both objectives: the collapsed bound, and equation 11, where λ moves."""
+def collapsed(trainer: Trainer, chosen: argparse.Namespace) -> Iterator[tuple[str, nn.Module]]:
+    """Measure the last state, and training by both objectives: the collapsed bound, and equation 11."""
     length = Budget(iterations=chosen.iterations)
-    yield "before", training.model
-    before = {name: value.clone() for name, value in training.model.state_dict().items()}
-    follow(Collapsed(training.model, continued(training, chosen), length), training.batches)
-    yield "by the collapsed bound", training.model
-    training.model.load_state_dict(before)
-    follow(Joint(training.model, continued(training, chosen), length), training.batches)
-    yield "by equation 11", training.model
+    yield "before", trainer.model
+    before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    follow(Collapsed(trainer.model, continued(trainer, chosen), length), trainer.batches)
+    yield "by the collapsed bound", trainer.model
+    trainer.model.load_state_dict(before)
+    follow(Joint(trainer.model, continued(trainer, chosen), length), trainer.batches)
+    yield "by equation 11", trainer.model
 
 
-def free_bits(training: Training, chosen: argparse.Namespace) -> Iterator[tuple[str, Model]]:
-    """The new networks, which are saved for others to start from."""
-    length = Budget(iterations=chosen.iterations or training.run.config.pretrain_iterations)
-    phase = Pretraining(training.model, training.learning, length)
+def free_bits(trainer: Trainer, chosen: argparse.Namespace) -> Iterator[tuple[str, nn.Module]]:
+    """Train the networks, and save them as a start for other runs."""
+    length = Budget(iterations=chosen.iterations or trainer.run.config.pretrain_iterations)
+    phase = Pretraining(trainer.model, trainer.learning, length)
     phase.vae = FreeBits(phase.vae, chosen.nats)
-    follow(phase, training.batches)
-    checkpoint.save(chosen.out / CHECKPOINT, {"model": training.model.state_dict()})
-    yield f"{chosen.nats:g} nats free", training.model
+    follow(phase, trainer.batches)
+    checkpoint.save(chosen.out / CHECKPOINT, {"model": trainer.model.state_dict()})
+    yield f"{chosen.nats:g} nats free", trainer.model
 
 
-def continued(training: Training, chosen: argparse.Namespace) -> Learning:
-    """How to go on: at a learning rate of one's own, with data as they are; the steps of λ go on falling.
+def continued(trainer: Trainer, chosen: argparse.Namespace) -> Learning:
+    """Settings to continue with: a new learning rate, no augmentation, and falling steps of λ.
 
     Raises:
         ValueError: learning rates out of range.
     """
-    done, rate = training.run.config.joint_iterations, training.learning.rate
+    done, rate = trainer.run.config.joint_iterations, trainer.learning.rate
     later = RobbinsMonro(rate.delay + done, rate.forgetting, rate(done))
     rates = {"learning_rate": chosen.learning_rate, "final_learning_rate": chosen.final_learning_rate}
-    return replace(training.learning, **rates, rate=later, augment_until=0.0, kl_weight=1.0, restart_every=0)
+    return replace(trainer.learning, **rates, rate=later, augment_until=0.0, kl_weight=1.0, restart_every=0)
 
 
 def follow(phase: Phase, batches: Batches) -> None:
     """Take all steps of a phase."""
     records = tqdm(fit([phase], batches), desc=phase.name, mininterval=5.0)
-    records.total = phase.budget.iterations + 1  # one more for the start
+    records.total = phase.budget.iterations + 1  # one for the start
     for _ in records:
         pass
 
 
-def line(name: str, model: Model, dataset: Dataset, device: torch.device) -> str:
+def line(name: str, model: nn.Module, dataset: Dataset, device: torch.device) -> str:
     """One line of the table."""
     model.eval()
     batches = Batches(dataset.valid, 500, shuffle=False, device=device)
@@ -201,12 +195,12 @@ def line(name: str, model: Model, dataset: Dataset, device: torch.device) -> str
 
 
 VARIATIONS = {"averages": averages, "collapsed": collapsed, "free-bits": free_bits}
-OTHERWISE = ("max_minutes", "distortion")  # options of training that they have no like of
+OTHERWISE = ("max_minutes", "distortion")  # options of training without a counterpart here
 OTHERWISE_FREE = (*OTHERWISE, "pretrained", "posterior", "pretrain_kl_weight", "kl_annealing", "beta")
 
 
 def between(low: float, high: float, kind: Callable[[str], float] = float) -> Callable[[str], float]:
-    """Makes a reader of numbers between these two, neither of them included."""
+    """Make a parser of numbers in an open interval."""
 
     def number(text: str) -> float:
         if not low < (value := kind(text)) < high:
@@ -240,15 +234,16 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def check(run: Run, variation: str) -> None:
-    """That the variation is for runs like this one.
+    """Check that the variation applies to a run.
 
     Raises:
-        ValueError: it is not; the message names the option of training.
+        ValueError: it does not; the message names the option of training.
     """
     config, free = run.config, variation == "free-bits"
-    if config.model != ("vae" if free else "fmvae"):
-        raise ValueError(f"run: expected one of --model {'vae' if free else 'fmvae'}, got {config.model}")
-    defaults = TrainConfig()
+    needed = "vae" if free else "fmvae"
+    if config.model != needed:
+        raise ValueError(f"run: expected one of --model {needed}, got {config.model}")
+    defaults = configure(needed)
     for name in OTHERWISE_FREE if free else OTHERWISE:
         if getattr(config, name) != getattr(defaults, name):
             raise ValueError(f"run: expected one without --{name.replace('_', '-')}")
@@ -259,40 +254,40 @@ def check(run: Run, variation: str) -> None:
         raise ValueError(f"run: expected one with --{phase}-iterations")
 
 
-def opened(chosen: argparse.Namespace) -> tuple[Training, Dataset]:
-    """The run as it was in the end, or (for free bits) in the beginning.
+def opened(chosen: argparse.Namespace) -> tuple[Trainer, Dataset]:
+    """Open the run in its last state, or in its first state for free bits, and create ``--out``.
 
     Raises:
-        OSError, ValueError: it is damaged, or of a kind that the variation is not for; or there is something
-            at ``--out``, which is made otherwise.
+        OSError, ValueError: a damaged run, a run that the variation does not apply to, or an existing
+            ``--out``.
     """
     run = Run.open(chosen.run)
     check(run, chosen.variation)
     dataset = run.load_data(chosen.data_root)
-    training = Training(run, dataset, resolve_device(chosen.device))
+    trainer = Trainer(run, dataset, resolve_device(chosen.device))
     if chosen.variation == "free-bits":
         try:
             chosen.out.mkdir(parents=True)
         except FileExistsError:
             raise ValueError(f"out: expected a new folder, {chosen.out} is there") from None
-        return training, dataset
-    training.restore()
-    if not training.finished:
+        return trainer, dataset
+    trainer.restore()
+    if not trainer.finished:
         raise ValueError(f"run: expected a finished one, {chosen.run} can be resumed")
-    continued(training, chosen)
-    return training, dataset
+    continued(trainer, chosen)
+    return trainer, dataset
 
 
 def main() -> None:
     parser = arguments()
     chosen = parser.parse_args()
     try:
-        training, dataset = opened(chosen)
+        trainer, dataset = opened(chosen)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     print(f"| {' | '.join(COLUMNS)} |\n| {' | '.join(['---'] * len(COLUMNS))} |")
-    for name, model in VARIATIONS[chosen.variation](training, chosen):
-        print(line(name, model, dataset, training.device), flush=True)
+    for name, model in VARIATIONS[chosen.variation](trainer, chosen):
+        print(line(name, model, dataset, trainer.device), flush=True)
 
 
 if __name__ == "__main__":

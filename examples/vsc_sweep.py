@@ -1,15 +1,15 @@
-"""Variational sparse coding beside β-VAEs: bounds, and what latents have to do with the sources of smileys.
+"""Variational sparse coding against β-VAEs: bounds, and correlations of latents with sources of smileys.
 
     python examples/vsc_sweep.py --out code-rows
     python examples/vsc_sweep.py --data-root DIR --out code-rows --rows mnist-vsc-J40-seed0
     python examples/vsc_sweep.py --out code-rows --report --figure pictures/codes.png
 
-Rows: VSC, a VAE, a β-VAE and a β-TCVAE with 20, 40 and 80 latents, and a β-VAE with 40 latents for several
-β, five seeds of each, on smileys and on MNIST: perceptrons of 400 units, as many updates for all. Of smileys
-there are longer rows, too: `long` ones have the schedule of the source, 200,000 iterations, the `tenfold`
-ones ten times as many iterations as the others. What is finished is not run again. It ends with a table;
-pictures are the bound against the number of latents and against β, and for each number of latents the
-correlations of latents and sources, all drawn from the rows' files.
+Rows are VSC, a VAE, a β-VAE and a β-TCVAE with 20, 40 and 80 latents, and a β-VAE with 40 latents for several
+β, on smileys and on MNIST, with five seeds each. All have perceptrons of 400 units and the same number of
+updates. Smileys have longer rows, too: `long` rows have the published schedule of 200,000 iterations, and
+`tenfold` rows ten times as many iterations as the others. Finished rows are not run again. The script ends
+with a table. Pictures, drawn from the rows' files, show the bound against the number of latents and against
+β, and the correlations of latents and sources for each number of latents.
 """
 
 import argparse
@@ -23,11 +23,11 @@ import torch
 from sweep import Row, Sweep, main, scaled
 
 from pyro_fmvae import figures
-from pyro_fmvae.codes import latent_codes, true_sources
 from pyro_fmvae.data import Batches
 from pyro_fmvae.data.sets.smileys import ATTRIBUTES, FEATURES, SOURCES
 from pyro_fmvae.evaluate.sources import correlation_matrix
-from pyro_fmvae.runs.run import Run
+from pyro_fmvae.recipes import codes_of, true_sources
+from pyro_fmvae.runs import Run
 
 SEEDS = range(5)
 LATENTS = (20, 40, 80)
@@ -42,7 +42,7 @@ TITLES = {"vsc": "VSC", "vae": "VAE", "beta4": "β-VAE, β = 4", "tc6": "β-TCVA
 LONG_LATENTS = (40, 80)
 _LONG_PHASES = {"learning_rate": 5e-4, "pretrain_iterations": 60_000, "joint_iterations": 140_000}
 _LONG_BASELINE = {"learning_rate": 5e-5, "pretrain_iterations": 0, "joint_iterations": 200_000}
-LONG: dict[str, dict[str, Any]] = {  # the schedule of the source's supplement; ten times the short one
+LONG: dict[str, dict[str, Any]] = {  # the published schedule; ten times the short one
     "vsc-long": {
         **{"model": "vsc", "sparse_prior": "select", "pseudo_inputs": 20, "sparsity": 0.01},
         **{**_LONG_PHASES, "joint_learning_rate": 5e-5, "warm_up": (0.25, 0.3)},
@@ -54,7 +54,7 @@ LONG: dict[str, dict[str, Any]] = {  # the schedule of the source's supplement; 
     "tc6-tenfold": {**MODELS["tc6"], "joint_iterations": 60_000},
 }
 COMMON = {"network": "mlp", "hidden": (400,), "batch_size": 128}
-ITERATIONS = {"pretrain_iterations": 0, "joint_iterations": 6000}  # but for VSC, which has as many
+ITERATIONS = {"pretrain_iterations": 0, "joint_iterations": 6000}  # of all but VSC
 DATA: dict[str, dict[str, Any]] = {"smiley": {}, "mnist": {"binarization": "threshold"}}
 AT_BETAS = 40  # latents
 COLUMNS = (
@@ -64,23 +64,24 @@ COLUMNS = (
 
 
 class CodeSweep(Sweep):
-    """Rows whose files also hold the correlations of latents and sources, where sources are known."""
+    """Rows whose files also have the correlations of latents and sources, if sources are known."""
 
     def result(self, row: Row, folder: Path) -> dict[str, Any]:
-        """What ``evaluate`` prints, and a line for each source of the matrix [18, J] of validation images."""
+        """The output of ``evaluate``, and the matrix [18, J] of correlations on validation images."""
         found = super().result(row, folder)
         run = Run.open(folder)
         rows = run.load_data(row.train.get("data_root")).valid
         sources = true_sources(run.config, "valid", len(rows))
         if sources is not None:
-            codes = latent_codes(run.load_model(torch.device("cpu")), Batches(rows, 500, shuffle=False))
+            model = run.load_model(torch.device("cpu"))
+            codes = codes_of(run.recipe, model, Batches(rows, 500, shuffle=False))
             matrix = correlation_matrix(sources, codes.double().numpy())
             found["correlations"] = [" ".join(f"{value:.6g}" for value in line) for line in matrix]
         return found
 
 
 def rows(chosen: argparse.Namespace) -> Iterator[Row]:
-    """Seed by seed, so that what is there is complete up to some seed."""
+    """All rows, seed by seed."""
     given = {name: getattr(chosen, name) for name in ("data_root", "device") if getattr(chosen, name)}
     for data, options in DATA.items():
         for seed in SEEDS:
@@ -109,7 +110,7 @@ def _row(chosen: argparse.Namespace, name: str, train: Mapping[str, Any]) -> Row
 
 
 def report(records: Sequence[Mapping[str, Any]], picture: Path | None) -> str:
-    """Means over the seeds, and their standard deviation where there are several."""
+    """Means over seeds, with standard deviations if there are several."""
     lines = [f"| {' | '.join(COLUMNS)} |", "| --- " * len(COLUMNS) + "|"]
     groups: dict[tuple[str, str, int], list[Mapping[str, Any]]] = {}
     for record in records:
@@ -148,7 +149,7 @@ def _mean(values: Sequence[float], digits: int, spread: bool = True) -> str:
 
 
 def _draw(records: Sequence[Mapping[str, Any]], picture: Path) -> None:
-    """Bounds against latents and β, and matrices of the first seed: files named after ``picture``."""
+    """Draw bounds against latents and β, and matrices of the first seed, to files named after ``picture``."""
     for data in sorted({record["data"] for record in records}):
         of_data = [record for record in records if record["data"] == data]
         by_latents: dict[str, dict[float, list[float]]] = {}

@@ -1,20 +1,20 @@
-"""Sources that a sparse code finds one by one, and a VAE mixes.
+"""Sources that a sparse code separates and a VAE mixes.
 
     python examples/vsc_toy.py [--steps 2500] [--seeds 3]
 
-Every data point is a sum of a few of six patterns, orthogonal and of norm 3 in 20 dimensions. Each pattern is
-in it with probability 1/4, times a number from N(1.5, 0.5²); noise of deviation 0.3 is on top. Variational
-sparse coding and a plain VAE look for them with 15 latents, a linear decoder, the same encoder, and as many
-steps.
+Every data point is a sum of some of six patterns, which are orthogonal and of norm 3 in 20 dimensions. Each
+pattern is present with probability 1/4, scaled by a number from N(1.5, 0.5²). Noise has deviation 0.3.
+Variational sparse coding and a plain VAE have 15 latents, a linear decoder, the same encoder, and the same
+number of steps.
 
 For each seed (data, start and noise) and model, the script prints
 
-* latents that are correlated with any source (|s| with |z|, at fresh data, by 0.07 at least): 6 is right;
+* the number of latents correlated with any source (|s| with |z|, on fresh data, at least 0.07): 6 is right;
 * the correlation of the best latent of each source, averaged over sources;
-* the contrast: by how much that is ahead of the second best. A latent of its own for each source gives 1;
+* the contrast, the margin of the best latent over the second best: 1 if each source has its own latent;
 * the ELBO on fresh data, in nats per point.
 
-A VAE has no reason to keep the sources apart: any rotation of its codes is as good to a N(0, I) prior.
+A VAE has no reason to separate sources: a N(0, I) prior is invariant to rotations of the codes.
 """
 
 import argparse
@@ -28,12 +28,8 @@ from torch import Tensor, nn
 
 from pyro_fmvae import VAE, GaussianObservation, fit
 from pyro_fmvae.distributions import Concrete
-from pyro_fmvae.evaluate import bound
-from pyro_fmvae.evaluate.sources import active_latents, best_correlation, contrast, correlation_matrix
-from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget
-from pyro_fmvae.learn.vae_phases import VAEJoint
-from pyro_fmvae.learn.vsc_phases import SparsePhase
+from pyro_fmvae.evaluate import active_latents, best_correlation, bound, contrast, correlation_matrix
+from pyro_fmvae.learn import Budget, Learning, SparsePhase, VAEJoint
 from pyro_fmvae.models import MixtureSparsePrior, PseudoInputs, VariationalSparseCoding
 from pyro_fmvae.nn import MLPEncoder, SpikeHead
 
@@ -45,7 +41,7 @@ OBSERVATION = GaussianObservation(1, min_scale=0.01, max_scale=2.0)
 
 
 class LinearDecoder(nn.Module):
-    """Means linear in z, and one scale of the noise that is learnt: features [..., 2, X]."""
+    """Means linear in z, and one learnt scale of the noise: features [..., 2, X]."""
 
     def __init__(self):
         super().__init__()
@@ -57,7 +53,7 @@ class LinearDecoder(nn.Module):
 
 
 class Data:
-    """A training set that is gone through in batches, in a new order each time, and fresh points."""
+    """A training set in reshuffled batches, and fresh points."""
 
     def __init__(self, seed: int):
         self.generator = torch.Generator().manual_seed(seed)
@@ -66,7 +62,7 @@ class Data:
         self.test, self.sources = self.draw(TEST, patterns)
 
     def draw(self, n: int, patterns: Tensor) -> tuple[Tensor, Tensor]:
-        """Data [n, X] and their sources [n, SOURCES]."""
+        """Draw data [n, X] and their sources [n, SOURCES]."""
         present = torch.rand(n, SOURCES, generator=self.generator) < 0.25
         sources = present * (1.5 + 0.5 * torch.randn(n, SOURCES, generator=self.generator))
         return sources @ patterns + NOISE * torch.randn(n, X, generator=self.generator), sources
@@ -97,7 +93,7 @@ class Result(NamedTuple):
 
 
 def learn(make, seed: int, steps: int) -> Result:
-    """Train a model on the data of a seed, and look at its codes of fresh points."""
+    """Train a model on the data of a seed, and measure its codes of fresh points."""
     data = Data(seed)
     pyro.set_rng_seed(seed)
     learning = Learning(learning_rate=3e-3, final_learning_rate=6e-4)

@@ -8,7 +8,7 @@ from pyro_fmvae.memory import keep_freed_memory
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit: 0 if it was done, 2 with one line on standard error if the input was bad."""
+    """Run one command and exit: 0 on success, 2 with one line on standard error for bad input."""
     keep_freed_memory()
     sys.exit(run_command(sys.argv[1:] if arguments is None else arguments))
 

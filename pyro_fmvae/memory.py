@@ -1,4 +1,4 @@
-"""What the C library does with the memory of tensors that are freed."""
+"""Settings of the C library for the memory of freed tensors."""
 
 import ctypes
 import os
@@ -10,39 +10,38 @@ _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_ARENA_
 
 
 def keep_freed_memory() -> bool:
-    """Keep memory that is freed for what is allocated next, instead of giving it back to the system.
+    """Keep freed memory for later allocations instead of returning it to the system.
 
-    By default glibc returns what is free at the end of its heap, so that a training step on a CPU, whose
-    tensors are of some megabytes, gets new pages from the kernel each time, all of them zeroed first. The
-    price is that the process holds on to the most that it has needed so far, and that all its threads share
-    one heap. Arrays above 32 MiB are given back as before. ``examples/benchmarks/freed_memory.py`` measures
-    what it gains.
+    By default glibc returns free memory at the end of its heap. A training step on a CPU, with tensors of
+    some megabytes, then gets new pages from the kernel each time, all of which have to be zeroed. The price
+    of keeping memory is that the process holds on to the largest amount it has needed so far, and that all
+    its threads share one heap. Arrays above 32 MiB are still returned.
+    ``examples/benchmarks/freed_memory.py`` measures the gain.
 
-    For the whole process and for good; ``pyro-fmvae`` calls it first of all.
+    The setting holds for the whole process and cannot be undone. ``pyro-fmvae`` calls this function first.
 
     Returns:
-        Whether glibc was told so; another allocator that is preloaded goes its own way. It is not where the
-        C library is another one, nor where the environment has settings of the same already
-        (:func:`settings_of_environment`).
+        True if glibc accepted the settings (which a preloaded allocator ignores). False if the C library is
+        not glibc, or the environment has settings of its own (:func:`settings_of_environment`).
     """
     if settings_of_environment():
         return False
     try:
         library = ctypes.CDLL(None)
-    except (OSError, TypeError):  # no such thing on Windows
+    except (OSError, TypeError):  # Windows
         return False
     if not hasattr(library, "gnu_get_libc_version"):
         return False
     settings = (
         (_MMAP_THRESHOLD, _LARGEST),
         (_TRIM_THRESHOLD, _NEVER),
-        (_ARENA_MAX, 1),  # heaps of other threads are given back whenever they are empty
+        (_ARENA_MAX, 1),  # glibc returns other threads' heaps as soon as they are empty
     )
     return all([library.mallopt(name, value) for name, value in settings])
 
 
 def settings_of_environment() -> list[str]:
-    """Names of variables of the environment that tell glibc what to do with freed memory."""
+    """Names of environment variables that set how glibc treats freed memory."""
     names = [name for name in _VARIABLES if name in os.environ]
     if "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
         names.append("GLIBC_TUNABLES")

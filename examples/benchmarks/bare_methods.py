@@ -1,7 +1,7 @@
 """Training steps in bare PyTorch: the plain VAE, and the mixture prior in closed form, written out by hand.
 
-Both come eager, with a fused Adam, and with the whole step as one compiled function. What is compiled whole
-has Adam in it, in plain tensor operations, since none of torch's own can be compiled with the rest on a CPU.
+Both come as eager steps with a fused Adam, and with the whole step as one compiled function. A compiled step
+contains Adam in plain tensor operations, because torch's own cannot be compiled with the rest on a CPU.
 """
 
 import math
@@ -15,7 +15,7 @@ from torch.func import functional_call, grad_and_value
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from pyro_fmvae.distributions import DIRICHLET, NORMAL_GAMMA
-from pyro_fmvae.infer.posteriors import natural_prior
+from pyro_fmvae.infer import natural_prior
 from pyro_fmvae.models import FactorialMixtureVAE
 
 Encoded = tuple[Tensor, Tensor, Tensor]  # location and scale of q(z), reconstruction loss
@@ -23,7 +23,7 @@ BETAS, EPSILON = (0.9, 0.999), 1e-8
 
 
 class Networks(torch.nn.Module):
-    """Encoder and decoder as one module, to be called as one function of their parameters."""
+    """Encoder and decoder as one module, called as one function of their parameters."""
 
     def __init__(self, model: FactorialMixtureVAE) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Networks(torch.nn.Module):
 
 
 class HandAdam:
-    """Adam (Kingma and Ba, 2015) in plain tensor operations, its count of steps a tensor."""
+    """Adam (Kingma and Ba, 2015) in plain tensor operations, with a tensor for its count of steps."""
 
     def __init__(self, parameters: list[Tensor], rate: float) -> None:
         self.parameters, self.rate = parameters, rate
@@ -55,11 +55,11 @@ class HandAdam:
             p.sub_(size * first / (second.sqrt() * correction + EPSILON))
 
 
-Loss = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]  # a loss, and what else its maker wants to see
+Loss = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]  # a loss, and further outputs
 
 
 def whole_step(networks: Networks, loss: Loss, rate: float) -> Callable[..., Any]:
-    """Loss, gradients and Adam as a function of x and of what else ``loss`` takes; returns what that does."""
+    """Loss, gradients and Adam as a function of x and the other arguments of ``loss``, with its outputs."""
     named = {name: p.detach() for name, p in networks.named_parameters()}  # the same storage
     adam = HandAdam(list(named.values()), rate)
 
@@ -75,7 +75,7 @@ def whole_step(networks: Networks, loss: Loss, rate: float) -> Callable[..., Any
 
 
 def plain_loss(encoded: Encoded, num_data: int) -> Tensor:
-    """Under a N(0, I) prior, for all N points."""
+    """Loss under a N(0, I) prior, for all N points."""
     loc, scale, reconstruction = encoded
     kl = 0.5 * (loc.square() + scale.square() - 1).sum() - scale.log().sum()
     return (reconstruction + kl) * (num_data / len(loc))
@@ -87,7 +87,7 @@ def vae(model: FactorialMixtureVAE, rates: Rates) -> Learner:
 
 
 def vae_compiled(model: FactorialMixtureVAE, rates: Rates) -> Learner:
-    """The same with loss and gradients compiled, and the fused Adam outside."""
+    """N(0, I) prior, hand-written loss; loss and gradients compiled, with a fused Adam outside."""
     return _vae(model, rates, compiled=True)
 
 
@@ -111,7 +111,7 @@ def _vae(model: FactorialMixtureVAE, rates: Rates, compiled: bool) -> Learner:
 
 
 def vae_compiled_step(model: FactorialMixtureVAE, rates: Rates) -> Learner:
-    """The same with the whole step compiled, Adam included."""
+    """N(0, I) prior, hand-written loss; the whole step compiled, including Adam."""
 
     def loss(encoded: Encoded) -> tuple[Tensor, tuple[Tensor, ...]]:
         return plain_loss(encoded, model.num_data), ()
@@ -123,7 +123,7 @@ def vae_compiled_step(model: FactorialMixtureVAE, rates: Rates) -> Learner:
 class ClosedForm:
     """The mixture prior by equations 4 to 6 and 13, without Pyro, and without autograd for λ.
 
-    λ is that of the model's own (only) group of factors, and stays in it.
+    λ is that of the model's only group of factors, updated in place.
     """
 
     def __init__(self, model: FactorialMixtureVAE, rates: Rates) -> None:
@@ -138,7 +138,7 @@ class ClosedForm:
         self.rate = rates.natural
 
     def tables(self) -> tuple[Tensor, ...]:
-        """Of equation 6: constant + E[log π] [I, 1, K], factors [I, 2D, K], centre [I, 1, D]; global KLs."""
+        """Equation 6: constant + E[log π] [I, 1, K], factors [I, 2D, K], centre [I, 1, D]; global KLs."""
         dim = self.dim
         stats = NORMAL_GAMMA.mean_stats(self.natural)
         log_precision, square, precision, scaled_loc = stats.split([1, 1, dim, dim], -1)
@@ -154,7 +154,7 @@ class ClosedForm:
     def loss(
         self, encoded: Encoded, constant: Tensor, factors: Tensor, centre: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Without the global KLs, for all N points; and γ with the data that the step of λ needs."""
+        """Loss for all N points without the global KLs; γ, and the data that the step of λ needs."""
         loc, scale, reconstruction = encoded
         mean, std = (t.unflatten(-1, (self.num_factors, self.dim)).movedim(-2, 0) for t in (loc, scale))
         centred = mean - centre
@@ -167,7 +167,7 @@ class ClosedForm:
         return loss * (self.num_data / len(loc)), (gamma, data.detach())
 
     def step_lambda(self, gamma: Tensor, data: Tensor, centre: Tensor) -> None:
-        """Equations 13 and 14, from statistics around the centre, which is undone in float64."""
+        """Equations 13 and 14, from centred statistics, uncentred in float64."""
         scale = self.num_data / gamma.shape[-2]
         n = scale * gamma.sum(-2).double()
         squares, sums = (scale * (gamma.mT @ data)).double().split([self.dim, self.dim], -1)
@@ -198,10 +198,10 @@ def closed_form(model: FactorialMixtureVAE, rates: Rates) -> Learner:
 
 
 def closed_form_compiled(model: FactorialMixtureVAE, rates: Rates) -> Learner:
-    """The whole step compiled, Adam and λ included.
+    """The closed form with the whole step compiled, including Adam and λ.
 
-    In two parts: fused with what uses them, the digammas of the tables would be computed again for every
-    point of the batch.
+    The step is compiled in two parts: if the tables were fused with their use, their digammas would be
+    computed again for every point of the batch.
     """
     prior = ClosedForm(model, rates)
     networks_step = whole_step(Networks(model), prior.loss, rates.networks)

@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: their options, and the line that says what they ran on."""
+"""Options that the scripts of this folder share, and a description of the machine."""
 
 import argparse
 import os
@@ -10,12 +10,12 @@ import torch
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors take one line, with the options that every script has.
+    """A parser with one-line errors and the options of every script.
 
     Args:
         description: the script's docstring.
-        devices: whether the script runs on a GPU, too.
-        pictures: whether it draws any.
+        devices: True if the script also runs on a GPU.
+        pictures: True if it draws a picture.
     """
 
     def __init__(self, description: str | None, devices: bool = True, pictures: bool = True) -> None:
@@ -40,7 +40,7 @@ def natural_number(text: str) -> int:
 
 
 def usable_device(text: str) -> torch.device:
-    """``cpu``, ``cuda`` or ``cuda:N``, if it is there."""
+    """Parse ``cpu``, ``cuda`` or ``cuda:N``, which must exist."""
     try:
         device = torch.device(text)
         if device.type not in ("cpu", "cuda"):
@@ -54,7 +54,7 @@ def usable_device(text: str) -> torch.device:
 
 
 def machine(device: torch.device) -> str:
-    """What the numbers depend on, in words."""
+    """Describe the machine and the software that the numbers depend on."""
     kind = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
     cores = f"{os.cpu_count()} cores, {torch.get_num_threads()} threads"
     return f"{kind} ({device}), {cores}, torch {torch.__version__}, pyro {pyro.__version__}"

@@ -1,6 +1,6 @@
-"""Timing several methods against each other: they take turns in short blocks of steps.
+"""Timing of several methods that take turns in short blocks of steps.
 
-Whatever else the machine does then hits all of them alike, and each round gives a ratio.
+Other load on the machine then affects all of them alike, and each round gives a ratio.
 """
 
 import math
@@ -18,13 +18,13 @@ from torch import Tensor
 
 ROUNDS = 50  # at most; more steps make longer blocks
 WARM_UP = 3
-PATIENCE = 10  # at most so many times as long as the fastest method's block takes another one's, or one step
-BUDGET_MS = 20_000.0  # a method that is too slow for all rounds in this time sits some out, but plays in five
+PATIENCE = 10  # longest block of a method in units of the fastest one's, but at least one step
+BUDGET_MS = 20_000.0  # a method too slow for all rounds in this time skips some, but takes part in five
 
 
 @dataclass
 class Contestant:
-    """A method at work, and the time per step of each of its blocks, in ms."""
+    """A method in progress, with the time per step of each of its blocks in ms."""
 
     name: str
     step: Step
@@ -34,7 +34,7 @@ class Contestant:
     loss: float = math.nan  # of the last step
 
     def run(self, batches: Sequence[Tensor]) -> float:
-        """Take the steps; returns milliseconds per step."""
+        """Take the steps; return milliseconds per step."""
         with pyro.validation_enabled(self.validate):
             self._synchronize()
             start = time.perf_counter()
@@ -55,7 +55,7 @@ class Contestant:
         return statistics.median(self.blocks.values())
 
     def peak_mb(self, x: Tensor) -> float:
-        """Most memory that one step takes above what was allocated before it, in 10^6 bytes."""
+        """Peak memory of one step above that allocated before it, in 10^6 bytes."""
         return peak_mb(lambda: self.run([x]), self.device)
 
     def ratio(self, floor: "Contestant") -> tuple[float, float, float]:
@@ -70,7 +70,7 @@ class Contestant:
 def take_turns(contestants: Sequence[Contestant], batches: Sequence[Tensor], steps: int) -> None:
     """Let every contestant take about so many steps, slow ones fewer, in at most 50 rounds.
 
-    Blocks of several steps begin with one that is not timed: it finds the caches as another method left them.
+    The first step of a longer block is not timed, because the previous method has filled the caches.
     """
     source = cycle(batches)
     pace = []
@@ -82,7 +82,7 @@ def take_turns(contestants: Sequence[Contestant], batches: Sequence[Tensor], ste
     sizes = [max(1, min(size, int(PATIENCE * size * min(pace) / own))) for own in pace]
     seldom = [min(math.ceil(own * rounds / BUDGET_MS), math.ceil(rounds / 5)) for own in pace]
     for number in range(rounds):
-        for index in range(len(contestants)):  # another one begins each time
+        for index in range(len(contestants)):  # a different one begins each round
             place = (number + index) % len(contestants)
             if number % seldom[place]:
                 continue

@@ -13,7 +13,7 @@ from pyro_fmvae.optim import NaturalGradient
 def plain(
     program: type[PlainProgram], model: FactorialMixtureVAE, rates: Rates, compiled: bool = False
 ) -> Learner:
-    """``SVI`` with one fused Adam for everything: Pyro's own wrapper would make one for each parameter."""
+    """``SVI`` with one fused Adam for everything; Pyro's own wrapper makes one for each parameter."""
     contender = program(model, compiled)
     posterior = list(contender.posterior.parameters())
     networks = [*model.encoder.parameters(), *model.decoder.parameters()]

@@ -1,20 +1,20 @@
-"""How good the estimators are: noise of the encoder's gradient, and the bound reached by training with each.
+"""Quality of the estimators: noise of the encoder's gradient, and the bound that training reaches.
 
     python examples/benchmarks/estimators.py                                # generated smileys
     python examples/benchmarks/estimators.py --data-root DIR --net conv     # MNIST, binarised
     python examples/benchmarks/estimators.py --json --plot estimators.png
 
-A plain VAE is trained for a while, components are seeded in its encodings by k-means and fitted, and every
-method starts from this very state.
+A plain VAE is trained briefly, and components are seeded in its encodings by k-means and fitted. Every method
+starts from this state.
 
 * ``gradient``: the trace of the covariance of the encoder's gradient over repeated draws on one batch, at the
-  start, per data point; ``relative`` to that of ``TraceConjugate_ELBO``; ``signal`` is the squared length of
+  start, per data point; ``relative`` to that of ``TraceConjugate_ELBO``. ``signal`` is the squared length of
   its mean.
-* ``training``: every method sees the same batches in the same order, and all take turns. Whatever a method
-  optimises, what is reported is one and the same bound, equation 11 of Paquet et al. (2018) on validation
-  data in nats per point, and beside it ``collapsed``, with assignments and components summed out at draws of
-  z, which favours none either. Seconds are those of steps, without evaluations and without each method's
-  first step (``setup_seconds``), which captures or compiles.
+* ``training``: every method sees the same batches in the same order, and methods take turns. The reported
+  bound does not depend on the method's objective: it is equation 11 of Paquet et al. (2018) on validation
+  data in nats per point. ``collapsed``, with assignments and components summed out at draws of z, favours no
+  method either. Seconds are those of steps, without evaluations and without each method's first step
+  (``setup_seconds``), which captures or compiles.
 * ``reached``: the bounds after ``--steps`` steps and after ``--seconds`` seconds, read off these curves.
 """
 
@@ -40,10 +40,7 @@ from torch import Tensor
 from pyro_fmvae.data import Batches, Split, load, smiley
 from pyro_fmvae.evaluate import bound, tighter_bounds
 from pyro_fmvae.infer import TraceConjugate_ELBO
-from pyro_fmvae.learn.fitting import fit
-from pyro_fmvae.learn.fmvae_phases import Pretraining, PriorFitting
-from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget, endless
+from pyro_fmvae.learn import Budget, Learning, Pretraining, PriorFitting, endless, fit
 from pyro_fmvae.models import FactorialMixtureVAE
 
 LEARNERS = [m for m in METHODS if not m.floor and not m.validate and "by hand" not in m.name]
@@ -64,7 +61,7 @@ def splits(data_root: str | None, points: int) -> tuple[Split, Split]:
 def pretrained(
     net: str, setting: Setting, train: Split, steps: int, seed: int, device: torch.device
 ) -> FactorialMixtureVAE:
-    """The state that every method starts from."""
+    """Train the state that every method starts from."""
     torch.manual_seed(seed)
     model = make_model(net, setting, len(train), train.x.shape[1:]).to(device)
     learning = Learning()
@@ -78,7 +75,7 @@ def pretrained(
 
 
 def gradient_noise(model: FactorialMixtureVAE, x: Tensor, draws: int, seed: int) -> Iterator[dict[str, Any]]:
-    """For each estimator, the variance of the encoder's gradient on a batch, summed over its entries."""
+    """Variance of the encoder's gradient on a batch, summed over its entries, for each estimator."""
     programs = [program(model) for program in PROGRAMS]
     estimators: list[tuple[str, ELBO, Callable, Callable]]
     estimators = [("TraceConjugate_ELBO", TraceConjugate_ELBO(), model.model, model.guide)]
@@ -112,7 +109,7 @@ def gradient_noise(model: FactorialMixtureVAE, x: Tensor, draws: int, seed: int)
 
 @dataclass
 class Training:
-    """One method's way from the common start."""
+    """Training of one method from the common start."""
 
     name: str
     model: FactorialMixtureVAE
@@ -138,7 +135,7 @@ class Training:
             self.steps += 1
 
     def evaluate(self, valid: Batches, seed: int) -> dict[str, Any]:
-        """A point of the curve."""
+        """Add a point to the curve."""
         self.learner.write_back()
         self.curve.append(
             {
@@ -154,7 +151,7 @@ class Training:
         return self.curve[-1]
 
     def reached(self, steps: int, seconds: float) -> dict[str, Any]:
-        """Both bounds after so many steps, and after so many seconds."""
+        """Both bounds after a number of steps, and after a number of seconds."""
         record: dict[str, Any] = {"measure": "reached", "method": self.name, "steps": steps}
         record |= {"seconds": seconds, "ms": round(1e3 * self.seconds / max(self.steps - 1, 1), 3)}
         record["setup_seconds"] = round(self.setup_seconds, 2)
@@ -184,7 +181,7 @@ def train_all(
 
 
 def as_line(record: dict[str, Any]) -> str:
-    """A record in words."""
+    """Format a record as a line of text."""
     shown = {key: value for key, value in record.items() if key not in ("measure", "method", *"IDKB", "net")}
     words = (f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items())
     return f"{record['measure']:9} {record['method']:55} " + ", ".join(words)

@@ -10,7 +10,7 @@ from step_plot import COLOURS
 
 
 def draw(records: list[dict[str, Any]], path: str) -> None:
-    """Two panels with a curve for each method: each as far as all the others have come."""
+    """Draw two panels with a curve for each method, up to the end of the shortest."""
     points = [record for record in records if record["measure"] == "training"]
     methods = list(dict.fromkeys(point["method"] for point in points))
     figure, axes = plt.subplots(1, 2, figsize=(10, 5), sharey=True)

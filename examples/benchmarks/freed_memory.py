@@ -1,17 +1,16 @@
-"""What a training step on a CPU costs when freed memory is kept, next to the C library's default.
+"""Cost of a training step on a CPU if freed memory is kept, against the C library's default.
 
     python examples/benchmarks/freed_memory.py
     python examples/benchmarks/freed_memory.py --nets conv --steps 100 --json
 
 Captured steps of a plain VAE on 28×28 random bits, with the paper's convolutions or perceptrons of 200
-units, batches of 64, 64 latents. The setting is that of a process, so there are two, which take turns in
-short blocks of steps. ``ratio`` is the median over rounds of the ratio to the default, with its quartiles;
-``faults`` are pages that a step had to ask the kernel for, on average, ``held`` is the most memory that the
-process had.
+units, batches of 64 and 64 latents. The setting holds for a process, so there are two processes, which take
+turns in short blocks of steps. ``ratio`` is the median over rounds of the ratio to the default, with its
+quartiles. ``faults`` is the mean number of pages that a step requests from the kernel, and ``held`` the peak
+memory of the process.
 """
 
 import json
-import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -26,10 +25,10 @@ from command_line import Parser, machine, natural_number
 from contest import Contestant, take_turns
 from start import NETS, NUM_DATA, fused_adam, make_networks, random_images
 
+from pyro_fmvae import keep_freed_memory
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import BernoulliObservation
 from pyro_fmvae.infer import TraceConjugate_ELBO
-from pyro_fmvae.memory import keep_freed_memory, settings_of_environment
 from pyro_fmvae.models import VAE
 from pyro_fmvae.optim import NaturalGradient
 
@@ -44,7 +43,7 @@ CPU = torch.device("cpu")
 
 
 def work(connection: Connection, net: str, keep: bool, threads: int, seed: int) -> None:
-    """A step for each True that comes, answered by its loss; at the end page faults per step and MB held."""
+    """Answer each True by the loss of a step; at the end send page faults per step and MB held."""
     if keep:
         keep_freed_memory()
     torch.set_num_threads(threads)
@@ -63,19 +62,19 @@ def work(connection: Connection, net: str, keep: bool, threads: int, seed: int) 
 
 
 def page_faults() -> int:
-    """Pages that the kernel gave to this process so far without reading them: a field of Linux's file."""
+    """Minor page faults of this process so far, from Linux's /proc/self/stat."""
     return int(STAT.read_text().rpartition(")")[2].split()[7])
 
 
 def held_mb() -> float:
-    """The most memory that this process has held, in 10^6 bytes."""
+    """Peak memory of this process, in 10^6 bytes."""
     (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024 / 1e6
 
 
 @contextmanager
 def worker(*arguments: Any) -> Iterator[Connection]:
-    """A process at work."""
+    """A process that takes steps."""
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=work, args=(theirs, *arguments), daemon=True)
@@ -89,14 +88,14 @@ def worker(*arguments: Any) -> Iterator[Connection]:
 
 
 def remote_step(connection: Connection, _: object) -> float:
-    """Have a worker take a step; returns its loss."""
+    """Let a worker take a step; return its loss."""
     connection.send(True)
     loss: float = connection.recv()
     return loss
 
 
 def measure(net: str, steps: int, seed: int) -> list[dict[str, Any]]:
-    """One record for each way to deal with memory."""
+    """One record for each setting of memory."""
     threads = torch.get_num_threads()
     with worker(net, False, threads, seed) as default, worker(net, True, threads, seed) as keeping:
         connections = dict(zip(METHODS, (default, keeping), strict=True))
@@ -132,10 +131,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if unknown := sorted({*options.nets} - {*NETS}):
         parser.error(f"--nets: expected some of {', '.join(NETS)}, got {', '.join(unknown)}")
-    if given := settings_of_environment():
-        parser.error(f"expected an environment without settings of memory, {', '.join(given)} is set")
-    if not STATUS.is_file() or platform.libc_ver()[0] != "glibc":
-        parser.error("expected Linux with glibc, whose settings are compared")
+    if not keep_freed_memory():  # here as a trial: each contestant is a process of its own
+        parser.error("expected Linux with glibc, and no settings of its memory in the environment")
     if options.threads:
         torch.set_num_threads(options.threads)
     if not options.json:

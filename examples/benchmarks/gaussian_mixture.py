@@ -1,23 +1,22 @@
-"""The library's prior alone is a Bayesian Gaussian mixture: how fast is it, next to scikit-learn's?
+"""Speed of the library's prior alone, a Bayesian Gaussian mixture, against scikit-learn's.
 
     python examples/benchmarks/gaussian_mixture.py                  # 10^5 points, D = 16, K = 64
     python examples/benchmarks/gaussian_mixture.py --points 1000000 --batch-size 10000 --plot curves.png
 
-``minibatch`` takes natural-gradient steps with a Robbins-Monro rate, ``full batch`` steps of size 1 with all
-data, which is coordinate ascent; both are an ordinary Pyro program under ``TraceConjugate_ELBO``, in float32,
-its steps eager, captured, or captured and compiled (``--step``).
-``sklearn`` is ``BayesianGaussianMixture(covariance_type="diag")`` until it says that it has converged,
-``sklearn float32`` the same on float32 data, and ``sklearn exact`` the same with its E-step mended (see
+``minibatch`` takes natural-gradient steps with a Robbins-Monro rate. ``full batch`` takes steps of size 1
+with all data, which is coordinate ascent. Both are an ordinary Pyro program under ``TraceConjugate_ELBO`` in
+float32, with steps that are eager, captured, or captured and compiled (``--step``). ``sklearn`` is
+``BayesianGaussianMixture(covariance_type="diag")`` until it reports convergence, ``sklearn float32`` the same
+on float32 data, and ``sklearn exact`` the same with a corrected E-step (see
 ``gaussian_mixture_posterior.py``). All have the same prior and start at the same k-means++ points.
 
-All are scored by one measure on held-out points, in nats per point: ``bound`` is the mean of
-log Σ_k exp E[log π_k + log N(x | μ_k, 1/α_k)], ``predictive`` the mean log posterior predictive density.
-Seconds count training alone. Choosing the start (``init_seconds``, in JSON) and what capturing and compiling
-take before the first step (``setup``, on the wall) are told apart, and scoring is not counted.
-``to_sklearn`` is the time until the bound is no more than ``--margin`` below that which ``sklearn`` ended
-with, ``to_ours`` the same for the best of this library's bounds, ``to_own`` for the method's own best.
-``active`` counts components with more than a twentieth of an equal share of the data. The data are drawn from
-K overlapping Gaussians of unequal weights.
+All are scored by the same measures on held-out points, in nats per point: ``bound`` is the mean of log Σ_k
+exp E[log π_k + log N(x | μ_k, 1/α_k)], ``predictive`` the mean log posterior predictive density. Seconds are
+those of training. Choosing the start (``init_seconds``, in JSON) and capturing and compiling before the first
+step (``setup``, by the wall clock) are reported apart, and scoring is not counted. ``to_sklearn`` is the time
+until the bound is within ``--margin`` of the last bound of ``sklearn``, ``to_ours`` the same for the best
+bound of this library, and ``to_own`` for the method's own best. ``active`` counts components with more than a
+twentieth of an equal share of the data. The data are drawn from K overlapping Gaussians of unequal weights.
 """
 
 import argparse
@@ -66,25 +65,25 @@ class Truth:
 
     @classmethod
     def draw(cls, components: int, dim: int, rng: np.random.Generator) -> "Truth":
-        """Overlapping: with K = 64 and D = 16, the best guess at a component is wrong one time in four."""
+        """Draw overlapping components: at K = 64, D = 16 the best classifier errs on one point in four."""
         weights = rng.dirichlet(np.full(components, 2.0))
         loc = 0.8 * rng.standard_normal((components, dim))
         return cls(weights, loc, np.exp(0.3 * rng.standard_normal((components, dim))))
 
     def sample(self, points: int, rng: np.random.Generator) -> np.ndarray:
-        """[N, D]."""
+        """Draw points [N, D]."""
         kinds = rng.choice(len(self.weights), size=points, p=self.weights)
         return self.loc[kinds] + self.scale[kinds] * rng.standard_normal((points, self.loc.shape[1]))
 
     def log_density(self, x: np.ndarray) -> float:
-        """The mean over points, which no fit can beat but by chance."""
+        """Mean log-density over points, which a fit can exceed only by chance."""
         components = torch.distributions.Normal(torch.as_tensor(self.loc), torch.as_tensor(self.scale))
         table = components.log_prob(torch.as_tensor(x).unsqueeze(-2)).sum(-1)
         return (table + torch.as_tensor(self.weights).log()).logsumexp(-1).mean().item()
 
 
 def measure(points: int, options: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
-    """One record per method, and its curve: seconds and bound, [2, records]."""
+    """One record per method, and its curve of seconds and bound, [2, records]."""
     rng, clock = np.random.default_rng(options.seed), CLOCKS[options.clock]
     truth = Truth.draw(options.components, options.dim, rng)
     x, held_out = truth.sample(points, rng), truth.sample(options.held_out, rng)
@@ -134,7 +133,7 @@ def measure(points: int, options: argparse.Namespace) -> tuple[list[dict[str, An
 def methods(
     x: np.ndarray, priors: Priors, seeds: np.ndarray, options: argparse.Namespace
 ) -> Iterator[tuple[str, Fit]]:
-    """Every method by its name."""
+    """All methods by name."""
     single, components = torch.as_tensor(x, dtype=torch.float32), len(seeds)
     start = Posterior.after(priors, torch.as_tensor(x[seeds]), torch.eye(components))
     rate = RobbinsMonro(delay=30.0, forgetting=0.9, first_step=0.9)
@@ -154,7 +153,7 @@ def methods(
 
 
 def seconds_to(curve: np.ndarray, bound: float | None, margin: float) -> float | None:
-    """When a curve [2, records] first came within the margin of a bound; None if it never did."""
+    """Time at which a curve [2, records] first comes within the margin of a bound, or None."""
     if bound is None:
         return None
     there = curve[1] >= bound - margin
@@ -168,13 +167,13 @@ COLUMNS = (
 
 
 def as_row(values: dict[str, Any]) -> str:
-    """A record, or the names of the columns, as a line of the table."""
+    """Format a record, or the names of the columns, as a line of the table."""
     cells = ("-" if values[name] is None else str(values[name]) for name in COLUMNS)
     return "".join(cell.ljust(28) if i == 0 else cell.rjust(11) for i, cell in enumerate(cells))
 
 
 def plot(curves: dict[int, dict[str, np.ndarray]], truth: dict[int, float], clock: str, path: str) -> None:
-    """Held-out bound against seconds, one panel for each number of points."""
+    """Plot the held-out bound against seconds, with a panel for each number of points."""
     figure, panels = plt.subplots(
         1, len(curves), figsize=(6.4 * len(curves), 5.2), squeeze=False, layout="constrained"
     )
@@ -190,7 +189,7 @@ def plot(curves: dict[int, dict[str, np.ndarray]], truth: dict[int, float], cloc
 
 
 def draw(axes: Axes, lines: dict[str, np.ndarray], truth: float) -> None:
-    """One panel."""
+    """Draw one panel."""
     for name, (seconds, bounds) in lines.items():
         axes.plot(seconds[1:], bounds[1:], label=name, linestyle="--" if name.startswith("sklearn") else "-")
     axes.axhline(truth, color="0.6", linewidth=0.8, label="log-density of the truth")

@@ -1,4 +1,4 @@
-"""Ways to fit a Bayesian Gaussian mixture: this library and scikit-learn, from one start, one prior."""
+"""Fits of a Bayesian Gaussian mixture by this library and by scikit-learn, from one start and prior."""
 
 import math
 import time
@@ -33,13 +33,13 @@ STEPS: dict[str, Callable[..., Any]] = {
 
 
 class OutOfTime(Exception):
-    """Ends scikit-learn's fit."""
+    """Raised to end scikit-learn's fit."""
 
 
 class TracedMixture(BayesianGaussianMixture):
-    """scikit-learn's mixture, started from given points, that records the posterior after each M-step.
+    """scikit-learn's mixture from given points, with a record of the posterior after each M-step.
 
-    One uninterrupted ``fit``: warm starts would add an E-step to each iteration.
+    It is fitted by one call of ``fit``: warm starts would add an E-step to each iteration.
     """
 
     def start_at(self, seeds: np.ndarray, trace: Trace) -> "TracedMixture":
@@ -61,7 +61,7 @@ class TracedMixture(BayesianGaussianMixture):
 
 
 class ExactMixture(TracedMixture):
-    """The same with the E-step that belongs to its M-step."""
+    """scikit-learn's mixture with the E-step that matches its M-step."""
 
     def _estimate_log_prob(self, X: np.ndarray, xp: Any = None) -> np.ndarray:
         gap = e_step_gap(self.degrees_of_freedom_, X.shape[1])
@@ -71,7 +71,7 @@ class ExactMixture(TracedMixture):
 def fit_sklearn(
     x: np.ndarray, priors: Priors, seeds: np.ndarray, trace: Trace, tol: float, kind: type[TracedMixture]
 ) -> None:
-    """Fit until scikit-learn calls it converged."""
+    """Fit until scikit-learn reports convergence."""
     mixture = kind(
         n_components=len(seeds),
         covariance_type="diag",
@@ -88,7 +88,7 @@ def fit_sklearn(
 
 
 def program(priors: Priors, points: int, components: int) -> Callable[[Tensor], None]:
-    """The mixture as a Pyro model of a batch [B, D] out of so many points."""
+    """The mixture as a Pyro model of a batch [B, D] out of ``points`` data points."""
     concentration = torch.full((components,), priors.c, dtype=torch.float64)
     prior = priors.normal_gamma()
 
@@ -104,18 +104,17 @@ def program(priors: Priors, points: int, components: int) -> Callable[[Tensor], 
 
 
 class Learner:
-    """The program under ``TraceConjugate_ELBO``, from a given posterior on.
+    """The program under ``TraceConjugate_ELBO``, from a given posterior.
 
     Args:
         x: all data, [N, D].
-        priors, start: of the mixture.
+        priors, start: prior and first posterior of the mixture.
         rate: ρ.
         step: a key of ``STEPS``.
-        size: points in a batch. The first step on a batch makes whatever the later ones use; it is taken
-            here, and undone.
+        size: points in a batch. The first step, which captures or compiles, is taken here and undone.
 
     Attributes:
-        setup: seconds that this took, by the clock on the wall: compilers run in processes of their own.
+        setup: seconds of the first step, by the wall clock, because compilers run in their own processes.
     """
 
     def __init__(
@@ -149,7 +148,7 @@ class Learner:
 
 
 def batches(x: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Passes over the data without end, each in an order of its own; the last, short batch is left out."""
+    """Endless passes over the data in new orders, without the last, short batch of each."""
     while True:
         for index in torch.randperm(len(x), generator=generator).split(size)[: len(x) // size]:
             yield x[index]
@@ -167,7 +166,7 @@ def fit_minibatch(
     epochs: int,
     generator: torch.Generator,
 ) -> None:
-    """Natural-gradient steps; recorded ever more rarely, every 3 % of the steps so far."""
+    """Take natural-gradient steps, recorded at every 3 % more of them."""
     learner, stream = Learner(x, priors, start, rate, step, size), batches(x, size, generator)
     trace.begin(learner.setup)
     time_left, done, steps = trace.record(0, learner.posterior()), 0, epochs * (len(x) // size)
@@ -182,7 +181,7 @@ def fit_minibatch(
 def fit_full_batch(
     x: Tensor, priors: Priors, start: Posterior, trace: Trace, *, step: str, tol: float
 ) -> None:
-    """Coordinate ascent, which is ρ = 1 on all data, until the loss changes by less than a fraction of it."""
+    """Coordinate ascent, ρ = 1 on all data, until the relative change of the loss is small."""
     learner = Learner(x, priors, start, 1.0, step, len(x))
     trace.begin(learner.setup)
     time_left, before, done = trace.record(0, learner.posterior()), math.inf, 0

@@ -1,4 +1,4 @@
-"""Priors and posteriors of a Bayesian Gaussian mixture, as this library and as scikit-learn have them.
+"""Priors and posteriors of a Bayesian Gaussian mixture, in this library's and in scikit-learn's terms.
 
 scikit-learn's ``covariance_type="diag"`` keeps a degree of freedom ν and a covariance C_d = W_d^-1 / ν for
 each component. Its M-step is that of D independent Gammas over the precisions, with shape a = ν/2 and rate
@@ -8,9 +8,8 @@ b_d = ν C_d / 2, so
     s0 = mean_precision_prior                             b0 = covariance_prior / 2
 
 and the same for the posterior (``reg_covar``, which would add to b, is 0). Its E-step differs: it takes
-E[log |Λ|] of a full D x D Wishart, Σ_d ψ((ν - d)/2) with d = 0 ... D-1, where D independent Gammas have
-D ψ(ν/2). That makes components with little data seem worse than they are; :func:`e_step_gap` is the
-difference.
+E[log |Λ|] of a full D x D Wishart, Σ_d ψ((ν - d)/2) with d = 0 ... D-1, while D independent Gammas have
+D ψ(ν/2). This penalises components with little data; :func:`e_step_gap` is the difference.
 """
 
 import time
@@ -24,10 +23,8 @@ from sklearn.mixture import BayesianGaussianMixture
 from torch import Tensor
 
 from pyro_fmvae import FactorialMixture, NaturalDirichlet, NaturalNormalGamma, NormalGamma
-from pyro_fmvae.distributions.dirichlet import DIRICHLET
-from pyro_fmvae.distributions.expected_log_prob import gaussian_table
-from pyro_fmvae.distributions.normal_gamma_family import NORMAL_GAMMA
-from pyro_fmvae.infer.seeding import conjugate_update
+from pyro_fmvae.distributions import DIRICHLET, NORMAL_GAMMA, gaussian_table
+from pyro_fmvae.infer import seeding
 
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
@@ -44,11 +41,11 @@ class Priors:
 
     @classmethod
     def of_data(cls, x: np.ndarray, components: int) -> "Priors":
-        """What scikit-learn takes for data [N, D] if it is told nothing."""
+        """scikit-learn's defaults for data [N, D]."""
         return cls(1 / components, x.mean(0), 1.0, x.shape[1] / 2, x.var(0, ddof=1) / 2)
 
     def for_sklearn(self, dtype: Any) -> dict[str, Any]:
-        """The same as arguments of ``BayesianGaussianMixture``, which computes in the widest type it gets."""
+        """The prior as arguments of ``BayesianGaussianMixture``, which computes in their widest type."""
         return {
             "weight_concentration_prior_type": "dirichlet_distribution",
             "weight_concentration_prior": self.c,
@@ -59,20 +56,20 @@ class Priors:
         }
 
     def normal_gamma(self) -> NormalGamma:
-        """Of one component, in float64."""
+        """The prior of one component, in float64."""
         return NormalGamma(torch.as_tensor(self.m), self.s, self.a, torch.as_tensor(self.b))
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """Natural parameters of a fitted mixture: what both sides are scored by."""
+    """Natural parameters of a fitted mixture, by which both libraries are scored."""
 
     counts: Tensor  # c [K]
     components: Tensor  # λ [K, 2D+2]
 
     @classmethod
     def of_sklearn(cls, mixture: BayesianGaussianMixture) -> "Posterior":
-        """From scikit-learn's fitted attributes."""
+        """The posterior of scikit-learn's fitted attributes."""
         c, m, s, nu, covariance = (
             torch.as_tensor(np.asarray(array, dtype=np.float64))
             for array in (
@@ -87,9 +84,9 @@ class Posterior:
 
     @classmethod
     def after(cls, priors: Priors, x: Tensor, gamma: Tensor) -> "Posterior":
-        """Exact, given points [N, D] and their responsibilities [N, K]."""
+        """The exact posterior given points [N, D] and their responsibilities [N, K]."""
         prior = priors.normal_gamma().pack().expand(gamma.shape[-1], -1)
-        components = conjugate_update(prior, gamma, x, torch.zeros_like(x))
+        components = seeding.conjugate_update(prior, gamma, x, torch.zeros_like(x))
         return cls(priors.c + gamma.double().sum(0), components)
 
     def expected_log_joint(self, x: Tensor) -> Tensor:
@@ -114,19 +111,19 @@ class Posterior:
         return torch.cat(parts).mean().item()
 
     def active(self, priors: Priors, points: int) -> int:
-        """Components that hold more than a twentieth of an equal share of the points."""
+        """Number of components with more than a twentieth of an equal share of the points."""
         return int((self.counts - priors.c > points / (20 * len(self.counts))).sum())
 
 
 def e_step_gap(degrees_of_freedom: np.ndarray, dim: int) -> np.ndarray:
-    """By how much scikit-learn's E[log N] of each component is too low, [K]."""
+    """Error of scikit-learn's E[log N] for each component, [K]; positive if it is too low."""
     nu = torch.as_tensor(degrees_of_freedom).unsqueeze(-1)
     return 0.5 * (torch.digamma(nu / 2) - torch.digamma((nu - torch.arange(dim)) / 2)).sum(-1).numpy()
 
 
 @dataclass
 class Trace:
-    """The posterior after each of some steps, and the seconds of training until then."""
+    """Posteriors after some of the steps, and the seconds of training before each."""
 
     clock: Callable[[], float]
     max_seconds: float
@@ -136,10 +133,10 @@ class Trace:
     setup: float = 0.0
 
     def begin(self, setup: float = 0.0) -> None:
-        """After so many seconds of preparation."""
+        """Start the clock, after so many seconds of preparation."""
         self.setup, self.begun = setup, self.clock()
 
     def record(self, steps: int, posterior: Posterior) -> bool:
-        """Add a point; returns whether there is time left."""
+        """Add a point; return True if there is time left."""
         self.points.append((self.clock() - self.begun, steps, posterior))
         return self.points[-1][0] < self.max_seconds

@@ -1,4 +1,4 @@
-"""The most memory that tensors take while something runs."""
+"""Peak memory of tensors during a call."""
 
 import json
 import os
@@ -12,10 +12,10 @@ from torch.profiler import ProfilerActivity, profile
 
 
 def peak_mb(run: Callable[[], object], device: torch.device) -> float:
-    """Most memory that ``run`` takes above what was allocated before it, in 10^6 bytes.
+    """Peak memory of ``run`` above that allocated before it, in 10^6 bytes.
 
-    On a CPU it is read off the allocator's own events, which torch's profiler records: those of compiled
-    kernels are among them, which no handler of torch's operations sees.
+    On a CPU it comes from the allocator's events in torch's profiler. They include those of compiled kernels,
+    which no handler of torch's operations sees.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -24,7 +24,7 @@ def peak_mb(run: Callable[[], object], device: torch.device) -> float:
         run()
         torch.cuda.synchronize(device)
         return (torch.cuda.max_memory_allocated(device) - before) / 1e6
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes about itself to standard error
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # no messages on standard error
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         run()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,11 @@
 """The factorial mixture prior VAE in Pyro's own distributions, for Pyro's own ELBOs, in three ways.
 
-All three are vectorised, with plates for factors, components and data, and draw the mixture's parameters from
-a guide in standard parameters, which one Adam learns together with the networks:
+All three are vectorised, with plates for factors, components and data. They draw the mixture's parameters
+from a guide in standard parameters, which one Adam learns together with the networks:
 
     π_i ~ Dirichlet(c),  α_ikd ~ Gamma(a_ik, b_ikd),  μ_ikd | α_ikd ~ Normal(m_ikd, 1 / (s_ik α_ikd))
 
-This is the family that the library integrates over, so the bounds can be compared to the last digit.
+This is the library's family, so that bounds can be compared to the last digit.
 """
 
 import math
@@ -21,15 +21,15 @@ from start import Setting
 from torch import Tensor, nn
 
 from pyro_fmvae.distributions import DIRICHLET, NORMAL_GAMMA
-from pyro_fmvae.infer.parameters import param_statements
+from pyro_fmvae.infer import param_statements
 from pyro_fmvae.models import FactorialMixtureVAE
 
 
 class StandardPosterior(nn.Module):
-    """q of the mixture's parameters, started from a model's λ.
+    """q of the mixture's parameters, initialised from a model's λ.
 
     Args:
-        model: with one group of factors.
+        model: model with one group of factors.
     """
 
     def __init__(self, model: FactorialMixtureVAE) -> None:
@@ -80,12 +80,12 @@ class StandardPosterior(nn.Module):
 
 
 class PlainProgram(ABC):
-    """What the three have in common: everything but how z depends on its mixture.
+    """The common part of the three programs; they differ in how z depends on its mixture.
 
     Args:
-        model: start values, hyperprior and networks; the networks are shared, not copied.
-        compiled: whether to compile encoder and decoder.
-        prior_only: leave x and the decoder out, and the encoder as it is, to learn the mixture alone.
+        model: gives initial values, hyperprior and networks; the networks are shared, not copied.
+        compiled: True to compile encoder and decoder.
+        prior_only: True to learn the mixture alone, without x and the decoder and with a fixed encoder.
     """
 
     name: str
@@ -105,11 +105,11 @@ class PlainProgram(ABC):
     @staticmethod
     @abstractmethod
     def elbo() -> ELBO:
-        """The loss that the program is written for."""
+        """The loss for this program."""
 
     @staticmethod
     def numbers(setting: Setting) -> int:
-        """About how many numbers a step has in memory at its peak: nine tensors of B·I·K·D."""
+        """Approximate peak number of values in memory during a step: nine tensors of B·I·K·D."""
         return 9 * setting.B * setting.I * setting.K * setting.D
 
     @abstractmethod
@@ -117,7 +117,7 @@ class PlainProgram(ABC):
         """Sample z [I, B, D] in the model, given π [I, 1, K], μ and α [I, K, D]."""
 
     def assign(self, mean: Tensor, std: Tensor) -> None:  # noqa: B027 - most guides have no assignment
-        """Sample the assignment in the guide, if it is there; mean and std of q(z) are [I, B, D]."""
+        """Sample the assignment in the guide, if it has one; mean and std of q(z) are [I, B, D]."""
 
     def _data(self, x: Tensor) -> pyro.plate:
         size = self.source.num_data
@@ -164,7 +164,7 @@ class PlainProgram(ABC):
 
 
 class AssignmentInModel(PlainProgram):
-    """r is enumerated in the model alone: the bound has log Σ_k π_k N(z; μ_k, 1/α_k)."""
+    """r is enumerated in the model only: the bound has log Σ_k π_k N(z; μ_k, 1/α_k)."""
 
     name = "TraceEnum (assignment in the model)"
 
@@ -181,8 +181,8 @@ class AssignmentInModel(PlainProgram):
 class AssignmentInGuide(AssignmentInModel):
     """r is enumerated in the guide, at its optimal probabilities: the bound of ``TraceConjugate_ELBO``.
 
-    Pyro looks up the model's log π at the guide's values by ``gather``, the gradient of which has B·I·K·K
-    numbers. (Where a site enumerates its own values, it knows better.)
+    Pyro looks up the model's log π at the guide's values by ``gather``, whose gradient has B·I·K·K numbers.
+    (A site that enumerates its own values avoids this.)
     """
 
     name = "TraceEnum (assignment in the guide)"
@@ -197,7 +197,7 @@ class AssignmentInGuide(AssignmentInModel):
 
 
 class MixtureDensity(PlainProgram):
-    """No r at all: z has the density of the mixture. The bound of :class:`AssignmentInModel`."""
+    """No r: z has the density of the mixture. The bound is that of :class:`AssignmentInModel`."""
 
     name = "Trace_ELBO MixtureSameFamily"
 

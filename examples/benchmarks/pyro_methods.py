@@ -19,21 +19,21 @@ def optimiser(model: FactorialMixtureVAE, rates: Rates) -> NaturalGradient:
 
 
 def svi(model: FactorialMixtureVAE, rates: Rates) -> Learner:
-    """The library as users of Pyro call it."""
+    """The library as a user of Pyro calls it."""
     return Learner(SVI(model.model, model.guide, optimiser(model, rates), TraceConjugate_ELBO()).step)
 
 
 def captured(
     model: FactorialMixtureVAE, rates: Rates, compiled: bool = False, autocast: torch.dtype | None = None
 ) -> Learner:
-    """The same program, captured at the first call, compiled or not, networks in float32 or another type."""
+    """The program captured at the first call, compiled or not, with networks in float32 or another type."""
     optim, elbo = optimiser(model, rates), TraceConjugate_ELBO()
     how: dict[str, Any] = {"compile": compiled, "autocast": autocast}
     return Learner(CapturedSVI(model.model, model.guide, optim, elbo, **how).step)
 
 
 def captured_prior(model: FactorialMixtureVAE, compiled: bool = False) -> Step:
-    """The captured step on the mixture alone, encodings given; there are no networks to learn."""
+    """The captured step on the mixture alone, given encodings, without networks."""
     optim = NaturalGradient(0.01, partial(torch.optim.SGD, lr=0.0))
     elbo = TraceConjugate_ELBO()
     return CapturedSVI(model.prior_model, model.prior_guide, optim, elbo, compile=compiled).step

@@ -1,16 +1,16 @@
-"""Ragged factors must not cost as if every K_i were the largest.
+"""Cost of ragged factors, against that of factors with the largest K_i.
 
     python examples/benchmarks/ragged.py                 # 2,2,2,64,64 and eight times 2 with 512
     python examples/benchmarks/ragged.py --factors 2,2,16,128 --batch-size 100 --compile --plot ragged.png
     python examples/benchmarks/ragged.py --json --device cuda
 
-A captured step on factors with different numbers of components takes turns with the same step where all have
-the largest of them, with one where all have the smallest, and with a plain VAE in bare PyTorch. All have the
-same perceptrons (784-200) and as many latent dimensions, D for each factor, and start from the same weights.
-``ms`` is a median; ``ratio`` is the median of each round's ratio to the plain VAE, ``ragged`` that of the
-time of the ragged factors to this row's, with its quartiles: below 1, ragged factors are cheaper than this.
-``peak_mb`` is the most memory (10^6 bytes) that tensors take during a step, above what was there before.
-``--compile`` compiles all of them. The data are random bits.
+A captured step on factors with different numbers of components takes turns with the same step on factors that
+all have the largest number, with one on factors that all have the smallest, and with a plain VAE in bare
+PyTorch. All have the same perceptrons (784-200), D latent dimensions for each factor, and the same initial
+weights. ``ms`` is a median, and ``ratio`` the median of each round's ratio to the plain VAE. ``ragged`` is
+that of the ragged factors' time to this row's, with its quartiles: below 1, ragged factors are cheaper.
+``peak_mb`` is the peak memory (10^6 bytes) of tensors during a step, above that before it. ``--compile``
+compiles all methods. The data are random bits.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def seeded(
 def learners(
     factors: Sizes, dim: int, compiled: bool, seed: int, device: torch.device
 ) -> dict[str, tuple[Sizes, Learner]]:
-    """By its name: the sizes of a contestant's factors, and what takes its steps."""
+    """Name of each contestant → the sizes of its factors, and its learner."""
     torch.manual_seed(seed)
     networks = make_networks("mlp", len(factors) * dim, IMAGE)
     count = len(factors)
@@ -73,7 +73,7 @@ def measure(
     factors: Sizes, dim: int, batch_size: int, compiled: bool, steps: int, seed: int, device: torch.device
 ) -> Iterator[dict[str, Any]]:
     """One record for each contestant."""
-    torch.compiler.reset()  # code that was compiled for other sizes
+    torch.compiler.reset()  # drop code compiled for other sizes
     found = learners(factors, dim, compiled, seed, device)
     contestants = {name: Contestant(name, learner.step, device) for name, (_, learner) in found.items()}
     batches = list(random_images(8 * batch_size, seed).to(device).split(batch_size))
@@ -101,7 +101,7 @@ COLUMNS = ("method", "factors", "D", "B", "ms", "ratio", "ragged", "quartiles", 
 
 
 def in_words(factors: Sequence[int]) -> str:
-    """Such as ``3x2 2x64``: runs of equal sizes."""
+    """Format runs of equal sizes, such as ``3x2 2x64``."""
     runs: list[list[int]] = []
     for size in factors:
         if runs and runs[-1][1] == size:
@@ -112,7 +112,7 @@ def in_words(factors: Sequence[int]) -> str:
 
 
 def as_row(record: dict[str, Any]) -> str:
-    """A record as a line of the table."""
+    """Format a record as a line of the table."""
     low, high = record["ragged_quartiles"]
     shown = {"factors": in_words(record["factors"]), "quartiles": f"{low:.2f} - {high:.2f}"}
     shown |= {name: f"{record[name]:.2f}" for name in ("ms", "ratio", "ragged")}
@@ -120,7 +120,7 @@ def as_row(record: dict[str, Any]) -> str:
 
 
 def draw(records: Sequence[dict[str, Any]], path: str) -> None:
-    """Bars: the time of each contestant in units of the plain VAE's, by set of factors and batch."""
+    """Draw bars of each contestant's time in units of the plain VAE's, by set of factors and batch."""
     places = list(dict.fromkeys((tuple(record["set"]), record["B"]) for record in records))
     figure, axis = plt.subplots(figsize=(7, 1 + 0.9 * len(places)), layout="constrained")
     for row, name in enumerate(COLOURS):
@@ -137,7 +137,7 @@ def draw(records: Sequence[dict[str, Any]], path: str) -> None:
 
 
 def sizes(text: str) -> Sizes:
-    """Whole numbers >= 1, at least two of them different."""
+    """Parse whole numbers >= 1, at least two of them different."""
     factors = tuple(natural_number(part) for part in text.split(","))
     if len(set(factors)) < 2:
         raise argparse.ArgumentTypeError(f"expected sizes that are not all equal, got '{text}'")

@@ -1,13 +1,13 @@
-"""How the cost of the prior grows with its components and its factors.
+"""Cost of the prior against the number of components and of factors.
 
     python examples/benchmarks/scaling.py                        # K from 2 to 65,536; I from 1 to 64
     python examples/benchmarks/scaling.py --components 64,512 --factors 1,4 --plot scaling.png
     python examples/benchmarks/scaling.py --json --device cuda
 
-One step on the mixture alone: q(z) of a batch is given, there are no networks. K grows at I = 1, D = 64,
-B = 64; I grows at K = 64, D = 8, B = 64. Methods take turns; ``ms`` is a median, ``peak_mb`` the most memory
-(10^6 bytes) that a step takes above what was there before. A method stops where its step would take more
-than ``--limit-mb``: its last measurement, multiplied by the growth.
+The step is on the mixture alone, given q(z) of a batch, without networks. K grows at I = 1, D = 64, B = 64; I
+grows at K = 64, D = 8, B = 64. Methods take turns. ``ms`` is a median, and ``peak_mb`` the peak memory
+(10^6 bytes) of a step above that before it. A method stops when its memory, extrapolated from its last
+measurement, would exceed ``--limit-mb``.
 """
 
 import argparse
@@ -38,7 +38,7 @@ BATCH = 64
 
 
 class Given(nn.Module):
-    """In place of an encoder: x [B, 2·I·D] holds location and scale themselves."""
+    """A stand-in for an encoder: x [B, 2·I·D] contains location and scale."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         loc, scale = x.chunk(2, -1)
@@ -46,7 +46,7 @@ class Given(nn.Module):
 
 
 def prior(setting: Setting) -> FactorialMixtureVAE:
-    """A model that has nothing but the mixture."""
+    """A model of the mixture only."""
     sizes = [setting.K] * setting.I
     return FactorialMixtureVAE(Given(), nn.Identity(), BernoulliObservation(1), sizes, setting.D, NUM_DATA)
 
@@ -75,14 +75,14 @@ METHODS: dict[str, Callable[[FactorialMixtureVAE], Step]] = {
 
 
 class Memory:
-    """Foretells the memory of a method's step from the last one: none grows faster than I·K·D."""
+    """Prediction of a method's memory from its last measurement: none grows faster than I·K·D."""
 
     def __init__(self, limit_mb: float) -> None:
         self.limit_mb = limit_mb
         self._last: dict[str, tuple[float, int]] = {}
 
     def too_much(self, method: str, setting: Setting) -> str | None:
-        """Why the method cannot run at a setting, or None if it can."""
+        """The reason why the method cannot run at a setting, or None."""
         if method not in self._last:
             return None
         mb, size = self._last[method]
@@ -94,7 +94,7 @@ class Memory:
         )
 
     def note(self, method: str, setting: Setting, mb: float) -> None:
-        """Take note of a measurement."""
+        """Record a measurement."""
         self._last[method] = mb, setting.I * setting.K
 
 
@@ -125,7 +125,7 @@ def measure(
 
 
 def numbers(text: str) -> list[int]:
-    """Whole numbers >= 1, growing."""
+    """Parse ascending whole numbers >= 1."""
     values = [natural_number(part) for part in text.split(",")]
     if values != sorted(set(values)):
         raise argparse.ArgumentTypeError(f"expected growing numbers, got '{text}'")
@@ -133,7 +133,7 @@ def numbers(text: str) -> list[int]:
 
 
 def as_row(record: dict[str, Any]) -> str:
-    """A record as a line of the table."""
+    """Format a record as a line of the table."""
     place = "{varied:3}{method:38}{I:>4}{D:>5}{K:>7}{B:>5}".format_map(record)
     if "skipped" in record:
         return f"{place}  {record['skipped']}"

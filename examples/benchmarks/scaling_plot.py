@@ -14,7 +14,7 @@ VALUES = {"ms": "time of a step, ms", "peak_mb": "peak memory of a step, MB"}
 
 
 def draw(records: list[dict[str, Any]], path: str) -> None:
-    """Four panels: K and I side by side, time above memory."""
+    """Draw four panels: K and I side by side, time above memory."""
     figure, axes = plt.subplots(2, 2, figsize=(9, 7), sharex="col", sharey="row")
     methods = list(dict.fromkeys(record["method"] for record in records))
     for row, (value, label) in zip(axes, VALUES.items(), strict=True):

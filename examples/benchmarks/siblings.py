@@ -1,13 +1,14 @@
-"""What one training step of the siblings costs, next to the same loss in bare PyTorch.
+"""Cost of one training step of the sibling models, against the same loss in bare PyTorch.
 
     python examples/benchmarks/siblings.py
     python examples/benchmarks/siblings.py --models vsc --latents 20,200 --json
     python examples/benchmarks/siblings.py --device cuda
 
-The plain VAE and variational sparse coding (mixture prior of 10 pseudo-inputs, shifted sigmoid, penalty),
-perceptrons of 400 units on 28×28 random bits, batches of 128. Methods take turns in short blocks of steps in
-one process. ``ratio`` is the median over rounds of the ratio to the hand-written loss, eager with a fused
-Adam, with its quartiles; ``by hand, compiled`` is the same with the whole step under ``torch.compile``.
+The models are the plain VAE and variational sparse coding (mixture prior of 10 pseudo-inputs, shifted
+sigmoid, penalty), with perceptrons of 400 units on 28×28 random bits and batches of 128. Methods take turns
+in short blocks of steps in one process. ``ratio`` is the median over rounds of the ratio to the hand-written
+loss, eager with a fused Adam, with its quartiles. ``by hand, compiled`` has the whole step under
+``torch.compile``.
 """
 
 import copy
@@ -54,7 +55,7 @@ def vsc(latents: int) -> VariationalSparseCoding:
 
 
 class SparseByHand(nn.Module):
-    """Loss of variational sparse coding for all N points, as one would write it without a library."""
+    """Loss of variational sparse coding for all N points, written without the library."""
 
     def __init__(self, model: VariationalSparseCoding) -> None:
         super().__init__()
@@ -78,7 +79,7 @@ class SparseByHand(nn.Module):
 
 
 class PlainByHand(Networks):
-    """The same of a VAE."""
+    """Loss of a VAE for all N points, written without the library."""
 
     def forward(self, x: Tensor) -> Tensor:
         return plain_loss(super().forward(x), NUM_DATA)
@@ -106,13 +107,13 @@ def by_hand(model: Any, hand: Callable[[Any], nn.Module]) -> Step:
 
 
 def by_hand_compiled(model: Any, hand: Callable[[Any], nn.Module]) -> Step:
-    """The same with the whole step compiled, Adam included."""
+    """The hand-written loss with the whole step compiled, including Adam."""
     step = torch.compile(whole_step(hand(model), lambda loss: (loss, (loss,)), RATE), dynamic=False)
     return lambda x: step(x)[0]
 
 
 def of_library(model: Any, _: object, kind: Callable[..., Any], **options: Any) -> Step:
-    """The model's program."""
+    """The library's model under ``TraceConjugate_ELBO``."""
     optim = NaturalGradient(1.0, fused_adam(RATE), model.parameters())
     return kind(model.model, model.guide, optim, TraceConjugate_ELBO(), **options).step
 

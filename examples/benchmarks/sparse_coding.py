@@ -1,16 +1,16 @@
-"""How sparse coding by stepwise EM grows with the number of units H and of data points N.
+"""Cost of sparse coding by stepwise EM against the number of units H and of data points N.
 
     python examples/benchmarks/sparse_coding.py                  # up to 512 units, up to 100,000 patches
     python examples/benchmarks/sparse_coding.py --models bsc --units 8,32 --points 2000
     python examples/benchmarks/sparse_coding.py --device cuda --json
 
-Whitened 12×12 patches of the photographs that scikit-learn ships, in batches of 500: binary sparse coding
-(three sweeps of the fixed point), and spike-and-slab sparse coding with the max and the linear rule (four
-Gibbs sweeps over the five best units of each point). One step is an E-step, the blending of statistics and an
-M-step. H grows at the largest N, N at the largest H. Settings of a model take turns; ``ratio`` is the median
-over rounds of the ratio to its first setting, per step, with its quartiles. ``epoch`` is seconds for all N
-points, from the median step; ``held`` the memory in 10^6 bytes of data, latents and statistics, ``peak_mb``
-what a step takes above that.
+The data are whitened 12×12 patches of the photographs that scikit-learn ships, in batches of 500. The models
+are binary sparse coding (three mean-field sweeps), and spike-and-slab sparse coding with the max and the
+linear rule (four Gibbs sweeps over the five best units of each point). A step is an E-step, an update of
+statistics and an M-step. H grows at the largest N, N at the largest H. Settings of a model take turns.
+``ratio`` is the median over rounds of the ratio to its first setting, per step, with its quartiles. ``epoch``
+is seconds for all N points, from the median step. ``held`` is the memory of data, latents and statistics in
+10^6 bytes, and ``peak_mb`` the peak memory of a step above that.
 """
 
 import argparse
@@ -24,11 +24,8 @@ from contest import Contestant, take_turns
 from torch import Tensor
 
 from pyro_fmvae.data import Batches, SparseOptions, Split, load
-from pyro_fmvae.em.binary_em import BinaryEM
-from pyro_fmvae.em.spike_and_slab_em import SpikeAndSlabEM
-from pyro_fmvae.em.spike_and_slab_rules import LinearRule, MaxRule
-from pyro_fmvae.learn.em_phases import StepwiseEM
-from pyro_fmvae.learn.phase import Budget
+from pyro_fmvae.em import BinaryEM, LinearRule, MaxRule, SpikeAndSlabEM
+from pyro_fmvae.learn import Budget, StepwiseEM
 from pyro_fmvae.models import BinarySparseCoding, SpikeAndSlabSparseCoding
 
 PATCH, BATCH, PRESELECT = 12, 500, 5
@@ -51,14 +48,14 @@ def settings(name: str, units: Sequence[int], points: Sequence[int]) -> list[Set
 
 
 def patches(number: int) -> Tensor:
-    """Whitened patches, float32 [number, 12, 12]; they begin anew where there are too few."""
+    """Whitened patches, float32 [number, 12, 12], repeated if there are too few."""
     options = SparseOptions(patch_size=PATCH, patches=int(number / 0.8) + 10)
     x = load("scenes", sparse=options).train.x
     return x[torch.arange(number) % len(x)]
 
 
 def begun(setting: Setting, x: Tensor, device: torch.device) -> StepwiseEM:
-    """A training before its first step."""
+    """Set up a training before its first step."""
     shape = (PATCH, PATCH)
     if setting.model == "bsc":
         binary = BinaryEM(setting.units)
@@ -118,7 +115,7 @@ def measure(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def numbers(text: str) -> list[int]:
-    """Whole numbers >= 2, growing."""
+    """Parse ascending whole numbers >= 2."""
     values = [natural_number(part) for part in text.split(",")]
     if values != sorted(set(values)) or values[0] < 2:
         raise argparse.ArgumentTypeError(f"expected growing numbers >= 2, got '{text}'")

@@ -1,4 +1,4 @@
-"""Where every method of a comparison starts: the same networks, the same components from the same data."""
+"""Common start of the methods of a comparison: the same networks, and the same components."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ Step = Callable[[Tensor], float | Tensor]  # returns the loss for all N points
 
 @dataclass(frozen=True)
 class Setting:
-    """Sizes: I factors of D dimensions with K components each, and B points in a batch."""
+    """Sizes: I factors with D dimensions and K components each, and B points in a batch."""
 
     I: int  # noqa: E741 - the paper's name, and the name of the column
     D: int
@@ -47,8 +47,8 @@ class Rates:
     """Learning rates.
 
     Args:
-        networks: of Adam, for the networks.
-        globals: of Adam, for the mixture's parameters in programs that have no natural gradients.
+        networks: Adam's rate for the networks.
+        globals: Adam's rate for the mixture's parameters in programs without natural gradients.
         natural: ρ of the natural gradient, a number or a schedule.
     """
 
@@ -59,11 +59,11 @@ class Rates:
 
 @dataclass(frozen=True)
 class Learner:
-    """A method at work on a model, whose networks it trains in place.
+    """A method that trains a model's networks in place.
 
     Args:
         step: takes one step on a batch.
-        write_back: gives the model the posterior of the mixture, where it is not kept there anyway.
+        write_back: copies the posterior of the mixture to the model, if it is kept elsewhere.
     """
 
     step: Step
@@ -84,7 +84,7 @@ def make_networks(
 def make_model(
     net: str, setting: Setting, num_data: int = NUM_DATA, shape: Sequence[int] = IMAGE
 ) -> FactorialMixtureVAE:
-    """The library's model, its components still at random."""
+    """The library's model with random components."""
     networks = make_networks(net, setting.I * setting.D, shape)
     return FactorialMixtureVAE(
         *networks, BernoulliObservation(2), [setting.K] * setting.I, setting.D, num_data
@@ -99,8 +99,8 @@ def random_images(count: int, seed: int) -> Tensor:
 def seeded_model(net: str, setting: Setting, seed: int, device: torch.device) -> FactorialMixtureVAE:
     """The library's model with components from k-means on encoded random images.
 
-    Components that no data belong to stay at the vague prior, where half of all draws of a precision
-    underflow and programs that draw them get infinite gradients; so there are enough images for all.
+    There are enough images for all components. Those without data would stay at the vague prior, where half
+    of all draws of a precision underflow, which gives infinite gradients to programs that draw them.
     """
     torch.manual_seed(seed)
     model = make_model(net, setting).to(device)
@@ -113,5 +113,5 @@ def seeded_model(net: str, setting: Setting, seed: int, device: torch.device) ->
 
 
 def fused_adam(rate: float) -> Callable[[list[Tensor]], torch.optim.Optimizer]:
-    """Makes one fused Adam over everything that it is given."""
+    """Return a constructor of a fused Adam over all its parameters."""
     return partial(torch.optim.Adam, lr=rate, fused=True)

@@ -1,16 +1,15 @@
-"""What one training step costs, next to a plain VAE with the same networks in bare PyTorch.
+"""Cost of one training step, against a plain VAE with the same networks in bare PyTorch.
 
     python examples/benchmarks/step.py                   # both pairs of networks, six settings, all methods
     python examples/benchmarks/step.py --net mlp --setting 5,64,64,64 --setting 1,64,64,64 --json
     python examples/benchmarks/step.py --methods=vae,captured,TraceEnum --plot step.png
     python examples/benchmarks/step.py --methods=-compiled            # all but those with it in their names
 
-All methods live in one process, start from the same networks and components, and take turns in short blocks
-of steps. ``ms`` is the median over all rounds; ``ratio`` is the median of each round's ratio to the floor
-(with its quartiles), the number to compare between machines. The floor is the fastest plain VAE among the
-methods. ``peak_mb`` is the most memory (10^6 bytes) that tensors take during one step, above what was
-allocated before it, from a step of its own that is not timed. The data are random bits. Pyro's validation is
-off, but for the one method that says so.
+All methods run in one process, start from the same networks and components, and take turns in short blocks of
+steps. ``ms`` is the median over all rounds. ``ratio`` is the median of each round's ratio to the floor, with
+its quartiles; compare it between machines. The floor is the fastest plain VAE among the methods. ``peak_mb``
+is the peak memory (10^6 bytes) of tensors during one step above that before it, from a separate step that is
+not timed. The data are random bits. Pyro's validation is off, except for the one method that says so.
 """
 
 import copy
@@ -47,7 +46,7 @@ def measure(
     limit_mb: float,
 ) -> Iterator[dict[str, Any]]:
     """One record per method."""
-    torch.compiler.reset()  # code that was compiled for other sizes
+    torch.compiler.reset()  # drop code compiled for other sizes
     start = seeded_model(net, setting, seed, device)
     contestants, skipped = {}, {}
     for method in methods:
@@ -86,7 +85,7 @@ COLUMNS = ("method", "net", "I", "D", "K", "B", "ms", "ratio", "quartiles", "pea
 
 
 def as_row(record: dict[str, Any]) -> str:
-    """A record as a line of the table."""
+    """Format a record as a line of the table."""
     if "skipped" in record:
         return (PLACE + "  skipped: {skipped}").format_map(record)
     low, high = record["ratio_quartiles"]

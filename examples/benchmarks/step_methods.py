@@ -1,6 +1,6 @@
-"""Ways to take one training step, for ``step.py`` and ``estimators.py``.
+"""Methods of taking one training step, for ``step.py`` and ``estimators.py``.
 
-A new one takes a function that makes a :class:`Learner` of a model, and a line in ``METHODS``.
+A new method needs a function that makes a :class:`Learner` for a model, and a line in ``METHODS``.
 """
 
 import argparse
@@ -20,14 +20,14 @@ from pyro_fmvae.models import FactorialMixtureVAE
 
 @dataclass(frozen=True)
 class Method:
-    """A way to take a step.
+    """A method of taking a step.
 
     Args:
-        name: of the method, the start of which says whose it is.
+        name: name of the method, which begins with its library.
         make: sets it up for a model.
-        validate: whether Pyro's checks are on, as they are by default.
-        floor: whether it is a plain VAE, which others are compared with.
-        numbers: about how many numbers a step has in memory at its peak, where that can be very many.
+        validate: True to run with Pyro's validation, as by default.
+        floor: True for a plain VAE, with which others are compared.
+        numbers: approximate peak number of values in memory during a step, if it can be very large.
     """
 
     name: str
@@ -61,7 +61,7 @@ METHODS = (
 
 
 def choose(text: str, methods: Sequence[Method] = METHODS) -> list[Method]:
-    """The methods with one of some substrings in their names, and none of those that begin with ``-``.
+    """Select methods with one of some substrings in their names, and without those that begin with ``-``.
 
     Raises:
         argparse.ArgumentTypeError: no method is left, or a substring is in no name.

@@ -1,4 +1,4 @@
-"""The picture of ``step.py``: how many times as long as the floor each method takes."""
+"""The picture of ``step.py``: the time of each method in units of the floor's."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-# One hue for each program; the darker of two is the faster way to run it.
+# One hue for each program; the faster of two variants is darker.
 COLOURS = {
     "vae": "#c7c7c7",
     "vae compiled": "#8c8c8c",
@@ -30,7 +30,7 @@ COLOURS = {
 
 
 def draw(records: list[dict[str, Any]], path: str) -> None:
-    """Bars of ``ratio`` on a log axis, a panel for each pair of networks, a group for each setting."""
+    """Draw ``ratio`` as bars on a log axis, with a panel per pair of networks and a group per setting."""
     nets = list(dict.fromkeys(record["net"] for record in records))
     settings = list(dict.fromkeys(_setting(record) for record in records))
     methods = list(dict.fromkeys(record["method"] for record in records))

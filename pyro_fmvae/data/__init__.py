@@ -8,11 +8,13 @@ from pyro_fmvae.data.patch_transform import PatchTransform
 from pyro_fmvae.data.patches import assemble_patches, extract_patches
 from pyro_fmvae.data.preprocessing import Binarization, Kind, Preprocessing
 from pyro_fmvae.data.registry import load
-from pyro_fmvae.data.sets.bars import BarsTruth, bars, bars_truth
+from pyro_fmvae.data.sets.bars import Bars, BarsTruth, bars, bars_truth
 from pyro_fmvae.data.sets.smileys import smiley
 from pyro_fmvae.data.sparse_options import SparseOptions
+from pyro_fmvae.data.storage import luminance
 
 __all__ = [
+    "Bars",
     "BarsTruth",
     "Batches",
     "Binarization",
@@ -31,6 +33,7 @@ __all__ = [
     "hold_out",
     "load",
     "load_file",
+    "luminance",
     "smiley",
     "whole",
 ]

@@ -1,7 +1,11 @@
 """Densities and conjugate algebra: exponential families, mixtures, and expectations in closed form."""
 
 from pyro_fmvae.distributions.dirichlet import DIRICHLET, DirichletFamily, NaturalDirichlet
-from pyro_fmvae.distributions.expected_log_prob import expected_log_prob, register_expected_log_prob
+from pyro_fmvae.distributions.expected_log_prob import (
+    expected_log_prob,
+    gaussian_table,
+    register_expected_log_prob,
+)
 from pyro_fmvae.distributions.expected_superposition import expected_linear_normal
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily, NaturalParameter
 from pyro_fmvae.distributions.factorial_mixture import FactorialMixture
@@ -41,5 +45,6 @@ __all__ = [
     "StraightThrough",
     "expected_linear_normal",
     "expected_log_prob",
+    "gaussian_table",
     "register_expected_log_prob",
 ]

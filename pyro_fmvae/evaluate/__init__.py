@@ -1,6 +1,7 @@
 """Measures of a trained model; `docs/measures.md` defines them."""
 
 from pyro_fmvae.evaluate.agreement import Coding, label_agreement, majority_accuracy, matching_accuracy
+from pyro_fmvae.evaluate.amortisation import amortisation_gap
 from pyro_fmvae.evaluate.bounds import Evaluable, bound, tighter_bounds
 from pyro_fmvae.evaluate.disentanglement import DCI, Information, dci, factor_accuracy, mutual_information
 from pyro_fmvae.evaluate.edits import Normals, Placement, edit_latent, to_location, transport
@@ -41,6 +42,7 @@ __all__ = [
     "UnitMatch",
     "active_latents",
     "activity",
+    "amortisation_gap",
     "best_correlation",
     "block_concentration",
     "bound",

@@ -1,4 +1,4 @@
-"""Agreement of codes with labels: accuracy where a factor was trained on them, of clusters elsewhere."""
+"""Agreement of codes with labels: accuracy of factors trained on them, clustering measures for the others."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
@@ -24,21 +24,21 @@ def label_agreement(
     label_names: Sequence[str],
     factors: Sequence[int | None],
 ) -> dict[str, dict[str, Any]]:
-    """How well codes agree with known labels; labels are used for comparison alone.
+    """Compare codes with known labels.
 
     Args:
-        model: gives the codes.
+        model: the model whose codes are compared.
         batches: (x, labels) per batch, labels int64 [B, L], -1 = unknown.
-        label_names: of the L columns.
+        label_names: names of the L columns.
         factors: for each column, the factor that was trained on it, or None.
 
     Returns:
-        ``accuracy``: name → share of points whose code is the label, for columns with a factor;
-        ``clustering``: for the others name → the ``factor`` that agrees best, its ``nmi`` (normalised mutual
-        information), the ``accuracy`` of the best one-to-one matching of its components to labels, and
-        ``majority``, that of calling each component by its commonest label.
-        Columns without known labels are left out, and of those without a factor also constant ones, which
-        any clustering would seem to match.
+        A dictionary with two entries. ``accuracy`` covers the columns with a factor: name → share of points
+        whose code equals the label. ``clustering`` covers the others: name → the ``factor`` that agrees best,
+        its normalised mutual information ``nmi``, the ``accuracy`` of the best one-to-one matching of its
+        components to labels, and the ``majority`` accuracy of naming each component after its most common
+        label. Columns without known labels are left out. So are constant columns without a factor, because
+        any clustering would seem to match them.
     """
     pairs = [(model.codes(x).cpu(), labels.cpu()) for x, labels in batches]
     codes, labels = torch.cat([c for c, _ in pairs]).numpy(), torch.cat([y for _, y in pairs]).numpy()
@@ -68,8 +68,10 @@ def label_agreement(
 def matching_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
     """Share of points whose cluster is matched to their label, under the best one-to-one matching.
 
+    The Hungarian method finds the matching.
+
     Args:
-        labels, clusters: integers [N], N >= 1. The matching is found by the Hungarian method.
+        labels, clusters: integers [N], N >= 1.
     """
     table = contingency_matrix(labels, clusters)
     rows, columns = linear_sum_assignment(table, maximize=True)
@@ -77,7 +79,9 @@ def matching_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
 
 
 def majority_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
-    """Share of points whose label is the commonest one of their cluster: with more clusters, easily greater.
+    """Share of points whose label is the most common one of their cluster.
+
+    It tends to rise with the number of clusters.
 
     Args:
         labels, clusters: integers [N], N >= 1.

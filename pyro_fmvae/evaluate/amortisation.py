@@ -1,4 +1,4 @@
-"""What an encoder costs: the bound at its posteriors, beside that at the best Gaussian of each point."""
+"""The amortisation gap: the bound at the encoder's posteriors against that at each point's best Gaussian."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -24,18 +24,18 @@ def amortisation_gap(
 ) -> dict[str, float]:
     """The bound of equation 11 before and after free steps on q(z) of each point (Cremer et al., 2018).
 
-    Both are taken at the same standard normal draws. The free steps start at the encoder's posterior, so the
-    gap is that of a local optimum, and a little less with few steps: a lower bound on the true gap.
+    Both bounds use the same standard normal draws. The free steps start at the encoder's posterior and reach
+    a local optimum at best, so the result is a lower bound on the true gap.
 
     Args:
         model: a ``VAE`` or a ``FactorialMixtureVAE``, in ``eval()`` mode; its parameters do not change.
         batches: (x, ...) per batch; labels are not used.
         steps, learning_rate: see :class:`~pyro_fmvae.em.free_gaussian.FreeGaussian`.
         num_samples: draws of z per point, for the bounds.
-        seed: of all draws; the generator's state is restored afterwards.
+        seed: seed of all draws; the generator's state is restored afterwards.
 
     Returns:
-        ``n``, ``elbo_amortised``, ``elbo_free``, ``amortisation_gap`` = the latter minus the former, and its
+        ``n``, ``elbo_amortised``, ``elbo_free``, their difference ``amortisation_gap``, and its
         ``standard_error`` over data points, all in nats per data point.
 
     Raises:
@@ -70,7 +70,7 @@ def amortisation_gap(
 
 
 def _bounds(model: Any, x: Tensor, posterior: tuple[Tensor, Tensor], num_samples: int, seed: int) -> Tensor:
-    """The bound of every point at a given posterior, float64 [B]; draws are made one after another."""
+    """The bound of every point at a given posterior, float64 [B]."""
     elbo, total = TraceConjugate_ELBO(), torch.zeros(len(x), dtype=torch.float64, device=x.device)
     with seeded(seed):
         for _ in range(num_samples):

@@ -12,7 +12,7 @@ from pyro_fmvae.infer import Role, TraceConjugate_ELBO
 
 
 class Evaluable(Protocol):
-    """What a model must offer to be evaluated."""
+    """A model that can be evaluated."""
 
     num_data: int
 
@@ -32,17 +32,17 @@ def bound(
     """The predictive bound of equation 11 and its parts, in nats per data point, every constant included.
 
     Args:
-        model: with its program.
+        model: the model to evaluate.
         batches: (x, ...) per batch; labels are not used.
-        seed: of the draws of z; the generator's state is restored afterwards.
-        num_samples: draws of z per point, for the reconstruction; the rest is exact.
+        seed: seed of the draws of z; the generator's state is restored afterwards.
+        num_samples: draws of z per point for the reconstruction; the other terms are exact.
 
     Returns:
-        ``n``, ``elbo`` = ``reconstruction`` - ``kl_z`` - ``kl_r``, these three, and (no part of this bound)
-        ``kl_global``, the divergence of λ from the hyperprior divided by N: lines 4d and 4e of equation 4.
+        ``n``, ``elbo`` = ``reconstruction`` - ``kl_z`` - ``kl_r``, these three terms, and ``kl_global``: the
+        divergence of λ from the hyperprior divided by N (lines 4d and 4e), which is not part of ``elbo``.
 
     Raises:
-        ValueError: no data, ``num_samples`` < 1, or a bound that is no finite number.
+        ValueError: no data, ``num_samples`` < 1, or a bound that is not finite.
     """
     if num_samples < 1:
         raise ValueError(f"num_samples: expected a number >= 1, got {num_samples}")
@@ -51,7 +51,7 @@ def bound(
     with seeded(seed), torch.no_grad():
         for x, *_ in batches:
             share = len(x) / (model.num_data * num_samples)
-            for _ in range(num_samples):  # one after another, so that memory does not grow with their number
+            for _ in range(num_samples):  # one at a time: memory stays constant
                 parts = elbo.loss_per_role(model.model, model.guide, x)
                 for role in totals:
                     totals[role] += share * parts[role].item()
@@ -78,13 +78,13 @@ def tighter_bounds(
         model: with :meth:`Evaluable.log_weights`.
         batches: (x, ...) per batch.
         num_samples: S >= 1, draws of z per point.
-        seed: of the draws; the generator's state is restored afterwards.
+        seed: seed of the draws; the generator's state is restored afterwards.
 
     Returns:
-        ``collapsed`` and ``importance_weighted``, nats per data point, and ``num_samples``.
+        ``collapsed`` and ``importance_weighted`` in nats per data point, and ``num_samples``.
 
     Raises:
-        ValueError: no data, S < 1, or a bound that is no finite number.
+        ValueError: no data, S < 1, or a bound that is not finite.
     """
     if num_samples < 1:
         raise ValueError(f"num_samples: expected a number >= 1, got {num_samples}")

@@ -1,7 +1,7 @@
-"""How blocks and properties belong to each other: mutual information, MIG, DCI, accuracy of single codes.
+"""Disentanglement of blocks and properties: mutual information, MIG, DCI, accuracy of single codes.
 
-Public implementations of these measures disagree in what they call a code, in estimators and in predictors,
-so every choice is stated here; ``docs/measures.md`` has the formulae.
+Public implementations of these measures differ in their definition of a code, their estimators and their
+predictors, so every choice is stated here. ``docs/measures.md`` has the formulae.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SMALLEST_LEAF = 5
 
 @dataclass(frozen=True, eq=False)
 class Information:
-    """Mutual information of blocks' codes and properties; NaN for properties with one known value."""
+    """Mutual information between blocks' codes and properties; NaN for properties with one known value."""
 
     nats: np.ndarray
     """I(code i; property j), plug-in estimate, [I, L]."""
@@ -34,7 +34,7 @@ class Information:
 
     @property
     def gaps(self) -> np.ndarray:
-        """The mutual information gap of each property, [L]; with a single block it is its information."""
+        """Mutual information gap of each property, [L]; with a single block, its normalised information."""
         ordered = np.sort(self.normalized, axis=0)[::-1]
         return ordered[0] - ordered[1] if len(ordered) > 1 else ordered[0]
 
@@ -51,10 +51,10 @@ def mutual_information(codes: np.ndarray, labels: np.ndarray) -> Information:
 
     Args:
         codes: integers [n, I].
-        labels: integers [n, L], -1 = unknown: left out, per property.
+        labels: integers [n, L]; entries of -1 (unknown) are left out.
 
     Raises:
-        ValueError: no property with two known values, or codes and labels of different length.
+        ValueError: no property with two known values, or codes and labels of different lengths.
     """
     if len(codes) != len(labels):
         raise ValueError(f"labels: expected one row for each of {len(codes)} codes, got {len(labels)}")
@@ -77,17 +77,17 @@ class DCI:
     """Disentanglement, completeness and informativeness (Eastwood and Williams, 2018)."""
 
     importance: np.ndarray
-    """R, [I, L]: importance of block i for predicting property j; a column sums to 1, or to 0 where nothing
-    could be learnt; NaN in columns of properties that were left out."""
+    """R, [I, L]: importance of block i for predicting property j. A column sums to 1, or to 0 where nothing
+    could be learnt. Columns of properties that were left out are NaN."""
     accuracy: np.ndarray
-    """Accuracy of the predictor on test rows, [L], or NaN."""
+    """Accuracy of the predictor on test rows, [L]; NaN for properties that were left out."""
 
     @property
     def disentanglement(self) -> float:
         """``Σ_i ρ_i (1 - H_L(R_i· / Σ_j R_ij))``, ρ_i the share of block i in R, H_L the entropy to base L.
 
-        1: each block matters for one property alone. A single property makes it 1. L counts the properties
-        that are not left out.
+        It is 1 if each block matters for one property only, and so for a single property. L counts the
+        properties that are not left out.
         """
         used = self._used
         weights = used.sum(1) / max(used.sum(), np.finfo(float).tiny)
@@ -95,7 +95,7 @@ class DCI:
 
     @property
     def completeness(self) -> float:
-        """Mean over properties of ``1 - H_I(R_·j)``, H_I the entropy to base I. 1: each needs one block."""
+        """Mean over properties of ``1 - H_I(R_·j)``, H_I the entropy to base I; 1 if each needs one block."""
         return float(_concentration(self._used.T).mean())
 
     @property
@@ -109,21 +109,20 @@ class DCI:
 
 
 def dci(train: Encodings, test: Encodings, seed: int = 0) -> DCI:
-    """Importance of blocks for properties, by a random forest per property on all latents (means μ_φ).
+    """Importance of blocks for properties, from one random forest per property on all latents (means μ_φ).
 
-    The forest has 20 trees on bootstrap samples, leaves of 5 rows at least, and looks at all dimensions in
-    each split: with a random part of them it would lean on blocks that tell little for want of one that tells
-    all. The importance of a dimension is its mean decrease in impurity; those of a block's dimensions are
-    summed. Importances say what a good predictor uses, so they pass over what is known twice: that is for
-    :func:`pyro_fmvae.evaluate.leakage` to find.
+    A forest has 20 trees on bootstrap samples and at least 5 rows in each leaf. Each split considers all
+    dimensions; a random subset would force some splits onto uninformative blocks. The importance of a block
+    is the sum over its dimensions of their mean decrease in impurity. It does not reveal redundant
+    information, which a good predictor ignores; :func:`pyro_fmvae.evaluate.leakage` does.
 
     Args:
         train: encoded training rows.
         test: encoded test rows.
-        seed: of the bootstrap samples.
+        seed: seed of the bootstrap samples.
 
     Raises:
-        ValueError: encodings that don't fit each other, or no property with two known values.
+        ValueError: encodings of different shapes, or no property with two known values.
     """
     importance = np.full((train.num_blocks, train.num_properties), np.nan)
     accuracy = np.full(train.num_properties, np.nan)
@@ -142,11 +141,11 @@ def dci(train: Encodings, test: Encodings, seed: int = 0) -> DCI:
 def factor_accuracy(train: Encodings, test: Encodings) -> np.ndarray:
     """Accuracy of predicting property j from the code of block i alone, [I, L].
 
-    Each component votes for the value that most of its training rows have (the smallest of equals); one that
-    no training row has, for the most frequent value of all. NaN in columns of properties that are left out.
+    A component predicts the most frequent value among its training rows (the smallest in a tie), or the most
+    frequent value overall if it has none. Columns of properties that are left out are NaN.
 
     Raises:
-        ValueError: encodings that don't fit each other, or no property with two known values.
+        ValueError: encodings of different shapes, or no property with two known values.
     """
     accuracy = np.full((train.num_blocks, train.num_properties), np.nan)
     for j in learnable(train, test):

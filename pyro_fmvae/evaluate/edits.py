@@ -1,8 +1,7 @@
-"""Edits: other components for some factors of an encoded point, everything else kept.
+"""Edits: move an encoded point to other components of some factors, and keep everything else.
 
-The blocks of the changed factors are replaced, and no other number of z is touched. What to put there is said
-by a :class:`Placement`: :func:`to_location` forgets the point, :func:`transport` keeps how it differs from
-others of its component.
+Only the blocks of the changed factors are replaced. A :class:`Placement` computes their new values:
+:func:`to_location` discards the old block, :func:`transport` keeps how it differs from its component.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pyro_fmvae.models.shapes import check_codes, check_integers
 
 
 class Normals(NamedTuple):
-    """Components of one factor as normals: q(μ, α) at its means."""
+    """Components of one factor as normals, with the parameters at their means under q(μ, α)."""
 
     loc: Tensor
     """m, posterior mean of μ, [..., D]."""
@@ -27,26 +26,26 @@ class Normals(NamedTuple):
     """b/a, the inverse of the posterior mean of the precision, [..., D]."""
 
     def take(self, components: Tensor) -> Normals:
-        """Those of the given indices int64 [n], out of [K, D]: [n, D]."""
+        """Select the components with indices int64 [n] from [K, D]: [n, D]."""
         return Normals(self.loc[components], self.variance[components])
 
 
 class Placement(Protocol):
-    """Where an edit puts a block."""
+    """A rule for the new value of an edited block."""
 
     def __call__(self, block: Tensor, old: Normals, new: Normals) -> Tensor:
-        """The new block [n, D], for the block [n, D] and its component before and after, each [n, D]."""
+        """Return the new block [n, D], from the old block and its old and new component, each [n, D]."""
 
 
 def to_location(block: Tensor, old: Normals, new: Normals) -> Tensor:
-    """The middle of the new component: z' = m_new."""
+    """Put a block at the mean of its new component: z' = m_new."""
     return new.loc.expand_as(block)
 
 
 def transport(block: Tensor, old: Normals, new: Normals) -> Tensor:
-    """The standardised residual is kept: z' = m_new + (z - m_old)·√(var_new / var_old).
+    """Keep the standardised residual: z' = m_new + (z - m_old)·√(var_new / var_old).
 
-    It is the optimal transport of one diagonal normal to the other.
+    This is the optimal transport from one diagonal normal to the other.
     """
     return new.loc + (block - old.loc) * (new.variance / old.variance).sqrt()
 
@@ -56,7 +55,7 @@ def component_normals(model: FactorialMixtureVAE, factor: int) -> Normals:
     """The components of a factor, [K_i, D].
 
     Raises:
-        ValueError: there is no such factor.
+        ValueError: ``factor`` out of range.
     """
     for group in model.factor_groups():
         if factor in group.factors:
@@ -76,20 +75,20 @@ def edit_latent(
     codes: Tensor,
     placement: Placement = transport,
 ) -> Tensor:
-    """Give some factors other components.
+    """Move latent vectors to other components of some factors.
 
     Args:
-        model: trained.
-        z: [n, I·D].
+        model: a trained model.
+        z: latent vectors [n, I·D].
         changes: factor → its new component, a number or int64 [n].
-        codes: the components that z has now, int64 [n, I], such as ``model.codes(x)``; none is -1.
-        placement: what to put in the place of a changed block.
+        codes: the present components of z, int64 [n, I], such as ``model.codes(x)``; none is -1.
+        placement: rule for the new value of a changed block.
 
     Returns:
         z with the blocks of these factors replaced, [n, I·D].
 
     Raises:
-        ValueError: a factor or component that does not exist, or shapes that don't fit.
+        ValueError: a factor or component out of range, or tensors of other shapes.
     """
     factors = len(model.num_components)
     if z.dim() != 2 or z.shape[1] != factors * model.dim:

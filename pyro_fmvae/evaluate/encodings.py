@@ -1,4 +1,4 @@
-"""What a model says of labelled points, as plain arrays: the material of probes and disentanglement."""
+"""Encodings of labelled points as plain arrays, the input of probes and disentanglement measures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BATCH = 500
 
 
 class Blocks(Protocol):
-    """A model whose latent vector is I blocks of D numbers, each with a discrete code."""
+    """A model whose latent vector has I blocks of D numbers, each with a discrete code."""
 
     dim: int
 
@@ -33,7 +33,7 @@ class Encodings:
     """Encoded points and their true labels.
 
     Raises:
-        ValueError: shapes that don't fit, or no point at all.
+        ValueError: arrays of other shapes, or no points.
     """
 
     latents: np.ndarray
@@ -66,7 +66,7 @@ class Encodings:
         return self.labels.shape[1]
 
     def known(self, prop: int) -> np.ndarray:
-        """Whether each point's value of a property is known, bool [n]."""
+        """Mask of the points whose value of a property is known, bool [n]."""
         return self.labels[:, prop] >= 0
 
 
@@ -79,18 +79,18 @@ def encode_split(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Encodings:
-    """Encode the rows of a split, or a random part of them.
+    """Encode the rows of a split, or a random subset of them.
 
     Args:
-        model: trained.
-        split: with labels.
-        num_rows: at most so many rows; None takes all, in their order.
-        drawn: take one draw from q(z | x) per row, which is what a decoder gets to see, not the mean.
-        seed: of the choice of rows and of the draws, at least 0.
-        device: where the model is.
+        model: a trained model.
+        split: data with labels.
+        num_rows: the largest number of rows; None takes all, in their order.
+        drawn: encode each row by a draw from q(z | x), the decoder's input, instead of the mean.
+        seed: seed of the subset and the draws, at least 0.
+        device: device of the model.
 
     Raises:
-        ValueError: the split has no labels or no rows, or `num_rows` < 1.
+        ValueError: no labels or no rows in the split, or `num_rows` < 1.
     """
     if split.labels is None:
         raise ValueError("split: expected labels, there are none")
@@ -111,7 +111,7 @@ def encode_split(
 
 
 def learnable(train: Encodings, test: Encodings) -> list[int]:
-    """The properties of which training rows know two values at least, and test rows one.
+    """Properties with at least two known values in the training rows and one in the test rows.
 
     Raises:
         ValueError: encodings with different blocks or properties, or no such property.

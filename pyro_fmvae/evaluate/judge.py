@@ -1,8 +1,8 @@
-"""A judge in the place of people: a classifier of real images, which then looks at generated ones.
+"""A judge of generated images: a classifier trained on real ones, in the place of human raters.
 
-Paquet et al. (2018, Section 4.2 and Table 1) let people say whether generated faces show what was asked for.
-The judge learns the properties from the training images and all their labels, whatever part of them the model
-saw, and has parameters and a seed of its own.
+Paquet et al. (2018, Section 4.2 and Table 1) ask people whether generated faces show the intended attributes.
+The judge learns the properties from the training images and all of their labels, even those hidden from the
+model. It has its own parameters and seed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Judge(nn.Module):
         label_sizes: number of values V_j of each of the L properties.
 
     Raises:
-        ValueError: another shape, or a size that is no positive integer.
+        ValueError: another shape, or a size that is not a positive integer.
     """
 
     def __init__(self, image_shape: Sequence[int], label_sizes: Sequence[int]) -> None:
@@ -77,7 +77,7 @@ class Judge(nn.Module):
         return torch.cat([torch.stack([p.argmax(-1) for p in self(part)], -1) for part in x.split(_CHUNK)])
 
     def accuracy(self, x: Tensor, labels: Tensor) -> Tensor:
-        """Share of known labels that the judge says too, float64 [L]; NaN where none is known.
+        """Share of known labels that the judge agrees with, float64 [L]; NaN where none is known.
 
         Args:
             x: images [n, *image_shape].
@@ -87,7 +87,7 @@ class Judge(nn.Module):
 
 
 def share(hits: Tensor, counted: Tensor) -> Tensor:
-    """Per column, the share of counted entries that are hits: bool [n, L] to float64 [L]; NaN for 0 of 0."""
+    """Share of each column's counted entries that are hits: bool [n, L] to float64 [L]; NaN for 0 of 0."""
     return (hits & counted).sum(0).double() / counted.sum(0)
 
 
@@ -102,24 +102,24 @@ def train_judge(
 ) -> Judge:
     """Train a judge by Adam on batches of 64; unknown labels (-1) are masked.
 
-    Greys and colours are mixed with their means over 3×3 pixels, each image with a random weight in [0, 1]:
-    what a VAE decodes is blurred. On test images of sprites that are blurred so, accuracy of the body is 1.00
-    with this and 0.60 without it. Binary images are taken as they are.
+    Grey and colour images are blurred as augmentation, because a VAE's decoder blurs: each image is mixed
+    with its means over 3×3 pixels, with a random weight in [0, 1]. On blurred test images of sprites, the
+    accuracy of the body is 1.00 with this augmentation and 0.60 without it. Binary images are not blurred.
 
     Args:
         train: real training images with all their labels.
         label_sizes: number of values of each property.
-        seed: of weights and batches, at least 0; the caller's random numbers are left alone.
-        iterations: steps, at least 1.
-        learning_rate: at the start; it falls to 0 along half a cosine.
-        device: where to train.
+        seed: seed of weights and batches, at least 0; the caller's generators are left alone.
+        iterations: number of steps, at least 1.
+        learning_rate: rate of the first step; it falls to 0 along half a cosine.
+        device: device to train on.
 
     Returns:
         The judge, in evaluation mode.
 
     Raises:
-        ValueError: no labels, not as many columns as sizes, a label out of range, images of a shape that a
-            judge does not take, or `iterations` < 1.
+        ValueError: no labels, different numbers of label columns and sizes, a label out of range, images of a
+            shape that :class:`Judge` does not take, or `iterations` < 1.
     """
     sizes = check_sizes("label_sizes", label_sizes)
     if train.labels is None:
@@ -154,7 +154,7 @@ def _loss(logits: list[Tensor], labels: Tensor) -> Tensor:
 
 
 def _blur(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Images [B, H, W] or [B, H, W, 3] mixed with the means over 3×3 pixels, each with a random weight."""
+    """Mix images [B, H, W] or [B, H, W, 3] with their means over 3×3 pixels, each with a random weight."""
     images = x.unsqueeze(1) if x.dim() == 3 else x.movedim(-1, 1)
     blurred = nn.functional.avg_pool2d(images, 3, 1, 1, count_include_pad=False)
     weight = torch.rand((len(x), 1, 1, 1), generator=generator, dtype=x.dtype, device=x.device)
@@ -163,7 +163,7 @@ def _blur(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def save_judge(judge: Judge, folder: Path) -> None:
-    """Write a judge as safetensors and JSON (see :mod:`pyro_fmvae.checkpoint`)."""
+    """Save a judge as safetensors and JSON (see :mod:`pyro_fmvae.checkpoint`)."""
     state = {
         "image_shape": judge.image_shape,
         "label_sizes": judge.label_sizes,
@@ -173,11 +173,11 @@ def save_judge(judge: Judge, folder: Path) -> None:
 
 
 def load_judge(folder: Path, device: torch.device | str = "cpu") -> Judge:
-    """Read what :func:`save_judge` wrote.
+    """Load a judge saved by :func:`save_judge`.
 
     Raises:
-        FileNotFoundError: there is none.
-        ValueError: the file is damaged, or no judge.
+        FileNotFoundError: no such file.
+        ValueError: a damaged file, or one that holds something else.
     """
     state: Any
     state, _ = checkpoint.load(folder)

@@ -1,4 +1,4 @@
-"""What a judge says of generated and of edited images. Paquet et al. (2018), Section 4.2 and Table 1."""
+"""Judged generation and editing of images. Paquet et al. (2018), Section 4.2 and Table 1."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _CHUNK = 500  # points decoded at once
 
 @dataclass(frozen=True, eq=False)
 class Generation:
-    """Images that were generated on purpose; property j is that of labelled factor j, L' of them."""
+    """Images generated with intended values of L' properties, one per labelled factor."""
 
     images: Tensor
-    """What the judge saw, [n, *image_shape]."""
+    """The generated images, [n, *image_shape]."""
     intended: Tensor
-    """The values that were asked for, int64 [n, L']."""
+    """The intended values, int64 [n, L']."""
     judged: Tensor
-    """The values that the judge sees, int64 [n, L']."""
+    """The judge's predictions, int64 [n, L']."""
 
     @property
     def accuracy(self) -> Tensor:
@@ -35,27 +35,28 @@ class Generation:
 
 @dataclass(frozen=True, eq=False)
 class Edits:
-    """What became of real images that were encoded, edited in one property, and decoded; all float64."""
+    """Judged results of encoding real images, editing one property and decoding; all float64."""
 
     flipped: Tensor
-    """Share judged to have the value that was asked for, [L']; NaN for a property with one value."""
+    """Share of edited images judged to have the new value, [L']; NaN for a property with one value."""
     kept: Tensor
-    """Mean over the other properties (all L that the judge knows) of the share whose judged value is that of
-    the reconstruction before the edit, [L']; NaN where there is no other property."""
+    """Share of images whose judged value of another property is the same before and after the edit, averaged
+    over all of the judge's other properties, [L']; NaN where there is no other property. "Before" is the
+    unedited reconstruction."""
     kept_least: Tensor
-    """The share of `kept` of that other property which changed most often, [L']."""
+    """As `kept`, for the other property that changed most often instead of the average, [L']."""
     kept_of_original: Tensor
-    """`kept` against the judged value of the original image, [L']."""
+    """As `kept`, compared with the original image instead of its reconstruction, [L']."""
     reconstructed: Tensor
-    """Share whose judged value in the reconstruction is that of the original image, [L]."""
+    """Share of images whose reconstruction is judged like the original, [L]."""
 
 
 @torch.no_grad()
 def decoded(model: FactorialMixtureVAE, z: Tensor) -> Tensor:
-    """Images [n, *event_shape] for z [n, I·D], such as a judge of data takes them.
+    """Decode z [n, I·D] to images [n, *event_shape] for a judge of data.
 
-    The mean of p(x | z); of binary pixels, the more probable value (the mean against 1/2): pixels drawn
-    one by one would be noise that no data have, and greys are no data either.
+    An image is the mean of p(x | z), rounded to 0 or 1 for binary pixels: the judge knows neither greys nor
+    the noise of pixels that are drawn independently.
     """
     means = torch.cat([model.observation.mean(model.decoder(part)) for part in z.split(_CHUNK)])
     return (means >= 0.5).to(means.dtype) if isinstance(model.observation, BernoulliObservation) else means
@@ -65,16 +66,16 @@ def decoded(model: FactorialMixtureVAE, z: Tensor) -> Tensor:
 def judged_generation(
     model: FactorialMixtureVAE, judge: Judge, num_samples: int, seed: int = 0
 ) -> Generation:
-    """Generate images with intended values of the labelled factors, and let the judge look at them.
+    """Generate images with intended values of the labelled factors, and let the judge classify them.
 
-    The values are uniform and independent; the components of all other factors and z are drawn from the
-    posterior predictive (equations 9 and 10), the image is the decoder's mean.
+    The values are uniform and independent. The components of all other factors, and z, are drawn from the
+    posterior predictive (equations 9 and 10). An image is the decoder's mean.
 
     Args:
-        model: trained, with labelled factors, the judge's first properties in this order.
-        judge: on the same device.
+        model: a trained model whose labelled factors are the judge's first properties, in this order.
+        judge: a judge on the model's device.
         num_samples: n >= 1.
-        seed: of all draws.
+        seed: seed of all draws.
 
     Raises:
         ValueError: no labelled factor, more of them than properties, or fewer components than values.
@@ -104,16 +105,15 @@ def judged_edits(
 ) -> Edits:
     """Change one property of real images at a time, and let the judge say what changed.
 
-    z is the mean of q(z | x). The value asked for is uniform over those that the image does not have.
+    z is the mean of q(z | x). The new value is uniform over the values that the image does not have.
 
     Args:
         model: as for :func:`judged_generation`.
-        judge: on the same device.
+        judge: a judge on the model's device.
         x: real images that neither was trained on, [n, *image_shape], n >= 1.
-        labels: their true values, int64 [n, >= L']; where one is unknown (-1), the model's own code counts as
-            the value that the image has.
-        seed: of the values that are asked for.
-        placement: what to put in the place of a changed block.
+        labels: their true values, int64 [n, >= L']; the model's own code replaces an unknown value (-1).
+        seed: seed of the new values.
+        placement: rule for the new value of a changed block.
 
     Raises:
         ValueError: as for :func:`judged_generation`, or no images.
@@ -149,9 +149,9 @@ def judged_edits(
 
 
 def _other_values(current: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """Uniform over 0..size-1 without the current value, int64 [n]; the current one where there is no other.
+    """Draw from 0..size-1 without the current value, int64 [n]; the current value if there is no other.
 
-    A current component that stands for no value of the property (>= size) excludes none.
+    A current component >= size is not a value of the property and excludes nothing.
     """
     draws = torch.randint(2**31, (len(current),), generator=generator).to(current.device)
     asked = draws % (size - (current < size).long()).clamp(min=1)

@@ -16,11 +16,11 @@ def psnr(image: Tensor, reference: Tensor, peak: float = 1.0) -> float:
 
     Args:
         image: finite values, of any shape.
-        reference: what it should be, of the same shape.
-        peak: the largest value that a pixel can have.
+        reference: the true image, of the same shape.
+        peak: the largest possible value of a pixel.
 
     Raises:
-        ValueError: other shapes, no pixels, values that are not finite, or a peak that is not above 0.
+        ValueError: different shapes, no pixels, values that are not finite, or a peak that is not above 0.
     """
     if image.shape != reference.shape or not image.numel():
         raise ValueError(
@@ -47,21 +47,21 @@ def restore(
 ) -> Tensor:
     """Denoise and inpaint a grey image with a model of patches.
 
-    Every patch is centred at the mean of its observed pixels and divided by ``scale``, reconstructed as a
-    whole, and brought back; where patches overlap, their reconstructions are averaged. A patch without any
-    observed pixel is reconstructed around the mean of the image's observed pixels.
+    Each patch is centred at the mean of its observed pixels, divided by ``scale``, reconstructed, and
+    transformed back. Overlapping reconstructions are averaged. A patch without observed pixels is centred at
+    the mean of the image's observed pixels.
 
     Args:
-        reconstruct: from centred patches [n, P, P], NaN = missing, to their reconstructions [n, P, P].
+        reconstruct: maps centred patches [n, P, P], NaN = missing, to their reconstructions [n, P, P].
         image: floats [H, W], NaN = missing.
         patch_size: P, height and width of a patch; at most those of the image.
-        stride: from one patch to the next, in both directions, from 1 to P; the last ones end at the edges.
-        scale: what centred patches are divided by, as those were that the model has learnt from.
-        keep_observed: whether observed pixels stay as they are, for images without noise.
-        batch_size: patches that are reconstructed at once.
+        stride: distance between patches in both directions, from 1 to P; the last patches end at the edges.
+        scale: divisor of centred patches, that of the model's training data.
+        keep_observed: copy observed pixels from the image, for images without noise.
+        batch_size: number of patches reconstructed at once.
 
     Returns:
-        [H, W], without NaN; values beyond [0, 1] are not clipped.
+        The restored image [H, W], without NaN; values outside [0, 1] are not clipped.
 
     Raises:
         ValueError: an argument of another shape or size, an image without observed pixels, or a

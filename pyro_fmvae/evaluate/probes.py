@@ -1,12 +1,12 @@
-"""Leakage: how well each block of the latent vector tells each property, by probes.
+"""Leakage: how well probes predict each property from each block of the latent vector.
 
-Named properties should live in their own block only. A probe is a classifier that is fitted to one block of
-the latents (the means μ_φ) on training rows, with their true labels, and scored on test rows. High accuracy
-from another block than a property's own is leakage. A linear probe (Alain and Bengio, 2017) finds what is
-there for a decoder's first layer to read off; the neighbours find what is there in any form.
+A property should be found in its own block only. A probe is a classifier of one block of the latents (the
+means μ_φ), fitted on training rows with their true labels and scored on test rows. High accuracy from a block
+other than the property's own is leakage. A linear probe (Alain and Bengio, 2017) finds what a decoder's first
+layer can read off; nearest neighbours find information in any form.
 
-Means may tell what no decoder sees: a difference far below the scale of q(z | x) is lost in the draw of z.
-The same probes on draws (``encode_split(drawn=True)``) tell what is left of it.
+Means may contain information that no decoder sees: a difference far below the scale of q(z | x) is lost in
+the draw of z. Probes on draws (``encode_split(drawn=True)``) find what remains.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from sklearn.preprocessing import StandardScaler
 from pyro_fmvae.evaluate.encodings import Encodings, learnable
 
 NEIGHBOURS = 10
-_MOST_STEPS = 10_000  # L-BFGS takes hundreds at worst; it must end because it has converged
+_MOST_STEPS = 10_000  # far more than the hundreds that L-BFGS needs: it stops on convergence
 
 
 def linear_probe() -> Pipeline:
-    """Multinomial logistic regression on standardised latents, scikit-learn's penalty ‖w‖²/2 (C = 1)."""
+    """Multinomial logistic regression on standardised latents with scikit-learn's penalty ‖w‖²/2 (C = 1)."""
     return make_pipeline(StandardScaler(), LogisticRegression(max_iter=_MOST_STEPS))
 
 
 class _Neighbours(KNeighborsClassifier):
-    """With fewer points than neighbours, all of them count."""
+    """Nearest neighbours, or all points if there are fewer."""
 
     def fit(self, points: np.ndarray, labels: np.ndarray) -> _Neighbours:
         self.set_params(n_neighbors=min(NEIGHBOURS, len(points)))
@@ -44,8 +44,8 @@ class _Neighbours(KNeighborsClassifier):
 def neighbour_probe() -> Pipeline:
     """Majority of the 10 nearest neighbours (Euclidean, latents standardised), or of all points if fewer.
 
-    Of the probes that are not linear it is the cheapest, has no random part and nothing that may fail to
-    converge. Its weakness: dimensions that say nothing count as much as those that do.
+    It is the cheapest non-linear probe, is deterministic and cannot fail to converge. Its weakness is that
+    uninformative dimensions count as much as informative ones.
     """
     return make_pipeline(StandardScaler(), _Neighbours(NEIGHBOURS))
 
@@ -59,7 +59,7 @@ class Leakage:
     majority: np.ndarray
     """Accuracy of always guessing the value that is most frequent in the training rows, [L]."""
     block: np.ndarray
-    """Each property's own block, int [L]."""
+    """The own block of each property, int [L]."""
 
     @property
     def own(self) -> np.ndarray:
@@ -76,9 +76,9 @@ class Leakage:
 
     @property
     def leaked_skill(self) -> np.ndarray:
-        """(leaked - majority) / (1 - majority), [L]: 1 = all is known elsewhere, 0 = no better than guessing.
+        """(leaked - majority) / (1 - majority), [L]: 0 for guessing, 1 if another block tells all.
 
-        Negative where a probe learnt noise; NaN where guessing is always right.
+        It is negative where a probe learnt noise, and NaN where guessing is always right.
         """
         room = 1 - self.majority
         return np.divide(self.leaked - self.majority, room, out=np.full_like(room, np.nan), where=room > 0)
@@ -95,14 +95,14 @@ def leakage(
     Unknown labels are left out, per property. Equal arguments give equal results.
 
     Args:
-        train: encoded training rows, with their true labels whether the model saw them or not.
+        train: encoded training rows with all true labels, even those hidden from the model.
         test: encoded test rows.
-        own: for each property the block that was trained on it, or None: the one with the best accuracy.
+        own: for each property the block that was trained on it; None stands for the most accurate block.
         probe: makes a classifier with scikit-learn's ``fit`` and ``score``.
 
     Raises:
-        ValueError: a block that does not exist, not one entry of `own` per property, encodings that don't fit
-            each other, or no property with two known values.
+        ValueError: a block out of range, other than one entry of `own` per property, encodings of different
+            shapes, or no property with two known values.
     """
     blocks, properties = train.num_blocks, train.num_properties
     if len(own) != properties or not all(i is None or 0 <= i < blocks for i in own):

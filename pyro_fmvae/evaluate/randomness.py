@@ -1,4 +1,4 @@
-"""Draws that depend on a seed alone, and leave the generators of the caller as they were."""
+"""Draws that depend on a seed only, and do not disturb the caller's generators."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,10 +8,10 @@ from torch import Tensor
 
 
 class Stream:
-    """Random numbers that start from a seed, and go on each time where they were left.
+    """A stream of random numbers that resumes where it was left.
 
     Args:
-        seed: of the first ones.
+        seed: seed of the stream.
     """
 
     def __init__(self, seed: int) -> None:
@@ -20,7 +20,7 @@ class Stream:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Inside, torch's generators (of GPUs too, if any is in use) are this stream; outside they go on."""
+        """Let torch's generators (of GPUs in use, too) draw from this stream; restore them at the end."""
         devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
         with torch.random.fork_rng(devices=devices):
             if self._states is None:
@@ -37,6 +37,6 @@ class Stream:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Inside, torch's generators (of GPUs too, if any is in use) start from a seed; outside they go on."""
+    """Start torch's generators (of GPUs in use, too) from a seed; restore them at the end."""
     with Stream(seed).open():
         yield

@@ -1,4 +1,4 @@
-"""How many of the true generative fields a model has found."""
+"""Recovery: the number of true generative fields that a model has found."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ RECOVERED: Final = 0.95
 
 @dataclass(frozen=True)
 class UnitMatch:
-    """What `match_units` returns, in the order of the H' true units.
+    """A matching of the H' true units to learnt ones, in the order of the true units.
 
     Attributes:
-        cosines: of each true unit and the learnt one matched to it, float64 [H']; 0 where there is none.
+        cosines: cosine of each true unit and its learnt one, float64 [H']; 0 where there is none.
         unit_of: the learnt unit matched to each true one, int64 [H']; -1 where there is none.
     """
 
@@ -31,11 +31,11 @@ class UnitMatch:
 
 
 def match_units(learnt: np.ndarray, true: np.ndarray) -> UnitMatch:
-    """The one-to-one matching of true to learnt units with the largest sum of cosine similarities.
+    """Match true to learnt units one to one, with the largest sum of cosine similarities.
 
-    Lengths don't count, signs do: a unit and its negative have the cosine -1. A unit of zeros has the cosine
-    0 with any other. With fewer learnt than true units, some true ones are matched to none. The matching is
-    found by the Hungarian method.
+    The cosine ignores lengths but not signs: a unit and its negative have the cosine -1. A unit of zeros has
+    the cosine 0 with any other. With fewer learnt than true units, some true units stay unmatched. The
+    Hungarian method finds the matching.
 
     Args:
         learnt: finite numbers [H, ...], H at least 1, such as a model's dictionary.

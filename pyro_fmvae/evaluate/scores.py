@@ -1,4 +1,4 @@
-"""Outlier scores: the higher, the less a model expects a data point. `docs/outliers.md` defines them."""
+"""Outlier scores: the higher the score, the less a model expects a data point (see `docs/outliers.md`)."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -18,13 +18,13 @@ ROLES = {
     "reconstruction": (Role.RECONSTRUCTION,),
     "elbo": (Role.RECONSTRUCTION, Role.KL_Z, Role.KL_R),
 }
-"""The parts of equation 11 that a score is the sum of."""
+"""The terms of equation 11 that each score sums."""
 KINDS = (*ROLES, "iwae")
-"""All scores there are."""
+"""All scores."""
 
 
 def kinds_of(model: Evaluable) -> tuple[str, ...]:
-    """The scores that a model has: all, unless its ``bounded`` says that the loss is no bound on log p(x)."""
+    """The scores of a model: all, or only ``reconstruction`` if its ``bounded`` is False."""
     return KINDS if getattr(model, "bounded", True) else ("reconstruction",)
 
 
@@ -38,11 +38,11 @@ def outlier_scores(
     """Scores of every data point, higher = more outlying.
 
     Args:
-        model: with its program, in ``eval()`` mode.
-        batches: (x, ...) per batch; labels are not used. They are gone through once.
+        model: a model in ``eval()`` mode.
+        batches: (x, ...) per batch; labels are not used. The iterable is consumed once.
         num_samples: S >= 1, draws of z per point.
-        seed: of the draws; the generator's state is restored afterwards.
-        kinds: which scores; None: all that the model has, see :func:`kinds_of`. They are
+        seed: seed of the draws; the generator's state is restored afterwards.
+        kinds: the scores to compute, None for all of the model's (:func:`kinds_of`), out of
 
             * ``kl``: KL[z] + KL[r], how far the posterior of a point is from the prior,
             * ``reconstruction``: -E[log p(x | z)],
@@ -50,8 +50,7 @@ def outlier_scores(
             * ``iwae``: minus the importance-weighted bound of S draws (Burda et al., 2016).
 
     Returns:
-        Score → float64 [n], nats, in the order in which the points came. A point so far out that its score is
-        no finite number has the score inf.
+        Score → float64 [n] in nats, in the order of the points. A score that is not finite is given as inf.
 
     Raises:
         ValueError: no data, S < 1, or a score that the model does not have.
@@ -72,27 +71,27 @@ def outlier_scores(
 
 
 def rows_without_bound(model: Evaluable, batches: Iterable[tuple[Tensor, ...]], seed: int = 0) -> np.ndarray:
-    """Points so far from what a model was trained on that their loss is no finite number.
+    """Find points so far from the training data that their loss is not finite.
 
     Args:
         model, batches, seed: as for :func:`outlier_scores`.
 
     Returns:
-        Their places in the order in which the points came, int64 [m].
+        The indices of these points in the order of the batches, int64 [m].
     """
     kind = "elbo" if "elbo" in kinds_of(model) else "reconstruction"
     return np.flatnonzero(np.isinf(outlier_scores(model, batches, 1, seed, [kind])[kind]))
 
 
 def threshold(scores: np.ndarray, quantile: float) -> float:
-    """The least value that a share of scores does not exceed: what is above it stands out.
+    """The quantile of inliers' scores, above which a point counts as an outlier.
 
     Args:
-        scores: of points that are no outliers, such as training points, [n].
-        quantile: that share, in [0, 1].
+        scores: scores of inliers, such as training points, [n].
+        quantile: share of ``scores`` that are at most the threshold, in [0, 1].
 
     Raises:
-        ValueError: no scores, a quantile out of range, or fewer finite scores than that share.
+        ValueError: no scores, a quantile out of range, or a threshold that is not finite.
     """
     if not 0 <= quantile <= 1:
         raise ValueError(f"quantile: expected a number in [0, 1], got {quantile}")
@@ -109,14 +108,13 @@ def _collect(
     batches: Iterable[tuple[Tensor, ...]],
     seed: int,
 ) -> dict[str, np.ndarray]:
-    """Scores of all batches, joined; each function's draws do not depend on which others there are.
+    """Join the scores of all batches; a function's draws do not depend on which other functions run.
 
-    Networks overflow far from what they were trained on. There, Pyro's validation would refuse to go on, for
-    all points of the batch.
+    Networks overflow far from their training data, where Pyro's validation would reject the whole batch.
     """
     parts: dict[str, list[np.ndarray]] = {}
     streams = [Stream(seed) for _ in scores]
-    with seeded(seed), torch.no_grad(), pyro.validation_enabled(False):  # a loader may draw, too
+    with seeded(seed), torch.no_grad(), pyro.validation_enabled(False):  # loaders may draw, too
         for x, *_ in batches:
             for score, stream in zip(scores, streams, strict=True):
                 with stream.open():
@@ -130,7 +128,7 @@ def _collect(
 
 def _parts(model: Evaluable, x: Tensor, num_samples: int) -> dict[str, Tensor]:
     elbo, total = TraceConjugate_ELBO(), dict.fromkeys(ROLES, torch.zeros(()))
-    for _ in range(num_samples):  # one after another, so that memory does not grow with their number
+    for _ in range(num_samples):  # one at a time: memory stays constant
         losses = loss_per_point(elbo, model.model, model.guide, x)
         for name, roles in ROLES.items():
             total[name] = sum((losses[role] for role in roles), total[name])

@@ -1,4 +1,4 @@
-"""Sparse latents where they are not zero, and points with the same active latents but other values."""
+"""The distribution of sparse latents where they are not zero, and new points with the same active latents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Slabs(NamedTuple):
-    """Each latent's values where it is not zero, as a normal."""
+    """A normal for the non-zero values of each latent."""
 
     loc: Tensor
     """[J]."""
@@ -20,10 +20,10 @@ class Slabs(NamedTuple):
 def slabs_of(latents: Tensor) -> Slabs:
     """Mean and standard deviation of each latent's non-zero values.
 
-    Of latents that are never active nothing is known: they have the slab N(0, 1) of a fixed prior.
+    A latent that is never active gets N(0, 1), the slab of a fixed prior.
 
     Args:
-        latents: [n, J], exact zeros where a latent is off, such as the codes of a data set.
+        latents: codes [n, J], exactly zero where a latent is off.
 
     Raises:
         ValueError: another shape, or no latents.
@@ -40,18 +40,18 @@ def slabs_of(latents: Tensor) -> Slabs:
 
 
 def resample_active(z: Tensor, slabs: Slabs, draws: int) -> Tensor:
-    """Points with the same active latents, whose values are drawn anew from the slabs.
+    """Redraw the values of each point's active latents from their slabs.
 
     Args:
-        z: [n, J], exact zeros where a latent is off.
-        slabs: of J latents.
-        draws: of each point.
+        z: codes [n, J], exactly zero where a latent is off.
+        slabs: slabs of the J latents.
+        draws: number of draws for each point.
 
     Returns:
-        [draws, n, J]: zero where `z` is.
+        New codes [draws, n, J], zero where `z` is.
 
     Raises:
-        ValueError: shapes that don't fit, or `draws` < 1.
+        ValueError: tensors of different shapes, or `draws` < 1.
     """
     if z.dim() != 2 or z.shape[1:] != slabs.loc.shape or draws < 1:
         raise ValueError(

@@ -1,8 +1,8 @@
-"""How single latents belong to known sources, and how sparse they are.
+"""Correspondence of single latents with known sources, and sparsity of latents.
 
-The measures are those of variational sparse coding (Tonolini et al., 2019): sources come in blocks, one per
-attribute of what a picture shows, and are zero where it is absent. A latent that has found a source is zero
-where that one is, and large where it is large; signs are free, and so is a latent's scale.
+The measures are those of variational sparse coding (Tonolini et al., 2019). Sources come in blocks, one per
+attribute of an image, and are zero where it is absent. A latent that has found a source is zero where the
+source is, and large where the source is large. Signs and scales are free.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import NamedTuple
 import numpy as np
 
 THRESHOLD = 0.07
-"""Correlations below it count as none: that of variational sparse coding's authors."""
+"""Correlations below it are set to 0; the value of Tonolini et al. (2019)."""
 
 
 def correlation_matrix(sources: np.ndarray, latents: np.ndarray, threshold: float = THRESHOLD) -> np.ndarray:
-    """``A_fj = |corr(|source f|, |latent j|)|``, and 0 where that is below a threshold.
+    """``A_fj = |corr(|source f|, |latent j|)|``, set to 0 below a threshold.
 
-    The measures below are those of this matrix. A constant column has no correlation with anything. By
-    chance alone, that of independent columns is about 1/√n.
+    The other measures of this module take this matrix. A constant column has correlation 0 with all others.
+    Independent columns have a correlation of about 1/√n by chance.
 
     Args:
         sources: finite numbers [n, F], n at least 2.
-        latents: finite numbers [n, J]; exact zeros where a latent is off.
+        latents: finite numbers [n, J], exactly zero where a latent is off.
         threshold: in [0, 1].
 
     Returns:
@@ -45,26 +45,27 @@ def correlation_matrix(sources: np.ndarray, latents: np.ndarray, threshold: floa
 
 
 def active_latents(correlations: np.ndarray) -> np.ndarray:
-    """Whether each latent has a correlation with any source, bool [J].
+    """Mask of the latents that correlate with any source, bool [J].
 
     Args:
-        correlations: of :func:`correlation_matrix`, [F, J].
+        correlations: result of :func:`correlation_matrix`, [F, J].
     """
     return np.any(_matrix(correlations) > 0, axis=0)
 
 
 def block_concentration(correlations: np.ndarray, blocks: Sequence[int]) -> float:
-    """How far each active latent keeps to one block of sources, in [1 / number of blocks, 1].
+    """Concentration of active latents on one block of sources each, in [1 / number of blocks, 1].
 
-    The largest of a latent's correlations is taken in each block; the largest of these, as a share of their
-    sum, is averaged over active latents. 1: each belongs to one block alone. NaN where none is active.
+    For each latent, take its largest correlation in each block; the largest of these is divided by their
+    sum. The result is the mean over active latents: 1 if each belongs to one block only, NaN if none is
+    active.
 
     Args:
-        correlations: of :func:`correlation_matrix`, [F, J].
+        correlations: result of :func:`correlation_matrix`, [F, J].
         blocks: number of sources in each block, in the order of the rows.
 
     Raises:
-        ValueError: blocks that are not F sources together.
+        ValueError: block sizes that do not add up to F.
     """
     best = _best_of_blocks(correlations, blocks)[:, active_latents(correlations)]
     if not best.size:
@@ -76,11 +77,11 @@ def per_block(correlations: np.ndarray, blocks: Sequence[int]) -> np.ndarray:
     """Count the active latents whose largest correlation lies in each block, int64 [number of blocks].
 
     Args:
-        correlations: of :func:`correlation_matrix`, [F, J]. Of equal correlations the first counts.
+        correlations: result of :func:`correlation_matrix`, [F, J]. In a tie the first block counts.
         blocks: number of sources in each block, in the order of the rows.
 
     Raises:
-        ValueError: blocks that are not F sources together.
+        ValueError: block sizes that do not add up to F.
     """
     best = _best_of_blocks(correlations, blocks)[:, active_latents(correlations)]
     return np.bincount(best.argmax(0), minlength=len(blocks))
@@ -90,18 +91,18 @@ def best_correlation(correlations: np.ndarray) -> float:
     """The largest correlation of each source with a latent, averaged over sources.
 
     Args:
-        correlations: of :func:`correlation_matrix`, [F, J].
+        correlations: result of :func:`correlation_matrix`, [F, J].
     """
     return float(_matrix(correlations).max(1).mean())
 
 
 def contrast(correlations: np.ndarray) -> float:
-    """By how much a source's best latent is ahead of its second best, averaged over sources, in [0, 1].
+    """Margin of a source's best latent over its second best, averaged over sources, in [0, 1].
 
-    1: each source has one latent, which knows it exactly, and no other latent knows anything of it.
+    It is 1 if each source correlates perfectly with one latent and with no other.
 
     Args:
-        correlations: of :func:`correlation_matrix`, [F, J]. With a single latent the second best is 0.
+        correlations: result of :func:`correlation_matrix`, [F, J]. With one latent the second best is 0.
     """
     ordered = np.sort(_matrix(correlations), axis=1)[:, ::-1]
     second = ordered[:, 1] if ordered.shape[1] > 1 else 0.0
@@ -109,24 +110,24 @@ def contrast(correlations: np.ndarray) -> float:
 
 
 class Activity(NamedTuple):
-    """What `activity` returns. Its second and third part are empty without labels."""
+    """Activity of latents, overall and by class. Without labels there are no classes."""
 
     share: np.ndarray
-    """Share of points in which each latent is not zero, float64 [J]."""
+    """Share of points where each latent is not zero, float64 [J]."""
     classes: np.ndarray
-    """The labels that there are, ascending, int64 [C]."""
+    """Distinct known labels, ascending, int64 [C]."""
     share_by_class: np.ndarray
-    """The same share among the points of each class, float64 [C, J]."""
+    """Share of each class's points where each latent is not zero, float64 [C, J]."""
     magnitude_by_class: np.ndarray
-    """Mean of the latents' absolute values, zeros included, over the points of each class, float64 [C, J]."""
+    """Mean absolute value of each latent over each class's points, zeros included, float64 [C, J]."""
 
 
 def activity(latents: np.ndarray, labels: np.ndarray | None = None) -> Activity:
-    """How often each latent is not zero, and how strongly classes activate it.
+    """Measure how often each latent is not zero, and how strongly each class activates it.
 
     Args:
-        latents: finite numbers [n, J], n at least 1; exact zeros where a latent is off.
-        labels: integers [n], -1 = unknown: left out of the classes.
+        latents: finite numbers [n, J], n at least 1, exactly zero where a latent is off.
+        labels: integers [n]; points with -1 (unknown) belong to no class.
 
     Raises:
         ValueError: arrays of other shapes.
@@ -169,7 +170,7 @@ def _best_of_blocks(correlations: np.ndarray, blocks: Sequence[int]) -> np.ndarr
 
 
 def _standardised(columns: np.ndarray) -> np.ndarray:
-    """Columns with mean 0 and sum of squares 1; zeros in place of constant ones."""
+    """Scale columns to mean 0 and sum of squares 1; constant columns become zeros."""
     centred = columns - columns.mean(0)
     centred[:, columns.min(0) == columns.max(0)] = 0.0  # rounding leaves about 1e-17 there
     norm = np.sqrt(np.square(centred).sum(0))

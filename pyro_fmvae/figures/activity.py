@@ -1,4 +1,4 @@
-"""How strongly each class of data activates each latent."""
+"""Heat map of the activity of latents by class."""
 
 import math
 from collections.abc import Sequence
@@ -24,15 +24,14 @@ def class_activity(
 ) -> Figure:
     """A heat map with a row per class and a column per latent.
 
-    Latents stand in the order of the class that activates each of them most; those that no class activates
-    come last.
+    Latents are ordered by the class that activates them most; latents that no class activates come last.
 
     Args:
         values: at least 0, [C, J]: ``share_by_class`` or ``magnitude_by_class`` of
             :func:`pyro_fmvae.evaluate.activity`.
-        class_names: C of them.
-        title: what the values are.
-        high: what the darkest colour stands for; the largest value if left out.
+        class_names: names of the C classes.
+        title: title of the figure.
+        high: value of the darkest colour; the largest value if left out.
 
     Raises:
         ValueError: values of another shape or below 0, or ``high`` that is not above 0.

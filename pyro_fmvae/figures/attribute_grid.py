@@ -1,4 +1,4 @@
-"""Every combination of a few factors' components, all else held. Figures 1 and 6 of Paquet et al. (2018)."""
+"""Images of all combinations of a few factors' components. Figures 1 and 6 of Paquet et al. (2018)."""
 
 import math
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ from pyro_fmvae.figures.page import (
 from pyro_fmvae.figures.tiles import as_images, cell_size
 
 MOST = 64
-"""Combinations shown."""
+"""Largest number of combinations."""
 FEW = 36
-"""Combinations shown where the factors are not chosen."""
+"""Largest number of combinations of factors chosen by default."""
 
 _TARGETS = ((12, 96), (24, 64), (MOST, 48))  # up to so many columns, this size of a cell
 _GAP = 4
@@ -41,7 +41,7 @@ _UNUSED = "Pale: unused components."
 
 
 class _Span(NamedTuple):
-    """Columns next to each other in which a factor and those before it keep their components."""
+    """Adjacent columns in which a factor and those before it keep their components."""
 
     level: int
     first: int
@@ -54,19 +54,19 @@ def attribute_grid(
 ) -> Figure:
     """Images with a column for every combination of the components of some factors.
 
-    A row is one draw of z, in which only the blocks of the chosen factors change from column to column; each
-    of these blocks is drawn once per row and component. Combinations with an unused component are washed out.
-    The caller's random numbers go on as if nothing had been drawn.
+    A row is one draw of z. Only the blocks of the chosen factors change from column to column, and each of
+    them is drawn once per row and component. Combinations with an unused component are washed out. The
+    caller's random generators are left alone.
 
     Args:
-        factors: of a model of images.
-        chosen: the factors, at most 64 combinations; `default_choice` if left out.
-        rows: draws.
-        seed: of the draws.
+        factors: factors of a model of images.
+        chosen: the factors to combine, with at most 64 combinations; `default_choice` if left out.
+        rows: number of draws.
+        seed: seed of the draws.
 
     Raises:
-        ValueError: ``rows`` below 1, no, too many, unknown or repeated factors, a decoder that does not give
-            images, or a sampler that does not give latent vectors.
+        ValueError: ``rows`` below 1; no, too many, unknown or repeated factors; a decoder that does not
+            return images; or a sampler that does not return latent vectors.
     """
     if rows < 1:
         raise ValueError(f"rows: expected a number >= 1, got {rows}")
@@ -91,7 +91,7 @@ def attribute_grid(
 def _lay_out(
     factors: Factors, chosen: tuple[int, ...], combinations: list[tuple[int, ...]], images: np.ndarray
 ) -> Figure:
-    """The page for images [columns, rows, H, W] or [columns, rows, H, W, 3]."""
+    """Draw the page for images [columns, rows, H, W] or [columns, rows, H, W, 3]."""
     rows = images.shape[1]
     used = [factors.used(factor).tolist() for factor in chosen]
     pale = [not all(u[k] for u, k in zip(used, combo, strict=True)) for combo in combinations]
@@ -135,10 +135,10 @@ def _lay_out(
 
 
 def default_choice(factors: Factors) -> tuple[int, ...]:
-    """Factors for `attribute_grid`, of at most 36 combinations.
+    """Choose factors for `attribute_grid` with at most 36 combinations.
 
-    The leading labelled ones; if none is labelled, those with fewest components in use. The first one may
-    have up to 64 components. Empty if it has more.
+    Labelled factors are taken in order; if there are none, those with the fewest components in use. The first
+    factor may have up to 64 components. The choice is empty if it has more.
     """
     order = list(range(factors.labelled)) or sorted(
         range(len(factors.sizes)), key=lambda i: (int(factors.used(i).sum()), factors.sizes[i])
@@ -174,7 +174,7 @@ def _lefts(combinations: list[tuple[int, ...]], start: int, width: int) -> list[
 
 
 def _spans(combinations: list[tuple[int, ...]]) -> list[_Span]:
-    """The groups of columns that share a heading, for each of the factors."""
+    """Groups of columns that share a heading, for each of the factors."""
     spans = []
     for level in range(len(combinations[0])):
         first = 0

@@ -1,4 +1,4 @@
-"""Images in which one factor at a time is drawn anew."""
+"""Images in which one factor at a time is redrawn."""
 
 import torch
 from matplotlib.figure import Figure
@@ -25,20 +25,19 @@ _NOTES = (
 
 
 def attribute_rows(factors: Factors, rows: int = 6, seed: int = 0) -> Figure:
-    """Rows of images: a base draw, then for each factor the same with this factor's block drawn anew.
+    """Rows of images: a base draw, and for each factor the same draw with this factor's block redrawn.
 
-    The new block comes from another component than the base's, both drawn among the components in use in
-    proportion to their shares; below each image stands which one gave way to which. A factor with a single
-    component in use is drawn anew from that one. The caller's random numbers go on as if nothing had been
-    drawn.
+    The new block comes from a component other than the base's. Both are drawn from the components in use, in
+    proportion to their shares; the caption says which replaced which. A factor with a single component in use
+    is redrawn from that component. The caller's random generators are left alone.
 
     Args:
-        factors: of a model of images.
-        rows: base draws.
-        seed: of the draws.
+        factors: factors of a model of images.
+        rows: number of base draws.
+        seed: seed of the draws.
 
     Raises:
-        ValueError: ``rows`` below 1, a decoder that does not give images, or a sampler that does not give
+        ValueError: ``rows`` below 1, a decoder that does not return images, or a sampler that does not return
             latent vectors.
     """
     if rows < 1:
@@ -81,7 +80,7 @@ def attribute_rows(factors: Factors, rows: int = 6, seed: int = 0) -> Figure:
 
 
 def _draw_codes(factors: Factors, rows: int) -> tuple[Tensor, Tensor]:
-    """Components of the bases, and another component for each of them: int64 [rows, I]."""
+    """Draw the components of the bases, and another component for each of them: int64 [rows, I]."""
     codes, others = [], []
     for factor, share in enumerate(factors.shares):
         weights = (share * factors.used(factor)).expand(rows, -1)

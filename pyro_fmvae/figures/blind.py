@@ -1,4 +1,4 @@
-"""A sheet of numbered images for people to judge who must not know where they come from."""
+"""A sheet of numbered images for blind judgement by people."""
 
 from matplotlib.figure import Figure
 
@@ -11,10 +11,10 @@ _NUMBER = 26  # below an image
 
 
 def blind_sheet(images: Array, columns: int = 9) -> Figure:
-    """Images in rows with their numbers, from 1, below them, and nothing else; for print.
+    """Images in rows with their numbers below, counted from 1, and nothing else; for print.
 
     Args:
-        images: [n, H, W] or [n, H, W, 3]; values beyond [0, 1] are clipped. 54 fill a page of paper.
+        images: [n, H, W] or [n, H, W, 3]; values outside [0, 1] are clipped. 54 images fill a sheet.
         columns: images side by side.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Mean, variance and draws of each of a factor's components. Figure 4 of Paquet et al. (2018)."""
+"""Mean, variance and draws of each component of a factor. Figure 4 of Paquet et al. (2018)."""
 
 import math
 
@@ -25,21 +25,21 @@ def clusters(
 ) -> Figure:
     """A row for each of the most used components of a factor: mean and variance of x, and some images.
 
-    Mean and variance are those of x given the component, over draws of z; other factors are drawn among
-    their components in use, the same draws for every row. The variance is E[Var[x | z]] + Var[E[x | z]], from
-    black, 0, to white, the greatest one of all. The images are E[x | z] for the first few draws. The caller's
-    random numbers go on as if nothing had been drawn.
+    Mean and variance are those of x given the component, over draws of z. Other factors are drawn from their
+    components in use, with the same draws for every row. The variance is E[Var[x | z]] + Var[E[x | z]]: black
+    is 0 and white the largest variance. The images are E[x | z] for the first few draws. The caller's random
+    generators are left alone.
 
     Args:
-        factors: of a model of images, with ``std``.
-        factor: whose components.
-        most: components shown.
-        samples: images shown of each.
-        draws: of z for each, at least ``samples``.
-        seed: of the draws.
+        factors: factors of a model of images, with ``std``.
+        factor: index of the factor.
+        most: largest number of components shown.
+        samples: number of images of each.
+        draws: draws of z for each, at least ``samples``.
+        seed: seed of the draws.
 
     Raises:
-        ValueError: a number out of range, ``factors`` without ``std``, or a decoder that does not give
+        ValueError: a number out of range, ``factors`` without ``std``, or a decoder that does not return
             images.
     """
     factors.check_factor("factor", factor)
@@ -93,7 +93,7 @@ def clusters(
 
 
 def _moments(factors: Factors, z: Tensor, samples: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and variance of x over z [n, I·D], and the means for the first few of them."""
+    """Mean and variance of x over z [n, I·D], and E[x | z] of the first few z."""
     means, std = factors.decode_all(z), factors.std_all(z)
     if std.shape != means.shape:
         raise ValueError(f"std: expected shape {list(means.shape)}, got {list(std.shape)}")

@@ -1,4 +1,4 @@
-"""Components of a model of tables: what each means for every column."""
+"""Heat map of the components of a model of tables: the mean of each column."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from pyro_fmvae.figures.tiles import as_array
 
 MOST_COLUMNS = 64
 MOST_COMPONENTS = 16
-"""Components shown per factor."""
+"""Largest number of components shown per factor."""
 
 _CELL = 26  # height
 _HEAD = 42
@@ -21,18 +21,18 @@ _BAR, _BAR_HEIGHT = 14, 132
 
 
 def column_means(factors: Factors, columns: Sequence[str], unit: str = "standardised value") -> Figure:
-    """For each factor a heat map: a row per component and a column per column of the table.
+    """A heat map per factor, with a row per component and a column per column of the table.
 
     Rows go from the most to the least used component, at most 16 per factor. A row is E[x | z] with the
-    factor's block at the component's location and the others at their most used components'.
+    factor's block at the component's location and every other block at that of its most used component.
 
     Args:
-        factors: of a model of tables.
+        factors: factors of a model of tables.
         columns: names of the table's columns, at most 64.
-        unit: of the values, for the colour bar.
+        unit: unit of the values, for the colour bar.
 
     Raises:
-        ValueError: too many columns, or a decoder that does not give one value for each.
+        ValueError: too many columns, or a decoder that does not return one value for each.
     """
     count = len(columns)
     if not 1 <= count <= MOST_COLUMNS:

@@ -1,4 +1,4 @@
-"""Each factor's components, as images of their means."""
+"""Mean images of each factor's components."""
 
 import math
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from pyro_fmvae.figures.page import INK, MARGIN, PALE, QUIET, Page, shorten, tex
 from pyro_fmvae.figures.tiles import as_images, cell_size
 
 MOST = 64
-"""Components shown per factor."""
+"""Largest number of components shown per factor."""
 
 _TARGET = 64
 _GAP = 6
@@ -24,7 +24,7 @@ _NARROWEST = 120  # so that a factor's heading has room
 
 
 class _Block(NamedTuple):
-    """Where a factor's tiles stand."""
+    """Position of a factor's tiles."""
 
     left: int
     top: int
@@ -33,19 +33,18 @@ class _Block(NamedTuple):
 
 
 def component_grid(factors: Factors, base: Tensor | None = None, cols: int = 16) -> Figure:
-    """For each factor an image of every component's mean, from the most to the least used.
+    """An image of every component's mean, factor by factor, from the most to the least used.
 
-    All other blocks of z stay at ``base``. Below each image stand the component's number, as in a code, or
-    the name of its value, and its share of the data; components out of use are washed out. At most 64
-    components are shown per factor, and the heading says how many are left out.
+    All other blocks of z stay at ``base``. The caption below an image is :func:`caption`. Unused components
+    are washed out. At most 64 components are shown per factor, and the heading says how many are left out.
 
     Args:
-        factors: of a model of images.
+        factors: factors of a model of images.
         base: z [I·D]; if left out, the location of each factor's most used component.
         cols: images side by side.
 
     Raises:
-        ValueError: an argument of the wrong shape, or a decoder that gives something else than images.
+        ValueError: an argument of the wrong shape, or a decoder that does not return images.
     """
     if cols < 1:
         raise ValueError(f"cols: expected a number >= 1, got {cols}")
@@ -80,9 +79,9 @@ def _arrange(counts: list[int], cols: int, across: int, down: int) -> tuple[list
     """Place the factors' blocks like words on lines.
 
     Args:
-        counts: images of each factor.
-        cols: images that fit on a line.
-        across, down: from one image to the next.
+        counts: number of images of each factor.
+        cols: number of images that fit on a line.
+        across, down: pixels from one image to the next.
 
     Returns:
         The blocks, and the width and height of the page.
@@ -114,13 +113,13 @@ def _heading(page: Page, factors: Factors, factor: int, block: _Block) -> None:
 
 
 def caption(factors: Factors, factor: int, component: int, longest: int = 120) -> str:
-    """A component's number, as in a code, or the name of its value, and its share of the data.
+    """A component's name (that of its value, or its number in codes), and its share of the data.
 
     Args:
-        factors: of the model.
-        factor: whose component.
-        component: its number.
-        longest: width that the name is shortened to, in pixels at 8 points.
+        factors: factors of the model.
+        factor: index of the factor.
+        component: index of the component.
+        longest: largest width of the name, in pixels at 8 points.
     """
     name = shorten(factors.component_name(factor, component), longest, 8)
     return f"{name}: {share_caption(factors, factor, component)}"

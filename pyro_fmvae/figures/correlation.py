@@ -40,17 +40,17 @@ def correlation_matrices(
 ) -> Figure:
     """A heat map for each model, a row per source and a column per latent.
 
-    Latents stand in the order of the source that each is most correlated with, so that lines mark the blocks
-    on both axes; those that are not active come last. A model with one latent per source shows a diagonal.
+    Latents are ordered by the source that each is most correlated with, so that lines mark the blocks on both
+    axes. Inactive latents come last. A model with one latent per source shows a diagonal.
 
     Args:
-        correlations: name of a model → A [F, J], of :func:`pyro_fmvae.evaluate.correlation_matrix`. J may
-            differ.
-        source_names: what the F sources are called.
-        blocks: name of a block of sources → how many they are, in the order of the rows.
+        correlations: name of a model → result [F, J] of :func:`pyro_fmvae.evaluate.correlation_matrix`. J may
+            differ between models.
+        source_names: names of the F sources.
+        blocks: name of a block of sources → its number of sources, in the order of the rows.
 
     Raises:
-        ValueError: no model, numbers outside [0, 1], or shapes that don't fit the names.
+        ValueError: no model, numbers outside [0, 1], or shapes that do not match the names.
     """
     arrays = {name: as_array(f"correlations of {name}", values) for name, values in correlations.items()}
     count, sizes = len(source_names), list(blocks.values())
@@ -107,7 +107,7 @@ def _panel(name: str, values: np.ndarray, blocks: Mapping[str, int]) -> _MatrixP
 
 
 def _lines(panels: list[_MatrixPanel], room: int) -> list[list[_MatrixPanel]]:
-    """Panels side by side as far as there is room."""
+    """Break panels into lines that fit the page."""
     lines: list[list[_MatrixPanel]] = []
     taken = math.inf
     for panel in panels:

@@ -1,4 +1,4 @@
-"""How a run went: the bound, its parts and the components in use against the step."""
+"""Training curves: the bound, its terms and the number of components in use against the step."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -35,20 +35,20 @@ class _Panel(NamedTuple):
     height: int
     curves: list[_Curve]
     whole: bool
-    """Whether the values are counts."""
+    """True if the values are counts."""
 
 
 def training_curves(records: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> Figure:
-    """The ELBO and its parts and the components in use, against the step; phases are shaded.
+    """The ELBO, its terms and the components in use against the step, with shaded phases.
 
-    Values that are missing leave gaps; panels without any value and records without a step are left out. The
-    last value of each curve stands in its legend. Extreme values of the first steps may lie outside the axes.
+    Missing values leave gaps. Panels without values and records without a step are left out. The legend gives
+    the last value of each curve. Extreme values of the first steps may lie outside the axes.
 
     Args:
-        records: of a run's ``metrics.jsonl``, with any of the keys step, phase, elbo, reconstruction, kl_z,
-            kl_r, kl_global and used_components (a list, one number per factor). Steps count through all
-            phases.
-        names: of the factors; 'factor 0', … if left out.
+        records: records of a run's ``metrics.jsonl``, with any of the keys step, phase, elbo, reconstruction,
+            kl_z, kl_r, kl_global and used_components (a list, one number per factor). Steps count through
+            all phases.
+        names: names of the factors; 'factor 0', … if left out.
 
     Raises:
         ValueError: no record with a step, or too few names.
@@ -119,7 +119,7 @@ def _panels(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[
 
 
 def _phases(records: Sequence[Mapping[str, Any]], steps: np.ndarray) -> list[tuple[str, str, float, float]]:
-    """Name, colour, first and last step of each phase; it began where the last record before it was made."""
+    """Name, colour, first and last step of each phase; a phase begins at the last record before it."""
     found: list[tuple[str, float]] = []
     before = steps[0]
     for record, step in zip(records, steps, strict=True):
@@ -173,7 +173,7 @@ def _draw(
         axes.axvspan(first if lone else start, final if lone else end, color=colour, linewidth=0)
     for number, curve in enumerate(panel.curves):
         known = np.isfinite(curve.values)
-        # Counts often coincide: a shift of a pixel or two keeps all of them in sight.
+        # Counts often coincide: a shift of a pixel or two keeps them apart.
         shift = (number - (len(panel.curves) - 1) / 2) * min(3.0, 16 / len(panel.curves))
         axes.plot(
             steps[known],
@@ -200,7 +200,7 @@ def _draw(
 
 
 def _limits(curves: Sequence[np.ndarray], whole: bool) -> tuple[float, float]:
-    """Limits of the vertical axis: all values, but for a few that are far away from the others of a curve."""
+    """Limits of the vertical axis, which may leave out a few outliers of each curve."""
     finite = [values[np.isfinite(values)] for values in curves]
     low, high = (np.array(ends) for ends in zip(*map(_ends, finite), strict=True))
     if whole:
@@ -210,7 +210,7 @@ def _limits(curves: Sequence[np.ndarray], whole: bool) -> tuple[float, float]:
 
 
 def _ends(values: np.ndarray) -> tuple[float, float]:
-    """Least and greatest value, but no further beyond the middle eight tenths than twice their spread."""
+    """Smallest and largest value, at most twice the spread of the middle 80 % away from them."""
     low, high = float(values.min()), float(values.max())
     if len(values) < 20:
         return low, high

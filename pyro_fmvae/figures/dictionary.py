@@ -11,7 +11,7 @@ from pyro_fmvae.figures.tiles import Array, as_array, cell_size
 from pyro_fmvae.figures.unit_tiles import POSITIVE, SIGNED, as_units, tiles
 
 MOST_WRITTEN = 64
-"""Up to so many units have their use written above them."""
+"""Largest number of units that have their use written above them."""
 
 _WIDTH = 1200  # that a row of tiles aims at
 _SMALLEST, _LARGEST = 24, 96  # pixels that the longer side of a tile aims at
@@ -29,15 +29,15 @@ def dictionary(
 ) -> Figure:
     """A tile per unit, each scaled by its own largest absolute value.
 
-    Units with negative values go from blue over white to red, others from black to white.
+    Colours go from blue over white to red if there are negative values, otherwise from black to white.
 
     Args:
         units: [H, h, w], such as a model's ``dictionary``.
-        titles: what stands above each of the H units. If left out, that is its use, where one is given for
-            64 units at most.
-        columns: tiles side by side; if left out, as many as make a page without gaps, where possible.
-        order: how much each unit is used [H], such as its probability of being on; units are sorted by it,
-            from the most to the least used, and stay as they are if it is left out.
+        titles: text above each of the H units. If left out, it is the unit's use, if ``order`` is given and
+            there are at most 64 units.
+        columns: tiles side by side; if left out, chosen to fill the page.
+        order: use of each unit [H], such as its probability of being on. Units are sorted from the most to
+            the least used, or keep their order if it is left out.
 
     Raises:
         ValueError: arrays of other shapes, values that are not finite, or no columns.
@@ -80,14 +80,14 @@ def dictionary(
 
 
 def _columns(count: int) -> int:
-    """From √H to 2 √H: as few empty places as possible, then as close to 1.5 √H as possible."""
+    """Choose between √H and 2 √H columns: with the fewest empty places, then closest to 1.5 √H."""
     root = math.sqrt(count)
     choices = range(math.ceil(root), math.floor(2 * root) + 1)
     return min(choices, key=lambda columns: (-count % columns, abs(columns - 1.5 * root)))
 
 
 def _numbers(use: np.ndarray | None) -> list[str]:
-    """The greatest with three significant digits, all with as many decimals."""
+    """Format all numbers with the decimals that give the largest one three significant digits."""
     if use is None:
         return []
     digits = max(0, 2 - math.floor(math.log10(np.abs(use).max() or 1.0)))

@@ -1,4 +1,4 @@
-"""Draws of z for pictures: from components in use, or from given ones."""
+"""Draws of z for figures, from the components in use or from given ones."""
 
 from collections.abc import Mapping
 
@@ -9,23 +9,23 @@ from pyro_fmvae.figures.factors import Factors
 
 
 def draw_codes(factors: Factors, count: int, held: Mapping[int, int] | None = None) -> Tensor:
-    """Components for draws of z: int64 [count, I].
+    """Draw components for draws of z: int64 [count, I].
 
     Args:
-        factors: whose components.
-        count: how many draws.
-        held: factor → its component; all other factors' are drawn among the components in use in proportion
-            to their shares.
+        factors: factors of the model.
+        count: number of draws.
+        held: factor → its fixed component. The components of other factors are drawn from those in use, in
+            proportion to their shares.
 
     Raises:
-        ValueError: ``held`` names a factor or a component that there is not.
+        ValueError: ``held`` has a factor or a component out of range.
     """
     held = held or {}
     check_held(factors, held)
     columns = []
     for factor, share in enumerate(factors.shares):
         weights = (share * factors.used(factor)).expand(count, -1)
-        columns.append(weights.multinomial(1))  # also where it is held: the others' draws stay the same
+        columns.append(weights.multinomial(1))  # for held factors, too: the other draws stay the same
         if factor in held:
             columns[-1] = torch.full((count, 1), held[factor])
     return torch.cat(columns, 1)
@@ -47,7 +47,7 @@ def draw_latent(factors: Factors, codes: Tensor) -> Tensor:
     """Draw z [n, I·D] for codes [n, I].
 
     Raises:
-        ValueError: a sampler that gives another shape.
+        ValueError: a sampler that returns another shape.
     """
     z = factors.sample_latent(len(codes), codes)
     expected = [len(codes), sum(mean.shape[1] for mean in factors.means)]
@@ -57,13 +57,13 @@ def draw_latent(factors: Factors, codes: Tensor) -> Tensor:
 
 
 def draw_blocks(factors: Factors, factor: int, components: Tensor, count: int) -> Tensor:
-    """Draws of one factor's block from each of its components: [len(components), count, D].
+    """Draw one factor's block from each of its components: [len(components), count, D].
 
     Args:
-        factors: of the model.
-        factor: whose block.
+        factors: factors of the model.
+        factor: index of the factor.
         components: int64 [m].
-        count: draws from each.
+        count: number of draws from each.
     """
     dim = factors.means[factor].shape[1]
     codes = torch.zeros(len(components) * count, len(factors.sizes), dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""How the starts of an EM went: the objective and the noise against the iteration."""
+"""Curves of EM: the objective and the noise of every start against the iteration."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,16 +20,16 @@ _NAMES = (("objective", "objective, nats per data point"), ("noise", "noise, sta
 
 
 def em_curves(records: Sequence[Mapping[str, Any]], chosen: int | None = None) -> Figure:
-    """The objective and the standard deviation of the noise of every start, the chosen start's bold.
+    """The objective and the standard deviation of the noise of every start; the chosen start is bold.
 
     Args:
-        records: one or more, with the keys step, and objective and noise: R numbers each, one per start,
-            such as lists or arrays. Values that are not finite leave gaps.
-        chosen: index of the start that was chosen; if left out, the one with the highest last objective.
+        records: one or more records with the keys step, objective and noise. The last two are lists or arrays
+            with one number for each of the R starts. Values that are not finite leave gaps.
+        chosen: index of the chosen start; if left out, that of the highest last objective.
 
     Raises:
-        ValueError: no record, one that lacks a key or has another number of starts, no finite objective at
-            the end, or a start that there is not.
+        ValueError: no records, a record without a key or with another number of starts, no finite objective
+            at the end, or ``chosen`` out of range.
     """
     steps, values = _read(records)
     objective, noise = values
@@ -92,7 +92,7 @@ def _legend(page: Page, starts: int, objective: float, noise: float) -> None:
 
 
 def _draw(axes: Axes, steps: np.ndarray, values: np.ndarray, chosen: int) -> None:
-    """Lines of all starts of one quantity [T, R], that of the chosen one on top."""
+    """Draw one quantity of all starts [T, R], the chosen start on top."""
     for start in (*(r for r in range(values.shape[1]) if r != chosen), chosen):
         axes.plot(
             steps,

@@ -1,4 +1,4 @@
-"""What the pictures of latent factors need to know of a model."""
+"""The interface of figures to a model with latent factors."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,30 +11,30 @@ from pyro_fmvae.figures.tiles import in_parts
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """A generator whose latent vector z consists of I blocks of D numbers, each with components of its own.
+    """A generator whose latent vector z has I blocks of D numbers, each with its own components.
 
     Raises:
-        ValueError: arguments that do not fit each other.
+        ValueError: arguments of inconsistent sizes.
     """
 
     decode: Callable[[Tensor], Tensor]
-    """z [n, I·D] to E[x | z]: images [n, H, W] or [n, H, W, 3] in [0, 1], or table rows [n, columns]."""
+    """Maps z [n, I·D] to E[x | z]: images [n, H, W] or [n, H, W, 3] in [0, 1], or table rows [n, columns]."""
     sample_latent: Callable[[int, Tensor], Tensor]
-    """n and codes, int64 [n, I], to z [n, I·D]: block i drawn from component ``codes[:, i]``."""
+    """Maps n and codes, int64 [n, I], to draws z [n, I·D], block i from component ``codes[:, i]``."""
     means: Sequence[Tensor]
-    """I tensors [K_i, D], of the type and on the device that `decode` takes: each component's location."""
+    """Locations of components, I tensors [K_i, D] of the type and on the device that `decode` takes."""
     shares: Sequence[Tensor]
-    """I tensors [K_i], not negative: how much data each component stands for; divided by their sum."""
+    """Shares of the data of each component, I tensors [K_i] >= 0; normalised to sum to 1."""
     names: Sequence[str] = ()
-    """I names; 'factor 0', 'factor 1', … if left out."""
+    """Names of the I factors; 'factor 0', 'factor 1', … if left out."""
     std: Callable[[Tensor], Tensor] | None = None
-    """z [n, I·D] to the standard deviation of x given z, as `decode` in shape and unit."""
+    """Maps z [n, I·D] to the standard deviation of x given z, in the shape and unit of `decode`."""
     draw: Callable[[Tensor], Tensor] | None = None
-    """z [n, I·D] to one draw of x given z, as `decode` in shape and unit."""
+    """Maps z [n, I·D] to one draw of x given z, in the shape and unit of `decode`."""
     labelled: int = 0
-    """How many factors, the leading ones, were trained on labels."""
+    """Number of leading factors that were trained on labels."""
     value_names: Sequence[Sequence[str]] = ()
-    """For leading factors, what their components are called; empty, or too short, where they are numbers."""
+    """Names of the components of leading factors; components without a name go by their number."""
 
     def __post_init__(self) -> None:
         if not self.means or any(mean.dim() != 2 or 0 in mean.shape for mean in self.means):
@@ -65,7 +65,7 @@ class Factors:
         return [len(mean) for mean in self.means]
 
     def used(self, factor: int) -> Tensor:
-        """Which components stand for more than a twentieth of an equal share: bool [K_i]."""
+        """Mask of components with more than a twentieth of an equal share of the data: bool [K_i]."""
         return self.shares[factor] > 1 / (20 * self.sizes[factor])
 
     def order(self, factor: int) -> Tensor:
@@ -73,47 +73,47 @@ class Factors:
         return self.shares[factor].argsort(descending=True, stable=True)
 
     def component_name(self, factor: int, component: int) -> str:
-        """What a component is called below the factor's name: the name of its value, or its number."""
+        """Name of a component under its factor's heading: that of its value, or its number."""
         names = self.value_names[factor] if factor < len(self.value_names) else ()
         return str(names[component] if component < len(names) else component)
 
     def value(self, factor: int, component: int) -> str:
-        """What a component is called by itself: the name of its value, or such as 'hair 3'."""
+        """Name of a component on its own: that of its value, or, for example, 'hair 3'."""
         name = self.component_name(factor, component)
         return f"{self.names[factor]} {name}" if name == str(component) else name
 
     def check_factor(self, name: str, factor: int) -> None:
-        """Raise ValueError, which names the argument, unless there is such a factor."""
+        """Raise ValueError, naming the argument, if a factor is out of range."""
         if not 0 <= factor < len(self.sizes):
             raise ValueError(f"{name}: expected a factor in 0..{len(self.sizes) - 1}, got {factor}")
 
     def typical(self) -> Tensor:
-        """Put z [I·D] together from the location of each factor's most used component."""
+        """Concatenate the locations of each factor's most used component: z [I·D]."""
         return torch.cat(
             [mean[self.order(i)[0].to(mean.device)] for i, mean in enumerate(self.means)]
         ).detach()
 
     def at_components(self, factor: int, components: Tensor, base: Tensor | None = None) -> Tensor:
-        """E[x | z] with one block at the locations of components and all others at a base.
+        """E[x | z] with one factor's block at the locations of components, and all others at a base.
 
         Args:
-            factor: whose block it is.
+            factor: index of the factor.
             components: int64 [n].
             base: z [I·D]; `typical` if left out.
 
         Returns:
-            [n, ...].
+            Images or rows [n, ...].
         """
         means = self.means[factor].detach()
         z = (self.typical() if base is None else base).expand(len(components), -1)
         return self.decode_all(with_block(z, means[components.to(means.device)], factor))
 
     def decode_all(self, z: Tensor) -> Tensor:
-        """E[x | z] for z [n, I·D], a part at a time so that many points need little memory."""
+        """E[x | z] for z [n, I·D], in chunks to save memory."""
         return in_parts(self.decode, z)
 
     def std_all(self, z: Tensor) -> Tensor:
-        """Standard deviations of x given z [n, I·D], a part at a time.
+        """Standard deviations of x given z [n, I·D], in chunks to save memory.
 
         Raises:
             ValueError: `std` was left out.
@@ -123,7 +123,7 @@ class Factors:
         return in_parts(self.std, z)
 
     def draw_all(self, z: Tensor) -> Tensor:
-        """A draw of x given each z [n, I·D], a part at a time.
+        """A draw of x given each z [n, I·D], in chunks to save memory.
 
         Raises:
             ValueError: `draw` was left out.
@@ -133,14 +133,14 @@ class Factors:
         return in_parts(self.draw, z)
 
     def check_base(self, base: Tensor | None) -> None:
-        """Raise ValueError unless a base is one latent vector [I·D] or left out."""
+        """Raise ValueError unless a base is None or one latent vector [I·D]."""
         size = sum(mean.shape[1] for mean in self.means)
         if base is not None and base.shape != (size,):
             raise ValueError(f"base: expected shape [{size}], got {list(base.shape)}")
 
 
 def with_block(z: Tensor, block: Tensor, factor: int) -> Tensor:
-    """A copy of z [n, I·D] with the block of one factor replaced by another [n, D]."""
+    """Copy z [n, I·D] with the block of one factor replaced by another [n, D]."""
     dim = block.shape[-1]
     z = z.clone()
     z[:, factor * dim : (factor + 1) * dim] = block

@@ -1,4 +1,4 @@
-"""Plain pictures: a grid of images, and originals above their reconstructions."""
+"""A grid of images, and originals above their reconstructions."""
 
 from collections.abc import Sequence
 
@@ -16,9 +16,9 @@ def sample_grid(images: Array, rows: int, cols: int, titles: Sequence[str] | Non
     """Images side by side, row after row.
 
     Args:
-        images: at most rows·cols of them, [n, H, W] or [n, H, W, 3]; values beyond [0, 1] are clipped.
-        rows, cols: of the grid.
-        titles: one per image, shortened to its width; none if left out.
+        images: [n, H, W] or [n, H, W, 3], n <= rows·cols; values outside [0, 1] are clipped.
+        rows, cols: size of the grid.
+        titles: one per image, shortened to its width; None for no titles.
 
     Raises:
         ValueError: an argument of the wrong size.
@@ -45,12 +45,12 @@ def sample_grid(images: Array, rows: int, cols: int, titles: Sequence[str] | Non
 
 
 def reconstructions(x: Array, mean: Array, cols: int = 10) -> Figure:
-    """Originals, and below each of them its reconstruction.
+    """Originals, each with its reconstruction below.
 
     Args:
-        x: n data points, [n, H, W] or [n, H, W, 3]; values beyond [0, 1] are clipped.
+        x: n data points, [n, H, W] or [n, H, W, 3]; values outside [0, 1] are clipped.
         mean: E[x | z] for each, of the same shape.
-        cols: pairs side by side before a new row begins.
+        cols: number of pairs side by side.
 
     Raises:
         ValueError: an argument of the wrong shape.

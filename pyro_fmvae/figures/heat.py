@@ -1,4 +1,4 @@
-"""Heat maps whose columns are many latents: their order, and how they are drawn."""
+"""Heat maps with a column per latent."""
 
 import matplotlib
 import numpy as np
@@ -8,19 +8,19 @@ from pyro_fmvae.figures.page import QUIET, Page, frame
 
 COLOURS = "Blues"
 NUMBERED = 13
-"""Columns of so many pixels have room for the latent's number."""
+"""Least width in pixels of a column with room for the latent's number."""
 NUMBERS = 26
-"""Height of the numbers above a heat map."""
+"""Height in pixels of the numbers above a heat map."""
 
 
 def latent_order(values: np.ndarray) -> np.ndarray:
-    """Latents in the order of the row in which each is largest; larger ones first, empty ones last.
+    """Order latents by the row where each is largest; within a row by descending value, zeros last.
 
     Args:
-        values: at least 0, [rows, J].
+        values: numbers >= 0, [rows, J].
 
     Returns:
-        int64 [J].
+        Indices of the latents, int64 [J].
     """
     largest = values.max(0)
     row = np.where(largest > 0, values.argmax(0), len(values))
@@ -35,15 +35,15 @@ def heat_map(
     cell: tuple[int, int],
     high: float,
 ) -> Axes:
-    """Draw numbers from white, 0, to dark, ``high``, with latents' numbers above if there is room.
+    """Draw values from white (0) to dark (``high``), with the numbers of latents above if there is room.
 
     Args:
-        page: to draw on.
+        page: page to draw on.
         values: [rows, J].
-        order: of the columns, int64 [J].
-        corner: left and top of the map; numbers stand above it.
+        order: order of the columns, int64 [J].
+        corner: left and top of the map, below the numbers of latents.
         cell: width and height of a cell.
-        high: what the darkest colour stands for.
+        high: value of the darkest colour.
     """
     (left, top), (width, height) = corner, cell
     rows, columns = values.shape

@@ -1,4 +1,4 @@
-"""Images along a change of one latent: its value, or whether it is active (Tonolini et al., 2019)."""
+"""Interpolation of single latents, in value or between on and off (Tonolini et al., 2019)."""
 
 from heapq import nlargest
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class _Sweep(NamedTuple):
 
     @property
     def change(self) -> float:
-        """From the first to the last image, squared."""
+        """Squared distance between the first and the last image."""
         return float(np.square(self.images[-1] - self.images[0]).sum())
 
 
@@ -28,21 +28,21 @@ def value_sweeps(
 ) -> Figure:
     """Continuous interpolation: rows of images in which one active latent of an example changes its value.
 
-    For each example those active latents have a row each with which its image changes most from the first to
-    the last value, by the squared difference. Values go in equal steps through the middle part of those that
-    the latent has in a data set, zeros aside; all other latents are held.
+    Each example has rows for the active latents that change its image most, by the squared difference of the
+    first and last image. Values go in equal steps through the central range of the latent's non-zero values
+    in a data set. All other latents are held fixed.
 
     Args:
-        decode: z [n, J] to images in [0, 1].
-        z: codes of the examples, [n, J], exact zeros where a latent is off.
-        latents: codes of a data set, [N, J], in which all latents are active that are so in examples.
-        most: rows for each example.
-        steps: images of each row, at least 2.
-        share: of the non-zero values that lie between the first and the last, in (0, 1].
+        decode: maps z [n, J] to images in [0, 1].
+        z: codes of the examples, [n, J], exactly zero where a latent is off.
+        latents: codes of a data set, [N, J], where each latent that is active in an example is active, too.
+        most: largest number of rows for each example.
+        steps: number of images in each row, at least 2.
+        share: share of the non-zero values between the first and the last value, in (0, 1].
 
     Raises:
-        ValueError: shapes that don't fit, numbers out of range, no latent that is active in an example, or
-            one that is never active in ``latents``.
+        ValueError: tensors of other shapes, numbers out of range, no active latent in any example, or one
+            that is never active in ``latents``.
     """
     check_codes(z, latents)
     if most < 1 or steps < 2 or not 0 < share <= 1:
@@ -67,17 +67,18 @@ def value_sweeps(
 def spike_toggles(decode: Decoder, z: Tensor, latents: Tensor, most: int = 4) -> Figure:
     """Discrete interpolation: a row of images for each example, each with one latent switched off or on.
 
-    An active latent is set to zero, another one to the mean of its non-zero values over a data set. Shown are
-    those that change the image most, by the squared difference; latents that are never active are left out.
+    An active latent is set to zero, an inactive one to the mean of its non-zero values in a data set. A row
+    shows the latents that change the image most, by the squared difference. Latents that are never active in
+    the data set are left out.
 
     Args:
-        decode: z [n, J] to images in [0, 1].
-        z: codes of the examples, [n, J], exact zeros where a latent is off.
+        decode: maps z [n, J] to images in [0, 1].
+        z: codes of the examples, [n, J], exactly zero where a latent is off.
         latents: codes of a data set, [N, J].
-        most: latents that are switched off, and as many switched on.
+        most: largest number of latents to switch off, and of those to switch on.
 
     Raises:
-        ValueError: shapes that don't fit, or ``most`` < 1.
+        ValueError: tensors of other shapes, or ``most`` < 1.
     """
     check_codes(z, latents)
     if most < 1:
@@ -99,7 +100,7 @@ def spike_toggles(decode: Decoder, z: Tensor, latents: Tensor, most: int = 4) ->
 
 
 def _by_effect(decode: Decoder, code: Tensor, image: np.ndarray, candidates: Tensor, on: Tensor) -> Tensor:
-    """Latents int64 [m], those first that change the image of a code [J] most when they are switched."""
+    """Sort candidate latents, int64 [m], by how much switching them changes the image of a code [J]."""
     if not len(candidates):
         return candidates
     changed = decode_images(decode, _switched(code, candidates, on))
@@ -108,7 +109,7 @@ def _by_effect(decode: Decoder, code: Tensor, image: np.ndarray, candidates: Ten
 
 
 def _switched(code: Tensor, chosen: Tensor, on: Tensor) -> Tensor:
-    """A copy of a code [J] for each chosen latent, where it is zero if it was not, else as in ``on`` [J]."""
+    """Copy a code [J] for each chosen latent and switch it: off to zero, or on to its value in ``on`` [J]."""
     copies = code.repeat(len(chosen), 1)
     copies[torch.arange(len(chosen), device=code.device), chosen] = torch.where(
         code[chosen] == 0, on[chosen], 0.0
@@ -117,14 +118,14 @@ def _switched(code: Tensor, chosen: Tensor, on: Tensor) -> Tensor:
 
 
 def _sweep(decode: Decoder, code: Tensor, latent: int, values: Tensor) -> _Sweep:
-    """The images of a code [J] with other values [steps] of a latent."""
+    """Decode a code [J] with other values [steps] of a latent."""
     swept = code.repeat(len(values), 1)
     swept[:, latent] = values.to(code)
     return _Sweep(latent, values, decode_images(decode, swept))
 
 
 def _values(column: Tensor, latent: int, steps: int, share: float) -> Tensor:
-    """Equal steps from a low to a high quantile of the non-zero values, float64 [steps]."""
+    """Equal steps between two quantiles of the non-zero values, float64 [steps]."""
     values = column[column != 0].double().cpu().numpy()
     if not len(values):
         raise ValueError(f"latents: expected latent {latent} to be active somewhere, as it is in an example")

@@ -1,4 +1,4 @@
-"""Tables of numbers as heat maps: leakage, mutual information."""
+"""Heat maps of tables of numbers, such as leakage or mutual information."""
 
 import math
 from collections.abc import Sequence
@@ -23,18 +23,18 @@ def property_matrix(
     low: float = 0.0,
     high: float = 1.0,
 ) -> Figure:
-    """A heat map with the number in every cell, from white to dark.
+    """A heat map from white to dark with the number in every cell.
 
     Args:
         values: finite floats [rows, columns].
         row_names: one per row, for example of factors.
         column_names: one per column, for example of properties.
-        title: above it, on as many lines as it takes.
-        low: what white stands for.
-        high: what the darkest colour stands for.
+        title: title above the map; long titles are wrapped.
+        low: value of white.
+        high: value of the darkest colour.
 
     Raises:
-        ValueError: values of another shape, or no range from ``low`` to ``high``.
+        ValueError: values of another shape, or ``low`` >= ``high``.
     """
     numbers = as_array("values", values)
     if numbers.shape != (len(row_names), len(column_names)) or not numbers.size:

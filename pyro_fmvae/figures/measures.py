@@ -1,4 +1,4 @@
-"""A measure of several models against a number that was varied, with error bars over seeds."""
+"""Curves of a measure of several models against a varied number, with error bars over seeds."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -26,7 +26,7 @@ class _MeanCurve(NamedTuple):
 
     @property
     def reach(self) -> tuple[float, float]:
-        """Ends of the lowest and of the highest error bar."""
+        """Lower end of the lowest error bar, and upper end of the highest."""
         half = np.nan_to_num(self.sd)
         return float((self.mean - half).min()), float((self.mean + half).max())
 
@@ -37,14 +37,14 @@ def measure_curves(
     y_label: str,
     log: bool = False,
 ) -> Figure:
-    """Mean and standard deviation over seeds, a curve per model; the legend says how many seeds there are.
+    """Mean and standard deviation over seeds, with a curve per model; the legend gives the number of seeds.
 
     Args:
-        measured: name of a model → the number that was varied → the measure, one value per seed. Models need
-            not have the same numbers, nor as many seeds.
-        x_label: what was varied, such as "latent dimensions".
-        y_label: what was measured, such as "ELBO, nats per data point".
-        log: whether what was varied has a logarithmic axis.
+        measured: name of a model → varied number → values of the measure, one per seed. Numbers and seeds may
+            differ between models.
+        x_label: name of the varied number, such as "latent dimensions".
+        y_label: name of the measure, such as "ELBO, nats per data point".
+        log: True for a logarithmic axis of the varied number.
 
     Raises:
         ValueError: no model, one without values, values that are not finite, or ``log`` with numbers <= 0.
@@ -133,7 +133,7 @@ def _colour(number: int, count: int) -> str:
 
 
 def _prepare(axes: Axes, places: np.ndarray, log: bool) -> None:
-    """Scale, ticks and frame."""
+    """Set scale, ticks and frame."""
     if log:
         axes.set_xscale("log")
         reach = (places[-1] / places[0]) ** 0.06 if len(places) > 1 else 2.0
@@ -154,7 +154,7 @@ def _prepare(axes: Axes, places: np.ndarray, log: bool) -> None:
 
 
 def _ticks(axes: Axes, places: np.ndarray) -> list[float]:
-    """The first place, and all others whose label does not come too close to the one before."""
+    """The first place, and the others whose label keeps clear of the one before."""
     ticks: list[float] = []
     end = -np.inf
     for place in places.tolist():

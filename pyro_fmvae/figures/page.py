@@ -1,6 +1,5 @@
-"""A figure that is laid out in pixels, and how it gets into a file."""
+"""A figure laid out in pixels, and saving it as a file."""
 
-import os
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.textpath import text_to_path
 from matplotlib.transforms import Bbox, TransformedBbox
 
+from pyro_fmvae.checkpoint import write_atomically
+
 DPI: Final = 128  # a power of two: any whole number of pixels is a number of inches without rounding
 
 INK: Final = "#222222"
@@ -29,10 +30,10 @@ NOTE: Final = 18  # height of a line of notes
 
 
 class Page:
-    """A white figure on which things are placed in pixels, from its top left corner.
+    """A white figure; positions are pixels from its top left corner.
 
     Args:
-        width, height: in pixels.
+        width, height: size in pixels.
     """
 
     def __init__(self, width: int, height: int) -> None:
@@ -41,21 +42,19 @@ class Page:
         FigureCanvasAgg(self.figure)
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
-        """Axes whose frame is the given rectangle."""
+        """Add axes in the given rectangle."""
         return self.figure.add_axes(self._box(left, top, width, height).bounds)
 
     def picture(
         self, image: np.ndarray, left: float, top: float, size: tuple[int, int], faded: bool = False
     ) -> None:
-        """An image [H, W] or [H, W, 3] with values in [0, 1] in a thin frame.
-
-        It needs no axes, which take fifty times as long to make.
+        """Draw an image in a thin frame, without axes, which take fifty times as long.
 
         Args:
-            image: what to draw.
+            image: values in [0, 1], [H, W] or [H, W, 3].
             left, top: its corner.
             size: height and width on the page.
-            faded: whether to wash the image out.
+            faded: True to wash the image out.
         """
         box = self._box(left, top, size[1], size[0])
         shrunk = size[0] < image.shape[0]
@@ -72,24 +71,24 @@ class Page:
         self._rectangle(box, fill=False, edgecolor=FAINT, linewidth=0.6)
 
     def text(self, left: float, top: float, text: str, size: float = 9, **style: Any) -> None:
-        """Text from a point on, centred vertically on it, unless ``ha`` and ``va`` say otherwise."""
+        """Draw text to the right of a point, centred vertically, unless ``ha`` and ``va`` say otherwise."""
         style = {"ha": "left", "va": "center_baseline", "color": INK} | style
         x, y = left / self.width, 1 - top / self.height
         self.figure.text(x, y, text, fontsize=size, parse_math=False, **style)
 
     def notes(self, lines: Sequence[str], top: float) -> None:
-        """Small grey lines at the left margin, the first one below ``top``; each takes `NOTE` pixels."""
+        """Draw small grey lines at the left margin, below ``top``; each takes `NOTE` pixels."""
         for number, line in enumerate(lines):
             self.text(MARGIN, top + NOTE * (number + 1), line, 8, color=QUIET, va="baseline")
 
     def pixels(self) -> np.ndarray:
-        """What the page looks like: uint8 [height, width, 3]."""
+        """Render the page: uint8 [height, width, 3]."""
         canvas = FigureCanvasAgg(self.figure)
         canvas.draw()
         return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
     def swatch(self, left: float, top: float, width: float, height: float, colour: Any) -> None:
-        """A filled rectangle, with its left side and the middle of its height given."""
+        """Fill a rectangle, given its left side and the middle of its height."""
         self._rectangle(self._box(left, top - height / 2, width, height), facecolor=colour, edgecolor="none")
 
     def _box(self, left: float, top: float, width: float, height: float) -> Bbox:
@@ -105,7 +104,7 @@ class Page:
 
 
 def frame(axes: Axes) -> None:
-    """Take the ticks away and make the frame thin and pale."""
+    """Remove the ticks, and make the frame thin and pale."""
     axes.set(xticks=[], yticks=[])
     for spine in axes.spines.values():
         spine.set(color=FAINT, linewidth=0.6)
@@ -119,14 +118,14 @@ def text_width(text: str, size: float = 9, **font: Any) -> float:
 
 
 def shorten(text: str, width: float, size: float = 9, keep_end: bool = False, **font: Any) -> str:
-    """The text, or as much of it as fits into a width in pixels together with '…'.
+    """Shorten a line of text to a width in pixels, with '…' for the part that is cut.
 
     Args:
         text: one line.
-        width: in pixels.
-        size: of the font, in points.
-        keep_end: whether to cut in the middle rather than at the end.
-        font: other properties, for example ``weight``.
+        width: width in pixels.
+        size: size of the font in points.
+        keep_end: True to cut in the middle instead of at the end.
+        font: other properties of the font, for example ``weight``.
     """
     if text_width(text, size, **font) <= width:
         return text
@@ -139,7 +138,7 @@ def shorten(text: str, width: float, size: float = 9, keep_end: bool = False, **
 
 
 def two_lines(text: str, width: float, size: float = 9, **font: Any) -> list[str]:
-    """The text on one line, or broken between words into two, each shortened to a width in pixels."""
+    """Break text between words into one or two lines, each shortened to a width in pixels."""
     words = text.split()
     first = len(words)
     while first > 1 and text_width(" ".join(words[:first]), size, **font) > width:
@@ -149,7 +148,7 @@ def two_lines(text: str, width: float, size: float = 9, **font: Any) -> list[str
 
 
 def wrap(text: str, width: float, size: float = 9, **font: Any) -> list[str]:
-    """The text on as many lines as it takes, broken between words; longer words are shortened."""
+    """Wrap text at a width in pixels; words that are longer are shortened."""
     lines: list[str] = []
     for word in text.split():
         if lines and text_width(f"{lines[-1]} {word}", size, **font) <= width:
@@ -160,11 +159,11 @@ def wrap(text: str, width: float, size: float = 9, **font: Any) -> list[str]:
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Write a figure as PNG: never half a file, and equal bytes for equal figures.
+    """Save a figure as PNG, atomically; equal figures give equal bytes.
 
     Args:
-        figure: one of this package's.
-        path: a name that ends in .png; folders that are missing are made.
+        figure: a figure of this package.
+        path: name that ends in .png; missing folders are created.
 
     Raises:
         ValueError: another ending.
@@ -172,12 +171,11 @@ def save(figure: Figure, path: str | Path) -> None:
     path = Path(path)
     if path.suffix.lower() != ".png":
         raise ValueError(f"path: expected a name that ends in .png, got {path}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+
+    def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
-            # Without this entry the bytes would change with matplotlib's version.
+            # By default the bytes would change with matplotlib's version.
             FigureCanvasAgg(figure).print_png(file, metadata={"Software": None})
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, write)

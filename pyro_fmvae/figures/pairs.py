@@ -32,25 +32,25 @@ def pair_grid(
     seed: int = 0,
     held: Mapping[int, int] | None = None,
 ) -> Figure:
-    """A grid of mean images: a row per component of one factor, a column per component of another.
+    """A grid of mean images, with a row per component of one factor and a column per component of another.
 
-    Each is the mean of E[x | z] over draws of z given both components. The other factors are held, or drawn
-    among their components in use: the same draws in every cell, so that two cells of a row differ by the
-    column's block alone. Components go from the most to the least used; unused ones are washed out. The
-    caller's random numbers go on as if nothing had been drawn.
+    A cell is the mean of E[x | z] over draws of z given both components. The other factors are held fixed, or
+    drawn from their components in use. Draws are the same in every cell, so that two cells of a row differ
+    only in the column's block. Components go from the most to the least used; unused ones are washed out. The
+    caller's random generators are left alone.
 
     Args:
-        factors: of a model of images.
-        i: the factor of the rows.
-        j: the factor of the columns.
-        draws: of z for each cell.
-        most: components shown of each of the two.
-        seed: of the draws.
-        held: other factors → the component that each of them is held at.
+        factors: factors of a model of images.
+        i: factor of the rows.
+        j: factor of the columns.
+        draws: draws of z for each cell.
+        most: largest number of components shown of each of the two.
+        seed: seed of the draws.
+        held: other factor → its fixed component.
 
     Raises:
-        ValueError: a number out of range, equal factors, ``held`` that names one of the two, or a decoder
-            that does not give images.
+        ValueError: a number out of range, equal factors, ``held`` with one of the two, or a decoder that does
+            not return images.
     """
     held = dict(held or {})
     factors.check_factor("i", i)
@@ -73,7 +73,7 @@ def pair_grid(
 
 
 def _means(factors: Factors, base: Tensor, row: tuple[int, Tensor], column: tuple[int, Tensor]) -> Tensor:
-    """Mean images [rows · columns, ...]; each of the two is a factor and its blocks [m, draws, D]."""
+    """Mean images [rows · columns, ...]; ``row`` and ``column`` are a factor and its blocks [m, draws, D]."""
     means = []
     for block in row[1]:
         given = with_block(base, block, row[0])
@@ -91,7 +91,7 @@ def _lay_out(
     draws: int,
     held: dict[int, int],
 ) -> Figure:
-    """The page for images [rows, columns, H, W] or [rows, columns, H, W, 3]."""
+    """Draw the page for images [rows, columns, H, W] or [rows, columns, H, W, 3]."""
     size = cell_size(images[0], _TARGET_FEW if images.shape[1] <= _FEW else _TARGET)
     names = [
         [shorten(factors.component_name(f, k), _LONGEST_NAME, 8) for k in order.tolist()]

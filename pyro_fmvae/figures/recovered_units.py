@@ -1,4 +1,4 @@
-"""True generative fields above what a model has learnt of them, and true parameters beside learnt ones."""
+"""True and learnt generative fields, and true and learnt parameters, side by side."""
 
 import math
 from collections.abc import Mapping
@@ -24,14 +24,14 @@ _LONGEST_NAME = 320
 
 
 def recovered_units(true: Array, learnt: Array, match: UnitMatch) -> Figure:
-    """Each true unit, below it the learnt unit matched to it, and their cosine similarity.
+    """Each true unit with its matched learnt unit and their cosine similarity below.
 
     Cosines of units that are not recovered are red. Each unit is scaled by its own largest absolute value.
 
     Args:
         true: [H', h, w].
         learnt: [H, h, w].
-        match: of :func:`pyro_fmvae.evaluate.match_units` for these units.
+        match: result of :func:`pyro_fmvae.evaluate.match_units` for these units.
 
     Raises:
         ValueError: arrays of other shapes, values that are not finite, or a match of other units.
@@ -81,16 +81,16 @@ def recovered_units(true: Array, learnt: Array, match: UnitMatch) -> Figure:
 
 
 def parameter_table(true: Mapping[str, float], learnt: Mapping[str, float]) -> Figure:
-    """A table of parameters: what they truly are, what was learnt, and the difference.
+    """A table of true and learnt parameters and their differences.
 
-    The difference is written in per cent of the true value, and as it is where that is 0.
+    Differences are in per cent of the true value, or absolute where that is 0.
 
     Args:
         true: name of a parameter, such as "noise sd" → its value.
         learnt: the same names → values.
 
     Raises:
-        ValueError: no parameters, other names in one than in the other, or values that are not finite.
+        ValueError: no parameters, different names, or values that are not finite.
     """
     if not true or set(true) != set(learnt):
         raise ValueError(
@@ -117,7 +117,7 @@ def parameter_table(true: Mapping[str, float], learnt: Mapping[str, float]) -> F
 
 
 def _cells(true: float, learnt: float) -> tuple[str, str, str]:
-    """Both values with as many decimals, the greater one with four significant digits, and the difference."""
+    """Format both values with four significant digits of the larger one, and their difference."""
     digits = max(0, 3 - math.floor(math.log10(max(abs(true), abs(learnt)) or 1.0)))
     difference = learnt - true
     relative = f"{100 * difference / abs(true):+.1f} %" if true else f"{difference:+.{digits}f}"

@@ -1,4 +1,4 @@
-"""Images with the active latents of an example, and other values (Tonolini et al., 2019)."""
+"""Images with the active latents of an example, but new values (Tonolini et al., 2019)."""
 
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -16,20 +16,19 @@ def conditional_samples(
 ) -> Figure:
     """A row for each example: itself, its reconstruction, and images with the same active latents.
 
-    Which latents are zero is kept. The values of the others are drawn from normals with the mean and the
-    standard deviation of each latent's non-zero values over a data set. The caller's random numbers go on as
-    if nothing had been drawn.
+    Inactive latents stay zero. The values of active ones are drawn from normals with the mean and standard
+    deviation of each latent's non-zero values in a data set. The caller's random generators are left alone.
 
     Args:
-        decode: z [n, J] to images in [0, 1].
-        x: the examples, [n, H, W] or [n, H, W, 3]; values beyond [0, 1] are clipped.
-        z: their codes, [n, J], exact zeros where a latent is off.
+        decode: maps z [n, J] to images in [0, 1].
+        x: the examples, [n, H, W] or [n, H, W, 3]; values outside [0, 1] are clipped.
+        z: their codes, [n, J], exactly zero where a latent is off.
         latents: codes of a data set, [N, J].
-        draws: images of each.
-        seed: of the draws.
+        draws: number of new images of each.
+        seed: seed of the draws.
 
     Raises:
-        ValueError: shapes that don't fit, ``draws`` < 1, or a decoder that does not give images.
+        ValueError: tensors of other shapes, ``draws`` < 1, or a decoder that does not return images.
     """
     originals = as_images("x", x)
     check_codes(z, latents)

@@ -1,4 +1,4 @@
-"""Damaged images beside what models have restored."""
+"""Damaged and restored images side by side."""
 
 import math
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ def restoration(images: Mapping[str, Array], psnrs: Mapping[str, float]) -> Figu
     """Grey images side by side, with their name and their peak signal-to-noise ratio above.
 
     Args:
-        images: name, such as "damaged" → [H, W], all of one shape, NaN = missing: orange. Values beyond
-            [0, 1] are clipped.
-        psnrs: names of some of the images → their peak signal-to-noise ratio in dB.
+        images: name, such as "damaged" → image [H, W], all of one shape. Missing pixels (NaN) are orange.
+            Values outside [0, 1] are clipped.
+        psnrs: name of an image → its peak signal-to-noise ratio in dB, for some of the images.
 
     Raises:
         ValueError: no image, images of other shapes, or a ratio without an image.

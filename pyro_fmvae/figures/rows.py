@@ -12,7 +12,7 @@ from pyro_fmvae.figures.page import INK, MARGIN, NOTE, QUIET, Page, shorten, tex
 from pyro_fmvae.figures.tiles import as_images, cell_size, in_parts
 
 Decoder: TypeAlias = Callable[[Tensor], Tensor]
-"""z [n, J] to E[x | z]: images [n, H, W] or [n, H, W, 3] in [0, 1]."""
+"""Maps z [n, J] to E[x | z]: images [n, H, W] or [n, H, W, 3] in [0, 1]."""
 
 _TARGET = 96
 _GAP = 4
@@ -24,22 +24,22 @@ _NARROWEST, _LOWEST = 320, 16  # width of the page, height of a row
 
 
 class Row(NamedTuple):
-    """Images of one row, by group of columns; a row may have fewer than others."""
+    """Images of one row, by group of columns; rows may have different numbers of images."""
 
     label: str
     groups: Sequence[np.ndarray]
     """[n, H, W] or [n, H, W, 3] in [0, 1] for each group; n may be 0."""
     captions: Sequence[Sequence[str]] = ()
-    """What stands below the images of each group; nothing if left out."""
+    """Text below the images of each group; none if left out."""
 
 
 def image_rows(rows: Sequence[Row], headings: Sequence[str], note: str) -> Figure:
-    """A figure of rows of images, in groups of columns with a heading each.
+    """Rows of images, in groups of columns that have a heading each.
 
     Args:
-        rows: one at least, with an image at least.
-        headings: of the groups.
-        note: below everything.
+        rows: at least one row with an image.
+        headings: headings of the groups.
+        note: text at the bottom.
     """
     shown = next(group for row in rows for group in row.groups if len(group))
     height, width = cell_size(shown, _TARGET)
@@ -82,10 +82,10 @@ def image_rows(rows: Sequence[Row], headings: Sequence[str], note: str) -> Figur
 
 
 def decode_images(decode: Decoder, z: Tensor) -> np.ndarray:
-    """Images of z [n, J], a part at a time so that many need little memory: float64, clipped to [0, 1].
+    """Decode z [n, J] in chunks to save memory: float64 images, clipped to [0, 1].
 
     Raises:
-        ValueError: the decoder does not give an image for each.
+        ValueError: the decoder does not return an image for each.
     """
     images = as_images("decode", in_parts(decode, z))
     if len(images) != len(z):

@@ -1,4 +1,4 @@
-"""The averaged posterior of spike-and-slab latents beside their prior."""
+"""The averaged posterior of spike-and-slab latents against their prior."""
 
 import math
 
@@ -20,15 +20,15 @@ _OUTER = 0.0005  # share of the draws at either end that may lie outside the axe
 
 
 def slab_histogram(draws: Array, probs: Array | float, loc: Array | float, scale: Array | float) -> Figure:
-    """A histogram of non-zero latents with the prior's slab on top, and both shares of zeros beside it.
+    """A histogram of non-zero latents with the density of the prior's slab, and the shares of zeros.
 
-    With latents that differ, the prior's slab is the mixture of theirs, by their probability of being on. At
-    an optimum of maximum likelihood the averaged posterior is the prior, if the model is of the right form.
+    If latents have different slabs, the density is their mixture, weighted by the probabilities of being on.
+    At an optimum of maximum likelihood of a well-specified model, the averaged posterior is the prior.
 
     Args:
-        draws: of the latents from the posteriors of many data points, exact zeros where one is off,
-            [..., H] or, if all latents have one prior, of any shape.
-        probs: probability that a latent is on, in [0, 1]: a number or [H].
+        draws: draws of latents from the posteriors of many data points, exactly zero where one is off, of
+            shape [..., H], or of any shape if all latents have the same prior.
+        probs: probability that a latent is on, in [0, 1], a number or [H].
         loc: mean of the slab, a number or [H].
         scale: standard deviation of the slab, above 0, a number or [H].
 
@@ -69,7 +69,7 @@ def slab_histogram(draws: Array, probs: Array | float, loc: Array | float, scale
 def _prior(
     shape: tuple[int, ...], probs: Array | float, loc: Array | float, scale: Array | float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Checked parameters, of one shape: [H], or [1] if all latents have the same."""
+    """Check the parameters and bring them to one shape: [H], or [1] if all latents share them."""
     arrays = []
     for name, value in (("probs", probs), ("loc", loc), ("scale", scale)):
         array = as_array(name, np.asarray(float(value)) if isinstance(value, (int, float)) else value)
@@ -88,7 +88,7 @@ def _prior(
 
 
 def _density(x: np.ndarray, on: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
-    """Mixture of slabs by the probabilities of being on; by equal ones if all are 0."""
+    """Mixture of slabs, weighted by the probabilities of being on; equal weights if all are 0."""
     weights = on / on.sum() if on.sum() > 0 else np.full(len(on), 1 / len(on))
     normals = np.exp(-0.5 * ((x[:, None] - mean) / sd) ** 2) / (sd * math.sqrt(2 * math.pi))
     return np.asarray(normals @ weights)
@@ -103,7 +103,7 @@ def _range(active: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> tuple[float,
 
 
 def _zeros(page: Page, posterior: float, prior: float) -> None:
-    """Two bars with the share of zeros."""
+    """Draw two bars with the shares of zeros."""
     left, top = _INDENT + _WIDTH + _BETWEEN, MARGIN + _HEAD
     axes = page.axes(left, top, _BARS, _HEIGHT)
     axes.bar([0, 1], [posterior, prior], 0.6, color=[_POSTERIOR, _PRIOR])

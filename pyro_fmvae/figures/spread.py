@@ -17,18 +17,17 @@ _NARROWEST = 160  # of a column, for its title
 
 
 def spread(factors: Factors, rows: int = 8, seed: int = 0) -> Figure:
-    """A row of images for each of some drawn z: the mean of x, its standard deviation, and a draw of x.
+    """A row of images for each of some draws of z: the mean of x, its standard deviation, and a draw of x.
 
-    Standard deviations are shown from black, 0, to white, the greatest one of all. The caller's random
-    numbers go on as if nothing had been drawn.
+    Black is a standard deviation of 0, white the largest one. The caller's random generators are left alone.
 
     Args:
-        factors: of a model of images, with ``std`` and ``draw``.
-        rows: draws of z.
-        seed: of all draws.
+        factors: factors of a model of images, with ``std`` and ``draw``.
+        rows: number of draws of z.
+        seed: seed of all draws.
 
     Raises:
-        ValueError: ``rows`` below 1, ``factors`` without ``std`` or ``draw``, or images that do not fit.
+        ValueError: ``rows`` below 1, ``factors`` without ``std`` or ``draw``, or images of different shapes.
     """
     if rows < 1:
         raise ValueError(f"rows: expected a number >= 1, got {rows}")

@@ -1,4 +1,4 @@
-"""From a model's numbers to pixels on a page."""
+"""Conversion of a model's outputs to pixels on a page."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -15,14 +15,14 @@ def as_images(name: str, images: Array) -> np.ndarray:
     """Check images and clip them to [0, 1].
 
     Args:
-        name: of the argument, for messages.
+        name: name of the argument, for messages.
         images: floats or bools, [n, H, W] (grey) or [n, H, W, 3] (colour).
 
     Returns:
-        float64, of the same shape.
+        The images in float64, of the same shape.
 
     Raises:
-        ValueError: another shape or type, no image at all, or values that are not finite.
+        ValueError: another shape or type, no images, or values that are not finite.
     """
     array = as_array(name, images)
     grey, colour = array.ndim == 3, array.ndim == 4 and array.shape[-1] == 3
@@ -32,7 +32,7 @@ def as_images(name: str, images: Array) -> np.ndarray:
 
 
 def as_array(name: str, values: Array) -> np.ndarray:
-    """Floats or bools as a finite float64 array.
+    """Convert floats or bools to a finite float64 array.
 
     Raises:
         ValueError: integers, or values that are not finite.
@@ -47,10 +47,10 @@ def as_array(name: str, values: Array) -> np.ndarray:
 
 
 def cell_size(images: np.ndarray, target: int) -> tuple[int, int]:
-    """Height and width on the page of each of the images [n, H, W] or [n, H, W, 3].
+    """Height and width on the page of images [n, H, W] or [n, H, W, 3].
 
-    Small images are enlarged by the whole number that brings the longer side closest to ``target`` pixels,
-    so that they stay crisp; images of more than twice that are made smaller.
+    Images are enlarged by the whole number that brings the longer side closest to ``target`` pixels, so that
+    they stay crisp. Images of more than twice that size are shrunk.
     """
     height, width = images.shape[1:3]
     longest = max(height, width)
@@ -61,14 +61,14 @@ def cell_size(images: np.ndarray, target: int) -> tuple[int, int]:
 
 
 def scaled(name: str, images: Array) -> tuple[np.ndarray, float]:
-    """Images of numbers >= 0, divided by the greatest of them, and that number; zeros stay zeros.
+    """Divide images of numbers >= 0 by the largest number, and return both; zeros stay zeros.
 
     Args:
-        name: of the argument, for messages.
+        name: name of the argument, for messages.
         images: floats, [n, H, W] or [n, H, W, 3].
 
     Raises:
-        ValueError: as `as_images`.
+        ValueError: as for `as_images`.
     """
     greatest = float(as_array(name, images).max(initial=0.0))
     return as_images(name, images / (greatest or 1.0)), greatest
@@ -76,5 +76,5 @@ def scaled(name: str, images: Array) -> tuple[np.ndarray, float]:
 
 @torch.no_grad()
 def in_parts(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    """function(z) of latent vectors z [n, J], a part at a time so that many need little memory."""
+    """Apply a function to latent vectors z [n, J] in chunks, to save memory."""
     return torch.cat([function(part) for part in z.split(_CHUNK)])

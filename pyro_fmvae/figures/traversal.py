@@ -1,4 +1,4 @@
-"""Images in motion: one factor's block moves from component to component."""
+"""Animations in which one factor's block moves from component to component."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,26 +26,26 @@ _NARROWEST = 320
 def traversal(
     factors: Factors, factor: int, bases: int = 6, steps: int = 8, most: int = 16, seed: int = 0
 ) -> list[np.ndarray]:
-    """Frames in which one factor's block moves through its components, all else as in some base draws.
+    """Frames in which one factor's block moves through its components, with the rest of z held fixed.
 
-    The block is the same in all images of a frame. It goes on a straight line from each component's location
-    to the next one's, in the order of their numbers, and from the last one's to the first one's, so that the
-    frames can be shown in a loop. Unused components are passed over. Each frame says which component is
-    nearest on the line. The caller's random numbers go on as if nothing had been drawn.
+    The block is the same in all images of a frame. It moves along straight lines between the locations of
+    components, in the order of their numbers and back to the first, so that the animation can loop. Unused
+    components are skipped. Each frame names the nearest component of its line. The caller's random generators
+    are left alone.
 
     Args:
-        factors: of a model of images.
-        factor: whose block.
-        bases: draws of z.
-        steps: frames from one component to the next.
-        most: components, the most used ones.
-        seed: of the draws.
+        factors: factors of a model of images.
+        factor: index of the factor.
+        bases: number of draws of z, one for each image of a frame.
+        steps: number of frames from one component to the next.
+        most: largest number of components; the most used ones are taken.
+        seed: seed of the draws.
 
     Returns:
-        A page uint8 [H, W, 3] per frame: ``steps`` for each component, a single one if one alone is in use.
+        Pages uint8 [H, W, 3], ``steps`` for each component, or a single one if only one component is in use.
 
     Raises:
-        ValueError: a number out of range, or a decoder that does not give images.
+        ValueError: a number out of range, or a decoder that does not return images.
     """
     factors.check_factor("factor", factor)
     if min(bases, steps, most) < 1:
@@ -66,7 +66,7 @@ def traversal(
 
 
 def _path(means: Tensor, stops: Tensor, steps: int) -> tuple[list[int], Tensor]:
-    """The nearest component of each frame, and the block [frames, D]."""
+    """The nearest component and the block of each frame, [frames] and [frames, D]."""
     if len(stops) == 1:
         return stops.tolist(), means[stops.to(means.device)]
     names, path = [], []
@@ -79,7 +79,7 @@ def _path(means: Tensor, stops: Tensor, steps: int) -> tuple[list[int], Tensor]:
 
 
 def _frame(factors: Factors, factor: int, component: int, left_out: int, images: np.ndarray) -> np.ndarray:
-    """A page with images [bases, H, W] or [bases, H, W, 3]."""
+    """Draw a page with images [bases, H, W] or [bases, H, W, 3]."""
     height, width = cell_size(images, _TARGET)
     columns = min(_COLUMNS, len(images))
     wide = max(2 * MARGIN + columns * (width + _GAP) - _GAP, _NARROWEST)
@@ -109,15 +109,15 @@ def _frame(factors: Factors, factor: int, component: int, left_out: int, images:
 
 
 def save_animation(frames: Sequence[np.ndarray], path: str | Path, milliseconds: int = 120) -> None:
-    """Write frames as a GIF that loops for ever: never half a file.
+    """Save frames as a GIF that loops for ever, atomically.
 
     Args:
         frames: uint8 [H, W, 3] or [H, W], all of one size.
-        path: a name that ends in .gif; folders that are missing are made.
-        milliseconds: that each frame is shown.
+        path: name that ends in .gif; missing folders are created.
+        milliseconds: duration of each frame.
 
     Raises:
-        ValueError: another ending, no frame, or frames of another type or of different sizes.
+        ValueError: another ending, no frames, or frames of another type or of different sizes.
     """
     path = Path(path)
     if path.suffix.lower() != ".gif":

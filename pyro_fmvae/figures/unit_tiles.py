@@ -1,4 +1,4 @@
-"""From a dictionary's units to coloured tiles."""
+"""Conversion of a dictionary's units to coloured tiles."""
 
 import matplotlib
 import numpy as np
@@ -13,7 +13,7 @@ def as_units(name: str, units: Array) -> np.ndarray:
     """Check units and return them as float64 [H, h, w].
 
     Args:
-        name: of the argument, for messages.
+        name: name of the argument, for messages.
         units: finite floats or bools [H, h, w], H at least 1.
 
     Raises:
@@ -26,14 +26,14 @@ def as_units(name: str, units: Array) -> np.ndarray:
 
 
 def tiles(units: np.ndarray, signed: bool) -> np.ndarray:
-    """Colours of units, each scaled by its own largest absolute value; units of zeros stay 0.
+    """Colour units, each scaled by its own largest absolute value; units of zeros stay 0.
 
     Args:
         units: [H, h, w].
-        signed: whether from blue over white, which is 0, to red, or else from black to white.
+        signed: True for colours from blue over white (0) to red, False for black (0) to white.
 
     Returns:
-        In [0, 1], [H, h, w, 3].
+        Colours in [0, 1], [H, h, w, 3].
     """
     largest = np.abs(units).max((1, 2), keepdims=True)
     scaled = np.divide(units, largest, out=np.zeros_like(units), where=largest > 0)

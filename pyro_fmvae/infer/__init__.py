@@ -1,16 +1,27 @@
 """Inference: the ELBO that integrates what it can, and what goes with it."""
 
+from pyro_fmvae.infer import seeding
 from pyro_fmvae.infer.autoguide import AutoConjugate
 from pyro_fmvae.infer.elbo.mixture_terms import Role, Term
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
 from pyro_fmvae.infer.enumeration import with_assignments
+from pyro_fmvae.infer.importance import log_weights
+from pyro_fmvae.infer.parameters import param_statements
+from pyro_fmvae.infer.posteriors import NaturalPosterior, natural_prior, to_natural, to_standard
 from pyro_fmvae.infer.svi import ConjugateSVI
 
 __all__ = [
     "AutoConjugate",
     "ConjugateSVI",
+    "NaturalPosterior",
     "Role",
     "Term",
     "TraceConjugate_ELBO",
+    "log_weights",
+    "natural_prior",
+    "param_statements",
+    "seeding",
+    "to_natural",
+    "to_standard",
     "with_assignments",
 ]

@@ -3,6 +3,8 @@
 from pyro_fmvae.models.binary_sparse_coding import BinarySparseCoding
 from pyro_fmvae.models.factor_group import FactorGroup, Hyperprior
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
+from pyro_fmvae.models.free_encoder import FreeEncoder
+from pyro_fmvae.models.posterior_family import GaussianPosterior, PointPosterior, PosteriorFamily
 from pyro_fmvae.models.sparse_priors import (
     FixedSparsePrior,
     MixtureSparsePrior,
@@ -20,8 +22,12 @@ __all__ = [
     "FactorGroup",
     "FactorialMixtureVAE",
     "FixedSparsePrior",
+    "FreeEncoder",
+    "GaussianPosterior",
     "Hyperprior",
     "MixtureSparsePrior",
+    "PointPosterior",
+    "PosteriorFamily",
     "PseudoInputs",
     "SelectionSparsePrior",
     "SparsePrior",

@@ -1,4 +1,4 @@
-"""Binary sparse coding: x is a sum of columns of a dictionary, each of them there or not, and noise."""
+"""Binary sparse coding: x is the sum of some columns of a dictionary and of noise."""
 
 import math
 from collections.abc import Mapping
@@ -18,29 +18,30 @@ from pyro_fmvae.nn.sizes import check_size
 
 
 class BinarySparseCoding(nn.Module):
-    """h_i ~ Bernoulli(σ(b_i)), x ~ N(W h, σ² I); q(h | x) is the fixed point of the mean field.
+    """h_i ~ Bernoulli(σ(b_i)), x ~ N(W h, σ² I), and q(h | x) is the fixed point of mean-field updates.
 
-    Data with NaN are data with missing elements. Parameters are learnt by :attr:`em`, in closed form, or by
-    gradients of ``TraceConjugate_ELBO``, which never draws h: q is a constant for the gradients, which is
-    exact where the fixed point is reached. After such a step :meth:`project` keeps weights non-negative.
+    NaN marks missing elements of the data. Parameters are learnt by :attr:`em` in closed form, or by
+    gradients of ``TraceConjugate_ELBO``, which integrates h out instead of drawing it. Gradients treat q as a
+    constant, which is exact at the fixed point. Call :meth:`project` after a gradient step to keep weights
+    non-negative.
 
     Args:
         event_shape: shape of a data point, D numbers.
         num_data: N, data points in the training set.
-        em: how it is learnt, and what its posteriors are.
+        em: the EM algorithm, which also computes posteriors.
 
     Attributes:
         weight: W, [D, H].
         logits: b, [H].
         log_scale: log σ, a scalar.
-        latent_dim: H, the units of ``em``.
+        latent_dim: H, number of units.
 
     Raises:
         ValueError: ``num_data`` less than 1.
     """
 
     bounded = True
-    """Whether its loss is a bound on log p(x)."""
+    """True: the loss is a bound on log p(x)."""
 
     def __init__(self, event_shape: tuple[int, ...], num_data: int, em: BinaryEM) -> None:
         super().__init__()
@@ -62,7 +63,7 @@ class BinarySparseCoding(nn.Module):
         Args:
             x: a batch ``[B, *event_shape]``, NaN where missing.
             labels: not used.
-            latents, posterior: the guide's alone.
+            latents, posterior: used by the guide only.
         """
         param_statements("dictionary", self)
         prior = self._prior().expand([len(x)])
@@ -81,18 +82,19 @@ class BinarySparseCoding(nn.Module):
 
         Args:
             x, labels: as for :meth:`model`.
-            latents: means of h that the fixed point is sought from, [B, H]; None: see :meth:`posterior`.
-            posterior: q(h | x), where it is at hand.
+            latents: means of h [B, H] to start the updates from; None as for :meth:`posterior`.
+            posterior: q(h | x), if it is known already.
         """
         q = self.posterior(x, latents) if posterior is None else posterior
         with pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1):
             pyro.sample("h", q)
 
     def posterior(self, x: Tensor, latents: Tensor | None = None) -> GroupedBernoulli:
-        """q(h | x) of a batch ``[B, *event_shape]``: batch shape [B], event shape [H].
+        """q(h | x) for a batch ``[B, *event_shape]``: batch shape [B], event shape [H].
 
-        Units are updated in their own order until no mean moves by 1e-6, or for 100 sweeps: from ``latents``,
-        means of h [B, H], or else as :meth:`BinaryEM.search` does. Both are cast to the weights' type.
+        Units are updated in order until no mean changes by more than 1e-6, or for 100 sweeps. Updates start
+        from ``latents``, means of h [B, H], or as in :meth:`BinaryEM.search` if they are None. Both arguments
+        are cast to the type of the weights.
         """
         rows, given = x.flatten(1).to(self.weight.dtype), self.given()
         if latents is None:
@@ -102,12 +104,12 @@ class BinarySparseCoding(nn.Module):
         return GroupedBernoulli(q.probs[0], self.latent_dim, validate_args=False)
 
     def decode(self, z: Tensor) -> Tensor:
-        """E[x | h] = W h of h [..., H]: ``[..., *event_shape]``."""
+        """E[x | h] = W h for h [..., H]: ``[..., *event_shape]``."""
         return (z @ self.weight.T).unflatten(-1, self.event_shape)
 
     @property
     def dictionary(self) -> Tensor:
-        """What each unit adds to x, ``[H, *event_shape]``."""
+        """Contribution of each unit to x, ``[H, *event_shape]``."""
         return self.weight.T.unflatten(-1, self.event_shape)
 
     def log_likelihood(self, x: Tensor, z: Tensor) -> Tensor:
@@ -121,35 +123,35 @@ class BinarySparseCoding(nn.Module):
 
     @torch.no_grad()
     def log_weights(self, x: Tensor, num_samples: int) -> Tensor:
-        """Values of log p(x | h) + log p(h) - log q(h | x) at draws of h from q: [num_samples, B].
+        """Log-weights log p(x | h) + log p(h) - log q(h | x) at draws of h from q: [num_samples, B].
 
         See :func:`pyro_fmvae.infer.importance.log_weights`.
         """
         return log_weights(x, self.posterior(x), self._prior().log_prob, self.log_likelihood, num_samples)
 
     def given(self) -> BinaryParameters:
-        """The parameters as those of a single start."""
+        """The parameters, with a leading dimension of one start."""
         precision = (-2 * self.log_scale).exp()
         return BinaryParameters(self.weight[None], self.logits[None], precision[None])
 
     @torch.no_grad()
     def take(self, parameters: BinaryParameters, start: int) -> None:
-        """Copy the parameters of one of R starts into the module."""
+        """Copy the parameters of one of R starts to the module."""
         self.weight.copy_(parameters.weight[start])
         self.logits.copy_(parameters.logits[start])
         self.log_scale.copy_(-0.5 * parameters.noise_precision[start].log())
 
     @torch.no_grad()
     def project(self) -> None:
-        """Set negative weights to 0, if ``em`` keeps them non-negative."""
+        """Set negative weights to 0 if ``em`` constrains them."""
         if self.em.nonnegative:
             self.weight.clamp_(min=0.0)
 
     def start_at(self, x: Tensor) -> None:
-        """Start from data: nothing to do, :attr:`em` has its own start."""
+        """Initialise from data: nothing to do, :attr:`em` initialises itself."""
 
     def match(self, state_dict: Mapping[str, Any]) -> None:
-        """Prepare for loading a state dictionary: nothing to do, its parameters have but one form."""
+        """Prepare for loading a state dictionary: nothing to do, parameters have only one form."""
 
     def _prior(self) -> dist.TorchDistribution:
         return dist.Bernoulli(logits=self.logits).to_event(1)

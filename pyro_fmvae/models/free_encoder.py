@@ -1,4 +1,4 @@
-"""What stands in an encoder's place where there is none: a search for each point's own Gaussian."""
+"""A stand-in for an encoder: a search for the best Gaussian of each point."""
 
 from collections.abc import Callable
 
@@ -12,22 +12,22 @@ from pyro_fmvae.models.vae import VAE
 
 
 class FreeEncoder(nn.Module):
-    """For each point its own q(z) = N(m, diag(s²)), found by gradient steps from about N(0, I).
+    """A separate q(z) = N(m, diag(s²)) for each point, found by gradient steps from about N(0, I).
 
-    It makes a ``VAE`` of a decoder alone: whatever asks the model for its encoder gets the posterior that
-    best fits the decoder as it is now. The result depends on nothing but x and the decoder: draws come from a
-    seed of its own, and torch's generators are left as they were. That of the last call is kept, so that
-    further draws of z at the same points cost no further search. It cannot be part of a captured step;
+    It turns a decoder alone into a ``VAE``: in place of an encoder's output, the model gets the posterior
+    that best fits the present decoder. The result depends only on x and the decoder, because draws have their
+    own seed; torch's generators are left alone. The last result is cached, so that more draws of z at the
+    same points need no new search. The module cannot be part of a captured step.
     :class:`~pyro_fmvae.learn.vae_phases.FreeEM` learns such a model.
 
     Args:
-        decoder, observation, latent_dim: of the model, and the same objects; the decoder is no part of this
-            module, it belongs to the model alone.
+        decoder, observation, latent_dim: those of the model, the very same objects. The decoder is not a
+            submodule of this module; it belongs to the model only.
         steps, learning_rate: see :class:`~pyro_fmvae.em.free_gaussian.FreeGaussian`.
-        family: of the model.
-        seed: of the draws.
-        search: what takes the steps: ``FreeGaussian``, or ``pyro_fmvae.capture.CapturedFreeGaussian``, which
-            is many times faster.
+        family: posterior family of the model.
+        seed: seed of the draws.
+        search: class that takes the steps, ``FreeGaussian`` or the much faster
+            ``pyro_fmvae.capture.CapturedFreeGaussian``.
 
     Raises:
         ValueError: a number out of range.
@@ -53,7 +53,7 @@ class FreeEncoder(nn.Module):
         self._found: LocScale | None = None
 
     def forward(self, x: Tensor) -> LocScale:
-        """The m and s of points ``x[B, *event_shape]``, each [B, latent_dim], without gradients."""
+        """Find m and s of points ``x[B, *event_shape]``, each [B, latent_dim], without gradients."""
         decoder = self._search.program.decoder
         settings, asked = (self.seed, decoder.training), [x, *decoder.state_dict().values()]
         alike = settings == self._settings and all(map(_same, asked, self._asked))

@@ -1,4 +1,4 @@
-"""What a location and a scale make of q(z | x): a Gaussian, or its limit of scale 0."""
+"""Families of q(z | x) with a location and a scale: the Gaussian, and its limit of scale 0."""
 
 from abc import ABC, abstractmethod
 from typing import TypeAlias
@@ -15,14 +15,14 @@ class PosteriorFamily(ABC):
     """A family of densities q(z) with a location and a scale in every dimension.
 
     Attributes:
-        bounded: whether KL(q || p) is finite, so that there is a bound on log p(x).
+        bounded: True if KL(q || p) is finite, so that there is a bound on log p(x).
     """
 
     bounded: bool
 
     @abstractmethod
     def __call__(self, loc: Tensor, scale: Tensor) -> Distribution:
-        """q(z) of locations and scales [..., J]: batch shape [...], event shape [J]."""
+        """q(z) for locations and scales [..., J]: batch shape [...], event shape [J]."""
 
 
 class GaussianPosterior(PosteriorFamily):
@@ -31,20 +31,20 @@ class GaussianPosterior(PosteriorFamily):
     bounded = True
 
     def __call__(self, loc: Tensor, scale: Tensor) -> Distribution:
-        """The normal distribution, dimensions independent."""
+        """The normal distribution with independent dimensions."""
         return dist.Normal(loc, scale).to_event(1)
 
 
 class PointPosterior(PosteriorFamily):
     """The limit of scale 0, z = loc: the reconstruction term is that of an auto-encoder.
 
-    It is a limit of that term alone. KL(N(m, s²) || N(0, 1)) = (m² + s² - 1 - log s²) / 2 grows without bound
-    as s goes to 0; it is left out, the prior has no part in learning, and what remains is *no* bound on
-    log p(x). Comparing it with bounds, or drawing z from the prior, has no meaning.
+    Only that term has a limit. KL(N(m, s²) || N(0, 1)) = (m² + s² - 1 - log s²) / 2 diverges as s goes to 0,
+    so it is left out. The prior then has no part in learning, and the loss is *no* bound on log p(x). To
+    compare it with bounds, or to draw z from the prior, is meaningless.
     """
 
     bounded = False
 
     def __call__(self, loc: Tensor, scale: Tensor) -> Distribution:
-        """The point mass; the scale is not looked at."""
+        """The point mass at the location; the scale is ignored."""
         return dist.Delta(loc, event_dim=1)

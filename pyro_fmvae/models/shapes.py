@@ -7,30 +7,30 @@ from torch import Tensor
 
 
 def check_dims(name: str, value: Tensor, dims: int) -> None:
-    """That the last dimension of a tensor has this size.
+    """Check the size of a tensor's last dimension.
 
     Raises:
-        ValueError: it has another.
+        ValueError: another size.
     """
     if value.shape[-1:] != (dims,):
         raise ValueError(f"{name}: expected {dims} latent dimensions, got shape {list(value.shape)}")
 
 
 def check_shape(name: str, value: Tensor, other: str, like: Tensor) -> None:
-    """That a tensor has the shape of another argument.
+    """Check that a tensor has the shape of another argument.
 
     Raises:
-        ValueError: it has another.
+        ValueError: another shape.
     """
     if value.shape != like.shape:
         raise ValueError(f"{name}: expected {list(like.shape)} as of {other}, got {list(value.shape)}")
 
 
 def check_integers(name: str, value: Tensor | None, shape: Sequence[int]) -> Tensor | None:
-    """That there is nothing, or a tensor of integers of a shape; gives it as int64.
+    """Check that a tensor, if there is one, has integers and this shape; return it as int64.
 
     Raises:
-        ValueError: another shape, or no integers.
+        ValueError: another shape or type.
     """
     if value is None:
         return None
@@ -43,20 +43,20 @@ def check_integers(name: str, value: Tensor | None, shape: Sequence[int]) -> Ten
 def check_codes(
     name: str, codes: Tensor | None, num_points: int, sizes: Sequence[int], of: str = "factor"
 ) -> Tensor | None:
-    """That there is nothing, or for each of I factors the index of one of its components, or -1 for none.
+    """Check codes, if there are any: the index of a component of each factor, or -1 for none.
 
     Args:
-        name: of the argument, for the message.
-        codes: integers [num_points, I].
-        num_points: how many rows.
+        name: name of the argument, for the message.
+        codes: integers [num_points, I], or None.
+        num_points: number of rows.
         sizes: K_i of each factor.
-        of: what the message calls a column.
+        of: word for a column in the message.
 
     Returns:
-        The codes as int64.
+        The codes as int64, or None.
 
     Raises:
-        ValueError: another shape, no integers, or an index out of range.
+        ValueError: another shape or type, or an index out of range.
     """
     codes = check_integers(name, codes, (num_points, len(sizes)))
     if codes is None:

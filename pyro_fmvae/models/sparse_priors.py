@@ -1,7 +1,7 @@
-"""Priors of sparse codes: a fixed one, and mixtures of what the encoder makes of learnt pseudo-inputs.
+"""Priors of sparse codes: a fixed one, and mixtures of the encoder's posteriors of learnt pseudo-inputs.
 
-A prior is a module that the model is given. It knows the encoder only as an argument, so that each is saved
-once.
+A prior is a module that the model takes as an argument. It gets the encoder as an argument of its methods, so
+that each module is saved once.
 """
 
 import math
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pyro_fmvae.distributions import SpikeAndSlab, SpikeAndSlabMixture
 
-STARTING_RANGE = 0.1, 0.9  # of the way between the bounds: nearer to them, pseudo-inputs would hardly move
+STARTING_RANGE = 0.1, 0.9  # as shares of the bounds: closer to them, pseudo-inputs would hardly move
 
 
 class SparsePrior(nn.Module, ABC):
@@ -22,14 +22,14 @@ class SparsePrior(nn.Module, ABC):
 
     @abstractmethod
     def density(self, encoder: nn.Module) -> TorchDistribution:
-        """p(z), with exact density and exact draws: batch shape [], event shape [J].
+        """p(z) with exact density and exact draws: batch shape [], event shape [J].
 
         Args:
             encoder: maps data to location, scale and logits, each [..., J].
         """
 
     def forward(self, encoder: nn.Module, x: Tensor) -> TorchDistribution:
-        """The same density, to take the divergences of the codes of these data points from.
+        """p(z) in the form that gives the divergences of these data points' codes from it.
 
         Args:
             encoder: as for :meth:`density`.
@@ -39,14 +39,14 @@ class SparsePrior(nn.Module, ABC):
 
     @abstractmethod
     def mean_spike(self, p: TorchDistribution) -> Tensor:
-        """γ̄ of what :meth:`forward` gave: the mean probability that a latent is on, a scalar."""
+        """γ̄ of the result of :meth:`forward`: the mean probability that a latent is on, a scalar."""
 
     def start_at(self, x: Tensor) -> None:
-        """Start from data points ``[n, *event_shape]``."""
+        """Initialise from data points ``[n, *event_shape]``. Does nothing by default."""
 
 
 class FixedSparsePrior(SparsePrior):
-    """Every latent by itself is on with probability α, and then N(0, 1).
+    """Independent latents that are on with probability α, and then N(0, 1).
 
     Args:
         latent_dim: J.
@@ -79,7 +79,7 @@ class PseudoInputs(nn.Module):
     Args:
         count: U.
         event_shape: shape of one data point.
-        bounds: what data lie between, such as (0, 1); learnt points then do, too. None: anywhere.
+        bounds: range of the data, such as (0, 1), to which the points are constrained; None for no bounds.
 
     Raises:
         ValueError: ``count`` < 1, or bounds in the wrong order.
@@ -105,12 +105,12 @@ class PseudoInputs(nn.Module):
 
     @torch.no_grad()
     def start_at(self, x: Tensor) -> None:
-        """Start at some of the data points ``[n, *event_shape]``, or near them where there are bounds.
+        """Initialise at data points ``[n, *event_shape]``, or near them if there are bounds.
 
-        They are chosen at random, by torch's generator; where n < U, some are chosen more than once.
+        The points are chosen at random by torch's generator, some of them repeatedly if n < U.
 
         Raises:
-            ValueError: no data, or of another shape.
+            ValueError: no data, or data of another shape.
         """
         if not len(x) or x.shape[1:] != self.raw.shape[1:]:
             expected = ", ".join(map(str, ("n", *self.raw.shape[1:])))
@@ -132,8 +132,8 @@ class MixtureSparsePrior(SparsePrior):
 
     Args:
         pseudo_inputs: x_u.
-        sharpness: s > 0, to replace the probabilities γ_u of components by σ(s (γ_u - 1/2)), as the authors'
-            code does; they are then at least σ(-s/2), and their penalty pulls less. None leaves them.
+        sharpness: s > 0 replaces the probabilities γ_u of components by σ(s (γ_u - 1/2)), as the authors'
+            code does. They are then at least σ(-s/2), which weakens the sparsity penalty. None keeps γ_u.
 
     Raises:
         ValueError: ``sharpness`` out of range.
@@ -146,7 +146,7 @@ class MixtureSparsePrior(SparsePrior):
         self.pseudo_inputs, self.sharpness = pseudo_inputs, sharpness
 
     def components(self, encoder: nn.Module) -> SpikeAndSlab:
-        """Those of the mixture, batch shape [U, J]."""
+        """Components of the mixture, batch shape [U, J]."""
         loc, scale, logits = encoder(self.pseudo_inputs())
         if self.sharpness is not None:
             logits = self.sharpness * (logits.sigmoid() - 0.5)
@@ -156,7 +156,7 @@ class MixtureSparsePrior(SparsePrior):
         return SpikeAndSlabMixture(self.components(encoder))
 
     def mean_spike(self, p: TorchDistribution) -> Tensor:
-        """The mean over latents and components."""
+        """Mean over latents and components."""
         assert isinstance(p, SpikeAndSlabMixture)
         return p.components.probs.mean()
 
@@ -165,12 +165,11 @@ class MixtureSparsePrior(SparsePrior):
 
 
 class SelectionSparsePrior(MixtureSparsePrior):
-    """The same mixture, with divergences bounded by a learnt choice of components for each data point.
+    """A :class:`MixtureSparsePrior` with divergences bounded by a learnt choice of components per data point.
 
-    The weights ω(x) = softmax(selection(x)) stand in for the best ones, with the entropy correction that
-    makes a bound of their sum. Tonolini et al. (2019), Supplement A.3, put a steep sigmoid behind the
-    normalisation instead: weights no longer add up to 1, and where none is above a half the divergence is
-    all but gone.
+    The weights ω(x) = softmax(selection(x)) approximate the optimal ones; an entropy term makes the result a
+    bound. Tonolini et al. (2019), Supplement A.3, apply a steep sigmoid after the normalisation instead.
+    Their weights do not add up to 1, and the divergence all but vanishes where no weight exceeds 1/2.
 
     Args:
         pseudo_inputs, sharpness: as for :class:`MixtureSparsePrior`.
@@ -189,7 +188,7 @@ class SelectionSparsePrior(MixtureSparsePrior):
         return SpikeAndSlabMixture(components, scores.log_softmax(-1))
 
     def mean_spike(self, p: TorchDistribution) -> Tensor:
-        """The mean over latents, and over components as the batch selects them (if there is a batch)."""
+        """Mean over latents, and over components weighted by the batch's selection, if there is one."""
         assert isinstance(p, SpikeAndSlabMixture)
         if p.log_selection is None:
             return super().mean_spike(p)

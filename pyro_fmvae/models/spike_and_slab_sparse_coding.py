@@ -1,4 +1,4 @@
-"""Spike-and-slab sparse coding: x is the maximum or the sum of what causes give, most of them exactly 0."""
+"""Spike-and-slab sparse coding: x is the maximum or sum of weighted causes, most of them exactly 0."""
 
 import math
 from collections.abc import Mapping
@@ -16,24 +16,24 @@ from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.nn.sizes import check_size
 
-HOTTEST, COOLING = 3.0, 0.6  # temperature at the start of a burn-in, and the share of it after which it is 1
-DOUBT = 1e-3  # draws that are added to those with a unit on, and to those with it off
-FEWEST = 3  # draws with a unit on, from which a location and a variance are taken
+HOTTEST, COOLING = 3.0, 0.6  # first temperature of a burn-in, and the share of the burn-in that cools it to 1
+DOUBT = 1e-3  # pseudo-count of draws with a unit on, and of draws with it off
+FEWEST = 3  # draws with a unit on that are needed to estimate a location and a variance
 
 
 class SpikeAndSlabSparseCoding(nn.Module):
-    """s_h is 0 or N(μ, ψ), x_d ~ N(max_h W_dh s_h, σ²) or x ~ N(W s, σ² I), as the rule of ``em`` says.
+    """s_h is 0 or N(μ, ψ), and x_d ~ N(max_h W_dh s_h, σ²) or x ~ N(W s, σ² I), by the rule of ``em``.
 
-    Data with NaN are data with missing elements. Parameters are learnt by :attr:`em`. Posteriors are drawn
-    from by Gibbs sampling; a factorised distribution with the moments of such draws is the guide. It is
-    coarser than they are: pictures that call for the posterior itself are better taken from :meth:`gibbs`.
+    NaN marks missing elements of the data. Parameters are learnt by :attr:`em`. The guide is a factorised
+    distribution with the moments of Gibbs draws from the posterior. It is coarser than those draws: where the
+    posterior itself matters, use :meth:`gibbs`.
 
     Args:
         event_shape: shape of a data point, D numbers.
         num_data: N, data points in the training set.
-        em: how it is learnt, and by what rule causes make data.
-        burn_in: annealed Gibbs sweeps from all units off that posteriors begin with, >= 1.
-        draws: sweeps after them, whose states are the draws, >= 1.
+        em: the EM algorithm, with the rule that combines causes to data.
+        burn_in: number of annealed Gibbs sweeps at the start, from all units off, >= 1.
+        draws: number of Gibbs sweeps after them, each of which gives a draw, >= 1.
 
     Attributes:
         weight: W, [D, H].
@@ -41,14 +41,14 @@ class SpikeAndSlabSparseCoding(nn.Module):
         loc: μ, [1 or H].
         log_variance: log ψ, [1 or H].
         log_scale: log σ, a scalar.
-        latent_dim: H, the units of ``em``.
+        latent_dim: H, number of units.
 
     Raises:
-        ValueError: ``num_data`` or a number of sweeps less than 1.
+        ValueError: ``num_data``, ``burn_in`` or ``draws`` less than 1.
     """
 
     bounded = True
-    """Whether its loss is a bound on log p(x)."""
+    """True: the loss is a bound on log p(x)."""
 
     def __init__(
         self,
@@ -90,18 +90,18 @@ class SpikeAndSlabSparseCoding(nn.Module):
 
     @torch.no_grad()
     def gibbs(self, x: Tensor, draws: int | None = None, burn_in: int | None = None) -> Tensor:
-        """Draws from p(s | x) by Gibbs sweeps, one chain for each point, from torch's generator.
+        """Draw from p(s | x) by Gibbs sampling with torch's generator, one chain for each point.
 
-        A chain starts with all units off, at a temperature of 3 that falls to 1 over the first 60 % of the
+        A chain starts with all units off. Its temperature falls from 3 to 1 over the first 60 % of the
         burn-in.
 
         Args:
             x: a batch ``[B, *event_shape]``.
-            draws: K >= 1, None: :attr:`draws`.
-            burn_in: sweeps before them, None: :attr:`burn_in`.
+            draws: number of draws K >= 1; None for :attr:`draws`.
+            burn_in: number of sweeps before them; None for :attr:`burn_in`.
 
         Returns:
-            [K, B, H].
+            Draws of s, [K, B, H].
 
         Raises:
             ValueError: ``draws`` less than 1.
@@ -117,12 +117,12 @@ class SpikeAndSlabSparseCoding(nn.Module):
 
     @torch.no_grad()
     def posterior(self, x: Tensor) -> SpikeAndSlab:
-        """q(s | x) of a batch ``[B, *event_shape]``, latent by latent: batch shape [B, H].
+        """q(s | x) for a batch ``[B, *event_shape]``, with independent latents: batch shape [B, H].
 
-        Of K draws by :meth:`gibbs` let n have a unit on. Then γ = (n + ε) / (K + 2ε) with ε = 0.001 (of many
-        units that are never on, one that is costs more than the divergence gains), and the slab has the
-        mean and variance of those n, where n >= 3; the variance is no less than that of p(s_h | x) were all
-        pixels the unit's own. With fewer it is the prior's.
+        Let a unit be on in n of K draws by :meth:`gibbs`. Then γ = (n + ε) / (K + 2ε) with ε = 0.001. (With a
+        larger ε, spurious activations of unused units cost more than the divergence gains.) If
+        n >= 3, the slab has the mean and variance of those n draws; the variance is at least that of
+        p(s_h | x) if the unit alone explained all pixels. Otherwise the slab is the prior's.
         """
         draws = self.gibbs(x)
         on = draws != 0
@@ -140,16 +140,16 @@ class SpikeAndSlabSparseCoding(nn.Module):
 
     @torch.no_grad()
     def posterior_mean_image(self, x: Tensor) -> Tensor:
-        """E[f(s) | x] over draws by :meth:`gibbs`, f being the maximum or the sum: ``[B, *event_shape]``."""
+        """E[f(s) | x] over draws by :meth:`gibbs`, where f is the maximum or sum: ``[B, *event_shape]``."""
         return self.decode(self.gibbs(x)).mean(0)
 
     def decode(self, z: Tensor) -> Tensor:
-        """E[x | s] of s [..., H]: ``[..., *event_shape]``."""
+        """E[x | s] for s [..., H]: ``[..., *event_shape]``."""
         return self._likelihood(z).mean.unflatten(-1, self.event_shape)
 
     @property
     def dictionary(self) -> Tensor:
-        """What each unit gives to x where it is 1, ``[H, *event_shape]``."""
+        """Contribution of each unit to x if its latent is 1, ``[H, *event_shape]``."""
         return self.weight.T.unflatten(-1, self.event_shape)
 
     def log_likelihood(self, x: Tensor, z: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ class SpikeAndSlabSparseCoding(nn.Module):
 
     @torch.no_grad()
     def log_weights(self, x: Tensor, num_samples: int) -> Tensor:
-        """Values of log p(x | s) + log p(s) - log q(s | x) at draws of s from q: [num_samples, B].
+        """Log-weights log p(x | s) + log p(s) - log q(s | x) at draws of s from q: [num_samples, B].
 
         See :func:`pyro_fmvae.infer.importance.log_weights`.
         """
@@ -171,7 +171,7 @@ class SpikeAndSlabSparseCoding(nn.Module):
         return log_weights(x, q, prior.log_prob, self.log_likelihood, num_samples)
 
     def given(self) -> SpikeAndSlabParameters:
-        """The parameters as those of a single start, in float64."""
+        """The parameters in float64, with a leading dimension of one start."""
         weight, logits, loc, log_variance, log_scale = (
             t.detach().double()
             for t in (self.weight, self.logits, self.loc, self.log_variance, self.log_scale)
@@ -186,7 +186,7 @@ class SpikeAndSlabSparseCoding(nn.Module):
 
     @torch.no_grad()
     def take(self, parameters: SpikeAndSlabParameters, start: int) -> None:
-        """Copy the parameters of one of R starts into the module."""
+        """Copy the parameters of one of R starts to the module."""
         self.weight.copy_(parameters.weight[start])
         self.logits.copy_(parameters.probs[start].logit())
         self.loc.copy_(parameters.loc[start])
@@ -194,10 +194,10 @@ class SpikeAndSlabSparseCoding(nn.Module):
         self.log_scale.copy_(0.5 * parameters.noise_variance[start].log())
 
     def start_at(self, x: Tensor) -> None:
-        """Start from data: nothing to do, :attr:`em` has its own start."""
+        """Initialise from data: nothing to do, :attr:`em` initialises itself."""
 
     def match(self, state_dict: Mapping[str, Any]) -> None:
-        """Prepare for loading a state dictionary: nothing to do, its parameters have but one form."""
+        """Prepare for loading a state dictionary: nothing to do, parameters have only one form."""
 
     def _prior(self) -> SpikeAndSlab:
         shape = (self.latent_dim,)

@@ -1,4 +1,4 @@
-"""The variational auto-encoder with a N(0, I) prior: a baseline, and the first phase of others' training."""
+"""The variational auto-encoder with a N(0, I) prior: a baseline, and the pretraining of other models."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,11 +25,11 @@ class VAE(nn.Module):
     Args:
         encoder: maps x ``[..., *event_shape]`` to the location and scale of q(z), each [..., latent_dim].
         decoder: maps z [..., latent_dim] to features ``[..., outputs, *event_shape]``.
-        observation: what the features mean.
+        observation: distribution of x given the features.
         latent_dim: number of latent dimensions.
         num_data: N, data points in the training set.
-        distortion: what makes of x that which the encoder sees in training mode; None leaves x as it is.
-        family: what location and scale make of q(z); None is a Gaussian.
+        distortion: transform applied to x before the encoder, in training mode only; None for none.
+        family: family of q(z); None for a Gaussian.
 
     Raises:
         ValueError: ``latent_dim`` or ``num_data`` less than 1.
@@ -54,7 +54,7 @@ class VAE(nn.Module):
 
     @property
     def bounded(self) -> bool:
-        """Whether its loss is a bound on log p(x): not with a :class:`PointPosterior`."""
+        """True if the loss is a bound on log p(x), which it is not with a :class:`PointPosterior`."""
         return self.family.bounded
 
     def model(
@@ -70,14 +70,14 @@ class VAE(nn.Module):
         Args:
             x: a batch ``[B, *event_shape]``.
             labels: not used.
-            kl_weight: weight > 0 of the KL divergence, β of a β-VAE (Higgins et al., 2017), or for annealing;
-                other than 1 it gives no bound. A scalar tensor spares a captured step from being captured
-                again for each value.
+            kl_weight: weight > 0 of the KL divergence, β of a β-VAE (Higgins et al., 2017), or for annealing.
+                Values other than 1 give no bound. A captured step is captured again for each new number, but
+                not for a new value of a scalar tensor.
             tc_weight: weight of the total correlation within the KL divergence, β of a β-TCVAE (Chen et al.,
-                2018): see :mod:`pyro_fmvae.infer.total_correlation`. Other than 1 it gives no bound. The
-                model does not look at it, the guide does.
-            posterior: location and scale of q(z) [B, latent_dim], in place of the encoder's; the guide's
-                alone.
+                2018): see :mod:`pyro_fmvae.infer.total_correlation`. Values other than 1 give no bound. Used
+                by the guide only.
+            posterior: location and scale of q(z) [B, latent_dim], in place of the encoder's. Used by the
+                guide only.
         """
         param_statements("decoder", self.decoder)
         with pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1):
@@ -108,7 +108,7 @@ class VAE(nn.Module):
                 pyro.factor("total_correlation", penalty, has_rsample=True)
 
     def posterior(self, x: Tensor) -> Distribution:
-        """q(z | x) of a batch ``[B, *event_shape]``: batch shape [B], event shape [latent_dim]."""
+        """q(z | x) for a batch ``[B, *event_shape]``: batch shape [B], event shape [latent_dim]."""
         return self.family(*self.encoder(x))
 
     def _prior(self, like: Tensor) -> dist.TorchDistribution:
@@ -124,7 +124,7 @@ class VAE(nn.Module):
 
     @torch.no_grad()
     def start_at(self, x: Tensor) -> None:
-        """Let the decoder start from the mean and spread of data, if it is one that can (``start_at``).
+        """Initialise the decoder from the mean and spread of data, if it has a method ``start_at``.
 
         Args:
             x: data points ``[n, H, W, C]``; mean and standard deviation are taken per colour.
@@ -136,7 +136,7 @@ class VAE(nn.Module):
             start(self.observation.features(mean[None, None], std[None, None])[:, 0, 0])
 
     def pretraining(self) -> "VAE":
-        """What the networks are pretrained in: this model itself."""
+        """The model for pretraining the networks: this one."""
         return self
 
     @torch.no_grad()
@@ -147,16 +147,16 @@ class VAE(nn.Module):
 
     @torch.no_grad()
     def log_weights(self, x: Tensor, num_samples: int) -> Tensor:
-        """Values of log p(x | z) + log p(z) - log q(z | x) at draws of z from q: [num_samples, B].
+        """Log-weights log p(x | z) + log p(z) - log q(z | x) at draws of z from q: [num_samples, B].
 
         See :func:`pyro_fmvae.infer.importance.log_weights`.
 
         Raises:
-            ValueError: a model that is not :attr:`bounded`.
+            ValueError: the model is not :attr:`bounded`.
         """
         if not self.bounded:
             raise ValueError("log_weights: expected a posterior with a density, this one is a point")
         return log_weights(x, self.posterior(x), self.log_prior, self.log_likelihood, num_samples)
 
     def match(self, state_dict: Mapping[str, Any]) -> None:
-        """Prepare for loading a state dictionary: nothing to do, its parameters have but one form."""
+        """Prepare for loading a state dictionary: nothing to do, parameters have only one form."""

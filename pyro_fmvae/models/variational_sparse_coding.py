@@ -1,4 +1,4 @@
-"""Variational sparse coding: a VAE whose codes are exactly zero in most places. Tonolini et al. (2019)."""
+"""Variational sparse coding: a VAE whose codes have mostly exact zeros. Tonolini et al. (2019)."""
 
 import math
 from collections.abc import Mapping
@@ -22,29 +22,29 @@ from pyro_fmvae.nn.sizes import check_size
 class VariationalSparseCoding(nn.Module):
     """z ~ a sparse prior; x ~ p(x | decoder(z)); q(z | x) is a spike and a slab in every dimension.
 
-    In training mode draws of z are relaxed, and the loss has a term that is no part of the bound (of
-    ``Role.FACTOR``): N·J·KL(Bern(γ̄) || Bern(α)), which pulls the mean spike probability γ̄ of the prior
-    towards α. Beside a mean over data points it counts once per batch. In ``eval()`` mode draws are exact,
-    without warm-up, and the loss is the bound alone: evaluate there, under ``torch.no_grad()``.
+    In training mode draws of z are relaxed, and the loss has a term of ``Role.FACTOR`` that is not part of
+    the bound: N·J·KL(Bern(γ̄) || Bern(α)), which pulls the mean spike probability γ̄ of the prior towards α.
+    Relative to the mean loss per data point it counts once per batch. In ``eval()`` mode draws are exact,
+    without warm-up, and the loss is the bound alone. Evaluate in that mode, under ``torch.no_grad()``.
 
     Args:
-        encoder: maps x ``[..., *event_shape]`` to location, scale and logits of q(z), each [..., latent_dim]:
-            one with a :class:`~pyro_fmvae.nn.SpikeHead`.
+        encoder: maps x ``[..., *event_shape]`` to location, scale and logits of q(z), each [..., latent_dim],
+            such as an encoder with a :class:`~pyro_fmvae.nn.SpikeHead`.
         decoder: maps z [..., latent_dim] to features ``[..., outputs, *event_shape]``.
-        observation: what the features mean.
+        observation: distribution of x given the features.
         latent_dim: J, number of latent dimensions.
         num_data: N, data points in the training set.
         prior: p(z).
-        draws: how z is drawn in training mode.
-        sparsity: α in (0, 1); None leaves the penalty out.
-        distortion: what makes of x that which the encoder sees in training mode; None leaves x as it is.
+        draws: relaxation of the draws of z in training mode.
+        sparsity: α in (0, 1); None for no penalty.
+        distortion: transform applied to x before the encoder, in training mode only; None for none.
 
     Raises:
         ValueError: ``sparsity`` out of range, or ``latent_dim`` or ``num_data`` less than 1.
     """
 
     bounded = True
-    """Whether the loss in ``eval()`` mode is a bound on log p(x), as it is here: see :attr:`VAE.bounded`."""
+    """True: the loss in ``eval()`` mode is a bound on log p(x). See :attr:`VAE.bounded`."""
 
     def __init__(
         self,
@@ -68,13 +68,14 @@ class VariationalSparseCoding(nn.Module):
         self.prior, self.draws, self.sparsity = prior, draws, sparsity
 
     def model(self, x: Tensor, labels: Tensor | None = None, kl_weight: float | Tensor = 1.0) -> None:
-        """p(x, z), and in training mode the penalty.
+        """p(x, z), with the sparsity penalty in training mode.
 
         Args:
             x: a batch ``[B, *event_shape]``.
             labels: not used.
-            kl_weight: weight > 0 of the KL divergence, for annealing; other than 1 it gives no bound. A
-                scalar tensor spares a captured step from being captured again for each value.
+            kl_weight: weight > 0 of the KL divergence, for annealing. Values other than 1 give no bound. A
+                captured step is captured again for each new number, but not for a new value of a scalar
+                tensor.
         """
         param_statements("decoder", self.decoder)
         param_statements("prior", self.prior)
@@ -99,17 +100,17 @@ class VariationalSparseCoding(nn.Module):
             pyro.sample("z", q.to_event(1))
 
     def sparsity_penalty(self, p: TorchDistribution, alpha: float) -> Tensor:
-        """J·KL(Bern(γ̄) || Bern(α)) of what the prior gave, a scalar in nats."""
+        """J·KL(Bern(γ̄) || Bern(α)) for a density that :attr:`prior` returned, a scalar in nats."""
         on = self.prior.mean_spike(p)
-        edge = torch.finfo(on.dtype).eps  # of where all spikes are on, or off, as far as float32 can tell
+        edge = torch.finfo(on.dtype).eps  # float32 may round to all spikes on, or all off
         on = on.clamp(edge, 1 - edge)
         divergence = on * (on.log() - math.log(alpha)) + (1 - on) * ((-on).log1p() - math.log1p(-alpha))
         return self.latent_dim * divergence
 
     def posterior(self, x: Tensor) -> SpikeAndSlab:
-        """q(z | x) of a batch ``[B, *event_shape]``, latent by latent: batch shape [B, latent_dim].
+        """q(z | x) for a batch ``[B, *event_shape]``, with independent latents: batch shape [B, latent_dim].
 
-        Its draws are exact, in training mode too.
+        Its draws are exact, also in training mode.
         """
         return SpikeAndSlab(*self.encoder(x))
 
@@ -118,26 +119,26 @@ class VariationalSparseCoding(nn.Module):
         return self.observation(self.decoder(z)).log_prob(x)
 
     def start_at(self, x: Tensor) -> None:
-        """Let decoder and prior start from data ``[n, *event_shape]``: see :meth:`VAE.start_at`."""
+        """Initialise decoder and prior from data ``[n, *event_shape]``: see :meth:`VAE.start_at`."""
         networks = self.encoder, self.decoder, self.observation
         VAE(*networks, self.latent_dim, self.num_data).start_at(x)
         self.prior.start_at(x)
 
     @torch.no_grad()
     def sample_latent(self, num_samples: int) -> Tensor:
-        """Exact draws of z from the prior: [num_samples, latent_dim]."""
+        """Draw z exactly from the prior: [num_samples, latent_dim]."""
         return self.prior.density(self.encoder).sample((num_samples,))
 
     @torch.no_grad()
     def log_weights(self, x: Tensor, num_samples: int) -> Tensor:
-        """Values of log p(x | z) + log p(z) - log q(z | x) at exact draws of z from q: [num_samples, B].
+        """Log-weights log p(x | z) + log p(z) - log q(z | x) at exact draws of z from q: [num_samples, B].
 
-        With the exact density of the prior, never the bound that the ELBO has of its divergence: their mean
-        estimates a bound at least as high as the ELBO, the log of the mean of their exponentials the
-        importance-weighted one (Burda et al., 2016).
+        The density of the prior is exact, while the ELBO bounds its divergence. The mean of log-weights
+        therefore estimates a bound at least as high as the ELBO, and the log of their mean weight estimates
+        the importance-weighted bound (Burda et al., 2016).
         """
         q, p = self.posterior(x).to_event(1), self.prior.density(self.encoder)
         return log_weights(x, q, p.log_prob, self.log_likelihood, num_samples)
 
     def match(self, state_dict: Mapping[str, Any]) -> None:
-        """Prepare for loading a state dictionary: nothing to do, its parameters have but one form."""
+        """Prepare for loading a state dictionary: nothing to do, parameters have only one form."""

@@ -1,0 +1,74 @@
+"""Examples and pages import the library from package faces only: what a user needs is public."""
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FACES = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "pyro_fmvae").rglob("__init__.py")}
+SCRIPTS = [*sorted((ROOT / "examples").rglob("*.py")), *sorted((ROOT / "docs").rglob("*.py"))]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*.md"))]
+CODE_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def offered(face):
+    """The public names of a package: those that it lists, and the packages inside it."""
+    inside = {path.rpartition(".")[2] for path in FACES if path.rpartition(".")[0] == face}
+    return inside.union(getattr(importlib.import_module(face), "__all__", []))
+
+
+def behind_faces(source):
+    """Return one line of text for each import of the library that its faces do not offer."""
+    imports = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            imports += [(node.lineno, alias.name, []) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            imports.append((node.lineno, node.module, [alias.name for alias in node.names]))
+    found = []
+    for line, module, names in imports:
+        if module.partition(".")[0] != "pyro_fmvae":
+            continue
+        if module in FACES:
+            hidden = [name for name in names if name not in offered(module)]
+            found += [f"{line}: {module} does not offer {name}" for name in hidden]
+        else:
+            found.append(f"{line}: {module} is not a package")
+    return found
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_script_needs_faces_only(path):
+    assert behind_faces(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_page_needs_faces_only(path):
+    blocks = CODE_BLOCK.findall(path.read_text(encoding="utf-8"))
+    assert [line for block in blocks for line in behind_faces(block)] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("import torch\nfrom pyro_fmvae import VAE, fit, data", 0),
+        ("import pyro_fmvae.data\nfrom pyro_fmvae.nn import MLPEncoder", 0),
+        ("from pyro_fmvae.nn.mlp import MLPEncoder", 1),
+        ("import pyro_fmvae.nn.mlp", 1),
+        ("from pyro_fmvae.nn import mlp", 1),
+        ("def f():\n    from pyro_fmvae import nothing, VAE", 1),
+    ],
+)
+def test_checker(source, count):
+    assert len(behind_faces(source)) == count
+
+
+@pytest.mark.parametrize("face", sorted(FACES))
+def test_face_has_what_it_lists(face):
+    module = importlib.import_module(face)
+    names = getattr(module, "__all__", [])
+    assert len(names) == len(set(names))
+    assert [name for name in names if not hasattr(module, name)] == []
