@@ -6,10 +6,11 @@ import json
 
 import numpy as np
 import pytest
-from pyro_fmvae.runs.training import Training
 
 from pyro_fmvae.cli import run_command
-from pyro_fmvae.runs import session
+from pyro_fmvae.recipes.registry import DEFAULT, options_of
+from pyro_fmvae.runs import report, session
+from pyro_fmvae.runs.trainer import Trainer
 
 TINY = {
     "--pretrain-iterations": "3",
@@ -40,8 +41,10 @@ def succeed(*arguments):
 
 
 def training(out, data, **changes):
-    """The arguments that train a tiny model, other options as given."""
-    options = TINY | {f"--{name.replace('_', '-')}": str(value) for name, value in changes.items()}
+    """The arguments that train a tiny model, as far as it has these options; others as given."""
+    own = options_of(changes.get("model", DEFAULT))
+    tiny = {flag: value for flag, value in TINY.items() if flag.strip("-").replace("-", "_") in own}
+    options = tiny | {f"--{name.replace('_', '-')}": str(value) for name, value in changes.items()}
     return [
         "train",
         "--data",
@@ -62,7 +65,7 @@ def train_all(parent, files, kinds, drawn=()):
     with pytest.MonkeyPatch.context() as patch:
         for kind, options in sorted(kinds.items(), key=lambda item: item[0] not in drawn):
             if kind not in drawn:
-                patch.setattr(session, "draw", lambda *_: None)
+                patch.setattr(report, "draw", lambda *_: None)
             status, _, err = train(parent / kind, files[kind], **options)
             assert status == 0, err
     return {kind: parent / kind for kind in kinds}
@@ -112,7 +115,7 @@ class Killed(Exception):
 
 def stop_at(monkeypatch, number, stop):
     """Call ``stop`` in the place of record ``number`` (counted from 0 in each process)."""
-    records = Training.records
+    records = Trainer.records
 
     def stopping(self, resumed=False):
         for count, record in enumerate(records(self, resumed)):
@@ -120,7 +123,7 @@ def stop_at(monkeypatch, number, stop):
                 stop()
             yield record
 
-    monkeypatch.setattr(Training, "records", stopping)
+    monkeypatch.setattr(Trainer, "records", stopping)
 
 
 def kill():

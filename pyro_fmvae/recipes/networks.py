@@ -248,11 +248,6 @@ def warp(strength: float, preprocessing: Preprocessing, interpolate: bool = True
     return RandomWarp(strength, len(preprocessing.event_shape) == 3, background, interpolate)
 
 
-def starting_run(config: NetworkOptions, prefixes: tuple[str, ...]) -> tuple[Path, tuple[str, ...]] | None:
-    """The run that networks start from, and prefixes of the names of what is taken over; None: none."""
-    return None if config.pretrained is None else (Path(config.pretrained), prefixes)
-
-
 _Options = TypeVar("_Options", bound=NetworkOptions)
 
 
@@ -263,6 +258,13 @@ class NetworkRecipe(Recipe[_Options]):
     def reading(cls, config: _Options, data: str) -> SparseOptions | None:
         """None: networks take pixels in [0, 1] and standardised columns."""
         return None
+
+    @property
+    def start(self) -> tuple[Path, tuple[str, ...]] | None:
+        """Encoder and decoder of the run ``pretrained``; the decoder alone where points keep posteriors."""
+        if self.config.pretrained is None:
+            return None
+        return Path(self.config.pretrained), DECODER if self.indexed else ENCODER_AND_DECODER
 
     def augmentation(self) -> nn.Module | None:
         """Random warps of training images, or None."""
