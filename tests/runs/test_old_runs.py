@@ -1,7 +1,7 @@
 """Runs that earlier code left behind, with options of all models in `config.json`, and what it said of them.
 
-``squares.npz`` holds the data of two of them; ``fmvae`` and ``max-sparse`` were interrupted. The file beside a
-folder has what that code printed and wrote, about the run and about what it became once it was resumed.
+``squares.npz`` holds the data of two of them; ``fmvae`` and ``max-sparse`` were interrupted. The file beside
+a folder has what that code printed and wrote, about the run and about what it became once it was resumed.
 """
 
 import json
