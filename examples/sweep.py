@@ -179,7 +179,7 @@ def _removed(folder: Path) -> bool:
     try:
         with checkpoint.alone(folder):
             if not (folder / CONFIG).exists() and any(path.suffix != ".tmp" for path in folder.iterdir()):
-                raise ValueError(f"{folder} is no run (there is no {CONFIG} in it)")
+                raise ValueError(f"{folder} is no run (it has no {CONFIG})")
             if unsaved := not saved(folder):
                 shutil.rmtree(folder)
     except ValueError as error:  # also during its training
@@ -266,7 +266,7 @@ def arguments(
     parser.add_argument("--figure", type=Path, help="file for the picture of the rows: .png")
     split = {"choices": ("train", "valid", "test"), "default": "valid"}
     parser.add_argument("--split", **split, help="split that is reported; test for the last word")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, ... or auto: a GPU where there is one")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, ... or auto: a GPU if there is one")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on all iterations, to try it out")
     if add is not None:
         add(parser)

@@ -219,7 +219,7 @@ def arguments() -> argparse.ArgumentParser:
         kind = kinds.add_parser(name)
         kind.add_argument("run", type=Path, help="folder of a run of `pyro-fmvae train`")
         kind.add_argument("--data-root", help="folder of data sets; default: that of the run")
-        kind.add_argument("--device", default="auto", help="cpu, cuda, ... or auto: a GPU where there is one")
+        kind.add_argument("--device", default="auto", help="cpu, cuda, ... or auto: a GPU if there is one")
         if name == "free-bits":
             kind.add_argument("--nats", type=between(0, math.inf), default=0.3, help="free in each dimension")
             kind.add_argument("--iterations", type=between(0, math.inf, int), help="as many as the run had")

@@ -1,10 +1,10 @@
-"""How much work a function does in Python, whatever else the machine does."""
+"""The work of a function in Python, independent of the load of the machine."""
 
 import sys
 
 
 def count_calls(function):
-    """How many functions are called while this one runs, of Python and of C."""
+    """Count the calls of Python and C functions while a function runs."""
     count = 0
 
     def note(frame, event, argument):

@@ -47,5 +47,5 @@ def clean_slate():
 
 @pytest.fixture
 def single_precision(clean_slate):
-    """Torch's own default dtype, which the loaders of data sets and the command line work in."""
+    """Torch's own default dtype, used by the loaders of data sets and by the command line."""
     torch.set_default_dtype(torch.float32)

@@ -11,7 +11,7 @@ import pytest
 
 @contextmanager
 def imported(folder: Path, names: Sequence[str]) -> Iterator[SimpleNamespace]:
-    """The modules by name; afterwards they are forgotten."""
+    """Import modules by name, and remove them from ``sys.modules`` afterwards."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
         known = set(sys.modules)

@@ -25,7 +25,7 @@ STATE = {
 
 
 def same(first, second):
-    """Whether two states are equal, tensors by dtype and by every bit."""
+    """True if two states are equal, tensors in dtype and every bit."""
     if isinstance(first, torch.Tensor):
         return isinstance(second, torch.Tensor) and first.dtype == second.dtype and torch.equal(first, second)
     if type(first) is not type(second):

@@ -64,7 +64,7 @@ def plain(monkeypatch):
 
 
 def outcome(how, number, size, thread):
-    """What ``keep_freed_memory`` returned, and the page faults of ten steps behind it."""
+    """The result of ``keep_freed_memory``, and the page faults of ten steps after it."""
     command = [sys.executable, "-c", PROGRAM, memory.__file__, how, str(number), str(size), thread]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)

@@ -218,8 +218,8 @@ def keep(folder, files):
 @pytest.mark.parametrize(
     ("files", "commands", "message"),
     [
-        (["mine.txt"], 1, "{} is no run (there is no config.json in it)"),
-        (["checkpoint/state.safetensors"], 1, "{} is no run (there is no config.json in it)"),
+        (["mine.txt"], 1, "{} is no run (it has no config.json)"),
+        (["checkpoint/state.safetensors"], 1, "{} is no run (it has no config.json)"),
         (
             ["config.json", "checkpoint/state.json"],
             2,

@@ -44,7 +44,7 @@ def amortisation_gap(
     if num_samples < 1:
         raise ValueError(f"num_samples: expected a number >= 1, got {num_samples}")
     if not model.bounded:
-        raise ValueError("model: expected one whose loss is a bound, this one's posterior is a point")
+        raise ValueError("model: expected one whose loss is a bound, got a point posterior")
     free = CapturedFreeGaussian(model, steps, learning_rate)
     generator = torch.Generator().manual_seed(seed)
     bounds: list[Tensor] = []

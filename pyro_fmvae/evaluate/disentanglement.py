@@ -68,7 +68,7 @@ def mutual_information(codes: np.ndarray, labels: np.ndarray) -> Information:
         entropy[j] = mutual_info_score(truth, truth)
         nats[:, j] = [mutual_info_score(truth, codes[known, i]) for i in range(codes.shape[1])]
     if np.isnan(entropy).all():
-        raise ValueError("labels: expected a property with two known values or more, there is none")
+        raise ValueError("labels: expected a property with at least two known values, got none")
     return Information(nats, entropy)
 
 

@@ -93,7 +93,7 @@ def encode_split(
         ValueError: no labels or no rows in the split, or `num_rows` < 1.
     """
     if split.labels is None:
-        raise ValueError("split: expected labels, there are none")
+        raise ValueError("split: expected labels, got none")
     if num_rows is not None and num_rows < 1:
         raise ValueError(f"num_rows: expected a number >= 1, got {num_rows}")
     if num_rows is not None and num_rows < len(split):
@@ -124,5 +124,5 @@ def learnable(train: Encodings, test: Encodings) -> list[int]:
         j for j in columns if len(np.unique(train.labels[train.known(j), j])) > 1 and test.known(j).any()
     ]
     if not found:
-        raise ValueError("labels: expected a property with two known values or more, there is none")
+        raise ValueError("labels: expected a property with at least two known values, got none")
     return found

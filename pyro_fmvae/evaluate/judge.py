@@ -123,7 +123,7 @@ def train_judge(
     """
     sizes = check_sizes("label_sizes", label_sizes)
     if train.labels is None:
-        raise ValueError("train: expected labels, there are none")
+        raise ValueError("train: expected labels, got none")
     if train.labels.shape[1] != len(sizes):
         raise ValueError(f"label_sizes: expected {train.labels.shape[1]}, one per property, got {sizes}")
     if (train.labels >= torch.tensor(sizes)).any() or not (train.labels >= 0).any():

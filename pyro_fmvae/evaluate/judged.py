@@ -162,7 +162,7 @@ def _intended_sizes(model: FactorialMixtureVAE, judge: Judge) -> tuple[int, ...]
     """Number of values of each property that a factor was trained on."""
     count = len(model.labelled)
     if not count:
-        raise ValueError("model: expected labelled factors, there are none")
+        raise ValueError("model: expected labelled factors, got none")
     if count > len(judge.label_sizes):
         raise ValueError(f"judge: expected {count} properties or more, got {len(judge.label_sizes)}")
     sizes = judge.label_sizes[:count]

@@ -24,7 +24,7 @@ def psnr(image: Tensor, reference: Tensor, peak: float = 1.0) -> float:
     """
     if image.shape != reference.shape or not image.numel():
         raise ValueError(
-            f"image, reference: expected one shape and a pixel at least, got {list(image.shape)} and "
+            f"image, reference: expected one shape with at least one pixel, got {list(image.shape)} and "
             f"{list(reference.shape)}"
         )
     if not 0 < peak < math.inf:
@@ -70,7 +70,7 @@ def restore(
     _check(image, patch_size, scale, batch_size)
     observed = ~image.isnan()
     if not observed.any() or image.isinf().any():
-        raise ValueError("image: expected finite pixels, one at least, and NaN for missing ones")
+        raise ValueError("image: expected finite pixels, at least one, and NaN for missing ones")
     patches = extract_patches(image, patch_size, stride)
     mean = patches.nanmean((1, 2), keepdim=True)
     mean = torch.where(mean.isnan(), image.nanmean(), mean)

@@ -59,7 +59,7 @@ def match_units(learnt: np.ndarray, true: np.ndarray) -> UnitMatch:
 def _units(name: str, values: np.ndarray) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim < 2 or not array.size:
-        raise ValueError(f"{name}: expected units [H, ...], one at least, got {list(array.shape)}")
+        raise ValueError(f"{name}: expected at least one unit [H, ...], got {list(array.shape)}")
     if not np.isfinite(array).all():
         raise ValueError(f"{name}: expected finite values, got NaN or infinity")
     return array

@@ -36,7 +36,8 @@ def correlation_matrix(sources: np.ndarray, latents: np.ndarray, threshold: floa
     s, z = _finite("sources", sources), _finite("latents", latents)
     if len(s) != len(z) or len(s) < 2:
         raise ValueError(
-            f"sources, latents: expected as many rows, 2 at least, got {list(s.shape)} and {list(z.shape)}"
+            f"sources, latents: expected the same number of rows, at least 2, got {list(s.shape)} and "
+            f"{list(z.shape)}"
         )
     if not 0 <= threshold <= 1:
         raise ValueError(f"threshold: expected a number in [0, 1], got {threshold}")
@@ -148,7 +149,7 @@ def activity(latents: np.ndarray, labels: np.ndarray | None = None) -> Activity:
 def _finite(name: str, values: np.ndarray) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 2 or not array.shape[1]:
-        raise ValueError(f"{name}: expected columns [n, columns], one at least, got {list(array.shape)}")
+        raise ValueError(f"{name}: expected at least one column [n, columns], got {list(array.shape)}")
     if not np.isfinite(array).all():
         raise ValueError(f"{name}: expected finite values, got NaN or infinity")
     return array
@@ -157,7 +158,7 @@ def _finite(name: str, values: np.ndarray) -> np.ndarray:
 def _matrix(correlations: np.ndarray) -> np.ndarray:
     array = _finite("correlations", correlations)
     if not len(array) or (array < 0).any():
-        raise ValueError("correlations: expected numbers >= 0 in one row at least")
+        raise ValueError("correlations: expected at least one row of numbers >= 0")
     return array
 
 
@@ -165,7 +166,7 @@ def _best_of_blocks(correlations: np.ndarray, blocks: Sequence[int]) -> np.ndarr
     """Each latent's largest correlation in each block, [number of blocks, J]."""
     array = _matrix(correlations)
     if not blocks or min(blocks) < 1 or sum(blocks) != len(array):
-        raise ValueError(f"blocks: expected sizes >= 1 of {len(array)} sources together, got {list(blocks)}")
+        raise ValueError(f"blocks: expected sizes >= 1 with the sum {len(array)}, got {list(blocks)}")
     return np.stack([block.max(0) for block in np.split(array, np.cumsum(blocks)[:-1])])
 
 

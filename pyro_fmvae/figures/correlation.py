@@ -56,7 +56,7 @@ def correlation_matrices(
     count, sizes = len(source_names), list(blocks.values())
     if not arrays or not sizes or min(sizes) < 1 or sum(sizes) != count:
         raise ValueError(
-            f"correlations, blocks: expected a model at least, and blocks of {count} sources together, "
+            f"correlations, blocks: expected at least one model, and blocks of {count} sources in all, "
             f"got {len(arrays)} and {sizes}"
         )
     for name, values in arrays.items():

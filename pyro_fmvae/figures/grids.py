@@ -58,7 +58,7 @@ def reconstructions(x: Array, mean: Array, cols: int = 10) -> Figure:
     originals, reconstructed = as_images("x", x), as_images("mean", mean)
     if originals.shape != reconstructed.shape:
         raise ValueError(
-            f"mean: expected shape {list(originals.shape)} as x has, got {list(reconstructed.shape)}"
+            f"mean: expected the shape {list(originals.shape)} of x, got {list(reconstructed.shape)}"
         )
     if cols < 1:
         raise ValueError(f"cols: expected a number >= 1, got {cols}")

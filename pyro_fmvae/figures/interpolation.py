@@ -58,7 +58,7 @@ def value_sweeps(
             captions = [[_number(float(code[sweep.latent]))], list(map(_number, sweep.values.tolist()))]
             rows.append(Row(f"latent {sweep.latent}", (image[None], sweep.images), captions))
     if not rows:
-        raise ValueError("z: expected a latent that is not zero, there is none")
+        raise ValueError("z: expected at least one non-zero latent, got none")
     middle = f"the middle {100 * share:.0f} % of its non-zero values"
     note = f"In each row one latent goes through {middle}, all others are held."
     return image_rows(rows, ("reconstruction", "with the value below"), note)

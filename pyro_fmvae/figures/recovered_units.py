@@ -94,7 +94,7 @@ def parameter_table(true: Mapping[str, float], learnt: Mapping[str, float]) -> F
     """
     if not true or set(true) != set(learnt):
         raise ValueError(
-            f"true, learnt: expected the same names, one at least, got {list(true)} and {list(learnt)}"
+            f"true, learnt: expected the same names, at least one, got {list(true)} and {list(learnt)}"
         )
     if not all(math.isfinite(value) for value in [*true.values(), *learnt.values()]):
         raise ValueError("true, learnt: expected finite values, got NaN or infinity")

@@ -75,8 +75,7 @@ def _prior(
         array = as_array(name, np.asarray(float(value)) if isinstance(value, (int, float)) else value)
         if array.size != 1 and array.shape != shape[-1:]:
             raise ValueError(
-                f"{name}: expected a number or shape {list(shape[-1:])}, as of the draws, "
-                f"got {list(array.shape)}"
+                f"{name}: expected a number or the draws' shape {list(shape[-1:])}, got {list(array.shape)}"
             )
         arrays.append(array.reshape(-1))
     on, mean, sd = np.broadcast_arrays(*arrays)

@@ -21,7 +21,7 @@ def as_units(name: str, units: Array) -> np.ndarray:
     """
     array = as_array(name, units)
     if array.ndim != 3 or not array.size:
-        raise ValueError(f"{name}: expected units [H, h, w], one at least, got shape {list(array.shape)}")
+        raise ValueError(f"{name}: expected at least one unit [H, h, w], got shape {list(array.shape)}")
     return array
 
 

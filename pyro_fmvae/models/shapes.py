@@ -23,7 +23,7 @@ def check_shape(name: str, value: Tensor, other: str, like: Tensor) -> None:
         ValueError: another shape.
     """
     if value.shape != like.shape:
-        raise ValueError(f"{name}: expected {list(like.shape)} as of {other}, got {list(value.shape)}")
+        raise ValueError(f"{name}: expected the shape {list(like.shape)} of {other}, got {list(value.shape)}")
 
 
 def check_integers(name: str, value: Tensor | None, shape: Sequence[int]) -> Tensor | None:

@@ -30,7 +30,7 @@ def svi_for(program, optimizer=adam, rate=RATE, elbo=None, **settings):
 
 
 def numbers(program):
-    """Everything that a program learns or keeps, by name."""
+    """Parameters and buffers of a program, by name."""
     state = {**program.state_dict(), **dict(pyro.get_param_store().named_parameters())}
     return {name: value.detach().clone() for name, value in state.items()}
 
@@ -65,7 +65,7 @@ def assert_twins(make, batches, tolerance=None, **settings):
 
 
 def batches_of(data, size, steps):
-    """So many batches out of the data, one after another; the last one of an epoch may be short."""
+    """Consecutive batches of the data; the last one of an epoch may be short."""
     epoch = list(zip(*(tensor.split(size) for tensor in data), strict=True))
     return [epoch[step % len(epoch)] for step in range(steps)]
 
@@ -110,7 +110,7 @@ def a_toy(**settings):
 
 
 class Methods(nn.Module):
-    """The same program without a store: model and guide are methods of the module that owns the networks."""
+    """The program without a param store: model and guide are methods of the module with the networks."""
 
     def __init__(self):
         super().__init__()

@@ -13,7 +13,7 @@ def natural_of(standard):
 
 
 def both(standard, dtype=torch.float64):
-    """The same distribution given by standard and by natural parameters."""
+    """One distribution, by standard and by natural parameters."""
     natural = NaturalNormalGamma(natural_of(standard), dtype=dtype)
     return NormalGamma(*(t.to(dtype) for t in standard)), natural
 

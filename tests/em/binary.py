@@ -17,7 +17,7 @@ class Binary(NamedTuple):
     noise_precision: Tensor
 
     def of(self, start):
-        """The same of a single start."""
+        """The problem with a single start."""
         return Binary(self.x, *(t[start : start + 1] for t in self[1:]))
 
 

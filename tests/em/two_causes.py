@@ -21,7 +21,7 @@ def panels(low, high, count=400):
 
 
 def parameters(weight, probs=0.4, loc=1.0, variance=0.3, noise_variance=0.5):
-    """Those of a single start; slab parameters shared, or lists of H."""
+    """Parameters of a single start; slab parameters are shared, or lists of H."""
     slab = (torch.atleast_1d(torch.as_tensor(t))[None] for t in (probs, loc, variance))
     return SpikeAndSlabParameters(weight[None], *slab, torch.as_tensor([noise_variance]))
 

@@ -1,4 +1,4 @@
-"""A model whose images say its z outright, and a judge that reads them without error."""
+"""A model whose images show z itself, and a judge that reads them without error."""
 
 import torch
 
@@ -13,7 +13,7 @@ STRIPES = (slice(0, 8), slice(8, 12), slice(12, 16))  # rows of the image, one s
 
 
 class Encoder(torch.nn.Module):
-    """Each stripe's mean is its factor's z."""
+    """Encodes the mean of each stripe as the z of its factor."""
 
     def forward(self, x):
         loc = torch.stack([x[:, rows].mean((1, 2)) for rows in STRIPES], -1)

@@ -105,7 +105,7 @@ def test_model_and_generators_are_left_as_they_were():
 
 
 def test_draws_of_batches_differ():
-    """The same points in two batches: their bounds are not the same."""
+    """The same points in two batches, which have different bounds."""
     model, x = small_model((1, 1)).pretraining().eval(), binary_data(6)
     one, two = (amortisation_gap(model, [(x,)] * n, 1, num_samples=1) for n in (1, 2))
     assert one["elbo_amortised"] != pytest.approx(two["elbo_amortised"], rel=1e-6)

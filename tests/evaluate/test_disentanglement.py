@@ -75,7 +75,7 @@ def test_unknown_labels_and_constant_properties_are_left_out():
     assert found.nats[:, 0] == pytest.approx(mutual_information(labels[:, :2], labels).nats[:, 0])
     assert np.isnan(found.nats[:, 2]).all()
     assert found.mig == pytest.approx(np.mean(found.gaps[:2]))
-    with pytest.raises(ValueError, match=r"^labels: expected a property with two known values or more"):
+    with pytest.raises(ValueError, match=r"^labels: expected a property with at least two known values"):
         mutual_information(codes, np.zeros((11, 1), int))
 
 

@@ -56,7 +56,7 @@ def test_draws_have_the_moments_of_the_encoder_and_depend_on_the_seed_alone():
 
 def test_wrong_splits():
     model = small_model()
-    with pytest.raises(ValueError, match=r"^split: expected labels, there are none"):
+    with pytest.raises(ValueError, match=r"^split: expected labels, got none"):
         encode_split(model, Split(binary_data(3).bool()))
     with pytest.raises(ValueError, match=r"^num_rows: expected a number >= 1, got 0"):
         encode_split(model, split(), 0)
@@ -86,7 +86,7 @@ def test_learnable_properties():
     train = encodings([[0, 1, -1], [0, 0, 0], [0, 1, 1], [-1, 2, -1], [-1, -1, -1]])
     test = encodings([[0, 0], [0, 1], [-1, -1], [0, 1], [0, 1]])
     assert learnable(train, test) == [0]
-    with pytest.raises(ValueError, match=r"^labels: expected a property with two known values or more"):
+    with pytest.raises(ValueError, match=r"^labels: expected a property with at least two known values"):
         learnable(encodings([[0, 0]]), encodings([[0, 1]]))
     with pytest.raises(ValueError, match=r"^test: expected blocks, dimensions and properties"):
         learnable(train, encodings([[0, 1]]))

@@ -153,7 +153,7 @@ def test_wrong_shapes_and_sizes(shape, sizes, message):
 def test_wrong_training():
     good = squares(10)
     cases = [
-        (Split(good.x), SIZES, {}, r"^train: expected labels, there are none"),
+        (Split(good.x), SIZES, {}, r"^train: expected labels, got none"),
         (good, (2,), {}, r"^label_sizes: expected 2, one per property, got \(2,\)"),
         (good, (2, 2), {}, r"^labels: expected known values below label_sizes \(2, 2\)"),
         (Split(good.x, torch.full((10, 2), -1)), SIZES, {}, r"^labels: expected known values"),

@@ -58,7 +58,7 @@ def test_an_exact_model_is_edited_as_asked(placement, known):
 
 @pytest.mark.parametrize("known", [True, False])
 def test_edits_that_do_nothing_flip_nothing(known):
-    """What is asked for is never what the image has, by its label or, without one, by its code."""
+    """The new value is never the present one: the label, or the code if there is no label."""
     codes = random_codes(60)
     x, _ = images(codes)
     labels = codes[:, list(PROPERTIES)]
@@ -125,7 +125,7 @@ def test_binary_images_are_the_more_probable_pixels():
 @pytest.mark.parametrize(
     ("changes", "sizes", "message"),
     [
-        ({"labelled": ()}, (2, 3, 2), r"^model: expected labelled factors, there are none"),
+        ({"labelled": ()}, (2, 3, 2), r"^model: expected labelled factors, got none"),
         ({}, (2,), r"^judge: expected 2 properties or more, got 1"),
         ({}, (3, 3), r"^judge: expected no more values than components of each labelled factor"),
     ],

@@ -64,7 +64,7 @@ class TestPsnr:
                 torch.zeros(0),
                 torch.zeros(0),
                 1.0,
-                "image, reference: expected one shape and a pixel at least",
+                "image, reference: expected one shape with at least one pixel",
             ),
             (torch.tensor([NAN]), torch.zeros(1), 1.0, "image, reference: expected finite values"),
             (torch.zeros(1), torch.zeros(1), 0.0, "peak: expected a number > 0, got 0.0"),
@@ -145,7 +145,7 @@ class TestRestore:
         [
             ({"image": torch.zeros(3)}, r"image: expected floats \[H, W\], got torch.float32 \[3\]"),
             ({"image": torch.zeros(3, 3, dtype=torch.int64)}, "image: expected floats"),
-            ({"image": torch.full((4, 4), NAN)}, "image: expected finite pixels, one at least"),
+            ({"image": torch.full((4, 4), NAN)}, "image: expected finite pixels, at least one"),
             ({"image": torch.full((4, 4), math.inf)}, "image: expected finite pixels"),
             ({"patch_size": 5}, "patch_size: expected a number from 1 to the image's 4, got 5"),
             ({"patch_size": 0}, "patch_size: expected a number from 1"),

@@ -72,8 +72,8 @@ def test_takes_tensors():
     ("learnt", "true", "message"),
     [
         (np.zeros((3, 4)), np.zeros((3, 2, 2)), r"learnt, true: .*, got \[4\] and \[2, 2\]"),
-        (np.zeros(3), np.zeros((1, 3)), r"learnt: expected units \[H, ...\], one at least, got \[3\]"),
-        (np.zeros((1, 3)), np.zeros((0, 3)), r"true: expected units .*, got \[0, 3\]"),
+        (np.zeros(3), np.zeros((1, 3)), r"learnt: expected at least one unit \[H, ...\], got \[3\]"),
+        (np.zeros((1, 3)), np.zeros((0, 3)), r"true: expected at least one unit .*, got \[0, 3\]"),
         (np.full((1, 3), np.nan), np.zeros((1, 3)), "learnt: expected finite values"),
         (np.zeros((1, 3)), np.full((1, 3), np.inf), "true: expected finite values"),
     ],

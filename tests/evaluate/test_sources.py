@@ -73,11 +73,16 @@ class TestCorrelationMatrix:
                 SOURCES[:-1],
                 LATENTS,
                 0.1,
-                r"sources, latents: expected as many rows.* \[299, 4\] and \[300, 6\]",
+                r"sources, latents: expected the same number of rows.* \[299, 4\] and \[300, 6\]",
             ),
-            (SOURCES[:1], LATENTS[:1], 0.1, "sources, latents: expected as many rows, 2 at least"),
-            (SOURCES[:, 0], LATENTS, 0.1, r"sources: expected columns \[n, columns\].*, got \[300\]"),
-            (SOURCES, LATENTS[:, :0], 0.1, r"latents: expected columns .* one at least, got \[300, 0\]"),
+            (SOURCES[:1], LATENTS[:1], 0.1, "sources, latents: expected the same number of rows, at least 2"),
+            (
+                SOURCES[:, 0],
+                LATENTS,
+                0.1,
+                r"sources: expected at least one column \[n, columns\], got \[300\]",
+            ),
+            (SOURCES, LATENTS[:, :0], 0.1, r"latents: expected at least one column .* got \[300, 0\]"),
             (SOURCES, LATENTS * np.nan, 0.1, "latents: expected finite values"),
             (SOURCES, LATENTS, -0.1, r"threshold: expected a number in \[0, 1\], got -0.1"),
             (SOURCES, LATENTS, np.nan, r"threshold: expected a number in \[0, 1\], got nan"),
@@ -123,13 +128,13 @@ class TestBlocks:
     @pytest.mark.parametrize("blocks", [(), (1, 1), (1, 2, 1), (0, 3), (4, -1)])
     @pytest.mark.parametrize("measure", [block_concentration, per_block])
     def test_blocks_that_do_not_fit(self, measure, blocks):
-        with pytest.raises(ValueError, match="blocks: expected sizes >= 1 of 3 sources together, got"):
+        with pytest.raises(ValueError, match="blocks: expected sizes >= 1 with the sum 3, got"):
             measure(TABLE, blocks)
 
     @pytest.mark.parametrize("table", [TABLE - 0.5, TABLE[:0]])
     @pytest.mark.parametrize("measure", [active_latents, contrast, best_correlation])
     def test_no_correlations(self, measure, table):
-        with pytest.raises(ValueError, match="correlations: expected numbers >= 0 in one row at least"):
+        with pytest.raises(ValueError, match="correlations: expected at least one row of numbers >= 0"):
             measure(table)
 
 
@@ -179,7 +184,7 @@ class TestActivity:
         ("latents", "labels", "message"),
         [
             (LATENTS[:0], None, "latents: expected at least one row, got none"),
-            (LATENTS[0], None, r"latents: expected columns .* got \[6\]"),
+            (LATENTS[0], None, r"latents: expected at least one column .* got \[6\]"),
             (LATENTS, np.zeros(299, int), r"labels: expected 300 integers, got int64 \[299\]"),
             (LATENTS, np.zeros((300, 1), int), r"labels: expected 300 integers, got int64 \[300, 1\]"),
             (LATENTS, np.zeros(300), r"labels: expected 300 integers, got float64 \[300\]"),

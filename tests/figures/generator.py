@@ -1,4 +1,4 @@
-"""A made-up generator whose images tell from which component each block of z came, and with what noise."""
+"""A generator whose images show the component and the noise of each block of z."""
 
 import numpy as np
 import torch
@@ -76,7 +76,7 @@ def grid(figure):
 
 
 def pale(figure):
-    """Whether each image of the page is washed out: bool [rows, columns]."""
+    """Mask of the images of the page that are washed out: bool [rows, columns]."""
     places = corners(figure)
     order = np.lexsort((places[:, 0], places[:, 1]))
     faded = np.array([drawn(figure)[n].get_alpha() is not None for n in order])

@@ -1,4 +1,4 @@
-"""A made-up decoder of sparse codes, whose images are the codes."""
+"""A decoder of sparse codes whose images are the codes."""
 
 import torch
 
@@ -21,7 +21,7 @@ class Codes:
 
 
 def latents_of(images):
-    """What :class:`Codes` without weights has decoded: [..., J] of images [..., 1, J]."""
+    """Recover codes [..., J] from images [..., 1, J] of :class:`Codes` without weights."""
     return (images[..., 0, :] - 0.5) * 2 * LARGEST
 
 

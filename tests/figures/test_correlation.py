@@ -92,10 +92,10 @@ def test_no_text_overlaps(latents, models):
 @pytest.mark.parametrize(
     ("correlations", "blocks", "message"),
     [
-        ({}, BLOCKS, "correlations, blocks: expected a model at least, and blocks of 5 sources"),
-        ({"a": table()}, {"eyes": 5, "mouth": 1}, r"blocks of 5 sources together, got 1 and \[5, 1\]"),
-        ({"a": table()}, {"eyes": 5, "mouth": 0}, r"blocks of 5 sources together"),
-        ({"a": table()}, {}, r"blocks of 5 sources together"),
+        ({}, BLOCKS, "correlations, blocks: expected at least one model, and blocks of 5 sources"),
+        ({"a": table()}, {"eyes": 5, "mouth": 1}, r"blocks of 5 sources in all, got 1 and \[5, 1\]"),
+        ({"a": table()}, {"eyes": 5, "mouth": 0}, r"blocks of 5 sources in all"),
+        ({"a": table()}, {}, r"blocks of 5 sources in all"),
         ({"a": table()[:4]}, BLOCKS, r"correlations: .* of shape \[5, J\] for a, got \[4, 8\]"),
         ({"a": table()[:, :0]}, BLOCKS, r"correlations: .* of shape \[5, J\] for a, got \[5, 0\]"),
         ({"a": table() + 1}, BLOCKS, r"correlations: expected numbers in \[0, 1\]"),

@@ -110,8 +110,8 @@ def test_no_text_overlaps(count, size):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"units": UNITS[0]}, r"units: expected units \[H, h, w\], one at least, got shape \[4, 5\]"),
-        ({"units": UNITS[:0]}, r"units: expected units .* got shape \[0, 4, 5\]"),
+        ({"units": UNITS[0]}, r"units: expected at least one unit \[H, h, w\], got shape \[4, 5\]"),
+        ({"units": UNITS[:0]}, r"units: expected at least one unit .* got shape \[0, 4, 5\]"),
         ({"units": UNITS * np.nan}, "units: expected finite values"),
         ({"titles": ["a"]}, "titles: expected one for each of 6 units, got 1"),
         ({"columns": 0}, "columns: expected a number >= 1, got 0"),

@@ -404,7 +404,7 @@ def image(*shape):
         (lambda: sample_grid(image(3, 8, 8) / 0, 1, 3), "images: expected finite values"),
         (lambda: sample_grid(image(3, 8, 8), 1, 3, titles=["a"]), "titles: expected one for each of 3"),
         (lambda: reconstructions(image(3, 8), image(3, 8)), "x: expected images"),
-        (lambda: reconstructions(image(3, 8, 8), image(2, 8, 8)), "mean: expected shape"),
+        (lambda: reconstructions(image(3, 8, 8), image(2, 8, 8)), "mean: expected the shape"),
         (lambda: reconstructions(image(3, 8, 8), image(3, 8, 8), cols=0), "cols: "),
         (lambda: attribute_rows(Generator().factors(), rows=0), "rows: "),
         (lambda: attribute_rows(Generator(columns=3).factors()), "decode: expected images"),

@@ -75,7 +75,7 @@ class TestValueSweeps:
             ({"steps": 1}, "most, steps, share: .* got 5, 1 and 0.9"),
             ({"share": 0.0}, "most, steps, share: .* got 5, 7 and 0.0"),
             ({"share": 1.1}, "most, steps, share: .* got 5, 7 and 1.1"),
-            ({"z": torch.zeros(2, 6)}, "z: expected a latent that is not zero, there is none"),
+            ({"z": torch.zeros(2, 6)}, "z: expected at least one non-zero latent, got none"),
             ({"z": torch.ones(1, 6)}, "latents: expected latent 5 to be active somewhere"),
             ({"z": torch.ones(1, 5)}, r"z, latents: expected \[n, J\] and \[N, J\]"),
         ],

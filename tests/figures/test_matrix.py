@@ -11,7 +11,7 @@ NAMES = ["body", "bottomwear", "topwear", "hair", "action", "direction", "access
 
 
 def colours(figure):
-    """What number stands in the figure → the colour in which it is written."""
+    """Number in the figure → the colour of its text."""
     return {text.get_text(): text.get_color() for text in figure.texts}
 
 

@@ -70,7 +70,7 @@ def test_lines_are_even():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"true": TRUE[0]}, "true: expected units"),
+        ({"true": TRUE[0]}, "true: expected at least one unit"),
         ({"learnt": LEARNT[:, :3]}, r"learnt: expected units \[4, 4\], got \[3, 4\]"),
         ({"learnt": LEARNT[:4]}, r"match: expected units below 4 for each of 5 .* got \[5\], up to 4"),
         ({"true": TRUE[:4]}, r"match: expected units below 5 for each of 4 true ones, got \[5\]"),
@@ -108,7 +108,7 @@ class TestParameterTable:
     @pytest.mark.parametrize(
         ("true", "learnt", "message"),
         [
-            ({}, {}, "true, learnt: expected the same names, one at least"),
+            ({}, {}, "true, learnt: expected the same names, at least one"),
             ({"a": 1.0}, {"b": 1.0}, r"true, learnt: .* got \['a'\] and \['b'\]"),
             ({"a": 1.0}, {"a": np.nan}, "true, learnt: expected finite values"),
         ],

@@ -1,4 +1,4 @@
-"""The same program under Pyro's own TraceEnum_ELBO, and with Pyro's other tools."""
+"""Programs under Pyro's own TraceEnum_ELBO, and with Pyro's other tools."""
 
 import pyro
 import pyro.distributions as dist

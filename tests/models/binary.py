@@ -14,7 +14,7 @@ def bars(side=4, size=500, noise=0.1, rate=0.25):
 
 
 def fit(em, x, starts=5, steps=70, reseed_every=5):
-    """Parameters and the last E-step after full-batch EM, units being reseeded in the first 70 %."""
+    """Parameters and the last E-step after full-batch EM, with units reseeded in the first 70 %."""
     parameters = em.start(x, starts)
     found = em.e_step(x, parameters, em.start_latents(parameters, len(x)))
     for step in range(1, steps + 1):
@@ -26,6 +26,6 @@ def fit(em, x, starts=5, steps=70, reseed_every=5):
 
 
 def cosines(weight, found):
-    """Of each column of `weight` with the column of `found` that is most like it."""
+    """Cosine of each column of `weight` with the most similar column of `found`."""
     unit, other = (w / w.norm(dim=0).clamp_min(1e-12) for w in (weight, found))
     return (unit.T @ other).amax(1)

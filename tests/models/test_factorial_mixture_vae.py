@@ -372,7 +372,7 @@ def test_seed_refuses_labels_that_do_not_fit(labels, message):
 def test_a_scale_of_another_shape_is_refused():
     model, loc, generator = small_model((2, 3)), torch.ones(20, 4), torch.Generator()
     for scale in (torch.ones(1, 4), torch.ones(4), torch.ones(19, 4)):
-        message = re.escape(f"scale: expected [20, 4] as of loc, got {list(scale.shape)}")
+        message = re.escape(f"scale: expected the shape [20, 4] of loc, got {list(scale.shape)}")
         with pytest.raises(ValueError, match=f"^{message}$"):
             model.seed(loc, scale, None, generator)
         with pytest.raises(ValueError, match=f"^{message}$"):

@@ -1,4 +1,4 @@
-"""What the models say of arguments that are out of range, or do not go together."""
+"""Errors of the models for arguments that are out of range or inconsistent."""
 
 from functools import partial
 

@@ -171,7 +171,7 @@ def test_an_auto_encoder_has_no_bound():
     assert measures["elbo"] == measures["reconstruction"] < 0
     assert torch.equal(vae.posterior(x).mean, vae.encoder(x)[0])
     assert not vae.posterior(x).stddev.any()
-    with pytest.raises(ValueError, match=r"^log_weights: expected a posterior with a density, this one is a"):
+    with pytest.raises(ValueError, match=r"^log_weights: expected a posterior with a density, got a"):
         vae.log_weights(x, 2)
 
 

@@ -1,4 +1,4 @@
-"""What holds for every encoder and decoder pair."""
+"""Properties of every pair of encoder and decoder."""
 
 import pytest
 import torch
