@@ -5,7 +5,8 @@ import torch
 
 from pyro_fmvae.data import load
 from pyro_fmvae.em.spike_and_slab_rules import LinearRule, MaxRule
-from pyro_fmvae.learn.em_phases import GradientEM, StepwiseEM
+from pyro_fmvae.learn.gradient_em import GradientEM
+from pyro_fmvae.learn.stepwise_em import StepwiseEM
 from pyro_fmvae.learn.vae_phases import FreeEM, HybridEM, VAEJoint
 from pyro_fmvae.recipes import configure
 from pyro_fmvae.runs import trainer
