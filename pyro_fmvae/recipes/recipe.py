@@ -1,0 +1,210 @@
+"""The contract of a recipe: everything that the command line has to know of a model."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from pyro_fmvae.data import Batches, Dataset, Kind, Preprocessing, SparseOptions, Split
+from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.phase import Phase
+from pyro_fmvae.recipes.options import Options
+
+
+@dataclass(frozen=True)
+class Recipe(ABC, Generic[Options]):
+    """One model of ``pyro-fmvae train --model``, with the options and the data of one run.
+
+    Subclasses are abstract or final. A final one stands in :data:`pyro_fmvae.recipes.registry.RECIPES`.
+
+    Args:
+        config: resolved options.
+        preprocessing: how raw data become the model's input.
+        num_data: N, points in the training set.
+        label_names: one per label column of the data set, those that are trained on first.
+        value_names: per label column, names of its values; empty where they are numbers.
+    """
+
+    config: Options
+    preprocessing: Preprocessing
+    num_data: int
+    label_names: tuple[str, ...] = ()
+    value_names: tuple[tuple[str, ...], ...] = ()
+
+    name: ClassVar[str]
+    """As given to ``--model``."""
+    title: ClassVar[str]
+    """In words, for ``--help``."""
+    options: ClassVar[type[Any]]
+    """The model's options, a subclass of :class:`~pyro_fmvae.recipes.options.TrainConfig`."""
+    factorial: ClassVar[bool] = False
+    """Whether z has factors, with components and codes."""
+    bars: ClassVar[str | None] = None
+    """The data set that ``--data bars`` stands for: one that the model could have generated."""
+
+    # ------------------------------------------------------------------ options and data
+
+    @classmethod
+    @abstractmethod
+    def resolve(cls, config: Options, dataset: Dataset) -> Options:
+        """Options with every default that depends on the data.
+
+        Raises:
+            ValueError: options that do not fit the data or each other; it names the option.
+        """
+
+    @classmethod
+    @abstractmethod
+    def reading(cls, config: Options, data: str) -> SparseOptions | None:
+        """How data of that name are read; None: as pixels in [0, 1] or standardised columns."""
+
+    @property
+    def image(self) -> bool:
+        """Whether a data point is an image."""
+        return self.preprocessing.kind is not Kind.TABLE and len(self.preprocessing.event_shape) >= 2
+
+    @property
+    @abstractmethod
+    def factors(self) -> tuple[int, ...]:
+        """K_i, components of each factor; none where z has no factors."""
+
+    @property
+    @abstractmethod
+    def labels(self) -> float:
+        """Share of the training points whose labels are used."""
+
+    @property
+    def labelled(self) -> tuple[int, ...]:
+        """Factors that labels are trained on: the leading ones."""
+        chosen = self.config.label_names
+        return tuple(range(len(self.label_names if chosen is None else chosen))) if self.labels else ()
+
+    @property
+    def factor_names(self) -> tuple[str, ...]:
+        """Name of each factor: its label, or its number, as in codes."""
+        trained = tuple(self.label_names[factor] for factor in self.labelled)
+        return (*trained, *(f"factor {factor}" for factor in range(len(trained), len(self.factors))))
+
+    def factors_of(self, label_names: Sequence[str]) -> list[int | None]:
+        """The factor that was trained on each of these labels, None where there is none."""
+        trained = {self.label_names[factor]: factor for factor in self.labelled}
+        return [trained.get(name) for name in label_names]
+
+    # ------------------------------------------------------------------ model and learning
+
+    @abstractmethod
+    def build(self) -> Any:
+        """The untrained model, with the networks that it needs."""
+
+    @property
+    @abstractmethod
+    def start(self) -> tuple[Path, tuple[str, ...]] | None:
+        """Run to start from, and prefixes of the names of the parameters to take over; None: from scratch."""
+
+    @abstractmethod
+    def augmentation(self) -> nn.Module | None:
+        """Transform of half of the points of every training batch, or None."""
+
+    @abstractmethod
+    def phases(self, model: Any, learning: Learning) -> list[Phase]:
+        """The phases in which the model is learnt, in order."""
+
+    @property
+    @abstractmethod
+    def indexed(self) -> bool:
+        """Whether training keeps something of each point, so that batches carry the indices of their rows."""
+
+    @property
+    @abstractmethod
+    def closed_form(self) -> bool:
+        """Whether training takes no gradient steps, so that there is nothing to capture or compile."""
+
+    @property
+    @abstractmethod
+    def misgiving(self) -> str:
+        """Warning about the size of the model for its data; empty: none."""
+
+    # ------------------------------------------------------------------ codes and samples
+
+    @abstractmethod
+    def code(self, model: Any, x: Tensor) -> Tensor:
+        """One z [B, J] for each point of a batch: the mean of q(z | x); sparse codes have exact zeros."""
+
+    @abstractmethod
+    def decode(self, model: Any, z: Tensor) -> Tensor:
+        """E[x | z] at z [..., J]: ``[..., *event_shape]``."""
+
+    @abstractmethod
+    def reconstruct(self, model: Any, x: Tensor) -> Tensor:
+        """Posterior mean of the data that a batch ``x[B, *event_shape]`` is a noisy observation of."""
+
+    @abstractmethod
+    def encode(self, model: Any, x: Tensor) -> dict[str, Tensor]:
+        """Arrays that ``encode`` writes of a batch, each [B, ...], by name."""
+
+    @abstractmethod
+    def sample(self, model: Any, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
+        """Draw z [n, J] from the prior.
+
+        Args:
+            model: whose prior.
+            codes: component of each factor, int64 [n, I], -1 where it is to be drawn; [n, 0] without factors.
+
+        Returns:
+            z, and further arrays that ``sample`` writes, by name.
+        """
+
+    # ------------------------------------------------------------------ reports and figures
+
+    @property
+    @abstractmethod
+    def no_gap(self) -> str:
+        """Why ``evaluate --free-steps`` has nothing to compare; empty: it has an encoder of Gaussians."""
+
+    def used_components(self, model: Any) -> list[int]:
+        """Components in use of each factor; none where z has no factors."""
+        used: list[int] = model.used_components() if self.factorial else []
+        return used
+
+    @abstractmethod
+    def measures(
+        self, model: Any, rows: Split, batches: Batches, label_names: Sequence[str], split: str | None
+    ) -> dict[str, Any]:
+        """Entries that ``evaluate`` prints beside the bound.
+
+        Args:
+            model: as trained.
+            rows: the points that were asked about.
+            batches: of the same points, in order.
+            label_names: of the label columns of ``rows``.
+            split: its name, where ``rows`` are the first points of a split of the run's own data.
+        """
+
+    @abstractmethod
+    def summary(self, model: Any) -> list[str]:
+        """Lines about the trained model for the report at the end of a training."""
+
+    @abstractmethod
+    def draw_figures(
+        self, model: Any, rows: Split, split: str, records: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Figure]:
+        """Figures of a finished run, by name; ``training`` is one of them.
+
+        Args:
+            model: as trained.
+            rows: points to show.
+            split: its name.
+            records: of the training, as in ``metrics.jsonl``.
+        """
+
+
+@torch.no_grad()
+def codes_of(recipe: Recipe[Any], model: Any, batches: Batches) -> Tensor:
+    """The code of every row, in order, on the CPU: [n, J]."""
+    return torch.cat([recipe.code(model, x).cpu() for x, *_ in batches])
