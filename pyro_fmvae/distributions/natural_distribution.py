@@ -114,7 +114,8 @@ def register_family(prior: type[Distribution]) -> Callable[[N], N]:
         any_kind: Any = kind
         any_kind.arg_constraints = {"natural": _Domain(kind.family)}
         for number, name in enumerate(kind.family.names):
-            setattr(kind, name, property(partial(_parameter, number)))
+            words = f"The standard parameter {name.replace('_', ' ')}, in ``dtype``."
+            setattr(kind, name, property(partial(_parameter, number), doc=words))
         _NATURAL[prior] = kind
         register_kl(kind, prior)(_kl)
         return kind
