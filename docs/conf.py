@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
 setup_cfg = configparser.ConfigParser(interpolation=None)
 setup_cfg.read(ROOT / "setup.cfg", encoding="utf-8")
@@ -16,11 +16,12 @@ author = setup_cfg["metadata"]["author"]
 copyright = f"2026, {author}"
 release = setup_cfg["metadata"]["version"]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon"]
+extensions = ["formulas", "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+html_math_renderer = "svg"  # of docs/formulas.py: formulas are drawn without a network
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_static_path = ["_static"]
-html_css_files = ["tables.css"]
+html_css_files = ["pages.css"]
 html_title = f"{project} {release}"
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]

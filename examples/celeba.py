@@ -27,13 +27,12 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from pyro_fmvae import commands
-from pyro_fmvae.config import PHASES, TrainConfig
 from pyro_fmvae.data import Batches
 from pyro_fmvae.data.sets.celeba import ATTRIBUTES, CACHE, FOLDER, IMAGES, PARTITION
 from pyro_fmvae.evaluate import label_agreement
-from pyro_fmvae.learn.phase import endless
-from pyro_fmvae.runs.run import FIGURES, Run, load_data, resolve_device
-from pyro_fmvae.runs.training import Training
+from pyro_fmvae.learn import endless
+from pyro_fmvae.recipes import configure
+from pyro_fmvae.runs import FIGURES, Run, Trainer, load_data, resolve_device
 
 LABELS = ("Male", "Eyeglasses", "Smiling")  # of the factors, in this order
 COLUMNS = """
@@ -153,11 +152,11 @@ def report_loading(config, root):
 
 def step_times(run, dataset, device, count):
     """Seconds of ``count`` steps of the joint phase on full batches, including loading of the batch."""
-    training = Training(run, dataset, device)
-    joint = training.phases[PHASES.index("joint")]
+    trainer = Trainer(run, dataset, device)
+    joint = next(phase for phase in trainer.phases if phase.name == "joint")
     joint.enter()
     full = min(run.config.batch_size, len(dataset.train))
-    source = (batch for batch in endless(training.batches) if len(batch[0]) == full)
+    source = (batch for batch in endless(trainer.batches) if len(batch[0]) == full)
     seconds = [timed(lambda: joint.step(*next(source)))[1] for _ in range(WARM_UP + count)]
     return full, seconds[WARM_UP:]
 
@@ -197,7 +196,7 @@ def report_accuracy(run, dataset, device):
 
 def configuration(options, root):
     n = options.iterations
-    return TrainConfig(
+    return configure(
         data="celeba",
         data_root=str(root),
         factors=options.factors,

@@ -21,9 +21,9 @@ from torch import Tensor
 from pyro_fmvae.data import Batches
 from pyro_fmvae.infer.posteriors import natural_prior
 from pyro_fmvae.infer.seeding import MixturePosterior, coordinate_ascent, kmeans, responsibilities
-from pyro_fmvae.learn.fmvae_phases import encode_some
+from pyro_fmvae.learn import encode_some
 from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.runs.run import Run
+from pyro_fmvae.runs import Run
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def main() -> None:
     try:
         run = Run.open(chosen.run)
         if not run.factorial:
-            parser.error(f"run: expected one of --model fmvae, got {run.config.model}")
+            parser.error(f"run: expected one of --model fmvae, got {run.recipe.name}")
         model, dataset = run.load_model(torch.device("cpu")), run.load_data(chosen.data_root)
     except (FileNotFoundError, ValueError) as error:
         parser.error(str(error))

@@ -22,7 +22,7 @@ from pyro_fmvae.data.sets import smileys
 from pyro_fmvae.evaluate import bound, label_agreement
 from pyro_fmvae.learn import Budget, Joint, Learning, Pretraining, PriorFitting
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder
-from pyro_fmvae.runs.gallery import factors_of
+from pyro_fmvae.recipes import factors_of
 
 D = 8  # dimensions of each factor
 SHAPE = (32, 32)

@@ -30,20 +30,14 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
 
 from pyro_fmvae import checkpoint
-from pyro_fmvae.building import Model
-from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data import Batches, Dataset
 from pyro_fmvae.evaluate import bound, tighter_bounds
-from pyro_fmvae.infer import TraceConjugate_ELBO
-from pyro_fmvae.infer.parameters import param_statements
-from pyro_fmvae.learn.fitting import fit
-from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining
-from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget, Phase
+from pyro_fmvae.infer import TraceConjugate_ELBO, param_statements
+from pyro_fmvae.learn import Budget, GradientPhase, Joint, Learning, Phase, Pretraining, fit
 from pyro_fmvae.models import VAE, FactorialMixtureVAE
 from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
-from pyro_fmvae.runs.run import CHECKPOINT, Run, resolve_device
-from pyro_fmvae.runs.training import Training
+from pyro_fmvae.recipes import configure
+from pyro_fmvae.runs import CHECKPOINT, Run, Trainer, resolve_device
 
 COLUMNS = (
     *("weights", "ELBO (eq. 11)", "reconstruction", "KL[z]", "collapsed", "importance-weighted, 5 draws"),
@@ -76,7 +70,7 @@ class Averaging(Joint):
         return loss
 
 
-class Collapsed(Phase):
+class Collapsed(GradientPhase):
     """Training of the networks alone under the posterior predictive of λ, equation 10, as the prior."""
 
     def __init__(self, model: FactorialMixtureVAE, learning: Learning, budget: Budget) -> None:
@@ -107,6 +101,9 @@ class Collapsed(Phase):
     def before_step(self, fraction: float) -> None:
         self.svi.optim.others.param_groups[0]["lr"] = self.learning.learning_rate_at(fraction)
 
+    def step(self, *batch: Tensor) -> float:
+        return self.svi.step(*batch)
+
 
 class FreeBits(VAE):
     """A VAE with a minimal cost per dimension of z, as a mean over a batch.
@@ -131,49 +128,49 @@ class FreeBits(VAE):
         pyro.factor("divergence", cost, has_rsample=True)
 
 
-def averages(training: Training, chosen: argparse.Namespace) -> Iterator[tuple[str, Model]]:
+def averages(trainer: Trainer, chosen: argparse.Namespace) -> Iterator[tuple[str, nn.Module]]:
     """Measure the last state, and the averages in its place."""
     length = Budget(iterations=chosen.iterations)
-    phase = Averaging(training.model, continued(training, chosen), length, chosen.decays)
-    follow(phase, training.batches)
-    yield "the last ones", training.model
+    phase = Averaging(trainer.model, continued(trainer, chosen), length, chosen.decays)
+    follow(phase, trainer.batches)
+    yield "the last ones", trainer.model
     for decay, average in phase.averages.items():
         phase.networks.load_state_dict(average.module.state_dict())
-        yield f"averages, {decay:g}", training.model
+        yield f"averages, {decay:g}", trainer.model
 
 
-def collapsed(training: Training, chosen: argparse.Namespace) -> Iterator[tuple[str, Model]]:
+def collapsed(trainer: Trainer, chosen: argparse.Namespace) -> Iterator[tuple[str, nn.Module]]:
     """Measure the last state, and training by both objectives: the collapsed bound, and equation 11."""
     length = Budget(iterations=chosen.iterations)
-    yield "before", training.model
-    before = {name: value.clone() for name, value in training.model.state_dict().items()}
-    follow(Collapsed(training.model, continued(training, chosen), length), training.batches)
-    yield "by the collapsed bound", training.model
-    training.model.load_state_dict(before)
-    follow(Joint(training.model, continued(training, chosen), length), training.batches)
-    yield "by equation 11", training.model
+    yield "before", trainer.model
+    before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    follow(Collapsed(trainer.model, continued(trainer, chosen), length), trainer.batches)
+    yield "by the collapsed bound", trainer.model
+    trainer.model.load_state_dict(before)
+    follow(Joint(trainer.model, continued(trainer, chosen), length), trainer.batches)
+    yield "by equation 11", trainer.model
 
 
-def free_bits(training: Training, chosen: argparse.Namespace) -> Iterator[tuple[str, Model]]:
+def free_bits(trainer: Trainer, chosen: argparse.Namespace) -> Iterator[tuple[str, nn.Module]]:
     """Train the networks, and save them as a start for other runs."""
-    length = Budget(iterations=chosen.iterations or training.run.config.pretrain_iterations)
-    phase = Pretraining(training.model, training.learning, length)
+    length = Budget(iterations=chosen.iterations or trainer.run.config.pretrain_iterations)
+    phase = Pretraining(trainer.model, trainer.learning, length)
     phase.vae = FreeBits(phase.vae, chosen.nats)
-    follow(phase, training.batches)
-    checkpoint.save(chosen.out / CHECKPOINT, {"model": training.model.state_dict()})
-    yield f"{chosen.nats:g} nats free", training.model
+    follow(phase, trainer.batches)
+    checkpoint.save(chosen.out / CHECKPOINT, {"model": trainer.model.state_dict()})
+    yield f"{chosen.nats:g} nats free", trainer.model
 
 
-def continued(training: Training, chosen: argparse.Namespace) -> Learning:
+def continued(trainer: Trainer, chosen: argparse.Namespace) -> Learning:
     """Settings to continue with: a new learning rate, no augmentation, and falling steps of λ.
 
     Raises:
         ValueError: learning rates out of range.
     """
-    done, rate = training.run.config.joint_iterations, training.learning.rate
+    done, rate = trainer.run.config.joint_iterations, trainer.learning.rate
     later = RobbinsMonro(rate.delay + done, rate.forgetting, rate(done))
     rates = {"learning_rate": chosen.learning_rate, "final_learning_rate": chosen.final_learning_rate}
-    return replace(training.learning, **rates, rate=later, augment_until=0.0, kl_weight=1.0, restart_every=0)
+    return replace(trainer.learning, **rates, rate=later, augment_until=0.0, kl_weight=1.0, restart_every=0)
 
 
 def follow(phase: Phase, batches: Batches) -> None:
@@ -184,7 +181,7 @@ def follow(phase: Phase, batches: Batches) -> None:
         pass
 
 
-def line(name: str, model: Model, dataset: Dataset, device: torch.device) -> str:
+def line(name: str, model: nn.Module, dataset: Dataset, device: torch.device) -> str:
     """One line of the table."""
     model.eval()
     batches = Batches(dataset.valid, 500, shuffle=False, device=device)
@@ -243,9 +240,10 @@ def check(run: Run, variation: str) -> None:
         ValueError: it does not; the message names the option of training.
     """
     config, free = run.config, variation == "free-bits"
-    if config.model != ("vae" if free else "fmvae"):
-        raise ValueError(f"run: expected one of --model {'vae' if free else 'fmvae'}, got {config.model}")
-    defaults = TrainConfig()
+    needed = "vae" if free else "fmvae"
+    if config.model != needed:
+        raise ValueError(f"run: expected one of --model {needed}, got {config.model}")
+    defaults = configure(needed)
     for name in OTHERWISE_FREE if free else OTHERWISE:
         if getattr(config, name) != getattr(defaults, name):
             raise ValueError(f"run: expected one without --{name.replace('_', '-')}")
@@ -256,7 +254,7 @@ def check(run: Run, variation: str) -> None:
         raise ValueError(f"run: expected one with --{phase}-iterations")
 
 
-def opened(chosen: argparse.Namespace) -> tuple[Training, Dataset]:
+def opened(chosen: argparse.Namespace) -> tuple[Trainer, Dataset]:
     """Open the run in its last state, or in its first state for free bits, and create ``--out``.
 
     Raises:
@@ -266,30 +264,30 @@ def opened(chosen: argparse.Namespace) -> tuple[Training, Dataset]:
     run = Run.open(chosen.run)
     check(run, chosen.variation)
     dataset = run.load_data(chosen.data_root)
-    training = Training(run, dataset, resolve_device(chosen.device))
+    trainer = Trainer(run, dataset, resolve_device(chosen.device))
     if chosen.variation == "free-bits":
         try:
             chosen.out.mkdir(parents=True)
         except FileExistsError:
             raise ValueError(f"out: expected a new folder, {chosen.out} is there") from None
-        return training, dataset
-    training.restore()
-    if not training.finished:
+        return trainer, dataset
+    trainer.restore()
+    if not trainer.finished:
         raise ValueError(f"run: expected a finished one, {chosen.run} can be resumed")
-    continued(training, chosen)
-    return training, dataset
+    continued(trainer, chosen)
+    return trainer, dataset
 
 
 def main() -> None:
     parser = arguments()
     chosen = parser.parse_args()
     try:
-        training, dataset = opened(chosen)
+        trainer, dataset = opened(chosen)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     print(f"| {' | '.join(COLUMNS)} |\n| {' | '.join(['---'] * len(COLUMNS))} |")
-    for name, model in VARIATIONS[chosen.variation](training, chosen):
-        print(line(name, model, dataset, training.device), flush=True)
+    for name, model in VARIATIONS[chosen.variation](trainer, chosen):
+        print(line(name, model, dataset, trainer.device), flush=True)
 
 
 if __name__ == "__main__":

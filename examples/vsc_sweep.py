@@ -23,11 +23,11 @@ import torch
 from sweep import Row, Sweep, main, scaled
 
 from pyro_fmvae import figures
-from pyro_fmvae.codes import latent_codes, true_sources
 from pyro_fmvae.data import Batches
 from pyro_fmvae.data.sets.smileys import ATTRIBUTES, FEATURES, SOURCES
 from pyro_fmvae.evaluate.sources import correlation_matrix
-from pyro_fmvae.runs.run import Run
+from pyro_fmvae.recipes import codes_of, true_sources
+from pyro_fmvae.runs import Run
 
 SEEDS = range(5)
 LATENTS = (20, 40, 80)
@@ -73,7 +73,8 @@ class CodeSweep(Sweep):
         rows = run.load_data(row.train.get("data_root")).valid
         sources = true_sources(run.config, "valid", len(rows))
         if sources is not None:
-            codes = latent_codes(run.load_model(torch.device("cpu")), Batches(rows, 500, shuffle=False))
+            model = run.load_model(torch.device("cpu"))
+            codes = codes_of(run.recipe, model, Batches(rows, 500, shuffle=False))
             matrix = correlation_matrix(sources, codes.double().numpy())
             found["correlations"] = [" ".join(f"{value:.6g}" for value in line) for line in matrix]
         return found

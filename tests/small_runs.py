@@ -6,10 +6,10 @@ import json
 
 import numpy as np
 import pytest
+from pyro_fmvae.runs.training import Training
 
 from pyro_fmvae.cli import run_command
 from pyro_fmvae.runs import session
-from pyro_fmvae.runs.training import Training
 
 TINY = {
     "--pretrain-iterations": "3",

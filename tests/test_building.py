@@ -1,9 +1,9 @@
 import pytest
 import torch
-
 from pyro_fmvae.building import build
 from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.defaults import resolve
+
 from pyro_fmvae.distributions import Concrete, ShiftedSigmoid, StraightThrough
 from pyro_fmvae.models import FixedSparsePrior, MixtureSparsePrior, SelectionSparsePrior
 from pyro_fmvae.nn import ExponentialLink

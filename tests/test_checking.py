@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-
 from pyro_fmvae.config import CODERS, PHASES, TrainConfig
-from pyro_fmvae.data import Kind, Split
 from pyro_fmvae.defaults import resolve
+
+from pyro_fmvae.data import Kind, Split
 from tests.datasets import dataset
 
 

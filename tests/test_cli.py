@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from pyro_fmvae.config import TrainConfig
+from pyro_fmvae.runs.training import Training
 
 from pyro_fmvae import __main__, checkpoint, cli, commands
-from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.runs import session
 from pyro_fmvae.runs.run import CHECKPOINT, Run
-from pyro_fmvae.runs.training import Training
 from tests.models.small import brute_force
 from tests.small_runs import SIZE, TINY, command, state, succeed, train, train_all, write_files
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 import torch
-
 from pyro_fmvae.codes import decode, latent_code, latent_codes, measures, true_sources, unit_measures
 from pyro_fmvae.config import TrainConfig
+
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.data.sets.bars import bars_truth
 from pyro_fmvae.data.sets.smileys import load_smiley, smiley

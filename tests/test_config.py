@@ -2,8 +2,8 @@ import math
 from dataclasses import fields
 
 import pytest
-
 from pyro_fmvae.config import LARGEST, PHASES, TrainConfig
+
 from pyro_fmvae.learn.learning import Learning
 
 NUMBERS = [

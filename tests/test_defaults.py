@@ -3,11 +3,11 @@ from itertools import product
 
 import pytest
 import torch
-
 from pyro_fmvae.config import CODERS, PHASES, SLABS, TrainConfig
+from pyro_fmvae.defaults import named, resolve, split_patches
+
 from pyro_fmvae.data import Kind
 from pyro_fmvae.data.labels import choose_labels
-from pyro_fmvae.defaults import named, resolve, split_patches
 from pyro_fmvae.learn.phase import Budget
 from tests.datasets import dataset
 

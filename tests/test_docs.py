@@ -1,9 +1,20 @@
-"""docs/api.md documents every module of the package, and none that does not exist."""
+"""docs/api.md documents every module of the package, and built pages need no network."""
 
+import configparser
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+import yaml
+
 ROOT = Path(__file__).resolve().parent.parent
+LOADED = re.compile(
+    r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["'](?:https?:)?//"""
+    r"""|<link\b[^>]*\bhref=["'](?:https?:)?//"""
+    r"""|@import\s+(?:url\()?["']?(?:https?:)?//|url\(["']?(?:https?:)?//"""
+)
 
 
 def test_api_page_lists_every_module():
@@ -18,3 +29,45 @@ def test_api_page_lists_every_module():
     assert len(listed) == len(set(listed)), "a module is listed twice"
     assert sorted(modules - set(listed)) == [], "missing: add a line '.. automodule:: NAME' to docs/api.md"
     assert sorted(set(listed) - modules) == [], "listed in docs/api.md, but gone"
+
+
+@pytest.mark.parametrize(
+    ("text", "loads"),
+    [
+        ('<script defer src="https://cdn.example/mathjax.js">', True),
+        ("<img alt='' src='//example.org/a.png'>", True),
+        ('<link rel="stylesheet" href="http://example.org/a.css">', True),
+        ("@import url(https://fonts.example/a)", True),
+        ('<a href="https://pyro.ai">', False),
+        ('<svg xmlns="http://www.w3.org/2000/svg">', False),
+    ],
+)
+def test_what_loads_from_the_network(text, loads):
+    assert bool(LOADED.search(text)) == loads
+
+
+def test_a_built_page_loads_nothing_and_draws_its_formulas(tmp_path):
+    """One page with many formulas, under the pages' own configuration."""
+    pytest.importorskip("sphinx", reason="Sphinx builds the pages: pip install '.[dev]'")
+    pytest.importorskip("ziamath", reason="ziamath draws formulas: pip install '.[dev]'")
+    source, built = tmp_path / "source", tmp_path / "built"
+    source.mkdir()
+    page = (ROOT / "docs/measures.md").read_text(encoding="utf-8")
+    (source / "measures.md").write_text(page, encoding="utf-8")
+    options = ["-q", "-b", "html", "-c", str(ROOT / "docs"), "-D", "root_doc=measures"]
+    subprocess.run([sys.executable, "-m", "sphinx", *options, str(source), str(built)], check=True)
+    files = [*built.rglob("*.html"), *built.rglob("*.css")]
+    assert len(files) > 2
+    assert [path.name for path in files if LOADED.search(path.read_text(encoding="utf-8"))] == []
+    html = (built / "measures.html").read_text(encoding="utf-8")
+    formulas = len(re.findall(r"\$\$.+?\$\$|\$[^$]+\$", page, re.S))
+    assert html.count('role="img"') == formulas > 20
+    assert "\\(" not in re.sub(r'aria-label="[^"]*"', "", html)
+
+
+def test_citation_is_of_this_version():
+    setup = configparser.ConfigParser(interpolation=None)
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == setup["metadata"]["version"]
+    assert citation["repository-code"] == setup["metadata"]["url"]

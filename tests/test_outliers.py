@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pyro_fmvae.config import TrainConfig
 
 from pyro_fmvae.cli import build_parser
-from pyro_fmvae.config import TrainConfig
 from tests.scripts import imported
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"

@@ -10,9 +10,9 @@ from tests.scripts import imported
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {
     "mnist": "results.md",
-    "mnist-quarter": "results.md",
+    "mnist-quarter": "notebook/2026-11-22-a-quarter-of-the-iterations.md",
     "omniglot": "results.md",
-    "omniglot-quarter": "results.md",
+    "omniglot-quarter": "notebook/2026-11-22-a-quarter-of-the-iterations.md",
     "clusters": "results.md",
     "generalisation": "results.md",
     "codes": "vsc.md",

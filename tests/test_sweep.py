@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from pyro_fmvae.config import TrainConfig
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.cli import build_parser
-from pyro_fmvae.config import TrainConfig
 from tests.scripts import imported
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"

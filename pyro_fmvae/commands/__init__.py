@@ -1,5 +1,6 @@
 """Commands of the command line, one module each: a parser of its arguments beside the function."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from pyro_fmvae.commands import (
@@ -11,11 +12,11 @@ from pyro_fmvae.commands import (
     restoring,
     sampling,
     scoring,
+    training,
 )
 from pyro_fmvae.commands.command import Command
-from pyro_fmvae.commands.training import resume, train
 
-__all__ = ["COMMANDS", "Command", "resume", "train"]
+__all__ = ["COMMANDS", "Command", "all_commands"]
 
 COMMANDS: Final = (
     evaluation.COMMAND,
@@ -28,3 +29,12 @@ COMMANDS: Final = (
     judging.COMMAND,
 )
 """Every command but ``train``, in the order of ``pyro-fmvae --help``."""
+
+
+def all_commands(arguments: Sequence[str] = ()) -> tuple[Command, ...]:
+    """Every command.
+
+    Args:
+        arguments: of the command line; the help of ``train`` is that of the model which they name.
+    """
+    return (training.command(arguments), *COMMANDS)

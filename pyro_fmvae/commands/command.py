@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from jsonargparse import ArgumentParser
 
 
+class UsageError(Exception):
+    """Arguments that could not be understood."""
+
+
 @dataclass(frozen=True)
 class Command:
     """A subcommand of ``pyro-fmvae``: each module of a command ends with one."""

@@ -9,15 +9,12 @@ from typing import Any, Literal
 import torch
 from jsonargparse import ArgumentParser
 
-from pyro_fmvae.building import Model
 from pyro_fmvae.commands.command import add_device, add_run
-from pyro_fmvae.config import CODERS
 from pyro_fmvae.data import Batches, Split, load
 from pyro_fmvae.data.own.files import READERS, load_file
 from pyro_fmvae.data.registry import LOADERS
-from pyro_fmvae.defaults import named
 from pyro_fmvae.evaluate import rows_without_bound
-from pyro_fmvae.runs.run import Run, sparse_options
+from pyro_fmvae.runs.run import Run
 
 EVALUATION_BATCH = 500
 
@@ -53,19 +50,23 @@ def rows_of(
         FileNotFoundError: no such data.
         ValueError: bad data, data of another shape or kind than the run's, or ambiguous label columns.
     """
-    data = None if data is None else named(data, run.config.model)
+    data = None if data is None else run.recipe.data_name(data)
     if data is None or data == run.config.data in LOADERS:
         dataset = run.load_data(data_root)
         return dataset.split(split), dataset.label_names
     if data not in LOADERS and (Path(data).is_dir() or Path(data).suffix.lower() in READERS):
         rows, names = load_file(data, run.preprocessing, run.label_names, run.value_names)
         return rows, _names(run, data, names) if by_name else names
-    options: dict[str, Any] = {"binarization": run.config.binarization, "image_size": run.config.image_size}
-    if run.config.model in CODERS:
-        patches = run.preprocessing.patches
-        options["sparse"] = replace(sparse_options(run.config, data), transform=patches)
-    root = data_root or run.config.data_root
-    dataset = load(data, Path(root) if root else None, **options)
+    config, sparse = run.config, run.recipe.reading(run.config, data)
+    if sparse is not None:
+        sparse = replace(sparse, transform=run.preprocessing.patches)
+    dataset = load(
+        data,
+        data_root or config.data_root,
+        binarization=config.binarization,
+        image_size=config.image_size,
+        sparse=sparse,
+    )
     ours, theirs = run.preprocessing, dataset.preprocessing
     if (ours.kind, ours.event_shape) != (theirs.kind, theirs.event_shape):
         raise ValueError(
@@ -99,7 +100,7 @@ def in_order(rows: Split, device: torch.device) -> Batches:
 
 
 @contextmanager
-def naming_far_rows(model: Model, rows: Split, device: torch.device, seed: int = 0) -> Iterator[None]:
+def naming_far_rows(model: Any, rows: Split, device: torch.device, seed: int = 0) -> Iterator[None]:
     """Name the rows that have no finite bound if the computation inside fails because of them."""
     try:
         yield

@@ -21,7 +21,7 @@ from pyro_fmvae.commands.seeds import add_seed, check_seed
 from pyro_fmvae.evaluate import encode_split, mutual_information
 from pyro_fmvae.figures import Factors
 from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.runs.gallery import factors_of_run
+from pyro_fmvae.recipes.factor_pictures import factors_of_run
 from pyro_fmvae.runs.run import FIGURES, Run, resolve_device
 
 Frames = list[np.ndarray]
@@ -45,7 +45,7 @@ class Request:
     @cached_property
     def factors(self) -> Factors:
         """The model's factors, as figures see them."""
-        return factors_of_run(self.run, self.model)
+        return factors_of_run(self.run.recipe, self.model)
 
     def chosen(self, count: int) -> list[int]:
         """Return the factors given; else those with most components in use, not held, in their own order.
@@ -176,7 +176,6 @@ def draw(
     if held.keys() & set(chosen or ()):
         raise ValueError(f"hold: expected other factors than those of --factors, got '{hold}'")
     model = opened.load_model(resolve_device(device))
-    assert isinstance(model, FactorialMixtureVAE)
     given = {name: number for name, number in numbers.items() if number is not None}
     drawn = drawing.draw(Request(opened, model, chosen, held, given, seed, data_root))
     if isinstance(drawn, Figure):

@@ -12,7 +12,6 @@ from pyro_fmvae.commands.output_files import check_different, check_ending, chec
 from pyro_fmvae.data import whole
 from pyro_fmvae.data.own.folder import read_image
 from pyro_fmvae.evaluate import edit_latent
-from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.runs.run import resolve_device
 
 TITLES = ("image", "reconstruction", "edited")
@@ -49,7 +48,6 @@ def edit(run: str, image: str, set: str, out: str, compare: str | None, device: 
     place = resolve_device(device)
     x = whole(read_image(Path(image), opened.preprocessing), place)[0]
     model = opened.load_model(place)
-    assert isinstance(model, FactorialMixtureVAE)
     codes = model.codes(x)
     with torch.no_grad():
         z = model.posterior(x).mean

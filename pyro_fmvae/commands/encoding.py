@@ -1,22 +1,17 @@
 """The command ``encode``: write codes, responsibilities and means of data."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from jsonargparse import ArgumentParser
 
-from pyro_fmvae.building import Model
 from pyro_fmvae.commands.command import Command
 from pyro_fmvae.commands.data_rows import add_rows, in_order, naming_far_rows, rows_of
 from pyro_fmvae.commands.output_files import check_different, check_ending, check_spares_data, save_arrays
 from pyro_fmvae.data import Batches
-from pyro_fmvae.models import (
-    VAE,
-    BinarySparseCoding,
-    SpikeAndSlabSparseCoding,
-    VariationalSparseCoding,
-)
+from pyro_fmvae.recipes.recipe import Recipe
 from pyro_fmvae.runs.run import Run, resolve_device
 
 
@@ -40,45 +35,20 @@ def encode(run: str, data: str | None, data_root: str | None, split: str, out: s
     model = opened.load_model(place)
     rows, _ = rows_of(opened, data, data_root, split, by_name=False)
     with naming_far_rows(model, rows, place):
-        arrays = encode_rows(model, in_order(rows, place))
+        arrays = encode_rows(opened.recipe, model, in_order(rows, place))
     save_arrays(target, arrays)
     print(f"wrote {target}: {', '.join(f'{name} {array.shape}' for name, array in arrays.items())}")
     return 0
 
 
-def encode_rows(model: Model, batches: Batches) -> dict[str, np.ndarray]:
-    """Encode every row, in row order.
-
-    Returns:
-        With factors ``codes`` [N, I], ``mean`` and ``scale`` of q(z | x) [N, I·D], and for each factor i
-        ``responsibilities_i`` [N, K_i]; of a plain VAE ``mean`` and ``scale``; of sparse codes ``mean``, and
-        of spikes and slabs ``probs``, ``loc`` and ``scale``, all [N, J]; of binary codes ``mean``, the
-        probabilities of being on.
-    """
+def encode_rows(recipe: Recipe[Any], model: Any, batches: Batches) -> dict[str, np.ndarray]:
+    """Encode every row, in row order: the arrays of :meth:`Recipe.encode` on the CPU, each [N, ...]."""
     arrays: dict[str, list[torch.Tensor]] = {}
     with torch.no_grad():
         for x, *_ in batches:
-            for name, tensor in _encoded(model, x).items():
+            for name, tensor in recipe.encode(model, x).items():
                 arrays.setdefault(name, []).append(tensor.cpu())
     return {name: torch.cat(tensors).numpy() for name, tensors in arrays.items()}
-
-
-def _encoded(model: Model, x: torch.Tensor) -> dict[str, torch.Tensor]:
-    if isinstance(model, BinarySparseCoding):
-        return {"mean": model.posterior(x).mean}
-    if isinstance(model, VariationalSparseCoding | SpikeAndSlabSparseCoding):
-        q = model.posterior(x)
-        return {"mean": q.mean, "probs": q.probs, "loc": q.loc, "scale": q.scale}
-    posterior = model.posterior(x)
-    if isinstance(model, VAE):
-        return {"mean": posterior.mean, "scale": posterior.stddev}
-    gammas = model.responsibilities(x)
-    return {
-        "codes": torch.stack([gamma.argmax(-1) for gamma in gammas], -1),
-        "mean": posterior.mean,
-        "scale": posterior.stddev,
-        **{f"responsibilities_{factor}": gamma for factor, gamma in enumerate(gammas)},
-    }
 
 
 COMMAND = Command(

@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from jsonargparse import ArgumentParser
 
-from pyro_fmvae.building import Model, SparseCoder
-from pyro_fmvae.codes import latent_codes, measures, true_sources, unit_measures
 from pyro_fmvae.commands.command import Command
 from pyro_fmvae.commands.data_rows import add_rows, in_order, naming_far_rows, rows_of
 from pyro_fmvae.commands.factor_settings import open_factorial
@@ -21,15 +19,13 @@ from pyro_fmvae.evaluate import (
     dci,
     encode_split,
     factor_accuracy,
-    label_agreement,
     leakage,
     mutual_information,
     neighbour_probe,
     tighter_bounds,
 )
 from pyro_fmvae.evaluate.amortisation import amortisation_gap
-from pyro_fmvae.models import VAE, FactorialMixtureVAE, VariationalSparseCoding
-from pyro_fmvae.models.free_encoder import FreeEncoder
+from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.runs.run import Run, resolve_device
 
 PROBE_ROWS = 5000  # training rows that probes are fitted to
@@ -86,31 +82,21 @@ def evaluate(
         raise ValueError(
             "num_samples: expected a model with a bound, an auto-encoder (--posterior point) has none"
         )
-    if free_steps:
-        _check_encoder(model)
+    if free_steps and opened.recipe.no_gap:
+        raise ValueError(f"free_steps: {opened.recipe.no_gap}")
     with naming_far_rows(model, rows, place, seed):
         result = _bounds(model, batches, num_samples, free_steps, seed)
-    if not isinstance(model, FactorialMixtureVAE):
-        result["used_components"] = []
-        known = data is None or data == opened.config.data
-        sources = true_sources(opened.config, split, len(rows)) if known else None
-        sparse = isinstance(model, VariationalSparseCoding | SparseCoder)
-        if sparse or sources is not None:
-            result |= measures(latent_codes(model, batches), sources, sparse)
-        if isinstance(model, SparseCoder):
-            result |= unit_measures(model, opened.config.data)
-    else:
-        result["used_components"] = model.used_components()
-        if rows.labels is not None:
-            result |= label_agreement(model, batches, label_names, opened.factors_of(label_names))
-        if probes:
-            train = opened.load_data(data_root).train
-            result |= probe(opened, model, train, rows, label_names, seed, place)
+    own = data is None or data == opened.config.data
+    result["used_components"] = opened.recipe.used_components(model)
+    result |= opened.recipe.measures(model, rows, batches, label_names, split if own else None)
+    if probes:
+        train = opened.load_data(data_root).train
+        result |= probe(opened, model, train, rows, label_names, seed, place)
     print(json.dumps(result))
     return 0
 
 
-def _bounds(model: Model, batches: Batches, num_samples: int, free_steps: int, seed: int) -> dict[str, Any]:
+def _bounds(model: Any, batches: Batches, num_samples: int, free_steps: int, seed: int) -> dict[str, Any]:
     """Compute the bound and its parts, tighter bounds if draws are asked for, and the amortisation gap."""
     result: dict[str, Any] = bound(model, batches, seed, max(num_samples, 1))
     if not model.bounded:
@@ -121,22 +107,6 @@ def _bounds(model: Model, batches: Batches, num_samples: int, free_steps: int, s
         found = amortisation_gap(model, batches, free_steps, seed=seed)
         result |= {name: value for name, value in found.items() if name != "n"}
     return result
-
-
-def _check_encoder(model: Model) -> None:
-    """Check that the model has Gaussian posteriors from an encoder, to compare free ones with.
-
-    Raises:
-        ValueError: its posteriors are sparse, points, or free already.
-    """
-    if not isinstance(model, VAE | FactorialMixtureVAE):
-        raise ValueError("free_steps: expected a model with Gaussian posteriors, these are sparse")
-    if not model.bounded:
-        raise ValueError("free_steps: expected a model with Gaussian posteriors, these are points")
-    if isinstance(model.encoder, FreeEncoder):
-        raise ValueError(
-            "free_steps: expected a model with an encoder, this one's posteriors are free already"
-        )
 
 
 def probe(

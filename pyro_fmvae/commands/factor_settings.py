@@ -43,9 +43,7 @@ def open_factorial(folder: str, purpose: str) -> Run:
     """
     run = Run.open(Path(folder))
     if not run.factorial:
-        raise ValueError(
-            f"run: {purpose} needs factors, {run.folder} is a {run.config.model}, which has none"
-        )
+        raise ValueError(f"run: {purpose} needs factors, {run.folder} is a {run.recipe.name}, which has none")
     return run
 
 
@@ -90,8 +88,7 @@ def parse_settings(text: str, run: Run, argument: str = "settings") -> dict[int,
 
 
 def _factor(argument: str, text: str, run: Run) -> int:
-    assert run.config.factors is not None
-    count = len(run.config.factors)
+    count = len(run.recipe.factors)
     names = [run.label_names[factor] for factor in run.labelled]
     if text in names:
         return names.index(text)
@@ -102,8 +99,7 @@ def _factor(argument: str, text: str, run: Run) -> int:
 
 
 def _component(argument: str, factor: int, text: str, run: Run) -> int:
-    assert run.config.factors is not None
-    size = run.config.factors[factor]
+    size = run.recipe.factors[factor]
     names = run.value_names[factor] if factor in run.labelled and run.value_names else ()
     if text in names[:size]:
         return names.index(text)

@@ -25,7 +25,6 @@ from pyro_fmvae.evaluate import (
     save_judge,
     train_judge,
 )
-from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.runs.run import Run, resolve_device
 
 FOLDER = "judge"
@@ -72,7 +71,6 @@ def judge(
         raise ValueError(f"run: {opened.folder} has no labelled factors, so nothing can be intended")
     place = resolve_device(device)
     model = opened.load_model(place)
-    assert isinstance(model, FactorialMixtureVAE)
     rows, names = rows_of(opened, data, data_root, split)
     x, labels = whole(_with_properties(rows, names, opened.label_names), place)
     chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:edits].to(place)

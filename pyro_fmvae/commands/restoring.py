@@ -10,7 +10,6 @@ from jsonargparse import ArgumentParser
 from torch import Tensor
 
 from pyro_fmvae import figures
-from pyro_fmvae.building import SparseCoder
 from pyro_fmvae.commands.command import Command, add_device, add_run
 from pyro_fmvae.commands.output_files import check_different, check_ending, check_spares_data, save_pixels
 from pyro_fmvae.commands.seeds import add_seed, check_seed
@@ -18,7 +17,6 @@ from pyro_fmvae.data import Kind, PatchTransform
 from pyro_fmvae.data.own.picture_files import read_grey
 from pyro_fmvae.evaluate import psnr
 from pyro_fmvae.evaluate import restore as restore_image
-from pyro_fmvae.models import SpikeAndSlabSparseCoding
 from pyro_fmvae.runs.run import Run, resolve_device
 
 
@@ -77,7 +75,6 @@ def restore(
     if not 1 <= stride <= transform.size:
         raise ValueError(f"stride: expected a number from 1 to {transform.size}, got {stride}")
     model = opened.load_model(resolve_device(device))
-    assert isinstance(model, SparseCoder)
     reference = read_grey(Path(image))
     if min(reference.shape) < transform.size:
         height, width = reference.shape
@@ -89,13 +86,11 @@ def restore(
     torch.manual_seed(seed)
     damaged = reference + noise * torch.randn_like(reference)
     damaged[(torch.rand_like(reference) < missing) | ~there] = torch.nan
-    like = model.weight
+    like = next(model.parameters())
 
     def reconstruct(patches: Tensor) -> Tensor:
         x = transform.split(patches.to(like))
-        if isinstance(model, SpikeAndSlabSparseCoding):
-            return transform.join(model.posterior_mean_image(x)).to(patches)
-        return transform.join(model.decode(model.posterior(x).mean)).to(patches)
+        return transform.join(opened.recipe.reconstruct(model, x)).to(patches)
 
     size, scale = transform.size, transform.scale
     keep = noise == 0 and bool(damaged.isnan().any())

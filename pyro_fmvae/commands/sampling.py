@@ -2,18 +2,15 @@
 
 from pathlib import Path
 
-import numpy as np
 import torch
 from jsonargparse import ArgumentParser
 
 from pyro_fmvae import figures
-from pyro_fmvae.codes import decode
 from pyro_fmvae.commands.command import Command, add_device, add_run
 from pyro_fmvae.commands.factor_settings import parse_codes
 from pyro_fmvae.commands.output_files import check_ending, check_spares_data, save_arrays
 from pyro_fmvae.commands.seeds import add_seed, check_seed
-from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.runs.gallery import as_pixels
+from pyro_fmvae.recipes.pictures import as_pixels
 from pyro_fmvae.runs.run import Run, resolve_device
 
 LARGEST_GRID = 1_000_000
@@ -42,27 +39,20 @@ def sample(run: str, out: str, codes: str | None, grid: str, seed: int, device: 
     check_ending(target, endings)
     check_spares_data(opened, target)
     if codes is not None and not opened.factorial:
-        raise ValueError(f"codes: a {opened.config.model} has no factors that codes could be given to")
-    assert opened.config.factors is not None
-    wanted = parse_codes(codes, opened.config.factors).expand(rows * columns, -1)
+        raise ValueError(f"codes: a {opened.recipe.name} has no factors that codes could be given to")
+    wanted = parse_codes(codes, opened.recipe.factors).expand(rows * columns, -1)
     model = opened.load_model(resolve_device(device))
     if not model.bounded:
         raise ValueError("run: an auto-encoder (--posterior point) has no density of z to draw from")
     torch.manual_seed(seed)
-    arrays: dict[str, np.ndarray] = {}
     with torch.no_grad():
-        if isinstance(model, FactorialMixtureVAE):
-            drawn = model.sample_codes(rows * columns, wanted)
-            arrays["codes"] = drawn.cpu().numpy()
-            z = model.sample_latent(rows * columns, drawn)
-        else:
-            z = model.sample_latent(rows * columns)
-        mean = decode(model, z)
+        z, arrays = opened.recipe.sample(model, wanted)
+        mean = opened.recipe.decode(model, z)
     if target.suffix == ".npz":
         x = opened.preprocessing.undo(mean.cpu()).numpy()  # float64, which not every device has
         save_arrays(target, {"x": x, "z": z.cpu().numpy(), **arrays})
     else:
-        figures.save(figures.sample_grid(as_pixels(opened, mean), rows, columns), target)
+        figures.save(figures.sample_grid(as_pixels(opened.preprocessing, mean), rows, columns), target)
     print(f"wrote {target}")
     return 0
 

@@ -2,7 +2,7 @@
 
 from jsonargparse import ArgumentParser
 
-from pyro_fmvae.config import LARGEST
+from pyro_fmvae.recipes.ranges import LARGEST
 
 
 def add_seed(parser: ArgumentParser, of: str = "of the draws") -> None:

@@ -1,58 +1,156 @@
 """Start a run, or continue one."""
 
 import shutil
-from dataclasses import replace
+from argparse import SUPPRESS
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, Literal
+
+from jsonargparse import ArgumentParser
 
 from pyro_fmvae.checkpoint import alone
-from pyro_fmvae.config import TrainConfig
+from pyro_fmvae.commands.command import Command, UsageError
 from pyro_fmvae.data.registry import LOADERS
-from pyro_fmvae.defaults import named
-from pyro_fmvae.runs.gallery import TRAINING
-from pyro_fmvae.runs.run import CHECKPOINT, FIGURES, Run, load_data, resolve_device, saved
-from pyro_fmvae.runs.session import follow, report
-from pyro_fmvae.runs.training import Training
+from pyro_fmvae.recipes.options import TrainConfig
+from pyro_fmvae.recipes.pictures import TRAINING
+from pyro_fmvae.recipes.registry import (
+    DEFAULT,
+    RECIPES,
+    all_options,
+    configure,
+    options_of,
+    recipe_of,
+)
+from pyro_fmvae.runs.report import report
+from pyro_fmvae.runs.run import CHECKPOINT, DERIVED, FIGURES, Run, load_data, resolve_device, saved
+from pyro_fmvae.runs.session import follow
+from pyro_fmvae.runs.trainer import Trainer
+
+NOT_OF_THE_RUN = ("data_root", "device", "eager", "compile")  # may differ when a run is resumed
+
+
+def command(arguments: Sequence[str] = ()) -> Command:
+    """The command, whose help shows the options of one model.
+
+    Args:
+        arguments: of the command line. The model is the one that they name, or ``fmvae``.
+    """
+    words = [word for text in arguments for word in text.split("=", 1)]
+    named = [value for flag, value in pairwise(words) if flag == "--model" and value in RECIPES]
+    model = named[-1] if named else DEFAULT
+    others = ", ".join(name for name in RECIPES if name != model)
+    return Command(
+        name="train",
+        help="train a model; without options, on generated smileys",
+        description=f"Train a model, here {model}: {RECIPES[model].title}. For the options of another model, "
+        f"give --model NAME --help, where NAME is {others}. Many defaults depend on the data.",
+        add_arguments=partial(add_arguments, model=model),
+        run=run,
+    )
+
+
+def add_arguments(parser: ArgumentParser, model: str) -> None:
+    """Add the options of all models; only those of ``model`` are in the help."""
+    parser.add_argument("--config", action="config", help="YAML or JSON file with any of these options")
+    titles = "; ".join(f"{name}: {recipe.title}" for name, recipe in RECIPES.items())
+    names = Literal[tuple(RECIPES)]  # type: ignore[valid-type]
+    parser.add_argument("--model", type=names, default=DEFAULT, help=f"model to train ({titles})")
+    shared, own = {one.name for one in fields(TrainConfig)}, options_of(model)
+    groups = {
+        True: parser.add_argument_group("options of all models"),
+        False: parser.add_argument_group(f"options of {model}"),
+    }
+    for name, option in (all_options() | own).items():
+        kind = option.metadata["parse"] or option.type
+        bare: dict[str, Any] = {"nargs": "?", "const": True} if kind in (bool, bool | None) else {}
+        text = option.metadata["help"] if name in own else SUPPRESS
+        groups[name in shared].add_argument(
+            "--" + name.replace("_", "-"), type=kind, default=option.default, help=text, **bare
+        )
+    parser.add_argument("--" + DERIVED, type=dict | None, help=SUPPRESS)  # of a run's config.json; not read
+    parser.add_argument("--out", type=str | None, help="folder of the run; default: a new one in runs/")
+    parser.add_argument("--resume", type=str | None, metavar="RUN", help="continue an interrupted run")
+
+
+def run(model: str, out: str | None, resume: str | None, **given: Any) -> int:
+    """Start a run, or continue the one in ``resume``.
+
+    Args:
+        model: name of the model.
+        out: folder of a new run.
+        resume: folder of an interrupted run.
+        **given: options of all models; and, of the ``config.json`` of another run, what is no option.
+    """
+    options = {name: given[name] for name in all_options()}
+    if resume is not None:
+        _check_unchanged({"model": model, **options}, out)
+        return resume_run(resume, **{name: options[name] for name in NOT_OF_THE_RUN})
+    if given.get(DERIVED) is not None:  # an earlier run's, which may list options of all models
+        options = {name: options[name] for name in options_of(model)}
+    return train(configure(model, **options), out)
+
+
+def _check_unchanged(given: Mapping[str, Any], out: str | None) -> None:
+    """Raise UsageError if an option is given that is a part of what the resumed run is."""
+    defaults = {"model": DEFAULT, **{name: option.default for name, option in all_options().items()}}
+    free = [name for name in given if name not in NOT_OF_THE_RUN]
+    changed = [f"--{name.replace('_', '-')}" for name in free if given[name] != defaults[name]]
+    if out is not None:
+        changed.append("--out")
+    if changed:
+        raise UsageError(f"--resume continues a run as it was started: {', '.join(changed)} can't be changed")
 
 
 def train(config: TrainConfig, out: str | None) -> int:
-    """Start a run, train it to its end, and show what came of it."""
+    """Start a run, train it to its end, and report.
+
+    Args:
+        config: options as given; defaults are chosen by the data.
+        out: folder of the run, which must not exist; None: a new one in ``runs/``.
+    """
     device = resolve_device(config.device)
-    config = replace(config, data=named(config.data, config.model))
-    if config.data not in LOADERS and Path(config.data).exists():
-        config = replace(config, data=str(Path(config.data).resolve()))
-    root = Path(config.data_root).resolve() if config.data_root else None
-    config = replace(config, data_root=str(root) if root else None)
-    if config.pretrained is not None:
-        config = replace(config, pretrained=str(Path(config.pretrained).resolve()))
-    dataset = load_data(config, root)
+    config = _with_full_paths(replace(config, data=recipe_of(config).data_name(config.data)))
+    dataset = load_data(config, Path(config.data_root) if config.data_root else None)
     run = Run.new(Path(out) if out else Path("runs") / dataset.name, config, dataset)
-    training = Training(run, dataset, device)
-    if config.pretrained is not None:
-        training.start_from(Path(config.pretrained))
-    training.run = run.write(numbered=not out)
-    folder = training.run.folder
+    trainer = Trainer(run, dataset, device)
+    trainer.start()
+    trainer.run = run.write(numbered=not out)
+    folder = trainer.run.folder
     with alone(folder):
         try:
-            return follow(training, dataset, resumed=False)
+            return follow(trainer, dataset, resumed=False)
         except BaseException:  # also a second Ctrl-C
             if not saved(folder):  # there is nothing to continue from
                 shutil.rmtree(folder)
             raise
 
 
-def resume(folder: str, data_root: str | None, device: str, eager: bool, compile: bool | None) -> int:
+def _with_full_paths(config: TrainConfig) -> TrainConfig:
+    """The same configuration, to be read from any working directory."""
+    given: dict[str, Any] = {
+        one.name: getattr(config, one.name) for one in fields(config) if one.metadata["path"]
+    }
+    if config.data not in LOADERS and Path(config.data).exists():
+        given["data"] = config.data
+    full: dict[str, Any] = {name: str(Path(path).resolve()) for name, path in given.items() if path}
+    return replace(config, **full)
+
+
+def resume_run(folder: str, data_root: str | None, device: str, eager: bool, compile: bool | None) -> int:
     """Continue an interrupted run from its last checkpoint; of a finished one, make up for a lacking report.
 
     ``eager`` and ``compile`` say how steps are taken from now on, if they are given.
     """
     run = Run.open(Path(folder))
     if eager:
-        run = replace(run, config=replace(run.config, eager=True, compile=compile))
+        run = run.with_options(eager=True, compile=compile)
     elif compile is not None:
-        eager = run.config.eager and not compile
-        run = replace(run, config=replace(run.config, eager=eager, compile=compile))
+        run = run.with_options(eager=run.config.eager and not compile, compile=compile)
     dataset = run.load_data(data_root)
-    training = Training(run, dataset, resolve_device(run.config.device if device == "auto" else device))
+    trainer = Trainer(run, dataset, resolve_device(run.config.device if device == "auto" else device))
     with alone(run.folder):
         if not saved(run.folder):
             raise ValueError(
@@ -61,10 +159,10 @@ def resume(folder: str, data_root: str | None, device: str, eager: bool, compile
             )
         for leftover in (*run.folder.glob(".*.tmp"), *(run.folder / CHECKPOINT).glob(".*.tmp")):
             leftover.unlink()  # of a process that was killed
-        training.restore()
-        if training.finished:
+        trainer.restore()
+        if trainer.finished:
             print(f"{run.folder} is finished already.")
             if not (run.folder / FIGURES / f"{TRAINING}.png").exists():  # its report was interrupted
-                report(training, dataset)
+                report(trainer, dataset)
             return 0
-        return follow(training, dataset, resumed=True)
+        return follow(trainer, dataset, resumed=True)

@@ -4,7 +4,7 @@ from pyro_fmvae.learn.em_phases import GradientEM, StepwiseEM
 from pyro_fmvae.learn.fitting import Progress, Record, fit
 from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting, encode_some
 from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget, Phase, endless
+from pyro_fmvae.learn.phase import Budget, GradientPhase, Phase, endless
 from pyro_fmvae.learn.vae_phases import FreeEM, HybridEM, VAEJoint
 from pyro_fmvae.learn.vsc_phases import SparsePhase
 
@@ -12,6 +12,7 @@ __all__ = [
     "Budget",
     "FreeEM",
     "GradientEM",
+    "GradientPhase",
     "HybridEM",
     "Joint",
     "Learning",

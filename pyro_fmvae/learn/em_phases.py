@@ -12,7 +12,7 @@ from pyro_fmvae.em.expectation_maximization import ExpectationMaximization
 from pyro_fmvae.em.statistics import Statistics
 from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
 from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget, Phase, check_number, check_rows
+from pyro_fmvae.learn.phase import Budget, GradientPhase, Phase, check_number, check_rows
 from pyro_fmvae.models.binary_sparse_coding import BinarySparseCoding
 from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
 
@@ -206,7 +206,7 @@ class StepwiseEM(Phase):
         self.statistics = None if values is None else Statistics(values, state["count"])
 
 
-class GradientEM(Phase):
+class GradientEM(GradientPhase):
     """The fixed point as E-step, one step of Adam on the bound as M-step: as the source of the model learns.
 
     The bound is that of ``TraceConjugate_ELBO`` at the fixed point, which no gradient goes through. Batches
@@ -258,13 +258,12 @@ class GradientEM(Phase):
         self.model.project()
         return loss
 
-    def state_dict(self) -> dict[str, Any]:
-        """The optimiser's state, and the latents."""
-        return {**super().state_dict(), "latents": self.latents.clone()}
+    def own_state(self) -> dict[str, Any]:
+        """The latents."""
+        return {"latents": self.latents.clone()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned; after :meth:`enter`."""
-        super().load_state_dict(state)
+    def load_own_state(self, state: dict[str, Any]) -> None:
+        """Take over the latents."""
         self.latents = state["latents"].to(self.model.weight.device, copy=True)
 
 

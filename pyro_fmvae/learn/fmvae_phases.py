@@ -12,9 +12,10 @@ from torch import Tensor
 
 from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget, Phase, arguments, endless
+from pyro_fmvae.learn.phase import Budget, GradientPhase, arguments, endless
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
 from pyro_fmvae.models.shapes import check_codes
+from pyro_fmvae.models.vae import VAE
 from pyro_fmvae.optim import NaturalGradient
 
 SEEDING_POINTS = 20_000
@@ -23,10 +24,10 @@ SEED_RANGE = 2**62  # of starts within a phase, whose seeds are drawn from torch
 logger = logging.getLogger("pyro_fmvae")
 
 
-class Pretraining(Phase):
+class Pretraining(GradientPhase):
     """The networks alone, under a N(0, I) prior."""
 
-    def __init__(self, model: FactorialMixtureVAE, learning: Learning, budget: Budget) -> None:
+    def __init__(self, model: FactorialMixtureVAE | VAE, learning: Learning, budget: Budget) -> None:
         self.vae, self.model, self.learning = model.pretraining(), model, learning
         self.kl_weight: float | Tensor = 1.0
         super().__init__("pretrain", budget, self.vae)
@@ -51,7 +52,7 @@ class Pretraining(Phase):
         return self.svi.step(self.learning.augment(batch[0]), kl_weight=self.kl_weight)
 
 
-class PriorFitting(Phase):
+class PriorFitting(GradientPhase):
     """λ alone: seeded from encoded data, then fitted by natural-gradient steps with the encoder as it is."""
 
     def __init__(self, model: FactorialMixtureVAE, learning: Learning, budget: Budget, seed: int = 0) -> None:
@@ -70,8 +71,12 @@ class PriorFitting(Phase):
         """Seed λ from up to 20,000 encoded points."""
         _seed(self.model, batches, self.seed, self.learning.restarts)
 
+    def step(self, *batch: Any) -> float:
+        """One natural-gradient step."""
+        return self.svi.step(*batch)
 
-class Joint(Phase):
+
+class Joint(GradientPhase):
     """Networks and λ together; with ``label_weight`` > 0, λ of labelled factors takes first-order steps.
 
     Args:

@@ -1,4 +1,4 @@
-"""A stretch of training with one loss and one optimiser."""
+"""Phases: stretches of training with one loss each."""
 
 import math
 from abc import ABC, abstractmethod
@@ -53,53 +53,82 @@ class Budget:
 
 
 class Phase(ABC):
-    """One phase of training; subclasses say what is learnt, and how it starts.
+    """A stretch of training with one loss. Subclasses are abstract or final.
+
+    :func:`~pyro_fmvae.learn.fit` calls :meth:`enter` and :meth:`prepare` once, then :meth:`between_steps`,
+    :meth:`before_step` and :meth:`step` again and again. A phase that goes on from a checkpoint is entered and
+    given its state instead of being prepared. Methods without a statement do nothing unless a phase needs
+    them.
 
     Args:
         name: for records.
-        budget: how long it lasts.
-        program: the module whose ``model`` and ``guide`` are learnt, and worth evaluating meanwhile.
+        budget: how long the phase lasts.
+        program: the module whose ``model`` and ``guide`` are learnt, and evaluated meanwhile.
 
     Attributes:
-        svi: what takes the steps; made by :meth:`enter`.
         record_every: steps between two evaluations that are worth the time.
     """
 
-    svi: ConjugateSVI
     record_every = 250
 
     def __init__(self, name: str, budget: Budget, program: torch.nn.Module) -> None:
         self.name, self.budget = name, budget
-        self.program: Any = program  # with model and guide, which torch's annotations know nothing of
+        self.program: Any = program  # torch's annotations know nothing of model and guide
 
     @abstractmethod
     def enter(self) -> None:
-        """Bring the model into the form that this phase needs, and make ``svi`` with a fresh optimiser."""
+        """Bring the model into the form that this phase needs, and make what takes its steps."""
 
-    def prepare(self, batches: Iterable[Any]) -> None:  # noqa: B027 - most phases have nothing to prepare
-        """Start values that depend on data; not called when a phase is resumed."""
+    def prepare(self, batches: Iterable[Any]) -> None:  # noqa: B027
+        """Choose start values that depend on data; not called when a phase is resumed."""
 
-    def between_steps(self, batches: Iterable[Any], step: int) -> None:  # noqa: B027 - as rare
-        """Look at more data than a batch, where that is wanted after so many steps; before the next one."""
+    def between_steps(self, batches: Iterable[Any], step: int) -> None:  # noqa: B027
+        """Look at more data than a batch, after so many steps and before the next one."""
 
-    def before_step(self, fraction: float) -> None:  # noqa: B027 - most phases have no schedule
-        """Set whatever follows a schedule; ``fraction`` in [0, 1) of the budget is used up."""
+    def before_step(self, fraction: float) -> None:  # noqa: B027
+        """Set whatever follows a schedule, when this share of the budget, in [0, 1), is used up."""
 
+    @abstractmethod
     def step(self, *batch: Any) -> float:
-        """One step on a batch; returns the loss in nats, for all N points."""
-        return self.svi.step(*batch)
+        """Take one step on a batch, and return the loss in nats, for all N points."""
 
     def measures(self) -> dict[str, Any]:
-        """What else there is to record of its state, for JSON."""
+        """Further entries of records of the phase, for JSON."""
         return {}
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's state."""
-        return self.svi.optim.state_dict()
+        """Everything that the phase needs to go on, besides the model's own state."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` returned; after :meth:`enter`."""
+
+
+class GradientPhase(Phase):
+    """A phase with one optimiser.
+
+    Attributes:
+        svi: takes the steps; made by :meth:`enter`.
+    """
+
+    svi: ConjugateSVI
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimiser's state, and :meth:`own_state`."""
+        return {**self.svi.optim.state_dict(), **self.own_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the optimiser's state; after :meth:`enter`."""
+        """Take over what :meth:`state_dict` returned; after :meth:`enter`."""
         self.svi.optim.load_state_dict(state)
+        self.load_own_state(state)
+
+    def own_state(self) -> dict[str, Any]:
+        """State beside the optimiser's."""
+        return {}
+
+    def load_own_state(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`own_state` returned, and more."""
 
 
 def endless(batches: Iterable[Any]) -> Iterator[Any]:

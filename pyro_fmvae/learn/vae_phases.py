@@ -1,32 +1,30 @@
 """How a plain VAE is learnt: by an encoder, by variational EM with free posteriors, or by both in turn."""
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
 import pyro.poutine as poutine
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyro_fmvae.em.free_gaussian import GaussianTable
-from pyro_fmvae.infer import TraceConjugate_ELBO
+from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
 from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget, Phase, check_number, check_rows
+from pyro_fmvae.learn.phase import Budget, GradientPhase, check_number, check_rows
 from pyro_fmvae.models.vae import VAE
 from pyro_fmvae.optim import NaturalGradient
 
 
-class VAEJoint(Phase):
-    """Encoder and decoder together, the learning rate falling in the last half.
-
-    To the networks it is what a mixture's joint phase is: a fresh Adam, the same learning rates, the same
-    weight of KL[z]. After pretraining and as many iterations, a VAE is a baseline with as many updates.
+class VAEPhase(GradientPhase):
+    """A phase in which the weight of KL[z] moves to β, and the learning rate falls in the last half.
 
     Args:
         model: what is learnt.
         learning: how; of it count the learning rates, the KL weight, augmentation, and how steps are taken.
         budget: how long.
-        beta: > 0, what the weight of the KL divergence moves to, linearly: β of a β-VAE (Higgins et al.,
-            2017). With the same number as ``learning.kl_weight`` it is held.
+        beta: > 0, end of the weight of the KL divergence, which moves there linearly: β of a β-VAE (Higgins et
+            al., 2017). With the same number as ``learning.kl_weight`` the weight stays.
         tc_weight: weight of the total correlation within the KL divergence: β of a β-TCVAE (Chen et al.,
             2018).
 
@@ -46,33 +44,59 @@ class VAEJoint(Phase):
         self.weights: dict[str, Any] = {"kl_weight": learning.kl_weight, "tc_weight": tc_weight}
         self.augmenting = True
 
-    def enter(self) -> None:
-        """Adam over the networks."""
-        optim = NaturalGradient(1.0, self.learning.optimiser, self.model.parameters())
-        self.svi = self.learning.svi(self.model.model, self.model.guide, optim, TraceConjugate_ELBO())
-
     def before_step(self, fraction: float) -> None:
-        """Move the KL weight to its end and, in the second half, the learning rate to its own."""
-        learning = self.learning
+        """Move the KL weight and, in the second half, the learning rates."""
+        learning, rate = self.learning, self.learning.learning_rate_at(fraction)
         self.augmenting = fraction < learning.augment_until
         if learning.kl_weight != self.beta:  # as a tensor: numbers are constants of a captured step
             weight = learning.kl_weight + (self.beta - learning.kl_weight) * min(fraction, 1.0)
             self.weights["kl_weight"] = torch.tensor(weight, device=next(self.model.parameters()).device)
-        self.svi.optim.others.param_groups[0]["lr"] = learning.learning_rate_at(fraction)
+        self.svi.optim.others.param_groups[0]["lr"] = rate
+        self._slow_down(rate / learning.learning_rate)
 
-    def step(self, *batch: Any) -> float:
-        """One step at the present weight of the KL divergence; labels are not looked at."""
-        return self.svi.step(self._augmented(batch[0]), **self.weights)
+    @abstractmethod
+    def _slow_down(self, share: float) -> None:
+        """Lower further learning rates to this share of what they are at the start."""
+
+    def _adam(self, networks: nn.Module) -> ConjugateSVI:
+        """What takes steps of Adam on the parameters of some networks."""
+        optim = NaturalGradient(1.0, self.learning.optimiser, networks.parameters())
+        return self.learning.svi(self.model.model, self.model.guide, optim, TraceConjugate_ELBO())
 
     def _augmented(self, x: Tensor) -> Tensor:
         return self.learning.augment(x) if self.augmenting else x
 
 
-class VariationalEM(VAEJoint):
-    """What phases share whose E-step is free: a few gradient steps of each point's own q_i = N(m_i, s_i²).
+class VAEJoint(VAEPhase):
+    """Encoder and decoder together.
+
+    To the networks it is what a mixture's joint phase is: a fresh Adam, the same learning rates, the same
+    weight of KL[z]. After pretraining and as many iterations, a VAE is a baseline with as many updates.
 
     Args:
-        model, learning, budget, beta, tc_weight: as for :class:`VAEJoint`.
+        model, learning, budget, beta, tc_weight: as for :class:`VAEPhase`.
+
+    Raises:
+        ValueError: a weight out of range.
+    """
+
+    def enter(self) -> None:
+        """Adam over the networks."""
+        self.svi = self._adam(self.model)
+
+    def step(self, *batch: Any) -> float:
+        """One step at the present weight of the KL divergence; labels are not looked at."""
+        return self.svi.step(self._augmented(batch[0]), **self.weights)
+
+    def _slow_down(self, share: float) -> None:
+        """There are none."""
+
+
+class VariationalEM(VAEPhase):
+    """A phase whose E-step is free: a few gradient steps of each point's own q_i = N(m_i, s_i²).
+
+    Args:
+        model, learning, budget, beta, tc_weight: as for :class:`VAEPhase`.
         steps: of q_i in each iteration, >= 1.
         free_learning_rate: Adam's at the first of them, > 0. It falls within an iteration, and from iteration
             to iteration as the networks' does.
@@ -95,10 +119,8 @@ class VariationalEM(VAEJoint):
         self.free = learning.free_gaussian(model, steps, free_learning_rate)
         self.free_learning_rate = free_learning_rate
 
-    def before_step(self, fraction: float) -> None:
-        """The same, and the learning rate of the free steps."""
-        super().before_step(fraction)
-        share = self.learning.learning_rate_at(fraction) / self.learning.learning_rate
+    def _slow_down(self, share: float) -> None:
+        """Lower the learning rate of the free steps."""
         self.free.learning_rate = self.free_learning_rate * share
 
 
@@ -112,7 +134,7 @@ class HybridEM(VariationalEM):
 
     def enter(self) -> None:
         """One Adam over both networks, which step in turn."""
-        super().enter()
+        self.svi = self._adam(self.model)
         fixed = poutine.block(self.model.model, hide_types=["param"])
         self.encoder_svi = self.learning.svi(fixed, self.model.guide, self.svi.optim, TraceConjugate_ELBO())
 
@@ -149,8 +171,7 @@ class FreeEM(VariationalEM):
         if self.learning.augmentation is not None:
             raise ValueError("augmentation: expected none where data points keep posteriors of their own")
         model = self.model
-        optim = NaturalGradient(1.0, self.learning.optimiser, model.decoder.parameters())
-        self.svi = self.learning.svi(model.model, model.guide, optim, TraceConjugate_ELBO())
+        self.svi = self._adam(model.decoder)
         self.posteriors = GaussianTable(model.num_data, model.latent_dim).to(next(model.decoder.parameters()))
 
     def prepare(self, batches: Iterable[Any]) -> None:
@@ -173,11 +194,10 @@ class FreeEM(VariationalEM):
         self.posteriors.keep(rows, *posterior)
         return self.svi.step(x, posterior=posterior, **self.weights)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The optimiser's state, and all q_i."""
-        return {**super().state_dict(), "posteriors": self.posteriors.state_dict()}
+    def own_state(self) -> dict[str, Any]:
+        """All q_i."""
+        return {"posteriors": self.posteriors.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned; after :meth:`enter`."""
-        super().load_state_dict(state)
+    def load_own_state(self, state: dict[str, Any]) -> None:
+        """Take over all q_i."""
         self.posteriors.load_state_dict(state["posteriors"])

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget, Phase
+from pyro_fmvae.learn.phase import Budget, GradientPhase
 from pyro_fmvae.models.variational_sparse_coding import VariationalSparseCoding
 from pyro_fmvae.optim import NaturalGradient
 
 
-class SparsePhase(Phase):
+class SparsePhase(GradientPhase):
     """All parameters under one Adam, while slabs come in and draws come closer to the step.
 
     A training may have several phases, each with its own learning rate; warm-up and slope go by the share of
@@ -26,7 +26,7 @@ class SparsePhase(Phase):
             the KL divergence, moving to 1, augmentation, and how steps are taken.
         budget: how long.
         warm_up: shares of the whole training between which the warm-up λ of the draws moves from 0 to 1.
-        span: what part of the whole training this phase is, from one share to another.
+        span: the part of the whole training that this phase is, from one share to another.
 
     Raises:
         ValueError: ``warm_up`` or ``span`` is not two shares in ascending order.

@@ -4,7 +4,7 @@ import json
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
@@ -13,45 +13,30 @@ from typing import Any
 import torch
 
 from pyro_fmvae import checkpoint
-from pyro_fmvae.building import Model, build
-from pyro_fmvae.config import CODERS, FACTORIAL, TrainConfig
-from pyro_fmvae.data import Dataset, Kind, Preprocessing, SparseOptions, choose_labels, hold_out, load
-from pyro_fmvae.data.registry import LOADERS, SCENES
-from pyro_fmvae.defaults import BARS, HELD_OUT, resolve, split_patches
+from pyro_fmvae.data import Dataset, Preprocessing, choose_labels, hold_out, load
+from pyro_fmvae.recipes.options import HELD_OUT, TrainConfig
+from pyro_fmvae.recipes.recipe import Recipe
+from pyro_fmvae.recipes.registry import read_config, recipe_of, resolved
 
 CONFIG = "config.json"
 DERIVED = "derived"  # its key for what is no option
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint"
 FIGURES = "figures"
-ADDED = {
-    *("pretrained", "pretrain_kl_weight", "prior_restarts", "weight_decay"),
-    *("distortion", "augmentation", "augment_until", "joint_learning_rate"),
-    *(option.name for option in fields(TrainConfig) if option.metadata["models"]),
-}
-"""Options that runs of earlier versions lack; those were trained as the default says."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run's folder says about it, without its data.
+    """A run as its folder describes it, without its data.
 
     Attributes:
         folder: where it is kept.
-        config: resolved options.
-        num_data: N, points in the training set.
-        preprocessing: how raw data become the model's input.
-        label_names: one per label column of the data set, those that are trained on first.
-        value_names: per label column, what its values are called; empty where they are just numbers.
+        recipe: of its model, with resolved options.
         fingerprint: of the rows that were split at random; empty where splits are fixed, and in older runs.
     """
 
     folder: Path
-    config: TrainConfig
-    num_data: int
-    preprocessing: Preprocessing
-    label_names: tuple[str, ...]
-    value_names: tuple[tuple[str, ...], ...] = ()
+    recipe: Recipe[Any]
     fingerprint: str = ""
 
     @classmethod
@@ -61,9 +46,7 @@ class Run:
         Raises:
             ValueError: options that don't fit the data.
         """
-        resolved = resolve(config, dataset)
-        names = dataset.label_names, dataset.value_names
-        return cls(folder, resolved, len(dataset.train), dataset.preprocessing, *names, dataset.fingerprint)
+        return cls(folder, resolved(config, dataset), dataset.fingerprint)
 
     def write(self, numbered: bool = False) -> "Run":
         """Make the folder and write the configuration into it.
@@ -98,17 +81,15 @@ class Run:
         try:
             values = json.loads((folder / CONFIG).read_text())
             derived = values[DERIVED]
-            if missing := sorted({option.name for option in fields(TrainConfig)} - values.keys() - ADDED):
-                raise KeyError(f"of another version, without {', '.join(missing)}")
-            return cls(
-                folder,
-                TrainConfig.from_dict(values),
-                derived["num_data"],
+            config = read_config(values)
+            recipe = recipe_of(config)(
+                config,
                 Preprocessing.from_dict(derived["preprocessing"]),
+                derived["num_data"],
                 tuple(derived["label_names"]),
                 tuple(tuple(names) for names in derived.get("value_names", ())),
-                derived.get("fingerprint", ""),
             )
+            return cls(folder, recipe, derived.get("fingerprint", ""))
         except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"run: {folder} is no run (there is no {CONFIG} in it)") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -129,27 +110,58 @@ class Run:
         return {**self.config.to_dict(), DERIVED: derived}
 
     @property
+    def config(self) -> TrainConfig:
+        """Resolved options."""
+        config: TrainConfig = self.recipe.config
+        return config
+
+    @property
+    def num_data(self) -> int:
+        """N, points in the training set."""
+        return self.recipe.num_data
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How raw data become the model's input."""
+        return self.recipe.preprocessing
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """One per label column of the data set, those that are trained on first."""
+        return self.recipe.label_names
+
+    @property
+    def value_names(self) -> tuple[tuple[str, ...], ...]:
+        """Per label column, names of its values; empty where they are numbers."""
+        return self.recipe.value_names
+
+    @property
+    def factorial(self) -> bool:
+        """Whether its model has factors, with components and codes."""
+        return self.recipe.factorial
+
+    @property
     def labelled(self) -> tuple[int, ...]:
         """Factors that labels were trained on: the leading ones."""
-        chosen = self.config.label_names
-        return tuple(range(len(self.label_names if chosen is None else chosen))) if self.config.labels else ()
+        return self.recipe.labelled
 
     @property
     def factor_names(self) -> tuple[str, ...]:
-        """What each factor is called: by its label, or by its number, as in codes."""
-        assert self.config.factors is not None
-        trained = tuple(self.label_names[factor] for factor in self.labelled)
-        return (*trained, *(f"factor {factor}" for factor in range(len(trained), len(self.config.factors))))
+        """Name of each factor: its label, or its number, as in codes."""
+        return self.recipe.factor_names
 
     def factors_of(self, label_names: Sequence[str]) -> list[int | None]:
         """The factor that was trained on each of these labels, None where there is none."""
-        trained = {self.label_names[factor]: factor for factor in self.labelled}
-        return [trained.get(name) for name in label_names]
+        return self.recipe.factors_of(label_names)
 
     @property
     def image(self) -> bool:
         """Whether a data point is an image."""
-        return self.preprocessing.kind is not Kind.TABLE and len(self.preprocessing.event_shape) >= 2
+        return self.recipe.image
+
+    def with_options(self, **changes: Any) -> "Run":
+        """The same run with some options changed, which are not resolved again."""
+        return replace(self, recipe=replace(self.recipe, config=replace(self.config, **changes)))
 
     def load_data(self, data_root: str | None = None) -> Dataset:
         """The data set that it was trained on.
@@ -181,16 +193,11 @@ class Run:
                 expected, got = (", ".join(names) or "numbers" for names in (known, found))
                 raise ValueError(f"data: the values of '{label}' were {expected}; they are {got} now")
 
-    @property
-    def factorial(self) -> bool:
-        """Whether its model has factors, with components and codes."""
-        return self.config.model in FACTORIAL
-
-    def build_model(self) -> Model:
+    def build_model(self) -> Any:
         """The untrained model."""
-        return build(self.config, self.preprocessing, self.num_data, self.labelled)
+        return self.recipe.build()
 
-    def load_model(self, device: torch.device) -> Model:
+    def load_model(self, device: torch.device) -> Any:
         """The model as it was at the last checkpoint.
 
         Raises:
@@ -218,23 +225,19 @@ def load_data(config: TrainConfig, root: Path | None) -> Dataset:
     Raises:
         FileNotFoundError, ValueError: there are no such data, or the options don't fit them.
     """
-    options: dict[str, Any] = {"binarization": config.binarization, "image_size": config.image_size}
-    if config.model in CODERS:
-        options["sparse"] = sparse_options(config, config.data)
-    dataset = load(config.data, root, seed=0, **options)
+    sparse = recipe_of(config).reading(config, config.data)
+    dataset = load(
+        config.data,
+        root,
+        binarization=config.binarization,
+        image_size=config.image_size,
+        seed=0,
+        sparse=sparse,
+    )
     if config.label_names is not None:
         dataset = choose_labels(dataset, config.label_names)
     share = HELD_OUT.get(config.data, 0.0) if config.hold_out is None else config.hold_out
     return hold_out(dataset, share, seed=0) if share else dataset
-
-
-def sparse_options(config: TrainConfig, data: str) -> SparseOptions:
-    """How data of that name are read for a model without networks: as they are, or cut into patches."""
-    own = data not in LOADERS
-    as_is = config.patch_size is None and (own or data in BARS.values())
-    if not (own or data == SCENES or data == config.data):  # nothing to cut; whoever asks sees other shapes
-        return SparseOptions(as_is)
-    return SparseOptions(as_is, config.patch_size, config.patches, config.whiten, split_patches(config))
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from pyro_fmvae.config import TrainConfig
+
 from pyro_fmvae.data import Kind, Preprocessing
 from pyro_fmvae.runs.run import Run
 

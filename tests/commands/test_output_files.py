@@ -2,9 +2,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyro_fmvae.config import TrainConfig
 
 from pyro_fmvae.commands.output_files import check_different, check_spares_data
-from pyro_fmvae.config import TrainConfig
 from tests.commands.labelled_run import RUN
 
 

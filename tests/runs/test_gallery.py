@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from pyro_fmvae.config import TrainConfig
+from pyro_fmvae.runs.gallery import factors_of, factors_of_run
 
 from pyro_fmvae import figures
-from pyro_fmvae.runs import gallery
-from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data import Dataset, Kind, PatchTransform, Preprocessing, Split
-from pyro_fmvae.runs.gallery import factors_of, factors_of_run
+from pyro_fmvae.runs import gallery
 from pyro_fmvae.runs.run import Run
 from tests.small_runs import Killed, kill, succeed, train, write_files
 

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from pyro_fmvae.config import TrainConfig
+from pyro_fmvae.runs.training import Training
 
 from pyro_fmvae import checkpoint
-from pyro_fmvae.runs import session
-from pyro_fmvae.config import TrainConfig
 from pyro_fmvae.data import SparseOptions, load
 from pyro_fmvae.data.splitting import split_rows
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.models import VAE, FactorialMixtureVAE
+from pyro_fmvae.runs import session
 from pyro_fmvae.runs.run import CHECKPOINT, Run, resolve_device, sparse_options
-from pyro_fmvae.runs.training import Training
 from tests.small_runs import (
     Killed,
     command,

@@ -5,11 +5,11 @@ import re
 
 import pytest
 import torch
-
-from pyro_fmvae.runs import session
-from pyro_fmvae.learn.phase import Phase
-from pyro_fmvae.runs.run import Run
 from pyro_fmvae.runs.training import Training
+
+from pyro_fmvae.learn.phase import Phase
+from pyro_fmvae.runs import session
+from pyro_fmvae.runs.run import Run
 from tests.small_runs import metrics, succeed, train, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")

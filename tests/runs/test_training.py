@@ -2,15 +2,15 @@
 
 import pytest
 import torch
-
-from pyro_fmvae.runs import training
 from pyro_fmvae.config import CODERS, TrainConfig
+from pyro_fmvae.runs.training import Training
+
 from pyro_fmvae.data import load
 from pyro_fmvae.em.spike_and_slab_rules import LinearRule, MaxRule
 from pyro_fmvae.learn.em_phases import GradientEM, StepwiseEM
 from pyro_fmvae.learn.vae_phases import FreeEM, HybridEM, VAEJoint
+from pyro_fmvae.runs import training
 from pyro_fmvae.runs.run import Run
-from pyro_fmvae.runs.training import Training
 from tests.small_runs import write_files
 
 

@@ -1,0 +1,322 @@
+"""The recipe of the factorial mixture VAE (Paquet et al., 2018)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from pyro_fmvae import figures
+from pyro_fmvae.data import Batches, Dataset, Kind, Split
+from pyro_fmvae.evaluate import label_agreement
+from pyro_fmvae.figures.attribute_grid import default_choice
+from pyro_fmvae.figures.columns import MOST_COLUMNS
+from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
+from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.phase import Phase
+from pyro_fmvae.models import FactorialMixtureVAE, Hyperprior
+from pyro_fmvae.optim import RobbinsMonro
+from pyro_fmvae.recipes.factor_pictures import factors_of_run
+from pyro_fmvae.recipes.labelling import check_labels, check_numbered
+from pyro_fmvae.recipes.networks import (
+    ENCODER_AND_DECODER,
+    NetworkOptions,
+    NetworkRecipe,
+    check_networks,
+    network_defaults,
+    networks,
+    setting,
+    starting_run,
+)
+from pyro_fmvae.recipes.options import by_data, check_iterations, completed, option
+from pyro_fmvae.recipes.pictures import TRAINING, reconstructions
+from pyro_fmvae.recipes.ranges import count, share
+
+
+@dataclass(frozen=True)
+class FMVAEOptions(NetworkOptions):
+    """Options of ``--model fmvae``."""
+
+    labels: float | None = by_data("share of the training points whose labels are used, in [0, 1]", share)
+    prior_iterations: int | None = by_data("iterations of the prior alone", count(0))
+    refine_iterations: int | None = by_data("iterations with label_weight 0, after the joint ones", count(0))
+    pretrain_kl_weight: float = option(1.0, "weight of the KL divergence in pretraining, once it has grown")
+    kl_annealing: float = option(0.0, "share of pretraining in which the KL weight grows from 0 to 1")
+    prior_learning_rate: float = option(1e-2, "Adam's, for labelled factors while label_weight > 0")
+    label_weight: float | None = by_data("weight of the classification of labelled points")
+    independence_weight: float | None = by_data("weight of a penalty on labels that other factors tell of")
+    free_from: float | None = by_data("share of the joint phase before unlabelled factors are decoded")
+    prior_restarts: int = option(
+        1, "k-means starts of the prior, of which the one of greatest bound is kept", count(1)
+    )
+    restart_every: int = option(
+        0, "joint and refine iterations between comparisons of the prior with new starts; 0: never", count(0)
+    )
+    delay: float = option(2000.0, "tau_0 of the natural gradient's step size (tau_0 + tau)^-kappa")
+    forgetting: float = option(0.7, "kappa of the same, in (1/2, 1]")
+    first_step: float | None = option(0.01, "its first step; null: what tau_0 and kappa give")
+    recompute: bool = option(False, "recompute responsibilities at the updated encoder, as the paper does")
+    c0: float = option(1.0, "Dirichlet concentration of the mixing weights")
+    m0: float = option(0.0, "prior mean of the components' means")
+    s0: float = option(1.0, "pseudo-observations behind it")
+    a0: float = option(0.01, "shape of the Gamma prior over precisions")
+    b0: float = option(0.01, "its rate")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.hyperprior  # raises what is wrong with it
+
+    @property
+    def hyperprior(self) -> Hyperprior:
+        """c0, m0, s0, a0, b0."""
+        return Hyperprior(self.c0, self.m0, self.s0, self.a0, self.b0)
+
+    @property
+    def rate(self) -> RobbinsMonro:
+        """Step sizes of the natural gradient."""
+        return RobbinsMonro(self.delay, self.forgetting, self.first_step)
+
+    @property
+    def restarts(self) -> int:
+        """``prior_restarts``, as :class:`~pyro_fmvae.learn.Learning` calls it."""
+        return self.prior_restarts
+
+
+_COMMON: dict[str, Any] = {
+    "labels": 0.0,
+    "label_weight": 100.0,
+    "kl_weight": 1.0,
+    "independence_weight": 0.0,
+    "free_from": 0.0,
+    "prior_iterations": 200,
+    "refine_iterations": 1000,
+}
+_BY_SETTING: dict[str, dict[str, Any]] = {
+    "smiley": {
+        "labels": 0.1,
+        "independence_weight": 3.0,
+        "prior_iterations": 100,
+        "refine_iterations": 1500,
+    },
+    "sprites": {
+        "labels": 0.05,
+        "label_weight": 1000.0,
+        "kl_weight": 20.0,
+        "independence_weight": 60.0,
+        "free_from": 1.0,
+        "prior_iterations": 100,
+        "refine_iterations": 500,
+    },
+    "digits": {"prior_iterations": 500, "refine_iterations": 2000},
+    "colour": {"kl_weight": 20.0, "prior_iterations": 300, "refine_iterations": 1500},
+    "celeba": {
+        "label_weight": 1000.0,
+        "kl_weight": 20.0,
+        "prior_iterations": 20_000,
+        "refine_iterations": 20_000,
+    },
+}
+
+
+class FMVAE(NetworkRecipe[FMVAEOptions]):
+    """Factors whose components are clusters or values of labels."""
+
+    name = "fmvae"
+    title = "factorial mixture VAE"
+    options = FMVAEOptions
+    factorial = True
+
+    @classmethod
+    def resolve(cls, config: FMVAEOptions, dataset: Dataset) -> FMVAEOptions:
+        """Factors for labels first; no refine phase without labels; free factors opened by some phase."""
+        given_free_from = config.free_from
+        config = completed(config, cls._defaults(config, dataset))
+        if not config.labels:
+            config = replace(config, label_weight=0.0)
+        if not config.label_weight:
+            config = replace(config, refine_iterations=0)
+        if config.labels and config.free_from == 1 and not config.refine_iterations:
+            if given_free_from == 1:
+                raise ValueError(
+                    "free_from: expected a number below 1, since no refine phase opens the factors"
+                )
+            config = replace(config, free_from=0.0)
+        check_iterations(config)
+        _check_restarts(config, dataset)
+        check_networks(config, dataset)
+        if config.labels:
+            assert config.factors is not None
+            check_labels(dataset, _label_names(config, dataset), config.factors, config.labels, config.seed)
+        return config
+
+    @staticmethod
+    def _defaults(config: FMVAEOptions, dataset: Dataset) -> dict[str, Any]:
+        kind = setting(config, dataset)
+        defaults = network_defaults(config, dataset) | _COMMON | _BY_SETTING.get(kind, {})
+        if config.labels and kind not in ("smiley", "sprites"):
+            names = _label_names(config, dataset)
+            if config.factors is None:
+                check_numbered(dataset, names)
+            of_labels = tuple(max(size, 1) for size in dataset.label_sizes[: len(names)])
+            defaults["factors"] = (*of_labels, *defaults["factors"])
+        return defaults
+
+    @property
+    def factors(self) -> tuple[int, ...]:
+        """K_i of each factor."""
+        assert self.config.factors is not None
+        return self.config.factors
+
+    @property
+    def labels(self) -> float:
+        """As configured."""
+        return self.config.labels or 0.0
+
+    def build(self) -> FactorialMixtureVAE:
+        """Labels belong to the leading factors."""
+        config, (factors, dim) = self.config, self._sizes
+        made = networks(config, self.preprocessing, len(factors) * dim)
+        return FactorialMixtureVAE(
+            made.encoder,
+            made.decoder,
+            made.observation,
+            factors,
+            dim,
+            self.num_data,
+            self.labelled,
+            config.hyperprior,
+            made.distortion,
+        )
+
+    @property
+    def _sizes(self) -> tuple[tuple[int, ...], int]:
+        assert self.config.factor_dim is not None
+        return self.factors, self.config.factor_dim
+
+    @property
+    def start(self) -> tuple[Path, tuple[str, ...]] | None:
+        """Encoder and decoder of the run ``pretrained``."""
+        return starting_run(self.config, ENCODER_AND_DECODER)
+
+    def phases(self, model: FactorialMixtureVAE, learning: Learning) -> list[Phase]:
+        """Networks alone, prior alone, everything, and everything without the weight of labels."""
+        budgets, seed = self.config.budgets(), self.config.seed
+        prior, joint = budgets["prior"], budgets["joint"]
+        at_joint = replace(learning, learning_rate=self.config.joint_learning_rate or learning.learning_rate)
+        last = replace(
+            learning,
+            label_weight=0.0,
+            kl_weight=1.0,
+            free_from=0.0,
+            learning_rate=learning.final_learning_rate or at_joint.learning_rate,
+            augment_until=0.0,
+        )
+        unseeded = prior.empty and joint.empty
+        return [
+            Pretraining(model, learning, budgets["pretrain"]),
+            PriorFitting(model, learning, prior, seed),
+            Joint(model, at_joint, joint, seed=seed if prior.empty else None),
+            Joint(model, last, budgets["refine"], "refine", seed if unseeded else None),
+        ]
+
+    @property
+    def indexed(self) -> bool:
+        """False: nothing is kept of points."""
+        return False
+
+    def code(self, model: FactorialMixtureVAE, x: Tensor) -> Tensor:
+        """Mean of q(z | x)."""
+        mean: Tensor = model.posterior(x).mean
+        return mean
+
+    def encode(self, model: FactorialMixtureVAE, x: Tensor) -> dict[str, Tensor]:
+        """``codes`` [B, I]; ``mean``, ``scale`` [B, I·D]; per factor i ``responsibilities_i`` [B, K_i]."""
+        posterior, gammas = model.posterior(x), model.responsibilities(x)
+        return {
+            "codes": torch.stack([gamma.argmax(-1) for gamma in gammas], -1),
+            "mean": posterior.mean,
+            "scale": posterior.stddev,
+            **{f"responsibilities_{factor}": gamma for factor, gamma in enumerate(gammas)},
+        }
+
+    def sample(self, model: FactorialMixtureVAE, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
+        """Z given codes, and the ``codes`` themselves."""
+        drawn = model.sample_codes(len(codes), codes)
+        return model.sample_latent(len(codes), drawn), {"codes": drawn.cpu().numpy()}
+
+    @property
+    def no_gap(self) -> str:
+        """Empty: the encoder's Gaussians can be compared with free ones."""
+        return ""
+
+    def measures(
+        self,
+        model: FactorialMixtureVAE,
+        rows: Split,
+        batches: Batches,
+        label_names: Sequence[str],
+        split: str | None,
+    ) -> dict[str, Any]:
+        """How codes agree with labels, where there are any."""
+        if rows.labels is None:
+            return {}
+        found: dict[str, Any] = label_agreement(model, batches, label_names, self.factors_of(label_names))
+        return found
+
+    def summary(self, model: FactorialMixtureVAE) -> list[str]:
+        """Components in use."""
+        used = zip(model.used_components(), model.num_components, strict=True)
+        return [f"components in use: {', '.join(f'{number} of {size}' for number, size in used)}"]
+
+    def draw_figures(
+        self,
+        model: FactorialMixtureVAE,
+        rows: Split,
+        split: str,
+        records: Sequence[Mapping[str, Any]],
+    ) -> dict[str, Figure]:
+        """Of images: what factors and their components show. Of tables: the means of components."""
+        factors = factors_of_run(self, model)
+        drawn = {TRAINING: figures.training_curves(records, factors.names)}
+        if self.image:
+            drawn["factors"] = figures.attribute_rows(factors)
+            drawn["components"] = figures.component_grid(factors)
+            drawn["reconstructions"] = reconstructions(self, model, rows)
+            drawn["samples"] = figures.sample_grid(factors.decode_all(model.sample_latent(64)), 8, 8)
+            drawn["spread"] = figures.spread(factors)
+            if factors.labelled and default_choice(factors):
+                drawn["attributes"] = figures.attribute_grid(factors)
+        elif self.preprocessing.event_shape[0] <= MOST_COLUMNS:
+            numbered = [f"column {number + 1}" for number in range(self.preprocessing.event_shape[0])]
+            columns = self.preprocessing.column_names or numbered
+            unit = "standardised value" if self.preprocessing.kind is Kind.TABLE else "probability"
+            drawn["columns"] = figures.column_means(factors, columns, unit)
+        return drawn
+
+
+def _label_names(config: FMVAEOptions, dataset: Dataset) -> tuple[str, ...]:
+    """Names of the labels that are trained on."""
+    return dataset.label_names if config.label_names is None else config.label_names
+
+
+def _check_restarts(config: FMVAEOptions, dataset: Dataset) -> None:
+    """Raise ValueError unless new starts of the prior have a phase and a factor to come in."""
+    if not config.restart_every:
+        return
+    assert config.factors is not None
+    joint = max(config.joint_iterations or 0, config.refine_iterations or 0)
+    if not joint:
+        raise ValueError("restart_every: expected joint or refine iterations, in which the prior starts anew")
+    if config.max_minutes is None and joint <= config.restart_every:
+        raise ValueError(
+            f"restart_every: expected less than the {joint:,} iterations of the joint or refine phase, in "
+            f"which the prior starts anew, got {config.restart_every:,}"
+        )
+    if config.labels and len(config.factors) == len(_label_names(config, dataset)):
+        raise ValueError(
+            "restart_every: expected a factor without labels; those with labels do not start anew"
+        )

@@ -1,0 +1,288 @@
+"""Models with networks: their common options, defaults by data, encoder, decoder and observation."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from torch import Tensor, nn
+
+from pyro_fmvae.data import Dataset, Kind, Preprocessing, SparseOptions
+from pyro_fmvae.distributions import BernoulliObservation, GaussianObservation, Observation
+from pyro_fmvae.nn import (
+    ConvDecoder28,
+    ConvDecoder64,
+    ConvEncoder28,
+    ConvEncoder64,
+    MLPDecoder,
+    MLPEncoder,
+    NormalHead,
+    RandomWarp,
+)
+from pyro_fmvae.recipes.options import SIZES, TrainConfig, by_data, decaying, option, shared_defaults
+from pyro_fmvae.recipes.ranges import count, nonnegative, positive, sizes
+from pyro_fmvae.recipes.recipe import Recipe
+
+DECODER = ("decoder.",)  # prefixes of the names of networks' parameters in every model
+ENCODER_AND_DECODER = ("encoder.", *DECODER)
+
+
+@dataclass(frozen=True)
+class NetworkOptions(TrainConfig):
+    """Options that models with an encoder and a decoder share."""
+
+    factors: tuple[int, ...] | None = by_data(
+        "number of components of each factor, such as 2,2,64", sizes, SIZES
+    )
+    factor_dim: int | None = by_data("dimensions of each factor", count(1))
+    network: Literal["mlp", "conv28", "conv64"] | None = by_data("mlp, or the paper's for these sizes")
+    width: float | None = by_data("factor on the channels of conv28 and conv64", positive)
+    hidden: tuple[int, ...] | None = by_data(
+        "sizes of the mlp's hidden layers, such as 400,400", sizes, SIZES
+    )
+    min_scale: float | None = by_data("least standard deviation of the Gaussian observation", positive)
+    max_scale: float | None = by_data("greatest one", positive)
+    pretrained: str | None = option(None, "run whose encoder and decoder this one starts from", path=True)
+    pretrain_iterations: int | None = by_data(
+        "iterations of the networks alone, under a N(0, I) prior", count(0)
+    )
+    kl_weight: float | None = by_data("weight of KL[z] at the start of the joint phase; it moves to 1")
+    distortion: float = option(
+        0.0, "strength of random warps of the images that the encoder sees in training", nonnegative
+    )
+    augmentation: float = option(0.0, "strength of random warps of half of the training images", nonnegative)
+    augment_until: float = option(0.5, "share of the joint phase after which images are warped no more")
+
+
+@dataclass(frozen=True)
+class LatentOptions(NetworkOptions):
+    """Options of models whose z has no factors."""
+
+    latent_dim: int | None = option(None, "dimensions of z; default: those of all factors", count(1))
+
+    @property
+    def size(self) -> int:
+        """J, dimensions of z: as many as the factors would have, unless told."""
+        if self.latent_dim is not None:
+            return self.latent_dim
+        assert self.factors is not None and self.factor_dim is not None
+        return len(self.factors) * self.factor_dim
+
+
+_COMMON: dict[str, Any] = {
+    "network": "mlp",
+    "hidden": (200,),
+    "width": 1.0,
+    "batch_size": 64,
+    "min_scale": 0.001,
+    "max_scale": 0.4,
+    "pretrain_iterations": 1500,
+    "joint_iterations": 3000,
+}
+_SMILEY: dict[str, Any] = {
+    "factors": (2, 2, 2, 2),
+    "factor_dim": 8,
+    "hidden": (400,),
+    "batch_size": 128,
+    "pretrain_iterations": 1000,
+    "joint_iterations": 2500,
+}
+_SPRITES: dict[str, Any] = {
+    "factors": (6, 6, 6, 6, 3, 3, 16),
+    "factor_dim": 8,
+    "network": "conv64",
+    "width": 0.25,
+    "min_scale": 0.1,
+    "pretrain_iterations": 0,
+    "joint_iterations": 6500,
+}
+_DIGITS: dict[str, Any] = {  # 28x28, the paper's pair
+    "factors": (64,),
+    "factor_dim": 64,
+    "network": "conv28",
+    "hidden": (400,),
+    "pretrain_iterations": 5000,
+    "joint_iterations": 20_000,
+}
+_COLOUR: dict[str, Any] = {  # 64x64x3, the paper's pair, narrowed so that two cores will do
+    "factors": (64,),
+    "factor_dim": 32,
+    "network": "conv64",
+    "width": 0.25,
+    "pretrain_iterations": 2000,
+    "joint_iterations": 8000,
+}
+_CELEBA: dict[str, Any] = {  # 64x64x3, Section 4.2 of the paper
+    "factors": (64, 64),
+    "factor_dim": 64,
+    "network": "conv64",
+    "width": 1.0,
+    "pretrain_iterations": 10_000,
+    "joint_iterations": 300_000,
+}
+_IMAGES: dict[str, Any] = {"factors": (16,), "factor_dim": 16}
+_BY_SETTING = {
+    "smiley": _SMILEY,
+    "sprites": _SPRITES,
+    "digits": _DIGITS,
+    "colour": _COLOUR,
+    "celeba": _CELEBA,
+    "images": _IMAGES,
+}
+_DECAYING = ("sprites", "digits", "colour", "celeba")
+
+
+def setting(config: NetworkOptions, dataset: Dataset) -> str:
+    """The kind of data that defaults go by.
+
+    Returns:
+        ``smiley`` or ``sprites``, by name; ``digits`` (28x28), ``colour`` (64x64x3; ``celeba`` where the data
+        are called so), other ``images``, or ``columns``.
+    """
+    if config.data in ("smiley", "sprites"):
+        return config.data
+    shape = dataset.event_shape
+    if shape == (28, 28):
+        return "digits"
+    if shape == (64, 64, 3):
+        return "celeba" if config.data == "celeba" else "colour"
+    return "images" if _are_images(dataset) else "columns"
+
+
+def network_defaults(config: NetworkOptions, dataset: Dataset) -> dict[str, Any]:
+    """Defaults by data of :class:`NetworkOptions`, but for ``kl_weight``."""
+    kind, table = setting(config, dataset), dataset.preprocessing.kind is Kind.TABLE
+    columns = {"factors": (8,), "factor_dim": min(8, math.prod(dataset.event_shape))}
+    defaults = shared_defaults(config) | _COMMON | _BY_SETTING.get(kind, columns)
+    if kind in _DECAYING:
+        defaults |= decaying(config)
+    if table and kind not in ("smiley", "sprites"):
+        defaults |= {"min_scale": 0.05, "max_scale": 2.0}
+    if config.pretrained is not None:
+        defaults["pretrain_iterations"] = 0
+    return defaults
+
+
+def check_networks(config: NetworkOptions, dataset: Dataset) -> None:
+    """Check that networks fit the data.
+
+    Raises:
+        ValueError: a network for images of another shape, or warps of data that are no square images.
+    """
+    for network, shape in (("conv28", (28, 28)), ("conv64", (64, 64, 3))):
+        if config.network == network and dataset.event_shape != shape:
+            wanted = "x".join(map(str, shape))
+            raise ValueError(
+                f"network: {network} takes {wanted} images, the data are of shape {dataset.event_shape}"
+            )
+    for name in ("distortion", "augmentation"):
+        if getattr(config, name) and not _are_images(dataset):
+            raise ValueError(f"{name}: expected images, the data are of shape {dataset.event_shape}")
+        if getattr(config, name) and dataset.event_shape[0] != dataset.event_shape[1]:
+            raise ValueError(f"{name}: expected square images, the data are of shape {dataset.event_shape}")
+
+
+def _are_images(dataset: Dataset) -> bool:
+    return dataset.preprocessing.kind is not Kind.TABLE and len(dataset.event_shape) >= 2
+
+
+@dataclass(frozen=True)
+class Networks:
+    """An encoder and a decoder that fit the data.
+
+    Attributes:
+        encoder, decoder: as every model takes them.
+        observation: the distribution of x that the decoder's features stand for.
+        distortion: transform applied to x before the encoder, in training only, or None.
+    """
+
+    encoder: nn.Module
+    decoder: nn.Module
+    observation: Observation
+    distortion: nn.Module | None
+
+
+def networks(
+    config: NetworkOptions,
+    preprocessing: Preprocessing,
+    latent_dim: int,
+    head: Callable[[int, int], nn.Module] = NormalHead,
+) -> Networks:
+    """Untrained networks.
+
+    Args:
+        config: resolved.
+        preprocessing: of the data.
+        latent_dim: J, dimensions of z.
+        head: makes the encoder's last layer, given its inputs and J.
+    """
+    assert config.hidden is not None and config.width is not None
+    observation, shape = _observation(config, preprocessing), preprocessing.event_shape
+    outputs, width = observation.outputs, config.width
+    pair: tuple[nn.Module, nn.Module]
+    if config.network == "conv28":
+        pair = ConvEncoder28(latent_dim, width, head), ConvDecoder28(latent_dim, outputs, width)
+    elif config.network == "conv64":
+        pair = ConvEncoder64(latent_dim, width, head), ConvDecoder64(latent_dim, outputs, width)
+    else:
+        encoder = MLPEncoder(shape, latent_dim, config.hidden, head)
+        pair = encoder, MLPDecoder(latent_dim, shape, outputs, config.hidden[::-1])
+    return Networks(pair[0], pair[1], observation, warp(config.distortion, preprocessing))
+
+
+def _observation(config: NetworkOptions, preprocessing: Preprocessing) -> Observation:
+    """Bernoulli for binary data, Gaussian with bounds that suit the scale for others."""
+    event_dim = len(preprocessing.event_shape)
+    if preprocessing.binary:
+        return BernoulliObservation(event_dim)
+    assert config.min_scale is not None and config.max_scale is not None
+    return GaussianObservation(event_dim, config.min_scale, config.max_scale)
+
+
+def warp(strength: float, preprocessing: Preprocessing, interpolate: bool = True) -> nn.Module | None:
+    """Random warps of images of that kind; None where the strength is 0."""
+    if not strength:
+        return None
+    background = -1.0 if preprocessing.signed else 0.0
+    return RandomWarp(strength, len(preprocessing.event_shape) == 3, background, interpolate)
+
+
+def starting_run(config: NetworkOptions, prefixes: tuple[str, ...]) -> tuple[Path, tuple[str, ...]] | None:
+    """The run that networks start from, and prefixes of the names of what is taken over; None: none."""
+    return None if config.pretrained is None else (Path(config.pretrained), prefixes)
+
+
+_Options = TypeVar("_Options", bound=NetworkOptions)
+
+
+class NetworkRecipe(Recipe[_Options]):
+    """What recipes of models with an encoder and a decoder share."""
+
+    @classmethod
+    def reading(cls, config: _Options, data: str) -> SparseOptions | None:
+        """None: networks take pixels in [0, 1] and standardised columns."""
+        return None
+
+    def augmentation(self) -> nn.Module | None:
+        """Random warps of training images, or None."""
+        return warp(self.config.augmentation, self.preprocessing, interpolate=not self.preprocessing.binary)
+
+    @property
+    def closed_form(self) -> bool:
+        """False: networks learn by gradients."""
+        return False
+
+    @property
+    def misgiving(self) -> str:
+        """None: empty."""
+        return ""
+
+    def decode(self, model: Any, z: Tensor) -> Tensor:
+        """Mean of the observation whose features the decoder gives."""
+        mean: Tensor = model.observation.mean(model.decoder(z))
+        return mean
+
+    def reconstruct(self, model: Any, x: Tensor) -> Tensor:
+        """The decoded posterior mean of z."""
+        return self.decode(model, model.posterior(x).mean)

@@ -1,0 +1,220 @@
+"""Options of `pyro-fmvae train`: how they are declared, and those that all models share."""
+
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, TypeVar
+
+import torch
+
+from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.phase import Budget
+from pyro_fmvae.recipes.ranges import Check, count, positive, share_below_one
+
+PHASES: Mapping[str, float] = {"pretrain": 0.15, "prior": 0.02, "joint": 0.55, "refine": 0.28}
+"""Names of phases in their order, and the share of ``max_minutes`` that each takes. A phase that a training
+leaves out gives its share to the others."""
+LONG_MINUTES, LONG_ITERATIONS = 5, 10_000  # steps of a training as long as this are compiled by default
+HELD_OUT = {"sprites": 0.2}
+"""Share of the combinations of labels that is held out by default, by the name of the data."""
+OF_ANOTHER_TYPE = {"augmentation", "compile", "autocast"}  # of Learning: set by others, or converted
+
+
+class ListOf:
+    """Converts text such as ``2,2,64`` to a tuple.
+
+    Args:
+        name: of the elements, for ``--help`` and messages.
+        convert: converts one element.
+        example: of a list.
+    """
+
+    def __init__(self, name: str, convert: Callable[[Any], Any], example: str) -> None:
+        self.name, self.convert, self.example = name, convert, example
+
+    def __call__(self, text: Any) -> tuple[Any, ...]:
+        """The elements of a text or a list.
+
+        Raises:
+            ArgumentTypeError: an element cannot be converted.
+        """
+        parts = text if isinstance(text, list | tuple) else str(text).split(",")
+        try:
+            return tuple(self.convert(part) for part in parts)
+        except (ValueError, TypeError):
+            expected = f"expected {self.name} separated by commas, such as {self.example}"
+            raise ArgumentTypeError(f"{expected}, got '{text}'") from None
+
+    def __repr__(self) -> str:
+        return self.name  # which --help shows
+
+
+SIZES = ListOf("sizes", int, "2,2,64")
+NAMES = ListOf("names", lambda part: str(part).strip(), "hat,eyes")
+
+
+def option(
+    default: Any, text: str, check: Check | None = None, parse: ListOf | None = None, path: bool = False
+) -> Any:
+    """Declare an option as a field of a dataclass.
+
+    Args:
+        default: of the option.
+        text: for ``--help``.
+        check: raises ValueError for values out of range; not asked about None.
+        parse: converts text, where the option's type does not say how.
+        path: the value is the path of a file or folder.
+    """
+    metadata = {"help": text, "check": check, "parse": parse, "path": path, "by_data": False}
+    return field(default=default, metadata=metadata)
+
+
+def by_data(text: str, check: Check | None = None, parse: ListOf | None = None) -> Any:
+    """Declare an option whose default depends on the data: None until :meth:`Recipe.resolve` chooses it."""
+    metadata = {"help": text, "check": check, "parse": parse, "path": False, "by_data": True}
+    return field(default=None, metadata=metadata)
+
+
+def _names(name: str, value: tuple[str, ...]) -> None:
+    if not value:
+        raise ValueError(f"{name}: expected at least one name; to use no labels, give --labels 0")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Options that all models share; each model has a subclass that adds its own.
+
+    Raises:
+        ValueError: a number out of range.
+    """
+
+    model: str = field(metadata={"help": "model to train", "check": None, "path": False, "by_data": False})
+    data: str = option(
+        "smiley", "name of a data set, or path of an .npz or .csv file or of a folder of images"
+    )
+    data_root: str | None = option(None, "folder in which published data sets are kept", path=True)
+    binarization: Literal["dynamic", "threshold"] = option(
+        "dynamic", "how the greys of mnist and omniglot become binary"
+    )
+    image_size: int = option(64, "side that the pictures of a folder or of celeba are resized to")
+    label_names: tuple[str, ...] | None = option(
+        None, "labels to use, in the order of the factors: hat,eyes", _names, NAMES
+    )
+    hold_out: float | None = by_data(
+        "share of the labels' combinations kept apart for testing", share_below_one
+    )
+    batch_size: int | None = by_data("points per batch", count(1))
+    joint_iterations: int | None = by_data("iterations of everything together", count(0))
+    max_minutes: float | None = option(None, "train by the clock instead: minutes for all phases", positive)
+    learning_rate: float = option(1e-3, "Adam's")
+    final_learning_rate: float | None = option(
+        None, "learning rate at the end of the joint phase; it falls in the last half"
+    )
+    joint_learning_rate: float | None = option(
+        None, "learning rate at the start of the joint phase; default: learning_rate", positive
+    )
+    weight_decay: float = option(0.0, "AdamW's, for the networks")
+    eager: bool = option(False, "take every step through Pyro, instead of replaying a captured one")
+    compile: bool | None = option(None, "compile captured steps; default: on the CPU, in long trainings")
+    autocast: bool = option(False, "run the networks in bfloat16")
+    seed: int = option(0, "of everything random", count(0))
+    device: str = option("auto", "cpu, cuda, ... or auto: a GPU where there is one")
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            check, value = one.metadata["check"], getattr(self, one.name)
+            if check is not None and value is not None:
+                check(one.name, value)
+        if self.eager and self.compile:
+            raise ValueError("compile: eager steps cannot be compiled")
+        self.learning()  # raises what is wrong with its part
+
+    def learning(self) -> Learning:
+        """Settings that the phases of training share: all attributes that have a name of theirs."""
+        names = {one.name for one in fields(Learning)} - OF_ANOTHER_TYPE
+        given: dict[str, Any] = {name: getattr(self, name, None) for name in names}
+        given = {name: value for name, value in given.items() if value is not None}
+        return Learning(**given, autocast=torch.bfloat16 if self.autocast else None)
+
+    @property
+    def iterations(self) -> dict[str, int | None]:
+        """Iterations of each phase that the model has, in order."""
+        names = {phase: f"{phase}_iterations" for phase in PHASES}
+        return {phase: getattr(self, name) for phase, name in names.items() if hasattr(self, name)}
+
+    @property
+    def long(self) -> bool:
+        """Whether training takes long enough for compiling its steps to pay."""
+        if self.max_minutes is not None:
+            return self.max_minutes >= LONG_MINUTES
+        return sum(number or 0 for number in self.iterations.values()) >= LONG_ITERATIONS
+
+    def budgets(self) -> dict[str, Budget]:
+        """Budget of each phase that the model has, for a resolved configuration."""
+        if self.max_minutes is None:
+            return {phase: Budget(iterations=number) for phase, number in self.iterations.items()}
+        shares = {phase: PHASES[phase] if number else 0.0 for phase, number in self.iterations.items()}
+        total = sum(shares.values()) or 1.0
+        return {phase: Budget(minutes=self.max_minutes * part / total) for phase, part in shares.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "TrainConfig":
+        """The inverse of :meth:`to_dict`; keys that are no options are ignored.
+
+        Raises:
+            KeyError: an option whose default depends on the data is missing.
+            ValueError: a number out of range.
+        """
+        if missing := sorted(
+            one.name for one in fields(cls) if one.metadata["by_data"] and one.name not in values
+        ):
+            raise KeyError(f"of another version, without {', '.join(missing)}")
+        given = {one.name: values[one.name] for one in fields(cls) if one.name in values}
+        lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+        return cls(**{**given, **lists})
+
+
+Options = TypeVar("Options", bound=TrainConfig)
+
+
+def completed(config: Options, defaults: Mapping[str, Any]) -> Options:
+    """A configuration with defaults in the place of None."""
+    missing = {name: value for name, value in defaults.items() if getattr(config, name) is None}
+    return replace(config, **missing)
+
+
+def shared_defaults(config: TrainConfig) -> dict[str, Any]:
+    """Defaults by data of options that all models share, and that no model chooses by itself."""
+    return {"hold_out": HELD_OUT.get(config.data, 0.0)}
+
+
+def check_iterations(config: TrainConfig) -> None:
+    """Raise ValueError unless some phase has iterations."""
+    if not any(config.iterations.values()):
+        raise ValueError("iterations: expected at least one phase with more than 0")
+
+
+def refuse(
+    config: TrainConfig, names: tuple[str, ...], needed: str, otherwise: Mapping[str, Any] | None = None
+) -> None:
+    """Raise ValueError if one of these options is given, none of which has an effect without another one.
+
+    Args:
+        config: resolved.
+        names: of the options.
+        needed: the option without which they have no effect.
+        otherwise: values that stand for "not given", where these are not the defaults.
+    """
+    plain = {one.name: one.default for one in fields(config)} | dict(otherwise or {})
+    for name in names:
+        if getattr(config, name) != plain[name]:
+            raise ValueError(f"{name}: an option of {needed}, without effect here")
+
+
+def decaying(config: TrainConfig) -> dict[str, Any]:
+    """A default by which the learning rate falls to a tenth."""
+    return {"final_learning_rate": 0.1 * (config.joint_learning_rate or config.learning_rate)}

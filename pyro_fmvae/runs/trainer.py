@@ -1,0 +1,165 @@
+"""A run under way: model, phases, loader and progress, saved and restored together."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_fmvae import checkpoint
+from pyro_fmvae.capture.playback import compiles
+from pyro_fmvae.data import Batches, Dataset, hide_labels, whole
+from pyro_fmvae.learn.fitting import Progress, Record, fit
+from pyro_fmvae.recipes.options import TrainConfig
+from pyro_fmvae.runs.run import CHECKPOINT, Run, fitting
+
+EXAMPLES = 1000  # from which the decoder starts
+SPARED = 20  # full batches in an epoch from which on compiling for the smaller last one does not pay
+
+logger = logging.getLogger("pyro_fmvae")
+
+
+class Trainer:
+    """A run under way: its model, phases, loader and progress, which are saved and restored together.
+
+    Args:
+        run: the run.
+        dataset: its data.
+        device: where to train.
+    """
+
+    def __init__(self, run: Run, dataset: Dataset, device: torch.device) -> None:
+        self.run, self.device = run, device
+        recipe, config = run.recipe, run.config
+        assert config.batch_size is not None
+        torch.manual_seed(config.seed)
+        self.model = run.build_model().to(device)
+        if recipe.misgiving:
+            logger.warning("%s", recipe.misgiving)
+        examples = dataset.train.select(torch.arange(min(EXAMPLES, len(dataset.train))))
+        self.model.start_at(whole(examples, device)[0])
+        self.learning = replace(
+            config.learning(),
+            augmentation=recipe.augmentation(),
+            compile=self._compile(config),
+            compile_from=config.batch_size if len(dataset.train) >= SPARED * config.batch_size else 1,
+        )
+        self.phases = recipe.phases(self.model, self.learning)
+        labels = None
+        if recipe.labels:
+            labels = hide_labels(dataset.train, recipe.labels, config.seed)[:, : len(run.labelled)]
+        self.batches = Batches(
+            replace(dataset.train, labels=labels),
+            config.batch_size,
+            seed=config.seed,
+            device=device,
+            indexed=recipe.indexed,
+        )
+        self.progress = Progress()
+
+    def _compile(self, config: TrainConfig) -> bool:
+        """Whether to compile captured steps."""
+        if config.eager or config.compile is False:
+            return False
+        if config.compile is None and not (config.long and self.device.type == "cpu"):
+            return False
+        problem = compiles(self.device)
+        if problem and config.compile:
+            raise ValueError(f"compile: torch.compile does not work here ({problem})")
+        if problem:
+            logger.info("steps are not compiled: torch.compile does not work here (%s)", problem)
+        return not problem
+
+    @property
+    def stepping(self) -> str:
+        """How steps are taken, in words."""
+        if self.run.recipe.closed_form:
+            return "in closed form"
+        how = "eager" if self.learning.eager else "captured"
+        how += " and compiled" if self.learning.compile else ""
+        return how + (", networks in bfloat16" if self.learning.autocast else "")
+
+    def records(self, resumed: bool = False) -> Iterator[Record]:
+        """Train from where it stands: see :func:`pyro_fmvae.learn.fitting.fit`."""
+        return fit(self.phases, self.batches, self.progress, resumed)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every phase is done."""
+        return self.progress.phase >= len(self.phases)
+
+    def start(self) -> None:
+        """Take over networks of the run that this one is to start from, if there is one.
+
+        Nothing but that run's checkpoint is read; its model may be another one.
+
+        Raises:
+            ValueError: there is no checkpoint, it is damaged, or its networks have other shapes.
+        """
+        if self.run.recipe.start is None:
+            return
+        folder, prefixes = self.run.recipe.start
+        try:
+            state, _ = checkpoint.load(folder / CHECKPOINT)
+            theirs = _part(state["model"], prefixes)
+        except FileNotFoundError:
+            raise ValueError(f"pretrained: {folder} is no run with a checkpoint") from None
+        except (LookupError, TypeError, AttributeError):
+            raise ValueError(f"pretrained: the checkpoint of {folder} holds no model") from None
+        except ValueError as error:
+            raise ValueError(f"pretrained: {error}") from None
+        ours = _part(self.model.state_dict(), prefixes)
+        for name in (*ours, *theirs):
+            here, there = (tuple(part[name].shape) if name in part else "missing" for part in (ours, theirs))
+            if here != there:
+                raise ValueError(
+                    f"pretrained: {folder} has other networks: {name} is {there} there, {here} here"
+                )
+        self.model.load_state_dict(theirs, strict=False)
+
+    def save(self) -> None:
+        """Write a checkpoint of everything, atomically."""
+        progress = self.progress
+        state = {
+            "progress": {"phase": progress.phase, "step": progress.step, "total_steps": progress.total_steps},
+            "batches": self.batches.state_dict(),
+            "model": self.model.state_dict(),
+            "phase": None if self.finished else self.phases[progress.phase].state_dict(),
+            "random": {"cpu": torch.get_rng_state(), "cuda": self._cuda_state()},
+        }
+        clock = {"seconds": progress.seconds, "total_seconds": progress.total_seconds}
+        checkpoint.save(self.run.folder / CHECKPOINT, state, clock)
+
+    def restore(self) -> None:
+        """Take over the last checkpoint, to continue with ``records(resumed=True)``.
+
+        Raises:
+            FileNotFoundError, ValueError: there is no checkpoint, or it is damaged.
+        """
+        state, clock = checkpoint.load(self.run.folder / CHECKPOINT)
+        with fitting(self.run):
+            self._take_over(state, clock)
+
+    def _take_over(self, state: Any, clock: dict[str, Any]) -> None:
+        self.progress = Progress(**state["progress"], **clock)
+        self.model.match(state["model"])
+        if not self.finished:
+            self.phases[self.progress.phase].enter()
+        self.model.load_state_dict(state["model"])
+        if not self.finished:
+            self.phases[self.progress.phase].load_state_dict(state["phase"])
+        self.batches.load_state_dict(state["batches"])
+        torch.set_rng_state(state["random"]["cpu"])
+        if self.device.type == "cuda" and state["random"]["cuda"] is not None:
+            torch.cuda.set_rng_state(state["random"]["cuda"], self.device)
+
+    def _cuda_state(self) -> Tensor | None:
+        """State of the random numbers on the GPU that is trained on."""
+        return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
+
+
+def _part(state: dict[str, Tensor], prefixes: tuple[str, ...]) -> dict[str, Tensor]:
+    """Entries of a model's state dictionary whose names begin so."""
+    return {name: value for name, value in state.items() if name.startswith(prefixes)}
