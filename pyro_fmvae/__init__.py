@@ -2,6 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
+from pyro_fmvae import checkpoint
 from pyro_fmvae.capture import CapturedFreeGaussian, CapturedSVI, CaptureError
 from pyro_fmvae.distributions import (
     DIRICHLET,
@@ -135,6 +136,7 @@ __all__ = [
     "TraceConjugate_ELBO",
     "VariationalSparseCoding",
     "__version__",
+    "checkpoint",
     "expected_linear_normal",
     "expected_log_prob",
     "fit",
