@@ -22,7 +22,7 @@ from pyro_fmvae import BernoulliObservation, FactorialMixtureVAE, figures, fit
 from pyro_fmvae.data import Batches, load
 from pyro_fmvae.evaluate import bound, tighter_bounds
 from pyro_fmvae.learn import Budget, Joint, Learning, Pretraining, PriorFitting
-from pyro_fmvae.nn import ConvDecoder28, ConvEncoder28
+from pyro_fmvae.nn import ConvDecoder, ConvEncoder
 from pyro_fmvae.recipes import factors_of
 
 SHARES = {"pretrain": 0.25, "prior": 0.05, "joint": 0.7}
@@ -55,8 +55,8 @@ def main():
     dataset = load(options.data, options.data_root)
     batches = Batches(dataset.train, 64, seed=options.seed, device=options.device)
     model = FactorialMixtureVAE(
-        ConvEncoder28(options.dim),
-        ConvDecoder28(options.dim),
+        ConvEncoder((28, 28), options.dim),
+        ConvDecoder(options.dim, (28, 28)),
         BernoulliObservation(event_dim=2),
         num_components=[options.components],
         dim=options.dim,

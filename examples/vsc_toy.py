@@ -1,6 +1,6 @@
 """Sources that a sparse code separates and a VAE mixes.
 
-    python examples/vsc_toy.py [--steps 2500] [--seeds 3]
+    python examples/vsc_toy.py [--steps 2500] [--seeds 3] [--spikes concrete]
 
 Every data point is a sum of some of six patterns, which are orthogonal and of norm 3 in 20 dimensions. Each
 pattern is present with probability 1/4, scaled by a number from N(1.5, 0.5²). Noise has deviation 0.3.
@@ -20,6 +20,7 @@ A VAE has no reason to separate sources: a N(0, I) prior is invariant to rotatio
 import argparse
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import pyro
@@ -27,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_fmvae import VAE, GaussianObservation, fit
-from pyro_fmvae.distributions import Concrete
+from pyro_fmvae.distributions import Concrete, ShiftedSigmoid, StraightThrough
 from pyro_fmvae.evaluate import active_latents, best_correlation, bound, contrast, correlation_matrix
 from pyro_fmvae.learn import Budget, Learning, SparsePhase, VAEJoint
 from pyro_fmvae.models import MixtureSparsePrior, PseudoInputs, VariationalSparseCoding
@@ -38,6 +39,7 @@ J = 15  # latents
 TRAIN, TEST, BATCH = 20_000, 5_000, 200
 PSEUDO_INPUTS, SPARSITY = 10, 0.1
 OBSERVATION = GaussianObservation(1, min_scale=0.01, max_scale=2.0)
+SPIKES = {"concrete": Concrete, "shifted": ShiftedSigmoid, "straight-through": StraightThrough}
 
 
 class LinearDecoder(nn.Module):
@@ -72,11 +74,11 @@ class Data:
             yield self.train[rows]
 
 
-def sparse_coding(learning, budget):
+def sparse_coding(learning, budget, spikes=Concrete):
     prior = MixtureSparsePrior(PseudoInputs(PSEUDO_INPUTS, (X,)))
     encoder, decoder = MLPEncoder((X,), J, (100,), SpikeHead), LinearDecoder()
     networks = encoder, decoder, OBSERVATION
-    model = VariationalSparseCoding(*networks, J, TRAIN, prior, Concrete(), SPARSITY)
+    model = VariationalSparseCoding(*networks, J, TRAIN, prior, spikes(), SPARSITY)
     return model, SparsePhase("joint", model, learning, budget)
 
 
@@ -117,10 +119,12 @@ def main():
     )
     parser.add_argument("--steps", type=int, default=2500)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--spikes", choices=SPIKES, default="concrete", help="their relaxation in training")
     options = parser.parse_args()
+    models = MODELS | {"sparse coding": partial(sparse_coding, spikes=SPIKES[options.spikes])}
     print(f"{'':22}{'active':>8}{'correlation':>13}{'contrast':>10}{'ELBO':>9}{'seconds':>9}")
     for seed in range(options.seeds):
-        for name, make in MODELS.items():
+        for name, make in models.items():
             start = time.perf_counter()
             result = learn(make, seed, options.steps)
             seconds = time.perf_counter() - start

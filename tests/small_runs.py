@@ -6,10 +6,11 @@ import json
 
 import numpy as np
 import pytest
-from pyro_fmvae.runs.training import Training
 
 from pyro_fmvae.cli import run_command
-from pyro_fmvae.runs import session
+from pyro_fmvae.recipes.registry import DEFAULT, options_of
+from pyro_fmvae.runs import report, session
+from pyro_fmvae.runs.trainer import Trainer
 
 TINY = {
     "--pretrain-iterations": "3",
@@ -25,7 +26,7 @@ SIZE = 60
 
 
 def command(*arguments):
-    """Run ``pyro-fmvae arguments``; return exit status, standard output and standard error."""
+    """Exit status, standard output and standard error of ``pyro-fmvae arguments``."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = run_command([str(argument) for argument in arguments])
@@ -33,15 +34,17 @@ def command(*arguments):
 
 
 def succeed(*arguments):
-    """Run a command that must succeed; return its standard output."""
+    """Standard output of a command that must succeed."""
     status, out, err = command(*arguments)
     assert status == 0, err
     return out
 
 
 def training(out, data, **changes):
-    """The arguments that train a tiny model, other options as given."""
-    options = TINY | {f"--{name.replace('_', '-')}": str(value) for name, value in changes.items()}
+    """The arguments that train a tiny model, as far as it has these options; others as given."""
+    own = options_of(changes.get("model", DEFAULT))
+    tiny = {flag: value for flag, value in TINY.items() if flag.strip("-").replace("-", "_") in own}
+    options = tiny | {f"--{name.replace('_', '-')}": str(value) for name, value in changes.items()}
     return [
         "train",
         "--data",
@@ -62,7 +65,7 @@ def train_all(parent, files, kinds, drawn=()):
     with pytest.MonkeyPatch.context() as patch:
         for kind, options in sorted(kinds.items(), key=lambda item: item[0] not in drawn):
             if kind not in drawn:
-                patch.setattr(session, "draw", lambda *_: None)
+                patch.setattr(report, "draw", lambda *_: None)
             status, _, err = train(parent / kind, files[kind], **options)
             assert status == 0, err
     return {kind: parent / kind for kind in kinds}
@@ -95,24 +98,24 @@ def write_files(folder):
 
 
 def state(run):
-    """The bytes in which equal runs agree."""
+    """The bytes that equal runs share."""
     return (run / "checkpoint" / "state.safetensors").read_bytes()
 
 
 def metrics(run):
-    """Records of a run without their times."""
+    """The records of a run without their times."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert all(record.pop("seconds") >= 0 for record in records)
     return records
 
 
 class Killed(Exception):
-    """Raised to end a run in the middle."""
+    """What ends a run in the middle."""
 
 
 def stop_at(monkeypatch, number, stop):
-    """Call ``stop`` instead of writing record ``number`` (counted from 0 in each process)."""
-    records = Training.records
+    """Call ``stop`` in the place of record ``number`` (counted from 0 in each process)."""
+    records = Trainer.records
 
     def stopping(self, resumed=False):
         for count, record in enumerate(records(self, resumed)):
@@ -120,16 +123,16 @@ def stop_at(monkeypatch, number, stop):
                 stop()
             yield record
 
-    monkeypatch.setattr(Training, "records", stopping)
+    monkeypatch.setattr(Trainer, "records", stopping)
 
 
 def kill():
-    """Stop like a crash."""
+    """Stop as a crash does."""
     raise Killed
 
 
 def kill_and_resume(run, data, number, every, **options):
-    """Train with frequent checkpoints, kill the run instead of writing a record, and resume."""
+    """Train, be killed in the place of a record, with checkpoints that often, and resume."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "CHECKPOINT_EVERY", every)
         stop_at(patch, number, kill)

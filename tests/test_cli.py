@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from pyro_fmvae.config import TrainConfig
-from pyro_fmvae.runs.training import Training
 
 from pyro_fmvae import __main__, checkpoint, cli, commands
-from pyro_fmvae.runs import session
-from pyro_fmvae.runs.run import CHECKPOINT, Run
+from pyro_fmvae.runs import report
+from pyro_fmvae.runs.run import CHECKPOINT, DERIVED, Run
+from pyro_fmvae.runs.trainer import Trainer
 from tests.models.small import brute_force
 from tests.small_runs import SIZE, TINY, command, state, succeed, train, train_all, write_files
 
@@ -44,7 +43,7 @@ def runs(files, tmp_path_factory):
 
 @pytest.fixture
 def no_figures(monkeypatch):
-    monkeypatch.setattr(session, "draw", lambda *_: None)
+    monkeypatch.setattr(report, "draw", lambda *_: None)
 
 
 def evaluate(run, *arguments):
@@ -254,7 +253,7 @@ def test_smiley_is_the_default(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("no_figures")
 def test_options_of_a_run_in_a_config_file_give_an_equal_run(runs, tmp_path):
     values = json.loads((runs["binary"] / "config.json").read_text())
-    options = {name: value for name, value in values.items() if name in TrainConfig.__dataclass_fields__}
+    options = {name: value for name, value in values.items() if name != DERIVED}
     for name, dump in (("options.yaml", yaml.safe_dump), ("options.json", json.dumps)):
         (tmp_path / name).write_text(dump(options))
         succeed("train", "--config", tmp_path / name, "--out", tmp_path / f"{name}-run")
@@ -292,7 +291,7 @@ def test_small_numbers_survive_a_configuration(files, tmp_path):
 )
 def test_recompute_needs_no_value(monkeypatch, tmp_path, given, written, expected):
     configs = []
-    monkeypatch.setattr(commands, "train", lambda config, out: configs.append(config) or 0)
+    monkeypatch.setattr(commands.training, "train", lambda config, out: configs.append(config) or 0)
     (tmp_path / "options.yaml").write_text(f"seed: 1\n{written}\n")
     succeed("train", "--config", tmp_path / "options.yaml", *given, "--seed", "2")
     assert [config.recompute for config in configs] == [expected]
@@ -352,7 +351,7 @@ def test_progress_bar_on_a_terminal(files, tmp_path, monkeypatch):
 )
 def test_a_run_may_be_resumed_with_other_steps(files, tmp_path, monkeypatch, given, then, steps):
     """How steps are taken is no part of what a run is."""
-    run, records = tmp_path / "run", Training.records
+    run, records = tmp_path / "run", Trainer.records
     options = {"factors": "2", "prior_iterations": 0, "refine_iterations": 0, "eager": given}
 
     def stopped(training, resumed=False):
@@ -362,7 +361,7 @@ def test_a_run_may_be_resumed_with_other_steps(files, tmp_path, monkeypatch, giv
             yield record
 
     with monkeypatch.context() as patch, pytest.raises(ArithmeticError):
-        patch.setattr(Training, "records", stopped)
+        patch.setattr(Trainer, "records", stopped)
         train(run, files["grey"], **options)
     succeed("train", "--resume", run, *then.split())
     log = (run / "train.log").read_text().splitlines()
@@ -484,7 +483,7 @@ TRAIN = [  # options, and a part of the message
     ("--delay inf", "delay"),
     ("--forgetting 0.3", "forgetting: expected"),
     ("--model foo", "model"),
-    ("--model vae --labels 0.5", "labels: a vae has no factors to learn them; give --labels 0"),
+    ("--model vae --labels 0.5", "labels: an option of fmvae, not of vae"),
     ("--pretrained no_run", "no_run is no run with a checkpoint"),
     ("--pretrained nowhere", "pretrained: "),
     ("--pretrained text.npz", "text.npz is no run with a checkpoint"),
@@ -603,7 +602,7 @@ OTHERS = [
             "train --model foo",
             "--model: expected one of fmvae, vae, vsc, bsc, max-sparse, linear-sparse, got 'foo'",
         ),
-        ("train --network foo", "--network: expected one of mlp, conv28, conv64, got 'foo'"),
+        ("train --network foo", "--network: expected one of mlp, conv, conv28, conv64, got 'foo'"),
         ("train --factors 2,x", "--factors: expected sizes separated by commas, such as 2,2,64, got '2,x'"),
         ("train --kl-weight nan", "--kl-weight: expected a number, got 'nan'"),
         ("train --factor-dim 1.5", "--factor-dim: expected an integer, got '1.5'"),

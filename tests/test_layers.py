@@ -18,14 +18,13 @@ LONGEST_MODULE = 300
 LAYERS = [
     *("distributions", "nn", "optim", "infer", "em", "models", "capture", "learn"),
     *("data", "checkpoint", "memory", "evaluate", "figures"),
-    *("config", "checking", "defaults", "building", "codes", "runs"),
-    *("commands", "cli", "__main__"),
+    *("recipes", "runs", "commands", "cli", "__main__"),
 ]
 RANK = {name: rank for rank, name in enumerate(LAYERS)}
 # Inside data: which parts each part may import. The face and the registry, on top, know them all.
 PARTS_OF_DATA = {"shared": {"shared"}, "sets": {"shared", "sets"}, "own": {"shared", "own"}}
 # A name has one meaning. Modules share one only if they treat one subject in different layers, said here.
-SAME_SUBJECT = {"training"}  # the command, and the session of a run that it starts
+SAME_SUBJECT = {"vae", "registry"}  # the model and its recipe; all data sets, all recipes
 # Besides the standard library, the lowest layers see only these.
 ALLOWED = {"distributions": ("torch", "pyro.distributions"), "nn": ("torch",)}
 
@@ -133,7 +132,7 @@ def test_lowest_layers_see_only_torch_and_distributions():
     assert foreign_imports(PACKAGE) == []
 
 
-@pytest.mark.parametrize("part", ["capture", "distributions", "infer", "models", "optim"])
+@pytest.mark.parametrize("part", ["capture", "distributions", "infer", "learn", "models", "optim"])
 def test_public_names_are_at_the_root_too(part):
     face = importlib.import_module(f"pyro_fmvae.{part}")
     names = {name for name in face.__all__ if not inspect.ismodule(getattr(face, name))}
@@ -175,7 +174,7 @@ def tree(tmp_path):
         ("checkpoint.py", "from .runs import fit"),
         ("learn/fitting.py", "from ..evaluate import evaluate"),
         ("evaluate.py", "from . import figures"),
-        ("figures.py", "from .config import TrainConfig"),
+        ("figures.py", "from .recipes import configure"),
         ("runs/run.py", "from ..commands import train"),
         ("commands.py", "from .cli import run_command"),
         ("infer/elbo.py", "from pyro_fmvae import FMVAE"),

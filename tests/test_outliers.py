@@ -2,15 +2,14 @@
 
 import json
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from pyro_fmvae.config import TrainConfig
 
 from pyro_fmvae.cli import build_parser
+from pyro_fmvae.recipes.registry import all_options, configure
 from tests.scripts import imported
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -102,7 +101,7 @@ def test_the_program_takes_the_options_of_every_row(s, monkeypatch):
     parser, sweep = build_parser(), s.outlier_sweep.Scores([], Path("rows"))
     for row in list(s.outlier_sweep.rows(given))[:6]:  # the others differ in the seed
         parsed = parser.parse_args(["train", *s.sweep.options(row.train), "--out", "runs/x"]).train
-        config = TrainConfig(**{option.name: getattr(parsed, option.name) for option in fields(TrainConfig)})
+        config = configure(**{name: getattr(parsed, name) for name in ("model", *all_options())})
         assert {name: getattr(config, name) for name in row.train} == dict(row.train)
         for name, command in sweep.evaluations(row, Path("runs/x")).items():
             asked = parser.parse_args(command).score

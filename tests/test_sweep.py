@@ -6,7 +6,7 @@ import shutil
 import signal
 import sys
 import threading
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from pyro_fmvae.config import TrainConfig
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.cli import build_parser
+from pyro_fmvae.recipes.registry import all_options, configure
 from tests.scripts import imported
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -484,7 +484,7 @@ def test_the_program_takes_the_options_of_every_row(s, monkeypatch, script):
     rows = rows_of(s, script, chosen(s, monkeypatch, *options))
     for row in rows if script != "mnist_clusters" else rows[:6]:  # the others differ in the seed
         parsed = parser.parse_args(["train", *s.sweep.options(row.train), "--out", "runs/x"]).train
-        config = TrainConfig(**{option.name: getattr(parsed, option.name) for option in fields(TrainConfig)})
+        config = configure(**{name: getattr(parsed, name) for name in ("model", *all_options())})
         assert {name: getattr(config, name) for name in row.train} == dict(row.train)
         assert (config.data_root, config.device) == ("there", "cpu")
         for given in row.evaluate.values():

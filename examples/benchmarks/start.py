@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pyro_fmvae.distributions import BernoulliObservation
 from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.nn import ConvDecoder28, ConvEncoder28, MLPDecoder, MLPEncoder
+from pyro_fmvae.nn import ConvDecoder, ConvEncoder, MLPDecoder, MLPEncoder
 
 NUM_DATA = 50_000
 IMAGE = (28, 28)
@@ -73,12 +73,10 @@ class Learner:
 def make_networks(
     net: str, latent_dim: int, shape: Sequence[int] = IMAGE, hidden: Sequence[int] = (200,)
 ) -> tuple[nn.Module, nn.Module]:
-    """Encoder and decoder: ``mlp`` is 784-200, ``conv`` the paper's pair for 28×28 images."""
+    """Encoder and decoder: ``mlp`` has one hidden layer of 200, ``conv`` is the paper's pair at 28×28."""
     if net == "mlp":
         return MLPEncoder(shape, latent_dim, hidden), MLPDecoder(latent_dim, shape, 1, hidden)
-    if tuple(shape) != IMAGE:
-        raise ValueError(f"the convolutional pair is for 28×28 images, not for {list(shape)}")
-    return ConvEncoder28(latent_dim), ConvDecoder28(latent_dim)
+    return ConvEncoder(shape, latent_dim), ConvDecoder(latent_dim, shape)
 
 
 def make_model(

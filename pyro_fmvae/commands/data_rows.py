@@ -14,6 +14,7 @@ from pyro_fmvae.data import Batches, Split, load
 from pyro_fmvae.data.own.files import READERS, load_file
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.evaluate import rows_without_bound
+from pyro_fmvae.recipes.registry import data_name
 from pyro_fmvae.runs.run import Run
 
 EVALUATION_BATCH = 500
@@ -50,7 +51,7 @@ def rows_of(
         FileNotFoundError: no such data.
         ValueError: bad data, data of another shape or kind than the run's, or ambiguous label columns.
     """
-    data = None if data is None else run.recipe.data_name(data)
+    data = None if data is None else data_name(run.recipe.name, data)
     if data is None or data == run.config.data in LOADERS:
         dataset = run.load_data(data_root)
         return dataset.split(split), dataset.label_names

@@ -21,6 +21,7 @@ from pyro_fmvae.recipes.registry import (
     RECIPES,
     all_options,
     configure,
+    data_name,
     options_of,
     recipe_of,
 )
@@ -112,7 +113,7 @@ def train(config: TrainConfig, out: str | None) -> int:
         out: folder of the run, which must not exist; None: a new one in ``runs/``.
     """
     device = resolve_device(config.device)
-    config = _with_full_paths(replace(config, data=recipe_of(config).data_name(config.data)))
+    config = _with_full_paths(replace(config, data=data_name(recipe_of(config).name, config.data)))
     dataset = load_data(config, Path(config.data_root) if config.data_root else None)
     run = Run.new(Path(out) if out else Path("runs") / dataset.name, config, dataset)
     trainer = Trainer(run, dataset, device)

@@ -1,4 +1,4 @@
-"""Binary sparse coding learnt by variational EM: E-steps by mean field, M-steps in closed form."""
+"""Variational EM for binary sparse coding: mean-field E-steps, M-steps in closed form."""
 
 import math
 from functools import reduce
@@ -21,7 +21,7 @@ LEAST_VARIANCE = 1e-30  # whose inverse a float32 can hold, times the squares of
 
 
 class BinaryParameters(NamedTuple):
-    """Of x ~ N(W h, I/β) with h_i ~ Bernoulli(σ(b_i)), for each of R starts."""
+    """Parameters of x ~ N(W h, I/β), h_i ~ Bernoulli(σ(b_i)), for each of R starts."""
 
     weight: Tensor
     """W, [R, D, H]."""
@@ -32,22 +32,22 @@ class BinaryParameters(NamedTuple):
 
 
 class BinaryEM(ExpectationMaximization[BinaryParameters]):
-    """EM for binary sparse coding: Henniges et al. (2010) for the model, mean field for the posterior.
+    """EM for the binary sparse coding of Henniges et al. (2010), with mean-field posteriors.
 
-    Statistics are Σ x⟨h⟩', Σ⟨hh'⟩, Σ⟨h⟩, Σ|x|² and the number of observed elements, in float64: they are not
-    centred, and what the noise leaves of them may be small. Where a batch has missing elements there is one
-    Σ⟨hh'⟩ for each element of x, over the points in which it is observed: [R, D, H, H]. A batch without has
-    [R, 1, H, H], which blends with the other kind.
+    The statistics are Σ x⟨h⟩', Σ⟨hh'⟩, Σ⟨h⟩, Σ|x|² and the number of observed elements. They are in float64,
+    because they are not centred and the noise may be a small difference of large sums. If a batch has missing
+    elements, Σ⟨hh'⟩ has one matrix for each element of x, over the points where it is observed, [R, D, H, H];
+    else it is [R, 1, H, H]. The two kinds blend.
 
     Args:
         units: H >= 1.
-        sweeps: of the mean field in an E-step, from where the last one ended.
-        group_size: units of a group within which the posterior knows of dependence, 1 to 10.
-        nonnegative: whether weights are kept >= 0.
-        exact: posteriors by enumeration of all states, of at most 16 units.
+        sweeps: mean-field sweeps of an E-step, which continue from the last visit of a point.
+        group_size: number of units in a group, 1 to 10; the posterior models dependence within groups.
+        nonnegative: keep weights >= 0.
+        exact: enumerate all states in the E-step, of at most 16 units.
 
     Raises:
-        ValueError: a number out of range.
+        ValueError: a number is out of range.
     """
 
     def __init__(
@@ -71,15 +71,15 @@ class BinaryEM(ExpectationMaximization[BinaryParameters]):
 
     @property
     def start_logit(self) -> float:
-        """Logit b of a unit about which nothing is known: two of H are on, or half of fewer than four."""
+        """Initial b: two of the H units are on, or half of fewer than four."""
         rate = min(2 / self.units, 0.5)
         return math.log(rate / (1 - rate))
 
     def start(self, x: Tensor, starts: int) -> BinaryParameters:
-        """Weights: small and >= 0 if ``nonnegative``, random data points otherwise; β from the variance.
+        """Initial parameters: random data points as weights (small ones >= 0 if ``nonnegative``), β from x.
 
         Raises:
-            ValueError: no start.
+            ValueError: fewer than one start.
         """
         if starts < 1:
             raise ValueError(f"starts: expected a number >= 1, got {starts}")
@@ -101,17 +101,17 @@ class BinaryEM(ExpectationMaximization[BinaryParameters]):
 
     @torch.no_grad()
     def start_latents(self, parameters: BinaryParameters, num_data: int) -> Tensor:
-        """The prior's means."""
+        """Means of the prior."""
         return parameters.logits.sigmoid().unsqueeze(1).repeat(1, num_data, 1)
 
     @torch.no_grad()
     def e_step(
         self, x: Tensor, parameters: BinaryParameters, latents: Tensor, temperature: float = 1.0
     ) -> Expectation:
-        """Posteriors after a few sweeps; the objective is their bound at temperature 1.
+        """Posteriors after a few sweeps, and their bound at temperature 1 as the objective.
 
         Raises:
-            ValueError: no data, or shapes that don't fit.
+            ValueError: no data, or shapes that do not fit.
         """
         if not len(x):
             raise ValueError("x: expected at least one data point")
@@ -138,7 +138,7 @@ class BinaryEM(ExpectationMaximization[BinaryParameters]):
         temperature: float = 1.0,
         shuffle: bool = False,
     ) -> GroupedBernoulli:
-        """q(h | x) of a batch [B, D], batch shape [R, B]; arguments as for :func:`mean_field`."""
+        """q(h | x) of a batch [B, D], batch shape [R, B]; arguments as in :func:`mean_field`."""
         if self.exact:
             precision = parameters.noise_precision / temperature
             return enumerate_states(x, parameters.weight, parameters.logits, precision)[1]
@@ -155,11 +155,11 @@ class BinaryEM(ExpectationMaximization[BinaryParameters]):
 
     @torch.no_grad()
     def search(self, x: Tensor, parameters: BinaryParameters) -> GroupedBernoulli:
-        """q(h | x) of a batch [B, D], batch shape [R, B]: for each point the better of two fixed points.
+        """q(h | x) of a batch [B, D], batch shape [R, B]: the better of two fixed points for each point.
 
-        Where the noise is small, sweeps from the prior's means can end far from the best fixed point. So the
-        second one is approached through higher temperatures, which fall by halves from max β‖W_i‖², where no
-        unit weighs more than a nat, to 1; units are updated in their own order.
+        The first is reached by sweeps from the prior's means, which can end far from the best fixed point if
+        the noise is small. The second is annealed: the temperature falls by halves to 1 from max β‖W_i‖²,
+        where no unit weighs more than a nat. Units are updated in their own order.
         """
         plain = self.posterior(x, parameters)
         hottest = (parameters.noise_precision * parameters.weight.square().sum(1).amax(-1)).max().item()
@@ -181,11 +181,11 @@ class BinaryEM(ExpectationMaximization[BinaryParameters]):
         x: Tensor | None = None,
         found: Expectation | None = None,
     ) -> Maximum[BinaryParameters]:
-        """W, b and β in closed form, in float64 until they are returned; the bound never falls.
+        """W, b and β in closed form, computed in float64; the bound never falls.
 
-        σ² is at least what rounding makes of it: of float32, (1.2e-6)² times the mean square of x. Units of
-        which no point makes use keep their weights. With ``nonnegative`` weights the bound is raised, by
-        coordinate ascent, and not quite at its maximum after a single M-step.
+        σ² has a lower bound from rounding: in float32 (1.2e-6)² times the mean square of x. Units that are
+        never on keep their weights. With ``nonnegative`` weights coordinate ascent raises the bound, but a
+        single M-step does not quite reach its maximum.
         """
         values, dtype = statistics.values, parameters.weight.dtype
         product, second, square = values["product"], values["second"], values["square"]
@@ -207,11 +207,11 @@ class BinaryEM(ExpectationMaximization[BinaryParameters]):
 
     @torch.no_grad()
     def reseed(self, x: Tensor, parameters: BinaryParameters, found: Expectation) -> BinaryParameters:
-        """The unit whose removal costs least moves onto what the worst-explained point leaves unexplained.
+        """Move the most dispensable unit onto the residual of the worst-explained point.
 
-        Cost is the rise of the expected squared error of the batch. The unit's weights become the residual
-        of the point at the latents' means (its positive part with ``nonnegative``, 0 where missing), and its
-        logit the one that it started from.
+        Removing this unit raises the expected squared error of the batch least. Its weights become the
+        residual of the point at the latents' means, 0 where missing (with ``nonnegative`` the positive part);
+        its logit becomes the initial one.
         """
         weight = parameters.weight
         product, second = found.statistics.values["product"], found.statistics.values["second"]
@@ -229,7 +229,7 @@ class BinaryEM(ExpectationMaximization[BinaryParameters]):
 
 
 def _statistics(x: Tensor, q: GroupedBernoulli) -> Statistics:
-    """Sums over a batch [B, D], for each start, in float64; per element of x if some are missing."""
+    """Statistics of a batch [B, D] in float64; Σ⟨hh'⟩ per element of x if some are missing."""
     x, q = x.double(), GroupedBernoulli(q.probs.double(), q.event_shape[0], validate_args=False)
     mean, missing = q.mean, x.isnan()
     starts, known, observed = len(mean), x.masked_fill(missing, 0.0), (~missing).to(x.dtype)
@@ -245,7 +245,7 @@ def _statistics(x: Tensor, q: GroupedBernoulli) -> Statistics:
 
 
 def _precision(variance: Tensor, square: Tensor, dtype: torch.dtype) -> Tensor:
-    """1 / variance, the variance kept above what rounding makes of numbers of such a mean square."""
+    """1 / variance, with the variance kept above the rounding error for data of such a mean square."""
     here, sums = torch.finfo(dtype).eps, torch.finfo(torch.float64).eps
     least = max((RESOLUTION * here) ** 2, RESOLUTION * sums)
     return torch.maximum(variance, least * square).clamp_min(LEAST_VARIANCE).reciprocal()

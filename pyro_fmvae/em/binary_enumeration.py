@@ -1,4 +1,4 @@
-"""The exact posterior of binary sparse coding, by enumeration of all states."""
+"""Exact posterior of binary sparse coding by enumeration of all states."""
 
 from torch import Tensor
 
@@ -11,20 +11,21 @@ MOST_UNITS = 16
 def enumerate_states(
     x: Tensor, weight: Tensor, logits: Tensor, noise_precision: Tensor
 ) -> tuple[Tensor, GroupedBernoulli]:
-    """Evidence log p(x) and posterior p(h | x) of R models of binary sparse coding at once.
+    """Evidence log p(x) and posterior p(h | x) of R models of binary sparse coding.
 
-    Memory is that of R B 2^H numbers, and of B H² where elements are missing; nothing has both 2^H and D.
+    Takes memory for R B 2^H numbers, and for R B H² more where elements are missing; no tensor has both 2^H
+    and D.
 
     Args:
         x: [B, D], NaN where missing.
         weight, logits, noise_precision: W [R, D, H], b [R, H] and β [R].
 
     Returns:
-        log p(x) in nats [R, B], with gradients; and the posterior, one group of all units, batch shape
+        log p(x) in nats [R, B], with gradients, and the posterior as one group of all units, batch shape
         [R, B].
 
     Raises:
-        ValueError: more than 16 units, or shapes that don't fit.
+        ValueError: more than 16 units, or shapes that do not fit.
     """
     check_shapes(x, weight, logits, noise_precision)
     units = weight.shape[-1]

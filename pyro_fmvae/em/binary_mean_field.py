@@ -1,7 +1,7 @@
-"""Binary sparse coding: x ~ N(W h, I/β) of binary causes h_i ~ Bernoulli(σ(b_i)), and its mean field.
+"""Mean field of binary sparse coding, x ~ N(W h, I/β) with causes h_i ~ Bernoulli(σ(b_i)).
 
-Everywhere R models are treated at once: weights W [R, D, H], logits b [R, H], noise precisions β [R], for the
-same data x [B, D], in which NaN is a missing element. Source: Henniges et al. (2010) for the model.
+All functions treat R models at once: weights W [R, D, H], logits b [R, H] and noise precisions β [R], for the
+same data x [B, D], in which NaN marks missing elements. Source of the model: Henniges et al. (2010).
 """
 
 import math
@@ -13,8 +13,8 @@ from torch.nn.functional import pad, softplus
 from pyro_fmvae.distributions.grouped_bernoulli import GroupedBernoulli, binary_states
 
 LARGEST_GROUP = 10
-PANEL, PANEL_OF_MISSING = 64, 8  # units whose fields are found by one product of matrices
-OFF = -1e30  # logits of units that only fill up the last group
+PANEL, PANEL_OF_MISSING = 64, 8  # units whose fields come from one matrix product
+OFF = -1e30  # logits of the units that pad the last group
 
 
 def energy(x: Tensor, causes: Tensor, weight: Tensor, logits: Tensor, noise_precision: Tensor) -> Tensor:
@@ -22,7 +22,7 @@ def energy(x: Tensor, causes: Tensor, weight: Tensor, logits: Tensor, noise_prec
 
     Args:
         x: [B, D].
-        causes: h, [R, B, H]; numbers between 0 and 1 are allowed.
+        causes: h, [R, B, H]; values between 0 and 1 are allowed.
         weight, logits, noise_precision: W [R, D, H], b [R, H] and β [R].
 
     Returns:
@@ -35,7 +35,7 @@ def energy(x: Tensor, causes: Tensor, weight: Tensor, logits: Tensor, noise_prec
 def log_partition(x: Tensor, logits: Tensor, noise_precision: Tensor) -> Tensor:
     """The constant log Z = Σ_i log(1 + exp b_i) + D/2 log(2π/β), D being the number of observed elements.
 
-    Arguments as for :func:`energy`; nats, [R, B].
+    Arguments as in :func:`energy`; nats, [R, B].
     """
     observed = (~x.isnan()).sum(-1).to(logits.dtype)
     variance = noise_precision.unsqueeze(-1).reciprocal()
@@ -49,7 +49,7 @@ def bound(
 
     Args:
         posterior: q, batch shape [R, B].
-        x, weight, logits, noise_precision: as for :func:`energy`.
+        x, weight, logits, noise_precision: as in :func:`energy`.
     """
     variance = posterior.superposed_variance(weight).masked_fill(x.isnan(), 0.0).sum(-1)
     expected = energy(x, posterior.mean, weight, logits, noise_precision)
@@ -71,30 +71,31 @@ def mean_field(
     temperature: float = 1.0,
     shuffle: bool = True,
 ) -> GroupedBernoulli:
-    """The approximate posterior q(h) = Π_S q(h_S) over groups S, found group by group.
+    """Approximate posterior q(h) = Π_S q(h_S) over groups S of units, by coordinate ascent.
 
-    The update of a group, given the others' means m, is the exact minimum of KL(q ‖ p(h | x)) over q(h_S):
+    The update of a group, given the means m of the others, minimises KL(q ‖ p(h | x)) over q(h_S) exactly:
 
         log q(h_S) = h_S'(b_S + β W_S'(x - Σ_{j not in S} W_j m_j)) - β/2 h_S' W_S'W_S h_S + const,
 
-    which for a single unit is m_i = σ(b_i + β[W_i'x - ‖W_i‖²/2 - Σ_{j≠i} W_i'W_j m_j]). So the divergence
-    never rises. All units at once may cycle; here they follow each other, batched over points and models.
+    which for a single unit is m_i = σ(b_i + β[W_i'x - ‖W_i‖²/2 - Σ_{j≠i} W_i'W_j m_j]). The divergence never
+    rises. Groups are updated one after another, since updating all units at once may cycle; each update is
+    batched over points and models.
 
     Args:
-        x, weight, logits, noise_precision: as for :func:`energy`.
-        means: m to start from, [R, B, H]; None: the prior's.
-        group_size: g from 1 to 10, units of a group, which are consecutive; the cost grows with 2^g.
-        sweeps: the most sweeps over all units.
-        tolerance: largest change of a mean during a sweep that ends the sweeps; 0: all are done.
-        temperature: T > 0, counts the noise precision 1/T.
-        shuffle: a new random order of the groups in each sweep, the same for all points and models; else
+        x, weight, logits, noise_precision: as in :func:`energy`.
+        means: initial m, [R, B, H]; None: the prior's.
+        group_size: g from 1 to 10, number of consecutive units in a group; the cost grows with 2^g.
+        sweeps: maximum number of sweeps over all units.
+        tolerance: stop after a sweep that changes no mean by this much; 0: never stop early.
+        temperature: T > 0; the noise precision is divided by it.
+        shuffle: draw a random order of the groups for each sweep, shared by all points and models; False:
             their own order.
 
     Returns:
         q, batch shape [R, B], without gradients.
 
     Raises:
-        ValueError: shapes that don't fit, or a number out of range.
+        ValueError: shapes that do not fit, or a number out of range.
     """
     check_shapes(x, weight, logits, noise_precision)
     if not 1 <= group_size <= LARGEST_GROUP:
@@ -128,7 +129,7 @@ def mean_field(
 
 
 class _Complete:
-    """The fields b + β W'(x - W m) of units, from W'W and W'x.
+    """Fields b + β W'(x - W m) of units, from W'W and W'x.
 
     Args:
         x: [D, B].
@@ -144,17 +145,17 @@ class _Complete:
         self.drive = logits.unsqueeze(-1) + scaled @ x
 
     def open(self, units: Tensor) -> tuple[Tensor, Tensor]:
-        """Fields of p units at the present means [R, p, B], and the block of β W'W that is theirs."""
+        """Fields of p units at the present means [R, p, B], and their block of β W'W [R, p, p, 1]."""
         rows = self.gram[:, units]
         return torch.baddbmm(self.drive[:, units], rows, self.means, alpha=-1), rows[:, :, units, None]
 
     def close(self, units: Tensor, means: Tensor) -> None:
-        """Take new means of these units, [R, p, B]."""
+        """Set the means of these units, [R, p, B]."""
         self.means[:, units] = means
 
 
 class _Missing:
-    """The same with β W'W and β W'(x - W m) over the observed elements of each point."""
+    """Fields as in :class:`_Complete`, with sums over the observed elements of each point."""
 
     panel = PANEL_OF_MISSING
 
@@ -181,7 +182,7 @@ _Fields = _Complete | _Missing
 
 
 def _sweep(fields: _Fields, order: Tensor, table: Tensor, group_size: int) -> None:
-    """Update groups in the given order; the probabilities of their states go into the table."""
+    """Update groups in the given order and write the probabilities of their states into the table."""
     states = binary_states(group_size, fields.means)
     within = torch.arange(group_size, device=order.device)
     for groups in order.split(max(fields.panel // group_size, 1)):
@@ -195,7 +196,7 @@ def _sweep(fields: _Fields, order: Tensor, table: Tensor, group_size: int) -> No
 
 
 def _sweep_panel(field: Tensor, block: Tensor, means: Tensor, states: Tensor) -> list[Tensor]:
-    """Update the groups of a panel one after another, in place.
+    """Update the groups of a panel in place, one after another.
 
     Args:
         field: b + β W'(x - W m), [R, p, B].
@@ -204,7 +205,7 @@ def _sweep_panel(field: Tensor, block: Tensor, means: Tensor, states: Tensor) ->
         states: [2^g, g].
 
     Returns:
-        For each group the probabilities of its states, [R, 2^g, B]; nothing for groups of one unit.
+        The probabilities of the states of each group, [R, 2^g, B]; an empty list for groups of one unit.
     """
     size, probs = states.shape[1], []
     halves = 0.5 * (states.unsqueeze(-1) * states.unsqueeze(-2)).flatten(1)
@@ -231,10 +232,10 @@ def _times(block: Tensor, values: Tensor) -> Tensor:
 
 
 def check_shapes(x: Tensor, weight: Tensor, logits: Tensor, noise_precision: Tensor) -> None:
-    """Check that data and the parameters of R models fit together.
+    """Check that the shapes of data and of the parameters of R models fit.
 
     Raises:
-        ValueError: they don't.
+        ValueError: they do not.
     """
     if weight.dim() != 3:
         raise ValueError(f"weight: expected shape [R, D, H], got {list(weight.shape)}")

@@ -1,4 +1,4 @@
-"""E-step, additive statistics, M-step: what models without networks are learnt by, several starts at once."""
+"""Interface of EM for models without networks, with several random starts side by side."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from torch import Tensor
 from pyro_fmvae.em.statistics import Statistics
 
 P = TypeVar("P", bound=tuple[Tensor, ...])
-"""Parameters: a NamedTuple of tensors, the first dimension of each being that of the R starts."""
+"""Parameters: a NamedTuple of tensors whose first dimension is that of the R starts."""
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """What an E-step gives for B data points, under the parameters of each of R starts.
+    """Result of an E-step on B data points, for each of R starts.
 
     Attributes:
-        latents: what the next E-step of the same points starts from, [R, B, H].
-        statistics: what the M-step needs, every sum with the starts in front, [R, ...].
-        objective: what the M-step raises, in nats per point: the bound, or without one the expected
-            log p(x, s); [R].
-        samples: draws from the posterior, [R, K, B, H], where it is represented by draws; None elsewhere.
+        latents: state from which the next E-step of the same points continues, [R, B, H].
+        statistics: statistics for the M-step, each [R, ...].
+        objective: objective of the M-step in nats per point, [R]: the bound, or where there is none the
+            expected log p(x, s).
+        samples: posterior draws [R, K, B, H] of a Monte Carlo E-step; None of any other.
     """
 
     latents: Tensor
@@ -34,12 +34,12 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Maximum(Generic[P]):
-    """What an M-step gives.
+    """Result of an M-step.
 
     Attributes:
-        parameters: the new ones.
-        statistics: those that were given, in the units of the new parameters.
-        unit: what latents have to be multiplied by to be in these units, [R, H]; None: 1.
+        parameters: the new parameters.
+        statistics: the given statistics, in the units of the new parameters.
+        unit: factor [R, H] that converts latents to these units; None: 1.
     """
 
     parameters: P
@@ -48,15 +48,15 @@ class Maximum(Generic[P]):
 
 
 class ExpectationMaximization(ABC, Generic[P]):
-    """How a model is learnt from data [N, D] in which NaN is a missing element: Dempster et al. (1977).
+    """EM on data [N, D], in which NaN marks missing elements: Dempster et al. (1977).
 
-    Nothing is kept here: parameters, latents and statistics are handed in and out, so that full-batch EM
-    and stepwise EM are the same calls.
+    Objects hold no state: parameters, latents and statistics are arguments and results, so full-batch EM and
+    stepwise EM make the same calls.
     """
 
     @abstractmethod
     def start(self, x: Tensor, starts: int) -> P:
-        """Parameters to start from: those of R random starts.
+        """Initial parameters of R random starts.
 
         Args:
             x: data [n, D].
@@ -65,39 +65,39 @@ class ExpectationMaximization(ABC, Generic[P]):
 
     @abstractmethod
     def start_latents(self, parameters: P, num_data: int) -> Tensor:
-        """What the first E-step of each point starts from, [R, num_data, H]."""
+        """State from which the first E-step of each point starts, [R, num_data, H]."""
 
     @abstractmethod
     def e_step(self, x: Tensor, parameters: P, latents: Tensor, temperature: float = 1.0) -> Expectation:
-        """Posteriors of a batch.
+        """Compute posteriors of a batch.
 
         Args:
-            x: [B, D].
-            parameters: of R starts.
-            latents: where to start, [R, B, H].
-            temperature: T >= 1; above 1 the likelihood counts 1/T.
+            x: data [B, D].
+            parameters: parameters of R starts.
+            latents: state to continue from, [R, B, H].
+            temperature: T >= 1; the log-likelihood has the weight 1/T.
         """
 
     @abstractmethod
     def m_step(
         self, statistics: Statistics, parameters: P, x: Tensor | None = None, found: Expectation | None = None
     ) -> Maximum[P]:
-        """Parameters that maximise the objective under given statistics.
+        """Maximise the objective under given statistics.
 
         Args:
-            statistics: of all data, or blended so as to stand for all.
-            parameters: the present ones.
-            x, found: all data [N, D] and what the E-step gave for them, if these are what the statistics are
-                of: what the M-step can check itself against.
+            statistics: statistics that represent all data.
+            parameters: the present parameters.
+            x, found: all data [N, D] and their E-step, if the statistics come from it; with these the M-step
+                can check the objective itself.
         """
 
     @abstractmethod
     def quality(self, parameters: P, objective: Tensor) -> Tensor:
-        """By what the best of the starts is chosen, higher = better: [R].
+        """Criterion by which the best start is chosen, higher is better, [R].
 
         Args:
-            parameters: as learnt.
-            objective: an average over recent batches, [R].
+            parameters: the learnt parameters.
+            objective: average objective over recent batches, [R].
         """
 
     @abstractmethod
@@ -105,11 +105,11 @@ class ExpectationMaximization(ABC, Generic[P]):
         """Standard deviation of the noise of every start, [R]."""
 
     def reseed(self, x: Tensor, parameters: P, found: Expectation) -> P:
-        """Parameters with a unit of little use put where it may be of more; the same where there is no rule.
+        """Move a unit of little use to where it may be of more; by default nothing moves.
 
         Args:
             x: a batch [B, D].
-            parameters: the present ones.
-            found: what the E-step gave for the batch.
+            parameters: the present parameters.
+            found: result of the E-step on the batch.
         """
         return parameters

@@ -1,9 +1,9 @@
-"""The exact conditional of one cause under the max rule: a spike, and a slab that is normal by segments.
+"""Exact conditional of one cause under the max rule: a spike, and a slab of truncated normals.
 
-Let w_d s be what the cause s gives to pixel d, and m_d the largest of what the others give, so that
-y_d ~ N(max(m_d, w_d s), σ²). At the thresholds m_d / w_d a pixel changes from one side of the maximum to the
-other; between two of them the log density of s is a quadratic function. Sorting D thresholds, and cumulative
-sums over them, give all D + 1 quadratics.
+The cause s contributes w_d s to pixel d and the greatest contribution of the others is m_d, so that
+y_d ~ N(max(m_d, w_d s), σ²). A pixel changes from one side of the maximum to the other at the threshold
+m_d / w_d. Between two thresholds the log density of s is quadratic. One sort of the D thresholds and
+cumulative sums over them give all D + 1 quadratics.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from torch import Tensor
 from torch.special import log_ndtr, ndtri
 
 INFINITY = float("inf")
-LOG_TINY = -700.0  # exp of less has lost digits in float64
-TAIL = -36.0  # below it Φ has lost digits in float64
+LOG_TINY = -700.0  # exp loses digits below it in float64
+TAIL = -36.0  # Φ loses digits below it in float64
 NEWTON_STEPS = 2
 NEGLIGIBLE = 50.0  # nats by which a segment's bound is below the largest one
 
 
 @dataclass(frozen=True)
 class PiecewiseNormal:
-    """p(s | all else) where the unit is on: truncated normals side by side.
+    """p(s | all else, on): truncated normals side by side.
 
     Attributes:
-        edges: where segments begin and end, ascending from -∞ to ∞, [..., D + 2].
-        root: √a_j, the inverse deviation of the normal that segment j is cut from, [..., D + 1].
-        shift: ν_j √a_j, where ν_j is its location, [..., D + 1].
-        log_masses: log of the integral over each segment of p(y | s) p(s | on), relative to p(y | s = 0), in
-            nats; -∞ where a segment has no width, or a share of less than 1e-16, [..., D + 1].
+        edges: edges of the segments, ascending from -∞ to ∞, [..., D + 2].
+        root: √a_j, the inverse standard deviation of the normal of segment j, [..., D + 1].
+        shift: ν_j √a_j, where ν_j is the location of that normal, [..., D + 1].
+        log_masses: log of the integral over each segment of p(y | s) p(s | on) / p(y | s = 0), in nats,
+            [..., D + 1]; -∞ where a segment has no width, or a share of less than 1e-16.
     """
 
     edges: Tensor
@@ -40,14 +40,14 @@ class PiecewiseNormal:
     log_masses: Tensor
 
     def log_odds(self, logits: Tensor) -> Tensor:
-        """Posterior log-odds of on against off, of a unit with these prior log-odds, [...]."""
+        """Posterior log-odds of on against off, given the prior log-odds of the unit, [...]."""
         return logits + self.log_masses.logsumexp(-1)
 
     def sample(self, logits: Tensor) -> Tensor:
-        """One exact draw of each s, 0 where the unit is off; from torch's generator, [...].
+        """One exact draw of each s from torch's generator, 0 where the unit is off, [...].
 
         Args:
-            logits: prior log-odds of the unit's being on, broadcastable to [...].
+            logits: prior log-odds of on against off, broadcastable to [...].
         """
         segments = self.log_masses.shape[-1]
         on = self.log_masses + logits.unsqueeze(-1)
@@ -66,14 +66,14 @@ class PiecewiseNormal:
 
 
 class Column:
-    """One unit's weights beside data: all that its conditionals have in common whatever other units do.
+    """Terms of one unit's conditionals that do not depend on the other units.
 
-    Everything is float64: single precision loses segments beyond 13 standard deviations.
+    All computations are in float64: single precision loses segments beyond 13 standard deviations.
 
     Args:
-        y: data [..., D]; elements that are NaN never count.
+        y: data [..., D]; NaN marks missing elements.
         weight: w, broadcastable to [..., D].
-        noise_variance: σ², times the temperature if there is one, broadcastable to [..., D].
+        noise_variance: σ² (times the temperature), broadcastable to [..., D].
     """
 
     def __init__(self, y: Tensor, weight: Tensor, noise_variance: Tensor) -> None:
@@ -93,7 +93,7 @@ class Column:
         """p(s | all else).
 
         Args:
-            others: m, the largest of what other units give to each pixel, finite, [..., D].
+            others: m, the greatest contribution of the other units to each pixel, finite, [..., D].
             loc: μ of the slab, broadcastable to [...].
             variance: ψ > 0 of the slab, broadcastable to [...].
         """
@@ -115,9 +115,10 @@ class Column:
         return PiecewiseNormal(edges, root, shift, log_masses)
 
     def _coefficients(self, others: Tensor) -> tuple[Tensor, Tensor]:
-        """Edges [..., D + 2]; and of log p(y | s) / p(y | s = 0) = c + b s - a s² / 2 those: [3, ..., D + 1].
+        """Edges [..., D + 2] and coefficients a, b, c [3, ..., D + 1] of the segments.
 
-        A threshold that is passed upwards turns a pixel on where w > 0, off where w < 0.
+        In a segment log p(y | s) / p(y | s = 0) is c + b s - a s² / 2. Passing a threshold upwards turns its
+        pixel on if w > 0 and off if w < 0.
         """
         height = self._half * others * (others - self._twice)
         below = -(height * ((others < 0) ^ self._falling)).sum(-1, keepdim=True)
@@ -132,7 +133,7 @@ class Column:
 
 
 def log_normal_mass(low: Tensor, high: Tensor) -> Tensor:
-    """The logarithm of Φ(high) - Φ(low) for low < high, infinite or however far out in a tail."""
+    """Logarithm of Φ(high) - Φ(low) for low < high, which may be infinite or far out in a tail."""
     low, high, _ = _reflected(low, high)
     twice = torch.erfc(-math.sqrt(0.5) * high) - torch.erfc(-math.sqrt(0.5) * low)
     result = (0.5 * twice.clamp(min=0)).log()
@@ -144,7 +145,7 @@ def log_normal_mass(low: Tensor, high: Tensor) -> Tensor:
 
 
 def truncated_normal(low: Tensor, high: Tensor) -> Tensor:
-    """Draws of N(0, 1) between low < high, exact far out in tails, from torch's generator."""
+    """Draws of N(0, 1) between low < high from torch's generator, exact far out in the tails."""
     low, high, upper = _reflected(low, high)
     top = log_ndtr(high)
     share = -torch.rand_like(low)
@@ -153,7 +154,7 @@ def truncated_normal(low: Tensor, high: Tensor) -> Tensor:
 
 
 def inverse_log_ndtr(log_probability: Tensor) -> Tensor:
-    """The z of which log Φ(z) is a given value < 0, however small."""
+    """Inverse of log Φ: the z at which log Φ(z) is the given value < 0, however small."""
     z = ndtri(log_probability.exp())
     far = log_probability < LOG_TINY
     if far.any():
@@ -169,6 +170,6 @@ def inverse_log_ndtr(log_probability: Tensor) -> Tensor:
 
 
 def _reflected(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """An interval that begins above 0, mirrored; and which ones were."""
+    """Intervals, mirrored where they begin above 0, and the mask of those."""
     upper = low > 0
     return torch.where(upper, -high, low), torch.where(upper, -low, high), upper

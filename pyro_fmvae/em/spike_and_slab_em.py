@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyro_fmvae.em.expectation_maximization import Expectation, ExpectationMaximization, Maximum
 from pyro_fmvae.em.spike_and_slab_gibbs import SpikeAndSlabGibbs, SpikeAndSlabParameters
-from pyro_fmvae.em.spike_and_slab_rules import Rule
+from pyro_fmvae.em.spike_and_slab_rules import LEAST_MASS, Rule
 from pyro_fmvae.em.statistics import Statistics
 
 LEAST_PROBABILITY = 1e-6
@@ -22,21 +22,26 @@ START_SPREAD, START_SLAB = 0.25, 0.25
 
 
 class SpikeAndSlabEM(ExpectationMaximization[SpikeAndSlabParameters]):
-    """E-step by Gibbs sweeps from the last state of each chain; M-step in closed form on the last draws.
+    """EM with an E-step by Gibbs sweeps and an M-step in closed form on the last draws.
 
-    Weights and causes have a common unit: it is set by μ = 1 after each M-step, and where μ² < ψ / 4 by
-    ψ = 1. All is done in float64.
+    Each chain goes on from its last state. The scale of a unit's weights and causes is arbitrary: each M-step
+    fixes it by μ = 1, or by ψ = 1 where |μ| <= √ψ / 2. All computations are in float64. Source: Shelton et
+    al. (2015).
+
+    The objective does not depend on μ_h, ψ_h and W_:h of a unit h that is never on, since each of their terms
+    is multiplied by a sum over the draws in which h is on. Every value of them is a maximum. The M-step keeps
+    the present ones, so that the unit is the same cause when it comes back; π_h becomes 1e-6.
 
     Args:
         rule: :class:`~pyro_fmvae.em.spike_and_slab_rules.MaxRule` or ``LinearRule``.
         units: H >= 2.
-        preselect: how many units of a point are ever on; None: all.
+        preselect: number of units that may be on at a point; None: all.
         sweeps: Gibbs sweeps of an E-step.
-        kept: K, how many of the last ones are the draws that the M-step sees.
-        shared: one π, μ and ψ for all units, or one for each.
+        kept: K, the number of last sweeps whose draws the M-step uses.
+        shared: one π, μ and ψ for all units; False: one for each.
 
     Raises:
-        ValueError: a number out of range.
+        ValueError: a number is out of range.
     """
 
     def __init__(
@@ -58,11 +63,14 @@ class SpikeAndSlabEM(ExpectationMaximization[SpikeAndSlabParameters]):
 
     @property
     def start_probability(self) -> float:
-        """π to start from: two units on at a time."""
+        """Initial π: two units are on at a time."""
         return min(2 / self.units, 0.5)
 
     def start(self, x: Tensor, starts: int) -> SpikeAndSlabParameters:
-        """W about the mean of data, a quarter of their deviation apart; σ² theirs; μ = 1, ψ = 1/4."""
+        """Initial parameters: W around the mean of the data, σ² their variance, μ = 1 and ψ = 1/4.
+
+        The columns of W deviate from the mean by a quarter of the standard deviation of the data.
+        """
         x = x.double()
         mean = x.nanmean(0).nan_to_num()
         variance = (x - mean).square().nanmean()
@@ -77,7 +85,7 @@ class SpikeAndSlabEM(ExpectationMaximization[SpikeAndSlabParameters]):
         )
 
     def start_latents(self, parameters: SpikeAndSlabParameters, num_data: int) -> Tensor:
-        """All units off."""
+        """Zeros: all units are off."""
         weight = parameters.weight
         return weight.new_zeros(len(weight), num_data, self.units, dtype=torch.float64)
 
@@ -85,9 +93,21 @@ class SpikeAndSlabEM(ExpectationMaximization[SpikeAndSlabParameters]):
     def e_step(
         self, x: Tensor, parameters: SpikeAndSlabParameters, latents: Tensor, temperature: float = 1.0
     ) -> Expectation:
-        """Draws of s; the objective is the expected log p(y, s), at temperature 1 whatever the draws' is."""
+        """Draws of s, and the expected log p(y, s) as the objective, at temperature 1 in any case."""
         x = x.double()
         samples = self.gibbs(x, parameters, latents, self.sweeps, self.kept, temperature)
+        statistics = self.statistics(x, samples, parameters)
+        objective = self.expected_log_joint(statistics, parameters)
+        return Expectation(samples[:, -1], statistics, objective, samples)
+
+    def statistics(self, x: Tensor, samples: Tensor, parameters: SpikeAndSlabParameters) -> Statistics:
+        """Sums over points of what the M-step needs, means over draws.
+
+        Args:
+            x: data, float64 [B, D].
+            samples: draws of s, [R, K, B, H].
+            parameters: the present ones; the max rule attributes pixels to units by their W.
+        """
         on = (samples != 0).to(samples.dtype)
         starts = x.new_ones(len(samples))
         values = {
@@ -98,15 +118,13 @@ class SpikeAndSlabEM(ExpectationMaximization[SpikeAndSlabParameters]):
             "power": starts * x.square().nansum(),
             "observed": starts * (~x.isnan()).sum(),
         }
-        statistics = Statistics(values, float(len(x)))
-        objective = self.expected_log_joint(statistics, parameters)
-        return Expectation(samples[:, -1], statistics, objective, samples)
+        return Statistics(values, float(len(x)))
 
     def expected_log_joint(self, statistics: Statistics, parameters: SpikeAndSlabParameters) -> Tensor:
-        """E[log p(y, s)] per point in nats, densities of s being with respect to Lebesgue + unit mass at 0.
+        """E[log p(y, s)] in nats per point; the density of s is with respect to Lebesgue plus unit mass at 0.
 
-        For the max rule it is that only for the W that the statistics were taken with, otherwise for a given
-        attribution of pixels to units.
+        Under the max rule pixels stay attributed to the units that the statistics attribute them to, so that
+        the value is exact only for the W of the statistics.
 
         Returns:
             [R].
@@ -129,7 +147,12 @@ class SpikeAndSlabEM(ExpectationMaximization[SpikeAndSlabParameters]):
         x: Tensor | None = None,
         found: Expectation | None = None,
     ) -> Maximum[SpikeAndSlabParameters]:
-        """The maximum; with ``x`` and ``found``, one at which the objective on their draws is never lower."""
+        """Parameters of the greatest objective under the given statistics.
+
+        Under the max rule this holds for the attribution of pixels to units by the present W. With ``x`` and
+        ``found`` the step of W is halved until the error of the draws does not rise, so that the objective
+        does not fall. π is the maximum in [1e-6, 1 - 1e-6], and ψ and σ² have lower bounds as well.
+        """
         values = statistics.values
         weight = self.rule.maximum(values, parameters.weight)
         if x is None or found is None or found.samples is None:
@@ -151,7 +174,7 @@ class SpikeAndSlabEM(ExpectationMaximization[SpikeAndSlabParameters]):
         return Maximum(new, self._rescaled(statistics, inverse), inverse)
 
     def _safeguarded(self, x: Tensor, samples: Tensor, old: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
-        """W between the old and the new one at which the draws' error is no larger; the error."""
+        """W on the way from the old to the new one where the error of the draws has not risen; that error."""
         least, error = (self._error(x, samples, weight) for weight in (old, new))
         weight, step = new, 1.0
         for _ in range(HALVINGS):
@@ -172,16 +195,22 @@ class SpikeAndSlabEM(ExpectationMaximization[SpikeAndSlabParameters]):
     def _slab(
         self, statistics: Statistics, parameters: SpikeAndSlabParameters
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """π, μ and ψ of most likelihood; the present μ and ψ of a unit that is never on."""
+        """π, μ and ψ of greatest likelihood, each [R, 1 or H]."""
         sums = (statistics.values[name] for name in ("on", "cause", "energy"))
         on, cause, energy = (t.sum(-1, keepdim=True) if self.shared else t for t in sums)
         count = statistics.count * (self.units if self.shared else 1)
         probs = (on / count).clamp(LEAST_PROBABILITY, 1 - LEAST_PROBABILITY)
-        loc = torch.where(on > 0, cause / on, parameters.loc)
-        variance = torch.where(on > 0, energy / on - loc.square(), parameters.variance)
-        return probs, loc, torch.maximum(variance, LEAST_SLAB * loc.square())
+        used, mass = on >= LEAST_MASS, on.clamp(min=LEAST_MASS)
+        loc = cause / mass
+        variance = torch.maximum(energy / mass - loc.square(), LEAST_SLAB * loc.square())
+        return (
+            probs,
+            torch.where(used, loc, parameters.loc),
+            torch.where(used, variance, parameters.variance),
+        )
 
     def _rescaled(self, statistics: Statistics, unit: Tensor) -> Statistics:
+        """The statistics of causes that are multiplied by ``unit``, [R, H]."""
         values: Mapping[str, Tensor] = statistics.values
         new = {
             **values,
@@ -192,8 +221,9 @@ class SpikeAndSlabEM(ExpectationMaximization[SpikeAndSlabParameters]):
         return Statistics(new, statistics.count)
 
     def quality(self, parameters: SpikeAndSlabParameters, objective: Tensor) -> Tensor:
-        """-σ²: starts that fail leave much unexplained."""
+        """-σ²: a start that has failed leaves much of the data unexplained."""
         return -parameters.noise_variance
 
     def noise(self, parameters: SpikeAndSlabParameters) -> Tensor:
+        """σ, [R]."""
         return parameters.noise_variance.sqrt()

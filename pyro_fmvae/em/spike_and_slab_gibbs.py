@@ -1,4 +1,4 @@
-"""Gibbs sampling of causes that are a spike or a slab, over the units that a point most likely has."""
+"""Gibbs sampling of spike-and-slab causes, restricted to the most likely units of each point."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 from pyro_fmvae.em.spike_and_slab_rules import LARGEST, Rule, Slab
 
-TEMPORARIES = 12  # numbers that a sweep keeps for every weight that it looks at
+TEMPORARIES = 12  # numbers that a sweep holds per weight
 
 
 class SpikeAndSlabParameters(NamedTuple):
-    """Of R starts, in float64; the slab's are those of each of H units, or one for all."""
+    """Parameters of R starts in float64; π, μ and ψ are one per unit, or shared by all H units."""
 
     weight: Tensor
     """W, [R, D, H]."""
@@ -28,17 +28,17 @@ class SpikeAndSlabParameters(NamedTuple):
 
     @property
     def slab(self) -> Slab:
-        """The prior of causes, each [R, 1, 1 or H]."""
+        """Prior of the causes, each [R, 1, 1 or H]."""
         return Slab(*(t.unsqueeze(1) for t in (self.probs.logit(), self.loc, self.variance)))
 
 
 class SpikeAndSlabGibbs:
-    """Draws from p(s | y) by Gibbs sweeps: each unit in turn, for all points and starts at once.
+    """Draws from p(s | y) by Gibbs sweeps over units, for all points and starts at once.
 
     Args:
-        rule: how causes make data.
-        preselect: H', how many units of a point are ever on: those that explain it best each by itself; the
-            cost of a sweep is in proportion. None: all of them, which alone gives exact posteriors.
+        rule: rule by which causes generate data.
+        preselect: H', number of units that may be on at a point: those that explain it best each by itself.
+            The cost of a sweep is proportional to it. None: all units; only then are posteriors exact.
 
     Raises:
         ValueError: ``preselect`` < 1.
@@ -59,21 +59,21 @@ class SpikeAndSlabGibbs:
         kept: int = 1,
         temperature: float = 1.0,
     ) -> Tensor:
-        """States of the chains after each of the last sweeps; from torch's generator.
+        """Run the chains and return their states after each of the last K sweeps.
 
         Args:
             y: data [B, D], NaN where missing.
-            parameters: of R starts.
-            latents: states to start from, [R, B, H].
-            sweeps: >= 1.
+            parameters: parameters of R starts.
+            latents: initial states, [R, B, H].
+            sweeps: number of sweeps, >= 1.
             kept: K, from 1 to ``sweeps``.
-            temperature: T >= 1, by which σ² is multiplied.
+            temperature: T >= 1, a factor of σ².
 
         Returns:
-            s, float64 [R, K, B, H].
+            s, float64 [R, K, B, H], drawn from torch's generator.
 
         Raises:
-            ValueError: a number out of range, or one unit alone.
+            ValueError: a number is out of range, or there are fewer than two units.
         """
         starts, _, units = latents.shape
         if not 1 <= kept <= sweeps:
@@ -91,7 +91,7 @@ class SpikeAndSlabGibbs:
         return torch.cat(parts, 2)
 
     def select(self, y: Tensor, parameters: SpikeAndSlabParameters, noise_variance: Tensor) -> Tensor:
-        """The units of each point that may be on, best first, [R, B, U]."""
+        """Units of each point that may be on, best first, int64 [R, B, U]."""
         weight, slab = parameters.weight, parameters.slab
         starts, _, units = weight.shape
         if self.preselect is None or self.preselect >= units:

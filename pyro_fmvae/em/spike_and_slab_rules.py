@@ -1,4 +1,4 @@
-"""How causes that are a spike or a slab make up data: by their maximum, or by their sum."""
+"""Two rules by which spike-and-slab causes generate data: their maximum, or their sum."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ Sweep = Callable[[Tensor], None]
 """One Gibbs sweep over causes [U, R, B], in place."""
 
 LARGEST = 2**24  # numbers in all temporaries of a chunk of data
+LEAST_MASS = torch.finfo(torch.float64).tiny / torch.finfo(torch.float64).eps  # smaller sums have lost digits
 
 
 class Slab(NamedTuple):
-    """The prior of causes: s = 0 with probability 1 - π, s ~ N(μ, ψ) with probability π."""
+    """Prior of a cause: s = 0 with probability 1 - π, s ~ N(μ, ψ) with probability π."""
 
     logits: Tensor
     """logit of π, [..., R, B or 1]."""
@@ -32,10 +33,10 @@ class Slab(NamedTuple):
 
 
 class Rule(ABC):
-    """What differs between ways of making data from causes; data y are [B, D], with NaN where missing."""
+    """How data depend on causes. Data y are [B, D], NaN where missing."""
 
     likelihood: ClassVar[type[Superposition]]
-    """The distribution of data given causes."""
+    """Distribution of data given causes."""
 
     @abstractmethod
     def superpose(self, causes: Tensor, weight: Tensor) -> Tensor:
@@ -43,7 +44,7 @@ class Rule(ABC):
 
     @abstractmethod
     def single_cause_log_odds(self, y: Tensor, weight: Tensor, slab: Slab, noise_variance: Tensor) -> Tensor:
-        """Posterior log-odds of on against off of every unit, were all others off, [R, B, H].
+        """Posterior log-odds of on against off of each unit, given that all others are off, [R, B, H].
 
         Args:
             y: data [B, D].
@@ -61,12 +62,12 @@ class Rule(ABC):
             weight: columns of W, [U, R, B or 1, D].
             slab: each [U, R, B or 1].
             noise_variance: σ² (times the temperature), [R].
-            rest: whether there are more units than these U, which are off.
+            rest: True if there are further units, which are off.
         """
 
     @abstractmethod
     def statistics(self, y: Tensor, samples: Tensor, weight: Tensor) -> dict[str, Tensor]:
-        """What the M-step of W needs: sums over points, means over draws.
+        """Statistics for the M-step of W: sums over points, means over draws.
 
         Args:
             y: data [B, D].
@@ -76,22 +77,22 @@ class Rule(ABC):
 
     @abstractmethod
     def maximum(self, statistics: Mapping[str, Tensor], weight: Tensor) -> Tensor:
-        """W of the least expected error, [R, D, H]; the present one's where data say nothing."""
+        """W of the least expected error, [R, D, H]; entries that no draw depends on keep their values."""
 
     @abstractmethod
     def explained(self, statistics: Mapping[str, Tensor], weight: Tensor) -> Tensor:
-        """Σ E[y² - (y - E[y | s])²], [R]."""
+        """Σ y² less the expected squared error Σ E(y - E[y | s])², [R]."""
 
     @abstractmethod
     def rescaled(self, statistics: Mapping[str, Tensor], unit: Tensor) -> dict[str, Tensor]:
-        """The same statistics had s been multiplied by ``unit`` [R, H]."""
+        """Statistics of the causes times ``unit`` [R, H], W being divided by it."""
 
 
 class MaxRule(Rule):
     """y_d ~ N(max_h W_dh s_h, σ²): Puertas et al. (2010), Shelton et al. (2015).
 
-    The maximum is over all units, so that one that is off gives 0. There is no closed form for W; its M-step
-    is that for given h*(d), the unit which under the present W gives most to pixel d in a draw.
+    The maximum is over all units; a unit that is off contributes 0. W has no closed form. Its M-step takes as
+    given the unit h*(d) whose contribution to pixel d is the greatest in a draw under the present W.
     """
 
     likelihood = MaxNormal
@@ -105,7 +106,7 @@ class MaxRule(Rule):
         return slab.logits + torch.logaddexp(positive, negative)
 
     def _half_line(self, y: Tensor, weight: Tensor, slab: Slab, noise_variance: Tensor, sign: int) -> Tensor:
-        """The log of ∫ p(y | s) p(s | on) ds / p(y | 0) over s of one sign, [R, B, H]."""
+        """Log of ∫ p(y | s) p(s | on) ds / p(y | 0) over s of one sign, [R, B, H]."""
         log_evidence, location = _normal_evidence(y, weight, slab, noise_variance)
         return log_evidence + log_ndtr(sign * location)
 
@@ -144,7 +145,7 @@ class MaxRule(Rule):
         return {"product": product, "square": square}
 
     def _responsible(self, samples: Tensor, weight: Tensor) -> Tensor:
-        """h*, the unit that gives most to each pixel, [R, K, B, D]."""
+        """h*, the unit of the greatest contribution to each pixel, [R, K, B, D]."""
         columns = weight[:, None, None].unbind(-1)
         causes = samples.unsqueeze(-1).unbind(-2)
         most = causes[0] * columns[0]
@@ -157,10 +158,11 @@ class MaxRule(Rule):
 
     def maximum(self, statistics: Mapping[str, Tensor], weight: Tensor) -> Tensor:
         square = statistics["square"]
-        return torch.where(square > 0, statistics["product"] / square, weight)
+        best = statistics["product"] / square.clamp(min=LEAST_MASS)
+        return torch.where(square >= LEAST_MASS, best, weight)
 
     def explained(self, statistics: Mapping[str, Tensor], weight: Tensor) -> Tensor:
-        """That for a given h*: with W other than the one that h* is of, no more than a bound."""
+        """As in the base class, with h* in place of the unit of the greatest contribution."""
         gain = 2 * weight * statistics["product"] - weight.square() * statistics["square"]
         return gain.sum((-2, -1))
 
@@ -173,7 +175,7 @@ class MaxRule(Rule):
 
 
 class LinearRule(Rule):
-    """y ~ N(W s, σ² I), the linear twin: Lücke and Sheikh (2012)."""
+    """y ~ N(W s, σ² I): Lücke and Sheikh (2012)."""
 
     likelihood = LinearNormal
 
@@ -233,12 +235,12 @@ class LinearRule(Rule):
         }
 
     def _against(self, gram: Tensor, weight: Tensor) -> Tensor:
-        """Each row of W [R, D, H] times its Gram matrix [R, 1 or D, H, H]."""
+        """Products of the rows of W [R, D, H] with their Gram matrices [R, 1 or D, H, H]."""
         return (gram @ weight.unsqueeze(-1)).squeeze(-1)
 
 
 def _normal_evidence(y: Tensor, weight: Tensor, slab: Slab, noise_variance: Tensor) -> tuple[Tensor, Tensor]:
-    """The log of ∫ N(y; W_h s, σ²) N(s; μ, ψ) ds / N(y; 0, σ²); mean over deviation of s given y."""
+    """Log of ∫ N(y; W_h s, σ²) N(s; μ, ψ) ds / N(y; 0, σ²), and mean / deviation of s given y."""
     precision = noise_variance[:, None, None].reciprocal()
     curvature = (~y.isnan()).to(weight.dtype) @ weight.square() * precision + slab.variance.reciprocal()
     pull = y.nan_to_num() @ weight * precision + slab.loc / slab.variance
@@ -248,6 +250,6 @@ def _normal_evidence(y: Tensor, weight: Tensor, slab: Slab, noise_variance: Tens
 
 
 def _chunks(y: Tensor, samples: Tensor, width: int) -> list[tuple[Tensor, Tensor]]:
-    """Points [b, D] with their draws [R, K, b, H], of which LARGEST / ``width`` go into one chunk."""
+    """Chunks of the data and their draws, [b, D] and [R, K, b, H], of at most LARGEST / ``width`` draws."""
     rows = max(LARGEST // (samples.shape[0] * samples.shape[1] * width), 1)
     return list(zip(y.split(rows), samples.split(rows, 2), strict=True))

@@ -1,4 +1,4 @@
-"""Additive sufficient statistics: what an M-step needs to know of data, and how batches are blended."""
+"""Additive sufficient statistics for M-steps, and their blending over batches."""
 
 from __future__ import annotations
 
@@ -12,43 +12,44 @@ from pyro_fmvae.distributions.exponential_family import blend
 
 @dataclass(frozen=True)
 class Statistics:
-    """Sums over data points, and how many points they are sums over.
+    """Sums over data points, and the number of points.
 
     Attributes:
-        values: sums, by name.
-        count: the number of points, > 0; after :meth:`scaled` the number that they stand for.
+        values: sums over points, by name.
+        count: number of points that the sums represent, > 0.
     """
 
     values: Mapping[str, Tensor]
     count: float
 
     def __add__(self, other: Statistics) -> Statistics:
-        """Those of both sets of points.
+        """Statistics of both sets of points together.
 
         Raises:
-            ValueError: sums of other names.
+            ValueError: the names differ.
         """
         self._check(other)
         total = {name: value + other.values[name] for name, value in self.values.items()}
         return Statistics(total, self.count + other.count)
 
     def scaled(self, count: float) -> Statistics:
-        """What they would be if ``count`` points were like these."""
+        """The statistics multiplied so that they represent ``count`` points."""
         factor = count / self.count
         return Statistics({name: factor * value for name, value in self.values.items()}, count)
 
     def blend(self, batch: Statistics, rate: float) -> Statistics:
-        """(1 - ρ) T + ρ N/B T_B: stepwise EM (Cappé and Moulines, 2009), with N the ``count`` of these.
+        """(1 - ρ) T + ρ N/B T_B, a step of stepwise EM (Cappé and Moulines, 2009).
 
-        With ρ = 1 and all data in the batch these are the batch's own statistics: EM itself. A natural
-        gradient step of size ρ does the same to natural parameters: Hoffman et al. (2013), equation 26.
+        T are these statistics and N is their ``count``. ρ = 1 with all data in the batch is plain EM. A
+        natural gradient step of size ρ blends natural parameters in the same way: Hoffman et al. (2013),
+        equation 26.
 
         Args:
-            batch: statistics of B points.
+            batch: T_B, statistics of B points.
             rate: ρ in (0, 1].
 
         Raises:
-            ValueError: a rate out of range, or sums of other names.
+            ValueError: the rate is out of range, or the names differ.
         """
         if not 0 < rate <= 1:
             raise ValueError(f"rate: expected a step size in (0, 1], got {rate}")

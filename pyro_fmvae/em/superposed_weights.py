@@ -1,4 +1,4 @@
-"""Weights W that explain data best as W s, given the moments of the causes s."""
+"""Least-squares weights W of x ≈ W s, given the moments of the causes s."""
 
 import torch
 from torch import Tensor
@@ -7,10 +7,10 @@ COORDINATE_SWEEPS = 3
 
 
 def apply_moment(second: Tensor, weight: Tensor) -> Tensor:
-    """Rows of W times Σ⟨ss'⟩: [R, D, H].
+    """Rows of W times Σ⟨ss'⟩, [R, D, H].
 
     Args:
-        second: Σ⟨ss'⟩, one for all elements of x [R, 1, H, H], or one for each [R, D, H, H].
+        second: Σ⟨ss'⟩, shared by all elements of x [R, 1, H, H], or one for each [R, D, H, H].
         weight: W, [R, D, H].
     """
     if second.shape[1] == 1:
@@ -19,18 +19,18 @@ def apply_moment(second: Tensor, weight: Tensor) -> Tensor:
 
 
 def best_weight(product: Tensor, second: Tensor, weight: Tensor, ridge: float, nonnegative: bool) -> Tensor:
-    """W that minimises the squared error Σ E|x - W s|², in closed form: (Σ x⟨s⟩')(Σ⟨ss'⟩)⁻¹.
+    """W of the least squared error Σ E|x - W s|², in closed form (Σ x⟨s⟩')(Σ⟨ss'⟩)⁻¹, [R, D, H].
 
-    What is solved for is the change of W, with a ridge, so that the error never rises and causes which are
-    never active keep their weights.
+    The change of W is solved for, with a ridge, so that the error never rises and causes that are never
+    active keep their weights.
 
     Args:
         product: Σ x⟨s⟩', [R, D, H].
-        second: Σ⟨ss'⟩, as for :func:`apply_moment`.
+        second: Σ⟨ss'⟩ as in :func:`apply_moment`.
         weight: the present W, [R, D, H].
         ridge: on the diagonal of Σ⟨ss'⟩, relative to its trace.
-        nonnegative: minimise over W >= 0, by coordinate descent from the better of the present W and the
-            positive part of the solution, row by row: exact once it has converged.
+        nonnegative: minimise over W >= 0 by a few sweeps of coordinate descent, which are exact in the limit.
+            Each row starts from the better of the present W and the positive part of the solution.
     """
     trace = second.diagonal(dim1=-2, dim2=-1).sum(-1)
     raised = ridge * trace + torch.finfo(second.dtype).tiny
@@ -56,5 +56,5 @@ def best_weight(product: Tensor, second: Tensor, weight: Tensor, ridge: float, n
 
 
 def _fit(weight: Tensor, product: Tensor, second: Tensor) -> Tensor:
-    """By how much each row of W lowers the squared error, [R, D]."""
+    """Reduction of the squared error by each row of W, [R, D]."""
     return (weight * (2 * product - apply_moment(second, weight))).sum(-1)

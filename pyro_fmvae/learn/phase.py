@@ -56,9 +56,8 @@ class Phase(ABC):
     """A stretch of training with one loss. Subclasses are abstract or final.
 
     :func:`~pyro_fmvae.learn.fit` calls :meth:`enter` and :meth:`prepare` once, then :meth:`between_steps`,
-    :meth:`before_step` and :meth:`step` again and again. A phase that goes on from a checkpoint is entered and
-    given its state instead of being prepared. Methods without a statement do nothing unless a phase needs
-    them.
+    :meth:`before_step` and :meth:`step` again and again. A phase that goes on from a checkpoint is entered,
+    and given its state instead of being prepared. Hooks without a body do nothing unless a phase fills them.
 
     Args:
         name: for records.

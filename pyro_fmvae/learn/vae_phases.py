@@ -23,7 +23,7 @@ class VAEPhase(GradientPhase):
         model: what is learnt.
         learning: how; of it count the learning rates, the KL weight, augmentation, and how steps are taken.
         budget: how long.
-        beta: > 0, end of the weight of the KL divergence, which moves there linearly: β of a β-VAE (Higgins et
+        beta: > 0, final weight of the KL divergence, which moves there linearly: β of a β-VAE (Higgins et
             al., 2017). With the same number as ``learning.kl_weight`` the weight stays.
         tc_weight: weight of the total correlation within the KL divergence: β of a β-TCVAE (Chen et al.,
             2018).

@@ -124,13 +124,14 @@ class VAE(nn.Module):
 
     @torch.no_grad()
     def start_at(self, x: Tensor) -> None:
-        """Initialise the decoder from the mean and spread of data, if it has a method ``start_at``.
+        """Initialise the decoder from the mean and spread of colour images, if it has ``start_at``.
 
         Args:
-            x: data points ``[n, H, W, C]``; mean and standard deviation are taken per colour.
+            x: data points. Mean and standard deviation of images ``[n, H, W, C]`` are taken per colour. For
+                data of other shapes, nothing is done.
         """
         start = getattr(self.decoder, "start_at", None)
-        if start is not None:
+        if start is not None and x.dim() == 4:
             colours = x.flatten(0, -2)
             mean, std = colours.mean(0), colours.std(0)
             start(self.observation.features(mean[None, None], std[None, None])[:, 0, 0])

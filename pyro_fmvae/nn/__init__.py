@@ -1,29 +1,28 @@
 """Networks: amortised encoders and decoders, in torch alone.
 
 An encoder maps data ``x[..., *event_shape]`` to the location and scale of a diagonal normal, each
-``[..., latent_dim]``; with a :class:`SpikeHead` for its ``head``, also to the logits of spikes. A decoder
-maps ``z[..., latent_dim]`` to ``[..., outputs, *event_shape]``: as many numbers per element of the data as
-its observation model wants (one logit, or a mean and a raw scale). The dimensions ``...`` are any number of
-batch dimensions, none included. What leaves a network has the dtype of its parameters, under
-``torch.autocast`` too: densities want full precision.
+``[..., latent_dim]``. With a :class:`SpikeHead` as its ``head`` it also returns the logits of spikes. A
+decoder maps ``z[..., latent_dim]`` to ``[..., outputs, *event_shape]``: as many numbers per element
+of the data as its observation model needs (one logit, or a mean and a raw scale). ``...`` stands for any
+number of batch dimensions, or none. Outputs have the dtype of the network's parameters, under
+``torch.autocast`` too, since densities need full precision.
 """
 
-from .conv28 import ConvDecoder28, ConvEncoder28
-from .conv64 import ConvDecoder64, ConvEncoder64
+from .canvas import is_image
+from .conv import ConvDecoder, ConvEncoder
 from .distortion import RandomWarp
 from .mlp import MLPDecoder, MLPEncoder
 from .normal_head import NormalHead
 from .spike_head import ExponentialLink, SpikeHead
 
 __all__ = [
-    "ConvDecoder28",
-    "ConvDecoder64",
-    "ConvEncoder28",
-    "ConvEncoder64",
+    "ConvDecoder",
+    "ConvEncoder",
     "ExponentialLink",
     "MLPDecoder",
     "MLPEncoder",
     "NormalHead",
     "RandomWarp",
     "SpikeHead",
+    "is_image",
 ]

@@ -1,9 +1,8 @@
-"""What an encoder may be shown in training instead of the data themselves.
+"""Random warps of images, for the encoder's input in training.
 
-The bound holds for any q(z): a decoder that explains x from the code of a distorted x is learnt by the same
-objective, with a posterior that cannot tell what the distortion hides (for noise in place of warps: Shu et
-al., 2018, "Amortized inference regularization"). Clusters of such codes are those of what a distortion leaves
-alone.
+The bound holds for any q(z). So the decoder may explain x from the code of a distorted x: the objective is
+the same, and the posterior cannot tell what the distortion hides. Clusters of such codes follow what the
+distortion leaves alone. Shu et al. (2018, "Amortized inference regularization") do this with noise.
 """
 
 import math
@@ -20,19 +19,19 @@ KNOTS = 5  # along each side, where displacements are drawn
 
 
 class RandomWarp(nn.Module):
-    """Square images rotated, moved, scaled, sheared and bent, each by a map of its own.
+    """Rotate, move, scale, shear and bend square images, each at random.
 
     The angle, the shifts along both sides, the logarithm of the scale and the shear are drawn uniformly from
-    symmetric intervals that reach, at strength 1, to 25 degrees, 3/28 of the side, 0.2 and 0.4. To that come
-    displacements of up to 2.5/28 of the side along each axis at 5×5 knots, smoothly interpolated between them
-    (after Simard et al., 2003). Outside an image is the background.
+    symmetric intervals. At strength 1 these reach to 25 degrees, 3/28 of the side, 0.2 and 0.4. Images are
+    bent by displacements of up to 2.5/28 of the side along each axis. They are drawn at 5×5 knots and
+    smoothly interpolated between them (after Simard et al., 2003).
 
     Args:
         strength: factor > 0 on all intervals.
-        colours: whether images are [H, W, C] rather than [H, W].
+        colours: True for images [H, W, C], False for [H, W].
         background: value of pixels outside the image: 0, or -1 for images in [-1, 1].
-        interpolate: between pixels, bilinearly; otherwise the nearest one is taken, and binary images stay
-            binary.
+        interpolate: True interpolates bilinearly between pixels. False takes the nearest pixel, so that
+            binary images stay binary.
 
     Raises:
         ValueError: ``strength`` out of range.
@@ -71,9 +70,10 @@ class RandomWarp(nn.Module):
         return moved.movedim(1, -1).reshape(x.shape) + self.background
 
     def _places(self, images: Tensor) -> Tensor:
-        """Where each pixel of images [N, C, H, W] comes from: [N, H, W, 2], the column first, from -1 to 1.
+        """Draw the place that each pixel of images [N, C, H, W] is taken from.
 
-        Linear in what is drawn, so that all is one product with what the draws are coefficients of.
+        Returns [N, H, W, 2]: column and row, from -1 to 1. Places are linear in the random numbers, so they
+        are one matrix product of these with fixed surfaces.
         """
         coefficients = torch.cat([self._maps(len(images), images), self._bends(len(images), images)], -1)
         height, width = images.shape[-2:]
@@ -97,10 +97,10 @@ class RandomWarp(nn.Module):
 
 
 def _surfaces(height: int, width: int, like: Tensor) -> Tensor:
-    """What the coefficients of a map and of the knots stand for at each pixel: [3 + KNOTS², height · width].
+    """Surfaces that the random coefficients multiply: [3 + KNOTS², height · width].
 
-    Columns and rows, from -1 to 1 between the outer edges of an image, 1, and for each knot the bicubic
-    surface that is 1 there and 0 at the others.
+    The first three are each pixel's column and row, from -1 to 1 between the outer edges of an image, and 1.
+    The others are bicubic, one per knot: 1 at that knot and 0 at all others.
     """
     knots = torch.eye(KNOTS, dtype=like.dtype, device=like.device)[None, None]
     down, right = (

@@ -1,4 +1,4 @@
-"""Weights that keep the size of a signal from layer to layer."""
+"""Initial weights that keep the size of a signal from layer to layer."""
 
 from math import prod, sqrt
 

@@ -28,6 +28,9 @@ class MLPEncoder(nn.Module):
         latent_dim: number of latent dimensions.
         hidden: size of each hidden layer; none at all makes a linear encoder.
         head: makes the last layer, from its numbers of features and of latent dimensions.
+
+    Raises:
+        ValueError: an argument is not as described.
     """
 
     def __init__(
@@ -57,6 +60,9 @@ class MLPDecoder(nn.Module):
         event_shape: shape of one data point.
         outputs: numbers per element of a data point, for example 1 for a Bernoulli logit.
         hidden: size of each hidden layer, in the order of computation; none at all makes a linear decoder.
+
+    Raises:
+        ValueError: an argument is not as described.
     """
 
     def __init__(

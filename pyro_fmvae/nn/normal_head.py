@@ -1,4 +1,4 @@
-"""From features to the parameters of a diagonal normal."""
+"""Head of encoders for diagonal normal posteriors."""
 
 from torch import Tensor, nn
 

@@ -1,4 +1,4 @@
-"""From features to the parameters of spike-and-slab distributions."""
+"""Heads of encoders for spike-and-slab posteriors."""
 
 from collections.abc import Callable
 from math import log, log1p
@@ -11,19 +11,19 @@ from .sizes import check_size
 
 
 class ExponentialLink:
-    """From an unbounded v to the logit of γ = min(1, e^v), kept within [epsilon, 1 - epsilon].
+    """Map an unbounded v to the logit of γ = min(1, e^v), kept within [epsilon, 1 - epsilon].
 
-    The link of Tonolini et al. (2019), Supplement A.2. Outside of those limits its gradient is 0: what is on
-    for certain stays on.
+    The link of Tonolini et al. (2019), Supplement A.2. Outside these limits its gradient is 0: a latent that
+    is certainly on stays on.
 
     Args:
-        epsilon: in [1e-7, 0.5), so that float32 knows 1 - epsilon from 1.
+        epsilon: in [1e-7, 0.5), so that float32 tells 1 - epsilon from 1.
 
     Attributes:
         start: v at which γ is a half, where a :class:`SpikeHead` starts.
 
     Raises:
-        ValueError: it is not.
+        ValueError: ``epsilon`` out of range.
     """
 
     start = -log(2)
@@ -34,7 +34,7 @@ class ExponentialLink:
         self.limits = log(epsilon), log1p(-epsilon)
 
     def __call__(self, v: Tensor) -> Tensor:
-        """Logits of γ, of the shape of v."""
+        """Return the logits of γ, of the shape of v."""
         log_probs = v.clamp(*self.limits)
         return log_probs - torch.log(-torch.expm1(log_probs))
 
@@ -42,15 +42,15 @@ class ExponentialLink:
 class SpikeHead(nn.Module):
     """One linear layer to ``latent_dim`` means, as many log variances, and as many spikes.
 
-    Weights start with variance ``0.1 / in_features``, biases at zero, but for those of spikes at the link's
-    ``start``: for features of unit size, all three are of size 0.3 around that, and no latent is born on or
-    off. Give it to an encoder as its ``head``.
+    Weights start with variance ``0.1 / in_features``. Biases start at zero, those of spikes at the link's
+    ``start``. For features of unit size all outputs then lie within about 0.3 of their biases, so no latent
+    starts on or off. Give it to an encoder as its ``head``.
 
     Args:
         in_features: number of features.
         latent_dim: number of latent dimensions.
-        link: from the last third of the layer to the logits of γ, such as :class:`ExponentialLink`; what has
-            no ``start`` starts at 0. By default they are given as they are.
+        link: map from the last third of the layer to the logits of γ, such as :class:`ExponentialLink`. A
+            link without ``start`` starts at 0. Default: the identity.
     """
 
     def __init__(

@@ -1,13 +1,17 @@
 """A factorial mixture VAE as figures of factors take it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae import figures
-from pyro_fmvae.data import Kind, Preprocessing
+from pyro_fmvae.data import Kind, Preprocessing, Split
+from pyro_fmvae.figures.attribute_grid import default_choice
+from pyro_fmvae.figures.columns import MOST_COLUMNS
 from pyro_fmvae.models import FactorialMixtureVAE
+from pyro_fmvae.recipes.pictures import TRAINING, reconstructions
 from pyro_fmvae.recipes.recipe import Recipe
 
 
@@ -54,6 +58,28 @@ def factors_of_run(recipe: Recipe[Any], model: FactorialMixtureVAE) -> figures.F
     names = [recipe.label_names[i] for i in recipe.labelled]
     values = [recipe.value_names[i] for i in recipe.labelled] if recipe.value_names else []
     return factors_of(model, names, values, recipe.preprocessing)
+
+
+def factor_figures(
+    recipe: Recipe[Any], model: FactorialMixtureVAE, rows: Split, records: Sequence[Mapping[str, Any]]
+) -> dict[str, Figure]:
+    """Figures of a finished run, by name: see :meth:`Recipe.draw_figures`."""
+    factors = factors_of_run(recipe, model)
+    drawn = {TRAINING: figures.training_curves(records, factors.names)}
+    if recipe.image:
+        drawn["factors"] = figures.attribute_rows(factors)
+        drawn["components"] = figures.component_grid(factors)
+        drawn["reconstructions"] = reconstructions(recipe, model, rows)
+        drawn["samples"] = figures.sample_grid(factors.decode_all(model.sample_latent(64)), 8, 8)
+        drawn["spread"] = figures.spread(factors)
+        if factors.labelled and default_choice(factors):
+            drawn["attributes"] = figures.attribute_grid(factors)
+    elif recipe.preprocessing.event_shape[0] <= MOST_COLUMNS:
+        numbered = [f"column {number + 1}" for number in range(recipe.preprocessing.event_shape[0])]
+        columns = recipe.preprocessing.column_names or numbered
+        unit = "standardised value" if recipe.preprocessing.kind is Kind.TABLE else "probability"
+        drawn["columns"] = figures.column_means(factors, columns, unit)
+    return drawn
 
 
 def _same(x: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,30 +9,24 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from pyro_fmvae import figures
-from pyro_fmvae.data import Batches, Dataset, Kind, Split
+from pyro_fmvae.data import Batches, Dataset, Split
 from pyro_fmvae.evaluate import label_agreement
-from pyro_fmvae.figures.attribute_grid import default_choice
-from pyro_fmvae.figures.columns import MOST_COLUMNS
 from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.models import FactorialMixtureVAE, Hyperprior
 from pyro_fmvae.optim import RobbinsMonro
-from pyro_fmvae.recipes.factor_pictures import factors_of_run
+from pyro_fmvae.recipes.factor_pictures import factor_figures
 from pyro_fmvae.recipes.labelling import check_labels, check_numbered
 from pyro_fmvae.recipes.networks import (
-    ENCODER_AND_DECODER,
     NetworkOptions,
     NetworkRecipe,
     check_networks,
     network_defaults,
     networks,
     setting,
-    starting_run,
 )
 from pyro_fmvae.recipes.options import by_data, check_iterations, completed, option
-from pyro_fmvae.recipes.pictures import TRAINING, reconstructions
 from pyro_fmvae.recipes.ranges import count, share
 
 
@@ -178,7 +171,8 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
 
     def build(self) -> FactorialMixtureVAE:
         """Labels belong to the leading factors."""
-        config, (factors, dim) = self.config, self._sizes
+        config, factors, dim = self.config, self.factors, self.config.factor_dim
+        assert dim is not None
         made = networks(config, self.preprocessing, len(factors) * dim)
         return FactorialMixtureVAE(
             made.encoder,
@@ -191,16 +185,6 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
             config.hyperprior,
             made.distortion,
         )
-
-    @property
-    def _sizes(self) -> tuple[tuple[int, ...], int]:
-        assert self.config.factor_dim is not None
-        return self.factors, self.config.factor_dim
-
-    @property
-    def start(self) -> tuple[Path, tuple[str, ...]] | None:
-        """Encoder and decoder of the run ``pretrained``."""
-        return starting_run(self.config, ENCODER_AND_DECODER)
 
     def phases(self, model: FactorialMixtureVAE, learning: Learning) -> list[Phase]:
         """Networks alone, prior alone, everything, and everything without the weight of labels."""
@@ -280,22 +264,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         records: Sequence[Mapping[str, Any]],
     ) -> dict[str, Figure]:
         """Of images: what factors and their components show. Of tables: the means of components."""
-        factors = factors_of_run(self, model)
-        drawn = {TRAINING: figures.training_curves(records, factors.names)}
-        if self.image:
-            drawn["factors"] = figures.attribute_rows(factors)
-            drawn["components"] = figures.component_grid(factors)
-            drawn["reconstructions"] = reconstructions(self, model, rows)
-            drawn["samples"] = figures.sample_grid(factors.decode_all(model.sample_latent(64)), 8, 8)
-            drawn["spread"] = figures.spread(factors)
-            if factors.labelled and default_choice(factors):
-                drawn["attributes"] = figures.attribute_grid(factors)
-        elif self.preprocessing.event_shape[0] <= MOST_COLUMNS:
-            numbered = [f"column {number + 1}" for number in range(self.preprocessing.event_shape[0])]
-            columns = self.preprocessing.column_names or numbered
-            unit = "standardised value" if self.preprocessing.kind is Kind.TABLE else "probability"
-            drawn["columns"] = figures.column_means(factors, columns, unit)
-        return drawn
+        return factor_figures(self, model, rows, records)
 
 
 def _label_names(config: FMVAEOptions, dataset: Dataset) -> tuple[str, ...]:

@@ -11,14 +11,13 @@ from torch import Tensor, nn
 from pyro_fmvae.data import Dataset, Kind, Preprocessing, SparseOptions
 from pyro_fmvae.distributions import BernoulliObservation, GaussianObservation, Observation
 from pyro_fmvae.nn import (
-    ConvDecoder28,
-    ConvDecoder64,
-    ConvEncoder28,
-    ConvEncoder64,
+    ConvDecoder,
+    ConvEncoder,
     MLPDecoder,
     MLPEncoder,
     NormalHead,
     RandomWarp,
+    is_image,
 )
 from pyro_fmvae.recipes.options import SIZES, TrainConfig, by_data, decaying, option, shared_defaults
 from pyro_fmvae.recipes.ranges import count, nonnegative, positive, sizes
@@ -36,8 +35,10 @@ class NetworkOptions(TrainConfig):
         "number of components of each factor, such as 2,2,64", sizes, SIZES
     )
     factor_dim: int | None = by_data("dimensions of each factor", count(1))
-    network: Literal["mlp", "conv28", "conv64"] | None = by_data("mlp, or the paper's for these sizes")
-    width: float | None = by_data("factor on the channels of conv28 and conv64", positive)
+    network: Literal["mlp", "conv", "conv28", "conv64"] | None = by_data(
+        "mlp; conv, for images of any size; conv28 and conv64: the paper's two sizes alone"
+    )
+    width: float | None = by_data("factor on the channels of convolutions", positive)
     hidden: tuple[int, ...] | None = by_data(
         "sizes of the mlp's hidden layers, such as 400,400", sizes, SIZES
     )
@@ -176,6 +177,10 @@ def check_networks(config: NetworkOptions, dataset: Dataset) -> None:
             raise ValueError(
                 f"network: {network} takes {wanted} images, the data are of shape {dataset.event_shape}"
             )
+    if config.network == "conv" and not is_image(dataset.event_shape):
+        raise ValueError(
+            f"network: conv takes images of 1, 3 or 4 channels, the data are of shape {dataset.event_shape}"
+        )
     for name in ("distortion", "augmentation"):
         if getattr(config, name) and not _are_images(dataset):
             raise ValueError(f"{name}: expected images, the data are of shape {dataset.event_shape}")
@@ -221,13 +226,12 @@ def networks(
     observation, shape = _observation(config, preprocessing), preprocessing.event_shape
     outputs, width = observation.outputs, config.width
     pair: tuple[nn.Module, nn.Module]
-    if config.network == "conv28":
-        pair = ConvEncoder28(latent_dim, width, head), ConvDecoder28(latent_dim, outputs, width)
-    elif config.network == "conv64":
-        pair = ConvEncoder64(latent_dim, width, head), ConvDecoder64(latent_dim, outputs, width)
-    else:
+    if config.network == "mlp":
         encoder = MLPEncoder(shape, latent_dim, config.hidden, head)
         pair = encoder, MLPDecoder(latent_dim, shape, outputs, config.hidden[::-1])
+    else:
+        convolutions = ConvEncoder(shape, latent_dim, width, head)
+        pair = convolutions, ConvDecoder(latent_dim, shape, outputs, width)
     return Networks(pair[0], pair[1], observation, warp(config.distortion, preprocessing))
 
 
@@ -248,11 +252,6 @@ def warp(strength: float, preprocessing: Preprocessing, interpolate: bool = True
     return RandomWarp(strength, len(preprocessing.event_shape) == 3, background, interpolate)
 
 
-def starting_run(config: NetworkOptions, prefixes: tuple[str, ...]) -> tuple[Path, tuple[str, ...]] | None:
-    """The run that networks start from, and prefixes of the names of what is taken over; None: none."""
-    return None if config.pretrained is None else (Path(config.pretrained), prefixes)
-
-
 _Options = TypeVar("_Options", bound=NetworkOptions)
 
 
@@ -263,6 +262,13 @@ class NetworkRecipe(Recipe[_Options]):
     def reading(cls, config: _Options, data: str) -> SparseOptions | None:
         """None: networks take pixels in [0, 1] and standardised columns."""
         return None
+
+    @property
+    def start(self) -> tuple[Path, tuple[str, ...]] | None:
+        """Encoder and decoder of the run ``pretrained``; the decoder alone where points keep posteriors."""
+        if self.config.pretrained is None:
+            return None
+        return Path(self.config.pretrained), DECODER if self.indexed else ENCODER_AND_DECODER
 
     def augmentation(self) -> nn.Module | None:
         """Random warps of training images, or None."""

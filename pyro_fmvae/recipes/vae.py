@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -22,14 +21,11 @@ from pyro_fmvae.models.posterior_family import PointPosterior
 from pyro_fmvae.recipes.code_measures import source_measures, true_sources
 from pyro_fmvae.recipes.code_pictures import correlations, first_codes
 from pyro_fmvae.recipes.networks import (
-    DECODER,
-    ENCODER_AND_DECODER,
     LatentOptions,
     NetworkRecipe,
     check_networks,
     network_defaults,
     networks,
-    starting_run,
 )
 from pyro_fmvae.recipes.options import check_iterations, completed, option, refuse
 from pyro_fmvae.recipes.pictures import TRAINING, reconstructions, samples, training_curves
@@ -101,11 +97,6 @@ class PlainVAE(NetworkRecipe[VAEOptions]):
             encoder = FreeEncoder(made.decoder, made.observation, dim, search=search)
         family = PointPosterior() if config.posterior == "point" else None
         return VAE(encoder, made.decoder, made.observation, dim, self.num_data, made.distortion, family)
-
-    @property
-    def start(self) -> tuple[Path, tuple[str, ...]] | None:
-        """Encoder and decoder of the run ``pretrained``; with free posteriors, the decoder alone."""
-        return starting_run(self.config, DECODER if self.indexed else ENCODER_AND_DECODER)
 
     def phases(self, model: VAE, learning: Learning) -> list[Phase]:
         """Pretraining as in a mixture, then the joint phase that the posterior asks for."""

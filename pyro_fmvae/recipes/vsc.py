@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf, prod
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -29,13 +28,11 @@ from pyro_fmvae.nn import ExponentialLink, SpikeHead
 from pyro_fmvae.recipes.code_measures import activity_measures, source_measures, true_sources
 from pyro_fmvae.recipes.code_pictures import class_activity, correlations, first_codes, sparse_pictures
 from pyro_fmvae.recipes.networks import (
-    ENCODER_AND_DECODER,
     LatentOptions,
     NetworkRecipe,
     check_networks,
     network_defaults,
     networks,
-    starting_run,
 )
 from pyro_fmvae.recipes.options import ListOf, by_data, check_iterations, completed, option, refuse
 from pyro_fmvae.recipes.pictures import TRAINING, reconstructions, samples, training_curves
@@ -159,11 +156,6 @@ class VSC(NetworkRecipe[VSCOptions]):
             return MixtureSparsePrior(pseudo_inputs, config.sharpness)
         selection = nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), config.pseudo_inputs))
         return SelectionSparsePrior(pseudo_inputs, selection, config.sharpness)
-
-    @property
-    def start(self) -> tuple[Path, tuple[str, ...]] | None:
-        """Encoder and decoder of the run ``pretrained``."""
-        return starting_run(self.config, ENCODER_AND_DECODER)
 
     def phases(self, model: VariationalSparseCoding, learning: Learning) -> list[Phase]:
         """One schedule of warm-up and slope, in two phases with a learning rate each."""

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from pyro_fmvae.data import Dataset
 from pyro_fmvae.learn.fitting import Record
+from pyro_fmvae.nn import ConvDecoder
 from pyro_fmvae.runs.journal import Journal, main_measure
 from pyro_fmvae.runs.report import report
 from pyro_fmvae.runs.trainer import Trainer
@@ -29,6 +30,9 @@ def follow(trainer: Trainer, dataset: Dataset, resumed: bool) -> int:
         verb = "resuming" if resumed else "starting"
         points, device = trainer.run.num_data, trainer.device
         logger.info("%s %s on %s, %d points, steps %s", verb, folder, device, points, trainer.stepping)
+        decoder = getattr(trainer.model, "decoder", None)
+        if isinstance(decoder, ConvDecoder) and (change := decoder.canvas.describe()):
+            logger.info("%s for the networks", change)
         if _loop(trainer, dataset, resumed, interrupted):
             print(f"\nStopped. Continue with: pyro-fmvae train --resume {folder}", file=sys.stderr)
             return 130

@@ -17,7 +17,7 @@ from pyro_fmvae.capture import CapturedSVI, CaptureError
 from pyro_fmvae.distributions import BernoulliObservation, GaussianObservation
 from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO
 from pyro_fmvae.models import VAE
-from pyro_fmvae.nn import ConvDecoder28, ConvDecoder64, ConvEncoder28, ConvEncoder64
+from pyro_fmvae.nn import ConvDecoder, ConvEncoder
 from pyro_fmvae.optim import NaturalGradient
 from tests.capture.captured import (
     EXACT,
@@ -334,18 +334,17 @@ def test_compiled_networks(decoder):
 
 
 @pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("side", [28, 64])
-def test_convolutions_with_channels_last(side, fused):
+@pytest.mark.parametrize("shape", [(28, 28), (64, 64, 3), (20, 30, 3), (140, 150)])
+def test_convolutions_with_channels_last(shape, fused):
     """The gradients of their weights come out with channels last, which a fused optimiser must not see."""
 
     def make():
-        if side == 28:
-            nets = ConvEncoder28(2, width=0.1), ConvDecoder28(2, width=0.1)
-            return VAE(*nets, BernoulliObservation(2), 2, 6)
-        nets = ConvEncoder64(2, width=0.03), ConvDecoder64(2, width=0.03)
-        return VAE(*nets, GaussianObservation(3), 2, 6)
+        colour = len(shape) == 3
+        observation = GaussianObservation(3) if colour else BernoulliObservation(2)
+        width = 0.03 if colour else 0.1
+        nets = ConvEncoder(shape, 2, width), ConvDecoder(2, shape, observation.outputs, width)
+        return VAE(*nets, observation, 2, 6)
 
-    shape = (28, 28) if side == 28 else (64, 64, 3)
     data = [torch.rand(6, *shape).round()]
     optimizer = partial(torch.optim.Adam, lr=1e-2, fused=fused)
     assert_twins(make, batches_of(data, 3, 6), optimizer=optimizer)

@@ -6,13 +6,13 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from PIL import Image
-from pyro_fmvae.runs.gallery import factors_of_run
 from sklearn.metrics import mutual_info_score
 
 from pyro_fmvae import figures
 from pyro_fmvae.commands import drawing
 from pyro_fmvae.data import whole
-from pyro_fmvae.runs import session
+from pyro_fmvae.recipes.factor_pictures import factors_of_run
+from pyro_fmvae.runs import report
 from pyro_fmvae.runs.run import Run
 from tests.small_runs import command, succeed, train, write_files
 
@@ -32,7 +32,7 @@ def runs(tmp_path_factory):
     files = write_files(tmp_path_factory.mktemp("data"))
     parent = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "draw", lambda *_: None)
+        patch.setattr(report, "draw", lambda *_: None)
         for kind, options in KINDS.items():
             status, _, err = train(parent / kind, files.get(kind, files["grey"]), **options)
             assert status == 0, err

@@ -11,7 +11,7 @@ import torch
 from pyro_fmvae.commands import judging
 from pyro_fmvae.data import load, whole
 from pyro_fmvae.evaluate import load_judge, train_judge
-from pyro_fmvae.runs import session
+from pyro_fmvae.runs import report
 from pyro_fmvae.runs.run import Run
 from tests.small_runs import command, succeed, train, write_files
 
@@ -48,7 +48,7 @@ def place(tmp_path_factory):
 def runs(place):
     """Kind of data → a run with two labelled factors and a free one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "draw", lambda *_: None)
+        patch.setattr(report, "draw", lambda *_: None)
         for kind in ("grey", "binary"):
             options = {"labels": 1.0, "factors": "2,3,2", "label_names": "side,tone", "joint_iterations": 60}
             status, _, err = train(place / kind, place / f"{kind}.npz", **options)
@@ -167,7 +167,7 @@ def test_numbers_out_of_range(run):
 
 
 def test_runs_that_cannot_be_judged(runs, run, place, tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "draw", lambda *_: None)
+    monkeypatch.setattr(report, "draw", lambda *_: None)
     assert "has no labelled factors, so nothing can be intended" in failure(runs["unsupervised"])
     files = write_files(tmp_path)
     for name, options in (("table", {"factors": "4"}), ("binary", {"factors": "2,2", "labels": 0.5})):

@@ -2,9 +2,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyro_fmvae.config import TrainConfig
 
 from pyro_fmvae.commands.output_files import check_different, check_spares_data
+from pyro_fmvae.recipes import configure
 from tests.commands.labelled_run import RUN
 
 
@@ -34,4 +34,4 @@ def test_data_of_a_run_are_spared(tmp_path, monkeypatch):
         check_spares_data(folder, Path(name))
     with pytest.raises(ValueError, match=r"^compare: smiley/more/a\.png holds data that the run was"):
         check_spares_data(folder, Path("smiley/more/a.png"), "compare")
-    check_spares_data(replace(RUN, config=TrainConfig()), Path("smiley/more/a.png"))  # a name, no folder
+    check_spares_data(replace(RUN, config=configure()), Path("smiley/more/a.png"))  # a name, no folder

@@ -8,7 +8,7 @@ import pytest
 
 from pyro_fmvae.commands import evaluation
 from pyro_fmvae.learn.phase import Phase
-from pyro_fmvae.runs import session
+from pyro_fmvae.runs import report
 from tests.small_runs import (
     SIZE,
     command,
@@ -131,7 +131,7 @@ def test_figures(runs, kind, count):
     [("free", 1), ("free", 3), *((kind, number) for kind in ("hybrid", "mixture") for number in (1, 3, 5))],
 )
 def test_killed_run_is_resumed_exactly(files, runs, tmp_path, monkeypatch, kind, number):
-    monkeypatch.setattr(session, "draw", lambda *_: None)
+    monkeypatch.setattr(report, "draw", lambda *_: None)
     monkeypatch.setattr(Phase, "record_every", 2)
     kill_and_resume(tmp_path / "run", files[kind], number, math.inf, **KINDS[kind])
     assert state(tmp_path / "run") == state(runs[kind])
@@ -177,13 +177,13 @@ def test_captured_steps_are_the_eager_ones(files, runs, tmp_path, monkeypatch, k
         ("--model vae --total-correlation 0.5", "total_correlation: expected a number >= 1, got 0.5"),
         (
             "--model vsc --kl-annealing 0.5",
-            "pretrain_kl_weight, kl_annealing: options of fmvae and vae, not of vsc",
+            "kl_annealing: an option of fmvae and vae, not of vsc",
         ),
         (
             "--model vae --posterior free --augmentation 1",
             "augmentation: expected 0 with free posteriors, which have no encoder",
         ),
-        ("--model vsc --labels 0.1", "labels: a vsc has no factors to learn them; give --labels 0"),
+        ("--model vsc --labels 0.1", "labels: an option of fmvae, not of vsc"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(tmp_path, arguments, message):
@@ -193,7 +193,7 @@ def test_options_that_do_not_fit_are_refused(tmp_path, arguments, message):
 
 
 def test_an_auto_encoder_is_not_said_to_have_a_bound(files, tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "draw", lambda *_: None)
+    monkeypatch.setattr(report, "draw", lambda *_: None)
     for kind, bounded in (("point", False), ("weighted", True)):
         status, out, _ = train(tmp_path / kind, files[kind], **KINDS[kind])
         log = (tmp_path / kind / "train.log").read_text()
@@ -203,7 +203,7 @@ def test_an_auto_encoder_is_not_said_to_have_a_bound(files, tmp_path, monkeypatc
 
 
 def test_a_decoder_is_enough_to_start_a_free_one(files, runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "draw", lambda *_: None)
+    monkeypatch.setattr(report, "draw", lambda *_: None)
     options = {**KINDS["free"], "pretrained": runs["weighted"], "joint_iterations": 1}
     run = train_all(tmp_path, files, {"free": options})["free"]
     assert metrics(run)[0]["elbo"] > metrics(runs["free"])[0]["elbo"]
@@ -249,7 +249,7 @@ def test_what_a_posterior_does_not_have(runs, monkeypatch, kind, arguments, expe
 @pytest.mark.parametrize("posterior", ["encoder", "free", "hybrid"])
 def test_rows_beyond_all_numbers(tmp_path, monkeypatch, posterior):
     """Their scores are inf, and ``evaluate`` says which they are."""
-    monkeypatch.setattr(session, "draw", lambda *_: None)
+    monkeypatch.setattr(report, "draw", lambda *_: None)
     table = write_files(tmp_path)["table"]
     options = {**VAE, "posterior": posterior, "pretrain_iterations": 0}
     run = train_all(tmp_path, {"table": table}, {"table": options})["table"]
@@ -269,7 +269,7 @@ def test_rows_beyond_all_numbers(tmp_path, monkeypatch, posterior):
 
 
 def test_sources_are_not_looked_for_where_rows_are_held_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "draw", lambda *_: None)
+    monkeypatch.setattr(report, "draw", lambda *_: None)
     sizes = {"model": "vsc", "latent_dim": 3, "hidden": 4, "joint_iterations": 2, "hold_out": 0.25}
     run = train_all(tmp_path, {"smiley": "smiley"}, {"smiley": sizes})["smiley"]
     for split in ("valid", "unseen"):
@@ -279,7 +279,7 @@ def test_sources_are_not_looked_for_where_rows_are_held_out(tmp_path, monkeypatc
 
 
 def test_sources_of_smileys_are_looked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "draw", lambda *_: None)
+    monkeypatch.setattr(report, "draw", lambda *_: None)
     sizes = {"model": "vsc", "latent_dim": 5, "hidden": 8, "joint_iterations": 3}
     run = train_all(tmp_path, {"smiley": "smiley"}, {"smiley": sizes})["smiley"]
     result = json.loads(succeed("evaluate", run, "--split", "valid", "--points", 300))

@@ -9,12 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
-from pyro_fmvae import building, figures
+from pyro_fmvae import figures
 from pyro_fmvae.commands.data_rows import rows_of
 from pyro_fmvae.data import SparseOptions, load
 from pyro_fmvae.data.sets.bars import bars
 from pyro_fmvae.models import SpikeAndSlabSparseCoding
-from pyro_fmvae.runs import session
+from pyro_fmvae.recipes import slab_sparse_coding
+from pyro_fmvae.runs import report
 from pyro_fmvae.runs.run import Run
 from tests.small_runs import command, kill_and_resume, metrics, state, succeed, train, train_all
 
@@ -42,7 +43,7 @@ def short_chains():
     """Posteriors of spikes and slabs from a few Gibbs sweeps instead of fifty."""
     with pytest.MonkeyPatch.context() as patch:
         short = partial(SpikeAndSlabSparseCoding, burn_in=3, draws=5)
-        patch.setattr(building, "SpikeAndSlabSparseCoding", short)
+        patch.setattr(slab_sparse_coding, "SpikeAndSlabSparseCoding", short)
         yield
 
 
@@ -129,14 +130,14 @@ def test_figures(runs, kind, expected):
 @pytest.mark.parametrize("kind", ["bsc", "groups", "gradient", "max-sparse", "linear-sparse"])
 @pytest.mark.parametrize("number", [1, 4])
 def test_killed_run_is_resumed_exactly(files, runs, tmp_path, monkeypatch, kind, number):
-    monkeypatch.setattr(session, "draw", lambda *_: None)
+    monkeypatch.setattr(report, "draw", lambda *_: None)
     kill_and_resume(tmp_path / "run", files[kind], number, math.inf, **KINDS[kind])
     assert state(tmp_path / "run") == state(runs[kind])
     assert metrics(tmp_path / "run") == metrics(runs[kind])
 
 
 def test_a_runs_configuration_trains_it_again(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "draw", lambda *_: None)
+    monkeypatch.setattr(report, "draw", lambda *_: None)
     for kind in ("bsc", "max-sparse"):
         succeed("train", "--config", runs[kind] / "config.json", "--out", tmp_path / kind)
         assert state(tmp_path / kind) == state(runs[kind])
@@ -316,7 +317,7 @@ def test_restore_needs_plain_patches(runs, files, tmp_path):
     assert "run: expected one on patches of images (--patch-size)" in err
     options = {**KINDS["patches"], "whiten": "true"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "draw", lambda *_: None)
+        patch.setattr(report, "draw", lambda *_: None)
         status, _, err = train(tmp_path / "run", files["patches"], **options)
     assert status == 0, err
     status, _, err = command("restore", tmp_path / "run", *where)
@@ -338,9 +339,9 @@ def test_restore_needs_plain_patches(runs, files, tmp_path):
         ),
         (
             "--model bsc --data bars --labels 0.5",
-            "labels: a bsc has no factors to learn them; give --labels 0",
+            "labels: an option of fmvae, not of bsc",
         ),
-        ("--model bsc --data bars --distortion 1", "distortion: a bsc has no networks and no pretraining"),
+        ("--model bsc --data bars --distortion 1", "distortion: an option of fmvae, vae and vsc, not of bsc"),
         (
             "--model bsc --data bars --m-step gradient --starts 2",
             "starts: an option of closed M-steps, not of --m-step gradient",

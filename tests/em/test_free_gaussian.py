@@ -1,6 +1,5 @@
 """Free Gaussians of data points: against the closed form, against torch's Adam, and what they leave be."""
 
-import copy
 import math
 
 import pyro
@@ -11,25 +10,13 @@ from torch import nn
 from torch.testing import assert_close
 
 from pyro_fmvae import VAE, GaussianObservation
-from pyro_fmvae.capture.recording import CaptureError, Recording
+from pyro_fmvae.capture import CapturedFreeGaussian
 from pyro_fmvae.em.free_gaussian import BETAS, EPSILON, FreeGaussian, GaussianTable, near_prior
-from pyro_fmvae.models.posterior_family import PointPosterior
 from tests.capture.captured import CLOSE
-from tests.capture.cuda_double import stand_in
+from tests.em.free import found, programs, start
 from tests.models.small import Linear, binary_data, small_model
 
-
-def start(size, dims):
-    return torch.randn(size, dims), 0.3 + torch.rand(size, dims)
-
-
-def found(program, x, at, steps=5, rate=0.1, calls=1, options=None, **how):
-    """What the last of some calls finds, from a fixed seed."""
-    torch.manual_seed(1)
-    free = FreeGaussian(program, steps, rate, **how)
-    for _ in range(calls):
-        result = free(x, *at, **(options or {}))
-    return result
+KINDS = [FreeGaussian, CapturedFreeGaussian]
 
 
 def test_linear_model_has_its_optimum_in_closed_form():
@@ -52,8 +39,8 @@ def test_linear_model_has_its_optimum_in_closed_form():
         assert error.max() < 0.01
 
 
-@pytest.mark.parametrize("eager", [True, False])
-def test_steps_are_those_of_torchs_adam(eager):
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_are_those_of_torchs_adam(kind):
     vae, x = small_model((1, 1), num_data=30).pretraining(), binary_data(6)
     at, steps, rate = start(6, 4), 7, 0.1
     free = [at[0].clone().requires_grad_(), at[1].log().requires_grad_()]
@@ -69,40 +56,19 @@ def test_steps_are_those_of_torchs_adam(eager):
         adam.zero_grad()
         (30 / 6 * loss).backward()
         adam.step()
-    loc, scale = found(vae, x, at, steps, rate, eager=eager)
+    loc, scale = found(vae, x, at, steps, rate, kind=kind)
     assert_close(loc, free[0].detach(), **CLOSE)
     assert_close(scale, free[1].detach().exp(), **CLOSE)
 
 
-def programs():
-    points = small_model((1, 1)).pretraining()
-    points.family = PointPosterior()
-    return {
-        "vae": small_model((1, 1)).pretraining(),
-        "points": points,
-        "mixture": small_model((2, 2)),
-        "ragged mixture": small_model((2, 3), labelled=(0,)),
-    }
-
-
-@pytest.mark.parametrize("name", programs())
-def test_captured_steps_are_eager_ones(name):
-    program, x, at = programs()[name], binary_data(6), start(6, 4)
-    eager, captured = (found(program, x, at, calls=3, eager=eager) for eager in (True, False))
-    assert not torch.equal(eager[0], at[0])
-    assert torch.equal(eager[1], at[1].log().exp()) is (name == "points")
-    for one, other in zip(eager, captured, strict=True):
-        assert_close(other, one, **CLOSE)
-
-
-@pytest.mark.parametrize("eager", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["vae", "ragged mixture"])
-def test_nothing_else_changes(name, eager):
+def test_nothing_else_changes(name, kind):
     program, x, at = programs()[name], binary_data(6), start(6, 4)
     given = [t.clone() for t in (x, *at)]
     before = {key: value.clone() for key, value in program.state_dict().items()}
     with poutine.trace() as outside:
-        loc, scale = found(program, x, at, calls=2, eager=eager)
+        loc, scale = found(program, x, at, calls=2, kind=kind)
     assert not (loc.requires_grad or scale.requires_grad)
     assert all(torch.equal(value, before[key]) for key, value in program.state_dict().items())
     assert all(p.grad is None and p.requires_grad for p in program.parameters())
@@ -111,11 +77,11 @@ def test_nothing_else_changes(name, eager):
     assert not outside.trace.nodes
 
 
-@pytest.mark.parametrize("eager", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("calls", [1, 2])
-def test_random_numbers_are_one_draw_for_each_step(eager, calls):
+def test_random_numbers_are_one_draw_for_each_step(kind, calls):
     """Capturing takes none."""
-    found(small_model((1, 1)).pretraining(), binary_data(6), start(6, 4), 5, calls=calls, eager=eager)
+    found(small_model((1, 1)).pretraining(), binary_data(6), start(6, 4), 5, calls=calls, kind=kind)
     after = torch.get_rng_state()
     torch.manual_seed(1)
     for _ in range(5 * calls):
@@ -131,31 +97,15 @@ def test_works_where_gradients_are_off_and_inside_of_handlers():
     assert all(map(torch.equal, actual, expected))
 
 
-@pytest.mark.parametrize("eager", [True, False])
-def test_works_in_inference_mode(eager):
+@pytest.mark.parametrize("kind", KINDS)
+def test_works_in_inference_mode(kind):
     vae, x, at = small_model((1, 1)).pretraining(), binary_data(6), start(6, 4)
-    expected = found(vae, x, at, eager=eager)
+    expected = found(vae, x, at, kind=kind)
     with torch.inference_mode():
         inputs = [tensor.clone() for tensor in (x, *at)]
-        actual = found(vae, inputs[0], inputs[1:], options={"kl_weight": torch.tensor(1.0)}, eager=eager)
+        actual = found(vae, inputs[0], inputs[1:], options={"kl_weight": torch.tensor(1.0)}, kind=kind)
     assert all(map(torch.equal, actual, expected))
     assert not any(tensor.is_inference() for tensor in actual)
-
-
-def test_copies_capture_steps_of_their_own():
-    vae, x, at = small_model((1, 1)).pretraining(), binary_data(6), start(6, 4)
-    free = FreeGaussian(vae, 5, 0.1)
-    torch.manual_seed(1)
-    expected = free(x, *at)
-    other = copy.deepcopy(free)
-    torch.manual_seed(1)
-    assert all(map(torch.equal, other(x, *at), expected))
-    with torch.no_grad():
-        other.program.decoder.linear.weight.mul_(-2)
-    torch.manual_seed(1)
-    assert not torch.allclose(other(x, *at)[0], expected[0])
-    torch.manual_seed(1)
-    assert all(map(torch.equal, free(x, *at), expected))
 
 
 def test_first_step_is_as_long_as_the_learning_rate():
@@ -168,10 +118,11 @@ def test_first_step_is_as_long_as_the_learning_rate():
         assert_close((scale / at[1]).log().abs(), torch.full((6, 4), rate))
 
 
-def test_further_arguments_reach_the_program():
-    """Under a great weight of the divergence q is the prior; only a tensor may change without a capture."""
+@pytest.mark.parametrize("kind", KINDS)
+def test_further_arguments_reach_the_program(kind):
+    """Under a great weight of the divergence q is the prior; a tensor may change between calls."""
     vae, x, at = small_model((1, 1)).pretraining(), binary_data(6), start(6, 4)
-    free = FreeGaussian(vae, 200, 0.1)
+    free = kind(vae, 200, 0.1)
     weight = torch.tensor(1e6)
     loc, scale = free(x, *at, kl_weight=weight)
     assert_close(loc, torch.zeros(6, 4), rtol=0, atol=0.02)
@@ -179,69 +130,16 @@ def test_further_arguments_reach_the_program():
     weight.fill_(1e-6)
     loc, _ = free(x, *at, kl_weight=weight)
     assert loc.abs().max() > 3
-    assert len(free._captured) == 1
     assert free(x, *at, kl_weight=1e6)[0].abs().max() < 0.1
     assert free(x, *at, kl_weight=1e-6)[0].abs().max() > 3
-    assert len(free._captured) == 3
-
-
-def test_networks_are_read_anew():
-    """Changed in place (as optimisers do), replaced, or in another mode."""
-    vae, x, at = small_model((1, 1)).pretraining(), binary_data(6), start(6, 4)
-    vae.decoder.hidden.append(nn.Dropout(0.5))
-    free = FreeGaussian(vae, 3, 0.1)
-
-    def agree():
-        torch.manual_seed(1)
-        found_by_it = free(x, *at)
-        for one, other in zip(found(vae, x, at, 3, eager=True), found_by_it, strict=True):
-            assert_close(other, one, **CLOSE)
-        return found_by_it[0]
-
-    results = [agree()]
-    with torch.no_grad():
-        vae.decoder.linear.weight.mul_(-3)
-    results.append(agree())
-    vae.decoder.linear.weight = nn.Parameter(torch.randn_like(vae.decoder.linear.weight))
-    results.append(agree())
-    vae.eval()
-    results.append(agree())
-    assert len({loc.sum().item() for loc in results}) == 4
-
-
-def test_batches_of_other_sizes_are_captured_as_they_come():
-    vae = small_model((1, 1)).pretraining()
-    free = FreeGaussian(vae, 2, 0.1)
-    for size in (6, 3, 6, *range(10, 18), 6):
-        x, at = binary_data(size), start(size, 4)
-        torch.manual_seed(1)
-        assert_close(free(x, *at)[0], found(vae, x, at, 2, eager=True)[0], **CLOSE)
-    assert len(free._captured) == 8
 
 
 def test_numbers_may_have_another_type_than_torchs_default():
     vae = small_model((1, 1)).pretraining().float()
     x, at = binary_data(6).float(), [t.float() for t in start(6, 4)]
     torch.set_default_dtype(torch.float32)  # restored by the fixture
-    for eager in (True, False):
-        assert found(vae, x, at, eager=eager)[1].dtype == torch.float32
-
-
-@pytest.mark.parametrize("refusal", ["", "no memory"])
-def test_on_a_gpu_a_step_is_a_graph(monkeypatch, refusal):
-    """On the stand-in for CUDA's: three calls warm up, all others are replays."""
-    vae, x, at = small_model((1, 1)).pretraining(), binary_data(6), start(6, 4)
-    expected = found(vae, x, at, 6, calls=2)
-    recorder = stand_in(monkeypatch)
-    recorder.refusal = refusal
-    monkeypatch.setattr(Recording, "on_device", lambda _: True)
-    torch.manual_seed(1)
-    free = FreeGaussian(vae, 6, 0.1)
-    first = free(x, *at)
-    kept = [t.clone() for t in first]
-    assert all(map(torch.equal, free(x, *at), expected))
-    assert all(map(torch.equal, first, kept))  # no view of what a graph writes to
-    assert [graph.replays for graph in recorder.graphs] == ([0] if refusal else [9])
+    for kind in KINDS:
+        assert found(vae, x, at, kind=kind)[1].dtype == torch.float32
 
 
 def test_bfloat16_in_the_networks_is_near():
@@ -251,22 +149,6 @@ def test_bfloat16_in_the_networks_is_near():
     exact, rounded = (found(vae, x, at, autocast=dtype)[0] for dtype in (None, torch.bfloat16))
     assert not torch.equal(rounded, exact)
     assert_close(rounded, exact, rtol=0, atol=0.1)
-
-
-class Asking(VAE):
-    """A program that cannot be captured."""
-
-    def model(self, x, **options):
-        assert x.sum().item() > -1
-        super().model(x, **options)
-
-
-def test_programs_that_cannot_be_captured():
-    vae, x, at = small_model((1, 1)).pretraining(), binary_data(6), start(6, 4)
-    asking = Asking(vae.encoder, vae.decoder, vae.observation, 4, 20)
-    with pytest.raises(CaptureError, match=r"x\.sum\(\)\.item\(\)"):
-        found(asking, x, at)
-    assert all(map(torch.equal, found(asking, x, at, eager=True), found(vae, x, at, eager=True)))
 
 
 @pytest.mark.parametrize(
@@ -288,19 +170,6 @@ def test_refuses(changes, message):
     arguments = {"program": small_model((1, 1)).pretraining(), "x": binary_data(6), "at": start(6, 4)}
     with pytest.raises(ValueError, match=rf"^{message}"):
         found(**(arguments | changes))
-
-
-@pytest.mark.parametrize("validation", [True, False])
-def test_numbers_that_are_not_finite(validation):
-    vae, x, at = small_model((1, 1)).pretraining(), binary_data(6), start(6, 4)
-    free = FreeGaussian(vae, 2, 0.1)
-    free(x, *at)
-    with pyro.validation_enabled(validation):
-        if validation:
-            with pytest.raises(ValueError, match=r"^loc, scale: not finite after 2 steps; expected finite"):
-                free(x, at[0], -at[1])
-        else:
-            assert free(x, at[0], -at[1])[1].isnan().all()
 
 
 def test_table_starts_near_the_prior_and_keeps_what_it_is_given():

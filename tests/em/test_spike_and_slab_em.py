@@ -6,12 +6,12 @@ from torch.distributions import Independent, Normal
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import SpikeAndSlab
-from pyro_fmvae.em.spike_and_slab_em import SpikeAndSlabEM
-from pyro_fmvae.em.spike_and_slab_gibbs import SpikeAndSlabParameters
-from pyro_fmvae.em.spike_and_slab_rules import LinearRule, MaxRule
+from pyro_fmvae.em import Expectation, LinearRule, MaxRule, SpikeAndSlabEM, SpikeAndSlabParameters, Statistics
 from tests.em.two_causes import log_likelihood, parameters
 
 RULES = {"max": MaxRule(), "linear": LinearRule()}
+LEAST = SpikeAndSlabParameters(-math.inf, 1e-6, -math.inf, 1e-4, 0.0)
+GREATEST = SpikeAndSlabParameters(math.inf, 1 - 1e-6, math.inf, math.inf, math.inf)
 
 
 def made(rule, weight, number, noise=0.5):
@@ -50,6 +50,22 @@ def problem(kind, shared=True, missing=True):
     em = SpikeAndSlabEM(rule, 4, 3, shared=shared)
     steps = list(fit(em, x, 6, 2))
     return em, x, *steps[-1]
+
+
+def expectation(em, x, samples, p):
+    """The result of an E-step that has drawn these samples."""
+    statistics = em.statistics(x, samples, p)
+    return Expectation(samples[:, -1], statistics, em.expected_log_joint(statistics, p), samples)
+
+
+def assert_maximal(em, maximum):
+    """No step along the gradient leads anywhere: none is left, or the parameter is at its limit."""
+    free = [t.clone().requires_grad_() for t in maximum.parameters]
+    value = em.expected_log_joint(maximum.statistics, SpikeAndSlabParameters(*free)).sum()
+    slopes = torch.autograd.grad(value, free)
+    for here, slope, least, greatest in zip(maximum.parameters, slopes, LEAST, GREATEST, strict=True):
+        assert_close((here + slope).clamp(least, greatest), here, atol=1e-9, rtol=0)
+    return value
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -92,10 +108,7 @@ def test_m_step_is_stationary_for_given_attributions(kind, shared):
     """In all parameters at once, by the gradient of the objective of the statistics."""
     em, _, p, found, _ = problem(kind, shared)
     maximum = em.m_step(found.statistics, p)
-    free = [t.clone().requires_grad_() for t in maximum.parameters]
-    value = em.expected_log_joint(maximum.statistics, SpikeAndSlabParameters(*free)).sum()
-    for slope in torch.autograd.grad(value, free):
-        assert_close(slope, torch.zeros_like(slope), atol=1e-9, rtol=0)
+    value = assert_maximal(em, maximum)
     assert (value > em.expected_log_joint(found.statistics, p).sum()) or kind == "max"
 
 
@@ -115,17 +128,19 @@ def test_m_step_with_data_is_the_one_of_statistics_where_nothing_moves(kind):
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("kind", RULES)
 def test_gauge_leaves_the_likelihood(kind, shared):
-    """After an M-step μ = 1; draws, statistics and parameters in other units tell the same of data."""
+    """After an M-step μ = 1 (or ψ = 1 around 0); draws, statistics and parameters tell the same of data."""
     em, x, p, found, maximum = problem(kind, shared)
     new, unit = maximum.parameters, maximum.unit
-    assert_close(new.loc, torch.ones_like(new.loc))
+    around_zero = new.loc.abs() <= 0.5
+    assert_close(torch.where(around_zero, new.variance, new.loc), torch.ones_like(new.loc))
     draws = found.samples * unit[:, None, None]
     assert_close(em._error(x, draws, new.weight), em._error(x, found.samples, new.weight * unit.unsqueeze(1)))
     on = (draws != 0).sum((1, 2)).double()
     moments = [draws.sum((1, 2)), draws.square().sum((1, 2))]
     on, *moments = (t.sum(-1, keepdim=True) if shared else t for t in (on, *moments))
-    assert_close(moments[0] / on, new.loc)
-    assert_close(moments[1] / on - new.loc.square(), new.variance)
+    assert_close(moments[0], on * new.loc)
+    used = on > 0
+    assert_close((moments[1] / on - new.loc.square())[used], new.variance[used])
     statistics = maximum.statistics.values
     assert_close(statistics["cause"], draws.mean(1).sum(1))
     assert_close(statistics["energy"], draws.square().mean(1).sum(1))
@@ -148,31 +163,54 @@ def test_gauge_leaves_the_exact_likelihood():
 def test_a_slab_around_zero_has_unit_variance(kind):
     em, x, p, found, _ = problem(kind, missing=False)
     draws = torch.cat([found.samples, -found.samples], 1)
-    on = (draws != 0).double()
-    values = {
-        **found.statistics.values,
-        "on": on.mean(1).sum(1),
-        "cause": draws.mean(1).sum(1),
-        "energy": draws.square().mean(1).sum(1),
-        **em.rule.statistics(x, draws, p.weight),
-    }
-    maximum = em.m_step(type(found.statistics)(values, 80.0), p)
+    statistics = em.statistics(x, draws, p)
+    maximum = em.m_step(statistics, p)
     assert_close(maximum.parameters.loc, torch.zeros(2, 1), atol=1e-12, rtol=0)
     assert_close(maximum.parameters.variance, torch.ones(2, 1))
-    unit = (values["on"].sum(-1) / values["energy"].sum(-1)).sqrt()
+    on, energy = (statistics.values[name].sum(-1) for name in ("on", "energy"))
+    unit = (on / energy).sqrt()
     assert_close(maximum.unit, unit[:, None].expand(2, 4))
 
 
-def test_a_unit_that_is_never_on_keeps_its_slab():
-    em, _, p, found, _ = problem("max", shared=False, missing=False)
-    values = dict(found.statistics.values)
-    for name in ("on", "cause", "energy"):
-        values[name] = values[name].clone()
-        values[name][:, 2] = 0.0
-    new = em.m_step(type(found.statistics)(values, 80.0), p).parameters
-    assert_close(new.variance[:, 2], p.variance[:, 2])
+@pytest.mark.parametrize("kind", RULES)
+def test_a_unit_that_is_never_on_keeps_its_slab_and_weights(kind):
+    """No draw depends on them; they come back as they were, in the units of the M-step."""
+    em, x, p, found, _ = problem(kind, shared=False)
+    samples = found.samples.clone()
+    samples[..., 2] = 0.0
+    for loc in (1.0, -2.0):
+        p = p._replace(loc=torch.full_like(p.loc, loc))
+        found = expectation(em, x, samples, p)
+        for maximum in (em.m_step(found.statistics, p), em.m_step(found.statistics, p, x, found)):
+            new, unit = maximum.parameters, maximum.unit
+            assert (new.probs[:, 2] == 1e-6).all()
+            assert_close(unit[:, 2], p.loc.reciprocal()[:, 2])
+            assert_close(new.loc[:, 2], torch.ones(2))
+            assert_close(new.variance[:, 2], p.variance[:, 2] / loc**2)
+            assert_close(new.weight[..., 2], p.weight[..., 2] * loc)
+        again = em.e_step(x, new, found.latents * unit.unsqueeze(1))
+        assert again.objective.isfinite().all()
+
+
+@pytest.mark.parametrize("share", [0.0, 1e-310, 5e-324])
+@pytest.mark.parametrize("kind", RULES)
+def test_the_m_step_is_defined_however_little_a_unit_is_on(kind, share):
+    """Blended statistics of a unit that is never on again fade until nothing can be divided by them."""
+    em, _, p, found, _ = problem(kind, shared=False)
+    values = {name: value.clone() for name, value in found.statistics.values.items()}
+    for name in ("on", "cause", "energy", "product", "square"):
+        if name in values:
+            values[name][..., 2] *= share
+    if "gram" in values:
+        values["gram"][..., 2] *= share
+        values["gram"][..., 2, :] = values["gram"][..., 2]
+    maximum = em.m_step(Statistics(values, found.statistics.count), p)
+    new, unit = maximum.parameters, maximum.unit
     assert (new.probs[:, 2] == 1e-6).all()
-    assert all(t.isfinite().all() for t in new)
+    assert_close(unit[:, 2], torch.ones(2))
+    assert_close(new.variance[:, 2], p.variance[:, 2])
+    assert_close(new.weight[..., 2], p.weight[..., 2])
+    assert_maximal(em, maximum)
 
 
 def test_data_that_are_explained_leave_a_millionth():
@@ -182,7 +220,7 @@ def test_data_that_are_explained_leave_a_millionth():
     p = p._replace(weight=p.weight[:1].expand(2, 6, 4))
     values = {**found.statistics.values, **em.rule.statistics(x, draws, p.weight)}
     values["power"] = x.square().sum().expand(2)
-    new = em.m_step(type(found.statistics)(values, 80.0), p).parameters
+    new = em.m_step(Statistics(values, 80.0), p).parameters
     assert_close(new.noise_variance, 1e-6 * x.square().mean().expand(2))
 
 
@@ -211,9 +249,9 @@ def test_starts_do_not_see_each_other():
         values = em.rule.statistics(x, found.samples[r : r + 1], one.weight)
         for name, value in values.items():
             assert_close(found.statistics.values[name][r : r + 1], value)
-        alone = type(found)(
+        alone = Expectation(
             found.latents[r : r + 1],
-            type(found.statistics)({k: v[r : r + 1] for k, v in found.statistics.values.items()}, 80.0),
+            Statistics({k: v[r : r + 1] for k, v in found.statistics.values.items()}, 80.0),
             found.objective[r : r + 1],
             found.samples[r : r + 1],
         )

@@ -33,6 +33,12 @@ class Scripted(Phase):
         self.log.append(f"{self.name}: step on {batch}")
         return float(len(self.log))
 
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
 
 def scripted(log, *iterations):
     return [Scripted("abc"[i], Budget(iterations=n), log) for i, n in enumerate(iterations)]

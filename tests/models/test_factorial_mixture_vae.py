@@ -26,7 +26,7 @@ from pyro_fmvae import (
 from pyro_fmvae.distributions import NORMAL_GAMMA
 from pyro_fmvae.infer.posteriors import to_standard
 from pyro_fmvae.infer.seeding import kmeans_mixture
-from pyro_fmvae.nn import ConvDecoder64, ConvEncoder64
+from pyro_fmvae.nn import ConvDecoder, ConvEncoder
 from tests.infer.programs import seeded
 from tests.models.small import (
     SHAPE,
@@ -636,11 +636,11 @@ def test_log_prior_keeps_its_digits_in_float32(count, single_precision):
 
 
 def test_start_at_the_mean_and_spread_of_data():
-    model = FactorialMixtureVAE(
-        ConvEncoder64(2, 0.02), ConvDecoder64(2, width=0.02), GaussianObservation(3), (2,), 2, 20
-    )
+    shape = (64, 64, 3)
+    networks = ConvEncoder(shape, 2, 0.02), ConvDecoder(2, shape, 2, 0.02)
+    model = FactorialMixtureVAE(*networks, GaussianObservation(3), (2,), 2, 20)
     colours = torch.tensor([-0.8, 0.1, 0.5])
-    x = colours + 0.2 * torch.randn(6, 64, 64, 3)
+    x = colours + 0.2 * torch.randn(6, *shape)
     model.start_at(x)
     features = model.decoder(torch.zeros(3, 2))
     torch.testing.assert_close(model.observation.mean(features).mean((0, 1, 2)), colours, atol=0.05, rtol=0)

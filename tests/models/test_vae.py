@@ -9,7 +9,7 @@ from pyro_fmvae import VAE, GaussianObservation, Role, TraceConjugate_ELBO
 from pyro_fmvae.evaluate import bound
 from pyro_fmvae.infer.total_correlation import total_correlation
 from pyro_fmvae.models.posterior_family import PointPosterior
-from pyro_fmvae.nn import ConvDecoder64, ConvEncoder64
+from pyro_fmvae.nn import ConvDecoder, ConvEncoder
 from tests.capture.captured import assert_twins, batches_of
 from tests.infer.programs import gradients, seeded
 from tests.models.small import binary_data, small_model
@@ -87,9 +87,10 @@ def test_samples_are_those_of_the_prior():
 
 
 def test_decoder_starts_at_the_data():
-    decoder = ConvDecoder64(4, width=0.02)
-    vae = VAE(ConvEncoder64(4, 0.02), decoder, GaussianObservation(3, 0.01, 0.5), 4, 6)
-    vae.start_at(0.1 * torch.randn(6, 64, 64, 3) + torch.tensor([0.3, -0.2, 0.7]))
+    shape = (64, 64, 3)
+    decoder = ConvDecoder(4, shape, 2, 0.02)
+    vae = VAE(ConvEncoder(shape, 4, 0.02), decoder, GaussianObservation(3, 0.01, 0.5), 4, 6)
+    vae.start_at(0.1 * torch.randn(6, *shape) + torch.tensor([0.3, -0.2, 0.7]))
     with torch.no_grad():
         features = decoder(torch.zeros(1, 4))
         mean, std = vae.observation.mean(features), vae.observation.std(features)
@@ -98,10 +99,12 @@ def test_decoder_starts_at_the_data():
 
 
 def test_networks_that_start_nowhere_in_particular_are_left_alone():
-    vae = small_model((1,)).pretraining()
-    before = [p.clone() for p in vae.parameters()]
-    vae.start_at(binary_data())
-    assert all(map(torch.equal, vae.parameters(), before))
+    """Perceptrons, and convolutions for images without colours."""
+    grey = VAE(ConvEncoder((8, 8), 2, 0.1), ConvDecoder(2, (8, 8), 2, 0.1), GaussianObservation(2), 2, 6)
+    for vae, x in ((small_model((1,)).pretraining(), binary_data()), (grey, torch.ones(6, 8, 8))):
+        before = [p.clone() for p in vae.parameters()]
+        vae.start_at(x)
+        assert all(map(torch.equal, vae.parameters(), before))
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from pyro_fmvae import GaussianObservation, Role, TraceConjugate_ELBO
 from pyro_fmvae.distributions import Concrete, ShiftedSigmoid, StraightThrough
 from pyro_fmvae.evaluate import bound, tighter_bounds
 from pyro_fmvae.models import FixedSparsePrior, VariationalSparseCoding
-from pyro_fmvae.nn import ConvDecoder64, ConvEncoder64, SpikeHead
+from pyro_fmvae.nn import ConvDecoder, ConvEncoder, SpikeHead
 from tests.capture.captured import assert_twins, batches_of
 from tests.infer.programs import nodes, seeded
 from tests.models.small import binary_data
@@ -278,8 +278,8 @@ def test_samples_are_those_of_the_prior(kind):
 
 
 def test_decoder_and_pseudo_inputs_start_at_the_data():
-    decoder = ConvDecoder64(4, width=0.02)
-    encoder, prior = ConvEncoder64(4, 0.02, SpikeHead), FixedSparsePrior(4, 0.1)
+    decoder = ConvDecoder(4, (64, 64, 3), 2, 0.02)
+    encoder, prior = ConvEncoder((64, 64, 3), 4, 0.02, SpikeHead), FixedSparsePrior(4, 0.1)
     observation = GaussianObservation(3, 0.01, 0.5)
     model = VariationalSparseCoding(encoder, decoder, observation, 4, 6, prior, Concrete())
     model.start_at(0.1 * torch.randn(6, 64, 64, 3) + torch.tensor([0.3, -0.2, 0.7]))

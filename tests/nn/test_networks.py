@@ -5,27 +5,44 @@ import torch
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pyro_fmvae.nn import ConvDecoder28, ConvDecoder64, ConvEncoder28, ConvEncoder64, MLPDecoder, MLPEncoder
+from pyro_fmvae.nn import ConvDecoder, ConvEncoder, MLPDecoder, MLPEncoder
+
+
+def perceptrons(shape, *hidden):
+    return MLPEncoder(shape, 8, hidden), MLPDecoder(8, shape, hidden=hidden[::-1])
+
+
+def convolutions(shape, width=1.0):
+    return ConvEncoder(shape, 8, width), ConvDecoder(8, shape, width=width)
+
 
 PAIRS = {
-    "mlp": lambda: (MLPEncoder((28, 28), 8), MLPDecoder(8, (28, 28))),
-    "mlp-deep": lambda: (MLPEncoder((28, 28), 8, (50, 40, 30)), MLPDecoder(8, (28, 28), hidden=(30, 40, 50))),
-    "mlp-linear": lambda: (MLPEncoder((28, 28), 8, ()), MLPDecoder(8, (28, 28), hidden=())),
-    "conv28": lambda: (ConvEncoder28(8), ConvDecoder28(8)),
-    "conv28-narrow": lambda: (ConvEncoder28(8, 0.5), ConvDecoder28(8, width=0.5)),
-    "conv64": lambda: (ConvEncoder64(8, 0.125), ConvDecoder64(8, width=0.125)),
+    "mlp": (perceptrons, (28, 28), 200),
+    "mlp-deep": (perceptrons, (28, 28), 50, 40, 30),
+    "mlp-linear": (perceptrons, (28, 28)),
+    "conv28": (convolutions, (28, 28)),
+    "conv28-narrow": (convolutions, (28, 28), 0.5),
+    "conv32-padded": (convolutions, (20, 30, 3), 0.5),
+    "conv64": (convolutions, (64, 64, 3), 0.125),
+    "conv128-shrunk": (convolutions, (150, 140), 0.25),
 }
 
 
 @pytest.fixture(params=PAIRS)
-def pair(request):
-    encoder, decoder = PAIRS[request.param]()
-    return torch.nn.ModuleDict({"encoder": encoder, "decoder": decoder})
+def name(request):
+    return request.param
 
 
 @pytest.fixture
-def shape(pair):
-    return (64, 64, 3) if isinstance(pair["encoder"], ConvEncoder64) else (28, 28)
+def shape(name):
+    return PAIRS[name][1]
+
+
+@pytest.fixture
+def pair(name):
+    make, *arguments = PAIRS[name]
+    encoder, decoder = make(*arguments)
+    return torch.nn.ModuleDict({"encoder": encoder, "decoder": decoder})
 
 
 def reconstruct(pair, x):

@@ -5,8 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from pyro_fmvae.nn import (
-    ConvEncoder28,
-    ConvEncoder64,
+    ConvEncoder,
     ExponentialLink,
     MLPEncoder,
     NormalHead,
@@ -15,8 +14,7 @@ from pyro_fmvae.nn import (
 
 ENCODERS = {
     "mlp": (lambda **kwargs: MLPEncoder((4, 3), 6, (5,), **kwargs), (4, 3)),
-    "conv28": (lambda **kwargs: ConvEncoder28(6, 0.1, **kwargs), (28, 28)),
-    "conv64": (lambda **kwargs: ConvEncoder64(6, 0.02, **kwargs), (64, 64, 3)),
+    "conv": (lambda **kwargs: ConvEncoder((28, 28), 6, 0.1, **kwargs), (28, 28)),
 }
 
 

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from pyro_fmvae.config import TrainConfig
-from pyro_fmvae.runs.training import Training
 
 from pyro_fmvae import checkpoint
-from pyro_fmvae.data import SparseOptions, load
+from pyro_fmvae.data import load
 from pyro_fmvae.data.splitting import split_rows
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.models import VAE, FactorialMixtureVAE
-from pyro_fmvae.runs import session
-from pyro_fmvae.runs.run import CHECKPOINT, Run, resolve_device, sparse_options
+from pyro_fmvae.recipes.registry import configure, read_config
+from pyro_fmvae.runs import report, session
+from pyro_fmvae.runs.run import CHECKPOINT, Run, resolve_device
+from pyro_fmvae.runs.trainer import Trainer
 from tests.small_runs import (
     Killed,
     command,
@@ -51,7 +51,7 @@ def files(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch):
     """No figures, and a record every other step."""
-    monkeypatch.setattr(session, "draw", lambda *_: None)
+    monkeypatch.setattr(report, "draw", lambda *_: None)
     monkeypatch.setattr(Phase, "record_every", 2)
 
 
@@ -59,7 +59,7 @@ def hasty(monkeypatch):
 def whole(files, tmp_path_factory):
     """A run that nothing happened to."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "draw", lambda *_: None)
+        patch.setattr(report, "draw", lambda *_: None)
         patch.setattr(Phase, "record_every", 2)
         folder = tmp_path_factory.mktemp("whole") / "run"
         status, _, err = train(folder, files["binary"], **LABELLED)
@@ -139,7 +139,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(files, whole, tmp_path, monkeypatch,
 def baseline(files, tmp_path_factory):
     """A plain VAE that nothing happened to."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "draw", lambda *_: None)
+        patch.setattr(report, "draw", lambda *_: None)
         patch.setattr(Phase, "record_every", 2)
         folder = tmp_path_factory.mktemp("baseline") / "run"
         status, _, err = train(folder, files["binary"], **BASELINE)
@@ -156,7 +156,7 @@ def test_baseline_is_a_vae_with_as_many_latents_as_the_mixture(baseline, whole):
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     stored = checkpoint.load(whole / CHECKPOINT)[0]["model"]
     assert shapes == {name: value.shape for name, value in stored.items() if not name.startswith("groups")}
-    assert (run.labelled, run.config.labels, run.factorial) == ((), 0, False)
+    assert (run.labelled, run.recipe.labels, run.factorial) == ((), 0, False)
     assert [(record["phase"], record["step"]) for record in metrics(baseline)] == [
         *(("pretrain", 0), ("pretrain", 2), ("pretrain", 3), ("joint", 3), ("joint", 5), ("joint", 6)),
     ]
@@ -165,7 +165,7 @@ def test_baseline_is_a_vae_with_as_many_latents_as_the_mixture(baseline, whole):
 
 def test_baseline_starts_from_the_networks_that_the_mixture_starts_from(whole, baseline):
     runs = Run.open(whole), Run.open(baseline)
-    models = (Training(run, run.load_data(), torch.device("cpu")).model for run in runs)
+    models = (Trainer(run, run.load_data(), torch.device("cpu")).model for run in runs)
     mixture, vae = (networks_of(model.state_dict()) for model in models)
     assert mixture.keys() == vae.keys()
     assert all(torch.equal(value, vae[name]) for name, value in mixture.items())
@@ -190,13 +190,13 @@ def test_pretrained_networks_are_where_a_run_starts(files, tmp_path, monkeypatch
     other = tmp_path / "other"
     shutil.copytree(request.getfixturevalue(source), other)
     (other / "config.json").unlink()  # nothing but the checkpoint counts
-    started, records = [], Training.records
+    started, records = [], Trainer.records
 
     def watched(self, resumed=False):
         started.append(networks_of(self.model.state_dict()))
         return records(self, resumed)
 
-    monkeypatch.setattr(Training, "records", watched)
+    monkeypatch.setattr(Trainer, "records", watched)
     monkeypatch.chdir(tmp_path)
     options = {"model": model, "factors": "2,2,3", "pretrained": "other"}
     arguments = training("run", files["binary"], **options)
@@ -230,9 +230,9 @@ def test_pretrained_run_is_not_read_again(files, baseline, tmp_path, monkeypatch
 def test_pretraining_leaves_all_else_to_the_seed(files, baseline, tmp_path):
     """Batches and draws are those of a run that starts from its own networks."""
     run = Run.open(baseline)
-    fresh = Training(run, run.load_data(), torch.device("cpu"))
+    fresh = Trainer(run, run.load_data(), torch.device("cpu"))
     before = torch.get_rng_state()
-    given = Training(run, run.load_data(), torch.device("cpu"))
+    given = Trainer(run, run.load_data(), torch.device("cpu"))
     given.start_from(baseline)
     assert torch.equal(torch.get_rng_state(), before)
     assert all(map(torch.equal, next(iter(fresh.batches)), next(iter(given.batches))))
@@ -398,7 +398,7 @@ def test_a_row_beyond_all_numbers_is_left_out(tmp_path, monkeypatch, split, name
         value *= 1e15  # there is no network that would exaggerate
     options, shape = FAR[model]
     drawn = []
-    monkeypatch.setattr(session, "draw", lambda run, model, rows, split: drawn.append(len(rows)))
+    monkeypatch.setattr(report, "draw", lambda run, model, rows, split: drawn.append(len(rows)))
     data = far_file(tmp_path / "far.npz", split, value, shape)
     status, out, err = train(tmp_path / "run", data, model=model, **options)
     assert status == 0, err
@@ -416,16 +416,16 @@ def test_a_row_beyond_all_numbers_is_left_out(tmp_path, monkeypatch, split, name
 def test_a_report_that_was_interrupted_is_made_up_for(files, tmp_path, monkeypatch):
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(session, "draw", lambda *_: kill())
+        patch.setattr(report, "draw", lambda *_: kill())
         with pytest.raises(Killed):
             train(run, files["table"])
     trained = state(run)
     (run / "figures").mkdir()
     (run / "figures" / "attributes.png").touch()  # by `draw`, while it was trained
-    monkeypatch.setattr(session, "draw", lambda *_: (run / "figures" / "training.png").touch())
-    first, *report = succeed("train", "--resume", run).splitlines()
+    monkeypatch.setattr(report, "draw", lambda *_: (run / "figures" / "training.png").touch())
+    first, *printed = succeed("train", "--resume", run).splitlines()
     assert first == f"{run} is finished already."
-    assert any(line.startswith("6 test points, nats per point: ELBO") for line in report)
+    assert any(line.startswith("6 test points, nats per point: ELBO") for line in printed)
     assert succeed("train", "--resume", run) == f"{run} is finished already.\n"
     assert state(run) == trained
 
@@ -531,7 +531,7 @@ def test_second_ctrl_c_after_the_first_checkpoint_leaves_a_run(files, whole, tmp
 
 def test_restored_training_continues_where_it_was(files, whole):
     run = Run.open(whole)
-    restored = Training(run, run.load_data(), torch.device("cpu"))
+    restored = Trainer(run, run.load_data(), torch.device("cpu"))
     assert not restored.finished
     restored.restore()
     assert restored.finished
@@ -555,7 +555,7 @@ def test_configuration_is_kept(files, whole):
     assert (run.num_data, run.label_names, run.image) == (48, ("side", "noise"), True)
     written = json.loads((whole / "config.json").read_text())
     assert {"python", "pyro_fmvae", "torch", "pyro-ppl", "numpy"} == set(written["derived"]["versions"])
-    assert TrainConfig.from_dict(written) == run.config
+    assert read_config(written) == run.config
 
 
 @pytest.mark.parametrize(
@@ -573,13 +573,13 @@ def test_checkpoint_of_another_model(whole, tmp_path, changes):
 def test_factors_of_labels_go_by_name(whole):
     run = Run.open(whole)
     assert run.factors_of(("noise", "side", "other")) == [1, 0, None]
-    assert replace(run, config=replace(run.config, labels=0.0)).factors_of(("side",)) == [None]
+    assert run.with_options(labels=0.0).factors_of(("side",)) == [None]
 
 
 def test_new_folders_are_numbered(tmp_path):
     data = load("smiley")
     for number in ("001", "002"):  # both made before either folder is there, as by two processes at once
-        run = Run.new(tmp_path / "runs" / "faces", TrainConfig(), data)
+        run = Run.new(tmp_path / "runs" / "faces", configure(), data)
         written = run.write(numbered=True)
         assert written.folder == tmp_path / "runs" / f"faces-{number}"
         assert Run.open(written.folder) == written
@@ -599,7 +599,7 @@ def test_runs_started_at_once_get_folders_of_their_own(files, tmp_path, monkeypa
     monkeypatch.setattr(Run, "build_model", overtaken)
     assert "everything else in runs/binary-002" in succeed(*arguments)
     assert sorted(os.listdir("runs")) == ["binary-001", "binary-002"]
-    monkeypatch.setattr(Training, "records", lambda *_: kill())
+    monkeypatch.setattr(Trainer, "records", lambda *_: kill())
     with pytest.raises(Killed):
         command(*arguments)
     assert sorted(os.listdir("runs")) == ["binary-001", "binary-002"]
@@ -610,7 +610,7 @@ def test_record_at_the_start_of_a_phase_is_neither_lost_nor_doubled(
     files, whole, tmp_path, monkeypatch, fails
 ):
     """Killed after the record of the joint phase's start, before or after its checkpoint."""
-    run, save = tmp_path / "run", Training.save
+    run, save = tmp_path / "run", Trainer.save
 
     def dying(self):
         starting = (self.progress.phase, self.progress.step) == (2, 0)
@@ -621,7 +621,7 @@ def test_record_at_the_start_of_a_phase_is_neither_lost_nor_doubled(
 
     with monkeypatch.context() as patch:
         patch.setattr(session, "CHECKPOINT_EVERY", 0.0)
-        patch.setattr(Training, "save", dying)
+        patch.setattr(Trainer, "save", dying)
         with pytest.raises(Killed):
             train(run, files["binary"], **LABELLED)
     assert metrics(run)[-1]["phase"] == "joint"
@@ -658,12 +658,12 @@ def test_without_prior_phase_components_are_seeded_once(files, tmp_path, monkeyp
 
 def test_with_a_prior_phase_nothing_else_seeds(whole):
     run = Run.open(whole)
-    phases = Training(run, run.load_data(), torch.device("cpu")).phases
+    phases = Trainer(run, run.load_data(), torch.device("cpu")).phases
     assert [phase.seed for phase in phases[1:]] == [0, None, None]
 
 
 def test_run_is_never_overwritten(files, whole):
-    run = Run.new(whole, TrainConfig(), load("smiley"))
+    run = Run.new(whole, configure(), load("smiley"))
     with pytest.raises(ValueError, match="exists already"):
         run.write()
 
@@ -685,22 +685,3 @@ def test_run_of_another_version(tmp_path):
         ValueError, match=r"^run: .*config.json is damaged \(.*of another version, without .*width"
     ):
         Run.open(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"data": "mine.npz"}, SparseOptions(as_is=True)),
-        ({"data": "pictures"}, SparseOptions(as_is=True)),
-        ({"data": "bars-linear"}, SparseOptions(as_is=True)),
-        ({"data": "mnist"}, SparseOptions()),
-        ({"data": "scenes"}, SparseOptions()),
-        ({"data": "pictures", "patch_size": 4}, SparseOptions(patch_size=4)),
-        (
-            {"data": "scenes", "patch_size": 8, "patches": 9, "whiten": False, "on_off": True},
-            SparseOptions(patch_size=8, patches=9, whiten=False, on_off=True),
-        ),
-    ],
-)
-def test_data_of_a_coder_are_taken_as_they_are_or_cut(options, expected):
-    assert sparse_options(TrainConfig("bsc", **options), options["data"]) == expected

@@ -1,15 +1,15 @@
-"""Records and reports of a training session."""
+"""What a training session records and reports."""
 
 import json
 import re
 
 import pytest
 import torch
-from pyro_fmvae.runs.training import Training
 
 from pyro_fmvae.learn.phase import Phase
-from pyro_fmvae.runs import session
+from pyro_fmvae.runs import report, session
 from pyro_fmvae.runs.run import Run
+from pyro_fmvae.runs.trainer import Trainer
 from tests.small_runs import metrics, succeed, train, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("single_precision")
 
 @pytest.fixture(autouse=True)
 def no_figures(monkeypatch):
-    monkeypatch.setattr(session, "draw", lambda *_: None)
+    monkeypatch.setattr(report, "draw", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_programs_are_measured_in_evaluation_mode_and_trained_in_the_other(
     files, tmp_path, monkeypatch, model
 ):
     measured, stepped = [], []
-    bound, records = session.bound, Training.records
+    bound, records = session.bound, Trainer.records
 
     def modes(program):
         return {module.training for module in program.modules()}
@@ -87,7 +87,7 @@ def test_programs_are_measured_in_evaluation_mode_and_trained_in_the_other(
 
     monkeypatch.setattr(session, "bound", measuring)
     monkeypatch.setattr(Phase, "record_every", 1)
-    monkeypatch.setattr(Training, "records", watched)
+    monkeypatch.setattr(Trainer, "records", watched)
     assert train(tmp_path / "run", files["grey"], factors="2,3", model=model)[0] == 0
     assert len(measured) > 6 and all(mode == {False} for mode in measured)
     assert len(stepped) > 6 and all(mode == {True} for mode in stepped)

@@ -3,20 +3,19 @@
 import json
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
-from pyro_fmvae.config import TrainConfig
-from pyro_fmvae.runs.gallery import factors_of, factors_of_run
 
 from pyro_fmvae import figures
 from pyro_fmvae.data import Dataset, Kind, PatchTransform, Preprocessing, Split
-from pyro_fmvae.runs import gallery
+from pyro_fmvae.recipes import code_pictures, configure, factors_of, vsc
+from pyro_fmvae.recipes.factor_pictures import factors_of_run
+from pyro_fmvae.runs import report
 from pyro_fmvae.runs.run import Run
-from tests.small_runs import Killed, kill, succeed, train, write_files
+from tests.small_runs import Killed, kill, metrics, succeed, train, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
@@ -95,7 +94,7 @@ def test_figures_that_were_interrupted_are_made_up_for(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["grey", "colour"])
 def test_images_are_in_their_own_units(folders, kind):
     run, model = opened(folders[kind])
-    factors = factors_of_run(run, model)
+    factors = factors_of_run(run.recipe, model)
     z = model.sample_latent(5)
     with torch.no_grad():
         features = model.decoder(z)
@@ -110,7 +109,7 @@ def test_images_are_in_their_own_units(folders, kind):
 
 def test_binary_images(folders):
     run, model = opened(folders["binary"])
-    factors = factors_of_run(run, model)
+    factors = factors_of_run(run.recipe, model)
     z = model.sample_latent(5)
     p = factors.decode_all(z)
     torch.testing.assert_close(p, model.observation.mean(model.decoder(z)).detach())
@@ -120,7 +119,7 @@ def test_binary_images(folders):
 
 def test_tables_stay_standardised(folders):
     run, model = opened(folders["table"])
-    factors = factors_of_run(run, model)
+    factors = factors_of_run(run.recipe, model)
     z = model.sample_latent(5)
     features = model.decoder(z).detach()
     torch.testing.assert_close(factors.decode_all(z), model.observation.mean(features))
@@ -129,13 +128,13 @@ def test_tables_stay_standardised(folders):
 
 def test_names(folders):
     run, model = opened(folders["binary"])
-    assert factors_of_run(run, model).names == ("side", "noise", "factor 2")
-    assert factors_of_run(run, model).labelled == 2
+    assert factors_of_run(run.recipe, model).names == ("side", "noise", "factor 2")
+    assert factors_of_run(run.recipe, model).labelled == 2
     values = factors_of(model, ("side", "noise"), ((), ("soft", "loud")))
     assert values.value(1, 1) == "loud" and values.value(0, 1) == "side 1"
     run, model = opened(folders["grey"])
-    assert factors_of_run(run, model).names == ("factor 0", "factor 1")
-    assert factors_of_run(run, model).labelled == 0
+    assert factors_of_run(run.recipe, model).names == ("factor 0", "factor 1")
+    assert factors_of_run(run.recipe, model).labelled == 0
 
 
 def test_reconstructions_show_the_data(folders, monkeypatch):
@@ -144,7 +143,7 @@ def test_reconstructions_show_the_data(folders, monkeypatch):
     monkeypatch.setattr(figures, "reconstructions", lambda *x: shown.append(x) or reconstructions(*x))
     run, model = opened(folders["grey"])
     rows = run.load_data().split("test")
-    gallery.draw(run, model, rows, "valid")
+    report.draw(run, model, rows, "valid")
     ((x, mean),) = shown
     np.testing.assert_allclose(x, rows.x.numpy() / 255, atol=1e-6)
     with torch.no_grad():
@@ -155,7 +154,7 @@ def test_reconstructions_show_the_data(folders, monkeypatch):
 def drawn_of_coder(folder, monkeypatch, preprocessing, x, records=()):
     """A binary sparse code as it starts, and what its figures are called with: figure → arguments."""
     split = Split(x)
-    config = TrainConfig("bsc", "mine.npz", latent_dim=4)
+    config = configure("bsc", "mine.npz", latent_dim=4)
     run = Run.new(folder, config, Dataset("mine", split, split, split, preprocessing)).write()
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     model, shown = run.build_model().eval(), {}
@@ -164,7 +163,7 @@ def drawn_of_coder(folder, monkeypatch, preprocessing, x, records=()):
     monkeypatch.setattr(figures, "save", lambda *_: None)
     with torch.no_grad():
         model.logits.copy_(torch.arange(4.0))
-    gallery.draw(run, model, split, "test")
+    report.draw(run, model, split, "test")
     return model, shown
 
 
@@ -227,15 +226,14 @@ def test_examples_without_an_active_latent_are_not_swept(folders, tmp_path, monk
     assert status == 0, err
     run, model = opened(tmp_path / "run")
     swept = []
-    monkeypatch.setattr(gallery, "latent_codes", lambda *_: torch.eye(9)[:, [2, 5, 6]])
+    monkeypatch.setattr(vsc, "first_codes", lambda *_: torch.eye(9)[:, [2, 5, 6]])
     monkeypatch.setattr(figures, "value_sweeps", lambda decode, z, codes: swept.append(z) or Figure())
     rows = run.load_data(None).valid.select(torch.arange(9) % 3)
-    drawn = gallery._of_codes(run, model, rows, "valid")
+    drawn = run.recipe.draw_figures(model, rows, "valid", metrics(tmp_path / "run"))
     assert "sweeps" in drawn
     assert (swept[0] != 0).any(1).all()
 
 
 @pytest.mark.parametrize(("names", "expected"), [((), "1"), (((), ("no", "yes")), "yes"), (((), ()), "1")])
 def test_values_of_every_label_have_their_names(names, expected):
-    run = SimpleNamespace(value_names=names)
-    assert gallery._value_name(run, 1, 1) == expected
+    assert code_pictures.value_name(names, 1, 1) == expected

@@ -3,13 +3,14 @@ from itertools import product
 
 import pytest
 import torch
-from pyro_fmvae.config import CODERS, PHASES, SLABS, TrainConfig
-from pyro_fmvae.defaults import named, resolve, split_patches
 
 from pyro_fmvae.data import Kind
 from pyro_fmvae.data.labels import choose_labels
 from pyro_fmvae.learn.phase import Budget
+from pyro_fmvae.recipes import configure
+from pyro_fmvae.recipes.registry import read_config
 from tests.datasets import dataset
+from tests.recipes.choices import resolve
 
 
 @pytest.mark.parametrize(
@@ -23,20 +24,15 @@ from tests.datasets import dataset
     ],
 )
 def test_resolved_options_are_complete_and_stay(data):
-    config = resolve(TrainConfig(data="mine.npz"), data)
-    optional = {"data_root", "max_minutes", "final_learning_rate", "compile", "label_names", "pretrained"}
-    optional |= {"joint_learning_rate"}
+    config = resolve(configure(data="mine.npz"), data)
     for option in fields(config):
-        if option.metadata["models"]:
-            assert getattr(config, option.name) == option.default, option.name
-            continue
-        assert getattr(config, option.name) is not None or option.name in optional, option.name
+        assert getattr(config, option.name) is not None or not option.metadata["by_data"], option.name
     assert resolve(config, data) == config
-    assert TrainConfig.from_dict(config.to_dict()) == config
+    assert read_config(config.to_dict()) == config
 
 
 def test_given_options_are_kept():
-    given = TrainConfig(
+    given = configure(
         data="mine.npz", factors=(2, 2), factor_dim=3, hidden=(7,), batch_size=9, joint_iterations=0
     )
     config = resolve(given, dataset())
@@ -46,20 +42,20 @@ def test_given_options_are_kept():
 
 def test_smiley_is_the_name_of_the_data_not_of_a_file():
     faces = dataset((32, 32), label_sizes=(2, 2, 2, 2), name="smiley", size=30)
-    assert resolve(TrainConfig(), faces).factors == (2, 2, 2, 2)
-    assert resolve(TrainConfig(data="/home/me/smiley.npz"), faces).labels == 0
+    assert resolve(configure(), faces).factors == (2, 2, 2, 2)
+    assert resolve(configure(data="/home/me/smiley.npz"), faces).labels == 0
 
 
 def test_refining_is_for_labels():
     data = dataset(label_sizes=(2,))
-    assert resolve(TrainConfig(labels=0.5), data).refine_iterations > 0
-    for config in (TrainConfig(labels=0.0), TrainConfig(labels=0.5, label_weight=0.0)):
+    assert resolve(configure(labels=0.5), data).refine_iterations > 0
+    for config in (configure(labels=0.0), configure(labels=0.5, label_weight=0.0)):
         assert resolve(config, data).refine_iterations == 0
 
 
 def test_learning_rate_falls_from_that_of_the_joint_phase():
     digits = dataset((28, 28), Kind.BINARY)
-    given = TrainConfig(data="mine", learning_rate=1e-2)
+    given = configure(data="mine", learning_rate=1e-2)
     assert resolve(given, digits).final_learning_rate == pytest.approx(1e-3)
     config = resolve(replace(given, joint_learning_rate=1e-3), digits)
     assert config.final_learning_rate == pytest.approx(1e-4)
@@ -68,35 +64,33 @@ def test_learning_rate_falls_from_that_of_the_joint_phase():
 @pytest.mark.parametrize("name", ["smiley", "sprites", "mine"])
 def test_baseline_has_the_mixtures_networks_and_learning_phases(name):
     data = dataset((64, 64, 3), Kind.IMAGE, (2,), name)
-    given = TrainConfig(data=name, pretrain_iterations=5, joint_iterations=7, prior_iterations=3)
-    config, vae = resolve(replace(given, labels=0.0), data), resolve(replace(given, model="vae"), data)
+    given = configure(data=name, pretrain_iterations=5, joint_iterations=7, prior_iterations=3)
+    config = resolve(replace(given, labels=0.0), data)
+    vae = resolve(configure("vae", name, pretrain_iterations=5, joint_iterations=7), data)
     same = ("factors", "factor_dim", "network", "width", "hidden", "batch_size", "min_scale", "hold_out")
     for option in (*same, "final_learning_rate", "pretrain_iterations", "joint_iterations"):
         assert getattr(vae, option) == getattr(config, option), option
-    of_factors = ("labels", "label_weight", "independence_weight", "free_from", "refine_iterations")
-    assert {getattr(vae, option) for option in (*of_factors, "prior_iterations")} == {0}
     assert vae.kl_weight == 1
     assert resolve(vae, data) == vae
 
 
-def test_options_that_a_baseline_has_no_use_for_are_left_out():
-    data = dataset(label_sizes=(2,))
-    given = {"label_weight": 5.0, "free_from": 1.0, "independence_weight": 2.0, "refine_iterations": 9}
-    assert resolve(TrainConfig("vae", "a.npz", **given), data) == resolve(TrainConfig("vae", "a.npz"), data)
-    assert resolve(TrainConfig("vae", "a.npz", kl_weight=5.0), data).kl_weight == 5
-    with pytest.raises(ValueError, match=r"^labels: a vae has no factors .*--labels 0$"):
-        resolve(TrainConfig("vae", "a.npz", labels=0.1), data)
+def test_a_baseline_has_no_options_of_factors():
+    assert resolve(configure("vae", "a.npz", kl_weight=5.0), dataset()).kl_weight == 5
+    for name in ("label_weight", "free_from", "independence_weight", "refine_iterations", "prior_iterations"):
+        assert configure("vae", "a.npz", **{name: 0}) == configure("vae", "a.npz")
+        with pytest.raises(ValueError, match=f"^{name}: an option of fmvae.*, not of vae$"):
+            configure("vae", "a.npz", **{name: 0.5})
 
 
-def test_baseline_of_nothing_but_prior_iterations():
+def test_baseline_of_no_iterations():
     given = dict.fromkeys(("pretrain_iterations", "joint_iterations"), 0)
     with pytest.raises(ValueError, match=r"^iterations: expected at least one"):
-        resolve(TrainConfig("vae", "a.npz", prior_iterations=5, **given), dataset())
+        resolve(configure("vae", "a.npz", **given), dataset())
 
 
 @pytest.mark.parametrize("model", ["fmvae", "vae"])
 def test_pretrained_networks_are_not_pretrained_again_unless_told(model):
-    given = TrainConfig(model, "mine.npz", pretrained="/runs/a")
+    given = configure(model, "mine.npz", pretrained="/runs/a")
     assert resolve(given, dataset()).pretrain_iterations == 0
     assert resolve(replace(given, pretrain_iterations=4), dataset()).pretrain_iterations == 4
     assert resolve(replace(given, pretrained=None), dataset()).pretrain_iterations > 0
@@ -105,26 +99,26 @@ def test_pretrained_networks_are_not_pretrained_again_unless_told(model):
 @pytest.mark.parametrize("closing", [{"label_weight": 0.0}, {"refine_iterations": 0}])
 def test_free_factors_are_opened_even_without_a_refine_phase(closing):
     data = dataset((64, 64, 3), Kind.IMAGE, (2,), "sprites", size=30)
-    assert resolve(TrainConfig(data="sprites"), data).free_from == 1
-    config = resolve(TrainConfig(data="sprites", **closing), data)
+    assert resolve(configure(data="sprites"), data).free_from == 1
+    config = resolve(configure(data="sprites", **closing), data)
     assert config.free_from == 0
     assert resolve(config, data) == config
     with pytest.raises(ValueError, match=r"^free_from: expected a number below 1"):
-        resolve(TrainConfig(data="sprites", free_from=1.0, **closing), data)
-    unlabelled = resolve(TrainConfig(data="sprites", labels=0.0, free_from=1.0), data)
+        resolve(configure(data="sprites", free_from=1.0, **closing), data)
+    unlabelled = resolve(configure(data="sprites", labels=0.0, free_from=1.0), data)
     assert resolve(unlabelled, data) == unlabelled
 
 
 def test_factors_of_labels_come_first():
     data = dataset(label_sizes=(2, 3, 5))
-    assert resolve(TrainConfig(data="mine.npz"), data).factors == (16,)
-    assert resolve(TrainConfig(data="mine.npz", labels=0.5), data).factors == (2, 3, 5, 16)
-    chosen = TrainConfig(data="mine.npz", labels=0.5, label_names=("label0", "label1"))
+    assert resolve(configure(data="mine.npz"), data).factors == (16,)
+    assert resolve(configure(data="mine.npz", labels=0.5), data).factors == (2, 3, 5, 16)
+    chosen = configure(data="mine.npz", labels=0.5, label_names=("label0", "label1"))
     assert resolve(chosen, data).factors == (2, 3, 16)
 
 
 def test_labels_that_are_not_chosen_need_no_factor():
-    config = TrainConfig(data="mine.npz", labels=0.5, label_names=("label0",), factors=(2,))
+    config = configure(data="mine.npz", labels=0.5, label_names=("label0",), factors=(2,))
     assert resolve(config, dataset(label_sizes=(2, 9))).factors == (2,)
 
 
@@ -132,17 +126,20 @@ def test_labels_that_are_not_chosen_need_no_factor():
     "left_out", [(), ("refine",), ("pretrain", "prior"), ("pretrain", "prior", "refine")]
 )
 def test_minutes_are_shared_out_among_the_phases_that_there_are(left_out):
-    config = resolve(TrainConfig(data="mine.npz", labels=1.0, max_minutes=7.0), dataset(label_sizes=(2,)))
+    config = resolve(configure(data="mine.npz", labels=1.0, max_minutes=7.0), dataset(label_sizes=(2,)))
     config = replace(config, **{f"{name}_iterations": 0 for name in left_out})
-    budgets = dict(zip(PHASES, config.budgets(), strict=True))
+    budgets = config.budgets()
     assert sum(budget.minutes for budget in budgets.values()) == pytest.approx(7)
     assert {name for name, budget in budgets.items() if budget.empty} == set(left_out)
     assert all(isinstance(budget, Budget) and budget.iterations is None for budget in budgets.values())
 
 
+CODERS = ("bsc", "max-sparse", "linear-sparse")
+
+
 def coder(model, data="mine.npz", size=3, **options):
     """Resolved options of a model that EM learns."""
-    return resolve(TrainConfig(model, data, **options), dataset((3, 5), Kind.REAL, size=size))
+    return resolve(configure(model, data, **options), dataset((3, 5), Kind.REAL, size=size))
 
 
 @pytest.mark.parametrize("model", CODERS)
@@ -151,22 +148,23 @@ def test_few_points_are_learnt_in_whole_batches_from_several_starts(model):
     for size in (7, 2000):
         config = coder(model, size=size)
         assert (config.batch_size, config.latent_dim) == (size, 100)
-        assert (config.joint_iterations, config.refine_iterations) == ((80, 0) if binary else (50, 5))
+        assert config.iterations == ({"joint": 80} if binary else {"joint": 50, "refine": 5})
         assert (config.starts, config.sweeps, config.temperature) == ((5, 3, 1) if binary else (2, 4, 3))
-        assert (config.pretrain_iterations, config.prior_iterations) == (0, 0)
-        assert (config.nonnegative, config.reseed_every) == ((False, 5) if binary else (None, None))
-        assert config.preselect == (None if binary else 5)
+        own = (config.nonnegative, config.reseed_every) if binary else config.preselect
+        assert own == ((False, 5) if binary else 5)
 
 
 @pytest.mark.parametrize("model", CODERS)
 def test_many_points_are_learnt_in_batches_from_one_start(model):
     config = coder(model, size=2001)
-    assert (config.batch_size, config.starts, config.refine_iterations) == (1000, 1, 0)
-    assert config.joint_iterations == 20 * 3
-    assert config.reseed_every == (0 if model == "bsc" else None)
+    refine = {} if model == "bsc" else {"refine": 0}
+    assert (config.batch_size, config.starts) == (1000, 1)
+    assert config.iterations == {"joint": 20 * 3} | refine
+    if model == "bsc":
+        assert config.reseed_every == 0
     assert config.temperature == (1 if model == "bsc" else 3)
     config = coder(model, size=30, batch_size=8)
-    assert (config.starts, config.joint_iterations, config.refine_iterations) == (1, 20 * 4, 0)
+    assert (config.starts, config.iterations) == (1, {"joint": 20 * 4} | refine)
     assert coder(model, size=30, batch_size=30).starts > 1
     assert coder(model, size=30, batch_size=8, joint_iterations=2, starts=3).starts == 3
 
@@ -176,7 +174,7 @@ def test_bars_have_twice_as_many_units_as_a_side_has_pixels(model):
     for kind in ("binary", "max", "linear"):
         config = coder(model, f"bars-{kind}", 500)
         assert config.latent_dim == 6
-        assert config.nonnegative == (True if model == "bsc" else None)
+        assert model != "bsc" or config.nonnegative
     assert coder(model, "bars-max", latent_dim=9).latent_dim == 9
 
 
@@ -184,7 +182,7 @@ def test_bars_have_twice_as_many_units_as_a_side_has_pixels(model):
 def test_gradients_learn_from_one_start_that_is_never_moved(size):
     config = coder("bsc", size=size, m_step="gradient", learning_rate=0.01)
     assert (config.starts, config.reseed_every, config.temperature) == (1, 0, 1)
-    assert [getattr(config, f"{name}_iterations") for name in PHASES] == [0, 0, 3000, 0]
+    assert config.iterations == {"joint": 3000}
     assert config.final_learning_rate == pytest.approx(1e-3)
     assert config.batch_size == min(size, 1000)
 
@@ -192,49 +190,13 @@ def test_gradients_learn_from_one_start_that_is_never_moved(size):
 @pytest.mark.parametrize(
     ("model", "size", "batch_size"), [*product(CODERS, [30], [None, 7]), ("bsc", 2001, None)]
 )
-def test_resolved_options_of_a_coder_are_its_own_and_stay(model, size, batch_size):
+def test_resolved_options_of_a_coder_stay(model, size, batch_size):
     """So that a run's config.json can be trained again."""
     for options in ({}, {"m_step": "gradient"}) if model == "bsc" else ({}, {"preselect": 0}):
         config = coder(model, size=size, batch_size=batch_size, **options)
-        for option in fields(config):
-            if option.metadata["models"] and model not in option.metadata["models"]:
-                assert getattr(config, option.name) == option.default, option.name
         data = dataset((3, 5), Kind.REAL, size=size)
         assert resolve(config, data) == config
-        assert TrainConfig.from_dict(config.to_dict()) == config
-
-
-@pytest.mark.parametrize("model", CODERS)
-def test_refining_a_coder_is_for_slabs(model):
-    assert coder(model, refine_iterations=9).refine_iterations == (9 if model in SLABS else 0)
-    labelled = {"label_weight": 5.0, "free_from": 1.0, "independence_weight": 2.0, "prior_iterations": 3}
-    assert coder(model, **labelled) == coder(model)
-
-
-def test_bars_are_those_that_the_model_could_have_generated():
-    assert [named("bars", model) for model in CODERS] == ["bars-binary", "bars-max", "bars-linear"]
-    assert named("bars-max", "bsc") == "bars-max"
-    assert named("smiley", "vae") == "smiley"
-    listed = "bars-binary, bars-max, bars-linear"
-    for model in ("vae", "fmvae", "vsc"):
-        with pytest.raises(ValueError) as error:
-            named("bars", model)
-        assert str(error.value) == f"data: 'bars' is generated by the model; of {model} it is one of {listed}"
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({"model": "max-sparse", "patch_size": 8}, True),
-        ({"model": "max-sparse", "data": "scenes"}, True),
-        ({"model": "max-sparse", "patch_size": 8, "on_off": False}, False),
-        ({"model": "max-sparse"}, False),
-        ({"model": "linear-sparse", "patch_size": 8}, False),
-        ({"model": "bsc", "data": "scenes", "on_off": True}, True),
-    ],
-)
-def test_patches_are_split_for_the_max_rule(given, expected):
-    assert split_patches(TrainConfig(**{"data": "mine", **given})) == expected
+        assert read_config(config.to_dict()) == config
 
 
 def numbered(*columns):
@@ -250,12 +212,12 @@ def test_labels_are_numbered_where_factors_go_by_them():
     data = numbered(plain, years, dense)
     chosen = {"data": "mine.npz", "label_names": ("label0", "label2")}
     with pytest.raises(ValueError) as error:
-        resolve(TrainConfig(data="mine.npz", labels=0.5), data)
+        resolve(configure(data="mine.npz", labels=0.5), data)
     assert str(error.value) == "labels: 'label1' has 3 values, the largest 20190002; number them from 0"
-    assert resolve(TrainConfig(data="mine.npz"), data).labels == 0  # nothing is trained on them
-    config = resolve(TrainConfig(labels=0.5, **chosen), choose_labels(data, chosen["label_names"]))
+    assert resolve(configure(data="mine.npz"), data).labels == 0  # nothing is trained on them
+    config = resolve(configure(labels=0.5, **chosen), choose_labels(data, chosen["label_names"]))
     assert config.factors[:2] == (2, 150)
     few = numbered([0, 120])
     with pytest.raises(ValueError, match=r"^labels: 'label0' has 2 values, the largest 120"):
-        resolve(TrainConfig(data="mine.npz", labels=0.5), few)
-    assert resolve(TrainConfig(data="mine.npz", labels=0.5, factors=(121,)), few).factors == (121,)
+        resolve(configure(data="mine.npz", labels=0.5), few)
+    assert resolve(configure(data="mine.npz", labels=0.5, factors=(121,)), few).factors == (121,)

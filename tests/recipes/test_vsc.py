@@ -1,20 +1,17 @@
 import pytest
 import torch
-from pyro_fmvae.building import build
-from pyro_fmvae.config import TrainConfig
-from pyro_fmvae.defaults import resolve
 
 from pyro_fmvae.distributions import Concrete, ShiftedSigmoid, StraightThrough
 from pyro_fmvae.models import FixedSparsePrior, MixtureSparsePrior, SelectionSparsePrior
 from pyro_fmvae.nn import ExponentialLink
+from pyro_fmvae.recipes import configure
 from tests.datasets import dataset
+from tests.recipes.choices import build
 
 
 def sparse(**options):
     """An untrained model of variational sparse coding."""
-    data = dataset()
-    config = resolve(TrainConfig("vsc", "mine.npz", **options), data)
-    return build(config, data.preprocessing, len(data.train))
+    return build(configure("vsc", "mine.npz", **options), dataset())
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,19 @@ import math
 from dataclasses import fields
 
 import pytest
-from pyro_fmvae.config import LARGEST, PHASES, TrainConfig
 
 from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.recipes.fmvae import FMVAEOptions
+from pyro_fmvae.recipes.options import PHASES
+from pyro_fmvae.recipes.ranges import LARGEST
+from pyro_fmvae.recipes.registry import configure, models_with
 
 NUMBERS = [
-    *[(name, value) for name in ("factor_dim", "batch_size") for value in (0, -1, LARGEST + 1)],
+    *[
+        (name, value)
+        for name in ("factor_dim", "batch_size", "free_steps", "pseudo_inputs")
+        for value in (0, -1, LARGEST + 1)
+    ],
     *[(f"{phase}_iterations", value) for phase in PHASES for value in (-1, LARGEST + 1)],
     *[("seed", value) for value in (-1, LARGEST + 1)],
     *[("labels", value) for value in (-0.1, 1.1, math.nan)],
@@ -58,7 +65,7 @@ NUMBERS = [
 @pytest.mark.parametrize(("name", "value"), NUMBERS)
 def test_number_out_of_range(name, value):
     with pytest.raises(ValueError, match=f"^{name}: expected"):
-        TrainConfig(**{name: value})
+        configure(models_with(name)[0], **{name: value})
 
 
 def test_unknown_model():
@@ -66,7 +73,7 @@ def test_unknown_model():
         ValueError,
         match=r"^model: expected one of fmvae, vae, vsc, bsc, max-sparse, linear-sparse, got 'nonsense'$",
     ):
-        TrainConfig.from_dict({"model": "nonsense"})
+        configure("nonsense")
 
 
 @pytest.mark.parametrize("compile", [None, False, True])
@@ -74,18 +81,18 @@ def test_unknown_model():
 def test_eager_steps_cannot_be_compiled(eager, compile):
     if eager and compile:
         with pytest.raises(ValueError, match=r"^compile: eager steps cannot be compiled$"):
-            TrainConfig(eager=eager, compile=compile)
+            configure(eager=eager, compile=compile)
     else:
-        assert TrainConfig(eager=eager, compile=compile).eager is eager
+        assert configure(eager=eager, compile=compile).eager is eager
 
 
 def test_budgets_in_iterations():
-    config = TrainConfig(pretrain_iterations=1, prior_iterations=2, joint_iterations=3, refine_iterations=0)
-    assert [budget.iterations for budget in config.budgets()] == [1, 2, 3, 0]
+    config = configure(pretrain_iterations=1, prior_iterations=2, joint_iterations=3, refine_iterations=0)
+    assert [budget.iterations for budget in config.budgets().values()] == [1, 2, 3, 0]
 
 
 def test_step_sizes_of_statistics():
-    rate = TrainConfig(em_forgetting=0.75, delay=10.0, forgetting=0.6, first_step=0.5).em_rate
+    rate = configure("bsc", em_forgetting=0.75).em_rate
     assert [rate(step) for step in (0, 1, 14)] == pytest.approx([2**-0.75, 3**-0.75, 1 / 8])
 
 
@@ -102,8 +109,8 @@ def test_what_phases_share_is_what_was_asked_for():
         **{"kl_annealing": 0.6, "pretrain_kl_weight": 0.7, "augment_until": 0.8, "restart_every": 9},
         **{"recompute": True, "eager": True},
     }
-    learning = TrainConfig(**given, prior_restarts=4).learning()
+    learning = configure(**given, prior_restarts=4).learning()
     assert {name: getattr(learning, name) for name in given} == given
     assert learning.restarts == 4
-    shared = {option.name for option in fields(TrainConfig)} & {option.name for option in fields(Learning)}
+    shared = {option.name for option in fields(FMVAEOptions)} & {option.name for option in fields(Learning)}
     assert shared - set(given) == {"augmentation", "compile", "autocast"}  # set elsewhere, or of another type

@@ -1,0 +1,131 @@
+"""The contract of recipes, on tiny runs of each: a new recipe joins by being registered."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from pyro_fmvae.learn.phase import Phase
+from pyro_fmvae.recipes import RECIPES
+from pyro_fmvae.recipes.options import TrainConfig
+from pyro_fmvae.recipes.registry import options_of, read_config, recipe_of
+from pyro_fmvae.runs import Run, Trainer
+from tests.small_runs import SIZE, kill_and_resume, metrics, state, succeed, train_all, write_files
+
+pytestmark = pytest.mark.usefixtures("single_precision")
+
+STEPS = 10
+TOGETHER = {"joint_iterations": STEPS, "batch_size": 16}
+FEW = {"latent_dim": 5, "pretrain_iterations": 2, "prior_iterations": 2, "refine_iterations": 2}
+
+
+def options(model):
+    """A few iterations of each phase, ten of the joint one; a small code."""
+    few = {name: value for name, value in FEW.items() if name in options_of(model)}
+    return {"model": model, **TOGETHER, **few}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_files(tmp_path_factory.mktemp("data"))["binary"]
+
+
+@pytest.fixture(scope="module")
+def runs(data, tmp_path_factory):
+    """Model → folder of a finished run, with figures."""
+    files = dict.fromkeys(RECIPES, data)
+    return train_all(tmp_path_factory.mktemp("runs"), files, {m: options(m) for m in RECIPES}, drawn=RECIPES)
+
+
+@pytest.fixture(params=RECIPES)
+def model(request):
+    return request.param
+
+
+def arrays(path):
+    with np.load(path) as archive:
+        return dict(archive)
+
+
+def test_builds(runs, model):
+    run = Run.open(runs[model])
+    assert type(run.recipe) is RECIPES[model] and run.recipe.name == model
+    built = run.build_model()
+    assert isinstance(built, torch.nn.Module) and built.bounded
+    phases = run.recipe.phases(built, run.config.learning())
+    assert all(isinstance(phase, Phase) for phase in phases)
+    assert [phase.name for phase in phases] == list(run.config.iterations)
+    stored = run.load_model(torch.device("cpu")).state_dict()
+    assert {name: value.shape for name, value in stored.items()} == {
+        name: value.shape for name, value in built.state_dict().items()
+    }
+
+
+def test_options_are_read_as_they_are_written(runs, model):
+    run = Run.open(runs[model])
+    assert type(run.config) is recipe_of(run.config).options and isinstance(run.config, TrainConfig)
+    written = json.loads((runs[model] / "config.json").read_text())
+    assert set(written) - {"model", "derived"} == set(options_of(model))
+    assert read_config(written) == run.config
+    assert run.recipe.resolve(run.config, run.load_data()) == run.config
+
+
+def test_trains(runs, model):
+    records = metrics(runs[model])
+    assert sum(record["phase"] == "joint" for record in records) >= 2
+    bounds = [record["elbo"] for record in records]
+    assert all(map(math.isfinite, bounds)) and bounds[-1] > bounds[0]
+    assert (runs[model] / "figures" / "training.png").exists()
+
+
+@pytest.mark.parametrize("number", [1, 7])
+def test_resumes_to_the_bit(runs, data, model, tmp_path, number):
+    kill_and_resume(tmp_path / "run", data, number, 0.0, **options(model))
+    assert state(tmp_path / "run") == state(runs[model])
+    assert metrics(tmp_path / "run") == metrics(runs[model])
+
+
+def test_evaluates(runs, data, model):
+    result = json.loads(succeed("evaluate", runs[model], "--data", data, "--num-samples", 2))
+    assert result["n"] == SIZE
+    assert result["elbo"] == pytest.approx(result["reconstruction"] - result["kl_z"] - result["kl_r"])
+    assert len(result["used_components"]) == len(Run.open(runs[model]).recipe.factors)
+
+
+def test_compares_its_encoder_with_free_posteriors_or_says_why_not(runs, model):
+    recipe = Run.open(runs[model]).recipe
+    if recipe.no_gap:
+        with pytest.raises(AssertionError, match=f"free_steps: {recipe.no_gap}"):
+            succeed("evaluate", runs[model], "--free-steps", 2)
+    else:
+        assert "amortisation_gap" in json.loads(succeed("evaluate", runs[model], "--free-steps", 2))
+
+
+def test_encodes(runs, data, model, tmp_path):
+    succeed("encode", runs[model], "--data", data, "--out", tmp_path / "codes.npz")
+    encoded = arrays(tmp_path / "codes.npz")
+    assert all(len(array) == SIZE and np.isfinite(array).all() for array in encoded.values())
+    run = Run.open(runs[model])
+    trained = run.load_model(torch.device("cpu"))
+    x = torch.from_numpy(arrays(data)["x"]).float()
+    with torch.no_grad():
+        code = run.recipe.code(trained, x)
+        assert code.shape == encoded["mean"].shape
+        assert run.recipe.decode(trained, code).shape == run.recipe.reconstruct(trained, x).shape == x.shape
+
+
+def test_samples(runs, model, tmp_path):
+    succeed("sample", runs[model], "--out", tmp_path / "a.npz", "--grid", "2x3")
+    drawn = arrays(tmp_path / "a.npz")
+    assert len(drawn["x"]) == len(drawn["z"]) == 6
+    assert ("codes" in drawn) == Run.open(runs[model]).factorial
+
+
+def test_a_restored_trainer_is_the_run(runs, model):
+    run = Run.open(runs[model])
+    trainer = Trainer(run, run.load_data(), torch.device("cpu"))
+    trainer.restore()
+    assert trainer.finished and trainer.stepping in ("eager", "in closed form")
+    assert (trainer.stepping == "in closed form") == run.recipe.closed_form

@@ -1,0 +1,104 @@
+"""Runs that earlier code left behind, with options of all models in `config.json`, and what it said of them.
+
+``squares.npz`` holds the data of two of them; ``fmvae`` and ``max-sparse`` were interrupted. The file beside
+a folder has what that code printed and wrote, about the run and about what it became once it was resumed.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pyro_fmvae.runs import CONFIG, Run
+from tests.small_runs import metrics, state, succeed
+
+pytestmark = pytest.mark.usefixtures("single_precision")
+
+FIXTURES = Path(__file__).parent / "fixtures"
+CLOSE = {"rel": 2e-4, "abs": 2e-4}  # processors round float32 differently
+INTERRUPTED = ("fmvae", "max-sparse")
+ALL = (*INTERRUPTED, "vsc")
+
+
+def opened(name, folder):
+    """A copy of a run, with its data beside it, and what was said of the run."""
+    shutil.copytree(FIXTURES / name, folder / name)
+    shutil.copy(FIXTURES / "squares.npz", folder)
+    config = json.loads((folder / name / CONFIG).read_text())
+    if config["data"].endswith(".npz"):
+        config["data"] = str(folder / config["data"])
+    (folder / name / CONFIG).write_text(json.dumps(config))
+    return folder / name, json.loads((FIXTURES / f"{name}.json").read_text())
+
+
+def alike(found, expected):
+    """Check that JSON values are the same, numbers approximately."""
+    if isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for key, value in expected.items():
+            alike(found[key], value)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            alike(one, other)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, **CLOSE)
+    else:
+        assert found == expected
+
+
+def evaluated(folder):
+    torch.manual_seed(0)  # of Gibbs draws
+    return json.loads(succeed("evaluate", folder, "--device", "cpu"))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_opens_and_evaluates(name, tmp_path):
+    folder, expected = opened(name, tmp_path)
+    assert Run.open(folder).recipe.name == name
+    alike(evaluated(folder), expected["evaluate"])
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_encodes_and_samples(name, tmp_path):
+    folder, expected = opened(name, tmp_path)
+    for command, options in (("encode", ()), ("sample", ("--grid", "1x2"))):
+        torch.manual_seed(0)
+        succeed(command, folder, "--device", "cpu", "--out", tmp_path / "out.npz", *options)
+        with np.load(tmp_path / "out.npz") as found:
+            rows = {name: array[: len(expected[command][name])].tolist() for name, array in found.items()}
+        alike(rows, expected[command])
+
+
+@pytest.mark.parametrize("name", INTERRUPTED)
+def test_resumes(name, tmp_path):
+    folder, expected = opened(name, tmp_path)
+    before = state(folder)
+    lines = succeed("train", "--resume", folder, "--device", "cpu").splitlines()
+    assert state(folder) != before
+    alike(metrics(folder), expected["metrics"])
+    alike(evaluated(folder), expected["resumed"])
+    assert sorted(path.name for path in (folder / "figures").iterdir()) == expected["figures"]
+    words = [line.split()[0] for line in lines if line and "figures in" not in line]
+    assert words == [line.split()[0] for line in expected["report"]]
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path):
+    folder, _ = opened("vsc", tmp_path)
+    before = state(folder)
+    assert "is finished already" in succeed("train", "--resume", folder, "--device", "cpu")
+    assert state(folder) == before
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_trains_again_from_its_configuration(name, tmp_path):
+    """Although the configuration lists options of other models."""
+    folder, _ = opened(name, tmp_path)
+    succeed("train", "--config", folder / CONFIG, "--out", tmp_path / "again", "--joint-iterations", 2)
+    old, new = Run.open(folder).config, Run.open(tmp_path / "again").config
+    changes = {"joint_iterations": 2}
+    assert new.to_dict() == {**old.to_dict(), **changes}
+    assert Run.open(tmp_path / "again").load_model(torch.device("cpu")) is not None
