@@ -130,11 +130,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data-sets", type=int, default=3, help="how many, for each model")
-    parser.add_argument("--models", default=",".join(MODELS), help="which: " + ",".join(MODELS))
-    parser.add_argument("--iterations", type=int, help="of EM; default: 80 for binary, 50 for others")
-    parser.add_argument("--seed", type=int, default=0, help="of the first data set; others follow")
-    parser.add_argument("--out", type=Path, help="folder for pictures; default: none are drawn")
+    parser.add_argument("--data-sets", type=int, default=3, help="data sets for each model")
+    parser.add_argument(
+        "--models", default=",".join(MODELS), help="models to learn, out of " + ",".join(MODELS)
+    )
+    parser.add_argument("--iterations", type=int, help="EM iterations; default: 80 for binary, 50 for others")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the first data set; the next ones have the next seeds"
+    )
+    parser.add_argument("--out", type=Path, help="folder for pictures; default: no pictures")
     chosen = parser.parse_args()
     names = chosen.models.split(",")
     if unknown := set(names) - set(MODELS):

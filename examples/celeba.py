@@ -244,12 +244,17 @@ def main():
     )
     parser.add_argument("--data-root", type=Path, help="folder that holds celeba/; default: a temporary one")
     parser.add_argument("--generate", type=int, metavar="N", help=f"draw N faces; default: {GENERATED}, once")
-    parser.add_argument("--width", type=float, default=0.25, help="of the networks; the paper's are 1")
+    parser.add_argument("--width", type=float, default=0.25, help="width of the networks; 1 in the paper")
     parser.add_argument("--factors", type=sizes, default=(2, 2, 2, 64, 64), help="components of each factor")
     parser.add_argument("--dim", type=int, default=64, help="dimensions of each factor")
     parser.add_argument("--labels", type=float, default=0.4, help="share of training images with labels")
-    parser.add_argument("--iterations", type=int, default=800, help="of the joint phase; others follow; or 0")
-    parser.add_argument("--timed-steps", type=int, default=20, help="steps that are timed before training")
+    parser.add_argument(
+        "--iterations",
+        type=int,
+        default=800,
+        help="iterations of the joint phase, which set those of others; 0 for no training",
+    )
+    parser.add_argument("--timed-steps", type=int, default=20, help="steps to time before training")
     parser.add_argument("--compile", action="store_true", help="compile the captured steps")
     parser.add_argument("--device", default="auto", help="cpu, cuda, ... or auto")
     parser.add_argument("--seed", type=int, default=0)

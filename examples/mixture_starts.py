@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument(
         "--splits", type=shares, default=[0.25, 1.0], help="shares in (0, 1] of components to split: 0.25,1"
     )
-    parser.add_argument("--seed", type=natural_number, default=0, help="of the starts, >= 0")
+    parser.add_argument("--seed", type=natural_number, default=0, help="seed of the starts, >= 0")
     chosen = parser.parse_args()
     try:
         run = Run.open(chosen.run)

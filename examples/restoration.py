@@ -73,12 +73,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", default="bsc,linear-sparse,max-sparse", help="which")
-    parser.add_argument("--epochs", type=int, default=10, help="through 16,000 patches")
-    parser.add_argument("--patches", type=int, default=20_000, help="of which 8 in 10 are trained on")
+    parser.add_argument("--models", default="bsc,linear-sparse,max-sparse", help="models to learn")
+    parser.add_argument("--epochs", type=int, default=10, help="passes through the training patches")
+    parser.add_argument("--patches", type=int, default=20_000, help="patches; 8 in 10 are for training")
     parser.add_argument("--stride", type=int, default=2, help="pixels from one patch to the next")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="folder for pictures; default: none are drawn")
+    parser.add_argument("--out", type=Path, help="folder for pictures; default: no pictures")
     chosen = parser.parse_args()
     names = chosen.models.split(",")
     if unknown := set(names) - {"bsc", *SLABS}:

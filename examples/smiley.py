@@ -40,7 +40,12 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--points", type=int, default=10_000, help="training images")
-    parser.add_argument("--iterations", type=int, default=800, help="of the joint phase; the others follow")
+    parser.add_argument(
+        "--iterations",
+        type=int,
+        default=800,
+        help="iterations of the joint phase; those of other phases are in proportion",
+    )
     parser.add_argument("--labels", type=float, default=0.1, help="share of the training images with labels")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("smiley-figures"), help="folder for the pictures")

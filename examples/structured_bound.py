@@ -55,7 +55,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--points", type=int, default=500)
-    parser.add_argument("--iterations", type=int, default=100, help="of EM on the patches")
+    parser.add_argument("--iterations", type=int, default=100, help="EM iterations on the patches")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     pyro.set_rng_seed(chosen.seed)

@@ -260,14 +260,18 @@ def arguments(
     parser.add_argument("--data-root", help="folder of data sets; default: ~/.cache/pyro_fmvae")
     parser.add_argument("--out", type=Path, default=Path(out), help="folder of the rows' files")
     parser.add_argument("--runs", type=Path, help="folder of the trainings; default: runs in --out")
-    parser.add_argument("--rows", type=lambda text: text.split(","), default=(), help="their names; all")
+    parser.add_argument(
+        "--rows", type=lambda text: text.split(","), default=(), help="names of rows; default: all"
+    )
     parser.add_argument("--list", action="store_true", help="print the names of the rows, and stop")
-    parser.add_argument("--report", action="store_true", help="only report what is there; run nothing")
-    parser.add_argument("--figure", type=Path, help="file for the picture of the rows: .png")
+    parser.add_argument("--report", action="store_true", help="report finished rows; run nothing")
+    parser.add_argument("--figure", type=Path, help="picture of the rows, a .png file")
     split = {"choices": ("train", "valid", "test"), "default": "valid"}
-    parser.add_argument("--split", **split, help="split that is reported; test for the last word")
+    parser.add_argument("--split", **split, help="split to report; test for final results")
     parser.add_argument("--device", default="auto", help="cpu, cuda, ... or auto: a GPU if there is one")
-    parser.add_argument("--scale", type=float, default=1.0, help="factor on all iterations, to try it out")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="factor of all numbers of iterations, for trials"
+    )
     if add is not None:
         add(parser)
     return parser.parse_args()

@@ -221,13 +221,24 @@ def arguments() -> argparse.ArgumentParser:
         kind.add_argument("--data-root", help="folder of data sets; default: that of the run")
         kind.add_argument("--device", default="auto", help="cpu, cuda, ... or auto: a GPU if there is one")
         if name == "free-bits":
-            kind.add_argument("--nats", type=between(0, math.inf), default=0.3, help="free in each dimension")
-            kind.add_argument("--iterations", type=between(0, math.inf, int), help="as many as the run had")
+            kind.add_argument(
+                "--nats",
+                type=between(0, math.inf),
+                default=0.3,
+                help="minimal cost of each dimension in nats",
+            )
+            kind.add_argument(
+                "--iterations",
+                type=between(0, math.inf, int),
+                help="iterations; default: those of the run's pretraining",
+            )
             kind.add_argument("--out", type=Path, required=True, help="new folder for the networks")
         else:
             kind.add_argument("--iterations", type=between(0, math.inf, int), default=4000)
             kind.add_argument("--learning-rate", type=float, default=1e-4)
-            kind.add_argument("--final-learning-rate", type=float, help="what it falls to; else it stays")
+            kind.add_argument(
+                "--final-learning-rate", type=float, help="final learning rate; default: constant"
+            )
         if name == "averages":
             kind.add_argument("--decays", type=between(0, 1), nargs="+", default=[0.99, 0.999, 0.9995])
     return parser

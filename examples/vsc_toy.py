@@ -119,7 +119,9 @@ def main():
     )
     parser.add_argument("--steps", type=int, default=2500)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--spikes", choices=SPIKES, default="concrete", help="their relaxation in training")
+    parser.add_argument(
+        "--spikes", choices=SPIKES, default="concrete", help="relaxation of spikes in training"
+    )
     options = parser.parse_args()
     models = MODELS | {"sparse coding": partial(sparse_coding, spikes=SPIKES[options.spikes])}
     print(f"{'':22}{'active':>8}{'correlation':>13}{'contrast':>10}{'ELBO':>9}{'seconds':>9}")

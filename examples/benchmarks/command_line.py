@@ -21,12 +21,12 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, description: str | None, devices: bool = True, pictures: bool = True) -> None:
         super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
         self.add_argument("--seed", type=int, default=0)
-        self.add_argument("--threads", type=natural_number, help="of torch; default: its own choice")
+        self.add_argument("--threads", type=natural_number, help="threads of torch; default: its own choice")
         if devices:
             self.add_argument("--device", type=usable_device, default=torch.device("cpu"))
         self.add_argument("--json", action="store_true", help="one JSON object per line instead of a table")
         if pictures:
-            self.add_argument("--plot", metavar="FILE.png", help="draw a picture, too")
+            self.add_argument("--plot", metavar="FILE.png", help="also draw a picture")
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}\n")

@@ -193,19 +193,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--net", choices=NETS, default="mlp")
     parser.add_argument("--setting", type=Setting.parse, default=Setting(1, 32, 64, 64), metavar="I,D,K,B")
     parser.add_argument("--data-root", help="folder of binarised MNIST; default: generated smileys")
-    parser.add_argument("--points", type=natural_number, default=20_000, help="training images, at most")
+    parser.add_argument("--points", type=natural_number, default=20_000, help="most training images")
     parser.add_argument("--pretrain", type=natural_number, default=1000, help="steps of the plain VAE")
-    parser.add_argument("--draws", type=natural_number, default=200, help="of each gradient")
-    parser.add_argument("--steps", type=natural_number, default=2000, help="of training, at least")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of training, at least")
+    parser.add_argument("--draws", type=natural_number, default=200, help="draws of each gradient")
+    parser.add_argument("--steps", type=natural_number, default=2000, help="least number of training steps")
+    parser.add_argument("--seconds", type=float, default=20.0, help="least seconds of training")
     parser.add_argument("--every", type=natural_number, default=100, help="steps between evaluations")
-    parser.add_argument("--rate", type=float, default=1e-3, help="of Adam, for the networks")
-    parser.add_argument("--globals-rate", type=float, default=1e-2, help="of Adam, for the mixture")
+    parser.add_argument("--rate", type=float, default=1e-3, help="Adam's rate for the networks")
+    parser.add_argument("--globals-rate", type=float, default=1e-2, help="Adam's rate for the mixture")
     parser.add_argument(
         "--methods",
         type=lambda text: choose(text, LEARNERS),
         default=DEFAULT,
-        help=f"substrings of their names, with commas; default: '{DEFAULT}'",
+        help=f"substrings of names, separated by commas; default: '{DEFAULT}'",
     )
     options = parser.parse_args(arguments)
     pyro.enable_validation(False)

@@ -126,7 +126,9 @@ def measure(net: str, steps: int, seed: int) -> list[dict[str, Any]]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line, measure, print."""
     parser = Parser(__doc__, devices=False, pictures=False)
-    parser.add_argument("--nets", type=lambda text: text.split(","), default=list(NETS), help="mlp, conv")
+    parser.add_argument(
+        "--nets", type=lambda text: text.split(","), default=list(NETS), help="networks: mlp,conv"
+    )
     parser.add_argument("--steps", type=natural_number, default=50, help="timed steps of each")
     options = parser.parse_args(arguments)
     if unknown := sorted({*options.nets} - {*NETS}):

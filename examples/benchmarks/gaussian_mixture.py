@@ -200,19 +200,34 @@ def draw(axes: Axes, lines: dict[str, np.ndarray], truth: float) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line, measure, print."""
     parser = Parser(__doc__, devices=False)
-    parser.add_argument("--points", type=natural_number, action="append", help="N; may be repeated (10^5)")
+    parser.add_argument(
+        "--points", type=natural_number, action="append", help="N; may be repeated (default: 10^5)"
+    )
     parser.add_argument("--dim", type=natural_number, default=16, help="D (default: 16)")
     parser.add_argument("--components", type=natural_number, default=64, help="K (default: 64)")
     parser.add_argument(
-        "--batch-size", type=natural_number, action="append", help="B; may be repeated (5000)"
+        "--batch-size", type=natural_number, action="append", help="B; may be repeated (default: 5000)"
     )
-    parser.add_argument("--step", choices=STEPS, action="append", help="may be repeated (eager, compiled)")
-    parser.add_argument("--epochs", type=natural_number, default=30, help="passes in minibatches (30)")
-    parser.add_argument("--method", choices=OURS + THEIRS, action="append", help="may be repeated (all)")
-    parser.add_argument("--held-out", type=natural_number, default=20_000, help="points to score by (20000)")
+    parser.add_argument(
+        "--step",
+        choices=STEPS,
+        action="append",
+        help="kind of steps; may be repeated (default: eager, compiled)",
+    )
+    parser.add_argument(
+        "--epochs", type=natural_number, default=30, help="passes in minibatches (default: 30)"
+    )
+    parser.add_argument(
+        "--method", choices=OURS + THEIRS, action="append", help="may be repeated (default: all)"
+    )
+    parser.add_argument(
+        "--held-out", type=natural_number, default=20_000, help="points to score by (default: 20000)"
+    )
     parser.add_argument("--margin", type=float, default=0.01, help="nats per point (default: 0.01)")
-    parser.add_argument("--max-seconds", type=float, default=300.0, help="for each method (default: 300)")
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: all threads' time, added up")
+    parser.add_argument(
+        "--max-seconds", type=float, default=300.0, help="seconds for each method (default: 300)"
+    )
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: total time of all threads")
     options = parser.parse_args(arguments)
     options.batch_size, options.method = options.batch_size or [5000], options.method or OURS + THEIRS
     options.step = options.step or ["eager", "compiled"]

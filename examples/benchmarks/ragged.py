@@ -148,13 +148,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line, measure, print."""
     parser = Parser(__doc__)
     parser.add_argument(
-        "--factors", type=sizes, action="append", metavar="K,K,...", help="ragged ones; may be repeated"
+        "--factors",
+        type=sizes,
+        action="append",
+        metavar="K,K,...",
+        help="components of ragged factors; may be repeated",
     )
-    parser.add_argument("--dim", type=natural_number, default=64, help="D, of each factor")
+    parser.add_argument("--dim", type=natural_number, default=64, help="dimensions of each factor")
     parser.add_argument(
-        "--batch-size", type=natural_number, action="append", help="B; may be repeated; default: 64 and 512"
+        "--batch-size",
+        type=natural_number,
+        action="append",
+        help="points in a batch; may be repeated; default: 64 and 512",
     )
-    parser.add_argument("--steps", type=natural_number, default=100, help="of the fastest (default: 100)")
+    parser.add_argument(
+        "--steps",
+        type=natural_number,
+        default=100,
+        help="timed steps of the fastest contestant (default: 100)",
+    )
     parser.add_argument("--compile", action="store_true", help="compile the steps")
     options = parser.parse_args(arguments)
     if options.threads:

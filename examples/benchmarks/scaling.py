@@ -146,8 +146,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--components", type=numbers, default=COMPONENTS, metavar="K,K,...")
     parser.add_argument("--factors", type=numbers, default=FACTORS, metavar="I,I,...")
     parser.add_argument("--methods", type=lambda text: text.split(","), default=list(METHODS))
-    parser.add_argument("--steps", type=natural_number, default=50, help="of the fastest method")
-    parser.add_argument("--limit-mb", type=natural_number, default=1074, help="default: 1 GiB")
+    parser.add_argument("--steps", type=natural_number, default=50, help="timed steps of the fastest method")
+    parser.add_argument(
+        "--limit-mb", type=natural_number, default=1074, help="largest memory of a step; default: 1 GiB"
+    )
     options = parser.parse_args(arguments)
     if unknown := set(options.methods) - set(METHODS):
         parser.error(f"--methods: expected some of {', '.join(METHODS)}, got {', '.join(sorted(unknown))}")

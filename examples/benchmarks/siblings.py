@@ -161,7 +161,9 @@ def measure(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line, measure, print."""
     parser = Parser(__doc__, pictures=False)
-    parser.add_argument("--models", type=lambda text: text.split(","), default=list(MAKERS), help="vae, vsc")
+    parser.add_argument(
+        "--models", type=lambda text: text.split(","), default=list(MAKERS), help="models: vae,vsc"
+    )
     latents = {"type": lambda text: [natural_number(part) for part in text.split(",")], "default": [40, 200]}
     parser.add_argument("--latents", **latents, help="numbers of latents: 40,200")
     parser.add_argument("--methods", type=lambda text: text.split(";"), default=list(METHODS))

@@ -126,9 +126,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line, measure, print."""
     parser = Parser(__doc__, pictures=False)
     parser.add_argument("--models", type=lambda text: text.split(","), default=list(UNITS))
-    parser.add_argument("--units", type=numbers, metavar="H,H,...", help="default: by model")
-    parser.add_argument("--points", type=numbers, metavar="N,N,...", help="default: by model")
-    parser.add_argument("--steps", type=natural_number, default=20, help="of the fastest setting")
+    parser.add_argument(
+        "--units", type=numbers, metavar="H,H,...", help="numbers of units; default: by model"
+    )
+    parser.add_argument(
+        "--points", type=numbers, metavar="N,N,...", help="numbers of data points; default: by model"
+    )
+    parser.add_argument("--steps", type=natural_number, default=20, help="timed steps of the fastest setting")
     options = parser.parse_args(arguments)
     if unknown := set(options.models) - set(UNITS):
         parser.error(f"--models: expected some of {', '.join(UNITS)}, got {', '.join(sorted(unknown))}")

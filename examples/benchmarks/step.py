@@ -99,10 +99,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = Parser(__doc__)
     parser.add_argument("--net", choices=NETS, help="one pair of networks; default: both")
     parser.add_argument(
-        "--setting", type=Setting.parse, action="append", metavar="I,D,K,B", help="may be repeated"
+        "--setting", type=Setting.parse, action="append", metavar="I,D,K,B", help="sizes; may be repeated"
     )
     parser.add_argument(
-        "--methods", type=choose, default=list(METHODS), help="substrings of their names, with commas"
+        "--methods", type=choose, default=list(METHODS), help="substrings of names, separated by commas"
     )
     parser.add_argument(
         "--steps", type=natural_number, default=200, help="timed steps of the fastest method (default: 200)"
