@@ -25,12 +25,12 @@ class SpikeAndSlabEM(ExpectationMaximization[SpikeAndSlabParameters]):
     """EM with an E-step by Gibbs sweeps and an M-step in closed form on the last draws.
 
     Each chain goes on from its last state. The scale of a unit's weights and causes is arbitrary: each M-step
-    fixes it by μ = 1, or by ψ = 1 where |μ| <= √ψ / 2. All computations are in float64. Source: Shelton et
+    fixes it by μ = 1, or by ψ = 1 where abs(μ) <= √ψ / 2. All computations are in float64. Source: Shelton et
     al. (2015).
 
-    The objective does not depend on μ_h, ψ_h and W_:h of a unit h that is never on, since each of their terms
-    is multiplied by a sum over the draws in which h is on. Every value of them is a maximum. The M-step keeps
-    the present ones, so that the unit is the same cause when it comes back; π_h becomes 1e-6.
+    The objective does not depend on μ, ψ and the weights of a unit that is never on: each of their terms is
+    multiplied by a sum over the draws in which it is on. Every value of them is a maximum. The M-step keeps
+    the present ones, so that the unit is the same cause when it comes back; its π becomes 1e-6.
 
     Args:
         rule: :class:`~pyro_fmvae.em.spike_and_slab_rules.MaxRule` or ``LinearRule``.
