@@ -61,9 +61,10 @@ def rows_of(
     config, sparse = run.config, run.recipe.reading(run.config, data)
     if sparse is not None:
         sparse = replace(sparse, transform=run.preprocessing.patches)
+    root = data_root or config.data_root
     dataset = load(
         data,
-        data_root or config.data_root,
+        Path(root) if root else None,
         binarization=config.binarization,
         image_size=config.image_size,
         sparse=sparse,

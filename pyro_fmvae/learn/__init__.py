@@ -1,10 +1,11 @@
 """How models are learnt: phases with budgets, and the loop that runs them."""
 
-from pyro_fmvae.learn.em_phases import GradientEM, StepwiseEM
 from pyro_fmvae.learn.fitting import Progress, Record, fit
 from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting, encode_some
+from pyro_fmvae.learn.gradient_em import GradientEM
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget, GradientPhase, Phase, endless
+from pyro_fmvae.learn.stepwise_em import StepwiseEM
 from pyro_fmvae.learn.vae_phases import FreeEM, HybridEM, VAEJoint
 from pyro_fmvae.learn.vsc_phases import SparsePhase
 

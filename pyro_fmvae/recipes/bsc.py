@@ -10,9 +10,10 @@ from pyro_fmvae.data import Dataset, Split
 from pyro_fmvae.data.sets.bars import NAMES
 from pyro_fmvae.em.binary_em import BinaryEM
 from pyro_fmvae.em.binary_mean_field import LARGEST_GROUP
-from pyro_fmvae.learn.em_phases import GradientEM, StepwiseEM
+from pyro_fmvae.learn.gradient_em import GradientEM
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Phase
+from pyro_fmvae.learn.stepwise_em import StepwiseEM
 from pyro_fmvae.models import BinarySparseCoding
 from pyro_fmvae.recipes.coders import CoderOptions, CoderRecipe, is_whole
 from pyro_fmvae.recipes.options import by_data, completed, option, refuse

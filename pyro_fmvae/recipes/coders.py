@@ -15,7 +15,7 @@ from pyro_fmvae.data import Batches, Dataset, SparseOptions, Split
 from pyro_fmvae.data.registry import LOADERS, SCENES
 from pyro_fmvae.data.sets.bars import NAMES, bars_truth
 from pyro_fmvae.evaluate.recovery import match_units
-from pyro_fmvae.learn.em_phases import check_spread
+from pyro_fmvae.learn.first_batch import check_spread
 from pyro_fmvae.optim import RobbinsMonro
 from pyro_fmvae.recipes.code_measures import activity_measures, source_measures, true_sources
 from pyro_fmvae.recipes.options import TrainConfig, by_data, check_iterations, option, refuse, shared_defaults

@@ -12,9 +12,9 @@ from pyro_fmvae import figures
 from pyro_fmvae.data import Batches, Dataset, Split
 from pyro_fmvae.em.spike_and_slab_em import SpikeAndSlabEM
 from pyro_fmvae.em.spike_and_slab_rules import LinearRule, MaxRule, Rule
-from pyro_fmvae.learn.em_phases import StepwiseEM
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Phase
+from pyro_fmvae.learn.stepwise_em import StepwiseEM
 from pyro_fmvae.models import SpikeAndSlabSparseCoding
 from pyro_fmvae.recipes.coders import CoderOptions, CoderRecipe, is_whole
 from pyro_fmvae.recipes.options import by_data, completed, option

@@ -24,7 +24,8 @@ COLUMNS = ("label0", "label1", "label2")
 )
 def test_names_of_label_columns(monkeypatch, known, chosen, names, expected):
     """Columns that a file gives no names are those of the run's data, in their order there."""
-    run = replace(RUN, config=replace(RUN.config, label_names=chosen), label_names=known)
+    run = RUN.with_options(label_names=chosen)
+    run = replace(run, recipe=replace(run.recipe, label_names=known))
     monkeypatch.setattr(data_rows, "load_file", lambda *_: ("rows", names))
     monkeypatch.setattr(Path, "is_dir", lambda _: True)
     assert rows_of(run, "new", None, "test") == ("rows", expected)
@@ -38,7 +39,7 @@ def test_names_of_label_columns(monkeypatch, known, chosen, names, expected):
     ],
 )
 def test_label_columns_that_could_be_any(monkeypatch, chosen, names, message):
-    run = replace(RUN, config=replace(RUN.config, label_names=chosen))
+    run = RUN.with_options(label_names=chosen)
     monkeypatch.setattr(data_rows, "load_file", lambda *_: ("rows", names))
     monkeypatch.setattr(Path, "is_dir", lambda _: True)
     with pytest.raises(ValueError) as error:
@@ -51,6 +52,6 @@ def test_other_data_are_looked_for_where_the_runs_are(monkeypatch, given, expect
     data = dataset((2, 2))
     roots = []
     monkeypatch.setattr(data_rows, "load", lambda name, root, **_: roots.append((name, root)) or data)
-    run = replace(RUN, config=replace(RUN.config, data="mnist", data_root="/runs/data"))
+    run = RUN.with_options(data="mnist", data_root="/runs/data")
     assert rows_of(run, "fashion-mnist", given, "test") == (data.test, ())
     assert roots == [("fashion-mnist", Path(expected))]

@@ -5,7 +5,7 @@ import pytest
 from pyro_fmvae.commands.factor_settings import parse_factors, parse_settings
 from tests.commands.labelled_run import RUN
 
-UNLABELLED = replace(RUN, config=replace(RUN.config, labels=0.0))
+UNLABELLED = RUN.with_options(labels=0.0)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,10 @@ def test_wrong_factors(text, message):
 
 
 def test_names_go_before_numbers():
-    numbered = replace(RUN, label_names=("2", "hair", "hat"), value_names=(("1", "0"), (), ()))
+    numbered = replace(
+        RUN,
+        recipe=replace(RUN.recipe, label_names=("2", "hair", "hat"), value_names=(("1", "0"), (), ())),
+    )
     assert parse_factors("2,hair", numbered) == [0, 1]
     assert parse_settings("2=1,1=1", numbered) == {0: 0, 1: 1}
 

@@ -1,10 +1,8 @@
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pyro_fmvae.commands.output_files import check_different, check_spares_data
-from pyro_fmvae.recipes import configure
 from tests.commands.labelled_run import RUN
 
 
@@ -20,7 +18,7 @@ def test_files_are_different(tmp_path, monkeypatch):
 
 def test_data_of_a_run_are_spared(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    file = replace(RUN, config=replace(RUN.config, data=str(tmp_path / "mine.npz")))
+    file = RUN.with_options(data=str(tmp_path / "mine.npz"))
     check_spares_data(file, Path("codes.npz"))
     for name in ("mine.npz", f"../{tmp_path.name}/mine.npz"):
         with pytest.raises(ValueError, match=rf"^out: {name} holds data that the run was trained on$"):
@@ -29,9 +27,9 @@ def test_data_of_a_run_are_spared(tmp_path, monkeypatch):
     (photos / "more").mkdir(parents=True)
     for name in ("more/a.png", "codes.npz"):
         (photos / name).touch()
-    folder = replace(RUN, config=replace(RUN.config, data=str(photos)))
+    folder = RUN.with_options(data=str(photos))
     for name in ("smiley/new.png", "smiley/codes.npz", "a.png"):
         check_spares_data(folder, Path(name))
     with pytest.raises(ValueError, match=r"^compare: smiley/more/a\.png holds data that the run was"):
         check_spares_data(folder, Path("smiley/more/a.png"), "compare")
-    check_spares_data(replace(RUN, config=configure()), Path("smiley/more/a.png"))  # a name, no folder
+    check_spares_data(RUN.with_options(data="smiley"), Path("smiley/more/a.png"))  # a name, no folder

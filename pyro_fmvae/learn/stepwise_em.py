@@ -1,4 +1,4 @@
-"""How models without networks are learnt: expectation maximisation, or gradients of the bound."""
+"""Models learnt by EM in closed form, on one batch after another."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -10,15 +10,11 @@ from torch.utils._pytree import tree_map_only
 from pyro_fmvae.distributions.exponential_family import blend
 from pyro_fmvae.em.expectation_maximization import ExpectationMaximization
 from pyro_fmvae.em.statistics import Statistics
-from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
-from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget, GradientPhase, Phase, check_number, check_rows
-from pyro_fmvae.models.binary_sparse_coding import BinarySparseCoding
-from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
+from pyro_fmvae.learn.first_batch import first_batch
+from pyro_fmvae.learn.phase import Budget, Phase, check_number, check_rows
+from pyro_fmvae.optim import RobbinsMonro
 
 STEPWISE = RobbinsMonro(delay=1.0, forgetting=0.6)
-LARGEST_SHARE = 1e-6  # of the greatest number of a type that squares of data may add up to
-LEAST_SPREAD = 1e-13  # of data, whose noise has a variance of 1e-30 at least
 RECORDS, BY_THE_CLOCK = 10, 25  # evaluations in a phase; steps between them where it has no number of steps
 
 
@@ -111,7 +107,7 @@ class StepwiseEM(Phase):
                 missing, equal, or too large.
         """
         check_number(batches, self.model.num_data)
-        x = _first(batches)
+        x = first_batch(batches)
         if self.starts:
             self.parameters = self.em.start(x, self.starts)
         else:
@@ -204,92 +200,3 @@ class StepwiseEM(Phase):
         self.kept = None if kept is None else (kind(*kept["parameters"]), kept["objective"])
         values = state["statistics"]
         self.statistics = None if values is None else Statistics(values, state["count"])
-
-
-class GradientEM(GradientPhase):
-    """The fixed point as E-step, one step of Adam on the bound as M-step: as the source of the model learns.
-
-    The bound is that of ``TraceConjugate_ELBO`` at the fixed point, which no gradient goes through. Batches
-    must carry the indices of their rows, as for :class:`StepwiseEM`.
-
-    Args:
-        model: what is learnt.
-        learning: of it count the learning rates, falling in the last half of the phase.
-        budget: how long.
-    """
-
-    latents: Tensor
-
-    def __init__(self, model: BinarySparseCoding, learning: Learning, budget: Budget) -> None:
-        super().__init__("joint", budget, model)
-        self.model, self.learning = model, learning
-
-    def enter(self) -> None:
-        """Adam over all parameters."""
-        optim = NaturalGradient(1.0, self.learning.optimiser, self.model.parameters())
-        self.svi = ConjugateSVI(self.model.model, self.model.guide, optim, TraceConjugate_ELBO())
-
-    def prepare(self, batches: Iterable[Any]) -> None:
-        """Start from the first batch of data, as EM does.
-
-        Raises:
-            ValueError: as there.
-        """
-        check_number(batches, self.model.num_data)
-        parameters = self.model.em.start(_first(batches), 1)
-        self.model.take(parameters, 0)
-        (self.latents,) = self.model.em.start_latents(self.model.given(), self.model.num_data)
-
-    def before_step(self, fraction: float) -> None:
-        """Let the learning rate fall in the second half."""
-        self.svi.optim.others.param_groups[0]["lr"] = self.learning.learning_rate_at(fraction)
-
-    def step(self, *batch: Any) -> float:
-        """One fixed point and one step; returns the loss, in nats for all N points.
-
-        Raises:
-            ValueError: a batch without indices of rows.
-        """
-        check_rows(batch)
-        x, rows = batch[0], batch[-1]
-        posterior = self.model.posterior(x, self.latents[rows])
-        self.latents[rows] = posterior.mean
-        loss = self.svi.step(x, posterior=posterior)
-        self.model.project()
-        return loss
-
-    def own_state(self) -> dict[str, Any]:
-        """The latents."""
-        return {"latents": self.latents.clone()}
-
-    def load_own_state(self, state: dict[str, Any]) -> None:
-        """Take over the latents."""
-        self.latents = state["latents"].to(self.model.weight.device, copy=True)
-
-
-def _first(batches: Iterable[Any]) -> Tensor:
-    """The first batch of data, [B, D], from which parameters can start."""
-    x: Tensor = next(iter(batches))[0].flatten(1)
-    check_spread(x)
-    return x
-
-
-def check_spread(x: Tensor) -> None:
-    """That there is something to learn in data, floats of any shape, and that their squares can be added up.
-
-    Raises:
-        ValueError: all numbers are equal or missing (NaN), no two differ by more than 1e-13, or their squares
-            add up to more than a millionth of the greatest number of their type.
-    """
-    known = x[~x.isnan()]
-    if not known.numel() or known.min() == known.max():
-        raise ValueError("data: expected numbers that differ, got none, or nothing but equal ones")
-    if not known.max() - known.min() > LEAST_SPREAD:
-        widest = (known.max() - known.min()).item()
-        raise ValueError(f"data: expected numbers {LEAST_SPREAD} apart at least, got {widest:.3g} at most")
-    most = LARGEST_SHARE * torch.finfo(x.dtype).max
-    if not known.double().square().sum() <= most:
-        greatest = known.abs().max().item()
-        raise ValueError(
-            f"data: expected squares that add up to {most:.3g} at most, got numbers up to {greatest:.3g}"
-        )

@@ -1,0 +1,74 @@
+"""Models learnt by EM whose M-step is a gradient step on the bound."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+
+from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
+from pyro_fmvae.learn.first_batch import first_batch
+from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.phase import Budget, GradientPhase, check_number, check_rows
+from pyro_fmvae.models.binary_sparse_coding import BinarySparseCoding
+from pyro_fmvae.optim import NaturalGradient
+
+
+class GradientEM(GradientPhase):
+    """The fixed point as E-step, one step of Adam on the bound as M-step: as the source of the model learns.
+
+    The bound is that of ``TraceConjugate_ELBO`` at the fixed point, which no gradient goes through. Batches
+    must carry the indices of their rows, as for :class:`StepwiseEM`.
+
+    Args:
+        model: what is learnt.
+        learning: of it count the learning rates, falling in the last half of the phase.
+        budget: how long.
+    """
+
+    latents: Tensor
+
+    def __init__(self, model: BinarySparseCoding, learning: Learning, budget: Budget) -> None:
+        super().__init__("joint", budget, model)
+        self.model, self.learning = model, learning
+
+    def enter(self) -> None:
+        """Adam over all parameters."""
+        optim = NaturalGradient(1.0, self.learning.optimiser, self.model.parameters())
+        self.svi = ConjugateSVI(self.model.model, self.model.guide, optim, TraceConjugate_ELBO())
+
+    def prepare(self, batches: Iterable[Any]) -> None:
+        """Start from the first batch of data, as EM does.
+
+        Raises:
+            ValueError: as there.
+        """
+        check_number(batches, self.model.num_data)
+        parameters = self.model.em.start(first_batch(batches), 1)
+        self.model.take(parameters, 0)
+        (self.latents,) = self.model.em.start_latents(self.model.given(), self.model.num_data)
+
+    def before_step(self, fraction: float) -> None:
+        """Let the learning rate fall in the second half."""
+        self.svi.optim.others.param_groups[0]["lr"] = self.learning.learning_rate_at(fraction)
+
+    def step(self, *batch: Any) -> float:
+        """One fixed point and one step; returns the loss, in nats for all N points.
+
+        Raises:
+            ValueError: a batch without indices of rows.
+        """
+        check_rows(batch)
+        x, rows = batch[0], batch[-1]
+        posterior = self.model.posterior(x, self.latents[rows])
+        self.latents[rows] = posterior.mean
+        loss = self.svi.step(x, posterior=posterior)
+        self.model.project()
+        return loss
+
+    def own_state(self) -> dict[str, Any]:
+        """The latents."""
+        return {"latents": self.latents.clone()}
+
+    def load_own_state(self, state: dict[str, Any]) -> None:
+        """Take over the latents."""
+        self.latents = state["latents"].to(self.model.weight.device, copy=True)
