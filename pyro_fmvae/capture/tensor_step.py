@@ -14,6 +14,7 @@ from pyro_fmvae.distributions import NaturalParameter
 from pyro_fmvae.infer.elbo.site_terms import sum_terms
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import WEIGHTS
 from pyro_fmvae.infer.svi import ConjugateSVI
+from pyro_fmvae.optim.natural_gradient import step_towards_posterior
 
 
 class TensorStep:
@@ -87,7 +88,8 @@ class TensorStep:
         with torch.no_grad():
             for p in self.natural:
                 if p in grads:
-                    p.sub_(rate * (grads[p] if ok is None else torch.where(ok, grads[p], 0.0)))
+                    grad = grads[p] if ok is None else torch.where(ok, grads[p], 0.0)
+                    step_towards_posterior(p, grad, rate)
         last = (ok,) if svi.recompute and ok is not None else ()
         return (loss, *(slopes[p] for p in self.used), *last)
 
