@@ -122,7 +122,7 @@ def _checksum(encoded: str, tensors: dict[str, Tensor]) -> str:
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let ``write`` fill a temporary file of this process beside ``path``, sync it, and move it to ``path``."""
+    """Let ``write`` fill a temporary file of this process beside ``path``, sync it, then move it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         write(temporary)
