@@ -20,8 +20,7 @@ from torch import Tensor
 
 from pyro_fmvae.data import Batches
 from pyro_fmvae.distributions import NaturalDistribution
-from pyro_fmvae.infer.posteriors import natural_prior
-from pyro_fmvae.infer.seeding import MixturePosterior, coordinate_ascent, kmeans, responsibilities
+from pyro_fmvae.infer import natural_prior, seeding
 from pyro_fmvae.learn import encode_some
 from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.runs import Run
@@ -43,11 +42,11 @@ class Codes:
     scale: float
     gamma: Tensor
 
-    def mixture(self, start: Tensor) -> MixturePosterior:
+    def mixture(self, start: Tensor) -> seeding.MixturePosterior:
         """The result of coordinate ascent from clusters or responsibilities."""
-        return coordinate_ascent(*self.priors, *self.data, start, self.scale)
+        return seeding.coordinate_ascent(*self.priors, *self.data, start, self.scale)
 
-    def describe(self, name: str, mixture: MixturePosterior) -> str:
+    def describe(self, name: str, mixture: seeding.MixturePosterior) -> str:
         """One line of the table."""
         points, size = self.scale * len(self.gamma), self.gamma.shape[-1]
         counts = mixture.weights.natural - self.priors[0].natural
@@ -66,7 +65,7 @@ def unlabelled(model: FactorialMixtureVAE, batches: Batches) -> Iterator[tuple[i
         for number, factor in enumerate(group.factors):
             block = slice(factor * model.dim, (factor + 1) * model.dim)
             data = loc[:, block], scale[:, block].square()
-            gamma = responsibilities(*group.of_factor(number, *posteriors), *data)
+            gamma = seeding.responsibilities(*group.of_factor(number, *posteriors), *data)
             yield factor, Codes(group.of_factor(number, *whole), data, model.num_data / len(loc), gamma)
 
 
@@ -81,7 +80,7 @@ def split(codes: Codes, share: float, generator: torch.Generator) -> Tensor:
     crowded = counts.argsort(descending=True)[: round(share * (size - len(idle)))].tolist()
     for cluster, other in zip(crowded, idle, strict=False):
         members = (clusters == cluster).nonzero().flatten()
-        halves = kmeans(codes.data[0][members], 2, generator)
+        halves = seeding.kmeans(codes.data[0][members], 2, generator)
         clusters[members[halves == 1]] = other
     return clusters
 
@@ -129,7 +128,7 @@ def main() -> None:
         print(f"{'start':<24}{'in use':>8}{'bound':>14}")
         print(codes.describe("λ", codes.mixture(codes.gamma)), flush=True)
         for number in range(chosen.starts):
-            clusters = kmeans(codes.data[0], codes.gamma.shape[-1], generator)
+            clusters = seeding.kmeans(codes.data[0], codes.gamma.shape[-1], generator)
             print(codes.describe(f"k-means {number + 1}", codes.mixture(clusters)), flush=True)
         for share in chosen.splits:
             clusters = split(codes, share, generator)

@@ -2,6 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
+from pyro_fmvae import checkpoint
 from pyro_fmvae.capture import CapturedFreeGaussian, CapturedSVI, CaptureError
 from pyro_fmvae.distributions import (
     DIRICHLET,
@@ -169,6 +170,7 @@ __all__ = [
     "VAEJoint",
     "VariationalSparseCoding",
     "__version__",
+    "checkpoint",
     "component_table",
     "encode_some",
     "endless",
