@@ -28,7 +28,7 @@ from PIL import Image, ImageDraw
 
 from pyro_fmvae import commands
 from pyro_fmvae.data import Batches
-from pyro_fmvae.data.sets.celeba import ATTRIBUTES, CACHE, FOLDER, IMAGES, PARTITION
+from pyro_fmvae.data.sets import celeba
 from pyro_fmvae.evaluate import label_agreement
 from pyro_fmvae.learn import endless
 from pyro_fmvae.recipes import configure
@@ -110,8 +110,8 @@ def face(rng, male, glasses, smiling):
 
 def generate(root, count, seed):
     """Write ``count`` faces and the two text files in CelebA's layout: 80 % for training, 10 % to test."""
-    folder = root / FOLDER
-    (folder / IMAGES).mkdir(parents=True)
+    folder = root / celeba.FOLDER
+    (folder / celeba.IMAGES).mkdir(parents=True)
     names = COLUMNS.split()
     values = np.full((count, len(names)), -1)
     places = [names.index(name) for name in LABELS]
@@ -121,11 +121,11 @@ def generate(root, count, seed):
         attributes = rng.integers(0, 2, len(LABELS))
         values[number, places] = 2 * attributes - 1
         name = f"{number + 1:06d}.jpg"
-        face(rng, *attributes).save(folder / IMAGES / name, quality=92)
+        face(rng, *attributes).save(folder / celeba.IMAGES / name, quality=92)
         partition.append((name, max(0, 10 * number // count - 7)))
     rows = [f"{name} " + " ".join(map(str, row)) for (name, _), row in zip(partition, values, strict=True)]
-    (folder / ATTRIBUTES).write_text("\n".join([str(count), " ".join(names), *rows]) + "\n")
-    (folder / PARTITION).write_text("".join(f"{name} {part}\n" for name, part in partition))
+    (folder / celeba.ATTRIBUTES).write_text("\n".join([str(count), " ".join(names), *rows]) + "\n")
+    (folder / celeba.PARTITION).write_text("".join(f"{name} {part}\n" for name, part in partition))
 
 
 def timed(function, *arguments):
@@ -136,7 +136,7 @@ def timed(function, *arguments):
 
 def report_loading(config, root):
     """Load the data; print the time, also extrapolated to all images."""
-    cache = root / FOLDER / CACHE
+    cache = root / celeba.FOLDER / celeba.CACHE
     before = set(cache.glob("*.npy"))
     dataset, seconds = timed(load_data, config, root)
     count = sum(len(split) for split in (dataset.train, dataset.valid, dataset.test))
@@ -219,7 +219,7 @@ def configuration(options, root):
 def run_all(options, root):
     if options.generate:
         _, seconds = timed(generate, root, options.generate, options.seed)
-        print(f"drew {options.generate:,} faces into {root / FOLDER} in {seconds:.1f} s")
+        print(f"drew {options.generate:,} faces into {root / celeba.FOLDER} in {seconds:.1f} s")
     config = configuration(options, root)
     dataset = report_loading(config, root)
     device = resolve_device(options.device)
@@ -266,8 +266,8 @@ def main():
         options.generate = GENERATED
     if options.generate is not None and options.generate < FEWEST:
         parser.error(f"--generate: expected at least {FEWEST} images, got {options.generate}")
-    if options.generate and options.data_root and (options.data_root / FOLDER).exists():
-        parser.error(f"--generate: {options.data_root / FOLDER} exists already")
+    if options.generate and options.data_root and (options.data_root / celeba.FOLDER).exists():
+        parser.error(f"--generate: {options.data_root / celeba.FOLDER} exists already")
     if options.timed_steps < 1 or options.iterations < 0:
         parser.error("--timed-steps, --iterations: expected at least 1, and at least 0")
     with ExitStack() as stack:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.data import Batches
-from pyro_fmvae.infer.posteriors import natural_prior
-from pyro_fmvae.infer.seeding import MixturePosterior, coordinate_ascent, kmeans, responsibilities
+from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.infer import natural_prior, seeding
 from pyro_fmvae.learn import encode_some
 from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.runs import Run
@@ -31,25 +31,26 @@ class Codes:
     """Codes of one factor, to which its mixture is fitted.
 
     Attributes:
-        priors: natural parameters of p(π) [K] and p(μ, α) [K, 2D+2].
+        priors: p(π), and p(μ, α) with batch shape [K].
         data: mean and variance of q(z), [M, D].
         scale: number of data points for each of the M.
         gamma: responsibilities of λ for them, [M, K].
     """
 
-    priors: tuple[Tensor, Tensor]
+    priors: tuple[NaturalDistribution, NaturalDistribution]
     data: tuple[Tensor, Tensor]
     scale: float
     gamma: Tensor
 
-    def mixture(self, start: Tensor) -> MixturePosterior:
+    def mixture(self, start: Tensor) -> seeding.MixturePosterior:
         """The result of coordinate ascent from clusters or responsibilities."""
-        return coordinate_ascent(*self.priors, *self.data, start, self.scale)
+        return seeding.coordinate_ascent(*self.priors, *self.data, start, self.scale)
 
-    def describe(self, name: str, mixture: MixturePosterior) -> str:
+    def describe(self, name: str, mixture: seeding.MixturePosterior) -> str:
         """One line of the table."""
-        points, size = self.scale * len(self.gamma), len(self.priors[0])
-        used = int((mixture.weights - self.priors[0] > points / (20 * size)).sum())
+        points, size = self.scale * len(self.gamma), self.gamma.shape[-1]
+        counts = mixture.weights.natural - self.priors[0].natural
+        used = int((counts > points / (20 * size)).sum())
         return f"{name:<24}{used:>8}{mixture.bound / points:>14.4f}"
 
 
@@ -59,14 +60,13 @@ def unlabelled(model: FactorialMixtureVAE, batches: Batches) -> Iterator[tuple[i
     for group in model.factor_groups():
         if group.columns:
             continue
-        weights_prior, components_prior = (natural_prior(prior)[1] for prior in group.priors(loc.device))
-        weights, components = group.weights.natural_value(), group.loc_precision.natural_value()
+        whole = [natural_prior(prior) for prior in group.priors(loc.device)]
+        posteriors = group.weights(), group.loc_precision()
         for number, factor in enumerate(group.factors):
             block = slice(factor * model.dim, (factor + 1) * model.dim)
             data = loc[:, block], scale[:, block].square()
-            gamma = responsibilities(weights[number, 0], components[number], *data)
-            priors = weights_prior[number, 0], components_prior[number]
-            yield factor, Codes(priors, data, model.num_data / len(loc), gamma)
+            gamma = seeding.responsibilities(*group.of_factor(number, *posteriors), *data)
+            yield factor, Codes(group.of_factor(number, *whole), data, model.num_data / len(loc), gamma)
 
 
 def split(codes: Codes, share: float, generator: torch.Generator) -> Tensor:
@@ -74,13 +74,13 @@ def split(codes: Codes, share: float, generator: torch.Generator) -> Tensor:
 
     Halves go to components that are no point's likeliest; if there are none, nothing is split.
     """
-    clusters, size = codes.gamma.argmax(-1), len(codes.priors[0])
+    clusters, size = codes.gamma.argmax(-1), codes.gamma.shape[-1]
     counts = torch.bincount(clusters, minlength=size)
     idle = (counts == 0).nonzero().flatten().tolist()
     crowded = counts.argsort(descending=True)[: round(share * (size - len(idle)))].tolist()
     for cluster, other in zip(crowded, idle, strict=False):
         members = (clusters == cluster).nonzero().flatten()
-        halves = kmeans(codes.data[0][members], 2, generator)
+        halves = seeding.kmeans(codes.data[0][members], 2, generator)
         clusters[members[halves == 1]] = other
     return clusters
 
@@ -128,7 +128,7 @@ def main() -> None:
         print(f"{'start':<24}{'in use':>8}{'bound':>14}")
         print(codes.describe("λ", codes.mixture(codes.gamma)), flush=True)
         for number in range(chosen.starts):
-            clusters = kmeans(codes.data[0], len(codes.priors[0]), generator)
+            clusters = seeding.kmeans(codes.data[0], codes.gamma.shape[-1], generator)
             print(codes.describe(f"k-means {number + 1}", codes.mixture(clusters)), flush=True)
         for share in chosen.splits:
             clusters = split(codes, share, generator)

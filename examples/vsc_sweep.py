@@ -24,8 +24,8 @@ from sweep import Row, Sweep, main, scaled
 
 from pyro_fmvae import figures
 from pyro_fmvae.data import Batches
-from pyro_fmvae.data.sets.smileys import ATTRIBUTES, FEATURES, SOURCES
-from pyro_fmvae.evaluate.sources import correlation_matrix
+from pyro_fmvae.data.sets import smileys
+from pyro_fmvae.evaluate import correlation_matrix
 from pyro_fmvae.recipes import codes_of, true_sources
 from pyro_fmvae.runs import Run
 
@@ -59,7 +59,7 @@ DATA: dict[str, dict[str, Any]] = {"smiley": {}, "mnist": {"binarization": "thre
 AT_BETAS = 40  # latents
 COLUMNS = (
     *("data", "model", "latents", "seeds", "ELBO", "importance-weighted, 5 draws", "share on", "active"),
-    *(", ".join(ATTRIBUTES), "block concentration"),
+    *(", ".join(smileys.ATTRIBUTES), "block concentration"),
 )
 
 
@@ -123,7 +123,7 @@ def report(records: Sequence[Mapping[str, Any]], picture: Path | None) -> str:
             *(_mean([bounds[name] for bounds in found], 2) for name in ("elbo", "importance_weighted")),
             _mean([bounds["share_on"] for bounds in found if "share_on" in bounds], 2),
             _mean([source["active"] for source in sources], 1),
-            ", ".join(_mean([source[name] for source in sources], 1, False) for name in ATTRIBUTES)
+            ", ".join(_mean([source[name] for source in sources], 1, False) for name in smileys.ATTRIBUTES)
             if sources
             else "",
             _mean([source["block_concentration"] for source in sources], 2),
@@ -173,9 +173,9 @@ def _draw(records: Sequence[Mapping[str, Any]], picture: Path) -> None:
             drawn["latents"] = figures.measure_curves(by_latents, "latent dimensions", label, log=True)
         if len(by_beta) > 1:
             drawn["beta"] = figures.measure_curves({"β-VAE": by_beta}, "β", label, log=True)
-        blocks = dict(zip(ATTRIBUTES, FEATURES, strict=True))
+        blocks = dict(zip(smileys.ATTRIBUTES, smileys.FEATURES, strict=True))
         for name, found in matrices.items():
-            drawn[name] = figures.correlation_matrices(found, SOURCES, blocks)
+            drawn[name] = figures.correlation_matrices(found, smileys.SOURCES, blocks)
         for name, figure in drawn.items():
             figures.save(figure, picture.with_name(f"{picture.stem}-{data}-{name}.png"))
 

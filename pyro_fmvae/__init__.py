@@ -2,6 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
+from pyro_fmvae import checkpoint
 from pyro_fmvae.capture import CapturedFreeGaussian, CapturedSVI, CaptureError
 from pyro_fmvae.distributions import (
     DIRICHLET,
@@ -17,7 +18,9 @@ from pyro_fmvae.distributions import (
     Label,
     LinearNormal,
     MaxNormal,
+    MixtureComponent,
     NaturalDirichlet,
+    NaturalDistribution,
     NaturalNormalGamma,
     NaturalParameter,
     NormalGamma,
@@ -28,10 +31,11 @@ from pyro_fmvae.distributions import (
     SpikeAndSlabMixture,
     SpikeDraws,
     StraightThrough,
+    component_table,
     expected_linear_normal,
     expected_log_prob,
-    gaussian_table,
     register_expected_log_prob,
+    register_family,
 )
 from pyro_fmvae.infer import (
     AutoConjugate,
@@ -130,8 +134,10 @@ __all__ = [
     "Learning",
     "LinearNormal",
     "MaxNormal",
+    "MixtureComponent",
     "MixtureSparsePrior",
     "NaturalDirichlet",
+    "NaturalDistribution",
     "NaturalGradient",
     "NaturalNormalGamma",
     "NaturalParameter",
@@ -164,17 +170,19 @@ __all__ = [
     "VAEJoint",
     "VariationalSparseCoding",
     "__version__",
+    "checkpoint",
+    "component_table",
     "encode_some",
     "endless",
     "expected_linear_normal",
     "expected_log_prob",
     "fit",
-    "gaussian_table",
     "keep_freed_memory",
     "log_weights",
     "natural_prior",
     "param_statements",
     "register_expected_log_prob",
+    "register_family",
     "to_natural",
     "to_standard",
     "with_assignments",

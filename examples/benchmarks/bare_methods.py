@@ -129,7 +129,7 @@ class ClosedForm:
     def __init__(self, model: FactorialMixtureVAE, rates: Rates) -> None:
         (group,) = model.factor_groups()
         priors = group.priors(group.device)
-        self.counts_prior, self.natural_prior = (natural_prior(prior)[1] for prior in priors)
+        self.counts_prior, self.natural_prior = (natural_prior(prior).natural for prior in priors)
         self.counts = group.weights.natural_value()  # c [I, 1, K]
         self.natural = group.loc_precision.natural_value()  # λ [I, K, 2D+2]
         self.dim, self.num_factors, self.num_data = model.dim, len(model.num_components), model.num_data

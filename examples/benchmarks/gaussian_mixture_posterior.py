@@ -23,8 +23,7 @@ from sklearn.mixture import BayesianGaussianMixture
 from torch import Tensor
 
 from pyro_fmvae import FactorialMixture, NaturalDirichlet, NaturalNormalGamma, NormalGamma
-from pyro_fmvae.distributions import DIRICHLET, NORMAL_GAMMA, gaussian_table
-from pyro_fmvae.infer import seeding
+from pyro_fmvae.distributions import DIRICHLET, NORMAL_GAMMA
 
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
@@ -85,13 +84,14 @@ class Posterior:
     @classmethod
     def after(cls, priors: Priors, x: Tensor, gamma: Tensor) -> "Posterior":
         """The exact posterior given points [N, D] and their responsibilities [N, K]."""
-        prior = priors.normal_gamma().pack().expand(gamma.shape[-1], -1)
-        components = seeding.conjugate_update(prior, gamma, x, torch.zeros_like(x))
+        prior = NORMAL_GAMMA.pack(priors.normal_gamma()).expand(gamma.shape[-1], -1)
+        components = NORMAL_GAMMA.conjugate_update(prior, gamma, x, torch.zeros_like(x))
         return cls(priors.c + gamma.double().sum(0), components)
 
     def expected_log_joint(self, x: Tensor) -> Tensor:
         """E[log π_k + log N(x | μ_k, 1/α_k)] of points [N, D], in float64: [N, K]."""
-        table = gaussian_table(x.double(), torch.zeros_like(x.double()), self.expected_stats())
+        x = x.double()
+        table = NORMAL_GAMMA.expected_log_likelihood(x, torch.zeros_like(x), self.expected_stats())
         return table + DIRICHLET.mean_stats(self.counts)
 
     def expected_stats(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""The arguments of a step: which of them are data, and which are constants of a captured program."""
+"""The arguments of a step, taken apart into data and constants of a captured program."""
 
 from collections.abc import Hashable, Iterable
 from enum import Enum
@@ -39,7 +39,7 @@ class Call:
 
     @property
     def shapes(self) -> tuple[torch.Size, ...]:
-        """Those of the data."""
+        """Shapes of the data."""
         return tuple(tensor.shape for tensor in self.data)
 
     @property

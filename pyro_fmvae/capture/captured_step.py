@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.capture.cuda_graph import CUDAGraph, NotRecordable, OptimizerOnDevice
-from pyro_fmvae.capture.guards.assumptions import Assumptions
+from pyro_fmvae.capture.guards import Assumptions
 from pyro_fmvae.capture.playback import TensorProgram
+from pyro_fmvae.capture.spot_checks import SpotCheck
 from pyro_fmvae.capture.tensor_step import TensorStep
 
 logger = logging.getLogger("pyro_fmvae")
@@ -25,12 +26,17 @@ class CapturedStep:
 
     Args:
         recorded: the function that was recorded: it knows the parameters and the scalars.
-        passes: the recorded program. The first pass returns the loss and the gradients of ``recorded.used``;
-            the second one, if there is one, takes what else the first returned, and returns (if
-            ``recorded.checked``) whether λ's gradients are finite. The last one takes λ's step.
+        passes: the recorded program. The first pass returns what ``recorded`` says. The second one, if there
+            is one, takes what else the first returned, and returns (if ``recorded.checked``) whether λ's
+            gradients are finite. The last one takes λ's step.
         optim: a ``NaturalGradient``.
-        assumptions: what the recording relies on.
+        assumptions: facts that the recording relies on.
+        spot_check: compares the program with eager runs.
         on_device: whether all tensors of the program are on a GPU, so that a graph may hold it.
+
+    Attributes:
+        values: the terms of the last step's loss, scalars.
+        stale: set it to have the step captured anew.
     """
 
     def __init__(
@@ -39,14 +45,17 @@ class CapturedStep:
         passes: Sequence[TensorProgram],
         optim: Any,
         assumptions: Assumptions,
+        spot_check: SpotCheck,
         on_device: bool,
     ) -> None:
         self.passes, self.optim, self.assumptions = list(passes), optim, assumptions
+        self.spot_check, self.values, self.stale = spot_check, list[Tensor](), False
+        self._num_sites = len(recorded.sites)
         self.params, self.checked, self.inside = recorded.used, recorded.checked, recorded.inside
         self.others = [] if recorded.inside else recorded.others  # what the optimiser is called for
         self._scalars = recorded.scalars
         self._filled: list[float | None] = [None] * len(self._scalars)
-        self._graph: CUDAGraph | None = None
+        self._graph: CUDAGraph[tuple[Tensor, list[Tensor]]] | None = None
         self._on_device: OptimizerOnDevice | None = None
         self._obstacle = ""
         if not on_device and self._scalars[0].is_cuda:
@@ -67,14 +76,15 @@ class CapturedStep:
         inputs = (*data, *self._scalars)
         loss = self._graphed(inputs) if self._graphable(inputs) else self._by_parts(inputs)
         self.optim.steps += 1
+        self.spot_check.steps += 1
         if self.optim.others is not None:
             self.optim.others._opt_called = True  # schedulers ask; a replay calls no step() of its own
         return loss
 
     def current(self) -> bool:
-        """Whether what the recording relies on is as it was."""
+        """True if everything that the recording relies on is as it was."""
         optimised = self.inside is None or self.inside.current(self.optim.others)
-        return optimised and self.assumptions.hold()
+        return not self.stale and optimised and self.assumptions.hold()
 
     def _fill(self, scalars: Sequence[float | Tensor]) -> None:
         for number, (tensor, value) in enumerate(zip(self._scalars, scalars, strict=True)):
@@ -86,16 +96,22 @@ class CapturedStep:
                 self._filled[number] = value
 
     def _by_parts(self, inputs: Sequence[Tensor]) -> float:
-        loss, *rest = self.passes[0](*inputs)
+        loss, grads, self.values, rest = self._first(inputs)
         value = self._checked(loss.item())
-        self._update(rest[: len(self.params)])
+        self._update(grads)
         if len(self.passes) > 1 and not self._second(inputs, rest).isfinite():
             raise NotFinite
         return value
 
+    def _first(self, inputs: Sequence[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
+        """The first pass: the loss, the gradients, the loss's terms, and the inputs of the second pass."""
+        loss, *results = self.passes[0](*inputs)
+        num, after = len(self.params), len(self.params) + self._num_sites
+        return loss, results[:num], results[num:after], results[after:]
+
     def _second(self, inputs: Sequence[Tensor], rest: Sequence[Tensor]) -> Tensor:
         """The second pass; 0, or NaN if there was something in it that is not finite."""
-        ok = self.passes[1](*inputs, *rest[len(self.params) :])
+        ok = self.passes[1](*inputs, *rest)
         return torch.where(ok[0], 0.0, torch.nan) if ok else inputs[-1].new_zeros(())
 
     def _checked(self, loss: float) -> float:
@@ -133,21 +149,21 @@ class CapturedStep:
             self._graph = CUDAGraph(self._whole)
         self._on_device.fill()
         try:
-            loss = self._graph(*inputs)
+            loss, self.values = self._graph(*inputs)
         except NotRecordable as error:
             self._no_graph(str(error))
             return self._by_parts(inputs)
         return self._checked(loss.item())
 
-    def _whole(self, *inputs: Tensor) -> Tensor:
-        """The same without a look at any value, for a graph to record."""
+    def _whole(self, *inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The step as :meth:`_by_parts` takes it, without a look at any value, for a graph to record."""
         assert self._on_device is not None
-        loss, *rest = self.passes[0](*inputs)
+        loss, grads, values, rest = self._first(inputs)
         with self._on_device.steps(skip=loss.isnan() if self.checked else None):
-            self._update(rest[: len(self.params)])
+            self._update(grads)
         if len(self.passes) > 1:
             loss = loss + self._second(inputs, rest)
-        return loss
+        return loss, values
 
 
 def _as_stored(grad: Tensor, parameter: Tensor) -> Tensor:
@@ -162,5 +178,5 @@ def _as_stored(grad: Tensor, parameter: Tensor) -> Tensor:
 
 
 def _on_gpu(inputs: Sequence[Tensor]) -> bool:
-    """Whether nothing is on the host, the values of which a graph would not see change."""
+    """True if nothing is on the host: a graph would not see values there change."""
     return all(tensor.is_cuda for tensor in inputs)

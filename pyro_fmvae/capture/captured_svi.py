@@ -16,11 +16,11 @@ from torch import Tensor
 
 from pyro_fmvae.capture.call import Call
 from pyro_fmvae.capture.captured_step import CapturedStep, NotFinite
-from pyro_fmvae.capture.guards.assumptions import Rehearsal
-from pyro_fmvae.capture.guards.hooks import refuse_hooks_on_sums
+from pyro_fmvae.capture.guards import Rehearsal
 from pyro_fmvae.capture.playback import casts, compiled, plain
 from pyro_fmvae.capture.recorded_adam import RecordedAdam
 from pyro_fmvae.capture.recording import record
+from pyro_fmvae.capture.spot_checks import Loss, SpotCheck
 from pyro_fmvae.capture.tensor_step import TensorStep, is_static
 from pyro_fmvae.distributions import NaturalParameter
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import WEIGHTS, TraceConjugate_ELBO
@@ -41,11 +41,11 @@ class CapturedSVI(ConjugateSVI):
     step in which the program makes a parameter (``pyro.param`` with a new name, a lazy guide) is taken as by
     ``ConjugateSVI``, and the next one is captured.
 
-    A program is one for batches of the same shapes and for the same arguments that are not tensors; others
-    are captured as they come, the eight used last are kept. What a model does in Python (prints, counts) it
-    does only then, and numbers that it takes from Python's or NumPy's generators are constants. With
-    validation on, the first step checks what an eager step checks, later ones that loss and gradients are
-    finite.
+    Numbers, tensors and other objects that the program reaches through attributes, closures and globals are
+    watched: the step after a change is captured anew. So are steps on other shapes or other arguments that
+    are not tensors; the eight programs used last are kept. What cannot be watched is refused, or found by
+    spot checks. The page on programs has the contract in full. With validation on, the first step checks what
+    an eager step checks, later ones that loss and gradients are finite.
 
     Args:
         model, guide, optim, loss, recompute, autocast: as for ``ConjugateSVI``.
@@ -53,6 +53,9 @@ class CapturedSVI(ConjugateSVI):
             on a CPU a C++ compiler.
         compile_from: fewest rows of the first tensor argument for which that is done. Programs for smaller
             batches, such as the last one of each epoch, replay as they are.
+        spot_checks: compare the step's loss with an eager one at steps 64 (unless compiled), 1,024,
+            16,384, …; where they differ, warn and capture the step anew. They run model and guide under
+            Pyro's handlers: switch them off where threads take steps of several programs.
         eager: take the steps as ``ConjugateSVI`` does after all, to debug a program or because it cannot be
             captured.
 
@@ -71,10 +74,12 @@ class CapturedSVI(ConjugateSVI):
         autocast: torch.dtype | None = None,
         compile: bool = False,
         compile_from: int = 1,
+        spot_checks: bool = True,
         eager: bool = False,
     ) -> None:
         super().__init__(model, guide, optim, loss, recompute, autocast=autocast)
         self.compile, self.compile_from, self.eager = compile, compile_from, eager
+        self.spot_checks = spot_checks
         self._steps: dict[Hashable, CapturedStep] = {}
         self._captures: Counter[Hashable] = Counter()
 
@@ -90,20 +95,38 @@ class CapturedSVI(ConjugateSVI):
             return super().step(*args, **kwargs)
         call = Call(args, kwargs)
         key = (call.key, *self._settings())
-        step = self._steps.pop(key, None)
+        step, expected = self._steps.pop(key, None), None
         if step is None or not step.current():
             self._count(call.shapes)
-            captured = self._capture(call)
+            captured = self._capture(call, step.spot_check.steps if step else 0)
             if isinstance(captured, float):
                 return captured
             step = captured
+        elif self.spot_checks and step.spot_check.due:
+            expected = step.spot_check.eager(lambda: self._terms(args, kwargs)[1], call.data)
         self._steps[key] = step  # the one used last comes last
         if len(self._steps) > MOST_STEPS:
             del self._steps[next(iter(self._steps))]
         with suppress(NotFinite):
             weights = [getattr(self.elbo, name) for name in WEIGHTS]
-            return step(call.data, [self.optim.current_rate, *weights])
+            loss = step(call.data, [self.optim.current_rate, *weights])
+            if expected is not None:
+                self._compare(step, expected)
+            return loss
         self._blame(args, kwargs)
+
+    def _compare(self, step: CapturedStep, expected: Loss) -> None:
+        """Have a step captured anew whose loss was not the one expected, and say so."""
+        found = step.spot_check.differences(expected, step.values)
+        if found:
+            step.stale = True
+            logger.warning(
+                "the captured step %d differs from an eager one on the same random numbers, at %s: something "
+                "that the program reads there has changed, and is not watched. The step is captured anew. "
+                "Pass what changes as an argument, or make it a tensor that is changed in place",
+                step.spot_check.steps,
+                ", ".join(found),
+            )
 
     def _count(self, shapes: Hashable) -> None:
         """Warn if batches of the same shapes are captured again and again."""
@@ -118,7 +141,7 @@ class CapturedSVI(ConjugateSVI):
             )
 
     def _settings(self) -> tuple[Hashable, ...]:
-        """What else a program depends on; weights that leave out parts are among it."""
+        """Settings that a program depends on, with the weights that leave out a part of the loss."""
         return (
             *(is_static(getattr(self.elbo, name), value) for name, value in WEIGHTS.items()),
             *map(id, (self.model, self.guide, self.optim, self.elbo)),
@@ -134,15 +157,15 @@ class CapturedSVI(ConjugateSVI):
             *casts(),
         )
 
-    def _capture(self, call: Call) -> CapturedStep | float:
-        """The step for such arguments; or, if it had to be taken as it is, its loss."""
+    def _capture(self, call: Call, steps: int = 0) -> CapturedStep | float:
+        """The step for such arguments, after so many earlier ones; or, if it had to be taken, its loss."""
         started = time.perf_counter()
         rehearsal, statements = self._rehearse(*call.arguments(call.data))
         if isinstance(statements, float):
             return statements
         params = _unconstrained(statements)
         assumptions = rehearsal.assumptions(statements.nodes)
-        refuse_hooks_on_sums([*params, *assumptions.tensors])
+        assumptions.refuse_hooks(params)
         fused = self.compile and call.rows >= self.compile_from
         inside = self._inside([p for p in params if not isinstance(p, NaturalParameter)]) if fused else None
         step = TensorStep(self, call, params, inside)
@@ -154,14 +177,20 @@ class CapturedSVI(ConjugateSVI):
             rehearsal.undo()
             if inside:
                 inside.keep(step.moved)
-        parts = recording.split(len(step.inputs), 1 + len(step.used)) if self.recompute else (recording,)
+        parts = (
+            recording.split(len(step.inputs), 1 + len(step.used) + len(step.sites))
+            if self.recompute
+            else (recording,)
+        )
         passes = [(compiled if fused else plain)(part) for part in parts]
         operations = sum(node.op == "call_function" for node in recording.module.graph.nodes)
         shapes = ", ".join(str(list(shape)) for shape in call.shapes)
         seconds = time.perf_counter() - started
         how = "to compile" if fused else "as they are"
         logger.info("captured the step on %s: %d operations, %s, %.1f s", shapes, operations, how, seconds)
-        return CapturedStep(step, passes, self.optim, assumptions, recording.on_device())
+        spot_check = SpotCheck(recording, step.sites, rehearsal.changed, fused)
+        spot_check.steps = steps
+        return CapturedStep(step, passes, self.optim, assumptions, spot_check, recording.on_device())
 
     def _inside(self, params: Sequence[Tensor]) -> RecordedAdam | None:
         """The optimiser as a part of a compiled program, where it can be; in others torch's own is faster."""

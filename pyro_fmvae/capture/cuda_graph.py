@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from pyro_fmvae.capture.optimizer_snapshot import OptimizerSnapshot, step_hooks
+
+Result = TypeVar("Result")
 
 _WARM_UP = 3  # calls before the one that is recorded, for libraries and the allocator to settle
 
@@ -17,27 +19,27 @@ class NotRecordable(RuntimeError):
     """A function that a graph cannot hold; nothing was executed."""
 
 
-class CUDAGraph:
+class CUDAGraph(Generic[Result]):
     """A function on tensors as one graph.
 
     The first calls run as they are, on a stream of their own; the next one is recorded, which executes
     nothing, and replayed. Random numbers are fresh at each replay: torch's graphs see to that.
 
     Args:
-        function: takes tensors on a GPU, and changes nothing but tensors, in place.
+        function: takes tensors on a GPU, changes nothing but tensors, in place, and returns tensors.
 
     Raises:
         NotRecordable: at the call that is to be recorded.
     """
 
-    def __init__(self, function: Callable[..., Tensor]) -> None:
+    def __init__(self, function: Callable[..., Result]) -> None:
         self.function = function
         self._calls = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: list[Tensor] = []  # where the graph reads them
-        self._result = torch.empty(0)
+        self._result: Result
 
-    def __call__(self, *inputs: Tensor) -> Tensor:
+    def __call__(self, *inputs: Tensor) -> Result:
         """The function's result; that of a graph is overwritten by the next call."""
         if not self._inputs:
             self._inputs = _like(inputs)
@@ -52,7 +54,7 @@ class CUDAGraph:
             self._graph.replay()
             return self._result
 
-    def _aside(self) -> Tensor:
+    def _aside(self) -> Result:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -91,14 +93,14 @@ class OptimizerOnDevice:
 
     @staticmethod
     def possible(optimizer: Optimizer | None) -> bool:
-        """Whether the optimiser can do without the host: no replay would run its hooks."""
+        """True if the optimiser can do without the host, and has no hooks, which no replay would run."""
         groups = [] if optimizer is None else optimizer.param_groups
         return not step_hooks(optimizer) and all(
             group.get("fused") or group.get("capturable") for group in groups
         )
 
     def current(self, optimizer: Optimizer | None) -> bool:
-        """Whether the optimiser still is the one that was given, with the same state."""
+        """True if the optimiser still is the one that was given, with the same state."""
         return self._snapshot.holds(optimizer)
 
     def fill(self) -> None:

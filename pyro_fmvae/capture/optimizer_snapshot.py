@@ -1,4 +1,4 @@
-"""What a recorded step takes for granted about a torch optimiser."""
+"""A torch optimiser's state, settings and hooks, which a recorded step relies on."""
 
 from operator import is_
 from typing import Any
@@ -26,13 +26,13 @@ class OptimizerSnapshot:
         self.take_state()
 
     def take_state(self) -> None:
-        """Take what the state of every parameter consists of now for what is to stay."""
+        """Expect the tensors that make up the state of every parameter now."""
         self._state: Any = {} if self._optimizer is None else self._optimizer.state
         parts = ((p, part) for p, part in self._state.items() if isinstance(part, dict))
         self._parts = [(p, part, tuple(part.values())) for p, part in parts]
 
     def holds(self, optimizer: Optimizer | None) -> bool:
-        """Whether it still is the same optimiser, with the same state, settings and hooks."""
+        """True if this is the same optimiser, with the same state, settings and hooks."""
         if optimizer is not self._optimizer:
             return False
         if optimizer is None:
@@ -55,7 +55,7 @@ class OptimizerSnapshot:
 
 
 def step_hooks(optimizer: Optimizer | None) -> tuple[Any, ...]:
-    """What runs before and after an optimiser's step: its own hooks, and those of all optimisers."""
+    """Hooks that run before and after an optimiser's step: its own, and the global ones."""
     if optimizer is None:
         return ()
     return (
@@ -67,7 +67,7 @@ def step_hooks(optimizer: Optimizer | None) -> tuple[Any, ...]:
 
 
 def _settings(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Everything about parameter groups but their learning rates; of their parameters, the number and ids."""
+    """Settings of parameter groups without their learning rates, and the ids of their parameters."""
     return [
         {
             name: tuple(map(id, value)) if name == "params" else value

@@ -47,7 +47,7 @@ def compiled(recording: Recording) -> TensorProgram:
 
 
 def casts() -> tuple[Hashable, ...]:
-    """What ``torch.autocast`` around a step does to its operations, and so to what is recorded."""
+    """The types that ``torch.autocast`` around a step casts to, by device: the recording has them inside."""
     return tuple(torch.is_autocast_enabled(d) and torch.get_autocast_dtype(d) for d in _DEVICES)
 
 
@@ -61,7 +61,7 @@ def _as_recorded() -> Iterator[None]:
 
 
 def compiles(device: torch.device) -> str:
-    """What keeps ``torch.compile`` from working on a device, in a line; empty if nothing does."""
+    """A line that says why ``torch.compile`` does not work on a device; empty if it works."""
     try:
         torch.compile(lambda x: x.sin() + 1, fullgraph=True)(torch.zeros(2, device=device))
     except Exception as error:
@@ -85,7 +85,7 @@ def _keep_apart(graph: Graph) -> None:
 
 
 def _stored(graph: Graph, node: Node, value: Tensor) -> Node:
-    """The same, in memory: a strided view is of nothing else."""
+    """A node that has the value stored: a strided view is of memory only."""
     stored = graph.call_function(_aten.as_strided.default, (node, list(value.shape), list(value.stride())))
     stored.meta = {"val": value}
     return stored

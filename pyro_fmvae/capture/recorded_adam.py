@@ -36,7 +36,7 @@ class RecordedAdam:
         self._snapshot.take_state()
 
     def _dtype_of_count(self, p: Tensor) -> torch.dtype:
-        """As torch's own has it."""
+        """Type of a parameter's count of steps, as torch has it."""
         fused = self._groups[self._group_of[p]].get("fused")
         double = torch.get_default_dtype() == torch.float64 and not fused
         return torch.float64 if double else torch.float32
@@ -52,7 +52,7 @@ class RecordedAdam:
 
     @staticmethod
     def possible(optimizer: Optimizer | None, params: Sequence[Tensor]) -> bool:
-        """Whether the optimiser's step on these parameters is one that this class can take."""
+        """True if this class can take the optimiser's step on these parameters."""
         if type(optimizer) not in (Adam, AdamW) or not params:
             return False
         assert optimizer is not None
@@ -63,12 +63,12 @@ class RecordedAdam:
         return plain and not step_hooks(optimizer) and known.issuperset(params) and together
 
     def current(self, optimizer: Optimizer | None) -> bool:
-        """Whether the optimiser still is the one that was given, with the same state, settings and hooks."""
+        """True if the optimiser still is the one that was given, with the same state, settings and hooks."""
         return self._snapshot.holds(optimizer)
 
     @property
     def tensors(self) -> list[Tensor]:
-        """What the step changes, besides the parameters."""
+        """Tensors that the step changes, besides the parameters."""
         return [tensor for p in self._group_of for tensor in self._state[p].values()]
 
     @property

@@ -53,11 +53,23 @@ class Recording:
     state: tuple[Tensor, ...]
 
     def on_device(self) -> bool:
-        """Whether all tensors are on a GPU, but for numbers that were written into the program."""
+        """True if all tensors are on a GPU, except numbers that are written into the program."""
         results = [node for node in self.module.graph.nodes if node.op == "call_function"]
         values = [node.meta.get("val") for node in results if node.target not in _NUMBERS]
         tensors = [*self.state, *(value for value in values if isinstance(value, Tensor))]
         return all(tensor.device.type == "cuda" for tensor in tensors)
+
+    @property
+    def eps(self) -> float:
+        """ε of the coarsest type of floating-point numbers in the program."""
+        values = [node.meta.get("val") for node in self.module.graph.nodes]
+        types = {value.dtype for value in values if isinstance(value, Tensor) and value.is_floating_point()}
+        return max((torch.finfo(dtype).eps for dtype in types), default=0.0)
+
+    @property
+    def draws_in_vain(self) -> bool:
+        """True if it draws random numbers that nothing uses."""
+        return any(_is_random(node) and not node.users for node in self.module.graph.nodes)
 
     def split(self, num_inputs: int, num_results: int) -> "tuple[Recording, Recording]":
         """Two programs out of one: up to the last of the first results, and from there on.
@@ -223,8 +235,12 @@ def _random_states(tensors: Sequence[Tensor]) -> list[Tensor]:
 def _has_effect(node: Node) -> bool:
     if node.op in ("placeholder", "output"):
         return True
-    schema, tags = getattr(node.target, "_schema", None), getattr(node.target, "tags", ())
-    return (schema is not None and schema.is_mutable) or torch.Tag.nondeterministic_seeded in tags
+    schema = getattr(node.target, "_schema", None)
+    return (schema is not None and schema.is_mutable) or _is_random(node)
+
+
+def _is_random(node: Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _lift(module: GraphModule, num_inputs: int, known: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -245,7 +261,9 @@ def _lift(module: GraphModule, num_inputs: int, known: Sequence[Tensor]) -> tupl
             with module.graph.inserting_before(first):
                 lifted[node.target] = module.graph.placeholder(f"constant{len(lifted)}")
             lifted[node.target].meta = dict(node.meta)
-            state.append(_constant(getattr(module, node.target)))
+            constant = getattr(module, node.target)
+            _refuse_results(constant)
+            state.append(constant)
         node.replace_all_uses_with(lifted[node.target])
         module.graph.erase_node(node)
     module.delete_all_unused_submodules()
@@ -255,17 +273,16 @@ def _lift(module: GraphModule, num_inputs: int, known: Sequence[Tensor]) -> tupl
     return tuple(state)
 
 
-def _constant(tensor: Tensor) -> Tensor:
+def _refuse_results(tensor: Tensor) -> None:
     if tensor.requires_grad and not tensor.is_leaf:
         raise CaptureError(
             f"the step cannot be captured: a tensor of shape {list(tensor.shape)} was computed from "
             "parameters before the step, and kept. Compute it in the model or guide, or pass eager=True"
         )
-    return tensor.detach()
 
 
 def _explain(error: Exception) -> str:
-    """What went wrong, and in which line of the user's."""
+    """The message for an error, with the line of the user's code that it comes from."""
     frames = traceback.extract_tb(error.__traceback__)
     outside = [f for f in frames if not f.filename.startswith((*_HERE, *_MACHINERY, "<"))]
     theirs = [f for f in outside if not f.filename.startswith(_LIBRARIES)] or outside

@@ -14,6 +14,7 @@ from pyro_fmvae.distributions import NaturalParameter
 from pyro_fmvae.infer.elbo.site_terms import sum_terms
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import WEIGHTS
 from pyro_fmvae.infer.svi import ConjugateSVI
+from pyro_fmvae.optim.natural_gradient import step_towards_posterior
 
 
 class TensorStep:
@@ -32,6 +33,7 @@ class TensorStep:
         checked: whether the loss that is returned is NaN, and nothing else is changed, if the loss or a
             gradient is not finite: with validation on.
         used: after a call, the parameters whose gradients it returned behind the loss.
+        sites: after a call, the names of the sites whose terms it returned behind the gradients.
         moved: after a call, those that ``inside`` changed.
     """
 
@@ -43,6 +45,7 @@ class TensorStep:
         self.others = [p for p in params if not isinstance(p, NaturalParameter)]
         self.checked = is_validation_enabled()
         self.used: list[Tensor] = []
+        self.sites: list[str] = []
         self.moved: list[Tensor] = []
         device = next((tensor.device for tensor in (*call.data, *params)), torch.device("cpu"))
         rate_device = self.natural[0].device if self.natural else device
@@ -59,7 +62,7 @@ class TensorStep:
         return [*self.call.data, *self.scalars]
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The loss, and the gradients of ``used``.
+        """The loss, the gradients of ``used``, and the terms of the loss at ``sites``.
 
         With ``recompute`` and ``checked``, whether the refreshed gradients of λ are finite comes last.
         """
@@ -87,9 +90,11 @@ class TensorStep:
         with torch.no_grad():
             for p in self.natural:
                 if p in grads:
-                    p.sub_(rate * (grads[p] if ok is None else torch.where(ok, grads[p], 0.0)))
+                    grad = grads[p] if ok is None else torch.where(ok, grads[p], 0.0)
+                    step_towards_posterior(p, grad, rate)
         last = (ok,) if svi.recompute and ok is not None else ()
-        return (loss, *(slopes[p] for p in self.used), *last)
+        self.sites = [term.name for term in terms]
+        return (loss, *(slopes[p] for p in self.used), *(term.value for term in terms), *last)
 
     @contextmanager
     def _weights(self, weights: Sequence[Tensor]) -> Iterator[None]:
@@ -112,7 +117,7 @@ def is_static(weight: float | Tensor, value: float) -> bool:
 
 
 def _gradients(loss: Tensor, leaves: Sequence[Tensor]) -> dict[Tensor, Tensor]:
-    """Of those that have one."""
+    """The gradients of a loss, of those leaves that have one."""
     if not (leaves and loss.requires_grad):
         return {}
     grads = torch.autograd.grad(loss, leaves, allow_unused=True)

@@ -2,16 +2,25 @@
 
 from pyro_fmvae.distributions.dirichlet import DIRICHLET, DirichletFamily, NaturalDirichlet
 from pyro_fmvae.distributions.expected_log_prob import (
+    component_table,
     expected_log_prob,
-    gaussian_table,
     register_expected_log_prob,
 )
 from pyro_fmvae.distributions.expected_superposition import expected_linear_normal
-from pyro_fmvae.distributions.exponential_family import ExponentialFamily, NaturalParameter
+from pyro_fmvae.distributions.exponential_family import ExponentialFamily
 from pyro_fmvae.distributions.factorial_mixture import FactorialMixture
-from pyro_fmvae.distributions.mixture import Assignment, Component, Label
-from pyro_fmvae.distributions.normal_gamma import NaturalNormalGamma, NormalGamma
-from pyro_fmvae.distributions.normal_gamma_family import NORMAL_GAMMA, NormalGammaFamily
+from pyro_fmvae.distributions.mixture import Assignment, Component, Label, MixtureComponent
+from pyro_fmvae.distributions.natural_distribution import (
+    NaturalDistribution,
+    NaturalParameter,
+    register_family,
+)
+from pyro_fmvae.distributions.normal_gamma import (
+    NORMAL_GAMMA,
+    NaturalNormalGamma,
+    NormalGamma,
+    NormalGammaFamily,
+)
 from pyro_fmvae.distributions.observation import BernoulliObservation, GaussianObservation, Observation
 from pyro_fmvae.distributions.relaxation import Concrete, ShiftedSigmoid, SpikeDraws, StraightThrough
 from pyro_fmvae.distributions.spike_and_slab import SpikeAndSlab
@@ -32,7 +41,9 @@ __all__ = [
     "Label",
     "LinearNormal",
     "MaxNormal",
+    "MixtureComponent",
     "NaturalDirichlet",
+    "NaturalDistribution",
     "NaturalNormalGamma",
     "NaturalParameter",
     "NormalGamma",
@@ -43,8 +54,9 @@ __all__ = [
     "SpikeAndSlabMixture",
     "SpikeDraws",
     "StraightThrough",
+    "component_table",
     "expected_linear_normal",
     "expected_log_prob",
-    "gaussian_table",
     "register_expected_log_prob",
+    "register_family",
 ]

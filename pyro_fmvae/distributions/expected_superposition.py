@@ -41,5 +41,5 @@ def expected_linear_normal(q: dist.Delta, p: LinearNormal, posteriors: Posterior
 
 
 def _independent(fn: Distribution) -> bool:
-    """Whether the last dimension of the event is one of independent numbers."""
+    """True if the last dimension of the event holds independent numbers."""
     return isinstance(fn, torch.distributions.Independent) and fn.base_dist.event_shape == ()

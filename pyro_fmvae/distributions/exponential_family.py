@@ -1,12 +1,14 @@
-"""One small interface for exponential families in minimal natural parameters, and the two backward rules.
+"""The interface of an exponential family in minimal natural parameters, and the two backward rules.
 
 A density of the family is ``log p(θ) = λ·t(θ) - A(λ) + log h(θ)``, with natural parameters λ, statistics t
 and log-normaliser A. Families pack λ, and E[t] with it, into the last dimension of one float64 tensor, in
 the same order.
 
-What makes an optimiser over λ trivial is that the gradients which arrive at λ already are *natural*
-gradients (the ordinary gradient times the inverse Fisher matrix). Two rules give them without ever forming
-that matrix:
+A family is the conjugate prior of some observations x, whose log-density is linear in the same statistics:
+``log p(x | θ) = T(x)·t(θ) + log h(x)``. Observing x adds T(x) to λ.
+
+An optimiser over λ is trivial, because the gradients that arrive at λ already are *natural* gradients (the
+ordinary gradient times the inverse Fisher matrix). Two rules give them without ever forming that matrix:
 
 * a closed form is a function of the expected statistics, and ``∂f/∂E[t]`` *is* the natural gradient of f
   with respect to λ, because the Fisher matrix is ``∂E[t]/∂λ``. So :meth:`ExponentialFamily.expected_stats`
@@ -20,18 +22,18 @@ and 12-14.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.distributions import Distribution, ExpTransform, Transform, biject_to, constraints
 
 
 def blend(old: Tensor, new: Tensor, rate: float) -> Tensor:
     """(1 - ρ) old + ρ new: one step of natural gradients, and of stepwise EM.
 
-    Natural parameters move so towards the conjugate posterior λ* of a batch that stands for all data, and
-    sufficient statistics towards those of the batch: the first is the second plus the prior's parameters.
+    Sufficient statistics move in this way towards those of a batch that stands for all data, and natural
+    parameters towards the conjugate posterior λ*, which is these statistics plus the prior's parameters.
 
     Args:
         old, new: of the same shape.
@@ -41,7 +43,18 @@ def blend(old: Tensor, new: Tensor, rate: float) -> Tensor:
 
 
 class ExponentialFamily(ABC):
-    """An exponential family; stateless, so that one instance serves every distribution of the family."""
+    """An exponential family that is a conjugate prior; stateless, so one instance serves all its members.
+
+    A new family is a subclass of this and one of :class:`NaturalDistribution`, under ``register_family``.
+    Inference calls these methods; it never asks which family it is.
+
+    Attributes:
+        distribution: class of the members in standard parameters, with their domains as ``arg_constraints``.
+        names: the standard parameters, arguments and attributes of ``distribution``, in its order.
+    """
+
+    distribution: ClassVar[Any]
+    names: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def natural(self, *standard: Tensor) -> Tensor:
@@ -52,6 +65,18 @@ class ExponentialFamily(ABC):
         """Natural parameters [..., P] to standard ones, differentiated as it stands."""
 
     @abstractmethod
+    def event_shape(self, size: int) -> torch.Size:
+        """Shape of θ for natural parameters of ``size`` numbers.
+
+        Raises:
+            ValueError: no member has so many; the message starts with ``natural: expected shape``.
+        """
+
+    @abstractmethod
+    def stats(self, value: Tensor) -> Tensor:
+        """t(θ) at values [..., *event_shape], packed like λ: [..., P]."""
+
+    @abstractmethod
     def log_normalizer(self, natural: Tensor) -> Tensor:
         """A(λ), shape [...]; its gradient is E[t]."""
 
@@ -60,22 +85,85 @@ class ExponentialFamily(ABC):
         """E[t] = ∇A(λ), packed like λ, differentiated as it stands."""
 
     @abstractmethod
+    def inverse_fisher(self, standard: tuple[Tensor, ...], grads: tuple[Tensor, ...]) -> Tensor:
+        """Natural gradient [..., P] from the gradients with respect to the standard parameters."""
+
+    @abstractmethod
+    def in_domain(self, natural: Tensor) -> Tensor:
+        """True where λ [..., P] is a proper member of the family: bool [...]."""
+
+    @abstractmethod
+    def data_stats(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """E[T(x)] [..., P] of observations with a mean and a variance, each [..., *shape of x].
+
+        The variance is that of each number in x, 0 where x is known. Observations whose T(x) is another
+        function of x than a quadratic one need a family of their own.
+        """
+
+    @abstractmethod
+    def random_start(self, prior: Tensor, count: float, generator: torch.Generator | None) -> Tensor:
+        """λ [..., P] as if ``count`` random observations had been added to a prior's λ₀ [..., P].
+
+        Components start apart, so that they divide the data among them.
+        """
+
+    @abstractmethod
+    def predictive(self, standard: tuple[Tensor, ...], dtype: torch.dtype) -> Distribution:
+        """p(x) with θ integrated out, batch shape [...], with parameters of the given type."""
+
     def relative_entropy(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
-        """KL(λ || λ₀) [...], written so that nothing cancels, differentiated as it stands.
+        """KL(λ || λ₀) [...], differentiated as it stands. Override it where the terms nearly cancel.
 
         Args:
             natural: λ, [..., P].
             prior: λ₀, [..., P] or broadcastable to that.
             stats: E[t] at λ if it is known already, [..., P].
         """
+        stats = self.mean_stats(natural) if stats is None else stats
+        gap = ((natural - prior) * stats).sum(-1)
+        return gap - self.log_normalizer(natural) + self.log_normalizer(prior)
 
-    @abstractmethod
-    def inverse_fisher(self, standard: tuple[Tensor, ...], grads: tuple[Tensor, ...]) -> Tensor:
-        """Natural gradient [..., P] from the gradients with respect to the standard parameters."""
+    def stats_from_standard(self, *standard: Tensor) -> Tensor:
+        """E[t] [..., P] at standard parameters. Override it where λ would lose digits of them."""
+        return self.mean_stats(self.natural(*standard))
 
-    @abstractmethod
-    def in_domain(self, natural: Tensor) -> Tensor:
-        """Whether each λ [..., P] is a proper member of the family, bool [...]."""
+    def standard_of(self, member: Distribution) -> tuple[Tensor, ...]:
+        """Standard parameters of a ``distribution``, in float64."""
+        return tuple(to_float64(getattr(member, name)) for name in self.names)
+
+    def pack(self, member: Distribution) -> Tensor:
+        """λ of a ``distribution``, float64, broadcastable to its batch shape and P."""
+        return self.natural(*self.standard_of(member))
+
+    def transforms(self) -> dict[str, Transform]:
+        """Name of each standard parameter → the elementwise transform from real numbers to its domain."""
+        return {name: _transform_to(self.distribution.arg_constraints[name]) for name in self.names}
+
+    def expected_log_likelihood(self, mean: Tensor, variance: Tensor, stats: Tensor) -> Tensor:
+        """E[log p(x | θ_k)] of N observations under K members, differentiable: [..., N, K], as ``mean`` is.
+
+        Without log h(x): a family whose observations have one, or that has a faster form, overrides this.
+
+        Args:
+            mean, variance: of the observations, [..., N, *shape of x].
+            stats: E[t] of the members, float64 [..., K, P].
+        """
+        with torch.autocast(mean.device.type, enabled=False):
+            return (self.data_stats(mean, variance).to(stats) @ stats.mT).to(mean)
+
+    def conjugate_update(
+        self, prior: Tensor, weights: Tensor, mean: Tensor, variance: Tensor, scale: float = 1.0
+    ) -> Tensor:
+        """λ* = λ₀ + Σ_n w_nk E[T(x_n)], the posterior given weighted observations: float64 [..., K, P].
+
+        Args:
+            prior: λ₀, [..., K, P].
+            weights: how much each observation counts for each member, [..., N, K].
+            mean, variance: of the observations, [..., N, *shape of x].
+            scale: how many data points each observation stands for.
+        """
+        stats = self.data_stats(mean.double(), variance.double())
+        return prior.double() + scale * weights.double().mT @ stats
 
     def expected_stats(self, natural: Tensor) -> Tensor:
         """E[t] [..., P], whose backward delivers natural gradients to λ."""
@@ -98,29 +186,11 @@ class ExponentialFamily(ABC):
         return _RelativeEntropy.apply(natural, prior, None if stats is None else stats.detach(), self)
 
 
-class InNaturalParameters:
-    """What distributions of a family share that are given by natural parameters."""
-
-    family: ExponentialFamily
-    natural: Tensor
-    _known_stats: tuple[Any, Tensor] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_known_stats"}
-
-    def expected_stats(self) -> Tensor:
-        """E[t] in float64, with natural gradients: [..., P] with the batch shape of ``natural``.
-
-        It is computed once for as long as λ stays what it is (and anew for whoever records operations).
-        """
-        natural = self.natural
-        if torch.is_inference_mode_enabled() or natural.is_inference():
-            return self.family.expected_stats(natural)
-        graded = torch.is_grad_enabled() and natural.requires_grad
-        key = (natural._version, graded, _get_current_dispatch_mode())
-        if self._known_stats is None or self._known_stats[0] != key:
-            self._known_stats = (key, self.family.expected_stats(natural))
-        return self._known_stats[1]
+def _transform_to(domain: constraints.Constraint) -> Transform:
+    while isinstance(domain, constraints.independent):
+        domain = domain.base_constraint
+    # That of the registry would add 0 after the exponential.
+    return ExpTransform() if domain is constraints.positive else biject_to(domain)
 
 
 class _ExpectedStats(torch.autograd.Function):
@@ -178,7 +248,7 @@ class _ScaleGradient(torch.autograd.Function):
 
 
 def scale_gradient(tensor: Tensor, factor: Tensor | float) -> Tensor:
-    """The same values, whose gradient is multiplied by ``factor`` on the way back.
+    """Multiply the gradient by ``factor`` on the way back; the values stay as they are.
 
     Args:
         tensor: of any shape.
@@ -193,31 +263,3 @@ def scale_gradient(tensor: Tensor, factor: Tensor | float) -> Tensor:
 def to_float64(tensor: Tensor) -> Tensor:
     """The tensor in float64, on the CPU if its own device has no float64 (Apple's)."""
     return tensor.to("cpu" if tensor.device.type == "mps" else tensor.device, torch.float64)
-
-
-def check_natural(natural: Tensor) -> None:
-    """Refuse natural parameters that lost their digits, say by ``module.float()``.
-
-    Raises:
-        ValueError: ``natural`` is not float64.
-    """
-    if natural.dtype != torch.float64:
-        raise ValueError(f"natural: expected float64 (a NaturalParameter is), got {natural.dtype}")
-
-
-class NaturalParameter(torch.nn.Parameter):
-    """Natural parameters, recognised by type: also after a copy or loading of a state.
-
-    Args:
-        data: natural parameters [..., P] of some :class:`ExponentialFamily`, copied and converted to float64
-            (why: see :class:`NormalGammaFamily`).
-        requires_grad: as in :class:`torch.nn.Parameter`.
-    """
-
-    def __new__(cls, data: Tensor, requires_grad: bool = True) -> "NaturalParameter":
-        with torch.inference_mode(False):  # what is made in inference mode could never be trained
-            return super().__new__(cls, data.detach().to(torch.float64, copy=True), requires_grad)
-
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """Copy as this class; torch's own rule would give a plain ``Parameter``."""
-        return NaturalParameter, (self.data, self.requires_grad)

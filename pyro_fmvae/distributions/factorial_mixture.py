@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from pyro.distributions import Dirichlet, Independent, StudentT, TorchDistribution
+from pyro.distributions import Dirichlet, TorchDistribution
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from pyro_fmvae.distributions.normal_gamma import NormalGamma
+from pyro_fmvae.distributions.dirichlet import DIRICHLET
+from pyro_fmvae.distributions.normal_gamma import NORMAL_GAMMA, NormalGamma
 
 
 class FactorialMixture(TorchDistribution):
@@ -53,14 +54,10 @@ class FactorialMixture(TorchDistribution):
             *squared* scale ((s+1)/s)(b/a) in each dimension.
         """
         dtype = torch.get_default_dtype() if dtype is None else dtype
-        m, s, a, b = loc_precision.standard
-        s, a = s.unsqueeze(-1), a.unsqueeze(-1)
-        scale = ((s + 1) / s * b / a).sqrt()
-        student = StudentT(*(t.to(dtype) for t in torch.broadcast_tensors(2 * a, m, scale)))
-        concentration = weights.concentration.to(dtype)
-        if concentration.dim() > len(loc_precision.batch_shape):
-            concentration = concentration.squeeze(-2)
-        return cls(concentration / concentration.sum(-1, keepdim=True), Independent(student, 1))
+        proportions = DIRICHLET.predictive((weights.concentration,), dtype).probs
+        if proportions.dim() > len(loc_precision.batch_shape):
+            proportions = proportions.squeeze(-2)
+        return cls(proportions, NORMAL_GAMMA.predictive(loc_precision.standard, dtype))
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "FactorialMixture":
         """Expand to ``batch_shape``."""

@@ -1,4 +1,4 @@
-"""Assignments to mixture components, and what hangs on them, as distributions that remember their parents.
+"""Assignments to mixture components and their children, as distributions that remember their parents.
 
 ``TraceConjugate_ELBO`` recognises a conjugate program by the classes at its sites and by the *identity* of
 the tensors that they were built from, so each class here keeps those very tensors through ``expand``, and
@@ -16,11 +16,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from pyro.distributions import Categorical, TorchDistribution
+from pyro.distributions import Categorical, Normal, TorchDistribution
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 from torch.distributions import constraints
 from torch.distributions.utils import lazy_property
+
+from pyro_fmvae.distributions.exponential_family import ExponentialFamily
+from pyro_fmvae.distributions.normal_gamma import NORMAL_GAMMA
 
 
 class Assignment(TorchDistribution):
@@ -29,8 +32,8 @@ class Assignment(TorchDistribution):
     Args:
         weights: π, on the simplex, [..., K], the very value of a Dirichlet site.
 
-    ``pyro.distributions.Categorical`` renormalises and thereby loses the tensor that it was given; this
-    class keeps it, and looks at what is in it only to draw or to score.
+    ``pyro.distributions.Categorical`` renormalises and so loses the tensor that it was given. This class
+    keeps it, and reads its numbers only to draw or to score.
     """
 
     parents = ("weights",)
@@ -57,7 +60,7 @@ class Assignment(TorchDistribution):
 
     @lazy_property
     def categorical(self) -> Categorical:
-        """The same distribution as Pyro's own class."""
+        """This distribution as one of Pyro's own class."""
         weights = self.weights.expand(*self.batch_shape, self.num_components)
         return Categorical(probs=weights, validate_args=self._validate_args)
 
@@ -120,7 +123,105 @@ class Label(TorchDistribution):
         return self.assignment.expand(self._extended_shape(sample_shape))
 
 
-class Component(TorchDistribution):
+class MixtureComponent(TorchDistribution):
+    """Base of a point's distribution given its own component: x | r=k ~ p(x | θ_k), θ from a conjugate prior.
+
+    A subclass names θ and makes p; ``TraceConjugate_ELBO`` then integrates over θ. Exponential waiting
+    times, for instance, where ``GAMMA`` is the family of their rate::
+
+        class Waiting(MixtureComponent):
+            parents, family = ("rate", "assignment"), GAMMA
+            support, has_rsample = constraints.positive, True
+
+            def given(self, rate):
+                return Exponential(rate)
+
+    Args:
+        parameter: θ of all components, the very value of a conjugate site, [..., K, *event shape of θ].
+        assignment: component indices, the very value of an :class:`Assignment` site, [...].
+        event_shape: of x.
+
+    Attributes:
+        parents: the name of θ as an argument and attribute, then ``"assignment"``.
+        family: the conjugate family of θ.
+        parameter_dim: number of dimensions in the event shape of θ.
+
+    Raises:
+        ValueError: shapes that don't fit.
+    """
+
+    parents: tuple[str, str]
+    family: ExponentialFamily
+    parameter_dim = 0
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
+
+    assignment: Tensor
+
+    def __init__(
+        self,
+        parameter: Tensor,
+        assignment: Tensor,
+        event_shape: torch.Size = torch.Size(),  # noqa: B008
+        validate_args: bool | None = None,
+    ) -> None:
+        name, _ = self.parents
+        if parameter.dim() <= self.parameter_dim:
+            raise ValueError(f"{name}: expected components in a batch dimension, got {list(parameter.shape)}")
+        setattr(self, name, parameter)
+        self.assignment = assignment
+        leading = self._leading
+        try:
+            batch = broadcast_shape((*leading, 1) if leading else (), assignment.shape)
+        except ValueError:
+            raise ValueError(
+                f"assignment: expected a shape [..., B] that fits {list(leading)}, left of the components in "
+                f"{name}, got {list(assignment.shape)}"
+            ) from None
+        super().__init__(batch, event_shape, validate_args=validate_args)
+
+    def given(self, parameter: Tensor) -> TorchDistribution:
+        """p(x | θ) of points whose own θ is given, [..., *event shape of θ]."""
+        raise NotImplementedError
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
+        """Expand to ``batch_shape``; both parents stay the tensors that were given."""
+        return _expand_keeping(self, batch_shape, *self.parents)
+
+    @property
+    def _leading(self) -> torch.Size:
+        """Batch dimensions of θ left of its components."""
+        shape: torch.Size = getattr(self, self.parents[0]).shape
+        return shape[: len(shape) - 1 - self.parameter_dim]
+
+    def _selected(self) -> Tensor:
+        """θ of each point's own component (assignments may be enumerated)."""
+        leading = self._leading
+        index = tuple(
+            torch.arange(size, device=self.assignment.device).view(-1, *(1,) * (len(leading) - i))
+            for i, size in enumerate(leading)
+        )
+        return getattr(self, self.parents[0])[(*index, self.assignment)]
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log p(x | θ_r)."""
+        if self._validate_args:
+            self._validate_sample(value)
+        log_prob = self.given(self._selected()).log_prob(value)
+        return log_prob.expand(_joint_shape(self, value.shape[: value.dim() - self.event_dim]))
+
+    def _drawing(self, sample_shape: Sequence[int]) -> TorchDistribution:
+        return self.given(self._selected()).expand(torch.Size((*sample_shape, *self.batch_shape)))
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws [*sample_shape, ..., *event_shape]."""
+        return self._drawing(sample_shape).sample()
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Reparameterised draws, where ``has_rsample``."""
+        return self._drawing(sample_shape).rsample()
+
+
+class Component(MixtureComponent):
     """A point's own Gaussian component: z | r=k ~ N(μ_k, 1/α_k). Paquet et al. (2018), equation 1.
 
     Args:
@@ -131,58 +232,32 @@ class Component(TorchDistribution):
         ValueError: shapes that don't fit.
     """
 
-    parents = ("loc_precision", "assignment")
-    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
+    parents, family, parameter_dim = ("loc_precision", "assignment"), NORMAL_GAMMA, 2
     support = constraints.real_vector
     has_rsample = True
 
     loc_precision: Tensor
-    assignment: Tensor
 
     def __init__(self, loc_precision: Tensor, assignment: Tensor, validate_args: bool | None = None) -> None:
         if loc_precision.dim() < 3 or loc_precision.shape[-2] != 2:
             shape = list(loc_precision.shape)
             raise ValueError(f"loc_precision: expected shape [..., K, 2, D], got {shape}")
-        self.loc_precision, self.assignment = loc_precision, assignment
-        leading = loc_precision.shape[:-3]
-        try:
-            batch = broadcast_shape((*leading, 1) if leading else (), assignment.shape)
-        except ValueError:
-            raise ValueError(
-                f"assignment: expected a shape [..., B] that fits {list(leading)}, left of the components in "
-                f"loc_precision, got {list(assignment.shape)}"
-            ) from None
-        super().__init__(batch, loc_precision.shape[-1:], validate_args=validate_args)
+        super().__init__(loc_precision, assignment, loc_precision.shape[-1:], validate_args)
 
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "Component":
-        """Expand to ``batch_shape``; both parents stay the tensors that were given."""
-        return _expand_keeping(self, batch_shape, "loc_precision", "assignment")
-
-    def _selected(self) -> tuple[Tensor, Tensor]:
-        """Mean and precision of each point's own component, [..., D] (assignments may be enumerated)."""
-        leading = self.loc_precision.shape[:-3]
-        index = tuple(
-            torch.arange(size, device=self.assignment.device).view(-1, *(1,) * (len(leading) - i))
-            for i, size in enumerate(leading)
-        )
-        loc, precision = self.loc_precision[(*index, self.assignment)].unbind(-2)
-        return loc, precision
+    def given(self, parameter: Tensor) -> TorchDistribution:
+        """N(μ, 1/α) of (μ, α) [..., 2, D]."""
+        loc, precision = parameter.unbind(-2)
+        return Normal(loc, precision.rsqrt(), validate_args=False).to_event(1)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Of z [..., D]: that of N(z; μ_r, 1/α_r), summed over D."""
         if self._validate_args:
             self._validate_sample(value)
-        loc, precision = self._selected()
+        loc, precision = self._selected().unbind(-2)
         gap = value - loc
         # In terms of α, never of α^(-1/2): where α is 1e-30, the gradient of that is beyond float32.
         log_prob = 0.5 * (precision.log() - math.log(2 * math.pi) - precision * gap * gap).sum(-1)
         return log_prob.expand(_joint_shape(self, value.shape[:-1]))
-
-    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Reparameterised draws [*sample_shape, ..., D]."""
-        loc, precision = self._selected()
-        noise = torch.randn(self._extended_shape(sample_shape), dtype=loc.dtype, device=loc.device)
-        return loc + noise * precision.rsqrt()
 
 
 def _joint_shape(fn: Any, batch_shape: torch.Size) -> torch.Size:

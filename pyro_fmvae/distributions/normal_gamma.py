@@ -1,8 +1,8 @@
-"""Normal-Gamma distributions over mean and precision of a D-dimensional Gaussian, its dimensions independent.
+"""The Normal-Gamma family: the conjugate prior of D-dimensional Gaussians with independent dimensions.
 
-Paquet et al. (2018), Section 2.2 and equations 12-13. The concentrations s and a count observations, so
-every conjugate update leaves them equal over the D dimensions; they are stored once, which makes the family
-minimal: 2D + 2 numbers.
+Paquet et al. (2018), Section 2.2, equations 12-13 and Appendix C.1. The concentrations s and a count
+observations, so every conjugate update leaves them equal over the D dimensions; they are stored once, which
+makes the family minimal: 2D + 2 numbers.
 """
 
 import math
@@ -10,28 +10,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from pyro.distributions import TorchDistribution
+from pyro.distributions import Independent, StudentT, TorchDistribution
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor
-from torch.distributions import constraints, register_kl
-from torch.distributions.utils import lazy_property
+from torch.distributions import Distribution, constraints, register_kl
 
-from pyro_fmvae.distributions.exponential_family import (
-    InNaturalParameters,
-    check_natural,
-    scale_gradient,
-    to_float64,
-)
-from pyro_fmvae.distributions.normal_gamma_family import NORMAL_GAMMA
+from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64
+from pyro_fmvae.distributions.gaussian_table import gaussian_table
+from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
 
 _SMALLEST_PRECISION = 1e-30  # half of all draws from Gamma(0.01, 0.01) are smaller
-
-
-class _NaturalDomain(constraints.Constraint):
-    event_dim = 1
-
-    def check(self, value: Tensor) -> Tensor:
-        return NORMAL_GAMMA.in_domain(value)
 
 
 class NormalGamma(TorchDistribution):
@@ -104,10 +92,6 @@ class NormalGamma(TorchDistribution):
         new._validate_args = self._validate_args
         return new
 
-    def pack(self) -> Tensor:
-        """λ in float64, packed before any expansion: broadcastable to [..., 2D+2]."""
-        return NORMAL_GAMMA.natural(*(to_float64(parameter) for parameter in self._given))
-
     @property
     def mean(self) -> Tensor:
         """E[(μ, α)] = (m, a/b), [..., 2, D]."""
@@ -141,76 +125,171 @@ class NormalGamma(TorchDistribution):
         """(m, s, a, b) of shapes [..., D], [...], [...], [..., D], in the dtype in which they are kept."""
         return self.loc, self.mean_concentration, self.concentration, self.rate
 
-    def expected_stats(self) -> Tensor:
-        """E[t] in float64, in the layout of :class:`NormalGammaFamily`, [..., 2D+2]."""
-        m, s, a, b = (to_float64(t) for t in self.standard)
-        return NORMAL_GAMMA.stats_from_standard(m, s, a, b)
 
+class NormalGammaFamily(ExponentialFamily):
+    """Π_d N(μ_d; m_d, 1/(s α_d)) Gamma(α_d; a, rate b_d).
 
-class NaturalNormalGamma(InNaturalParameters, NormalGamma):
-    """A Normal-Gamma posterior given by natural parameters, which receive natural gradients.
+    Packed as λ = (λ1, λ4, λ2[D], λ3[D]) with statistics t = (Σ_d log α_d, Σ_d α_d μ_d², α[D], (α μ)[D]):
 
-    Args:
-        natural: λ, float64 [..., 2D+2] in the layout of :class:`NormalGammaFamily`, usually a
-            ``NaturalParameter``.
-        dtype: of draws and log-densities; torch's default dtype if None.
+        λ1 = a - 1/2,  λ4 = -s/2,  λ2 = -(b + s m²/2),  λ3 = s m                              (equation 12)
 
-    Raises:
-        ValueError: λ of another shape or dtype, or (with validation on) outside the family's domain.
+    ``b = -λ2 - λ3²/(2s)`` subtracts nearly equal numbers when m is large against the spread, so λ
+    has to be float64.
     """
 
-    arg_constraints: dict[str, constraints.Constraint] = {"natural": _NaturalDomain()}  # noqa: RUF012
+    distribution = NormalGamma
+    names = ("loc", "mean_concentration", "concentration", "rate")
+
+    def natural(self, *standard: Tensor) -> Tensor:
+        """Pack m [..., D], s [...], a [...] and b [..., D] into [..., 2D+2]."""
+        m, s, a, b = standard
+        s_d, a_d = s.unsqueeze(-1), a.unsqueeze(-1)
+        parts = (a_d - 0.5, -0.5 * s_d, -(b + 0.5 * s_d * m.square()), s_d * m)
+        batch = broadcast_shape(*(part.shape[:-1] for part in parts))
+        dim = max(m.shape[-1], b.shape[-1])
+        sizes = (1, 1, dim, dim)
+        return torch.cat([part.expand(*batch, size) for part, size in zip(parts, sizes, strict=True)], -1)
+
+    def unpack(self, natural: Tensor) -> tuple[Tensor, ...]:
+        """(m [..., D], s [...], a [...], b [..., D])."""
+        dim = natural.shape[-1] // 2 - 1
+        first, fourth, second, third = natural.split([1, 1, dim, dim], -1)
+        s = -2 * fourth
+        m = third * s.reciprocal()  # a division for each dimension would cost more than all the rest
+        b = torch.addcmul(second, third, m, value=0.5).neg_()
+        return m, s.squeeze(-1), first.squeeze(-1) + 0.5, b
+
+    def event_shape(self, size: int) -> torch.Size:
+        """(2, D)."""
+        if size < 4 or size % 2:
+            raise ValueError(
+                f"natural: expected shape [..., 2D+2] with D >= 1, got {size} in the last dimension"
+            )
+        return torch.Size((2, size // 2 - 1))
+
+    def stats(self, value: Tensor) -> Tensor:
+        """The statistics at (μ, α) [..., 2, D]."""
+        loc, precision = value.unbind(-2)
+        scaled_loc = precision * loc
+        sums = torch.stack([precision.log().sum(-1), (scaled_loc * loc).sum(-1)], -1)
+        return torch.cat([sums, precision, scaled_loc], -1)
+
+    def log_normalizer(self, natural: Tensor) -> Tensor:
+        """A(λ) = Σ_d { log Γ(a) - a log b_d - 1/2 log s } (the base measure keeps the powers of 2π)."""
+        m, s, a, b = self.unpack(natural)
+        return m.shape[-1] * (torch.lgamma(a) - 0.5 * s.log()) - a * b.log().sum(-1)
+
+    def mean_stats(self, natural: Tensor) -> Tensor:
+        """E[t]: D ψ(a) - Σ log b, D/s + Σ m² a/b, a/b [D], m a/b [D]."""
+        return self.stats_from_standard(*self.unpack(natural))
+
+    def stats_from_standard(self, *standard: Tensor) -> Tensor:
+        """E[t] [..., 2D+2] at m and b [..., D], s and a [...], without the digits that λ would lose."""
+        m, s, a, b = standard
+        dim = m.shape[-1]
+        precision = a.unsqueeze(-1) / b
+        scaled_loc = precision * m
+        log_precision = dim * torch.digamma(a) - _sum_of_logs(b)
+        square = dim / s + (scaled_loc * m).sum(-1)
+        return torch.cat([log_precision.unsqueeze(-1), square.unsqueeze(-1), precision, scaled_loc], -1)
+
+    def relative_entropy(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
+        """Appendix C.1 (with log Γ where the paper prints ψ), summed over d: [...]."""
+        s, a = -2 * natural[..., 1], natural[..., 0] + 0.5
+        m = natural[..., natural.shape[-1] // 2 + 1 :] * s.reciprocal().unsqueeze(-1)
+        stats = self.mean_stats(natural) if stats is None else stats
+        return self.kl_from_stats(m, s, a, stats, self.unpack(prior))
+
+    @staticmethod
+    def kl_from_stats(m: Tensor, s: Tensor, a: Tensor, stats: Tensor, prior: tuple[Tensor, ...]) -> Tensor:
+        """KL(λ || λ₀) [...] from m, s, a and E[t], in which a/b and Σ log b are: no logarithm twice."""
+        m0, s0, a0, b0 = prior
+        dim = stats.shape[-1] // 2 - 1
+        log_precision, precision = stats[..., 0], stats[..., 2 : dim + 2]
+        ratio, digamma = s0 / s, torch.digamma(a)
+        shared = 0.5 * (ratio - ratio.log() - 1) - a + (a - a0) * digamma
+        shared = shared + torch.lgamma(a0) - torch.lgamma(a)
+        apart = ((m - m0).square() * precision).sum(-1)
+        log_rates = dim * digamma - log_precision - b0.log().expand(*b0.shape[:-1], dim).sum(-1)
+        return dim * shared + 0.5 * s0 * apart + (precision * b0).sum(-1) + a0 * log_rates
+
+    def inverse_fisher(self, standard: tuple[Tensor, ...], grads: tuple[Tensor, ...]) -> Tensor:
+        """From (∂m, ∂s, ∂a, ∂b), solved by hand: the metric has the blocks (m), (s) and (a, b)."""
+        (m, s, a, b), (grad_m, grad_s, grad_a, grad_b) = standard, grads
+        dim = m.shape[-1]
+        variance = b / a.unsqueeze(-1)
+        curvature = dim * (torch.polygamma(1, a) - 1 / a)
+        first = ((grad_a + (grad_b * variance).sum(-1)) / curvature).unsqueeze(-1)
+        fourth = (-s.square() * grad_s / dim).unsqueeze(-1)
+        third = grad_m * variance - 2 * fourth * m
+        second = -variance * (first + grad_b * b + grad_m * m) + fourth * m.square()
+        return torch.cat([first, fourth, second, third], -1)
+
+    def pack(self, member: Distribution) -> Tensor:
+        """λ of a ``NormalGamma``, packed before any expansion."""
+        assert isinstance(member, NormalGamma)
+        return self.natural(*(to_float64(parameter) for parameter in member._given))
+
+    def in_domain(self, natural: Tensor) -> Tensor:
+        """True where s, a and every b are positive (b is NaN where m is not finite)."""
+        _, s, a, b = self.unpack(natural)
+        return (s > 0) & (a > 0) & (b > 0).all(-1)
+
+    def data_stats(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """(1/2, -1/2, -E[z²]/2 [D], E[z] [D]) of z [..., D]: log N(z; μ, 1/α) is linear in these."""
+        half = torch.full_like(mean[..., :1], 0.5)
+        return torch.cat([half, -half, -0.5 * (mean.square() + variance), mean], -1)
+
+    def expected_log_likelihood(self, mean: Tensor, variance: Tensor, stats: Tensor) -> Tensor:
+        """E[log N(z; μ_k, 1/α_k)], by equation 6: see :func:`gaussian_table`."""
+        return gaussian_table(mean, variance, stats)
+
+    def conjugate_update(
+        self, prior: Tensor, weights: Tensor, mean: Tensor, variance: Tensor, scale: float = 1.0
+    ) -> Tensor:
+        """λ* of equation 13, all data at once; the weights of λ1 and λ4 are summed only once."""
+        weights, mean, variance = scale * weights.double(), mean.double(), variance.double()
+        halves = 0.5 * weights.sum(-2).unsqueeze(-1)
+        squares = weights.mT @ (mean.square() + variance)
+        return prior.double() + torch.cat([halves, -halves, -0.5 * squares, weights.mT @ mean], -1)
+
+    def random_start(self, prior: Tensor, count: float, generator: torch.Generator | None) -> Tensor:
+        """``count`` observations of unit variance around a random mean (m0 plus unit noise)."""
+        m0, s0, a0, b0 = self.unpack(prior)
+        noise = torch.randn(m0.shape, dtype=m0.dtype, generator=generator).to(m0.device)
+        return self.natural(m0 + noise, s0 + count, a0 + count / 2, b0 + count / 2)
+
+    def predictive(self, standard: tuple[Tensor, ...], dtype: torch.dtype) -> Independent:
+        """Student-t: 2a degrees of freedom, location m, *squared* scale ((s+1)/s)(b/a). Equation 10."""
+        m, s, a, b = standard
+        s, a = s.unsqueeze(-1), a.unsqueeze(-1)
+        scale = ((s + 1) / s * b / a).sqrt()
+        student = StudentT(*(t.to(dtype) for t in torch.broadcast_tensors(2 * a, m, scale)))
+        return Independent(student, 1)
+
+
+def _sum_of_logs(b: Tensor) -> Tensor:
+    """Σ_d log b_d of b [..., D] > 0, by one logarithm for each four numbers between 1e-77 and 1e77.
+
+    Float64 logarithms are the most expensive part of E[t] otherwise.
+    """
+    quarter = b.shape[-1] // 4
+    first, second, third, fourth, rest = b.split([quarter] * 4 + [b.shape[-1] - 4 * quarter], -1)
+    return (first * second * third * fourth).log().sum(-1) + rest.log().sum(-1)
+
+
+NORMAL_GAMMA = NormalGammaFamily()
+
+
+@register_family(NormalGamma)
+class NaturalNormalGamma(NaturalDistribution, NormalGamma):  # type: ignore[misc, override]
+    """A Normal-Gamma posterior in natural parameters λ [..., 2D+2]: see :class:`NaturalDistribution`."""
+
     family = NORMAL_GAMMA
-
-    def __init__(
-        self, natural: Tensor, dtype: torch.dtype | None = None, validate_args: bool | None = None
-    ) -> None:
-        check_natural(natural)
-        if natural.dim() == 0 or natural.shape[-1] < 4 or natural.shape[-1] % 2:
-            raise ValueError(f"natural: expected shape [..., 2D+2] with D >= 1, got {tuple(natural.shape)}")
-        self.natural = natural
-        self.dtype = torch.get_default_dtype() if dtype is None else dtype
-        event = torch.Size((2, natural.shape[-1] // 2 - 1))
-        TorchDistribution.__init__(self, natural.shape[:-1], event, validate_args=validate_args)
-
-    @lazy_property
-    def standard(self) -> tuple[Tensor, ...]:
-        """(m, s, a, b) in float64; only draws and densities ask for them, closed forms don't."""
-        m, s, a, b = NORMAL_GAMMA.standard(self.natural)
-        batch, dim = self.batch_shape, self.event_shape[-1]
-        return m.expand(*batch, dim), s.expand(batch), a.expand(batch), b.expand(*batch, dim)
-
-    loc = property(lambda self: self.standard[0].to(self.dtype))
-    mean_concentration = property(lambda self: self.standard[1].to(self.dtype))
-    concentration = property(lambda self: self.standard[2].to(self.dtype))
-    rate = property(lambda self: self.standard[3].to(self.dtype))
-
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "NaturalNormalGamma":
-        """Expand to ``batch_shape``; the natural parameters stay the tensor that was given."""
-        new = self._get_checked_instance(NaturalNormalGamma, _instance)
-        new.natural, new.dtype = self.natural, self.dtype
-        TorchDistribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
-        new._validate_args = self._validate_args
-        return new
-
-    def pack(self) -> Tensor:
-        """λ, by way of the standard parameters, so that its gradients follow their rule."""
-        return NORMAL_GAMMA.natural(*self.standard)
-
-    def with_gradient_scale(self, factor: Tensor | float) -> "NaturalNormalGamma":
-        """The same distribution, whose gradients reach the natural parameters multiplied by ``factor``."""
-        new = NaturalNormalGamma(scale_gradient(self.natural, factor), self.dtype, validate_args=False)
-        return new.expand(self.batch_shape)
 
 
 @register_kl(NormalGamma, NormalGamma)
 def _kl_normal_gamma(q: NormalGamma, p: NormalGamma) -> Tensor:
-    m, s, a, _ = (to_float64(parameter) for parameter in q.standard)
-    prior = tuple(to_float64(parameter) for parameter in p.standard)
-    return NORMAL_GAMMA.kl_from_stats(m, s, a, q.expected_stats(), prior).to(q.loc)
-
-
-@register_kl(NaturalNormalGamma, NormalGamma)
-def _kl_natural_normal_gamma(q: NaturalNormalGamma, p: NormalGamma) -> Tensor:
-    kl = NORMAL_GAMMA.kl(q.natural, p.pack().to(q.natural), q.expected_stats())
-    return kl.expand(broadcast_shape(q.batch_shape, p.batch_shape))
+    m, s, a, _ = NORMAL_GAMMA.standard_of(q)
+    stats = NORMAL_GAMMA.stats_from_standard(*NORMAL_GAMMA.standard_of(q))
+    return NORMAL_GAMMA.kl_from_stats(m, s, a, stats, NORMAL_GAMMA.standard_of(p)).to(q.loc)

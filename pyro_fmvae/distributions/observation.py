@@ -1,4 +1,4 @@
-"""Observation models: what a decoder's numbers mean."""
+"""Observation models: distributions of data given a decoder's output."""
 
 from abc import ABC, abstractmethod
 

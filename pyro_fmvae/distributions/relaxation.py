@@ -1,4 +1,4 @@
-"""Draws of spikes that carry gradients: what stands for a step function while a model is learnt.
+"""Draws of spikes that carry gradients, in place of a step function while a model is learnt.
 
 A spike is on with probability γ. From η ~ U(0, 1) it is drawn as T(η - 1 + γ), with T the unit step, whose
 gradient is 0. An object of a class in this module, given to
@@ -64,7 +64,7 @@ class ShiftedSigmoid(SpikeDraws):
 
     Args:
         slope: c > 0 at the start.
-        final_slope: what :meth:`sharpen` moves it to, linearly.
+        final_slope: where :meth:`sharpen` moves it to, linearly.
 
     Raises:
         ValueError: a slope out of range.

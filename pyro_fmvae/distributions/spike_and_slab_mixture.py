@@ -18,7 +18,7 @@ class SpikeAndSlabMixture(TorchDistribution):
 
     The prior of variational sparse coding (Tonolini et al., 2019), after the mixture of Tomczak and Welling
     (2018). Density and draws are exact. The KL divergence of a product of spike-and-slabs q from a mixture
-    has no closed form; what is registered for ``kl_divergence`` is an *upper bound* of it, so that an ELBO
+    has no closed form; ``kl_divergence`` returns an *upper bound* of it, so that an ELBO
     in which it stands is still a lower bound of the evidence. For any weights ω on the simplex,
 
         KL(q || p) <= Σ_u ω_u KL(q || p_u) + Σ_u ω_u log(U ω_u) .

@@ -1,4 +1,4 @@
-"""Real data with missing elements, whose mean is what causes make together: their sum, or their maximum."""
+"""Real data with missing elements, whose mean is the sum, or the maximum, of the effects of causes."""
 
 import math
 from abc import abstractmethod
@@ -27,7 +27,7 @@ class Superposition(TorchDistribution):
 
     Args:
         causes: s, [..., H].
-        weight: W, what each cause does to each element, [D, H].
+        weight: W, the effect of each cause on each element, [D, H].
         scale: σ > 0, a scalar.
     """
 

@@ -1,4 +1,4 @@
-"""Inference: the ELBO that integrates what it can, and what goes with it."""
+"""Inference: the ELBO that integrates in closed form, its autoguide, and steps of SVI."""
 
 from pyro_fmvae.infer import seeding
 from pyro_fmvae.infer.autoguide import AutoConjugate

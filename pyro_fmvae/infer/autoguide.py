@@ -4,15 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pyro
-import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
 from pyro.infer.autoguide.initialization import InitMessenger
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from pyro_fmvae.distributions import Component, NormalGamma
+from pyro_fmvae.distributions import MixtureComponent, NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.distributions.natural_distribution import natural_class
 from pyro_fmvae.infer.elbo.frames import frames_of
 from pyro_fmvae.infer.elbo.own_values import OwnValues
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
@@ -22,16 +22,16 @@ from pyro_fmvae.infer.posteriors import (
     NaturalPosterior,
     PosteriorDict,
     natural_prior,
-    random_natural,
+    random_posterior,
 )
-from pyro_fmvae.infer.seeding import conjugate_update, kmeans
+from pyro_fmvae.infer.seeding import kmeans, posterior_weights
 
 
 class AutoConjugate(nn.Module):
-    """Natural posteriors for every Dirichlet and Normal-Gamma site that is the parent of a mixture's site.
+    """Natural posteriors for every conjugate site that is the parent of an assignment or of a component.
 
-    Call it first thing in a guide, with the arguments of the model; the guide then has to sample only what is
-    left, and may enter the model's plates itself, since this creates none::
+    Call it first in a guide, with the arguments of the model. The guide then samples the remaining sites, and
+    may enter the model's plates itself, since this creates none::
 
         class Guide(nn.Module):
             def __init__(self):
@@ -59,8 +59,8 @@ class AutoConjugate(nn.Module):
         self.count = count
         self.posteriors = PosteriorDict()
         self._sites: dict[str, Site] = {}
-        self._priors: dict[str, Tensor] = {}
-        self._mixtures: dict[str, tuple[str, str]] = {}
+        self._priors: dict[str, NaturalDistribution] = {}
+        self._mixtures: dict[str, tuple[str, str, torch.Size]] = {}
 
     def setup(self, *args: Any, **kwargs: Any) -> None:
         """Find the conjugate sites and make their posteriors; arguments as for the model.
@@ -82,20 +82,21 @@ class AutoConjugate(nn.Module):
         for name, site in sites.items():
             if name in wanted and not site["is_observed"]:
                 _check_whole(site)
-                kind, self._priors[name] = natural_prior(site["fn"])
-                self.posteriors[name] = NaturalPosterior(kind, random_natural(site["fn"], self.count))
+                self._priors[name] = natural_prior(site["fn"])
+                self.posteriors[name] = random_posterior(site["fn"], self.count)
                 self._sites[name] = {"cond_indep_stack": site["cond_indep_stack"]}
         for name, site in sites.items():
-            if isinstance(site["fn"], Component):
-                assignment = sites.get(owners.get(id(site["fn"].assignment), ""), {}).get("fn")
+            fn = site["fn"]
+            if isinstance(fn, MixtureComponent):
+                assignment = sites.get(owners.get(id(fn.assignment), ""), {}).get("fn")
                 weights = owners.get(id(getattr(assignment, "weights", None)))
-                loc_precision = owners.get(id(site["fn"].loc_precision))
-                if weights in self._sites and loc_precision in self._sites:
-                    self._mixtures[name] = weights, loc_precision
+                components = owners.get(id(getattr(fn, fn.parents[0])))
+                if weights in self._sites and components in self._sites:
+                    self._mixtures[name] = weights, components, fn.event_shape
         if not self._sites:
             raise ValueError(
-                "model: no Dirichlet or NormalGamma site is the parent of an Assignment or a Component "
-                "(give it the whole model: none of these may be hidden by poutine.block)"
+                "model: no site with a conjugate prior is the parent of an Assignment or a component of a "
+                "mixture (give it the whole model: none of these may be hidden by poutine.block)"
             )
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
@@ -115,37 +116,40 @@ class AutoConjugate(nn.Module):
     ) -> None:
         """Start the components of a mixture afresh where encodings cluster: k-means++, then the exact update.
 
-        Priors are those that the model had when :meth:`setup` (or the guide, for the first time) ran.
+        The priors are the model's at the time of :meth:`setup`, or of the guide's first run.
 
         Args:
-            name: of the ``Component`` site.
-            loc, scale: of q(z) for M points, ``[..., M, D]``, with the mixture's batch shape in front.
+            name: of the site of the components' points, a ``Component`` say.
+            loc, scale: mean and standard deviation of these points, ``[..., M, *event_shape]``, with the
+                mixture's batch shape in front; the scale of observed points is 0.
             generator: source of the random numbers, on the CPU.
             num_data: N, the data points that the M stand for; M if None.
 
         Raises:
-            ValueError: the site is no ``Component``, shares its parents with others, or has another shape;
+            ValueError: there is no such mixture, it shares its parents with others, or has another shape;
                 :meth:`setup` did not run yet; or a posterior was replaced by another kind.
         """
         if name not in self._mixtures:
             known = sorted(self._mixtures)
-            raise ValueError(f"name: expected one of the Component sites {known}, got '{name}'")
-        weights, loc_precision = self._mixtures[name]
-        prior, counts_prior = self._priors[loc_precision], self._priors[weights]
-        (components, packed), batch = prior.shape[-2:], loc.shape[:-2]
-        if prior.shape[:-2] != batch or packed != 2 * loc.shape[-1] + 2 or loc.shape != scale.shape:
-            shape = [*prior.shape[:-2], "M", packed // 2 - 1]
+            raise ValueError(f"name: expected the components of a mixture, one of {known}, got '{name}'")
+        weights, components, event = self._mixtures[name]
+        prior, weights_prior = self._priors[components].natural, self._priors[weights]
+        batch, size = prior.shape[:-2], prior.shape[-2]
+        points = loc.shape[len(batch) : len(batch) + 1]
+        if loc.shape != (*batch, *points, *event) or loc.shape != scale.shape or not points:
+            shape = [*batch, "M", *event]
             raise ValueError(
                 f"loc, scale: expected shape {shape} for '{name}', got {list(loc.shape)}, {list(scale.shape)}"
             )
-        if counts_prior.numel() != batch.numel() * components:
+        if weights_prior.batch_shape.numel() != batch.numel():
             raise ValueError(f"name: the weights '{weights}' of '{name}' belong to several mixtures")
-        clusters = [kmeans(points, components, generator) for points in loc.reshape(-1, *loc.shape[-2:])]
-        gamma = one_hot(torch.stack(clusters), components).view(*loc.shape[:-1], components)
-        per_point = (num_data or loc.shape[-2]) / loc.shape[-2]
-        update = conjugate_update(prior.to(loc.device), gamma, loc, scale.square(), per_point)
-        counts = per_point * gamma.sum(-2).double().reshape(counts_prior.shape)
-        for site, natural in ((loc_precision, update), (weights, counts_prior.to(counts) + counts)):
+        clusters = [kmeans(each, size, generator) for each in loc.reshape(-1, *points, *event)]
+        gamma = one_hot(torch.stack(clusters), size).view(*batch, *points, size).to(loc.device)
+        per_point = (num_data or points.numel()) / points.numel()
+        family, moments = self._priors[components].family, (loc, scale.square())
+        update = family.conjugate_update(prior.to(loc.device), gamma, *moments, per_point)
+        counts = posterior_weights(weights_prior, gamma, per_point).natural
+        for site, natural in ((components, update), (weights, counts)):
             posterior = self.posterior(site)
             if not isinstance(posterior, NaturalPosterior):
                 raise ValueError(
@@ -171,8 +175,7 @@ def _check_whole(site: Site) -> None:
 
 def _harmless_value(site: Site) -> Tensor:
     """Prior means for conjugate sites (draws from vague priors overflow), draws for all others."""
-    fn = unwrap(site["fn"])
-    if isinstance(fn, NormalGamma | dist.Dirichlet):
+    if natural_class(unwrap(site["fn"])) is not None:
         return site["fn"].mean.expand(site["fn"].shape())
     with torch.no_grad():
         return site["fn"].sample()

@@ -1,4 +1,4 @@
-"""Importance weights of draws from a posterior approximation: what tighter bounds on log p(x) are made of."""
+"""Importance weights of draws from a posterior approximation, for tighter bounds on log p(x)."""
 
 from collections.abc import Callable
 
@@ -42,5 +42,5 @@ def log_weights(
 
 
 def _exact_draw(q: Distribution) -> Tensor:
-    """A draw, NaN where parameters are: with those ``sample`` of a normal distribution raises an error."""
+    """A draw, NaN where parameters are NaN; ``sample`` of a normal distribution would raise an error."""
     return q.rsample() if isinstance(getattr(q, "base_dist", q), Normal) else q.sample()

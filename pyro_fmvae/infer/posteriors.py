@@ -1,4 +1,4 @@
-"""Posteriors of conjugate sites as modules, in natural or in standard parameters."""
+"""Posteriors of conjugate sites as modules, in natural or in standard parameters, of any family."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -6,25 +6,29 @@ from typing import Any
 from urllib.parse import unquote
 
 import torch
-from pyro.distributions import Dirichlet
 from torch import Tensor, nn
-from torch.distributions import Distribution
-
-from pyro_fmvae.distributions import (
-    DIRICHLET,
-    NORMAL_GAMMA,
-    NaturalDirichlet,
-    NaturalNormalGamma,
-    NaturalParameter,
-    NormalGamma,
+from torch.distributions import (
+    Distribution,
+    ExpTransform,
+    Transform,
+    identity_transform,
 )
+
+from pyro_fmvae.distributions import NaturalDistribution, NaturalParameter
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.distributions.natural_distribution import natural_class, natural_of
 
 _TAKEN = frozenset(dir(nn.ModuleDict()))
 
 
 class ConjugatePosterior(nn.Module, ABC):
-    """The posterior of one conjugate site: calling it gives the distribution."""
+    """The posterior of one conjugate site: calling it gives the distribution.
+
+    Attributes:
+        kind: its class in natural parameters, whose ``family`` knows the rest.
+    """
+
+    kind: type[NaturalDistribution]
 
     @abstractmethod
     def forward(self) -> Distribution:
@@ -48,16 +52,16 @@ class NaturalPosterior(ConjugatePosterior):
     """A posterior in natural parameters, for ``NaturalGradient``.
 
     Args:
-        kind: ``NaturalDirichlet`` or ``NaturalNormalGamma``.
+        kind: class of the posterior, a subclass of ``NaturalDistribution``.
         natural: initial λ, [..., P].
     """
 
-    def __init__(self, kind: type[NaturalDirichlet] | type[NaturalNormalGamma], natural: Tensor) -> None:
+    def __init__(self, kind: type[NaturalDistribution], natural: Tensor) -> None:
         super().__init__()
         self.kind = kind
         self.natural = NaturalParameter(natural)
 
-    def forward(self) -> Distribution:
+    def forward(self) -> Any:
         """The natural posterior.
 
         Raises:
@@ -78,113 +82,102 @@ class NaturalPosterior(ConjugatePosterior):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *rest: Any
     ) -> None:
-        """Keep λ's class where what is loaded takes its place, by ``load_state_dict(..., assign=True)``."""
+        """Keep λ's class where a loaded tensor takes its place, by ``load_state_dict(..., assign=True)``."""
         name = prefix + "natural"
         if local_metadata.get("assign_to_params_buffers") and isinstance(state_dict.get(name), Tensor):
             state_dict[name] = NaturalParameter(state_dict[name], self.natural.requires_grad)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
 
 
-class StandardDirichlet(ConjugatePosterior):
-    """A Dirichlet in log c, for a first-order optimiser (Paquet et al., 2018, Section 2.5, while Δ > 0).
+class StandardPosterior(ConjugatePosterior):
+    """A posterior in unconstrained standard parameters, for a first-order optimiser.
+
+    The module's parameters are named after the family's: ``loc`` where any real number will do, ``log_rate``
+    where only positive ones do. Paquet et al. (2018), Section 2.5, use this form while Δ > 0.
 
     Args:
-        natural: initial concentrations c, [..., K].
+        kind: class of the natural posteriors of the family.
+        natural: initial λ, [..., P].
     """
 
-    def __init__(self, natural: Tensor) -> None:
+    def __init__(self, kind: type[NaturalDistribution], natural: Tensor) -> None:
         super().__init__()
-        self.log_concentration = nn.Parameter(natural.detach().double().log())
+        self.kind = kind
+        standard = kind.family.unpack(natural.detach().double())
+        for (name, transform), value in zip(self._transforms().items(), standard, strict=True):
+            self.register_parameter(name, nn.Parameter(transform.inv(value).clone()))
+
+    def _transforms(self) -> dict[str, Transform]:
+        """Name of each of the module's parameters → the transform to a standard parameter."""
+        transforms = self.kind.family.transforms()
+        return {_unconstrained_name(name, transform): transform for name, transform in transforms.items()}
+
+    def _standard(self) -> tuple[Tensor, ...]:
+        return tuple(transform(getattr(self, name)) for name, transform in self._transforms().items())
 
     def forward(self) -> Distribution:
-        """Dirichlet(c), in torch's default dtype."""
-        return Dirichlet(self.log_concentration.exp().to(torch.get_default_dtype()))
+        """The family's distribution in standard parameters, in torch's default dtype."""
+        dtype = torch.get_default_dtype()
+        return self.kind.family.distribution(*(parameter.to(dtype) for parameter in self._standard()))
 
     def natural_value(self) -> Tensor:
-        """c, detached."""
-        return self.log_concentration.detach().exp()
+        """λ, detached."""
+        return self.kind.family.natural(*self._standard()).detach()
 
 
-class StandardNormalGamma(ConjugatePosterior):
-    """A Normal-Gamma in (m, log s, log a, log b), for a first-order optimiser (Section 2.5, while Δ > 0).
-
-    Args:
-        natural: initial λ, [..., 2D+2].
-    """
-
-    def __init__(self, natural: Tensor) -> None:
-        super().__init__()
-        m, s, a, b = NORMAL_GAMMA.unpack(natural.detach().double())
-        self.loc = nn.Parameter(m.clone())
-        self.log_mean_concentration = nn.Parameter(s.log())
-        self.log_concentration = nn.Parameter(a.log())
-        self.log_rate = nn.Parameter(b.log())
-
-    def _standard(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.loc, self.log_mean_concentration.exp(), self.log_concentration.exp(), self.log_rate.exp()
-
-    def forward(self) -> Distribution:
-        """NormalGamma(m, s, a, b), in torch's default dtype."""
-        m, s, a, b = (parameter.to(torch.get_default_dtype()) for parameter in self._standard())
-        return NormalGamma(m, s, a, b)
-
-    def natural_value(self) -> Tensor:
-        """λ, detached; it shares memory with the parameter."""
-        return NORMAL_GAMMA.natural(*(parameter.detach() for parameter in self._standard()))
+def _unconstrained_name(name: str, transform: Transform) -> str:
+    if transform == identity_transform:
+        return name
+    return f"log_{name}" if isinstance(transform, ExpTransform) else f"unconstrained_{name}"
 
 
-def natural_prior(prior: Distribution) -> tuple[type[NaturalDirichlet] | type[NaturalNormalGamma], Tensor]:
-    """The class of natural posterior that is conjugate to a prior, and the prior's own λ (float64).
+def natural_prior(prior: Distribution) -> NaturalDistribution:
+    """A prior in natural parameters: of the class that its conjugate posteriors have, λ detached.
 
     Raises:
         NotImplementedError: no conjugate posterior is known for the class.
     """
     prior = unwrap(prior)
-    if isinstance(prior, NormalGamma):
-        return NaturalNormalGamma, NORMAL_GAMMA.natural(*(t.detach().double() for t in prior.standard))
-    if isinstance(prior, Dirichlet):
-        return NaturalDirichlet, DIRICHLET.natural(prior.concentration.detach().double())
-    raise NotImplementedError(f"no conjugate posterior is known for {type(prior).__name__}")
+    kind = natural_class(prior)
+    if kind is None:
+        raise NotImplementedError(f"no conjugate posterior is known for {type(prior).__name__}")
+    natural = natural_of(prior, kind.family).detach()
+    return kind(natural.expand(*prior.batch_shape, natural.shape[-1]))
 
 
-def to_standard(posterior: ConjugatePosterior) -> ConjugatePosterior:
-    """The same posterior in standard parameters."""
-    if isinstance(posterior, NaturalPosterior):
-        dirichlet = posterior.kind is NaturalDirichlet
-        return (StandardDirichlet if dirichlet else StandardNormalGamma)(posterior.natural_value())
-    return posterior
+def to_standard(posterior: ConjugatePosterior) -> StandardPosterior:
+    """The posterior in standard parameters, itself if it is already."""
+    if isinstance(posterior, StandardPosterior):
+        return posterior
+    return StandardPosterior(posterior.kind, posterior.natural_value())
 
 
-def to_natural(posterior: ConjugatePosterior) -> ConjugatePosterior:
-    """The same posterior in natural parameters."""
+def to_natural(posterior: ConjugatePosterior) -> NaturalPosterior:
+    """The posterior in natural parameters, itself if it is already."""
     if isinstance(posterior, NaturalPosterior):
         return posterior
-    kind = NaturalDirichlet if isinstance(posterior, StandardDirichlet) else NaturalNormalGamma
-    return NaturalPosterior(kind, posterior.natural_value())
+    return NaturalPosterior(posterior.kind, posterior.natural_value())
 
 
-def random_natural(prior: Distribution, count: float, generator: torch.Generator | None = None) -> Tensor:
-    """Natural parameters that differ from component to component, so that the first responsibilities do too.
+def random_posterior(
+    prior: Distribution, count: float, generator: torch.Generator | None = None
+) -> NaturalPosterior:
+    """A posterior whose components differ, where they can, so that the first responsibilities do too.
 
     Args:
-        prior: Dirichlet or NormalGamma.
-        count: pseudo-observations that the posterior starts with, > 0.
+        prior: of a registered family.
+        count: random observations that the posterior starts with beside the prior, > 0.
         generator: source of the random numbers; torch's own if None.
 
-    Returns:
-        λ [..., P], float64: after ``count`` observations of unit variance around a random mean (m0 plus unit
-        noise), or ``count`` observations of each component.
+    Raises:
+        NotImplementedError: no conjugate posterior is known for the prior's class.
     """
-    kind, natural = natural_prior(prior)
-    if kind is NaturalDirichlet:
-        return natural + count
-    m0, s0, a0, b0 = NORMAL_GAMMA.unpack(natural)
-    noise = torch.randn(m0.shape, dtype=m0.dtype, generator=generator).to(m0.device)
-    return NORMAL_GAMMA.natural(m0 + noise, s0 + count, a0 + count / 2, b0 + count / 2)
+    start = natural_prior(prior)
+    return NaturalPosterior(type(start), start.family.random_start(start.natural, count, generator))
 
 
 class PosteriorDict(nn.ModuleDict):
-    """Modules by the names of sites, which may have dots in them, or be those of methods of a module."""
+    """Modules by the names of sites; a name may contain dots or equal that of a module's method."""
 
     def __getitem__(self, key: str) -> nn.Module:
         return super().__getitem__(_key(key))

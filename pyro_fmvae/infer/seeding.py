@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_fmvae.distributions import NaturalDirichlet, NaturalNormalGamma
-from pyro_fmvae.distributions.expected_log_prob import gaussian_table
+from pyro_fmvae.distributions import Assignment, NaturalDistribution, expected_log_prob
 
 ITERATIONS = 100  # of coordinate ascent, at most
 LEAST_GAIN = 1e-3  # nats per point: bounds that differ by less are taken for those of one local maximum
@@ -16,11 +15,12 @@ def kmeans(points: Tensor, num_clusters: int, generator: torch.Generator, iterat
     """Cluster indices [N] by k-means++ seeding (Arthur and Vassilvitskii, 2007) and Lloyd's iterations.
 
     Args:
-        points: [N, D], N >= 1. With fewer distinct points than clusters, some clusters stay empty.
+        points: [N, *shape of a point], N >= 1. With fewer distinct points than clusters, some stay empty.
         num_clusters: K.
         generator: source of the random numbers, on the CPU.
         iterations: Lloyd's iterations after seeding.
     """
+    points = points.reshape(len(points), -1)
     points = points - points.mean(0)  # cdist cancels far from 0
     first = torch.randint(len(points), (1,), generator=generator)
     centres = points[first.to(points.device)]
@@ -40,46 +40,25 @@ def kmeans(points: Tensor, num_clusters: int, generator: torch.Generator, iterat
     return torch.cdist(points, centres).argmin(-1)
 
 
-def conjugate_update(
-    prior: Tensor, gamma: Tensor, mean: Tensor, variance: Tensor, scale: float = 1.0
-) -> Tensor:
-    """λ* of the Normal-Gamma posteriors: equation 13, all data at once.
-
-    Args:
-        prior: natural parameters of the prior, [..., K, 2D+2].
-        gamma: responsibilities, [..., N, K].
-        mean, variance: of q(z), [..., N, D].
-        scale: how many data points each one stands for.
-
-    Returns:
-        λ* [..., K, 2D+2], float64.
-    """
-    gamma, mean, variance = scale * gamma.double(), mean.double(), variance.double()
-    count = gamma.sum(-2).unsqueeze(-1)
-    squares = gamma.mT @ (mean.square() + variance)
-    halves = 0.5 * count
-    return prior.double() + torch.cat([halves, -halves, -0.5 * squares, gamma.mT @ mean], -1)
-
-
 @dataclass(frozen=True)
 class MixturePosterior:
     """Posterior of one factor's parameters, and the bound that it reaches.
 
     Attributes:
-        weights: natural parameters c of q(π), float64 [K].
-        loc_precision: those of q(μ, α), float64 [K, 2D+2].
-        bound: -KL[z] - KL[r] - KL(q(π, μ, α) || p(π, μ, α)), equation 4 without the reconstruction and
-            without the entropy of q(z), in nats for all N points.
+        weights: q(π), batch shape [], event shape [K].
+        components: posterior of the components' parameters, batch shape [K].
+        bound: -KL[z] - KL[r] - KL of ``weights`` and ``components`` from their priors: equation 4 without the
+            reconstruction and without the entropy of q(z), in nats for all N points.
     """
 
-    weights: Tensor
-    loc_precision: Tensor
+    weights: NaturalDistribution
+    components: NaturalDistribution
     bound: float
 
 
 def coordinate_ascent(
-    weights_prior: Tensor,
-    loc_precision_prior: Tensor,
+    weights_prior: NaturalDistribution,
+    components_prior: NaturalDistribution,
     mean: Tensor,
     variance: Tensor,
     start: Tensor,
@@ -90,39 +69,51 @@ def coordinate_ascent(
     """Exact conjugate updates on encoded data by turns with optimal responsibilities, from given ones.
 
     The bound of Paquet et al. (2018), equation 4, rises with every one of them: this is variational Bayes for
-    a mixture of Gaussians (Attias, 2000) on uncertain points.
+    a mixture (Attias, 2000) on uncertain points.
 
     Args:
-        weights_prior: natural parameters of p(π), [K].
-        loc_precision_prior: those of p(μ, α), [K, 2D+2].
-        mean, variance: of q(z), [M, D].
+        weights_prior: p(π), batch shape [], event shape [K].
+        components_prior: prior of the components' parameters, batch shape [K].
+        mean, variance: of q(z), [M, *event shape of z]; the variance of observed points is 0.
         start: clusters, int64 [M] in 0..K-1, or responsibilities [M, K].
         scale: how many data points each one stands for.
         iterations: updates at most.
         tolerance: it ends when an update adds less than this, in nats per point.
     """
-    weights_prior, loc_precision_prior = weights_prior.double(), loc_precision_prior.double()
     mean, variance = mean.double(), variance.double()
-    clusters = start.dim() == 1
-    gamma = (torch.nn.functional.one_hot(start, len(weights_prior)) if clusters else start).double()
+    family, count = components_prior.family, len(components_prior.natural)
+    gamma = (torch.nn.functional.one_hot(start, count) if start.dim() == 1 else start).double()
     before = -torch.inf
     for _ in range(max(iterations, 1)):
-        weights = weights_prior + scale * gamma.sum(0)
-        loc_precision = conjugate_update(loc_precision_prior, gamma, mean, variance, scale)
-        table = _table(weights, loc_precision, mean, variance)
-        kl = _kl(NaturalDirichlet(weights), weights_prior)
-        kl += _kl(NaturalNormalGamma(loc_precision), loc_precision_prior)
+        weights = posterior_weights(weights_prior, gamma, scale)
+        update = family.conjugate_update(components_prior.natural, gamma, mean, variance, scale)
+        components = components_prior.with_natural(update)
+        table = _table(weights, components, mean, variance)
+        kl = _kl(weights, weights_prior)
+        kl += _kl(components, components_prior)
         bound = (scale * table.logsumexp(-1).sum() - kl).item()
         gamma = table.softmax(-1)
         if bound - before < tolerance * scale * len(mean):
             break
         before = bound
-    return MixturePosterior(weights, loc_precision, bound)
+    return MixturePosterior(weights, components, bound)
+
+
+def posterior_weights(prior: NaturalDistribution, gamma: Tensor, scale: float = 1.0) -> NaturalDistribution:
+    """The conjugate posterior of mixing weights, with the batch shape of the prior.
+
+    Args:
+        prior: p(π), natural parameters [..., P].
+        gamma: responsibilities, [..., M, K].
+        scale: how many data points each row stands for.
+    """
+    counts = prior.family.data_stats(gamma, torch.zeros_like(gamma)).sum(-2).double()
+    return prior.with_natural(prior.natural.to(counts.device) + scale * counts.reshape(prior.natural.shape))
 
 
 def kmeans_mixture(
-    weights_prior: Tensor,
-    loc_precision_prior: Tensor,
+    weights_prior: NaturalDistribution,
+    components_prior: NaturalDistribution,
     mean: Tensor,
     variance: Tensor,
     generator: torch.Generator,
@@ -135,7 +126,7 @@ def kmeans_mixture(
     The bound has many local maxima, of which a single start rarely reaches the greatest.
 
     Args:
-        weights_prior, loc_precision_prior, mean, variance, scale: as for :func:`coordinate_ascent`.
+        weights_prior, components_prior, mean, variance, scale: as for :func:`coordinate_ascent`.
         generator: source of the random numbers, on the CPU.
         restarts: k-means starts.
         iterations: updates of each start at most; None: 100, but of a single start the first alone.
@@ -145,8 +136,9 @@ def kmeans_mixture(
     """
     if restarts < 1:
         raise ValueError(f"restarts: expected a number >= 1, got {restarts}")
-    data = weights_prior, loc_precision_prior, mean, variance
-    starts = (kmeans(mean, len(weights_prior), generator) for _ in range(restarts))
+    data = weights_prior, components_prior, mean, variance
+    components = len(components_prior.natural)
+    starts = (kmeans(mean, components, generator) for _ in range(restarts))
     if iterations is None:
         iterations = 1 if restarts == 1 else ITERATIONS
     mixtures = (coordinate_ascent(*data, clusters, scale, iterations) for clusters in starts)
@@ -154,10 +146,10 @@ def kmeans_mixture(
 
 
 def better_mixture(
-    weights_prior: Tensor,
-    loc_precision_prior: Tensor,
-    weights: Tensor,
-    loc_precision: Tensor,
+    weights_prior: NaturalDistribution,
+    components_prior: NaturalDistribution,
+    weights: NaturalDistribution,
+    components: NaturalDistribution,
     mean: Tensor,
     variance: Tensor,
     generator: torch.Generator,
@@ -172,37 +164,42 @@ def better_mixture(
     they are compared; a gain below 0.001 nats per point is none.
 
     Args:
-        weights_prior, loc_precision_prior, mean, variance, scale: as for :func:`coordinate_ascent`.
-        weights, loc_precision: natural parameters of the present mixture, [K] and [K, 2D+2].
+        weights_prior, components_prior, mean, variance, scale: as for :func:`coordinate_ascent`.
+        weights, components: the present mixture.
         generator: source of the random numbers, on the CPU.
         restarts: k-means starts, each of them improved, a single one too.
 
     Raises:
         ValueError: ``restarts`` < 1.
     """
-    priors, data = (weights_prior, loc_precision_prior), (mean, variance)
-    gamma = responsibilities(weights, loc_precision, mean, variance)
+    priors, data = (weights_prior, components_prior), (mean, variance)
+    gamma = responsibilities(weights, components, mean, variance)
     present = coordinate_ascent(*priors, *data, gamma, scale)
     best = kmeans_mixture(*priors, *data, generator, restarts, scale, ITERATIONS)
     gain = (best.bound - present.bound) / (scale * len(mean))
     return (best, gain) if gain > LEAST_GAIN else None
 
 
-def responsibilities(weights: Tensor, loc_precision: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+def responsibilities(
+    weights: NaturalDistribution, components: NaturalDistribution, mean: Tensor, variance: Tensor
+) -> Tensor:
     """γ of encoded points under a mixture, equation 5 without labels: float64 [M, K].
 
     Args:
-        weights, loc_precision: natural parameters, [K] and [K, 2D+2].
-        mean, variance: of q(z), [M, D].
+        weights, components: the mixture, batch shapes [] and [K].
+        mean, variance: of q(z), [M, *event shape of z].
     """
-    return _table(weights.double(), loc_precision.double(), mean.double(), variance.double()).softmax(-1)
+    return _table(weights, components, mean.double(), variance.double()).softmax(-1)
 
 
-def _table(weights: Tensor, loc_precision: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+def _table(
+    weights: NaturalDistribution, components: NaturalDistribution, mean: Tensor, variance: Tensor
+) -> Tensor:
     """Unnormalised log γ of M points, [M, K]: equation 5 without labels."""
-    stats = NaturalNormalGamma(loc_precision).expected_stats()
-    return gaussian_table(mean, variance, stats) + NaturalDirichlet(weights).expected_stats()
+    table = components.family.expected_log_likelihood(mean, variance, components.expected_stats())
+    assignment = Assignment(weights.natural)  # its class alone is asked for
+    return table + expected_log_prob(assignment, assignment, {"weights": weights})
 
 
-def _kl(q: NaturalDirichlet | NaturalNormalGamma, prior: Tensor) -> Tensor:
-    return q.family.kl(q.natural, prior).sum()
+def _kl(q: NaturalDistribution, prior: NaturalDistribution) -> Tensor:
+    return q.family.kl(q.natural, prior.natural).sum()

@@ -20,7 +20,12 @@ from pyro_fmvae.infer.elbo.structure import Structure
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
 
 Traces = list[tuple[Structure, Trace]]
-OPTIMISER = ("current_rate", "adopt", "step_others", "step_natural")  # what is used of a NaturalGradient
+OPTIMISER = (
+    "current_rate",
+    "adopt",
+    "step_others",
+    "step_natural",
+)  # the part of NaturalGradient that is used
 
 
 class ConjugateSVI(SVI):
@@ -38,7 +43,7 @@ class ConjugateSVI(SVI):
         recompute: whether to use the paper's order.
         autocast: ``torch.bfloat16`` to run the networks' matrix products and convolutions in it. λ, the
             prior's products and the loss stay in float64 and float32. Networks of your own should end in
-            ``.float()``, as the library's do: what they return parameterises distributions as it is.
+            ``.float()``, as the library's do: distributions take their output as it is.
 
     Raises:
         ValueError: ``optim`` is no ``NaturalGradient``, or ``loss`` no ``TraceConjugate_ELBO``.
@@ -67,7 +72,7 @@ class ConjugateSVI(SVI):
         """One step on a batch; returns the loss before it, in nats, for all N points.
 
         Raises:
-            ValueError: the loss, a gradient or ρ is not what it may be; no parameter has changed then, unless
+            ValueError: the loss, a gradient or ρ is out of range; no parameter has changed then, unless
                 it was found in the second pass of ``recompute``. Gradients are dropped in any case.
         """
         with poutine.trace(param_only=True) as capture:
@@ -76,7 +81,7 @@ class ConjugateSVI(SVI):
         return self._finish(traces, loss, capture.trace, args, kwargs)
 
     def _finish(self, traces: Traces, loss: Tensor, statements: Trace, args: Any, kwargs: Any) -> float:
-        """What a step does once the program has run; ``statements`` traces its parameters."""
+        """Backward pass and update, once the program has run; ``statements`` traces its parameters."""
         named = {name: site["value"].unconstrained() for name, site in statements.nodes.items()}
         params = list(dict.fromkeys(named.values()))  # in program order; a shared parameter once
         try:
@@ -96,7 +101,7 @@ class ConjugateSVI(SVI):
         return loss.item()
 
     def _refresh(self, traces: Traces, natural: dict[str, Tensor], args: Any, kwargs: Any) -> None:
-        """Replace the gradients of λ by those at the current encoder: a second pass over the guide alone."""
+        """Replace the gradients of λ by ones at the current encoder, in a second pass over the guide."""
         loss = sum_terms(self._refreshed(traces, args, kwargs))
         if not (natural and loss.requires_grad):
             return

@@ -1,4 +1,4 @@
-"""The total correlation of the aggregate posterior, estimated from a batch: what a β-TCVAE weights.
+"""The total correlation of the aggregate posterior, estimated from a batch; a β-TCVAE weights it.
 
 Averaged over the data, KL(q(z | x) || p(z)) is the mutual information of x and z, plus the total correlation
 KL(q(z) || Π_j q(z_j)), plus the divergence of each q(z_j) from its prior, where q(z) is the average of
@@ -16,7 +16,7 @@ _LARGEST = 2**24  # numbers in a table of densities, above which it is made in p
 
 
 def total_correlation(z: Tensor, loc: Tensor, scale: Tensor, num_data: int) -> Tensor:
-    """What each point of a batch adds to the total correlation, log q(z) - Σ_j log q(z_j): [B].
+    """The total correlation, as a sum over the points of a batch: log q(z) - Σ_j log q(z_j), [B].
 
     Their mean estimates it, with
 
@@ -60,7 +60,7 @@ def _log_weights(size: int, num_data: int, like: Tensor) -> Tensor:
 
 
 def _rows(z: Tensor, log_weights: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    """The same for some of the points, z [R, J] and log_weights [R, B]."""
+    """The total correlation of some of the points, z [R, J] and log_weights [R, B]."""
     log_probs = Normal(loc, scale, validate_args=False).log_prob(z.unsqueeze(1))  # [R, B, J]
     joint = (log_probs.sum(-1) + log_weights).logsumexp(1)
     marginals = (log_probs + log_weights.unsqueeze(-1)).logsumexp(1)

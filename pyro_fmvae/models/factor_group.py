@@ -10,22 +10,20 @@ import pyro.distributions as dist
 import torch
 from pyro.distributions import is_validation_enabled
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
 from pyro_fmvae.distributions import (
     Assignment,
     Component,
     FactorialMixture,
     Label,
-    NaturalDirichlet,
-    NaturalNormalGamma,
+    NaturalDistribution,
     NormalGamma,
 )
 from pyro_fmvae.infer.posteriors import (
     ConjugatePosterior,
     NaturalPosterior,
     natural_prior,
-    random_natural,
+    random_posterior,
     to_natural,
     to_standard,
 )
@@ -91,12 +89,8 @@ class FactorGroup(nn.Module):
         )
         self._priors: dict[Any, tuple[dist.Dirichlet, NormalGamma]] = {}
         weights, loc_precision = self.priors()
-        self.weights: ConjugatePosterior = self._random_posterior(weights)
-        self.loc_precision: ConjugatePosterior = self._random_posterior(loc_precision)
-
-    def _random_posterior(self, prior: Distribution) -> NaturalPosterior:
-        kind, _ = natural_prior(prior)
-        return NaturalPosterior(kind, random_natural(prior, count=10.0))
+        self.weights: ConjugatePosterior = random_posterior(weights, count=10.0)
+        self.loc_precision: ConjugatePosterior = random_posterior(loc_precision, count=10.0)
 
     def priors(self, device: torch.device | str = "cpu") -> tuple[dist.Dirichlet, NormalGamma]:
         """p(π), batch shape [I_g, 1], and p(μ, α), batch shape [I_g, K], on a device.
@@ -192,9 +186,9 @@ class FactorGroup(nn.Module):
             restarts: k-means starts of each factor without labels.
         """
         mixtures = []
-        weights, components = (natural_prior(prior)[1] for prior in self.priors(mean.device))
+        whole = [natural_prior(prior) for prior in self.priors(mean.device)]
         for number, factor in enumerate(self.factors):
-            priors = weights[number, 0], components[number]
+            priors = self.of_factor(number, *whole)
             known = labels[:, self.columns[number]] if labels is not None and self.columns else None
             if known is not None and (known >= 0).any():
                 rows = (known >= 0).nonzero().squeeze(-1)
@@ -204,8 +198,8 @@ class FactorGroup(nn.Module):
                 data, points = (mean[factor], variance[factor]), num_data / mean.shape[1]
                 mixtures.append(kmeans_mixture(*priors, *data, generator, restarts, points))
         self.set_natural(
-            torch.stack([mixture.weights for mixture in mixtures])[:, None],
-            torch.stack([mixture.loc_precision for mixture in mixtures]),
+            torch.stack([mixture.weights.natural for mixture in mixtures])[:, None],
+            torch.stack([mixture.components.natural for mixture in mixtures]),
         )
 
     def restart(
@@ -217,7 +211,7 @@ class FactorGroup(nn.Module):
             mean, variance, num_data, generator, restarts: as for :meth:`seed`.
 
         Returns:
-            Factor → gain, of those that were started anew.
+            Factor → gain, for each factor that was started anew.
 
         Raises:
             TypeError: λ is in standard parameters.
@@ -228,24 +222,36 @@ class FactorGroup(nn.Module):
                     f"λ: expected natural parameters, as of use_natural(), got a {type(posterior).__name__}"
                 )
         gains, mean, variance = {}, mean.to(self.device), variance.to(self.device)
-        weights_prior, components_prior = (natural_prior(prior)[1] for prior in self.priors(mean.device))
-        weights, components = self.weights.natural_value(), self.loc_precision.natural_value()
+        whole = [natural_prior(prior) for prior in self.priors(mean.device)]
         for number, factor in enumerate(self.factors):
-            priors = weights_prior[number, 0], components_prior[number]
-            present = weights[number, 0], components[number]
+            priors = self.of_factor(number, *whole)
+            present = self.of_factor(number, self.weights(), self.loc_precision())
             data, points = (mean[factor], variance[factor]), num_data / mean.shape[1]
             found = better_mixture(*priors, *present, *data, generator, restarts, points)
             if found is not None:
                 mixture, gains[factor] = found
-                present[0].copy_(mixture.weights)
-                present[1].copy_(mixture.loc_precision)
+                present[0].natural.copy_(mixture.weights.natural)
+                present[1].natural.copy_(mixture.components.natural)
         return gains
+
+    @staticmethod
+    def of_factor(
+        number: int, weights: NaturalDistribution, components: NaturalDistribution
+    ) -> tuple[NaturalDistribution, NaturalDistribution]:
+        """The mixture of one factor, batch shapes [] and [K], sharing the memory of the group's.
+
+        Args:
+            number: place of the factor in the group.
+            weights, components: of the whole group, batch shapes [I_g, 1] and [I_g, K].
+        """
+        weights = weights.with_natural(weights.natural.detach()[number, 0])
+        return weights, components.with_natural(components.natural.detach()[number])
 
     def set_natural(self, weights: Tensor, loc_precision: Tensor) -> None:
         """Replace λ: weights [I_g, 1, K] and loc_precision [I_g, K, 2D+2]."""
         device = self.device
-        self.weights = NaturalPosterior(NaturalDirichlet, weights.to(device))
-        self.loc_precision = NaturalPosterior(NaturalNormalGamma, loc_precision.to(device))
+        self.weights = NaturalPosterior(self.weights.kind, weights.to(device))
+        self.loc_precision = NaturalPosterior(self.loc_precision.kind, loc_precision.to(device))
 
     def use_standard(self) -> None:
         """Keep λ in standard parameters from now on, for first-order steps."""
@@ -259,7 +265,7 @@ class FactorGroup(nn.Module):
 def make_groups(
     num_components: Sequence[int], dim: int, labelled: Sequence[int], hyperprior: Hyperprior | None = None
 ) -> list[FactorGroup]:
-    """The groups of all factors, those with equal K and equal labelling together.
+    """The groups of all factors: one for each pair of K and labelling.
 
     Args:
         num_components: K_i of every factor.

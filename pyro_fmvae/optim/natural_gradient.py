@@ -29,18 +29,17 @@ class NaturalGradient(PyroOptim):
         others: makes a torch optimiser from a list of parameters, such as ``partial(torch.optim.Adam,
             lr=1e-3)``. It is called once, at construction if ``parameters`` are given, else at the first
             step.
-        parameters: all parameters to optimise, if known beforehand; those that turn up later are added. Give
+        parameters: all parameters to optimise, if known beforehand; later ones are added as they come. Give
             them if :meth:`state_dict` is to be loaded in another process: ``SVI`` hands over parameters as a
             set, whose order is certain only for those in Pyro's parameter store.
 
     Attributes:
-        others: the torch optimiser, or None as long as there is none: what learning-rate schedulers are made
-            for.
+        others: the torch optimiser, for learning-rate schedulers; None until there is one.
         steps: the number of natural-gradient steps taken.
 
     Raises:
         ValueError: ρ outside (0, 1], at construction or at the step.
-        TypeError: ``others`` is an optimiser of Pyro's, or makes something that is no torch optimiser.
+        TypeError: ``others`` is an optimiser of Pyro's, or its result is no torch optimiser.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class NaturalGradient(PyroOptim):
         with torch.no_grad():
             for p in dict.fromkeys(params):  # each once, even if it has several names
                 if isinstance(p, NaturalParameter) and p.grad is not None:
-                    p.sub_(p.grad, alpha=rate)
+                    step_towards_posterior(p, p.grad, rate)
         self.steps += 1
 
     def step_others(self, params: Iterable[Tensor]) -> None:
@@ -142,7 +141,7 @@ class NaturalGradient(PyroOptim):
             self._loaded = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Steps taken, and the torch optimiser's state; of groups that are not there yet, what was loaded."""
+        """Steps taken, and the torch optimiser's state, with loaded states whose groups are still to come."""
         if self.others is None:
             return {"steps": self.steps, "others": self._loaded}
         others, loaded = self.others.state_dict(), self._loaded
@@ -155,7 +154,7 @@ class NaturalGradient(PyroOptim):
         return {"steps": self.steps, "others": others}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned; for parameters that aren't known yet, once they are.
+        """Load a result of :meth:`state_dict`; states of unknown parameters wait until these are known.
 
         Raises:
             ValueError: parameter groups of other sizes than those of the state.
@@ -182,6 +181,20 @@ class NaturalGradient(PyroOptim):
 
     get_state = state_dict
     set_state = load_state_dict
+
+
+def step_towards_posterior(natural: Tensor, grad: Tensor, rate: float | Tensor) -> None:
+    """λ ← λ - ρ · grad, in place: the step of every λ, in eager and in captured steps.
+
+    The product is rounded before the difference is, so that both round alike. (``sub_`` with ``alpha``, which
+    may round only once, takes no tensor for ρ; a compiler for GPUs may contract the two in the same way.)
+
+    Args:
+        natural: λ.
+        grad: its natural gradient λ - λ*.
+        rate: ρ; a captured step reads it from a tensor, float64 on the device of λ.
+    """
+    natural.sub_(rate * grad)
 
 
 def _check_rate(rate: float) -> None:

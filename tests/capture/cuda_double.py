@@ -71,13 +71,14 @@ class Graph:
         with torch.random.fork_rng([]), torch.autograd.set_multithreading_enabled(False):
             self.kernels = make_fx(call, tracing_mode="real")()
         writes.undo()
-        self.result = torch.full_like(results[0], torch.nan)
+        self.result = tree_map(lambda t: torch.full_like(t, torch.nan), results[0])
         return self.result
 
     def replay(self):
         self.replays += 1
         with torch.no_grad():
-            self.result.copy_(self.kernels())
+            for kept, value in zip(tree_leaves(self.result), tree_leaves(self.kernels()), strict=True):
+                kept.copy_(value)
 
 
 class _Writes(TorchDispatchMode):

@@ -1,38 +1,22 @@
 import pytest
 import torch
 
+from tests.distributions.family_case import assert_mean, finite_differences
+
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request):
     return request.param
 
 
-@pytest.fixture
-def assert_mean():
-    """Check that draws (first dimension) have the expected mean, within five standard errors."""
-
-    def check(draws, expected):
-        error = draws.std(0) / len(draws) ** 0.5
-        gap = (draws.mean(0) - expected).abs()
-        assert (gap <= 5 * error + 1e-12).all(), f"off by {(gap / error).max():.1f} standard errors"
-
-    return check
+@pytest.fixture(name="assert_mean")
+def _assert_mean():
+    return assert_mean
 
 
-@pytest.fixture
-def finite_differences():
-    """Gradient of a scalar function by central differences, in steps relative to each entry."""
-
-    def gradient(f, x, step=1e-6):
-        x = x.detach()
-        result = torch.zeros_like(x)
-        for i in range(x.numel()):
-            h = torch.zeros_like(x)
-            h.view(-1)[i] = step * max(1.0, float(x.reshape(-1)[i].abs()))
-            result.view(-1)[i] = (f(x + h) - f(x - h)) / (2 * h.sum())
-        return result
-
-    return gradient
+@pytest.fixture(name="finite_differences")
+def _finite_differences():
+    return finite_differences
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a NormalGamma accepts, and the transform to its support."""
+"""Parameters that a NormalGamma accepts, and the transform to its support."""
 
 import math
 
@@ -9,7 +9,7 @@ from pyro.infer import SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoDelta, AutoNormal
 from torch.distributions import biject_to, transform_to
 
-from pyro_fmvae.distributions import NaturalNormalGamma, NormalGamma
+from pyro_fmvae.distributions import NormalGamma
 
 GOOD = {"loc": torch.zeros(2, 3), "mean_concentration": 1.0, "concentration": 2.0, "rate": 3.0}
 
@@ -31,29 +31,6 @@ def test_wrong_parameters(name, value, message):
     NormalGamma(**GOOD)
     with pytest.raises(ValueError, match=message):
         NormalGamma(**{**GOOD, name: value})
-
-
-@pytest.mark.parametrize(
-    ("natural", "message"),
-    [
-        (1.0, "expected shape"),
-        ([1.0, -0.5, -1.0, -1.0, 0.0], "expected shape"),
-        ([1.0, -0.5], "expected shape"),
-        ([-0.6, -0.5, -1.0, 0.0], "parameter natural"),
-        ([1.0, 0.5, -1.0, 0.0], "parameter natural"),
-        ([1.0, -0.5, -1.0, 2.0], "parameter natural"),  # b = 1 - 2²/2
-    ],
-)
-def test_wrong_natural_parameters(natural, message):
-    with pytest.raises(ValueError, match=message):
-        NaturalNormalGamma(torch.tensor(natural))
-
-
-def test_natural_parameters_in_float32_are_refused():
-    natural = torch.tensor([1.0, -0.5, -1.0, 0.0])
-    NaturalNormalGamma(natural)
-    with pytest.raises(ValueError, match="expected float64"):
-        NaturalNormalGamma(natural.float())
 
 
 def test_validation_of_values():

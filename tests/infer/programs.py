@@ -251,3 +251,16 @@ class Adjust(poutine.messenger.Messenger):
 def nodes(program, *args, **kwargs):
     """The trace of a program."""
     return poutine.trace(program).get_trace(*args, **kwargs).nodes
+
+
+def estimate(evaluate, runs=40):
+    """Mean and standard error of a random tensor."""
+    values = torch.stack([torch.as_tensor(evaluate()) for _ in range(runs)])
+    return values.mean(0), values.std(0) / runs**0.5
+
+
+def assert_equal_in_expectation(one, other, sigmas=4.5):
+    """Two estimates agree within their standard errors, in every entry."""
+    (mean, error), (other_mean, other_error) = one, other
+    gap = (mean - other_mean).abs()
+    assert (gap <= sigmas * (error**2 + other_error**2).sqrt()).all(), f"{gap} against {error}, {other_error}"

@@ -160,7 +160,7 @@ def test_count_out_of_range(toy, count):
 
 
 def test_a_model_without_conjugate_sites():
-    with pytest.raises(ValueError, match="model: no Dirichlet or NormalGamma site is the parent of"):
+    with pytest.raises(ValueError, match="model: no site with a conjugate prior is the parent of"):
         AutoConjugate(lambda: pyro.sample("x", dist.Normal(0.0, 1.0)))()
 
 
@@ -221,7 +221,7 @@ def test_seed_is_the_exact_posterior_given_the_clusters(toy):
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        ("x", (2, 30, 2), r"name: expected one of the Component sites \['z'\], got 'x'"),
+        ("x", (2, 30, 2), r"name: expected the components of a mixture, one of \['z'\], got 'x'"),
         ("z", (3, 30, 2), r"loc, scale: expected shape \[2, 'M', 2\] for 'z', got \[3, 30, 2\]"),
         ("z", (2, 30, 4), r"loc, scale: expected shape \[2, 'M', 2\] for 'z', got \[2, 30, 4\]"),
     ],

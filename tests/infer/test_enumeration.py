@@ -13,9 +13,17 @@ from torch.testing import assert_close
 
 from pyro_fmvae.distributions import Assignment, Component, NormalGamma
 from pyro_fmvae.infer import TraceConjugate_ELBO, with_assignments
-from tests.infer.programs import Adjust, Toy, bound, gradients, nodes
+from tests.infer.programs import (
+    Adjust,
+    Toy,
+    assert_equal_in_expectation,
+    bound,
+    estimate,
+    gradients,
+    nodes,
+)
 
-RUNS, PARTICLES = 40, 100
+PARTICLES = 100
 LABELS = torch.tensor([[0, -1, 2, -1, 1, 0], [-1, -1, 1, 0, 2, -1]])
 # Pyro cannot know that x does not depend on the assignments, once these are enumerated in the guide.
 pytestmark = pytest.mark.filterwarnings(r"ignore:(?s)\s*at model site \"x\", possibly invalid:RuntimeWarning")
@@ -29,19 +37,6 @@ def enumerating(**options):
 def ours(**options):
     settings = {"num_particles": PARTICLES, "vectorize_particles": True, "max_plate_nesting": 2, **options}
     return TraceConjugate_ELBO(**settings)
-
-
-def estimate(evaluate, runs=RUNS):
-    """Mean and standard error of a random tensor."""
-    values = torch.stack([torch.as_tensor(evaluate()) for _ in range(runs)])
-    return values.mean(0), values.std(0) / runs**0.5
-
-
-def assert_equal_in_expectation(one, other, sigmas=4.5):
-    """Two estimates agree within their standard errors, in every entry."""
-    (mean, error), (other_mean, other_error) = one, other
-    gap = (mean - other_mean).abs()
-    assert (gap <= sigmas * (error**2 + other_error**2).sqrt()).all(), f"{gap} against {error}, {other_error}"
 
 
 @pytest.mark.parametrize("labels", [(), (LABELS,)], ids=["unlabelled", "labelled"])

@@ -1,20 +1,20 @@
 from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
+from pyro.distributions import Dirichlet
 from torch.testing import assert_close
 
+from pyro_fmvae.distributions import NORMAL_GAMMA
 from pyro_fmvae.infer.posteriors import natural_prior
 from pyro_fmvae.infer.seeding import (
     LEAST_GAIN,
     better_mixture,
-    conjugate_update,
     coordinate_ascent,
     kmeans,
     kmeans_mixture,
 )
-from tests.infer.programs import A0, B0, M0, S0, BruteForce, Toy, standard
+from tests.infer.programs import BruteForce, Toy
 
 
 def generator(seed=0):
@@ -63,42 +63,28 @@ def test_kmeans_with_fewer_distinct_points_than_clusters(points):
     assert found.unique().numel() == points.unique(dim=0).shape[0]
 
 
-def test_conjugate_update_equals_a_loop_in_numpy():
-    prior = natural_prior(Toy(dim=2).prior())[1]
-    gamma, mean, variance = torch.rand(7, 3), torch.randn(7, 2), torch.rand(7, 2)
-    natural = conjugate_update(prior.expand(3, 6), gamma, mean, variance, scale=2.5)
-    m, s, a, b = (t.numpy() for t in standard(natural))
-    for k in range(3):
-        weight = 2.5 * gamma[:, k].numpy()
-        count = weight.sum()
-        np.testing.assert_allclose(s[k], S0 + count, rtol=1e-13)
-        np.testing.assert_allclose(a[k], A0 + count / 2, rtol=1e-13)
-        for d in range(2):
-            z, v = mean[:, d].numpy(), variance[:, d].numpy()
-            expected = (S0 * M0 + (weight * z).sum()) / (S0 + count)
-            np.testing.assert_allclose(m[k, d], expected, rtol=1e-12)
-            centre = (weight * z).sum() / count
-            spread = (weight * ((z - centre) ** 2 + v)).sum()
-            shrink = S0 * count / (S0 + count) * (centre - M0) ** 2
-            np.testing.assert_allclose(b[k, d], B0 + 0.5 * (spread + shrink), rtol=1e-12)
-
-
 def test_conjugate_update_is_the_step_of_the_bound():
     toy = Toy()
     x = toy.data(5)
     brute = BruteForce(toy, x, torch.zeros(2, 5, 2))
     loc, scale = toy.encode(x)
-    prior = natural_prior(toy.prior())[1]
-    natural = conjugate_update(prior, brute.gamma, loc, scale**2, scale=4.0)
+    prior = natural_prior(toy.prior()).natural
+    natural = NORMAL_GAMMA.conjugate_update(prior, brute.gamma, loc, scale**2, scale=4.0)
     assert natural.dtype == torch.float64
     assert_close(natural, brute.optimum(x, toy)[1], rtol=1e-12, atol=1e-12)
 
 
+def priors_of(components, dim):
+    """Of the weights, and of the components."""
+    return natural_prior(Dirichlet(torch.ones(components))), natural_prior(
+        Toy(dim=dim).prior().expand([components])
+    )
+
+
 def encoded(centres=6, size=120, dim=2, spread=0.5):
-    """Priors [K] and [K, 2D+2], and mean and variance [M, D] of encoded points around some centres."""
+    """Priors of weights and K components, and mean and variance [M, D] of points around some centres."""
     mean = 3 * torch.randn(centres, dim)[torch.arange(size) % centres] + spread * torch.randn(size, dim)
-    priors = torch.ones(centres), natural_prior(Toy(dim=dim).prior())[1].expand(centres, 2 * dim + 2)
-    return *priors, mean, 0.05 + 0.1 * torch.rand(size, dim)
+    return *priors_of(centres, dim), mean, 0.05 + 0.1 * torch.rand(size, dim)
 
 
 def test_coordinate_ascent_never_lowers_the_bound():
@@ -118,9 +104,9 @@ def test_coordinate_ascent_ends_where_another_update_changes_nothing():
     clusters = kmeans(data[2], 6, generator())
     found = coordinate_ascent(*data, clusters, iterations=10_000, tolerance=1e-14)
     longer = coordinate_ascent(*data, clusters, iterations=20_000, tolerance=1e-15)
-    assert_close(found.weights, longer.weights, rtol=1e-4, atol=1e-4)
+    assert_close(found.weights.natural, longer.weights.natural, rtol=1e-4, atol=1e-4)
     assert found.bound == pytest.approx(longer.bound, abs=1e-8)
-    assert found.weights.sum().item() == pytest.approx(6 + 120)
+    assert found.weights.natural.sum().item() == pytest.approx(6 + 120)
 
 
 def test_a_single_update_starts_from_the_clusters():
@@ -128,8 +114,9 @@ def test_a_single_update_starts_from_the_clusters():
     clusters = kmeans(data[2], 6, generator())
     found = coordinate_ascent(*data, clusters, 2.5, iterations=1)
     gamma = torch.nn.functional.one_hot(clusters, 6)
-    assert_close(found.loc_precision, conjugate_update(data[1], gamma, *data[2:], 2.5))
-    assert_close(found.weights, 1.0 + 2.5 * gamma.sum(0))
+    update = NORMAL_GAMMA.conjugate_update(data[1].natural, gamma, *data[2:], 2.5)
+    assert_close(found.components.natural, update)
+    assert_close(found.weights.natural, 1.0 + 2.5 * gamma.sum(0))
 
 
 def test_best_of_several_starts_is_kept():
@@ -163,10 +150,10 @@ def crowded(scale=2.5, centres=4):
 def test_a_component_without_points_is_started_where_one_has_too_many(scale, dtype):
     torch.manual_seed(2)
     priors, data, present = crowded(scale)
-    assert (present.weights < 1.5).sum() == 1
-    given = [value.to(dtype) for value in (*priors, present.weights, present.loc_precision, *data)]
+    assert (present.weights.natural < 1.5).sum() == 1
+    given = *priors, present.weights, present.components, *(value.to(dtype) for value in data)
     found, gain = better_mixture(*given, generator(), restarts=10, scale=scale)
-    assert_close(found.weights, torch.full((4,), 1 + scale * 30), rtol=1e-4, atol=1e-4)
+    assert_close(found.weights.natural, torch.full((4,), 1 + scale * 30), rtol=1e-4, atol=1e-4)
     assert gain > 0.5
     truth = torch.arange(120) % 4
     best = coordinate_ascent(*priors, *data, truth, scale).bound
@@ -178,13 +165,13 @@ def test_what_starts_do_not_improve_is_kept():
     torch.manual_seed(2)
     priors, data, _ = crowded()
     present = coordinate_ascent(*priors, *data, torch.arange(120) % 4)
-    assert better_mixture(*priors, present.weights, present.loc_precision, *data, generator(), 5) is None
+    assert better_mixture(*priors, present.weights, present.components, *data, generator(), 5) is None
 
 
 def test_bounds_that_hardly_differ_are_one(monkeypatch):
     torch.manual_seed(2)
     priors, data, present = crowded()
-    given = *priors, present.weights, present.loc_precision, *data
+    given = *priors, present.weights, present.components, *data
     gain = better_mixture(*given, generator(), 10)[1]
     assert gain > LEAST_GAIN
     monkeypatch.setattr("pyro_fmvae.infer.seeding.LEAST_GAIN", 1.001 * gain)
@@ -195,8 +182,7 @@ def overlapping(seed):
     """Priors and 200 points on a line around two centres that are as near as they are wide."""
     torch.manual_seed(seed)
     mean = torch.randint(2, (200, 1)) + torch.randn(200, 1)
-    priors = torch.ones(2), natural_prior(Toy(dim=1).prior())[1].expand(2, 4)
-    return priors, (mean, torch.full((200, 1), 0.01))
+    return priors_of(2, 1), (mean, torch.full((200, 1), 0.01))
 
 
 def test_coordinate_ascent_goes_on_from_responsibilities():
@@ -205,7 +191,7 @@ def test_coordinate_ascent_goes_on_from_responsibilities():
     hard = coordinate_ascent(*priors, *data, clusters, iterations=5, tolerance=0.0)
     gamma = torch.nn.functional.one_hot(clusters, 2).double()
     soft = coordinate_ascent(*priors, *data, gamma, iterations=5, tolerance=0.0)
-    assert (hard.bound, hard.weights.tolist()) == (soft.bound, soft.weights.tolist())
+    assert (hard.bound, hard.weights.natural.tolist()) == (soft.bound, soft.weights.natural.tolist())
 
 
 @pytest.mark.parametrize(("seed", "better"), [(3, True), (10, False)])
@@ -213,7 +199,7 @@ def test_the_present_mixture_is_compared_as_it_is(seed, better):
     """With seed 10 each point's likeliest component alone would lower its bound, below that of the starts."""
     priors, data = overlapping(seed)
     present = coordinate_ascent(*priors, *data, torch.randint(2, (200,)), iterations=300, tolerance=1e-7)
-    found = better_mixture(*priors, present.weights, present.loc_precision, *data, generator(seed), 3)
+    found = better_mixture(*priors, present.weights, present.components, *data, generator(seed), 3)
     assert (found is not None) == better
     if found is not None:
         mixture, gain = found
@@ -228,7 +214,7 @@ def test_the_present_mixture_is_improved_before_it_is_compared():
     behind = coordinate_ascent(*data, clusters, iterations=1)
     ahead = coordinate_ascent(*data, clusters)
     assert (ahead.bound - behind.bound) / 240 > 5 * LEAST_GAIN
-    given = *data[:2], behind.weights, behind.loc_precision, *data[2:]
+    given = *data[:2], behind.weights, behind.components, *data[2:]
     assert better_mixture(*given, generator(3)) is None  # the same clusters
 
 
@@ -241,7 +227,7 @@ def test_as_many_new_starts_are_tried_as_were_asked_for():
         kmeans(data[2], 12, source)  # so that a poor start comes first
     each = [coordinate_ascent(*data, kmeans(data[2], 12, first)).bound for _ in range(6)]
     assert max(each) > each[0] + 1
-    found, _ = better_mixture(*data[:2], poor.weights, poor.loc_precision, *data[2:], second, 6)
+    found, _ = better_mixture(*data[:2], poor.weights, poor.components, *data[2:], second, 6)
     assert found.bound == max(each)
 
 
@@ -249,8 +235,8 @@ def test_a_single_new_start_is_improved_too():
     torch.manual_seed(1)
     data = encoded(centres=12, size=240, spread=0.8)
     poor = coordinate_ascent(*data, torch.arange(240) % 2)
-    found, _ = better_mixture(*data[:2], poor.weights, poor.loc_precision, *data[2:], generator(3))
+    found, _ = better_mixture(*data[:2], poor.weights, poor.components, *data[2:], generator(3))
     single = coordinate_ascent(*data, kmeans(data[2], 12, generator(3)))
     assert found.bound == single.bound
     with pytest.raises(ValueError, match="restarts: expected a number >= 1, got 0"):
-        better_mixture(*data[:2], poor.weights, poor.loc_precision, *data[2:], generator(), restarts=0)
+        better_mixture(*data[:2], poor.weights, poor.components, *data[2:], generator(), restarts=0)

@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 from pyro_fmvae.distributions import NaturalParameter
 from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
+from pyro_fmvae.optim.natural_gradient import step_towards_posterior
 
 adam = partial(torch.optim.Adam, lr=0.1)
 
@@ -41,6 +42,18 @@ def test_natural_parameters_move_by_rate_times_gradient(rate):
     expected = natural.detach() - rate * natural.grad
     NaturalGradient(rate, adam)(params)
     assert_close(natural.detach(), expected, rtol=1e-15, atol=1e-15)
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.3, 1e-3])
+def test_the_step_rounds_alike_with_a_number_and_with_a_tensor(rate):
+    """Eager steps have ρ as a number, captured ones as a tensor."""
+    starts, grad = [100 * torch.randn(1000)] * 2, torch.randn(1000)
+    moved = [NaturalParameter(start) for start in starts]
+    for natural, given in zip(moved, (rate, torch.tensor(rate)), strict=True):
+        with torch.no_grad():
+            step_towards_posterior(natural, grad, given)
+    assert torch.equal(*moved)
+    assert_close(moved[0].detach(), starts[0] - rate * grad, rtol=1e-15, atol=1e-15)
 
 
 def test_other_parameters_move_as_under_one_torch_optimiser():

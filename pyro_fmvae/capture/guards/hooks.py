@@ -1,4 +1,4 @@
-"""What torch calls around modules and gradients: hooks, and ``forward``, which may be another one."""
+"""Hooks of modules and of gradients, and each module's ``forward``, which may be replaced."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ _Hooks = tuple[Any, ...]
 
 
 class Hooks:
-    """Which hooks modules and tensors have at one time, and which ``forward`` the modules.
+    """The hooks of modules and tensors at one time, and each module's ``forward``.
 
     Args:
         modules: those alone, not what is below them.
@@ -34,7 +34,7 @@ class Hooks:
         self._tensors = [(tensor, _of_tensor(tensor)) for tensor in tensors]
 
     def hold(self) -> bool:
-        """Whether everything is as it was; asked before every step, mostly of what has no hooks."""
+        """True if all are as they were. It is asked before every step, and most modules have no hooks."""
         pre, after, back_pre, back = _OF_A_MODULE
         for module, held, forward, own, then in self._modules:
             if type(module).forward is not forward or held.get("forward") is not own:
@@ -50,7 +50,7 @@ class Hooks:
 
 
 def _of_module(held: Mapping[str, Any]) -> _Hooks:
-    """Those among a module's attributes, each with a number that torch gives to no other; () if none."""
+    """A module's hooks, each with a number that torch gives to no other."""
     return tuple((name, *hook) for name in _OF_A_MODULE for hook in held[name].items())
 
 
@@ -60,7 +60,7 @@ def _of_tensor(tensor: Tensor) -> _Hooks:
 
 
 def functions(module: torch.nn.Module) -> list[Callable[..., Any] | None]:
-    """What runs if a module is called, and on the way back: its ``forward``, and all hooks of its own."""
+    """Functions that run when a module is called, and on the way back: ``forward``, and its hooks."""
     held = vars(module)
     hooks = [held.get(name) for name in _OF_A_MODULE]
     hooks += [p._backward_hooks for p in module._parameters.values() if p is not None]

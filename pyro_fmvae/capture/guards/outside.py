@@ -1,14 +1,21 @@
-"""What programs read from outside of their arguments: attributes, variables of closures, globals."""
+"""Finds what programs read besides their arguments: attributes, variables of closures, globals."""
 
 import dis
 import os
 import sys
 import sysconfig
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 import torch
@@ -46,18 +53,30 @@ class Closure:
             return None
 
 
-class Outside:
-    """What can be seen of programs without running them.
+class Slots:
+    """The attributes of an object that its class keeps in ``__slots__``."""
 
-    Functions are followed into those that they call, as long as these are variables of theirs, or attributes
-    of something in sight that have a name which one of the functions reads, and no part of a library.
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+
+    def get(self, name: Any, /) -> Any:
+        """The attribute's value, None if it has none yet."""
+        return getattr(self._owner, name, None)
+
+
+class Outside:
+    """Finds what programs read, from their bytecode: nothing is run.
+
+    Functions are followed into the functions that they call, and objects into their attributes: from a
+    variable that a function reads, by every name of an attribute that one of the functions reads. Code and
+    objects of installed packages are left out.
 
     Args:
-        programs: functions, methods, modules or other objects that can be called.
+        programs: functions, methods, modules, or other objects that can be called.
 
     Attributes:
-        modules: that the programs are, belong to, or have in a variable.
-        places: variables that the programs read, and attributes of a name that they read.
+        modules: modules that the programs are, belong to, or read from a variable.
+        places: variables and attributes that the programs read.
     """
 
     def __init__(self, programs: Iterable[Any]) -> None:
@@ -68,12 +87,9 @@ class Outside:
         self._objects: list[Any] = []
         for program in programs:
             self.look_at(program)
-            if not isinstance(program, torch.nn.Module | FunctionType | MethodType | partial):
-                self._take(program)
-                self.look_at(getattr(type(program), "__call__", None))  # noqa: B004
 
     def look_at(self, value: Any) -> None:
-        """Find what a value leads to: a module, or a function."""
+        """Follow a value to the functions, modules and objects that it leads to."""
         if type(value) in weakref.ProxyTypes or id(value) in self._seen:
             return
         self._seen[id(value)] = value  # kept, so that no other object gets its id
@@ -105,9 +121,12 @@ class Outside:
         elif isinstance(value, list | tuple | dict) and len(value) <= MOST:
             for part in value.values() if isinstance(value, dict) else value:
                 self.look_at(part)
+        elif _is_own(type(value)):
+            self._take(value)
+            self.look_at(getattr(type(value), "__call__", None))  # noqa: B004
 
     def _take(self, value: Any) -> None:
-        """Attributes of an object are looked at once their name is read somewhere."""
+        """Look at an object's attributes, each once a function has been found that reads its name."""
         if not any(value is known for known in self._objects):
             self._objects.append(value)
             for name in tuple(self._read):
@@ -118,13 +137,16 @@ class Outside:
             return
         held = getattr(value, "__dict__", {})
         kind = value if isinstance(value, type) else type(value)
-        owner = next((vars(base) for base in kind.__mro__ if name in vars(base)), None)
-        plain = owner is not None and not _is_code(owner[name])
-        if owner is not None and plain:
+        owner: Mapping[str, Any] = next((vars(base) for base in kind.__mro__ if name in vars(base)), {})
+        default = owner.get(name)
+        if isinstance(default, MemberDescriptorType):
+            self._add(Slots(value), name)
+            return
+        if _is_code(default):
+            self.look_at(default)
+        elif owner:
             self._add(owner, name)
-        elif owner is not None:
-            self.look_at(owner[name])
-        if name in held or plain:  # an object may get what its class has now
+        if name in held or (owner and not _is_code(default)):  # an object may get what its class has now
             self._add(held, name)
 
     def _look_at_function(self, function: FunctionType) -> None:
@@ -161,7 +183,7 @@ class Outside:
 
 
 def _names_read(code: CodeType) -> tuple[set[str], set[str]]:
-    """Names of globals and of attributes."""
+    """Names of globals and of attributes that a function and those inside it read."""
     steps = list(dis.get_instructions(code))
     variables = {step.argval for step in steps if step.opname == "LOAD_GLOBAL"}
     attributes = {step.argval for step in steps if step.opname in _READS}
@@ -174,7 +196,7 @@ def _names_read(code: CodeType) -> tuple[set[str], set[str]]:
 
 
 def _is_own(value: type | ModuleType) -> bool:
-    """Whether a class or Python module is the user's."""
+    """True of a class or Python module of the user's, not of an installed package."""
     module = sys.modules.get(value.__module__) if isinstance(value, type) else value
     if getattr(module, "__name__", "") == "__main__":
         return True
@@ -187,7 +209,7 @@ def _is_code(value: Any) -> bool:
 
 
 def attributes(module: torch.nn.Module) -> list[Place]:
-    """A module's numbers, strings and tensors, without what every module has."""
+    """A module's numbers, strings and tensors, without the attributes that every module has."""
     held = vars(module)
     plain = (*PLAIN, Tensor, type(None))
     return [(held, name) for name, value in held.items() if name not in _OWN and isinstance(value, plain)]

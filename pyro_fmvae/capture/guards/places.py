@@ -1,4 +1,4 @@
-"""Things that may be replaced, or change inside, while a recorded program takes them for granted."""
+"""Places that programs read, compared with their contents at an earlier time."""
 
 from argparse import Namespace
 from collections.abc import Collection
@@ -12,16 +12,16 @@ _DEEPEST = 4
 
 
 class Holder(Protocol):
-    """What has things by name: a dictionary, or the closure of a function."""
+    """A dictionary, the closure of a function, or anything else that has things by name."""
 
     def get(self, name: Any, /) -> Any:
-        """The thing of this name, None if there is none."""
+        """The thing of this name; None if there is none."""
 
 
 Place = tuple[Holder, Any]
-"""Where something is read from: a holder, and a name in it."""
+"""A holder, and a name in it."""
 Trail = tuple[Any, ...]
-"""How one gets from a container to something in it: names and numbers; () is the container itself."""
+"""Names and numbers that lead from a container to something in it; () is the container itself."""
 
 
 class _Container(NamedTuple):
@@ -30,7 +30,7 @@ class _Container(NamedTuple):
 
 
 class Observed:
-    """A place, and what was there when it was made.
+    """A place, with its contents when this object was made.
 
     Lists, tuples, dictionaries, dataclasses and namespaces are the same if all that is in them is, to a few
     levels and unless it is much; numbers and strings if they are equal; anything else if it is the very
@@ -38,8 +38,8 @@ class Observed:
 
     Attributes:
         holder, name: the place.
-        then: what was there.
-        changeable: whether there may be a change although the very object is still there.
+        then: its contents at that time.
+        changeable: whether the contents may change although the object stays the same.
     """
 
     __slots__ = ("_parts", "changeable", "holder", "name", "then")
@@ -52,16 +52,16 @@ class Observed:
 
     @property
     def value(self) -> Any:
-        """What is there now."""
+        """Its contents now."""
         return self.holder.get(self.name)
 
     @property
     def key(self) -> tuple[int, Any]:
-        """The same for the same place."""
+        """A key, equal for equal places."""
         return id(self.holder), self.name
 
     def changes(self) -> set[Trail]:
-        """Where there is something else now: () for all, otherwise names and numbers that lead there."""
+        """Trails to everything that is another thing now; () stands for the whole."""
         now = self.value
         if now is self.then and not self.changeable:
             return set()
@@ -74,10 +74,10 @@ class Observed:
         }
 
     def holds(self, but: Collection[Trail] = ()) -> bool:
-        """Whether the same is there now.
+        """True if its contents are the same now.
 
         Args:
-            but: trails to what may have changed, with all that is below.
+            but: trails to parts that may have changed, with all that is below them.
         """
         changes = self.changes()
         return not changes or all(any(trail[: len(free)] == free for free in but) for trail in changes)

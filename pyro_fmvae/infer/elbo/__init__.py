@@ -1,1 +1,1 @@
-"""The custom ELBO, whole: what it recognises in a program, and what each part adds to the bound."""
+"""The custom ELBO: recognition of a program's structure, and the terms of the bound."""

@@ -1,8 +1,8 @@
-"""How much blocks of z tell of assignments that are not theirs, and its price in the loss.
+"""A penalty on the dependence of blocks of z on assignments of other factors.
 
-In the prior, factors are independent. In the aggregate posterior they need not be: a decoder is served as
-well by a block that repeats what another one says. Labels put a meaning into a block of its own; this penalty
-keeps it out of the others.
+In the prior, factors are independent. In the aggregate posterior they need not be: a decoder can use a block
+that repeats the content of another. Labels give a factor's meaning a block of its own; this penalty keeps it
+out of the others.
 """
 
 from collections.abc import Sequence

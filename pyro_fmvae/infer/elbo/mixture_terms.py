@@ -1,4 +1,4 @@
-"""What a mixture adds to the bound, its assignments summed out: Paquet et al. (2018), eqs 4b-c, 5, 8."""
+"""The terms of a mixture in the bound, its assignments summed out: Paquet et al. (2018), eqs 4b-c, 5, 8."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,22 +12,15 @@ from pyro.poutine import Trace
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_fmvae.distributions import (
-    Assignment,
-    Label,
-    NaturalDirichlet,
-    NaturalNormalGamma,
-    expected_log_prob,
-)
+from pyro_fmvae.distributions import Assignment, Label, NaturalDistribution, expected_log_prob
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.structure import Child, MixtureSites, Site, Structure
 
-NATURAL = (NaturalDirichlet, NaturalNormalGamma)
 Posterior = Callable[[str], Distribution]
 
 
 class Role(Enum):
-    """The part of equation 4 that a site's loss belongs to, or what is added to it."""
+    """The part of equation 4 that a site's loss belongs to, or a term that is added to the bound."""
 
     RECONSTRUCTION = "reconstruction"
     KL_Z = "kl_z"
@@ -177,8 +170,8 @@ def mixture_terms(
 def natural_posteriors(program: Structure, guide: Trace) -> Posterior:
     """Posteriors by site name, those of scaled sites with the natural gradient of the unscaled site.
 
-    The scale multiplies the KL divergence and whatever a common ``poutine.scale`` holds beside it; divided
-    out of the gradient, it leaves λ - λ*, so that ρ keeps its meaning.
+    The scale multiplies the KL divergence and all other terms under a common ``poutine.scale``. Dividing the
+    gradient by it leaves λ - λ*, so that ρ keeps its meaning.
     """
 
     def posterior(name: str) -> Distribution:
@@ -191,7 +184,7 @@ def natural_posteriors(program: Structure, guide: Trace) -> Posterior:
 
 def _with_gradient_divided(q: Distribution, scale: float | Tensor) -> Distribution:
     natural = unwrap(q)
-    if not isinstance(natural, NATURAL):
+    if not isinstance(natural, NaturalDistribution):
         return q
     events = len(q.event_shape) - len(natural.event_shape)
     if isinstance(scale, Tensor):
@@ -214,11 +207,11 @@ def check_first_order(mixture: MixtureSites, program: Structure, guide: Trace) -
     for child in mixture.children:
         parents += child.parents.values()
     for name in parents:
-        if isinstance(unwrap(program.posterior(guide, name)), NATURAL):
+        if isinstance(unwrap(program.posterior(guide, name)), NaturalDistribution):
             raise ValueError(
                 f"site '{name}': while label_weight > 0, the posterior of a labelled factor has no "
-                "natural-gradient step; give the guide a Dirichlet or NormalGamma in standard parameters, "
-                "under a first-order optimiser"
+                "natural-gradient step; give the guide its distribution in standard parameters "
+                "(to_standard), under a first-order optimiser"
             )
 
 
@@ -247,7 +240,7 @@ def _log_probs(site: Site, num_components: int) -> Tensor:
 
 
 def _where_unmasked(table: Tensor, site: Site) -> Tensor:
-    """A label's table, without what it says about points that its site masks out."""
+    """A label's table, with zeros for the points that its site masks out."""
     mask = site["mask"]
     if mask is None:
         return table

@@ -10,14 +10,14 @@ from torch import Tensor
 
 
 def memory_of(value: Any) -> int:
-    """Which memory a tensor's values are in; 0 of anything else."""
+    """An identifier of the memory that a tensor's values are in; 0 for anything else."""
     strided = isinstance(value, Tensor) and value.layout == torch.strided
     return value.untyped_storage()._cdata if strided else 0
 
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Let what ``torch.compile`` has made of functions and modules run as it was before."""
+    """Run compiled functions and modules as they were before ``torch.compile``."""
     dynamo: Any = sys.modules.get("torch._dynamo")
     if dynamo is None:  # takes a second to import, and nothing was compiled without it
         yield

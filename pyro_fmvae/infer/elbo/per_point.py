@@ -1,8 +1,8 @@
 """The losses of single data points, of any program that ``TraceConjugate_ELBO`` takes.
 
-What sites in the plate of the data add to the loss is linear in their scale. So a factor on that scale, one
-number per point, has as its gradient what each point adds, whatever the site is and however its term is
-computed. Nothing else is differentiated: the program itself runs without gradients.
+The terms of sites in the plate of the data are linear in the scale of these sites. The gradient of the loss
+with respect to a factor on that scale, one number per point, is therefore the loss of each point, however the
+terms are computed. Nothing else is differentiated: the program itself runs without gradients.
 """
 
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ def loss_per_point(
 ) -> dict[Role, Tensor]:
     """The summands of the loss by their part of equation 4, for each data point.
 
-    Over the B points of a batch that stands for N they add up to B / N of ``elbo.loss_per_role``, but for
-    what sites outside of the plate add there.
+    Over the B points of a batch that stands for N they add up to B / N of ``elbo.loss_per_role``, without the
+    terms of sites outside of the plate.
 
     Args:
         elbo: says how many draws are averaged over.

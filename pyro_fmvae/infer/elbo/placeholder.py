@@ -8,7 +8,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pyro_fmvae.distributions import Assignment, NaturalDirichlet, NaturalNormalGamma
+from pyro_fmvae.distributions import Assignment, NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 
 _CONCRETE = {"__bool__", "__int__", "__float__", "__index__", "item", "tolist", "numpy"} | {
@@ -21,11 +21,11 @@ _SHAPE = {*(getter.__get__ for getter in _GETTERS), Tensor.dim, Tensor.size}
 
 
 class Unsampled(Tensor):
-    """A value that was never drawn: it has a shape and a dtype, and so has whatever is computed from it.
+    """A value that was never drawn. It has a shape and a dtype but no numbers, and so have its functions.
 
-    So a use that the ELBO did not recognise cannot bias the loss silently: asking for a number, as a branch,
-    the check of a distribution's arguments and the loss itself do, raises an error that names the site, and
-    so does writing the value into another tensor.
+    A use that the ELBO did not recognise therefore cannot bias the loss silently. Asking for a number raises
+    an error that names the site: a branch does, the check of a distribution's arguments, and the loss itself.
+    So does writing the value into another tensor.
     """
 
     site: str
@@ -37,7 +37,7 @@ class Unsampled(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run ``func`` on plain tensors, and mark what comes out."""
+        """Run ``func`` on plain tensors, and mark its results."""
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
             if func in _SHAPE:
@@ -61,7 +61,7 @@ class Unsampled(Tensor):
 
 
 def _harmless(value: Any) -> Any:
-    """What stands for an impossible index while an operation runs, so that it gets as far as its result."""
+    """Replace impossible indices by 0 while an operation runs, so that it gets as far as its result."""
     if isinstance(value, Unsampled) and not value.is_floating_point():
         return torch.zeros(value.shape, dtype=value.dtype, device=value.device)
     return value
@@ -86,7 +86,7 @@ def _poison(value: Any, site: str) -> Any:
 
 
 class PlaceholderMessenger(Messenger):
-    """Puts placeholders in the place of natural posteriors and of discrete sites that are not observed.
+    """Replaces draws from natural posteriors, and from discrete sites that are not observed, by placeholders.
 
     Raises:
         ValueError: a child of an assignment would have to be drawn from the model.
@@ -96,7 +96,7 @@ class PlaceholderMessenger(Messenger):
         if msg["done"] or msg["is_observed"]:
             return
         fn = unwrap(msg["fn"])
-        if isinstance(fn, NaturalNormalGamma | NaturalDirichlet):
+        if isinstance(fn, NaturalDistribution):
             dtype = fn.dtype
         elif isinstance(fn, Assignment | Categorical):
             dtype = torch.int64

@@ -23,7 +23,7 @@ def log_prob_sum(site: Site) -> Tensor:
 
 
 def role_of(site: Site, otherwise: Role) -> Role:
-    """``Role.FACTOR`` for what ``pyro.factor`` adds, in a model or in a guide; another role otherwise."""
+    """``Role.FACTOR`` for a site of ``pyro.factor``, in a model or in a guide; another role otherwise."""
     return Role.FACTOR if isinstance(unwrap(site["fn"]), dist.Unit) else otherwise
 
 
@@ -180,7 +180,7 @@ class Function(torch.nn.Module):
         """Call the function.
 
         Raises:
-            ValueError: it has parameters, which nobody would find among those of this module.
+            ValueError: it has parameters, which are not among those of this module.
         """
         with poutine.trace(param_only=True) as capture:
             result = self.function(*args, **kwargs)
@@ -196,8 +196,8 @@ def as_module(name: str, program: Any) -> torch.nn.Module:
     """A module as it is; a bound method of one, or a function without parameters, as a module.
 
     Args:
-        name: what error messages call it.
-        program: what a model or a guide is.
+        name: its name in error messages.
+        program: a model or a guide.
 
     Raises:
         TypeError: something else, or a function that uses a module, whose parameters could not be found.

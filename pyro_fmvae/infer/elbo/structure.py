@@ -1,4 +1,4 @@
-"""Which sites of a model and guide form mixtures, and what posterior each of their parents has.
+"""The structure of a program: the sites that form mixtures, and the posterior of each of their parents.
 
 Recognition goes by the class of the distribution at a site and by the identity of the tensors that it was
 given: ``replay`` hands the guide's very tensors to the model, so a parent that *is* a site's value belongs to
@@ -51,8 +51,8 @@ class Structure:
             their parents, which are latents.
         observed: names of the other observed sites of the model.
         auxiliary: names of sites that are only in the guide.
-        drawn: names of sites that expectations are not taken over, as others of what hangs together with them
-            depend on their draws: see :mod:`pyro_fmvae.infer.elbo.used_draws`.
+        drawn: names of sites that enter at their draws, not by an expectation, because others depend on the
+            draws: see :mod:`pyro_fmvae.infer.elbo.used_draws`.
     """
 
     model: Trace
@@ -64,10 +64,10 @@ class Structure:
     drawn: frozenset[str] = frozenset()
 
     def posterior(self, guide: Trace, name: str) -> Distribution:
-        """What expectations are taken under: the guide's distribution, or a point mass.
+        """The distribution that expectations are taken under: the guide's, or a point mass.
 
-        That is at the value of a site that is observed, without what its mask hides if that is not finite,
-        and at the draw of one of ``drawn``.
+        The point mass is at the value of an observed site, with 0 for masked numbers that are not finite, or
+        at the draw of a site in ``drawn``.
         """
         site = self.model.nodes[name]
         if site["is_observed"]:
@@ -127,7 +127,7 @@ def recognise(model: Trace, guide: Trace) -> Structure:
 
 
 def _check_class(site: Site, owners: dict[int, str], mixtures: dict[str, MixtureSites]) -> None:
-    """That a site is not wrapped where it has parents, and that one of a mixture has an assignment."""
+    """Raise an error if a site with parents is wrapped, or a child of a mixture has no assignment."""
     name, fn = site["name"], site["fn"]
     if not hasattr(fn, "parents") and hasattr(unwrap(fn), "parents"):
         raise ValueError(

@@ -13,10 +13,10 @@ from pyro.poutine import Trace
 from pyro.util import check_site_shape
 from torch import Tensor
 
+from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.dependence import dependence_terms
 from pyro_fmvae.infer.elbo.mixture_terms import (
-    NATURAL,
     MixtureTables,
     Role,
     Term,
@@ -75,7 +75,7 @@ class TraceConjugate_ELBO(ELBO):
             first-order optimiser.
         kl_weight: weight > 0 of KL[z] (equation 4b). Neither the responsibilities nor the natural gradients
             see it.
-        independence_weight: weight >= 0, in nats per data point, of a penalty on blocks of z that tell of
+        independence_weight: weight >= 0, in nats per data point, of a penalty on blocks of z that depend on
             labelled assignments of others: see :mod:`pyro_fmvae.infer.elbo.dependence`. No part of the bound.
         num_particles: samples over which the loss is averaged.
         max_plate_nesting: as in :class:`pyro.infer.elbo.ELBO`; needed only to vectorise particles, guessed if
@@ -111,7 +111,7 @@ class TraceConjugate_ELBO(ELBO):
         self._is_independent()
 
     def _is_independent(self) -> bool:
-        """Whether there is a penalty on blocks of z that tell of labels of others."""
+        """True if blocks of z that depend on the labels of other factors are penalised."""
         wanted = isinstance(self.independence_weight, Tensor) or self.independence_weight > 0
         if wanted and self.vectorize_particles:
             raise ValueError("independence_weight: expected 0 with vectorize_particles")
@@ -130,12 +130,12 @@ class TraceConjugate_ELBO(ELBO):
         return super().__call__(as_module("model", model), as_module("guide", guide))
 
     def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
-        """The negative ELBO in nats, summed over the data set: what ``SVI.evaluate_loss`` returns."""
+        """The negative ELBO in nats, summed over the data set, as ``SVI.evaluate_loss`` returns it."""
         with torch.no_grad():
             return self.differentiable_loss(model, guide, *args, **kwargs).item()
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """The same as a scalar tensor to call ``backward`` on, once and unscaled.
+        """The negative ELBO as a scalar tensor, to call ``backward`` on once and unscaled.
 
         Raises:
             ValueError: (with validation on) a site's loss that is not finite; on the way back, a loss that
@@ -153,7 +153,7 @@ class TraceConjugate_ELBO(ELBO):
         return loss
 
     def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
-        """Add the gradients of the loss to all parameters, and return the loss: what ``SVI.step`` calls.
+        """Add the gradients of the loss to all parameters, and return the loss; ``SVI.step`` calls this.
 
         Raises:
             ValueError: (with validation on) a loss or a gradient that is not finite, with the site that
@@ -272,7 +272,7 @@ class TraceConjugate_ELBO(ELBO):
         posterior = natural_posteriors(program, guide)
         terms = []
         for name in program.latents:
-            if isinstance(unwrap(guide.nodes[name]["fn"]), NATURAL):
+            if isinstance(unwrap(guide.nodes[name]["fn"]), NaturalDistribution):
                 kl = kl_sum(posterior(name), program.model.nodes[name])
                 terms.append(Term(name, Role.KL_GLOBAL, kl, natural=True))
         tables = self.tabulate(program, guide)

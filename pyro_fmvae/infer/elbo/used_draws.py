@@ -1,4 +1,4 @@
-"""Which of its own draws a guide goes on to use, as it does where q(y | z) depends on z."""
+"""Draws that a guide itself goes on to use, as it does where q(y | z) depends on z."""
 
 from collections.abc import Set
 from contextlib import ExitStack
@@ -18,10 +18,10 @@ from pyro_fmvae.infer.elbo.structure import Structure, sample_sites
 
 
 def trace_guide(guide: Any, args: Any, kwargs: Any) -> tuple[Trace, Set[str]]:
-    """Run a guide; returns its trace, and the names of sites whose draws it uses in what comes after them.
+    """Run a guide; returns its trace, and the names of sites whose draws it uses later.
 
     A use is an operation on the memory of a draw, or a distribution, scale or mask that holds it. Other
-    threads are not seen. From the first draw on, what ``torch.compile`` made runs as it was before.
+    threads are not seen. From the first draw on, compiled functions run as they were before compilation.
     """
     with ExitStack() as watching:
         uses = _Uses(watching)
@@ -30,13 +30,13 @@ def trace_guide(guide: Any, args: Any, kwargs: Any) -> tuple[Trace, Set[str]]:
 
 
 def take_at_draws(program: Structure, guide: Trace, used: Set[str]) -> None:
-    """Settle which sites of a program enter at their draws, not by an expectation: ``program.drawn``.
+    """Set ``program.drawn``: the sites that enter at their draws, not by an expectation.
 
-    These are the sites in use among those that an expectation is taken over together, but for the last one.
+    These are the sites in use among those under one expectation, except for the last of them.
 
     Args:
-        program: what the guide's trace and the model's were recognised as.
-        guide, used: what :func:`trace_guide` returned.
+        program: the structure of the guide's trace and the model's.
+        guide, used: the results of :func:`trace_guide`.
 
     Raises:
         ValueError: such a site whose distribution has no reparameterised sampler.
@@ -66,10 +66,10 @@ def _together(program: Structure) -> list[set[str]]:
 
 
 class _Uses(Messenger):
-    """Remembers where in memory draws are, and the sites of those that were used.
+    """Records where in memory draws are, and the sites whose draws were used.
 
     Args:
-        watching: what ends when the guide does.
+        watching: closed when the guide ends.
     """
 
     def __init__(self, watching: ExitStack) -> None:
@@ -101,7 +101,7 @@ class _Uses(Messenger):
 
 
 class _Operations(TorchDispatchMode):
-    """Shows what operations are given."""
+    """Shows the arguments of operations."""
 
     def __init__(self, uses: _Uses) -> None:
         super().__init__()

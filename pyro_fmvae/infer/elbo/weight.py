@@ -1,4 +1,4 @@
-"""Weights of a loss as attributes that refuse what is out of range."""
+"""Weights of a loss as attributes that refuse numbers out of range."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ class Weight:
     """A descriptor for a weight: a finite number, or a scalar tensor, whose value is not looked at.
 
     Args:
-        positive: whether 0 is refused, too.
+        positive: True to refuse 0 as well.
 
     Raises:
         ValueError: when it is set, a number out of range; the message names the attribute.

@@ -91,8 +91,8 @@ def test_a_program_on_the_host_is_not_on_a_gpu():
 
 def test_says_that_tensors_are_on_the_host(log):
     def step(scalar, on_device):
-        recorded = SimpleNamespace(used=[], others=[], checked=True, inside=None, scalars=[scalar])
-        return CapturedStep(recorded, [], None, None, on_device)
+        recorded = SimpleNamespace(used=[], sites=[], others=[], checked=True, inside=None, scalars=[scalar])
+        return CapturedStep(recorded, [], None, None, None, on_device)
 
     step(SimpleNamespace(is_cuda=True), on_device=True)
     assert reasons(log) == []

@@ -1,0 +1,191 @@
+"""Members of exponential families in natural parameters, and the registry of families by their priors."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar, TypeVar
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions.util import broadcast_shape
+from torch import Tensor
+from torch.distributions import Distribution, constraints, register_kl
+from torch.distributions.utils import lazy_property
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from pyro_fmvae.distributions.exponential_family import ExponentialFamily, scale_gradient, to_float64
+
+N = TypeVar("N", bound="type[NaturalDistribution]")
+
+_NATURAL: dict[type[Distribution], "type[NaturalDistribution]"] = {}
+
+
+class NaturalDistribution(Distribution):
+    """Base of a family's members in natural parameters, which receive natural gradients.
+
+    A subclass also inherits from the family's distribution in standard parameters, whose attributes it has::
+
+        @register_family(Gamma)
+        class NaturalGamma(NaturalDistribution, Gamma):
+            family = GAMMA
+
+    Args:
+        natural: λ, float64 [..., P] in the layout of the family, usually a ``NaturalParameter``.
+        dtype: of draws and log-densities; torch's default dtype if None.
+
+    Raises:
+        ValueError: λ of another shape or dtype, or (with validation on) outside the family's domain.
+    """
+
+    family: ClassVar[ExponentialFamily]
+    natural: Tensor
+    dtype: torch.dtype
+    _known_stats: tuple[Any, Tensor] | None = None
+
+    def __init__(
+        self, natural: Tensor, dtype: torch.dtype | None = None, validate_args: bool | None = None
+    ) -> None:
+        check_natural(natural)
+        event = self.family.event_shape(natural.shape[-1] if natural.dim() else 0)
+        self.natural = natural
+        self.dtype = torch.get_default_dtype() if dtype is None else dtype
+        Distribution.__init__(self, natural.shape[:-1], event, validate_args)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_known_stats"}
+
+    @lazy_property
+    def standard(self) -> tuple[Tensor, ...]:
+        """The standard parameters in float64. Draws and densities need them; closed forms do not."""
+        event = self.natural.dim() - 1
+        parameters = self.family.standard(self.natural)
+        return tuple(t.expand(self.batch_shape + t.shape[event:]) for t in parameters)
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
+        """Expand to ``batch_shape``; the natural parameters stay the tensor that was given."""
+        new: Any = self._get_checked_instance(type(self), _instance)
+        new.natural, new.dtype = self.natural, self.dtype
+        Distribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    def with_natural(self, natural: Tensor) -> Any:
+        """A member of this family and dtype with other natural parameters, [..., P]."""
+        return type(self)(natural, self.dtype, validate_args=False)
+
+    def with_gradient_scale(self, factor: Tensor | float) -> Any:
+        """This distribution, with gradients that reach λ multiplied by ``factor``."""
+        return self.with_natural(scale_gradient(self.natural, factor)).expand(self.batch_shape)
+
+    def expected_stats(self) -> Tensor:
+        """E[t] in float64, with natural gradients: [..., P] with the batch shape of ``natural``.
+
+        Computed once for as long as λ keeps its values, and anew while operations are being recorded.
+        """
+        natural = self.natural
+        if torch.is_inference_mode_enabled() or natural.is_inference():
+            return self.family.expected_stats(natural)
+        graded = torch.is_grad_enabled() and natural.requires_grad
+        key = (natural._version, graded, _get_current_dispatch_mode())
+        if self._known_stats is None or self._known_stats[0] != key:
+            self._known_stats = (key, self.family.expected_stats(natural))
+        return self._known_stats[1]
+
+
+class _Domain(constraints.Constraint):
+    event_dim = 1
+
+    def __init__(self, family: ExponentialFamily) -> None:
+        self.family = family
+
+    def check(self, value: Tensor) -> Tensor:
+        return self.family.in_domain(value)
+
+
+def register_family(prior: type[Distribution]) -> Callable[[N], N]:
+    """Register a family, by decorating its class in natural parameters.
+
+    Inference then finds the conjugate posterior of such priors, and torch the KL divergence between the two.
+
+    Args:
+        prior: class of the priors, in standard parameters. Its subclasses are priors of the family too.
+    """
+
+    def decorate(kind: N) -> N:
+        any_kind: Any = kind
+        any_kind.arg_constraints = {"natural": _Domain(kind.family)}
+        for number, name in enumerate(kind.family.names):
+            setattr(kind, name, property(partial(_parameter, number)))
+        _NATURAL[prior] = kind
+        register_kl(kind, prior)(_kl)
+        return kind
+
+    return decorate
+
+
+def _parameter(number: int, member: NaturalDistribution) -> Tensor:
+    return member.standard[number].to(member.dtype)
+
+
+def natural_class(prior: Distribution) -> "type[NaturalDistribution] | None":
+    """The class of the conjugate posteriors of a prior, the most specific one registered; None if none is."""
+    return next((_NATURAL[base] for base in type(prior).__mro__ if base in _NATURAL), None)
+
+
+def natural_of(member: Distribution, family: ExponentialFamily) -> Tensor:
+    """λ of a family's member in either form, float64, broadcastable to its batch shape and P.
+
+    Both forms are packed from standard parameters, so that gradients follow the rule for these.
+    """
+    if isinstance(member, NaturalDistribution):
+        return family.natural(*member.standard)
+    return family.pack(member)
+
+
+def stats_under(posterior: Distribution, family: ExponentialFamily) -> Tensor:
+    """E[t] in float64 under a family's member in either form, or t at a point mass: [..., P].
+
+    Raises:
+        NotImplementedError: another distribution.
+    """
+    if isinstance(posterior, dist.Delta):
+        return family.stats(to_float64(posterior.v))
+    kind = natural_class(posterior)
+    if kind is None or kind.family is not family:
+        raise NotImplementedError(f"no closed form of E[log p] under {type(posterior).__name__}")
+    if isinstance(posterior, NaturalDistribution):
+        return posterior.expected_stats()
+    return family.stats_from_standard(*family.standard_of(posterior))
+
+
+def _kl(q: Any, p: Distribution) -> Tensor:
+    prior = natural_of(p, q.family).to(q.natural)
+    kl = q.family.kl(q.natural, prior, q.expected_stats())
+    return kl.expand(broadcast_shape(q.batch_shape, p.batch_shape))
+
+
+def check_natural(natural: Tensor) -> None:
+    """Refuse natural parameters that lost their digits, say by ``module.float()``.
+
+    Raises:
+        ValueError: ``natural`` is not float64.
+    """
+    if natural.dtype != torch.float64:
+        raise ValueError(f"natural: expected float64 (a NaturalParameter is), got {natural.dtype}")
+
+
+class NaturalParameter(torch.nn.Parameter):
+    """Natural parameters, recognised by type: also after a copy or loading of a state.
+
+    Args:
+        data: natural parameters [..., P] of some :class:`ExponentialFamily`, copied and converted to float64
+            (why: see :class:`NormalGammaFamily`).
+        requires_grad: as in :class:`torch.nn.Parameter`.
+    """
+
+    def __new__(cls, data: Tensor, requires_grad: bool = True) -> "NaturalParameter":
+        with torch.inference_mode(False):  # a tensor of inference mode could never be trained
+            return super().__new__(cls, data.detach().to(torch.float64, copy=True), requires_grad)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Copy as this class; torch's own rule would give a plain ``Parameter``."""
+        return NaturalParameter, (self.data, self.requires_grad)
