@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from pyro_fmvae import commands
+from pyro_fmvae.commands import train
 from pyro_fmvae.data import Batches
 from pyro_fmvae.data.sets import celeba
 from pyro_fmvae.evaluate import label_agreement
@@ -225,7 +225,7 @@ def run_all(options, root):
     device = resolve_device(options.device)
     report_speed(Run.new(options.out, config, dataset), dataset, device, options.timed_steps)
     if options.iterations:
-        if status := commands.train(config, str(options.out)):  # Ctrl-C
+        if status := train(config, str(options.out)):  # Ctrl-C
             raise SystemExit(status)
         report_accuracy(Run.open(options.out), dataset, device)
         print(f"figures in {options.out / FIGURES}")

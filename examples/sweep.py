@@ -156,7 +156,7 @@ class Sweep:
         seconds, start = trained_seconds(folder), row.pretrained
         while start is not None:
             before = json.loads((self.runs / start / CONFIG).read_text())
-            iterations["pretrain_iterations"] += sum(before[name] for name in OF_NETWORKS)
+            iterations["pretrain_iterations"] += sum(before.get(name, 0) for name in OF_NETWORKS)
             seconds += trained_seconds(self.runs / start)
             start = self.rows[start].pretrained
         return {

@@ -107,7 +107,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def _metadata(content: bytes) -> dict[str, str]:
-    """What the header of a safetensors file (its length in eight bytes, then JSON) has beside the tensors."""
+    """Metadata in the header of a safetensors file (its length in eight bytes, then JSON)."""
     length = int.from_bytes(content[:8], "little")
     return json.loads(content[8 : 8 + length])["__metadata__"]
 
@@ -122,7 +122,7 @@ def _checksum(encoded: str, tensors: dict[str, Tensor]) -> str:
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, of this process alone, sync it, and rename it."""
+    """Let ``write`` fill a temporary file of this process beside ``path``, sync it, then move it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         write(temporary)
@@ -141,7 +141,7 @@ def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
 
 
 def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """What JSON can hold, with the names of tensors in their place; ``tensors`` receives them."""
+    """Encode a value for JSON, with names in the place of tensors, which are added to ``tensors``."""
     if isinstance(value, Tensor):
         while name in tensors:  # the keys 1 and "1", or "a/b" and "b" in "a"
             name += "'"

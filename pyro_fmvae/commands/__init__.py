@@ -15,8 +15,9 @@ from pyro_fmvae.commands import (
     training,
 )
 from pyro_fmvae.commands.command import Command
+from pyro_fmvae.commands.training import train
 
-__all__ = ["COMMANDS", "Command", "all_commands"]
+__all__ = ["COMMANDS", "Command", "all_commands", "train"]
 
 COMMANDS: Final = (
     evaluation.COMMAND,
