@@ -260,7 +260,7 @@ _Options = TypeVar("_Options", bound=NetworkOptions)
 
 
 class NetworkRecipe(Recipe[_Options]):
-    """What recipes of models with an encoder and a decoder share."""
+    """The common part of recipes of models with an encoder and a decoder."""
 
     @classmethod
     def reading(cls, config: _Options, data: str) -> SparseOptions | None:
