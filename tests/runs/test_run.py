@@ -171,15 +171,6 @@ def test_baseline_starts_from_the_networks_that_the_mixture_starts_from(whole, b
     assert all(torch.equal(value, vae[name]) for name, value in mixture.items())
 
 
-@pytest.mark.parametrize("every", [0.0, math.inf], ids=["every step", "at phase starts"])
-@pytest.mark.parametrize("number", [1, 3, 4, 6])  # each of the two phases has four records
-def test_killed_baseline_is_resumed_exactly(files, baseline, tmp_path, number, every):
-    run = tmp_path / "run"
-    kill_and_resume(run, files["binary"], number, every, **BASELINE)
-    assert state(run) == state(baseline)
-    assert metrics(run) == metrics(baseline)
-
-
 def networks_of(state_dict):
     return {name: value.clone() for name, value in state_dict.items() if name.startswith(("enc", "dec"))}
 
