@@ -130,7 +130,7 @@ def train(config: TrainConfig, out: str | None) -> int:
 
 
 def _with_full_paths(config: TrainConfig) -> TrainConfig:
-    """The same configuration, to be read from any working directory."""
+    """A configuration whose paths hold in any working directory."""
     given: dict[str, Any] = {
         one.name: getattr(config, one.name) for one in fields(config) if one.metadata["path"]
     }

@@ -1,4 +1,4 @@
-"""How models are learnt: phases with budgets, and the loop that runs them."""
+"""Learning: phases with budgets, and the loop that runs them."""
 
 from pyro_fmvae.learn.fitting import Progress, Record, fit
 from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting, encode_some

@@ -10,7 +10,7 @@ from pyro_fmvae.learn.phase import Phase, arguments, endless
 
 @dataclass
 class Progress:
-    """Where training stands: enough, with the model's and the phase's own state, to continue it.
+    """Position in a training: enough, with the model's and the phase's own state, to continue it.
 
     Attributes:
         phase: index of the current phase; the number of phases when all is done.

@@ -1,4 +1,4 @@
-"""How networks and priors are learnt: rates, weights and schedules that phases of training share."""
+"""Settings of learning: rates, weights and schedules that phases share."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -19,14 +19,14 @@ AUGMENTED = 0.5  # share of a batch
 
 @dataclass(frozen=True)
 class Learning:
-    """What the phases share.
+    """Settings that phases share.
 
     Args:
         learning_rate: of Adam, for the networks.
-        final_learning_rate: what it falls to, geometrically, in the last half of the joint phase; None: it
-            stays.
-        weight_decay: of AdamW, >= 0, for the networks (Loshchilov and Hutter, 2019). What it takes from a
-            weight per step is this times the learning rate.
+        final_learning_rate: the learning rate at the end of the joint phase, to which it falls geometrically
+            in the last half; None: it stays.
+        weight_decay: of AdamW, >= 0, for the networks (Loshchilov and Hutter, 2019). A step takes
+            this times the learning rate from each weight.
         prior_learning_rate: of Adam, for λ of labelled factors while ``label_weight`` > 0.
         rate: step sizes ρ of the natural gradient, counted anew in each phase. Large first steps cost
             components: what a few small batches happen not to show is forgotten. From the same 64 seeded
@@ -41,7 +41,7 @@ class Learning:
             [0, 1].
         pretrain_kl_weight: weight > 0 of the KL divergence in pretraining, once it has grown. Far below 1 the
             networks are an auto-encoder: codes keep apart what a N(0, I) prior pushes together.
-        augmentation: what makes other data of half of the points of every batch, such as
+        augmentation: transform applied to half of the points of every batch, such as
             :class:`~pyro_fmvae.nn.RandomWarp`; None leaves them all as they are.
         augment_until: share of the joint phase, in [0, 1], after which they are left as they are. What is
             learnt of transformed data is unlearnt then, and what it has taught about the others stays.
@@ -133,12 +133,12 @@ class Learning:
         elbo: TraceConjugate_ELBO,
         recompute: bool = False,
     ) -> CapturedSVI:
-        """What takes the steps of a phase."""
+        """The SVI object that takes the steps of a phase."""
         how = {name: getattr(self, name) for name in ("eager", "compile", "compile_from", "autocast")}
         return CapturedSVI(model, guide, optim, elbo, recompute, **how)
 
     def free_gaussian(self, model: Any, steps: int, learning_rate: float) -> FreeGaussian:
-        """What takes the free steps of variational EM."""
+        """The object that takes the free steps of variational EM."""
         if self.eager:
             return FreeGaussian(model, steps, learning_rate, autocast=self.autocast)
         how: dict[str, Any] = {"compile": self.compile, "autocast": self.autocast}

@@ -14,7 +14,7 @@ from pyro_fmvae.infer.svi import ConjugateSVI
 
 @dataclass(frozen=True)
 class Budget:
-    """How long a phase lasts: a number of iterations or of minutes, exactly one of them; 0 leaves it out.
+    """Length of a phase: a number of iterations or of minutes, exactly one of them; 0 leaves it out.
 
     Raises:
         ValueError: both, neither, or a negative one.
@@ -31,17 +31,17 @@ class Budget:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to do."""
+        """True if there is nothing to do."""
         return not (self.iterations or self.minutes)
 
     def fraction(self, step: int, seconds: float) -> float:
-        """How much of it is used up after so many steps and seconds; 1 or more: all of it."""
+        """Share that is used up after so many steps and seconds; 1 or more: all of it."""
         if self.iterations is not None:
             return step / self.iterations if self.iterations else 1.0
         return seconds / (60 * self.minutes) if self.minutes else 1.0
 
     def share_beside(self, other: "Budget") -> float:
-        """How much this is of both together, in [0, 1]; 0 where both are empty.
+        """Share that this budget is of both together, in [0, 1]; 0 where both are empty.
 
         Raises:
             ValueError: one is in iterations and the other one in minutes.

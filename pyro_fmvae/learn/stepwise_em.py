@@ -19,7 +19,7 @@ RECORDS, BY_THE_CLOCK = 10, 25  # evaluations in a phase; steps between them whe
 
 
 class Learnable(Protocol):
-    """What a model must offer to be learnt so."""
+    """A model that stepwise EM can learn."""
 
     num_data: int
 

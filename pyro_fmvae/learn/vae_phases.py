@@ -1,4 +1,4 @@
-"""How a plain VAE is learnt: by an encoder, by variational EM with free posteriors, or by both in turn."""
+"""The phases of a plain VAE: by an encoder, by variational EM with free posteriors, or by both in turn."""
 
 from abc import abstractmethod
 from collections.abc import Iterable
@@ -59,7 +59,7 @@ class VAEPhase(GradientPhase):
         """Lower further learning rates to this share of what they are at the start."""
 
     def _adam(self, networks: nn.Module) -> ConjugateSVI:
-        """What takes steps of Adam on the parameters of some networks."""
+        """The SVI object that takes steps of Adam on the parameters of some networks."""
         optim = NaturalGradient(1.0, self.learning.optimiser, networks.parameters())
         return self.learning.svi(self.model.model, self.model.guide, optim, TraceConjugate_ELBO())
 

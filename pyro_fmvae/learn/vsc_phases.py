@@ -1,4 +1,4 @@
-"""How variational sparse coding is learnt: which latents are on at first, then their values too."""
+"""The phases of variational sparse coding: which latents are on at first, then their values too."""
 
 from typing import Any
 

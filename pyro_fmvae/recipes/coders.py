@@ -62,7 +62,7 @@ _Options = TypeVar("_Options", bound=CoderOptions)
 
 
 def is_whole(config: CoderOptions, dataset: Dataset) -> bool:
-    """Whether a batch holds all training points."""
+    """Return True if a batch holds all training points."""
     return batch_size(config, dataset) >= len(dataset.train)
 
 
@@ -73,10 +73,10 @@ def batch_size(config: CoderOptions, dataset: Dataset) -> int:
 
 
 class CoderRecipe(Recipe[_Options]):
-    """What recipes of models without networks share."""
+    """The common part of recipes of models without networks."""
 
     splits_patches: ClassVar[bool] = False
-    """Whether patches are split into on and off by default: where means are never negative."""
+    """True if patches are split into on and off by default: where means are never negative."""
 
     @classmethod
     def reading(cls, config: _Options, data: str) -> SparseOptions:
@@ -90,7 +90,7 @@ class CoderRecipe(Recipe[_Options]):
 
     @classmethod
     def _split_patches(cls, config: _Options) -> bool:
-        """Whether patches are split: as the model does by default, unless told."""
+        """Split patches into on and off, as the model does by default, unless told."""
         if config.on_off is not None:
             return config.on_off
         return cls.splits_patches and (config.patch_size is not None or config.data == SCENES)
@@ -155,7 +155,7 @@ class CoderRecipe(Recipe[_Options]):
         return f"{units}: what is learnt will not hold for other points"
 
     def _search(self) -> dict[str, Any]:
-        """How EM looks for a good optimum."""
+        """Arguments by which EM looks for a good optimum."""
         config = self.config
         return {"starts": config.starts, "temperature": config.temperature, "rate": config.em_rate}
 

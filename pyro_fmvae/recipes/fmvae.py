@@ -245,7 +245,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         label_names: Sequence[str],
         split: str | None,
     ) -> dict[str, Any]:
-        """How codes agree with labels, where there are any."""
+        """Agreement of codes with labels, where there are any."""
         if rows.labels is None:
             return {}
         found: dict[str, Any] = label_agreement(model, batches, label_names, self.factors_of(label_names))

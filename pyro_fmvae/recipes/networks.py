@@ -60,6 +60,10 @@ class NetworkOptions(TrainConfig):
 class LatentOptions(NetworkOptions):
     """Options of models whose z has no factors."""
 
+    factors: tuple[int, ...] | None = by_data(
+        "of --model fmvae; their number times factor_dim is the default of latent_dim", sizes, SIZES
+    )
+    factor_dim: int | None = by_data("dimensions of each of these factors", count(1))
     latent_dim: int | None = option(None, "dimensions of z; default: those of all factors", count(1))
 
     @property
@@ -256,7 +260,7 @@ _Options = TypeVar("_Options", bound=NetworkOptions)
 
 
 class NetworkRecipe(Recipe[_Options]):
-    """What recipes of models with an encoder and a decoder share."""
+    """The common part of recipes of models with an encoder and a decoder."""
 
     @classmethod
     def reading(cls, config: _Options, data: str) -> SparseOptions | None:

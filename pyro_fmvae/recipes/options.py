@@ -144,7 +144,7 @@ class TrainConfig:
 
     @property
     def long(self) -> bool:
-        """Whether training takes long enough for compiling its steps to pay."""
+        """True if training takes long enough for compiling its steps to pay."""
         if self.max_minutes is not None:
             return self.max_minutes >= LONG_MINUTES
         return sum(number or 0 for number in self.iterations.values()) >= LONG_ITERATIONS

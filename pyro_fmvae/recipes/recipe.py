@@ -44,7 +44,7 @@ class Recipe(ABC, Generic[Options]):
     options: ClassVar[type[Any]]
     """The model's options, a subclass of :class:`~pyro_fmvae.recipes.options.TrainConfig`."""
     factorial: ClassVar[bool] = False
-    """Whether z has factors, with components and codes."""
+    """True if z has factors, with components and codes."""
     bars: ClassVar[str | None] = None
     """The data set that ``--data bars`` stands for: one that the model could have generated."""
 
@@ -62,11 +62,11 @@ class Recipe(ABC, Generic[Options]):
     @classmethod
     @abstractmethod
     def reading(cls, config: Options, data: str) -> SparseOptions | None:
-        """How data of that name are read; None: as pixels in [0, 1] or standardised columns."""
+        """Options for reading data of that name; None: read pixels in [0, 1] or standardised columns."""
 
     @property
     def image(self) -> bool:
-        """Whether a data point is an image."""
+        """True if a data point is an image."""
         return self.preprocessing.kind is not Kind.TABLE and len(self.preprocessing.event_shape) >= 2
 
     @property
@@ -118,12 +118,12 @@ class Recipe(ABC, Generic[Options]):
     @property
     @abstractmethod
     def indexed(self) -> bool:
-        """Whether training keeps something of each point, so that batches carry the indices of their rows."""
+        """True if training keeps something of each point, so that batches carry the indices of their rows."""
 
     @property
     @abstractmethod
     def closed_form(self) -> bool:
-        """Whether training takes no gradient steps, so that there is nothing to capture or compile."""
+        """True if training takes no gradient steps, so that there is nothing to capture or compile."""
 
     @property
     @abstractmethod

@@ -40,7 +40,7 @@ class SlabRecipe(CoderRecipe[SlabOptions]):
     @staticmethod
     @abstractmethod
     def _rule() -> Rule:
-        """How the units that are on make the mean of x."""
+        """The rule by which the units that are on make the mean of x."""
 
     @classmethod
     def resolve(cls, config: SlabOptions, dataset: Dataset) -> SlabOptions:

@@ -137,7 +137,7 @@ class VSC(NetworkRecipe[VSCOptions]):
         )
 
     def _draws(self) -> SpikeDraws:
-        """How spikes are drawn in training."""
+        """The relaxation by which spikes are drawn in training."""
         if self.config.spikes == "shifted":
             return ShiftedSigmoid(*self.config.slope)
         return Concrete() if self.config.spikes == "concrete" else StraightThrough()

@@ -122,7 +122,7 @@ class Run:
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """How raw data become the model's input."""
+        """Transform of raw data into the model's input."""
         return self.recipe.preprocessing
 
     @property
@@ -137,7 +137,7 @@ class Run:
 
     @property
     def factorial(self) -> bool:
-        """Whether its model has factors, with components and codes."""
+        """True if its model has factors, with components and codes."""
         return self.recipe.factorial
 
     @property
@@ -156,11 +156,11 @@ class Run:
 
     @property
     def image(self) -> bool:
-        """Whether a data point is an image."""
+        """True if a data point is an image."""
         return self.recipe.image
 
     def with_options(self, **changes: Any) -> "Run":
-        """The same run with some options changed, which are not resolved again."""
+        """A run with some options changed; defaults are not resolved again."""
         return replace(self, recipe=replace(self.recipe, config=replace(self.config, **changes)))
 
     def load_data(self, data_root: str | None = None) -> Dataset:
@@ -212,7 +212,7 @@ class Run:
 
 
 def saved(folder: Path) -> bool:
-    """Whether a run got as far as its first checkpoint, even if that is lost by now."""
+    """Return True if a run got as far as its first checkpoint, even if that is lost by now."""
     if any((folder / CHECKPOINT / name).exists() for name in (checkpoint.TENSORS, checkpoint.READABLE)):
         return True
     metrics = folder / METRICS

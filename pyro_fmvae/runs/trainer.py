@@ -60,7 +60,7 @@ class Trainer:
         self.progress = Progress()
 
     def _compile(self, config: TrainConfig) -> bool:
-        """Whether to compile captured steps."""
+        """Decide whether captured steps are compiled."""
         if config.eager or config.compile is False:
             return False
         if config.compile is None and not (config.long and self.device.type == "cpu"):
@@ -74,7 +74,7 @@ class Trainer:
 
     @property
     def stepping(self) -> str:
-        """How steps are taken, in words."""
+        """Description of how steps are taken."""
         if self.run.recipe.closed_form:
             return "in closed form"
         how = "eager" if self.learning.eager else "captured"
@@ -87,7 +87,7 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
-        """Whether every phase is done."""
+        """True if every phase is done."""
         return self.progress.phase >= len(self.phases)
 
     def start(self) -> None:

@@ -139,7 +139,8 @@ def test_the_sheet_shows_what_the_judge_saw(run, monkeypatch):
 
 
 def test_values_are_called_by_their_names(run):
-    named = replace(Run.open(run), value_names=(("left", "right"), (), ()))
+    opened = Run.open(run)
+    named = replace(opened, recipe=replace(opened.recipe, value_names=(("left", "right"), (), ())))
     (run / "judge").mkdir()
     codes = torch.tensor([[0, 2], [1, 0]])
     judging._write_sheet(named, judging.Generation(torch.zeros(2, 16, 16), codes, codes.flip(0)))

@@ -20,7 +20,7 @@ from pyro_fmvae.data.splitting import split_rows
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.models import VAE, FactorialMixtureVAE
 from pyro_fmvae.recipes.registry import configure, read_config
-from pyro_fmvae.runs import report, session
+from pyro_fmvae.runs import journal, report, session
 from pyro_fmvae.runs.run import CHECKPOINT, Run, resolve_device
 from pyro_fmvae.runs.trainer import Trainer
 from tests.small_runs import (
@@ -171,15 +171,6 @@ def test_baseline_starts_from_the_networks_that_the_mixture_starts_from(whole, b
     assert all(torch.equal(value, vae[name]) for name, value in mixture.items())
 
 
-@pytest.mark.parametrize("every", [0.0, math.inf], ids=["every step", "at phase starts"])
-@pytest.mark.parametrize("number", [1, 3, 4, 6])  # each of the two phases has four records
-def test_killed_baseline_is_resumed_exactly(files, baseline, tmp_path, number, every):
-    run = tmp_path / "run"
-    kill_and_resume(run, files["binary"], number, every, **BASELINE)
-    assert state(run) == state(baseline)
-    assert metrics(run) == metrics(baseline)
-
-
 def networks_of(state_dict):
     return {name: value.clone() for name, value in state_dict.items() if name.startswith(("enc", "dec"))}
 
@@ -232,8 +223,8 @@ def test_pretraining_leaves_all_else_to_the_seed(files, baseline, tmp_path):
     run = Run.open(baseline)
     fresh = Trainer(run, run.load_data(), torch.device("cpu"))
     before = torch.get_rng_state()
-    given = Trainer(run, run.load_data(), torch.device("cpu"))
-    given.start_from(baseline)
+    given = Trainer(run.with_options(pretrained=str(baseline)), run.load_data(), torch.device("cpu"))
+    given.start()
     assert torch.equal(torch.get_rng_state(), before)
     assert all(map(torch.equal, next(iter(fresh.batches)), next(iter(given.batches))))
 
@@ -404,7 +395,7 @@ def test_a_row_beyond_all_numbers_is_left_out(tmp_path, monkeypatch, split, name
     assert status == 0, err
     log = (tmp_path / "run" / "train.log").read_text()
     assert log.count("validation points that are left out: 1, so far") == (name == "valid")
-    beyond = f" (1 left out: {session.BEYOND})" if name == "test" else ""
+    beyond = f" (1 left out: {journal.BEYOND})" if name == "test" else ""
     assert f"\n{30 - (name == 'test')} test points{beyond}, nats per point: ELBO" in out
     assert drawn == [30 - (name == "test")]
     assert all(math.isfinite(record["elbo"]) for record in metrics(tmp_path / "run"))
@@ -478,7 +469,8 @@ def test_values_of_labels_must_be_what_they_were(tmp_path, monkeypatch):
         for arguments in (("evaluate", run), ("train", "--resume", run)):
             expected = f"data: the values of 'hair' were blond, dark; they are {now} now\n"
             assert error_of(*arguments) == f"pyro-fmvae: error: {expected}"
-    assert replace(Run.open(run), value_names=()).load_data().label_names == ("hat", "hair")  # an older run
+    recipe = replace(Run.open(run).recipe, value_names=())  # of an older run
+    assert replace(Run.open(run), recipe=recipe).load_data().label_names == ("hat", "hair")
     label("dark", "blond")
     succeed("evaluate", run)
 

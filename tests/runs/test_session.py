@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pyro_fmvae.learn.phase import Phase
-from pyro_fmvae.runs import report, session
+from pyro_fmvae.runs import journal, report
 from pyro_fmvae.runs.run import Run
 from pyro_fmvae.runs.trainer import Trainer
 from tests.small_runs import metrics, succeed, train, write_files
@@ -70,7 +70,7 @@ def test_programs_are_measured_in_evaluation_mode_and_trained_in_the_other(
     files, tmp_path, monkeypatch, model
 ):
     measured, stepped = [], []
-    bound, records = session.bound, Trainer.records
+    bound, records = journal.bound, Trainer.records
 
     def modes(program):
         return {module.training for module in program.modules()}
@@ -85,7 +85,7 @@ def test_programs_are_measured_in_evaluation_mode_and_trained_in_the_other(
             for program in (self.model, *(phase.program for phase in self.phases)):
                 stepped.append(modes(program))
 
-    monkeypatch.setattr(session, "bound", measuring)
+    monkeypatch.setattr(journal, "bound", measuring)
     monkeypatch.setattr(Phase, "record_every", 1)
     monkeypatch.setattr(Trainer, "records", watched)
     assert train(tmp_path / "run", files["grey"], factors="2,3", model=model)[0] == 0
@@ -95,7 +95,7 @@ def test_programs_are_measured_in_evaluation_mode_and_trained_in_the_other(
 
 def test_modes_come_back_as_they_were():
     trained, evaluated = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1).eval()
-    with pytest.raises(ArithmeticError), session._evaluating(trained, evaluated):
+    with pytest.raises(ArithmeticError), journal.evaluating(trained, evaluated):
         assert not trained.training and not evaluated.training
         raise ArithmeticError
     assert trained.training and not evaluated.training
