@@ -100,6 +100,9 @@ class _Domain(constraints.Constraint):
     def check(self, value: Tensor) -> Tensor:
         return self.family.in_domain(value)
 
+    def __repr__(self) -> str:
+        return f"the domain of {type(self.family).__name__}"
+
 
 def register_family(prior: type[Distribution]) -> Callable[[N], N]:
     """Register a family, by decorating its class in natural parameters.

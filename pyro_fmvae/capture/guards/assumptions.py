@@ -118,8 +118,10 @@ class Assumptions:
                 return False
         if not all(each.holds(but) for each, but in self._containers):
             return False
-        for tensor, place, trainable in self._kinds:
+        for tensor, place, trainable, strides in self._kinds:
             if tensor.data_ptr() != place or tensor.requires_grad != trainable:
+                return False
+            if tensor.stride() != strides:
                 return False
         if not self._hooks.hold():
             return False
@@ -129,6 +131,9 @@ class Assumptions:
         return True
 
 
-def _kind(tensor: Tensor) -> tuple[int, bool]:
-    """Address of a tensor's values, another one after ``t.data = …``, and whether it is learnt."""
-    return tensor.data_ptr(), tensor.requires_grad
+def _kind(tensor: Tensor) -> tuple[int, bool, tuple[int, ...]]:
+    """Address of a tensor's values, if it is learnt, and its strides: ``t.data = …`` changes the two.
+
+    Compiled programs take strides for granted, and a transposed matrix has the address of the old one.
+    """
+    return tensor.data_ptr(), tensor.requires_grad, tensor.stride()
