@@ -111,8 +111,8 @@ def record(
 
     Args:
         function: takes ``inputs``; its results depend on nothing but tensors.
-        inputs: what may be another tensor at each replay.
-        state: what the function may change in place, or look at: it is restored afterwards, as are the
+        inputs: tensors that may be others at each replay.
+        state: tensors that the function may read or change in place. They are restored afterwards, as are the
             random number generators, so that recording changes nothing.
 
     Raises:
@@ -153,7 +153,7 @@ def record(
 
 
 class _Watch(TorchFunctionMode):
-    """Refuses what leaves the world of tensors without any operation, or does without."""
+    """Refuses calls that take values out of tensors unseen by dispatch; gives others a form that is recorded."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}

@@ -40,7 +40,7 @@ class StepwiseEM(Phase):
         name: for records.
 
     Attributes:
-        parameters: those of all starts.
+        parameters: of all starts.
         latents: of all points, [R, N, H].
         objective: in nats per point, averaged over recent batches as statistics are, [R]; None before any.
 
@@ -166,7 +166,7 @@ class StepwiseEM(Phase):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters, latents and statistics of every start, and what was kept."""
+        """Parameters, latents and statistics of every start, and the best ones that were kept."""
         statistics, kept = self.statistics, self.kept
         return {
             "steps": self.steps,
@@ -179,7 +179,7 @@ class StepwiseEM(Phase):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned; after :meth:`enter`."""
+        """Load a result of :meth:`state_dict`; call :meth:`enter` first."""
         device = self.model.given()[0].device
         state = tree_map_only(Tensor, lambda tensor: tensor.to(device, copy=True), dict(state))
         self.steps, self.latents, self.objective = state["steps"], state["latents"], state["objective"]

@@ -16,8 +16,8 @@ class Hooks:
     """The hooks of modules and tensors at one time, and each module's ``forward``.
 
     Args:
-        modules: those alone, not what is below them.
-        tensors: leaves.
+        modules: to watch, without the modules below them.
+        tensors: leaves to watch.
     """
 
     def __init__(self, modules: Iterable[torch.nn.Module], tensors: Iterable[Tensor]) -> None:

@@ -145,10 +145,10 @@ class Outside:
             return
         if _is_code(default):
             self.look_at(default)
-        watched = base is not None and (_is_own(base) or not _is_code(default))
-        if watched:
+        if base and (_is_own(base) or not _is_code(default)):
             self._add(self._classes.setdefault(base, vars(base)), name)
-        if watched or name in held:  # an object may get what its class has now
+            self._add(held, name)  # an object may get what its class has now
+        elif name in held:
             self._add(held, name)
 
     def _look_at_function(self, function: FunctionType) -> None:
