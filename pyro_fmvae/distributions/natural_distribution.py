@@ -171,10 +171,11 @@ def check_natural(natural: Tensor) -> None:
     """Refuse natural parameters that lost their digits, say by ``module.float()``.
 
     Raises:
-        ValueError: ``natural`` is not float64.
+        ValueError: ``natural`` is not a tensor in float64.
     """
-    if natural.dtype != torch.float64:
-        raise ValueError(f"natural: expected float64 (a NaturalParameter is), got {natural.dtype}")
+    dtype = getattr(natural, "dtype", type(natural).__name__)
+    if dtype != torch.float64:
+        raise ValueError(f"natural: expected float64 (a NaturalParameter is), got {dtype}")
 
 
 class NaturalParameter(torch.nn.Parameter):

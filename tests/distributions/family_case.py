@@ -350,6 +350,8 @@ class FamilyCase:
         with pytest.raises(ValueError, match="natural: expected shape"):
             self.kind(natural_misshapen)
 
-    def test_natural_parameters_in_float32_are_refused(self, standard, prior):
-        with pytest.raises(ValueError, match="natural: expected float64"):
-            self.kind(self.family.natural(*standard).float())
+    def test_natural_parameters_that_are_not_in_float64_are_refused(self, standard, prior):
+        natural = self.family.natural(*standard)
+        for other, got in ((natural.float(), "torch.float32"), (natural.tolist(), "list|float")):
+            with pytest.raises(ValueError, match=f"natural: expected float64 .* got ({got})"):
+                self.kind(other)
