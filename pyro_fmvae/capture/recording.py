@@ -153,7 +153,7 @@ def record(
 
 
 class _Watch(TorchFunctionMode):
-    """Refuses calls that take values out of tensors unseen by dispatch; gives others a form that is recorded."""
+    """Refuses calls that take values out of tensors unseen by dispatch; makes others recordable."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
