@@ -10,7 +10,8 @@ from torch import Tensor
 from pyro_fmvae.capture.guards.hooks import Hooks, refuse_hooks_on_sums
 from pyro_fmvae.capture.guards.outside import attributes
 from pyro_fmvae.capture.guards.places import Observed, Place, Trail
-from pyro_fmvae.capture.recording import CaptureError, Recording
+from pyro_fmvae.capture.recording import Recording
+from pyro_fmvae.capture.refusals import CaptureError
 from pyro_fmvae.infer.elbo.operations import memory_of
 
 _Fact = tuple[Mapping[Any, Any], Any, Any]

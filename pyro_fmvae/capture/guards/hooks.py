@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_fmvae.capture.recording import CaptureError
+from pyro_fmvae.capture.refusals import CaptureError
 
 _OF_A_MODULE = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _Hooks = tuple[Any, ...]
