@@ -317,7 +317,6 @@ def test_step_needs_something_to_compare_with(b, capsys):
 
 @pytest.mark.slow  # two methods are compiled: about half a minute on one core
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # dynamo's own
-@pytest.mark.filterwarnings("ignore:Skipping serialization of:UserWarning")  # of torch 2.6
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler")
 def test_compiled_methods_run(b, capsys):
     methods = "--methods=vae compiled,captured compiled,-step,-bfloat16"

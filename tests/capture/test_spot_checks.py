@@ -243,7 +243,7 @@ def test_an_error_in_an_eager_run_is_one_of_the_step():
             before.append(torch.get_rng_state())
 
     before = []
-    with pytest.raises(ValueError, match="must all be instances of Number"):
+    with pytest.raises(ValueError, match="must all be instances of"):
         trained(lambda: program, [(torch.randn(6, 3),)] * 2, between=between)
     assert torch.equal(torch.get_rng_state(), before[0])
 
