@@ -122,6 +122,8 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
     title = "factorial mixture VAE"
     options = FMVAEOptions
     factorial = True
+    indexed = False
+    no_gap = ""
 
     @classmethod
     def resolve(cls, config: FMVAEOptions, dataset: Dataset) -> FMVAEOptions:
@@ -207,11 +209,6 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
             Joint(model, last, budgets["refine"], "refine", seed if unseeded else None),
         ]
 
-    @property
-    def indexed(self) -> bool:
-        """False: nothing is kept of points."""
-        return False
-
     def code(self, model: FactorialMixtureVAE, x: Tensor) -> Tensor:
         """Mean of q(z | x)."""
         mean: Tensor = model.posterior(x).mean
@@ -231,11 +228,6 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         """Z given codes, and the ``codes`` themselves."""
         drawn = model.sample_codes(len(codes), codes)
         return model.sample_latent(len(codes), drawn), {"codes": drawn.cpu().numpy()}
-
-    @property
-    def no_gap(self) -> str:
-        """Empty: the encoder's Gaussians can be compared with free ones."""
-        return ""
 
     def measures(
         self,

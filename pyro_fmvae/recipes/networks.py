@@ -262,6 +262,9 @@ _Options = TypeVar("_Options", bound=NetworkOptions)
 class NetworkRecipe(Recipe[_Options]):
     """The common part of recipes of models with an encoder and a decoder."""
 
+    closed_form = False
+    misgiving = ""
+
     @classmethod
     def reading(cls, config: _Options, data: str) -> SparseOptions | None:
         """None: networks take pixels in [0, 1] and standardised columns."""
@@ -277,16 +280,6 @@ class NetworkRecipe(Recipe[_Options]):
     def augmentation(self) -> nn.Module | None:
         """Random warps of training images, or None."""
         return warp(self.config.augmentation, self.preprocessing, interpolate=not self.preprocessing.binary)
-
-    @property
-    def closed_form(self) -> bool:
-        """False: networks learn by gradients."""
-        return False
-
-    @property
-    def misgiving(self) -> str:
-        """None: empty."""
-        return ""
 
     def decode(self, model: Any, z: Tensor) -> Tensor:
         """Mean of the observation whose features the decoder gives."""

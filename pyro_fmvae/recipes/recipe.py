@@ -21,7 +21,8 @@ from pyro_fmvae.recipes.options import Options
 class Recipe(ABC, Generic[Options]):
     """One model of ``pyro-fmvae train --model``, with the options and the data of one run.
 
-    Subclasses are abstract or final. A final one stands in :data:`pyro_fmvae.recipes.registry.RECIPES`.
+    Subclasses are abstract or final. A final one stands in :data:`pyro_fmvae.recipes.registry.RECIPES`. An
+    attribute of the class takes the place of a property that is the same in all runs: ``labels = 0.0``.
 
     Args:
         config: resolved options.

@@ -56,6 +56,8 @@ class PlainVAE(NetworkRecipe[VAEOptions]):
     name = "vae"
     title = "plain VAE"
     options = VAEOptions
+    factors = ()
+    labels = 0.0
 
     @classmethod
     def resolve(cls, config: VAEOptions, dataset: Dataset) -> VAEOptions:
@@ -76,16 +78,6 @@ class PlainVAE(NetworkRecipe[VAEOptions]):
             weights = ("beta", "total_correlation", "kl_weight", "pretrain_kl_weight", "kl_annealing")
             refuse(config, weights, "posteriors that are no points", {"kl_weight": 1.0})
         return config
-
-    @property
-    def factors(self) -> tuple[int, ...]:
-        """None."""
-        return ()
-
-    @property
-    def labels(self) -> float:
-        """0."""
-        return 0.0
 
     def build(self) -> VAE:
         """With free posteriors, a search stands in the encoder's place."""

@@ -87,6 +87,10 @@ class VSC(NetworkRecipe[VSCOptions]):
     name = "vsc"
     title = "variational sparse coding"
     options = VSCOptions
+    factors = ()
+    labels = 0.0
+    indexed = False
+    no_gap = "expected a model with Gaussian posteriors, these are sparse"
 
     @classmethod
     def resolve(cls, config: VSCOptions, dataset: Dataset) -> VSCOptions:
@@ -107,16 +111,6 @@ class VSC(NetworkRecipe[VSCOptions]):
         if config.spikes != "shifted":
             refuse(config, ("slope",), "--spikes shifted")
         return config
-
-    @property
-    def factors(self) -> tuple[int, ...]:
-        """None."""
-        return ()
-
-    @property
-    def labels(self) -> float:
-        """0."""
-        return 0.0
 
     def build(self) -> VariationalSparseCoding:
         """Networks that end in spikes and slabs, and the chosen prior."""
@@ -171,11 +165,6 @@ class VSC(NetworkRecipe[VSCOptions]):
             SparsePhase("joint", model, at_joint, joint, warm_up, (border, 1.0)),
         ]
 
-    @property
-    def indexed(self) -> bool:
-        """False: nothing is kept of points."""
-        return False
-
     def code(self, model: VariationalSparseCoding, x: Tensor) -> Tensor:
         """The slab's mean where the spike is more likely on than off, exactly 0 elsewhere."""
         q = model.posterior(x)
@@ -189,11 +178,6 @@ class VSC(NetworkRecipe[VSCOptions]):
     def sample(self, model: VariationalSparseCoding, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
         """Z alone."""
         return model.sample_latent(len(codes)), {}
-
-    @property
-    def no_gap(self) -> str:
-        """Posteriors are sparse."""
-        return "expected a model with Gaussian posteriors, these are sparse"
 
     def measures(
         self,
