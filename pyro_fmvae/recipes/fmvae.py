@@ -18,14 +18,8 @@ from pyro_fmvae.models import FactorialMixtureVAE, Hyperprior
 from pyro_fmvae.optim import RobbinsMonro
 from pyro_fmvae.recipes.factor_pictures import factor_figures
 from pyro_fmvae.recipes.labelling import check_labels, check_numbered
-from pyro_fmvae.recipes.networks import (
-    NetworkOptions,
-    NetworkRecipe,
-    check_networks,
-    network_defaults,
-    networks,
-    setting,
-)
+from pyro_fmvae.recipes.network_defaults import network_defaults, setting
+from pyro_fmvae.recipes.networks import NetworkOptions, NetworkRecipe, check_networks, networks
 from pyro_fmvae.recipes.options import by_data, check_iterations, completed, option
 from pyro_fmvae.recipes.ranges import count, share
 

@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from pyro_fmvae.data import Batches, Dataset, Kind, Preprocessing, SparseOptions, Split
+from pyro_fmvae.data import Batches, Dataset, Preprocessing, SparseOptions, Split
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.recipes.options import Options
@@ -68,7 +68,7 @@ class Recipe(ABC, Generic[Options]):
     @property
     def image(self) -> bool:
         """True if a data point is an image."""
-        return self.preprocessing.kind is not Kind.TABLE and len(self.preprocessing.event_shape) >= 2
+        return self.preprocessing.image
 
     @property
     @abstractmethod
