@@ -90,6 +90,7 @@ RUNS = {
         ["MB"],
     ),
     "benchmarks/freed_memory.py": (["--nets=mlp", "--steps=2", "--threads=1"], ["mlp   kept"]),
+    "benchmarks/spot_checks.py": (["--nets=mlp", "--steps=2"], ["checked at every step"]),
     "benchmarks/siblings.py": (
         ["--latents", "3", "--steps", "1", "--methods", "by hand;captured;SVI, eager"],
         ["captured                  vsc"],
