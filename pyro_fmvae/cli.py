@@ -34,7 +34,7 @@ def run_command(arguments: Sequence[str]) -> int:
     """
     try:
         namespace = build_parser(arguments).parse_args(list(arguments))
-        return _dispatch(namespace)
+        return _dispatch(namespace, arguments)
     except UsageError as error:
         return _complain(f"{_one_line(error)} (see {PROGRAM} --help)")
     except (ValueError, OSError, MemoryError) as error:
@@ -52,7 +52,7 @@ def build_parser(arguments: Sequence[str] = ()) -> ArgumentParser:
     """Build the parser with a subparser for each command.
 
     Args:
-        arguments: of the command line, for help that depends on them.
+        arguments: of the command line; some commands depend on them.
     """
     parser = _Parser(prog=PROGRAM, description="Factorial mixture VAEs, from training to edited images.")
     subcommands = parser.add_subcommands(dest="command")
@@ -65,8 +65,8 @@ def build_parser(arguments: Sequence[str] = ()) -> ArgumentParser:
     return parser
 
 
-def _dispatch(namespace: Namespace) -> int:
-    (command,) = (one for one in commands.all_commands() if one.name == namespace.command)
+def _dispatch(namespace: Namespace, arguments: Sequence[str]) -> int:
+    (command,) = (one for one in commands.all_commands(arguments) if one.name == namespace.command)
     return command.run(**vars(namespace[namespace.command]))
 
 

@@ -33,6 +33,7 @@ MODULES = (
     "plain_programs",
     "ragged",
     "scaling",
+    "spot_checks",
     "start",
     "step",
     "step_methods",
@@ -316,7 +317,6 @@ def test_step_needs_something_to_compare_with(b, capsys):
 
 @pytest.mark.slow  # two methods are compiled: about half a minute on one core
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # dynamo's own
-@pytest.mark.filterwarnings("ignore:Skipping serialization of:UserWarning")  # of torch 2.6
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler")
 def test_compiled_methods_run(b, capsys):
     methods = "--methods=vae compiled,captured compiled,-step,-bfloat16"
@@ -406,6 +406,25 @@ def test_ragged_compares_with_the_largest_the_smallest_and_a_plain_vae(b, capsys
     assert all(r["ragged"] == 1.0 for r in found if r["method"] == "ragged")
     assert all(r["ratio"] == 1.0 for r in found if r["method"] == "plain VAE")
     assert is_picture(tmp_path / "ragged.png")
+
+
+def test_spot_checks_compares_steps_with_and_without_one(b, capsys):
+    found = records(b.spot_checks, capsys, "--nets", "mlp", "--setting", "2,3,4,8", "--steps", "2")
+    assert [(r["net"], r["steps"]) for r in found] == [("mlp", "unchecked"), ("mlp", "checked at every step")]
+    assert found[0]["ratio"] == 1.0 and found[0]["share"] == 0.0
+    assert found[1]["share"] == pytest.approx((found[1]["ratio"] - 1) / 10, abs=1e-4)
+
+
+def test_spot_checks_checks_at_every_step_or_none(b, monkeypatch):
+    checks = []
+    monkeypatch.setattr(b.spot_checks.CapturedSVI, "_compare", lambda *arguments: checks.append(arguments))
+    x = b.start.random_images(4, 0)
+    for checked in (False, True):
+        model = b.start.make_model("mlp", b.start.Setting(1, 2, 3, 4), num_data=4)
+        step = b.spot_checks.captured(model, False, checked)
+        for _ in range(4):
+            step(x)
+    assert len(checks) == 3  # all steps but the first, which is captured
 
 
 def test_ragged_contestants_start_from_the_same_networks(b):

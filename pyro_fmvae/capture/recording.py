@@ -7,36 +7,18 @@ buffers, constants), which are taken in by identity and read anew at every repla
 """
 
 import contextlib
-import linecache
-import os
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import pyro
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from pyro_fmvae.capture.refusals import CaptureError, explain, refusals, refuse_results
 from pyro_fmvae.infer.elbo.operations import uncompiled
 
-_LIBRARIES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (torch, pyro, contextlib))
-_MACHINERY = tuple(_LIBRARIES[0] + name for name in ("_", "fx" + os.sep, "utils" + os.sep))
-_PACKAGE = Path(__file__).parent.parent
-_HERE = tuple(str(_PACKAGE / part) + os.sep for part in ("capture", "em", "infer"))
 _NUMBERS = (torch.ops.aten.scalar_tensor.default, torch.ops.aten.full.default)
-_LEAVES_TENSORS = {"numpy", "tolist", "__array__", "__dlpack__", "data_ptr"}
-_COPIES_LISTS = {"tensor", "as_tensor", "asarray", "new_tensor"}
-
-
-class CaptureError(RuntimeError):
-    """A step that cannot be captured; the message names the line of the program that prevents it."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +93,8 @@ def record(
 
     Args:
         function: takes ``inputs``; its results depend on nothing but tensors.
-        inputs: what may be another tensor at each replay.
-        state: what the function may change in place, or look at: it is restored afterwards, as are the
+        inputs: tensors that may be others at each replay.
+        state: tensors that the function may read or change in place. They are restored afterwards, as are the
             random number generators, so that recording changes nothing.
 
     Raises:
@@ -123,14 +105,14 @@ def record(
     known = list(dict.fromkeys(tensor for tensor in state if not any(tensor is x for x in inputs)))
 
     def run(*_: Tensor) -> tuple[Tensor, ...]:
-        with uncompiled(), _Watch(), _WatchDispatch():
+        with uncompiled(), refusals():
             return function(*inputs)
 
     with unchanged(known, inputs), torch.autograd.set_multithreading_enabled(False):
         try:
             module = make_fx(run, tracing_mode="real")(*inputs, *known)
         except Exception as error:
-            raise CaptureError(_explain(error)) from error
+            raise CaptureError(explain(error)) from error
         drawn = _random_states(inputs)
     module.graph.eliminate_dead_code(_has_effect)
     recording = Recording(module, _lift(module, len(inputs), known))
@@ -152,54 +134,6 @@ def record(
     return recording
 
 
-class _Watch(TorchFunctionMode):
-    """Refuses what leaves the world of tensors without any operation, or does without."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
-        if name in _LEAVES_TENSORS:
-            raise CaptureError(f"{name}() takes a tensor's values out")
-        if name in _COPIES_LISTS and any(map(_has_tensors, (*args, *kwargs.values()))):
-            raise CaptureError(f"{name}() takes the values of tensors in a list (torch.stack does not)")
-        if name == "one_hot":
-            return _one_hot(*args, **kwargs)
-        if name == "lstm":  # on CPUs oneDNN's, whose way back no recording runs again
-            with _without_onednn():
-                return func(*args, **kwargs)
-        return func(*args, **kwargs)
-
-
-def _has_tensors(value: Any) -> bool:
-    return isinstance(value, list | tuple) and any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
-
-
-def _one_hot(labels: Tensor, num_classes: int = -1) -> Tensor:
-    """``torch.nn.functional.one_hot`` without the check of the labels, which takes their values out."""
-    if num_classes < 0:
-        raise CaptureError("one_hot() without a number of classes looks for the largest label")
-    return (labels.unsqueeze(-1) == torch.arange(num_classes, device=labels.device)).long()
-
-
-class _WatchDispatch(TorchDispatchMode):
-    """Refuses operations whose result, or its shape, Python would have to know."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.Tag.data_dependent_output in func.tags:
-            raise CaptureError("a number or a truth value is asked of a tensor")
-        if torch.Tag.dynamic_output_shape in func.tags and not _indexed_by_integers(func, args):
-            raise CaptureError(f"the shape of {func.__name__.split('.')[0]}'s result depends on values")
-        kwargs = kwargs or {}
-        if any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values())):
-            raise CaptureError("random numbers come from a generator of its own")
-        return func(*args, **kwargs)
-
-
-def _indexed_by_integers(func: Any, args: Sequence[Any]) -> bool:
-    if func is not torch.ops.aten.index.Tensor:
-        return False
-    return not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
-
-
 @contextlib.contextmanager
 def unchanged(tensors: Sequence[Tensor], inputs: Sequence[Tensor]) -> Iterator[None]:
     """Restore the values of tensors and the state of the random number generators."""
@@ -212,16 +146,6 @@ def unchanged(tensors: Sequence[Tensor], inputs: Sequence[Tensor]) -> Iterator[N
             for tensor, value in zip(tensors, kept, strict=True):
                 if not torch.equal(tensor, value):
                     tensor.copy_(value)
-
-
-@contextlib.contextmanager
-def _without_onednn() -> Iterator[None]:
-    onednn: Any = torch.backends.mkldnn
-    before, onednn.enabled = onednn.enabled, False
-    try:
-        yield
-    finally:
-        onednn.enabled = before
 
 
 def _cuda_devices(tensors: Sequence[Tensor]) -> list[int]:
@@ -262,7 +186,7 @@ def _lift(module: GraphModule, num_inputs: int, known: Sequence[Tensor]) -> tupl
                 lifted[node.target] = module.graph.placeholder(f"constant{len(lifted)}")
             lifted[node.target].meta = dict(node.meta)
             constant = getattr(module, node.target)
-            _refuse_results(constant)
+            refuse_results(constant)
             state.append(constant)
         node.replace_all_uses_with(lifted[node.target])
         module.graph.erase_node(node)
@@ -271,28 +195,3 @@ def _lift(module: GraphModule, num_inputs: int, known: Sequence[Tensor]) -> tupl
         delattr(module, name)
     module.recompile()
     return tuple(state)
-
-
-def _refuse_results(tensor: Tensor) -> None:
-    if tensor.requires_grad and not tensor.is_leaf:
-        raise CaptureError(
-            f"the step cannot be captured: a tensor of shape {list(tensor.shape)} was computed from "
-            "parameters before the step, and kept. Compute it in the model or guide, or pass eager=True"
-        )
-
-
-def _explain(error: Exception) -> str:
-    """The message for an error, with the line of the user's code that it comes from."""
-    frames = traceback.extract_tb(error.__traceback__)
-    outside = [f for f in frames if not f.filename.startswith((*_HERE, *_MACHINERY, "<"))]
-    theirs = [f for f in outside if not f.filename.startswith(_LIBRARIES)] or outside
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    where = ""
-    if theirs:
-        frame = theirs[-1]
-        text = linecache.getline(frame.filename, frame.lineno or 0).strip()
-        where = f", in {frame.filename}, line {frame.lineno}: {text}"
-    return (
-        f"the step cannot be captured: {reason}{where}. A captured program is tensor operations alone: "
-        "replace the line (by torch.where, say), or pass eager=True"
-    )

@@ -112,7 +112,7 @@ class TensorStep:
 
 
 def is_static(weight: float | Tensor, value: float) -> bool:
-    """Whether a weight is the number that leaves out a part of the loss, and so shapes the program."""
+    """True if a weight is the number that leaves out a part of the loss, and so shapes the program."""
     return not isinstance(weight, Tensor) and weight == value
 
 

@@ -36,6 +36,6 @@ def all_commands(arguments: Sequence[str] = ()) -> tuple[Command, ...]:
     """Every command.
 
     Args:
-        arguments: of the command line; the help of ``train`` is that of the model which they name.
+        arguments: of the command line, by which ``train`` knows its model and what was typed.
     """
     return (training.command(arguments), *COMMANDS)

@@ -2,7 +2,7 @@
 
 import shutil
 from argparse import SUPPRESS
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields, replace
 from functools import partial
 from itertools import pairwise
@@ -40,6 +40,7 @@ def command(arguments: Sequence[str] = ()) -> Command:
         arguments: of the command line. The model is the one that they name, or ``fmvae``.
     """
     words = [word for text in arguments for word in text.split("=", 1)]
+    typed = {word.removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
     named = [value for flag, value in pairwise(words) if flag == "--model" and value in RECIPES]
     model = named[-1] if named else DEFAULT
     others = ", ".join(name for name in RECIPES if name != model)
@@ -49,7 +50,7 @@ def command(arguments: Sequence[str] = ()) -> Command:
         description=f"Train a model, here {model}: {RECIPES[model].title}. For the options of another model, "
         f"give --model NAME --help, where NAME is {others}. Many defaults depend on the data.",
         add_arguments=partial(add_arguments, model=model),
-        run=run,
+        run=partial(run, typed=typed),
     )
 
 
@@ -76,13 +77,14 @@ def add_arguments(parser: ArgumentParser, model: str) -> None:
     parser.add_argument("--resume", type=str | None, metavar="RUN", help="continue an interrupted run")
 
 
-def run(model: str, out: str | None, resume: str | None, **given: Any) -> int:
+def run(model: str, out: str | None, resume: str | None, typed: Set[str], **given: Any) -> int:
     """Start a run, or continue the one in ``resume``.
 
     Args:
         model: name of the model.
         out: folder of a new run.
         resume: folder of an interrupted run.
+        typed: names of the options on the command line itself, not in a configuration file.
         **given: options of all models; and, of the ``config.json`` of another run, what is no option.
     """
     options = {name: given[name] for name in all_options()}
@@ -90,7 +92,7 @@ def run(model: str, out: str | None, resume: str | None, **given: Any) -> int:
         _check_unchanged({"model": model, **options}, out)
         return resume_run(resume, **{name: options[name] for name in NOT_OF_THE_RUN})
     if given.get(DERIVED) is not None:  # an earlier run's, which may list options of all models
-        options = {name: options[name] for name in options_of(model)}
+        options = {name: options[name] for name in options if name in options_of(model) or name in typed}
     return train(configure(model, **options), out)
 
 

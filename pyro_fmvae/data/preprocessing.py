@@ -117,6 +117,11 @@ class Preprocessing:
         return self.kind is Kind.BINARY
 
     @property
+    def image(self) -> bool:
+        """True if an observation is an image, whole or a patch: (H, W) or (H, W, C)."""
+        return self.kind is not Kind.TABLE and len(self.event_shape) >= 2
+
+    @property
     def signed(self) -> bool:
         """True for greys and colours, which the model sees in [-1, 1], as Paquet et al. (2018) scale them."""
         return self.kind is Kind.IMAGE

@@ -100,6 +100,9 @@ class _Domain(constraints.Constraint):
     def check(self, value: Tensor) -> Tensor:
         return self.family.in_domain(value)
 
+    def __repr__(self) -> str:
+        return f"the domain of {type(self.family).__name__}"
+
 
 def register_family(prior: type[Distribution]) -> Callable[[N], N]:
     """Register a family, by decorating its class in natural parameters.
@@ -168,10 +171,11 @@ def check_natural(natural: Tensor) -> None:
     """Refuse natural parameters that lost their digits, say by ``module.float()``.
 
     Raises:
-        ValueError: ``natural`` is not float64.
+        ValueError: ``natural`` is not a tensor in float64.
     """
-    if natural.dtype != torch.float64:
-        raise ValueError(f"natural: expected float64 (a NaturalParameter is), got {natural.dtype}")
+    dtype = getattr(natural, "dtype", type(natural).__name__)
+    if dtype != torch.float64:
+        raise ValueError(f"natural: expected float64 (a NaturalParameter is), got {dtype}")
 
 
 class NaturalParameter(torch.nn.Parameter):

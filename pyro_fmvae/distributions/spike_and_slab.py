@@ -30,7 +30,7 @@ class SpikeAndSlab(TorchDistribution):
         loc: μ, [...].
         scale: σ > 0, [...].
         logits: logit of γ, finite, [...].
-        draws: how ``rsample`` draws spikes; ``sample`` never asks it.
+        draws: the rule by which ``rsample`` draws spikes; ``sample`` does not use it.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {  # noqa: RUF012

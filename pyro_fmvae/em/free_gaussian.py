@@ -106,7 +106,7 @@ class FreeGaussian:
         return torch.stack([self.learning_rate * (1 - number / self.steps) / first, second], -1)
 
     def _step_for(self, arguments: Arguments, state: Tensor) -> Step:
-        """What takes a step with such arguments, from a state like this one."""
+        """The function that takes a step with such arguments, from a state of this shape and type."""
         return partial(self._step, arguments)
 
     def _step(self, arguments: Arguments, state: Tensor, sizes: Tensor) -> Tensor:
@@ -165,9 +165,9 @@ class GaussianTable(nn.Module):
         self.register_buffer("scale", scale)
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of some points, int64 [B]: each [B, J]."""
+        """Means and scales of some points, rows int64 [B]: each [B, J]."""
         return self.loc[rows], self.scale[rows]
 
     def keep(self, rows: Tensor, loc: Tensor, scale: Tensor) -> None:
-        """Replace those of some points."""
+        """Replace means and scales of some points, rows int64 [B]: each [B, J]."""
         self.loc[rows], self.scale[rows] = loc, scale

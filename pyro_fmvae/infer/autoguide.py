@@ -82,7 +82,10 @@ class AutoConjugate(nn.Module):
         for name, site in sites.items():
             if name in wanted and not site["is_observed"]:
                 _check_whole(site)
-                self._priors[name] = natural_prior(site["fn"])
+                try:
+                    self._priors[name] = natural_prior(site["fn"])
+                except NotImplementedError as error:
+                    raise NotImplementedError(f"site '{name}': {error}") from None
                 self.posteriors[name] = random_posterior(site["fn"], self.count)
                 self._sites[name] = {"cond_indep_stack": site["cond_indep_stack"]}
         for name, site in sites.items():

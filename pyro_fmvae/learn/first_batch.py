@@ -1,4 +1,4 @@
-"""The first batch of data, from which parameters start, and whether there is anything to learn in data."""
+"""The first batch of data, from which parameters start, and a check that there is anything to learn."""
 
 from collections.abc import Iterable
 from typing import Any

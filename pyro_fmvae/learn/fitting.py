@@ -35,7 +35,7 @@ class Record:
         phase: its name.
         step: steps taken in it.
         total_steps: steps taken in all phases.
-        fraction: how much of the phase's budget is used up, in [0, 1].
+        fraction: share of the phase's budget that is used up, in [0, 1].
         loss: of the step's batch before the step, in nats for all N points; None at the start of a phase.
         seconds: spent in training so far.
     """
@@ -57,7 +57,7 @@ def fit(
     consistent. To continue in the same process, call it again with the same progress and ``resumed=True``.
 
     Args:
-        phases: what to learn, in order; those with an empty budget are left out.
+        phases: in order; phases with an empty budget are left out.
         batches: a loader, iterated over again and again. A batch is a tensor ``x`` or a tuple of arguments
             for the model and the guide, such as ``(x, labels)``.
         progress: where to start, and kept up to date; a fresh one if None.

@@ -80,9 +80,9 @@ class Joint(GradientPhase):
     """Networks and λ together; with ``label_weight`` > 0, λ of labelled factors takes first-order steps.
 
     Args:
-        model: what is learnt.
-        learning: how.
-        budget: how long.
+        model: learnt in place.
+        learning: rates, weights and schedules.
+        budget: of the phase.
         name: for records.
         seed: seed λ from encoded data first, where no :class:`PriorFitting` did; None: leave it as it is.
     """
@@ -122,10 +122,10 @@ class Joint(GradientPhase):
             self.enter()
 
     def between_steps(self, batches: Iterable[Any], step: int) -> None:
-        """Compare λ with new starts, every so many steps, and take what has the greater bound.
+        """Compare λ with new starts, every so many steps, and take those of a greater bound.
 
-        What is encoded for it, undistorted, is handed out by a copy of the loader. With
-        :class:`~pyro_fmvae.data.Batches` it is still to come in training.
+        A copy of the loader hands out the points that are encoded for it, undistorted. With
+        :class:`~pyro_fmvae.data.Batches` these are points still to come in this epoch of training.
         """
         every = self.learning.restart_every
         if not (every and step and step % every == 0):
@@ -159,7 +159,7 @@ class Joint(GradientPhase):
                 self.model.gate_free(1.0)
 
     def _check_labels(self, x: Tensor, labels: Tensor | None = None, *_: Any) -> None:
-        """That labels on the CPU are in range, where arguments are checked: captured steps do not look."""
+        """Check labels on the CPU, while validation is on: captured steps do not look at their range."""
         if labels is not None and labels.device.type == "cpu" and is_validation_enabled():
             sizes = [self.model.num_components[factor] for factor in self.model.labelled]
             check_codes("labels", labels, len(x), sizes, "column")

@@ -14,15 +14,15 @@ from pyro_fmvae.optim import NaturalGradient
 
 
 class GradientEM(GradientPhase):
-    """The fixed point as E-step, one step of Adam on the bound as M-step: as the source of the model learns.
+    """The fixed point as E-step, one step of Adam on the bound as M-step, as in the model's source.
 
     The bound is that of ``TraceConjugate_ELBO`` at the fixed point, which no gradient goes through. Batches
     must carry the indices of their rows, as for :class:`StepwiseEM`.
 
     Args:
-        model: what is learnt.
-        learning: of it count the learning rates, falling in the last half of the phase.
-        budget: how long.
+        model: learnt in place.
+        learning: its learning rates are used, which fall in the last half of the phase.
+        budget: of the phase.
     """
 
     latents: Tensor
@@ -40,7 +40,7 @@ class GradientEM(GradientPhase):
         """Start from the first batch of data, as EM does.
 
         Raises:
-            ValueError: as there.
+            ValueError: as for :meth:`StepwiseEM.prepare`.
         """
         check_number(batches, self.model.num_data)
         parameters = self.model.em.start(first_batch(batches), 1)

@@ -51,7 +51,7 @@ class Learning:
             ``restarts`` new starts: see :meth:`FactorialMixtureVAE.restart`. 0: never.
         recompute: compute responsibilities again at the updated encoder (the paper's order).
         eager, compile, compile_from, autocast: how steps are taken: see
-            :class:`~pyro_fmvae.infer.CapturedSVI`.
+            :class:`~pyro_fmvae.capture.CapturedSVI`.
 
     Raises:
         ValueError: a number out of range.

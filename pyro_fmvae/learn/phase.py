@@ -76,7 +76,7 @@ class Phase(ABC):
 
     @abstractmethod
     def enter(self) -> None:
-        """Bring the model into the form that this phase needs, and make what takes its steps."""
+        """Bring the model into the form that this phase needs, and make its optimiser."""
 
     def prepare(self, batches: Iterable[Any]) -> None:  # noqa: B027
         """Choose start values that depend on data; not called when a phase is resumed."""
@@ -101,7 +101,7 @@ class Phase(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned; after :meth:`enter`."""
+        """Load a result of :meth:`state_dict`; call :meth:`enter` first."""
 
 
 class GradientPhase(Phase):
@@ -118,7 +118,7 @@ class GradientPhase(Phase):
         return {**self.svi.optim.state_dict(), **self.own_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned; after :meth:`enter`."""
+        """Load a result of :meth:`state_dict`; call :meth:`enter` first."""
         self.svi.optim.load_state_dict(state)
         self.load_own_state(state)
 
@@ -127,7 +127,7 @@ class GradientPhase(Phase):
         return {}
 
     def load_own_state(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`own_state` returned, and more."""
+        """Take over the entries of :meth:`own_state`; ``state`` has the optimiser's, too."""
 
 
 def endless(batches: Iterable[Any]) -> Iterator[Any]:

@@ -1,7 +1,7 @@
 """Models learnt by EM in closed form, on one batch after another."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,18 +18,6 @@ STEPWISE = RobbinsMonro(delay=1.0, forgetting=0.6)
 RECORDS, BY_THE_CLOCK = 10, 25  # evaluations in a phase; steps between them where it has no number of steps
 
 
-class Learnable(Protocol):
-    """A model that stepwise EM can learn."""
-
-    num_data: int
-
-    def given(self) -> Any:
-        """Its parameters as those of a single start."""
-
-    def take(self, parameters: Any, start: int) -> None:
-        """Take over the parameters of one of several starts."""
-
-
 class StepwiseEM(Phase):
     """E-step, statistics, M-step on one batch after another, for several starts at once.
 
@@ -40,9 +28,9 @@ class StepwiseEM(Phase):
     where all data are in the batch, until there are better ones.
 
     Args:
-        model: what is learnt.
-        em: how.
-        budget: how long.
+        model: learnt in place; it has ``num_data``, ``given()`` and ``take(parameters, start)``.
+        em: E-step, statistics and M-step of the model.
+        budget: of the phase.
         starts: R >= 1, random starts learnt side by side; 0 goes on from the model's own parameters.
         rate: ρ of each step on a batch that is not all data, from the number of steps taken so far.
         temperature: T >= 1 at the start of the phase.
@@ -52,7 +40,7 @@ class StepwiseEM(Phase):
         name: for records.
 
     Attributes:
-        parameters: those of all starts.
+        parameters: of all starts.
         latents: of all points, [R, N, H].
         objective: in nats per point, averaged over recent batches as statistics are, [R]; None before any.
 
@@ -178,7 +166,7 @@ class StepwiseEM(Phase):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters, latents and statistics of every start, and what was kept."""
+        """Parameters, latents and statistics of every start, and the best ones that were kept."""
         statistics, kept = self.statistics, self.kept
         return {
             "steps": self.steps,
@@ -191,7 +179,7 @@ class StepwiseEM(Phase):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned; after :meth:`enter`."""
+        """Load a result of :meth:`state_dict`; call :meth:`enter` first."""
         device = self.model.given()[0].device
         state = tree_map_only(Tensor, lambda tensor: tensor.to(device, copy=True), dict(state))
         self.steps, self.latents, self.objective = state["steps"], state["latents"], state["objective"]

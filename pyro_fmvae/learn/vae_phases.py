@@ -20,9 +20,9 @@ class VAEPhase(GradientPhase):
     """A phase in which the weight of KL[z] moves to β, and the learning rate falls in the last half.
 
     Args:
-        model: what is learnt.
-        learning: how; of it count the learning rates, the KL weight, augmentation, and how steps are taken.
-        budget: how long.
+        model: learnt in place.
+        learning: used of it are learning rates, KL weight, augmentation, and how steps are taken.
+        budget: of the phase.
         beta: > 0, final weight of the KL divergence, which moves there linearly: β of a β-VAE (Higgins et
             al., 2017). With the same number as ``learning.kl_weight`` the weight stays.
         tc_weight: weight of the total correlation within the KL divergence: β of a β-TCVAE (Chen et al.,
@@ -161,7 +161,7 @@ class FreeEM(VariationalEM):
         posteriors: all q_i, a part of the phase's state; made by :meth:`enter`.
 
     Raises:
-        ValueError: a number out of range, or an augmentation: what a point keeps is the posterior of one x.
+        ValueError: a number out of range, or an augmentation: each point keeps the posterior of one x.
     """
 
     posteriors: GaussianTable

@@ -21,10 +21,10 @@ class SparsePhase(GradientPhase):
 
     Args:
         name: for records.
-        model: what is learnt.
-        learning: how; of it count the learning rates, falling in the last half of the phase, the weight of
-            the KL divergence, moving to 1, augmentation, and how steps are taken.
-        budget: how long.
+        model: learnt in place.
+        learning: used of it are the learning rates, which fall in the last half of the phase, the weight of
+            the KL divergence, which moves to 1, augmentation, and how steps are taken.
+        budget: of the phase.
         warm_up: shares of the whole training between which the warm-up λ of the draws moves from 0 to 1.
         span: the part of the whole training that this phase is, from one share to another.
 

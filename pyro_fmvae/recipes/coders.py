@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -75,6 +74,11 @@ def batch_size(config: CoderOptions, dataset: Dataset) -> int:
 class CoderRecipe(Recipe[_Options]):
     """The common part of recipes of models without networks."""
 
+    factors = ()
+    labels = 0.0
+    start = None
+    indexed = True  # each point keeps what its next E-step starts from
+    no_gap = "expected a model with Gaussian posteriors, these are sparse"
     splits_patches: ClassVar[bool] = False
     """True if patches are split into on and off by default: where means are never negative."""
 
@@ -122,29 +126,9 @@ class CoderRecipe(Recipe[_Options]):
         if is_whole(config, dataset):
             refuse(config, ("em_forgetting",), "batches in closed form")
 
-    @property
-    def factors(self) -> tuple[int, ...]:
-        """None."""
-        return ()
-
-    @property
-    def labels(self) -> float:
-        """0."""
-        return 0.0
-
-    @property
-    def start(self) -> tuple[Path, tuple[str, ...]] | None:
-        """None: there are no networks to take over."""
-        return None
-
     def augmentation(self) -> nn.Module | None:
         """None."""
         return None
-
-    @property
-    def indexed(self) -> bool:
-        """True: each point keeps what its next E-step starts from."""
-        return True
 
     @property
     def misgiving(self) -> str:
@@ -167,11 +151,6 @@ class CoderRecipe(Recipe[_Options]):
     def sample(self, model: Any, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
         """Z alone."""
         return model.sample_latent(len(codes)), {}
-
-    @property
-    def no_gap(self) -> str:
-        """Posteriors are sparse."""
-        return "expected a model with Gaussian posteriors, these are sparse"
 
     def measures(
         self, model: Any, rows: Split, batches: Batches, label_names: Sequence[str], split: str | None

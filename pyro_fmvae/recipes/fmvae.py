@@ -18,14 +18,8 @@ from pyro_fmvae.models import FactorialMixtureVAE, Hyperprior
 from pyro_fmvae.optim import RobbinsMonro
 from pyro_fmvae.recipes.factor_pictures import factor_figures
 from pyro_fmvae.recipes.labelling import check_labels, check_numbered
-from pyro_fmvae.recipes.networks import (
-    NetworkOptions,
-    NetworkRecipe,
-    check_networks,
-    network_defaults,
-    networks,
-    setting,
-)
+from pyro_fmvae.recipes.network_defaults import network_defaults, setting
+from pyro_fmvae.recipes.networks import NetworkOptions, NetworkRecipe, check_networks, networks
 from pyro_fmvae.recipes.options import by_data, check_iterations, completed, option
 from pyro_fmvae.recipes.ranges import count, share
 
@@ -122,6 +116,8 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
     title = "factorial mixture VAE"
     options = FMVAEOptions
     factorial = True
+    indexed = False
+    no_gap = ""
 
     @classmethod
     def resolve(cls, config: FMVAEOptions, dataset: Dataset) -> FMVAEOptions:
@@ -207,11 +203,6 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
             Joint(model, last, budgets["refine"], "refine", seed if unseeded else None),
         ]
 
-    @property
-    def indexed(self) -> bool:
-        """False: nothing is kept of points."""
-        return False
-
     def code(self, model: FactorialMixtureVAE, x: Tensor) -> Tensor:
         """Mean of q(z | x)."""
         mean: Tensor = model.posterior(x).mean
@@ -231,11 +222,6 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         """Z given codes, and the ``codes`` themselves."""
         drawn = model.sample_codes(len(codes), codes)
         return model.sample_latent(len(codes), drawn), {"codes": drawn.cpu().numpy()}
-
-    @property
-    def no_gap(self) -> str:
-        """Empty: the encoder's Gaussians can be compared with free ones."""
-        return ""
 
     def measures(
         self,

@@ -1,6 +1,5 @@
-"""Models with networks: their common options, defaults by data, encoder, decoder and observation."""
+"""Models with networks: their common options, checks, encoder, decoder and observation."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor, nn
 
-from pyro_fmvae.data import Dataset, Kind, Preprocessing, SparseOptions
+from pyro_fmvae.data import Dataset, Preprocessing, SparseOptions
 from pyro_fmvae.distributions import BernoulliObservation, GaussianObservation, Observation
 from pyro_fmvae.nn import (
     ConvDecoder,
@@ -19,7 +18,7 @@ from pyro_fmvae.nn import (
     RandomWarp,
     is_image,
 )
-from pyro_fmvae.recipes.options import SIZES, TrainConfig, by_data, decaying, option, shared_defaults
+from pyro_fmvae.recipes.options import SIZES, TrainConfig, by_data, option
 from pyro_fmvae.recipes.ranges import count, nonnegative, positive, sizes
 from pyro_fmvae.recipes.recipe import Recipe
 
@@ -75,100 +74,6 @@ class LatentOptions(NetworkOptions):
         return len(self.factors) * self.factor_dim
 
 
-_COMMON: dict[str, Any] = {
-    "network": "mlp",
-    "hidden": (200,),
-    "width": 1.0,
-    "batch_size": 64,
-    "min_scale": 0.001,
-    "max_scale": 0.4,
-    "pretrain_iterations": 1500,
-    "joint_iterations": 3000,
-}
-_SMILEY: dict[str, Any] = {
-    "factors": (2, 2, 2, 2),
-    "factor_dim": 8,
-    "hidden": (400,),
-    "batch_size": 128,
-    "pretrain_iterations": 1000,
-    "joint_iterations": 2500,
-}
-_SPRITES: dict[str, Any] = {
-    "factors": (6, 6, 6, 6, 3, 3, 16),
-    "factor_dim": 8,
-    "network": "conv64",
-    "width": 0.25,
-    "min_scale": 0.1,
-    "pretrain_iterations": 0,
-    "joint_iterations": 6500,
-}
-_DIGITS: dict[str, Any] = {  # 28x28, the paper's pair
-    "factors": (64,),
-    "factor_dim": 64,
-    "network": "conv28",
-    "hidden": (400,),
-    "pretrain_iterations": 5000,
-    "joint_iterations": 20_000,
-}
-_COLOUR: dict[str, Any] = {  # 64x64x3, the paper's pair, narrowed so that two cores will do
-    "factors": (64,),
-    "factor_dim": 32,
-    "network": "conv64",
-    "width": 0.25,
-    "pretrain_iterations": 2000,
-    "joint_iterations": 8000,
-}
-_CELEBA: dict[str, Any] = {  # 64x64x3, Section 4.2 of the paper
-    "factors": (64, 64),
-    "factor_dim": 64,
-    "network": "conv64",
-    "width": 1.0,
-    "pretrain_iterations": 10_000,
-    "joint_iterations": 300_000,
-}
-_IMAGES: dict[str, Any] = {"factors": (16,), "factor_dim": 16}
-_BY_SETTING = {
-    "smiley": _SMILEY,
-    "sprites": _SPRITES,
-    "digits": _DIGITS,
-    "colour": _COLOUR,
-    "celeba": _CELEBA,
-    "images": _IMAGES,
-}
-_DECAYING = ("sprites", "digits", "colour", "celeba")
-
-
-def setting(config: NetworkOptions, dataset: Dataset) -> str:
-    """The kind of data that defaults go by.
-
-    Returns:
-        ``smiley`` or ``sprites``, by name; ``digits`` (28x28), ``colour`` (64x64x3; ``celeba`` where the data
-        are called so), other ``images``, or ``columns``.
-    """
-    if config.data in ("smiley", "sprites"):
-        return config.data
-    shape = dataset.event_shape
-    if shape == (28, 28):
-        return "digits"
-    if shape == (64, 64, 3):
-        return "celeba" if config.data == "celeba" else "colour"
-    return "images" if _are_images(dataset) else "columns"
-
-
-def network_defaults(config: NetworkOptions, dataset: Dataset) -> dict[str, Any]:
-    """Defaults by data of :class:`NetworkOptions`, but for ``kl_weight``."""
-    kind, table = setting(config, dataset), dataset.preprocessing.kind is Kind.TABLE
-    columns = {"factors": (8,), "factor_dim": min(8, math.prod(dataset.event_shape))}
-    defaults = shared_defaults(config) | _COMMON | _BY_SETTING.get(kind, columns)
-    if kind in _DECAYING:
-        defaults |= decaying(config)
-    if table and kind not in ("smiley", "sprites"):
-        defaults |= {"min_scale": 0.05, "max_scale": 2.0}
-    if config.pretrained is not None:
-        defaults["pretrain_iterations"] = 0
-    return defaults
-
-
 def check_networks(config: NetworkOptions, dataset: Dataset) -> None:
     """Check that networks fit the data.
 
@@ -186,14 +91,10 @@ def check_networks(config: NetworkOptions, dataset: Dataset) -> None:
             f"network: conv takes images of 1, 3 or 4 channels, the data are of shape {dataset.event_shape}"
         )
     for name in ("distortion", "augmentation"):
-        if getattr(config, name) and not _are_images(dataset):
+        if getattr(config, name) and not dataset.preprocessing.image:
             raise ValueError(f"{name}: expected images, the data are of shape {dataset.event_shape}")
         if getattr(config, name) and dataset.event_shape[0] != dataset.event_shape[1]:
             raise ValueError(f"{name}: expected square images, the data are of shape {dataset.event_shape}")
-
-
-def _are_images(dataset: Dataset) -> bool:
-    return dataset.preprocessing.kind is not Kind.TABLE and len(dataset.event_shape) >= 2
 
 
 @dataclass(frozen=True)
@@ -262,6 +163,9 @@ _Options = TypeVar("_Options", bound=NetworkOptions)
 class NetworkRecipe(Recipe[_Options]):
     """The common part of recipes of models with an encoder and a decoder."""
 
+    closed_form = False
+    misgiving = ""
+
     @classmethod
     def reading(cls, config: _Options, data: str) -> SparseOptions | None:
         """None: networks take pixels in [0, 1] and standardised columns."""
@@ -277,16 +181,6 @@ class NetworkRecipe(Recipe[_Options]):
     def augmentation(self) -> nn.Module | None:
         """Random warps of training images, or None."""
         return warp(self.config.augmentation, self.preprocessing, interpolate=not self.preprocessing.binary)
-
-    @property
-    def closed_form(self) -> bool:
-        """False: networks learn by gradients."""
-        return False
-
-    @property
-    def misgiving(self) -> str:
-        """None: empty."""
-        return ""
 
     def decode(self, model: Any, z: Tensor) -> Tensor:
         """Mean of the observation whose features the decoder gives."""

@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from pyro_fmvae.data import Batches, Dataset, Kind, Preprocessing, SparseOptions, Split
+from pyro_fmvae.data import Batches, Dataset, Preprocessing, SparseOptions, Split
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.recipes.options import Options
@@ -21,7 +21,8 @@ from pyro_fmvae.recipes.options import Options
 class Recipe(ABC, Generic[Options]):
     """One model of ``pyro-fmvae train --model``, with the options and the data of one run.
 
-    Subclasses are abstract or final. A final one stands in :data:`pyro_fmvae.recipes.registry.RECIPES`.
+    Subclasses are abstract or final. A final one stands in :data:`pyro_fmvae.recipes.registry.RECIPES`. An
+    attribute of the class takes the place of a property that is the same in all runs: ``labels = 0.0``.
 
     Args:
         config: resolved options.
@@ -67,7 +68,7 @@ class Recipe(ABC, Generic[Options]):
     @property
     def image(self) -> bool:
         """True if a data point is an image."""
-        return self.preprocessing.kind is not Kind.TABLE and len(self.preprocessing.event_shape) >= 2
+        return self.preprocessing.image
 
     @property
     @abstractmethod

@@ -36,6 +36,7 @@ class SlabRecipe(CoderRecipe[SlabOptions]):
     """z has a spike and a slab in each dimension; a rule says how units go together."""
 
     options = SlabOptions
+    closed_form = True
 
     @staticmethod
     @abstractmethod
@@ -80,11 +81,6 @@ class SlabRecipe(CoderRecipe[SlabOptions]):
             StepwiseEM(model, model.em, budgets["joint"], **self._search()),
             StepwiseEM(model, self._em(None), budgets["refine"], starts=0, rate=rate, name="refine"),
         ]
-
-    @property
-    def closed_form(self) -> bool:
-        """True."""
-        return True
 
     def code(self, model: SpikeAndSlabSparseCoding, x: Tensor) -> Tensor:
         """The slab's mean where the spike is more likely on than off, exactly 0 elsewhere."""

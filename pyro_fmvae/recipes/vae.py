@@ -20,13 +20,8 @@ from pyro_fmvae.models.free_encoder import FreeEncoder
 from pyro_fmvae.models.posterior_family import PointPosterior
 from pyro_fmvae.recipes.code_measures import source_measures, true_sources
 from pyro_fmvae.recipes.code_pictures import correlations, first_codes
-from pyro_fmvae.recipes.networks import (
-    LatentOptions,
-    NetworkRecipe,
-    check_networks,
-    network_defaults,
-    networks,
-)
+from pyro_fmvae.recipes.network_defaults import network_defaults
+from pyro_fmvae.recipes.networks import LatentOptions, NetworkRecipe, check_networks, networks
 from pyro_fmvae.recipes.options import check_iterations, completed, option, refuse
 from pyro_fmvae.recipes.pictures import TRAINING, reconstructions, samples, training_curves
 from pyro_fmvae.recipes.ranges import at_least_one, count, positive
@@ -56,6 +51,8 @@ class PlainVAE(NetworkRecipe[VAEOptions]):
     name = "vae"
     title = "plain VAE"
     options = VAEOptions
+    factors = ()
+    labels = 0.0
 
     @classmethod
     def resolve(cls, config: VAEOptions, dataset: Dataset) -> VAEOptions:
@@ -76,16 +73,6 @@ class PlainVAE(NetworkRecipe[VAEOptions]):
             weights = ("beta", "total_correlation", "kl_weight", "pretrain_kl_weight", "kl_annealing")
             refuse(config, weights, "posteriors that are no points", {"kl_weight": 1.0})
         return config
-
-    @property
-    def factors(self) -> tuple[int, ...]:
-        """None."""
-        return ()
-
-    @property
-    def labels(self) -> float:
-        """0."""
-        return 0.0
 
     def build(self) -> VAE:
         """With free posteriors, a search stands in the encoder's place."""

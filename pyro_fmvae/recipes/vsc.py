@@ -27,13 +27,8 @@ from pyro_fmvae.models import (
 from pyro_fmvae.nn import ExponentialLink, SpikeHead
 from pyro_fmvae.recipes.code_measures import activity_measures, source_measures, true_sources
 from pyro_fmvae.recipes.code_pictures import class_activity, correlations, first_codes, sparse_pictures
-from pyro_fmvae.recipes.networks import (
-    LatentOptions,
-    NetworkRecipe,
-    check_networks,
-    network_defaults,
-    networks,
-)
+from pyro_fmvae.recipes.network_defaults import network_defaults
+from pyro_fmvae.recipes.networks import LatentOptions, NetworkRecipe, check_networks, networks
 from pyro_fmvae.recipes.options import ListOf, by_data, check_iterations, completed, option, refuse
 from pyro_fmvae.recipes.pictures import TRAINING, reconstructions, samples, training_curves
 from pyro_fmvae.recipes.ranges import count, positive, share_between
@@ -87,6 +82,10 @@ class VSC(NetworkRecipe[VSCOptions]):
     name = "vsc"
     title = "variational sparse coding"
     options = VSCOptions
+    factors = ()
+    labels = 0.0
+    indexed = False
+    no_gap = "expected a model with Gaussian posteriors, these are sparse"
 
     @classmethod
     def resolve(cls, config: VSCOptions, dataset: Dataset) -> VSCOptions:
@@ -107,16 +106,6 @@ class VSC(NetworkRecipe[VSCOptions]):
         if config.spikes != "shifted":
             refuse(config, ("slope",), "--spikes shifted")
         return config
-
-    @property
-    def factors(self) -> tuple[int, ...]:
-        """None."""
-        return ()
-
-    @property
-    def labels(self) -> float:
-        """0."""
-        return 0.0
 
     def build(self) -> VariationalSparseCoding:
         """Networks that end in spikes and slabs, and the chosen prior."""
@@ -171,11 +160,6 @@ class VSC(NetworkRecipe[VSCOptions]):
             SparsePhase("joint", model, at_joint, joint, warm_up, (border, 1.0)),
         ]
 
-    @property
-    def indexed(self) -> bool:
-        """False: nothing is kept of points."""
-        return False
-
     def code(self, model: VariationalSparseCoding, x: Tensor) -> Tensor:
         """The slab's mean where the spike is more likely on than off, exactly 0 elsewhere."""
         q = model.posterior(x)
@@ -189,11 +173,6 @@ class VSC(NetworkRecipe[VSCOptions]):
     def sample(self, model: VariationalSparseCoding, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
         """Z alone."""
         return model.sample_latent(len(codes)), {}
-
-    @property
-    def no_gap(self) -> str:
-        """Posteriors are sparse."""
-        return "expected a model with Gaussian posteriors, these are sparse"
 
     def measures(
         self,

@@ -46,7 +46,7 @@ def test_plain_replays_bit_by_bit():
 
 
 @needs_compiler
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Skipping serialization:UserWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_compiled_replays_draw_the_same_numbers_up_to_rounding():
     check(compiled, {"rtol": 1e-13, "atol": 1e-13})
 
@@ -61,7 +61,7 @@ def drops_unused_draws():
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Skipping serialization:UserWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("recompute", [False, True])
 def test_compiled_steps(recompute):
     """Sums in another order: rounding errors, which forty steps of Adam amplify."""

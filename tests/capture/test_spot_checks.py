@@ -2,7 +2,6 @@
 
 import logging
 import random
-import time
 from functools import partial
 
 import numpy as np
@@ -12,13 +11,11 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from pyro_fmvae import BernoulliObservation, FactorialMixtureVAE
 from pyro_fmvae.capture import spot_checks
 from pyro_fmvae.capture.recording import record
 from pyro_fmvae.capture.spot_checks import SpotCheck
 from pyro_fmvae.infer import TraceConjugate_ELBO
-from pyro_fmvae.nn import MLPDecoder, MLPEncoder
-from tests.capture.captured import CLOSE, EXACT, Plain, assert_twins, plainly, svi_for, trained
+from tests.capture.captured import CLOSE, EXACT, Plain, assert_twins, plainly, trained
 from tests.capture.cuda_double import stand_in
 from tests.infer.programs import Toy
 from tests.models.small import binary_data, small_model
@@ -246,7 +243,7 @@ def test_an_error_in_an_eager_run_is_one_of_the_step():
             before.append(torch.get_rng_state())
 
     before = []
-    with pytest.raises(ValueError, match="must all be instances of Number"):
+    with pytest.raises(ValueError, match="must all be instances of"):
         trained(lambda: program, [(torch.randn(6, 3),)] * 2, between=between)
     assert torch.equal(torch.get_rng_state(), before[0])
 
@@ -262,27 +259,3 @@ def test_draws_in_vain_are_not_compared_where_a_compiler_may_drop_them():
         check = SpotCheck(recording, ["x"], [], compiled)
         assert bool(check.differences({"x": 1.0}, [torch.tensor(2.0)])) is not compiled
     assert not record(lambda x: (x + torch.randn(2),), [torch.zeros(2)]).draws_in_vain
-
-
-@pytest.mark.slow
-def test_cost(monkeypatch, single_precision, eager_runs, capsys):
-    """One check in a thousand steps: with networks of 784-200 it takes less than two steps."""
-    networks = MLPEncoder((28, 28), 64, (200,)), MLPDecoder(64, (28, 28), 1, (200,))
-    model = FactorialMixtureVAE(*networks, BernoulliObservation(2), (64,), 64, 50_000)
-    optimizer = partial(torch.optim.Adam, lr=1e-4, fused=True)
-    svi, x = svi_for(model, optimizer, 0.01), torch.bernoulli(torch.full((64, 28, 28), 0.5))
-    with pyro.validation_enabled(False):
-        svi.step(x)
-        times = {False: [], True: []}
-        for number in range(200):
-            checked = number % 4 == 3
-            monkeypatch.setattr(SpotCheck, "due", checked)
-            start = time.process_time()
-            svi.step(x)
-            times[checked].append(time.process_time() - start)
-    step, checked = min(times[False]), min(times[True])  # as others use the machine, too
-    share = (checked - step) / (1000 * step)
-    with capsys.disabled():
-        print(f"step {1e3 * step:.2f} ms, check {1e3 * (checked - step):.2f} ms, {share:.2%} of 1,000 steps")
-    assert len(eager_runs) == 50
-    assert share < 0.002

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.capture.captured import EXACT, Plain, assert_twins
+from tests.capture.captured import CLOSE, EXACT, Plain, assert_twins
 
 
 class Annealer:
@@ -87,6 +87,16 @@ def of_a_dataclass(config, step):
     config.likelihood.sd = 1.0 + step // 2
 
 
+def of_a_class_that_computes(config, step):
+    if step % 2 == 0:
+        Annealer.scaled = lambda self, mean, step=step: mean * step
+
+
+def of_an_object_that_computes(config, step):
+    if step % 2 == 0:
+        config.annealer.scaled = lambda mean: mean * step
+
+
 def memory_of_a_tensor(config, step):
     if step % 2 == 0:
         config.table.data = torch.full((3,), 1.0 + step // 2)
@@ -95,6 +105,7 @@ def memory_of_a_tensor(config, step):
 @pytest.fixture
 def log(caplog, monkeypatch):
     monkeypatch.setattr(Prior, "sd", 1.0)
+    monkeypatch.setattr(Annealer, "scaled", Annealer.scaled)
     caplog.set_level(logging.INFO, "pyro_fmvae")
     return caplog
 
@@ -112,6 +123,8 @@ def captures(log):
         of_an_object_in_a_list,
         of_a_class,
         of_a_dataclass,
+        of_a_class_that_computes,
+        of_an_object_that_computes,
         memory_of_a_tensor,
     ],
 )
@@ -122,6 +135,22 @@ def test_attributes(change, log):
 
     assert_twins(make, [(torch.randn(6, 3),)] * 8, EXACT, between=between)
     assert captures(log) == 4
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_another_view_of_the_same_memory(compile, log):
+    """The address stays, but a compiled program takes the strides for granted."""
+
+    def between(step, svi, program):
+        memory = torch.arange(1.0, 10.0).reshape(3, 3)
+        if step == 0:
+            program.memory, program.config.table.data = memory, memory[0]
+        if step == 3:
+            program.config.table.data = program.memory[:, 0]
+
+    tolerance = CLOSE if compile else EXACT
+    assert_twins(make, [(torch.randn(6, 3),)] * 6, tolerance, between=between, compile=compile)
+    assert captures(log) == 2
 
 
 class Cache:

@@ -176,7 +176,7 @@ def test_a_parent_of_another_class():
         with pyro.plate("data", 2, dim=-1):
             pyro.sample("assignment", Assignment(weights))
 
-    with pytest.raises(NotImplementedError, match="no conjugate posterior is known for LogNormal"):
+    with pytest.raises(NotImplementedError, match="'weights': no conjugate posterior is known for LogNormal"):
         AutoConjugate(model)()
 
 

@@ -10,11 +10,11 @@ import torch
 from pyro_fmvae.learn import VAEJoint
 from pyro_fmvae.models import VAE
 from pyro_fmvae.recipes import RECIPES
+from pyro_fmvae.recipes.network_defaults import network_defaults
 from pyro_fmvae.recipes.networks import (
     LatentOptions,
     NetworkRecipe,
     check_networks,
-    network_defaults,
     networks,
 )
 from pyro_fmvae.recipes.options import check_iterations, completed, option

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pyro_fmvae.runs import CONFIG, Run
-from tests.small_runs import metrics, state, succeed
+from tests.small_runs import command, metrics, state, succeed
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
@@ -65,12 +65,12 @@ def test_opens_and_evaluates(name, tmp_path):
 @pytest.mark.parametrize("name", ALL)
 def test_encodes_and_samples(name, tmp_path):
     folder, expected = opened(name, tmp_path)
-    for command, options in (("encode", ()), ("sample", ("--grid", "1x2"))):
+    for written, options in (("encode", ()), ("sample", ("--grid", "1x2"))):
         torch.manual_seed(0)
-        succeed(command, folder, "--device", "cpu", "--out", tmp_path / "out.npz", *options)
+        succeed(written, folder, "--device", "cpu", "--out", tmp_path / "out.npz", *options)
         with np.load(tmp_path / "out.npz") as found:
-            rows = {name: array[: len(expected[command][name])].tolist() for name, array in found.items()}
-        alike(rows, expected[command])
+            rows = {name: array[: len(expected[written][name])].tolist() for name, array in found.items()}
+        alike(rows, expected[written])
 
 
 @pytest.mark.parametrize("name", INTERRUPTED)
@@ -102,3 +102,12 @@ def test_trains_again_from_its_configuration(name, tmp_path):
     changes = {"joint_iterations": 2}
     assert new.to_dict() == {**old.to_dict(), **changes}
     assert Run.open(tmp_path / "again").load_model(torch.device("cpu")) is not None
+
+
+@pytest.mark.parametrize("typed", ["--labels 0.5", "--labels=0.5", "--whiten false"])
+def test_an_option_of_another_model_is_an_error_beside_its_configuration(typed, tmp_path):
+    folder, _ = opened("vsc", tmp_path)
+    arguments = ("--config", folder / CONFIG, "--out", tmp_path / "again", *typed.split())
+    status, _, err = command("train", *arguments)
+    assert (status, f"{typed[2:8]}: an option of " in err) == (2, True)
+    assert err.endswith(", not of vsc\n") and not (tmp_path / "again").exists()

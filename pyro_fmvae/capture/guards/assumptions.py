@@ -10,7 +10,8 @@ from torch import Tensor
 from pyro_fmvae.capture.guards.hooks import Hooks, refuse_hooks_on_sums
 from pyro_fmvae.capture.guards.outside import attributes
 from pyro_fmvae.capture.guards.places import Observed, Place, Trail
-from pyro_fmvae.capture.recording import CaptureError, Recording
+from pyro_fmvae.capture.recording import Recording
+from pyro_fmvae.capture.refusals import CaptureError
 from pyro_fmvae.infer.elbo.operations import memory_of
 
 _Fact = tuple[Mapping[Any, Any], Any, Any]
@@ -118,8 +119,10 @@ class Assumptions:
                 return False
         if not all(each.holds(but) for each, but in self._containers):
             return False
-        for tensor, place, trainable in self._kinds:
+        for tensor, place, trainable, strides in self._kinds:
             if tensor.data_ptr() != place or tensor.requires_grad != trainable:
+                return False
+            if tensor.stride() != strides:
                 return False
         if not self._hooks.hold():
             return False
@@ -129,6 +132,9 @@ class Assumptions:
         return True
 
 
-def _kind(tensor: Tensor) -> tuple[int, bool]:
-    """Address of a tensor's values, another one after ``t.data = …``, and whether it is learnt."""
-    return tensor.data_ptr(), tensor.requires_grad
+def _kind(tensor: Tensor) -> tuple[int, bool, tuple[int, ...]]:
+    """Address of a tensor's values, if it is learnt, and its strides: ``t.data = …`` changes the two.
+
+    Compiled programs take strides for granted, and a transposed matrix has the address of the old one.
+    """
+    return tensor.data_ptr(), tensor.requires_grad, tensor.stride()

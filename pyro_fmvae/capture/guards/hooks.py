@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_fmvae.capture.recording import CaptureError
+from pyro_fmvae.capture.refusals import CaptureError
 
 _OF_A_MODULE = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _Hooks = tuple[Any, ...]
@@ -16,8 +16,8 @@ class Hooks:
     """The hooks of modules and tensors at one time, and each module's ``forward``.
 
     Args:
-        modules: those alone, not what is below them.
-        tensors: leaves.
+        modules: to watch, without the modules below them.
+        tensors: leaves to watch.
     """
 
     def __init__(self, modules: Iterable[torch.nn.Module], tensors: Iterable[Tensor]) -> None:

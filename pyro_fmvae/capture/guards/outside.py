@@ -85,6 +85,7 @@ class Outside:
         self._seen: dict[int, Any] = {}
         self._read: set[str] = set()  # names of attributes, of whatever object
         self._objects: list[Any] = []
+        self._classes: dict[type, Mapping[str, Any]] = {}  # one holder for each, as vars() makes a new one
         for program in programs:
             self.look_at(program)
 
@@ -137,16 +138,17 @@ class Outside:
             return
         held = getattr(value, "__dict__", {})
         kind = value if isinstance(value, type) else type(value)
-        owner: Mapping[str, Any] = next((vars(base) for base in kind.__mro__ if name in vars(base)), {})
-        default = owner.get(name)
+        base = next((base for base in kind.__mro__ if name in vars(base)), None)
+        default = vars(base)[name] if base else None
         if isinstance(default, MemberDescriptorType):
             self._add(Slots(value), name)
             return
         if _is_code(default):
             self.look_at(default)
-        elif owner:
-            self._add(owner, name)
-        if name in held or (owner and not _is_code(default)):  # an object may get what its class has now
+        if base and (_is_own(base) or not _is_code(default)):
+            self._add(self._classes.setdefault(base, vars(base)), name)
+            self._add(held, name)  # an object may get what its class has now
+        elif name in held:
             self._add(held, name)
 
     def _look_at_function(self, function: FunctionType) -> None:

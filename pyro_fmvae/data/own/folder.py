@@ -183,7 +183,7 @@ def _image_shape(preprocessing: Preprocessing, path: Path) -> tuple[int, ...]:
     shape = preprocessing.event_shape
     if preprocessing.kind is Kind.PATCHES:
         raise ValueError(f"{path}: a whole image, but the run was trained on patches")
-    if preprocessing.kind is Kind.TABLE or len(shape) < 2:
+    if not preprocessing.image:
         raise ValueError(f"{path}: images, but the run was trained on data of shape {list(shape)}")
     return shape
 

@@ -11,8 +11,9 @@ from pyro_fmvae.data.own.raw import LARGEST_LABEL, Raw
 def read_npz(path: Path, missing: bool = False) -> Raw:
     """Read a data set from a .npz file.
 
-    The file holds `x`, [n, H, W], [n, H, W, 3] or [n, D], where images are bool, uint8 or float; optionally
-    `labels`, integers [n, L] or [n], -1 = unknown; and optionally `label_names`, L strings.
+    The file holds `x`, [n, H, W], [n, H, W, 1], [n, H, W, 3] or [n, D], where images are bool, uint8 or
+    float; optionally `labels`, integers [n, L] or [n], -1 = unknown; and optionally `label_names`, L strings.
+    A single channel is grey: it is read as [n, H, W].
 
     Args:
         path: the file.
@@ -24,6 +25,8 @@ def read_npz(path: Path, missing: bool = False) -> Raw:
     arrays = read_arrays(path, required=("x",), optional=("labels", "label_names"))
     x = arrays["x"]
     _check_observations(x, path, missing)
+    if x.ndim == 4 and x.shape[3] == 1:
+        x = x[..., 0]
     if "labels" not in arrays:
         if "label_names" in arrays:
             raise ValueError(f"{path}: there are 'label_names' but no 'labels'")
@@ -36,10 +39,9 @@ def _check_observations(x: np.ndarray, path: Path, missing: bool) -> None:
     if x.dtype.kind not in "buif":
         raise ValueError(f"{path}: 'x' must hold numbers, got dtype {x.dtype}")
     table = x.ndim == 2
-    if not (table or x.ndim == 3 or (x.ndim == 4 and x.shape[3] == 3)):
-        raise ValueError(
-            f"{path}: 'x' must have shape [n, H, W], [n, H, W, 3] or [n, D], got {list(x.shape)}"
-        )
+    if not (table or x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3))):
+        shapes = "[n, H, W], [n, H, W, 1], [n, H, W, 3] or [n, D]"
+        raise ValueError(f"{path}: 'x' must have shape {shapes}, got {list(x.shape)}")
     if x.size == 0:
         raise ValueError(f"{path}: 'x' is empty, its shape is {list(x.shape)}")
     if not table and x.dtype not in (np.bool_, np.uint8) and x.dtype.kind != "f":

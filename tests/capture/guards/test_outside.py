@@ -112,12 +112,12 @@ class SHIFT:
 
 
 def test_attributes_that_are_read():
-    """By name, in an object or its class, and what functions among them read."""
+    """By name, in an object or its class, methods too, and what functions among them read."""
     net = Reading()
     found = Outside([net]).places
     names_of_net = {name for holder, name in found if holder is vars(net)}
-    assert names_of_net == {"activation", "level"}
-    assert {name for _, name in found} == {"activation", "level", "UNUSED", "LEVEL", "amount"}
+    assert names_of_net == {"activation", "level", "scaled", "shift"}
+    assert {name for _, name in found} == {*names_of_net, "UNUSED", "LEVEL", "amount"}
     before = list(map(Observed, found))
     for holder, name, value in ((net, "level", 3.0), (Reading, "level", 4.0), (SHIFT, "amount", 5.0)):
         old = getattr(holder, name)

@@ -47,8 +47,8 @@ def test_label_names(tmp_path):
         ({"x": np.array([["a", "b"]])}, "'x' must hold numbers, got dtype <U1"),
         ({"x": X * 1j}, "'x' must hold numbers, got dtype complex128"),
         ({"x": np.float64(3)}, r"'x' must have shape .*, got \[\]"),
-        ({"x": np.zeros(4)}, r"'x' must have shape \[n, H, W\], \[n, H, W, 3\] or \[n, D\], got \[4\]"),
-        ({"x": np.zeros((4, 2, 2, 1))}, r"'x' must have shape .*, got \[4, 2, 2, 1\]"),
+        ({"x": np.zeros(4)}, r"'x' must have shape \[n, H, W\], \[n, H, W, 1\], .* or \[n, D\], got \[4\]"),
+        ({"x": np.zeros((4, 2, 2, 4))}, r"'x' must have shape .*, got \[4, 2, 2, 4\]"),
         ({"x": np.zeros((0, 6))}, r"'x' is empty, its shape is \[0, 6\]"),
         ({"x": np.zeros((4, 0))}, r"'x' is empty, its shape is \[4, 0\]"),
         ({"x": np.zeros((4, 2, 2), int)}, "images in 'x' must be bool, uint8 or float, got dtype int64"),
@@ -75,6 +75,11 @@ def test_bad_contents(tmp_path, arrays, message):
     path = write(tmp_path / "a.npz", **arrays)
     with pytest.raises(ValueError, match=rf"a\.npz: {message}"):
         read_npz(path)
+
+
+def test_a_single_channel_is_grey(tmp_path):
+    x = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    np.testing.assert_array_equal(read_npz(write(tmp_path / "a.npz", x=x[..., None])).x, x)
 
 
 def test_missing_numbers_are_let_through_if_asked_and_infinities_are_not(tmp_path):
