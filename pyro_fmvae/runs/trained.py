@@ -1,11 +1,8 @@
 """A finished run in Python: arrays in, arrays out, in the units and with the names of the run's data."""
 
-import base64
-import json
-from collections.abc import Callable, Iterable, Mapping
-from html import escape
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,13 +21,9 @@ from pyro_fmvae.runs.by_batches import (
     map_rows,
     naming_far_rows,
 )
-from pyro_fmvae.runs.factor_names import component_names, component_number, factor_number
-from pyro_fmvae.runs.run import FIGURES, METRICS, Run, resolve_device
-
-Settings: TypeAlias = Mapping[str | int, str | int]
-"""Property, by its name or the factor's number → value, by its name or the component's number."""
-PICTURES: Final = ("factors", "dictionary", "reconstructions", "columns", "training")
-"""Figures that stand for a run in a notebook: the first of them that it has."""
+from pyro_fmvae.runs.factor_names import Settings, codes_to_draw, components_of, values_of
+from pyro_fmvae.runs.notebook import card
+from pyro_fmvae.runs.run import Run, resolve_device
 
 
 def load(folder: str | Path, device: str | torch.device = "auto") -> "TrainedRun":
@@ -129,7 +122,7 @@ class TrainedRun:
         if not run.labelled:
             raise ValueError(f"run: predict needs labels, {run.folder} was trained without; see encode")
         codes = self._map(self._rows(array), self.model.codes).numpy()
-        return {run.label_names[factor]: self._values(factor, codes[:, factor]) for factor in run.labelled}
+        return {run.label_names[factor]: values_of(factor, codes[:, factor], run) for factor in run.labelled}
 
     # ------------------------------------------------------------------ generation
 
@@ -154,7 +147,9 @@ class TrainedRun:
         """
         count(1)("n", n)
         count(0)("seed", seed)
-        mean, arrays = draw_rows(self.run.recipe, self.model, self._codes(n, codes), seed)
+        if codes is not None:
+            self._needs_factors("codes", "choosing them")
+        mean, arrays = draw_rows(self.run.recipe, self.model, codes_to_draw(n, codes, self.run), seed)
         return {"x": self._in_units(mean), **arrays}
 
     def edit(
@@ -178,7 +173,7 @@ class TrainedRun:
                 see :meth:`encode`.
         """
         self._needs_factors("run", "edit")
-        changes = self._components("settings", [*(settings or {}).items(), *properties.items()])
+        changes = components_of("settings", [*(settings or {}).items(), *properties.items()], self.run)
         if not changes:
             raise ValueError("settings: expected a property to change, such as eyes=1, got none")
         recipe, model = self.run.recipe, self.model
@@ -220,36 +215,7 @@ class TrainedRun:
 
     def _repr_html_(self) -> str:
         """The last measures on validation data as a table, and one figure of the run."""
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{escape(name)}</th><td>{escape(text)}</td></tr>"
-            for name, text in self._last_measures().items()
-        )
-        html = f"<p><b>{escape(str(self.run.folder))}</b></p><table>{rows}</table>"
-        figures = (self.run.folder / FIGURES / f"{name}.png" for name in PICTURES)
-        figure = next((path for path in figures if path.is_file()), None)
-        if figure is None:
-            return html
-        content = base64.b64encode(figure.read_bytes()).decode("ascii")
-        return f"{html}<img alt='{figure.stem}' src='data:image/png;base64,{content}'>"
-
-    def _last_measures(self) -> dict[str, str]:
-        """What was trained, and the last line of the run's records, as text."""
-        run, path = self.run, self.run.folder / METRICS
-        described = {
-            "model": run.recipe.title,
-            "data": f"{run.config.data}, {run.num_data:,} training points",
-        }
-        lines = path.read_text().splitlines() if path.is_file() else []
-        if not lines:
-            return described
-        record = json.loads(lines[-1])
-        terms = ["reconstruction"]
-        if self.model.bounded:
-            terms = ["elbo", "reconstruction", "kl_z", *(["kl_r"] if run.factorial else [])]
-        described["step"] = f"{record['step']:,}, at the end of {record['phase']}"
-        described |= {f"validation {term}": f"{record[term]:.2f} nats per point" for term in terms}
-        used = zip(run.factor_names, record["used_components"], run.recipe.factors, strict=True)
-        return described | {name: f"{number} of {size} components in use" for name, number, size in used}
+        return card(self.run, self.model.bounded)
 
     # ------------------------------------------------------------------ what goes in and out
 
@@ -286,51 +252,9 @@ class TrainedRun:
     def _naming(self, rows: Split) -> Any:
         return naming_far_rows(self.model, rows, self.device, argument="array")
 
-    # ------------------------------------------------------------------ properties and values
-
     def _needs_factors(self, argument: str, purpose: str) -> None:
         if not self.run.factorial:
             name = self.run.recipe.name
             raise ValueError(
                 f"{argument}: {purpose} needs factors, {self.run.folder} is a {name}, which has none"
             )
-
-    def _components(self, argument: str, settings: Iterable[tuple[str | int, str | int]]) -> dict[int, int]:
-        """Factor → component, by number."""
-        components: dict[int, int] = {}
-        for name, value in settings:
-            factor = factor_number(argument, str(name), self.run)
-            if factor in components:
-                raise ValueError(f"{argument}: expected different factors, got {name!r} a second time")
-            components[factor] = component_number(argument, factor, str(value), self.run)
-        return components
-
-    def _codes(self, n: int, codes: Settings | ArrayLike | None) -> Tensor:
-        """Component of each factor, int64 [n, I], -1 where it is to be drawn."""
-        sizes = np.array(self.run.recipe.factors, dtype=np.int64)
-        wanted = np.full((n, len(sizes)), -1)
-        if codes is None:
-            return torch.from_numpy(wanted)
-        self._needs_factors("codes", "choosing them")
-        if isinstance(codes, Mapping):
-            for factor, component in self._components("codes", codes.items()).items():
-                wanted[:, factor] = component
-            return torch.from_numpy(wanted)
-        given = np.asarray(codes)
-        if given.dtype.kind not in "iu" or given.shape not in ((len(sizes),), wanted.shape):
-            raise ValueError(
-                f"codes: expected a dictionary or integers [{len(sizes)}] or {list(wanted.shape)}, "
-                f"got {given.dtype} {list(given.shape)}"
-            )
-        if (given < -1).any() or (given >= sizes).any():
-            raise ValueError(f"codes: expected components below {sizes.tolist()}, or -1 to draw them")
-        wanted[:] = given
-        return torch.from_numpy(wanted)
-
-    def _values(self, factor: int, components: np.ndarray) -> np.ndarray:
-        """Values that components of a labelled factor stand for: names if there are any, else numbers."""
-        names = component_names(factor, self.run)
-        if not names:
-            return components
-        numbers = range(len(names), self.run.recipe.factors[factor])
-        return np.array([*names, *map(str, numbers)])[components]
