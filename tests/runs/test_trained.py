@@ -133,6 +133,7 @@ def test_scores(runs, folders, files, arrays, tmp_path, kind):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "point"])
 def test_samples(runs, folders, tmp_path, kind):
     expected = written(tmp_path, "sample", folders[kind], "--grid", "3x4", "--seed", "5")
+    torch.manual_seed(99)
     state = torch.get_rng_state()
     found = runs[kind].sample(12, seed=5)
     assert (torch.get_rng_state() == state).all()
