@@ -10,7 +10,7 @@ from pyro_fmvae.commands.factor_settings import parse_codes
 from pyro_fmvae.commands.output_files import check_ending, check_spares_data, save_arrays
 from pyro_fmvae.commands.seeds import add_seed, check_seed
 from pyro_fmvae.recipes.pictures import as_pixels
-from pyro_fmvae.runs.by_batches import draw_rows
+from pyro_fmvae.runs.by_batches import draw_rows, in_units
 from pyro_fmvae.runs.run import Run, resolve_device
 
 LARGEST_GRID = 1_000_000
@@ -44,7 +44,7 @@ def sample(run: str, out: str, codes: str | None, grid: str, seed: int, device: 
     model = opened.load_model(resolve_device(device))
     mean, arrays = draw_rows(opened.recipe, model, wanted, seed)
     if target.suffix == ".npz":
-        save_arrays(target, {"x": opened.preprocessing.undo(mean).numpy(), **arrays})
+        save_arrays(target, {"x": in_units(opened.preprocessing, mean), **arrays})
     else:
         figures.save(figures.sample_grid(as_pixels(opened.preprocessing, mean), rows, columns), target)
     print(f"wrote {target}")

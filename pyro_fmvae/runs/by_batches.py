@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_fmvae.data import Batches, Split
+from pyro_fmvae.data import Batches, Preprocessing, Split
 from pyro_fmvae.evaluate import rows_without_bound
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.recipes.recipe import Recipe
@@ -83,6 +83,16 @@ def draw_rows(
     with seeded(seed):
         z, arrays = recipe.sample(model, codes)
     return decode_rows(recipe, model, z), {"z": z.cpu().numpy(), **arrays}
+
+
+def in_units(preprocessing: Preprocessing, mean: Tensor) -> np.ndarray:
+    """What a model decoded, on the CPU, in the units of the data, as :class:`Preprocessing` takes them.
+
+    Means of greys and colours that lie beyond [0, 1] are clamped; tables are float64.
+    """
+    units = preprocessing.undo(mean)
+    clamped: np.ndarray = (units.clamp(0, 1) if preprocessing.signed else units).numpy()
+    return clamped
 
 
 @torch.no_grad()

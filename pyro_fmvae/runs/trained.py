@@ -18,6 +18,7 @@ from pyro_fmvae.runs.by_batches import (
     draw_rows,
     encode_rows,
     in_order,
+    in_units,
     map_rows,
     naming_far_rows,
 )
@@ -103,7 +104,7 @@ class TrainedRun:
         if not np.isfinite(values).all():
             raise ValueError("z: expected finite numbers, got NaN or infinity")
         latent = torch.from_numpy(values.astype(np.float32)).to(self.device)
-        return self._in_units(decode_rows(self.run.recipe, self.model, latent))
+        return in_units(self.run.preprocessing, decode_rows(self.run.recipe, self.model, latent))
 
     def predict(self, array: ArrayLike) -> dict[str, np.ndarray]:
         """Predict the labels that the run was trained on.
@@ -150,7 +151,7 @@ class TrainedRun:
         if codes is not None:
             self._needs_factors("codes", "choosing them")
         mean, arrays = draw_rows(self.run.recipe, self.model, codes_to_draw(n, codes, self.run), seed)
-        return {"x": self._in_units(mean), **arrays}
+        return {"x": in_units(self.run.preprocessing, mean), **arrays}
 
     def edit(
         self, array: ArrayLike, settings: Settings | None = None, /, **properties: str | int
@@ -185,7 +186,7 @@ class TrainedRun:
         changed = self._map(self._rows(array), edited)
         if np.asarray(array).dtype == np.uint8 and self.run.preprocessing.signed:
             return to_uint8(self.run.preprocessing.undo(changed))
-        return self._in_units(changed)
+        return in_units(self.run.preprocessing, changed)
 
     # ------------------------------------------------------------------ outliers
 
@@ -238,11 +239,6 @@ class TrainedRun:
         columns = getattr(array, "columns", ())  # of a data frame
         preprocessing.check_columns(tuple(map(str, columns)), "array")
         return Split(preprocessing(raw, "array"), signed=preprocessing.signed)
-
-    def _in_units(self, mean: Tensor) -> np.ndarray:
-        """What the model decoded [n, ...], in the data's units."""
-        units: np.ndarray = self.run.preprocessing.undo(mean).numpy()
-        return units
 
     def _map(self, rows: Split, function: Callable[[Tensor], Tensor]) -> Tensor:
         """A function of the model's inputs, batch by batch: [n, ...] on the CPU."""
