@@ -1,5 +1,6 @@
 """docs/api.md documents every module of the package, and built pages need no network."""
 
+import ast
 import configparser
 import re
 import subprocess
@@ -29,6 +30,17 @@ def test_api_page_lists_every_module():
     assert len(listed) == len(set(listed)), "a module is listed twice"
     assert sorted(modules - set(listed)) == [], "missing: add a line '.. automodule:: NAME' to docs/api.md"
     assert sorted(set(listed) - modules) == [], "listed in docs/api.md, but gone"
+
+
+def test_no_docstring_opens_in_the_middle_of_a_thought():
+    opening = re.compile(r"(What|Whether|Those|The same)\b")
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = []
+    for path in sorted((ROOT / "pyro_fmvae").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, documented) and opening.match(ast.get_docstring(node) or ""):
+                found.append(f"{path.relative_to(ROOT)}: {getattr(node, 'name', 'module')}")
+    assert found == [], "say the plain thing first"
 
 
 @pytest.mark.parametrize(

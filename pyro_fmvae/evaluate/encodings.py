@@ -57,12 +57,12 @@ class Encodings:
 
     @property
     def num_blocks(self) -> int:
-        """I."""
+        """I, the number of blocks of a latent vector."""
         return self.codes.shape[1]
 
     @property
     def num_properties(self) -> int:
-        """L."""
+        """L, the number of label columns."""
         return self.labels.shape[1]
 
     def known(self, prop: int) -> np.ndarray:

@@ -87,7 +87,7 @@ class BSC(CoderRecipe[BSCOptions]):
 
     @property
     def closed_form(self) -> bool:
-        """Unless ``m_step`` asks for gradients."""
+        """True unless ``m_step`` asks for gradients."""
         return self.config.m_step == "closed"
 
     def code(self, model: BinarySparseCoding, x: Tensor) -> Tensor:
@@ -104,5 +104,5 @@ class BSC(CoderRecipe[BSCOptions]):
         return {"mean": model.posterior(x).mean}
 
     def _posterior_figures(self, model: Any, rows: Split) -> dict[str, Figure]:
-        """None."""
+        """No figures of draws: an empty dictionary."""
         return {}

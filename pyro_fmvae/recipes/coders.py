@@ -52,7 +52,7 @@ class CoderOptions(TrainConfig):
 
     @property
     def units(self) -> int:
-        """H, of a resolved configuration."""
+        """H, the number of units; the configuration must be resolved."""
         assert self.latent_dim is not None
         return self.latent_dim
 
@@ -127,7 +127,7 @@ class CoderRecipe(Recipe[_Options]):
             refuse(config, ("em_forgetting",), "batches in closed form")
 
     def augmentation(self) -> nn.Module | None:
-        """None."""
+        """No transform of training batches: None."""
         return None
 
     @property
@@ -144,12 +144,12 @@ class CoderRecipe(Recipe[_Options]):
         return {"starts": config.starts, "temperature": config.temperature, "rate": config.em_rate}
 
     def decode(self, model: Any, z: Tensor) -> Tensor:
-        """The superposition of units."""
+        """E[x | z]: units superposed by the rule of the model."""
         decoded: Tensor = model.decode(z)
         return decoded
 
     def sample(self, model: Any, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
-        """Z alone."""
+        """Draw z [n, J] from the prior; nothing is stored beside it."""
         return model.sample_latent(len(codes)), {}
 
     def measures(

@@ -59,7 +59,7 @@ class FMVAEOptions(NetworkOptions):
 
     @property
     def hyperprior(self) -> Hyperprior:
-        """c0, m0, s0, a0, b0."""
+        """Hyperparameters c0, m0, s0, a0 and b0 of the prior."""
         return Hyperprior(self.c0, self.m0, self.s0, self.a0, self.b0)
 
     @property
@@ -162,7 +162,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
 
     @property
     def labels(self) -> float:
-        """As configured."""
+        """Share of the training points whose labels are used, as configured."""
         return self.config.labels or 0.0
 
     def build(self) -> FactorialMixtureVAE:
@@ -219,7 +219,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         }
 
     def sample(self, model: FactorialMixtureVAE, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
-        """Z given codes, and the ``codes`` themselves."""
+        """Draw z [n, I·D] given codes, and return the ``codes`` drawn beside it."""
         drawn = model.sample_codes(len(codes), codes)
         return model.sample_latent(len(codes), drawn), {"codes": drawn.cpu().numpy()}
 

@@ -106,7 +106,7 @@ class SlabRecipe(CoderRecipe[SlabOptions]):
 
 
 class MaxSparse(SlabRecipe):
-    """Where units overlap, the greatest one is seen."""
+    """The mean of x is, at each pixel, the greatest of the units that are on."""
 
     name = "max-sparse"
     title = "spike-and-slab sparse coding with a max rule"
@@ -119,7 +119,7 @@ class MaxSparse(SlabRecipe):
 
 
 class LinearSparse(SlabRecipe):
-    """Units add up."""
+    """The mean of x is the sum of the units that are on."""
 
     name = "linear-sparse"
     title = "spike-and-slab sparse coding with a linear rule"

@@ -56,7 +56,7 @@ class PlainVAE(NetworkRecipe[VAEOptions]):
 
     @classmethod
     def resolve(cls, config: VAEOptions, dataset: Dataset) -> VAEOptions:
-        """The mixture's networks, and its iterations of them."""
+        """Fill in the networks and iterations that the mixture would have, and check them."""
         defaults = network_defaults(config, dataset) | {"kl_weight": config.beta}
         if config.posterior == "free":
             defaults["pretrain_iterations"] = 0
@@ -118,12 +118,12 @@ class PlainVAE(NetworkRecipe[VAEOptions]):
         return {"mean": posterior.mean, "scale": posterior.stddev}
 
     def sample(self, model: VAE, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
-        """Z alone."""
+        """Draw z [n, J] from N(0, I); nothing is stored beside it."""
         return model.sample_latent(len(codes)), {}
 
     @property
     def no_gap(self) -> str:
-        """Points and free posteriors have none."""
+        """The reason for point and free posteriors; empty where an encoder gives Gaussians."""
         reasons = {
             "point": "expected a model with Gaussian posteriors, these are points",
             "free": "expected a model with an encoder, this one's posteriors are free already",
@@ -138,7 +138,7 @@ class PlainVAE(NetworkRecipe[VAEOptions]):
         return {} if sources is None else source_measures(codes_of(self, model, batches), sources)
 
     def summary(self, model: VAE) -> list[str]:
-        """Nothing."""
+        """No lines beyond those of every report."""
         return []
 
     def draw_figures(

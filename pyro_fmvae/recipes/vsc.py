@@ -171,7 +171,7 @@ class VSC(NetworkRecipe[VSCOptions]):
         return {"mean": q.mean, "probs": q.probs, "loc": q.loc, "scale": q.scale}
 
     def sample(self, model: VariationalSparseCoding, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
-        """Z alone."""
+        """Draw z [n, J] exactly from the prior; nothing is stored beside it."""
         return model.sample_latent(len(codes)), {}
 
     def measures(
@@ -188,7 +188,7 @@ class VSC(NetworkRecipe[VSCOptions]):
         return activity_measures(codes) | source_measures(codes, sources)
 
     def summary(self, model: VariationalSparseCoding) -> list[str]:
-        """Nothing."""
+        """No lines beyond those of every report."""
         return []
 
     def draw_figures(
