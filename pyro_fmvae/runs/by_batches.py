@@ -86,7 +86,7 @@ def draw_rows(
 
 
 def in_units(preprocessing: Preprocessing, mean: Tensor) -> np.ndarray:
-    """What a model decoded, on the CPU, in the units of the data, as :class:`Preprocessing` takes them.
+    """Decoded means, on the CPU, in the units of the data, as :class:`Preprocessing` takes them.
 
     Means of greys and colours that lie beyond [0, 1] are clamped; tables are float64.
     """

@@ -32,7 +32,7 @@ def card(run: Run, bounded: bool) -> str:
 
 
 def _last_measures(run: Run, bounded: bool) -> dict[str, str]:
-    """What was trained, and the last line of the run's records, as text."""
+    """Model, data and the last line of the run's records, as text."""
     described = {"model": run.recipe.title, "data": f"{run.config.data}, {run.num_data:,} training points"}
     path = run.folder / METRICS
     lines = path.read_text().splitlines() if path.is_file() else []
