@@ -1,6 +1,7 @@
 """Deep generative models with structured priors, as Pyro programs with closed-form inference."""
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.capture import CapturedFreeGaussian, CapturedSVI, CaptureError
@@ -95,6 +96,9 @@ from pyro_fmvae.optim import (
     RobbinsMonro,
 )
 
+if TYPE_CHECKING:
+    from pyro_fmvae.runs import TrainedRun, load
+
 try:
     __version__ = version("pyro_fmvae")
 except PackageNotFoundError:  # a checkout that was never installed
@@ -167,6 +171,7 @@ __all__ = [
     "StraightThrough",
     "Term",
     "TraceConjugate_ELBO",
+    "TrainedRun",
     "VAEJoint",
     "VariationalSparseCoding",
     "__version__",
@@ -178,6 +183,7 @@ __all__ = [
     "expected_log_prob",
     "fit",
     "keep_freed_memory",
+    "load",
     "log_weights",
     "natural_prior",
     "param_statements",
@@ -187,3 +193,12 @@ __all__ = [
     "to_standard",
     "with_assignments",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs runs, and so figures and measures, when it is asked for: matplotlib takes a while."""
+    if name not in ("TrainedRun", "load"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from pyro_fmvae import runs
+
+    return getattr(runs, name)

@@ -1,23 +1,17 @@
 """The rows of data that a command works on."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import torch
 from jsonargparse import ArgumentParser
 
 from pyro_fmvae.commands.command import add_device, add_run
-from pyro_fmvae.data import Batches, Split, load
+from pyro_fmvae.data import Split, load
 from pyro_fmvae.data.own.files import READERS, load_file
 from pyro_fmvae.data.registry import LOADERS
-from pyro_fmvae.evaluate import rows_without_bound
 from pyro_fmvae.recipes.registry import data_name
 from pyro_fmvae.runs.run import Run
-
-EVALUATION_BATCH = 500
 
 
 def add_rows(parser: ArgumentParser) -> None:
@@ -94,24 +88,3 @@ def _names(run: Run, data: str, names: tuple[str, ...]) -> tuple[str, ...]:
             f"array 'label_names', which of its columns is which of {', '.join(run.label_names)}"
         )
     return run.label_names
-
-
-def in_order(rows: Split, device: torch.device) -> Batches:
-    """Batches of the rows in their order, for evaluation."""
-    return Batches(rows, EVALUATION_BATCH, shuffle=False, device=device)
-
-
-@contextmanager
-def naming_far_rows(model: Any, rows: Split, device: torch.device, seed: int = 0) -> Iterator[None]:
-    """Name the rows that have no finite bound if the computation inside fails because of them."""
-    try:
-        yield
-    except ValueError:
-        far = rows_without_bound(model, in_order(rows, device), seed)
-        if not len(far):
-            raise
-        rows_are = f"row {far[0]} is" if len(far) == 1 else f"row {far[0]} and {len(far) - 1} others are"
-        raise ValueError(
-            f"data: {rows_are} so far from what the model was trained on that there is no finite bound; "
-            "score counts such rows as inf"
-        ) from None

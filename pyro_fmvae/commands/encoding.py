@@ -1,17 +1,13 @@
 """The command ``encode``: write codes, responsibilities and means of data."""
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
 from jsonargparse import ArgumentParser
 
 from pyro_fmvae.commands.command import Command
-from pyro_fmvae.commands.data_rows import add_rows, in_order, naming_far_rows, rows_of
+from pyro_fmvae.commands.data_rows import add_rows, rows_of
 from pyro_fmvae.commands.output_files import check_different, check_ending, check_spares_data, save_arrays
-from pyro_fmvae.data import Batches
-from pyro_fmvae.recipes.recipe import Recipe
+from pyro_fmvae.runs.by_batches import encode_rows, in_order, naming_far_rows
 from pyro_fmvae.runs.run import Run, resolve_device
 
 
@@ -39,16 +35,6 @@ def encode(run: str, data: str | None, data_root: str | None, split: str, out: s
     save_arrays(target, arrays)
     print(f"wrote {target}: {', '.join(f'{name} {array.shape}' for name, array in arrays.items())}")
     return 0
-
-
-def encode_rows(recipe: Recipe[Any], model: Any, batches: Batches) -> dict[str, np.ndarray]:
-    """Encode every row, in row order: the arrays of :meth:`Recipe.encode` on the CPU, each [N, ...]."""
-    arrays: dict[str, list[torch.Tensor]] = {}
-    with torch.no_grad():
-        for x, *_ in batches:
-            for name, tensor in recipe.encode(model, x).items():
-                arrays.setdefault(name, []).append(tensor.cpu())
-    return {name: torch.cat(tensors).numpy() for name, tensors in arrays.items()}
 
 
 COMMAND = Command(

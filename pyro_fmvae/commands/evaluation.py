@@ -9,7 +9,7 @@ import torch
 from jsonargparse import ArgumentParser
 
 from pyro_fmvae.commands.command import Command
-from pyro_fmvae.commands.data_rows import add_rows, in_order, naming_far_rows, rows_of
+from pyro_fmvae.commands.data_rows import add_rows, rows_of
 from pyro_fmvae.commands.factor_settings import open_factorial
 from pyro_fmvae.commands.seeds import add_seed, check_seed
 from pyro_fmvae.data import Batches, Split
@@ -26,6 +26,7 @@ from pyro_fmvae.evaluate import (
 )
 from pyro_fmvae.evaluate.amortisation import amortisation_gap
 from pyro_fmvae.models import FactorialMixtureVAE
+from pyro_fmvae.runs.by_batches import in_order, naming_far_rows
 from pyro_fmvae.runs.run import Run, resolve_device
 
 PROBE_ROWS = 5000  # training rows that probes are fitted to

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 
+from pyro_fmvae.runs.factor_names import component_number, factor_number
 from pyro_fmvae.runs.run import Run
 
 
@@ -57,7 +58,7 @@ def parse_factors(text: str, run: Run) -> list[int]:
     Raises:
         ValueError: an unknown factor, or one given twice.
     """
-    factors = [_factor("factors", part.strip(), run) for part in text.split(",")]
+    factors = [factor_number("factors", part.strip(), run) for part in text.split(",")]
     if len(set(factors)) != len(factors):
         raise ValueError(f"factors: expected different ones, got '{text}'")
     return factors
@@ -80,30 +81,8 @@ def parse_settings(text: str, run: Run, argument: str = "settings") -> dict[int,
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not (name and equals and value):
             raise ValueError(f"{argument}: expected such as hat=1,6=3, got '{text}'")
-        factor = _factor(argument, name, run)
+        factor = factor_number(argument, name, run)
         if factor in settings:
             raise ValueError(f"{argument}: expected different factors, got '{text}'")
-        settings[factor] = _component(argument, factor, value, run)
+        settings[factor] = component_number(argument, factor, value, run)
     return settings
-
-
-def _factor(argument: str, text: str, run: Run) -> int:
-    count = len(run.recipe.factors)
-    names = [run.label_names[factor] for factor in run.labelled]
-    if text in names:
-        return names.index(text)
-    if text.isdecimal() and int(text) < count:
-        return int(text)
-    listed = f" or one of {', '.join(names)}" if names else ""
-    raise ValueError(f"{argument}: expected a factor, 0..{count - 1}{listed}, got '{text}'")
-
-
-def _component(argument: str, factor: int, text: str, run: Run) -> int:
-    size = run.recipe.factors[factor]
-    names = run.value_names[factor] if factor in run.labelled and run.value_names else ()
-    if text in names[:size]:
-        return names.index(text)
-    if text.isdecimal() and int(text) < size:
-        return int(text)
-    listed = f" or one of {', '.join(names[:size])}" if names else ""
-    raise ValueError(f"{argument}: expected 0..{size - 1}{listed} for factor {factor}, got '{text}'")

@@ -10,6 +10,7 @@ from torch import Tensor
 from pyro_fmvae import checkpoint
 from pyro_fmvae.data.own.folder import SUFFIXES
 from pyro_fmvae.data.registry import LOADERS
+from pyro_fmvae.data.storage import to_uint8
 from pyro_fmvae.runs.run import Run
 
 
@@ -81,6 +82,6 @@ def save_pixels(target: Path, pixels: Tensor) -> None:
         target: the file.
         pixels: values in [0, 1], [H, W] or [H, W, 3].
     """
-    picture = Image.fromarray(np.uint8(pixels.clamp(0, 1).mul(255).round().numpy()))
+    picture = Image.fromarray(to_uint8(pixels))
     target.parent.mkdir(parents=True, exist_ok=True)
     checkpoint.write_atomically(target, lambda path: picture.save(path, format="PNG"))

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import torch
 from jsonargparse import ArgumentParser
 
 from pyro_fmvae import figures
@@ -11,6 +10,7 @@ from pyro_fmvae.commands.factor_settings import parse_codes
 from pyro_fmvae.commands.output_files import check_ending, check_spares_data, save_arrays
 from pyro_fmvae.commands.seeds import add_seed, check_seed
 from pyro_fmvae.recipes.pictures import as_pixels
+from pyro_fmvae.runs.by_batches import draw_rows, in_units
 from pyro_fmvae.runs.run import Run, resolve_device
 
 LARGEST_GRID = 1_000_000
@@ -42,15 +42,9 @@ def sample(run: str, out: str, codes: str | None, grid: str, seed: int, device: 
         raise ValueError(f"codes: a {opened.recipe.name} has no factors that codes could be given to")
     wanted = parse_codes(codes, opened.recipe.factors).expand(rows * columns, -1)
     model = opened.load_model(resolve_device(device))
-    if not model.bounded:
-        raise ValueError("run: an auto-encoder (--posterior point) has no density of z to draw from")
-    torch.manual_seed(seed)
-    with torch.no_grad():
-        z, arrays = opened.recipe.sample(model, wanted)
-        mean = opened.recipe.decode(model, z)
+    mean, arrays = draw_rows(opened.recipe, model, wanted, seed)
     if target.suffix == ".npz":
-        x = opened.preprocessing.undo(mean.cpu()).numpy()  # float64, which not every device has
-        save_arrays(target, {"x": x, "z": z.cpu().numpy(), **arrays})
+        save_arrays(target, {"x": in_units(opened.preprocessing, mean), **arrays})
     else:
         figures.save(figures.sample_grid(as_pixels(opened.preprocessing, mean), rows, columns), target)
     print(f"wrote {target}")

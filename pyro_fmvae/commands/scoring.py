@@ -9,11 +9,12 @@ import torch
 from jsonargparse import ArgumentParser
 
 from pyro_fmvae.commands.command import Command
-from pyro_fmvae.commands.data_rows import add_rows, in_order, rows_of
+from pyro_fmvae.commands.data_rows import add_rows, rows_of
 from pyro_fmvae.commands.output_files import check_different, check_ending, check_spares_data, save_arrays
 from pyro_fmvae.commands.seeds import add_seed, check_seed
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate import outlier_scores, threshold
+from pyro_fmvae.runs.by_batches import in_order
 from pyro_fmvae.runs.run import Run, resolve_device
 
 

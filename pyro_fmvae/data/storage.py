@@ -51,6 +51,11 @@ def to_stored(raw: np.ndarray, source: str) -> Tensor:
     return torch.from_numpy(raw.astype(np.float32))
 
 
+def to_uint8(pixels: Tensor) -> np.ndarray:
+    """Round pixels in [0, 1], of any shape, to uint8 of the same shape; those beyond are clamped."""
+    return pixels.clamp(0, 1).mul(255).round().to(torch.uint8).numpy()
+
+
 def luminance(image: Tensor) -> Tensor:
     """Convert [H, W] or [H, W, 3] to greys [H, W]: 0.299 red, 0.587 green and 0.114 blue (ITU-R BT.601)."""
     return image @ image.new_tensor(_LUMINANCE) if image.dim() == 3 else image

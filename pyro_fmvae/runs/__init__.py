@@ -1,6 +1,7 @@
-"""A run: its folder, the trainer of its model, the session at the terminal and the report at the end."""
+"""A run: its folder, its trainer, its session and report; and, once trained, its use in Python."""
 
 from pyro_fmvae.runs.run import CHECKPOINT, CONFIG, FIGURES, METRICS, Run, load_data, resolve_device, saved
+from pyro_fmvae.runs.trained import TrainedRun, load
 from pyro_fmvae.runs.trainer import Trainer
 
 __all__ = [
@@ -9,7 +10,9 @@ __all__ = [
     "FIGURES",
     "METRICS",
     "Run",
+    "TrainedRun",
     "Trainer",
+    "load",
     "load_data",
     "resolve_device",
     "saved",

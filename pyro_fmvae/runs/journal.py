@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from pyro_fmvae import checkpoint
-from pyro_fmvae.data import Batches, Dataset, Split
+from pyro_fmvae.data import Dataset, Split
 from pyro_fmvae.evaluate import bound, rows_without_bound
 from pyro_fmvae.learn.fitting import Record
+from pyro_fmvae.runs.by_batches import in_order
 from pyro_fmvae.runs.run import METRICS
 from pyro_fmvae.runs.trainer import Trainer
 
@@ -93,11 +94,6 @@ class Journal:
         components = f", used components {used}" if used else ""
         logger.info("%s: %s %.2f%s", where, self.measure, values[self.measure], components)
         return values
-
-
-def in_order(rows: Split, device: torch.device) -> Batches:
-    """Batches of rows one after another."""
-    return Batches(rows, MONITORED_POINTS, shuffle=False, device=device)
 
 
 def finite_bound(model: Any, rows: Split, device: torch.device) -> tuple[dict[str, float], Split]:

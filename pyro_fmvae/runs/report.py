@@ -12,7 +12,8 @@ from pyro_fmvae import figures
 from pyro_fmvae.data import Dataset, Split
 from pyro_fmvae.evaluate import label_agreement
 from pyro_fmvae.recipes.pictures import TRAINING
-from pyro_fmvae.runs.journal import BEYOND, finite_bound, in_order
+from pyro_fmvae.runs.by_batches import in_order
+from pyro_fmvae.runs.journal import BEYOND, finite_bound
 from pyro_fmvae.runs.run import FIGURES, METRICS, Run
 from pyro_fmvae.runs.trainer import Trainer
 

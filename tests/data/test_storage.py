@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_fmvae.data.storage import as_float, luminance, sample_binary, to_stored
+from pyro_fmvae.data.storage import as_float, luminance, sample_binary, to_stored, to_uint8
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,9 @@ def test_greys_of_colours():
 def test_pixels_out_of_range(value):
     with pytest.raises(ValueError, match=r"here: expected uint8 or values in \[0, 1\], got float64 in"):
         to_stored(np.array([0.5, value]), "here")
+
+
+def test_pixels_are_rounded_to_bytes():
+    found = to_uint8(torch.tensor([[-0.5, 0.0, 0.5 / 255 + 1e-6], [127.4 / 255, 1.0, 1.5]]))
+    assert found.dtype == np.uint8
+    assert found.tolist() == [[0, 0, 1], [127, 255, 255]]

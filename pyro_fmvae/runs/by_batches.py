@@ -1,0 +1,101 @@
+"""A run's model applied to many rows, batch by batch: what the commands and Python have in common."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_fmvae.data import Batches, Preprocessing, Split
+from pyro_fmvae.evaluate import rows_without_bound
+from pyro_fmvae.evaluate.randomness import seeded
+from pyro_fmvae.recipes.recipe import Recipe
+
+EVALUATION_BATCH = 500
+
+
+def in_order(rows: Split, device: torch.device) -> Batches:
+    """Batches of the rows in their order, for evaluation."""
+    return Batches(rows, EVALUATION_BATCH, shuffle=False, device=device)
+
+
+@contextmanager
+def naming_far_rows(
+    model: Any, rows: Split, device: torch.device, seed: int = 0, argument: str = "data"
+) -> Iterator[None]:
+    """Name the rows that have no finite bound if the computation inside fails because of them.
+
+    Raises:
+        ValueError: there are such rows; it begins with the name of the ``argument`` that they came from.
+    """
+    try:
+        yield
+    except ValueError:
+        far = rows_without_bound(model, in_order(rows, device), seed)
+        if not len(far):
+            raise
+        rows_are = f"row {far[0]} is" if len(far) == 1 else f"row {far[0]} and {len(far) - 1} others are"
+        raise ValueError(
+            f"{argument}: {rows_are} so far from what the model was trained on that there is no finite "
+            "bound; score counts such rows as inf"
+        ) from None
+
+
+def encode_rows(recipe: Recipe[Any], model: Any, batches: Batches) -> dict[str, np.ndarray]:
+    """Encode every row, in row order: the arrays of :meth:`Recipe.encode` on the CPU, each [N, ...]."""
+    arrays: dict[str, list[Tensor]] = {}
+    with torch.no_grad():
+        for x, *_ in batches:
+            for name, tensor in recipe.encode(model, x).items():
+                arrays.setdefault(name, []).append(tensor.cpu())
+    return {name: torch.cat(tensors).numpy() for name, tensors in arrays.items()}
+
+
+@torch.no_grad()
+def decode_rows(recipe: Recipe[Any], model: Any, z: Tensor) -> Tensor:
+    """E[x | z] of every row of z [n, J], as the model sees x, on the CPU: ``[n, *event_shape]``."""
+    return torch.cat([recipe.decode(model, part).cpu() for part in z.split(EVALUATION_BATCH)])
+
+
+@torch.no_grad()
+def draw_rows(
+    recipe: Recipe[Any], model: Any, codes: Tensor, seed: int
+) -> tuple[Tensor, dict[str, np.ndarray]]:
+    """Draw from the prior, and decode. The generators are left as they were.
+
+    Args:
+        recipe: of the model.
+        model: as trained.
+        codes: component of each factor, int64 [n, I], -1 where it is to be drawn; [n, 0] without factors.
+        seed: of the draws.
+
+    Returns:
+        E[x | z] as the model sees x, on the CPU, ``[n, *event_shape]``; and ``z`` [n, J] with whatever else
+        :meth:`Recipe.sample` gives, by name.
+
+    Raises:
+        ValueError: the model has no density of z.
+    """
+    if not model.bounded:
+        raise ValueError("run: an auto-encoder (--posterior point) has no density of z to draw from")
+    with seeded(seed):
+        z, arrays = recipe.sample(model, codes)
+    return decode_rows(recipe, model, z), {"z": z.cpu().numpy(), **arrays}
+
+
+def in_units(preprocessing: Preprocessing, mean: Tensor) -> np.ndarray:
+    """Decoded means, on the CPU, in the units of the data, as :class:`Preprocessing` takes them.
+
+    Means of greys and colours that lie beyond [0, 1] are clamped; tables are float64.
+    """
+    units = preprocessing.undo(mean)
+    clamped: np.ndarray = (units.clamp(0, 1) if preprocessing.signed else units).numpy()
+    return clamped
+
+
+@torch.no_grad()
+def map_rows(function: Callable[[Tensor], Tensor], batches: Batches) -> Tensor:
+    """A function of each batch [B, ...], the results one after another on the CPU: [N, ...]."""
+    return torch.cat([function(x).cpu() for x, *_ in batches])

@@ -1,0 +1,127 @@
+"""Factors and their components by name or number."""
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from pyro_fmvae.runs.run import Run
+
+Settings: TypeAlias = Mapping[str | int, str | int]
+"""Property, by its name or the factor's number → value, by its name or the component's number."""
+
+
+def factor_number(argument: str, text: str, run: Run) -> int:
+    """Find a factor by its number, or by the name of the label it was trained on.
+
+    Args:
+        argument: name of the argument in messages.
+        text: such as ``hair`` or ``3``.
+        run: the run that has the factors.
+
+    Raises:
+        ValueError: there is no such factor.
+    """
+    count = len(run.recipe.factors)
+    names = [run.label_names[factor] for factor in run.labelled]
+    if text in names:
+        return names.index(text)
+    if text.isdecimal() and int(text) < count:
+        return int(text)
+    listed = f" or one of {', '.join(names)}" if names else ""
+    raise ValueError(f"{argument}: expected a factor, 0..{count - 1}{listed}, got '{text}'")
+
+
+def component_number(argument: str, factor: int, text: str, run: Run) -> int:
+    """Find a component by its number or, where the factor was trained on a label, by the value's name.
+
+    Args:
+        argument: name of the argument in messages.
+        factor: whose component.
+        text: such as ``blond`` or ``3``.
+        run: the run that has the factors.
+
+    Raises:
+        ValueError: there is no such component.
+    """
+    size = run.recipe.factors[factor]
+    names = component_names(factor, run)
+    if text in names:
+        return names.index(text)
+    if text.isdecimal() and int(text) < size:
+        return int(text)
+    listed = f" or one of {', '.join(names)}" if names else ""
+    raise ValueError(f"{argument}: expected 0..{size - 1}{listed} for factor {factor}, got '{text}'")
+
+
+def component_names(factor: int, run: Run) -> tuple[str, ...]:
+    """Names of a factor's leading components: of the values that it was trained on, if they have names."""
+    named = factor in run.labelled and run.value_names
+    return run.value_names[factor][: run.recipe.factors[factor]] if named else ()
+
+
+def components_of(argument: str, settings: Iterable[tuple[str | int, str | int]], run: Run) -> dict[int, int]:
+    """Find factors and components: factor → component, by number.
+
+    Args:
+        argument: name of the argument in messages.
+        settings: a factor and its component, each by name or number.
+        run: the run that has the factors.
+
+    Raises:
+        ValueError: an unknown factor or component, or a factor set twice.
+    """
+    components: dict[int, int] = {}
+    for name, value in settings:
+        factor = factor_number(argument, str(name), run)
+        if factor in components:
+            raise ValueError(f"{argument}: expected different factors, got {name!r} a second time")
+        components[factor] = component_number(argument, factor, str(value), run)
+    return components
+
+
+def codes_to_draw(n: int, codes: Settings | ArrayLike | None, run: Run) -> Tensor:
+    """Component of each factor of n draws, int64 [n, I], -1 where it is to be drawn.
+
+    Args:
+        n: number of draws.
+        codes: some factors' components; or that of each, integers [I] or [n, I], where -1 draws it. None
+            draws all.
+        run: the run that has the factors, I of them or none.
+
+    Raises:
+        ValueError: an unknown factor or component, or an array of another shape or type.
+    """
+    sizes = np.array(run.recipe.factors, dtype=np.int64)
+    wanted = np.full((n, len(sizes)), -1)
+    if codes is None:
+        return torch.from_numpy(wanted)
+    if isinstance(codes, Mapping):
+        for factor, component in components_of("codes", codes.items(), run).items():
+            wanted[:, factor] = component
+        return torch.from_numpy(wanted)
+    given = np.asarray(codes)
+    if given.dtype.kind not in "iu" or given.shape not in ((len(sizes),), wanted.shape):
+        raise ValueError(
+            f"codes: expected a dictionary or integers [{len(sizes)}] or {list(wanted.shape)}, "
+            f"got {given.dtype} {list(given.shape)}"
+        )
+    if (given < -1).any() or (given >= sizes).any():
+        raise ValueError(f"codes: expected components below {sizes.tolist()}, or -1 to draw them")
+    wanted[:] = given
+    return torch.from_numpy(wanted)
+
+
+def values_of(factor: int, components: np.ndarray, run: Run) -> np.ndarray:
+    """Values that components [n] of a labelled factor stand for: names if there are any, else numbers.
+
+    Beyond the named values, a component's name is its number.
+    """
+    names = component_names(factor, run)
+    if not names:
+        return components
+    numbers = range(len(names), run.recipe.factors[factor])
+    return np.array([*names, *map(str, numbers)])[components]

@@ -1,0 +1,256 @@
+"""A finished run in Python: arrays in, arrays out, in the units and with the names of the run's data."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from pyro_fmvae.data import Split
+from pyro_fmvae.data.storage import to_uint8
+from pyro_fmvae.evaluate import edit_latent, outlier_scores
+from pyro_fmvae.recipes.ranges import count
+from pyro_fmvae.runs.by_batches import (
+    decode_rows,
+    draw_rows,
+    encode_rows,
+    in_order,
+    in_units,
+    map_rows,
+    naming_far_rows,
+)
+from pyro_fmvae.runs.factor_names import Settings, codes_to_draw, components_of, values_of
+from pyro_fmvae.runs.notebook import card
+from pyro_fmvae.runs.run import Run, resolve_device
+
+
+def load(folder: str | Path, device: str | torch.device = "auto") -> "TrainedRun":
+    """Load a run for use in Python.
+
+    Args:
+        folder: the run's folder, such as ``runs/photos-001``.
+        device: where to compute; ``auto`` is a GPU where there is one.
+
+    Returns:
+        The run with its model as it was at the last checkpoint.
+
+    Raises:
+        FileNotFoundError: the run has no checkpoint.
+        ValueError: the folder is no run, it is damaged, or there is no such device.
+    """
+    return TrainedRun(Run.open(Path(folder)), resolve_device(str(device)))
+
+
+class TrainedRun:
+    """A run with its model in memory. :func:`load` makes one.
+
+    Arrays of data are [n, H, W], [n, H, W, 3] or [n, D], as in a ``.npz`` file: pictures as uint8, or as
+    floats in [0, 1]; binary pixels as bool or as 0 and 1; tables in the units of their columns, which a data
+    frame names. They are preprocessed as in the training. Whatever the number of rows, the model sees 500 at
+    once, so that memory grows only with the data and the results.
+
+    What the model decodes has the same units: means of pixels in [0, 1], or means of columns. The model is
+    never changed, and neither are the states of random generators.
+
+    Args:
+        run: the run.
+        device: where to compute.
+
+    Raises:
+        FileNotFoundError, ValueError: the run has no checkpoint, or it is damaged.
+    """
+
+    def __init__(self, run: Run, device: torch.device) -> None:
+        self.run, self.device = run, device
+        self.model = run.load_model(device)
+
+    # ------------------------------------------------------------------ codes
+
+    def encode(self, array: ArrayLike) -> dict[str, np.ndarray]:
+        """Encode data.
+
+        Args:
+            array: n observations.
+
+        Returns:
+            The arrays that the command ``encode`` writes, by name, each [n, ...]: ``mean`` of q(z | x), which
+            :meth:`decode` takes; of a factorial model also ``codes`` and ``responsibilities_0``, ....
+
+        Raises:
+            ValueError: data of another shape, kind or range than the run's, or without a finite bound.
+        """
+        rows = self._rows(array)
+        with self._naming(rows):
+            return encode_rows(self.run.recipe, self.model, in_order(rows, self.device))
+
+    def decode(self, z: ArrayLike) -> np.ndarray:
+        """Decode latent vectors.
+
+        Args:
+            z: finite numbers [n, J], such as the ``mean`` of :meth:`encode`.
+
+        Returns:
+            E[x | z] in the data's units, ``[n, *event_shape]``: pixels in [0, 1], columns in float64.
+
+        Raises:
+            ValueError: another shape, or numbers that are not finite.
+        """
+        values, width = np.asarray(z), self.model.latent_dim
+        if values.ndim != 2 or not len(values) or values.shape[1] != width or values.dtype.kind not in "buif":
+            raise ValueError(f"z: expected numbers [n, {width}], got {values.dtype} {list(values.shape)}")
+        if not np.isfinite(values).all():
+            raise ValueError("z: expected finite numbers, got NaN or infinity")
+        latent = torch.from_numpy(values.astype(np.float32)).to(self.device)
+        return in_units(self.run.preprocessing, decode_rows(self.run.recipe, self.model, latent))
+
+    def predict(self, array: ArrayLike) -> dict[str, np.ndarray]:
+        """Predict the labels that the run was trained on.
+
+        Args:
+            array: n observations.
+
+        Returns:
+            Property → its most probable value for each observation, [n]: names, or integers where the values
+            of the training data had no names.
+
+        Raises:
+            ValueError: a run without labels, or bad data: see :meth:`encode`.
+        """
+        run = self.run
+        if not run.labelled:
+            raise ValueError(f"run: predict needs labels, {run.folder} was trained without; see encode")
+        codes = self._map(self._rows(array), self.model.codes).numpy()
+        return {run.label_names[factor]: values_of(factor, codes[:, factor], run) for factor in run.labelled}
+
+    # ------------------------------------------------------------------ generation
+
+    def sample(
+        self, n: int, codes: Settings | ArrayLike | None = None, seed: int = 0
+    ) -> dict[str, np.ndarray]:
+        """Draw from the model.
+
+        Args:
+            n: number of draws.
+            codes: properties to hold, such as ``{"eyes": "sunglasses", 3: 1}``; or component of each factor,
+                integers [I] or [n, I], -1 where it is to be drawn. None draws everything.
+            seed: of the draws.
+
+        Returns:
+            The arrays that the command ``sample`` writes: ``x`` in the data's units, ``[n, *event_shape]``;
+            ``z`` [n, J], and of a factorial model ``codes`` [n, I].
+
+        Raises:
+            ValueError: a number out of range, an unknown property or value, codes of a model without factors,
+                or a model without a density of z.
+        """
+        count(1)("n", n)
+        count(0)("seed", seed)
+        if codes is not None:
+            self._needs_factors("codes", "choosing them")
+        mean, arrays = draw_rows(self.run.recipe, self.model, codes_to_draw(n, codes, self.run), seed)
+        return {"x": in_units(self.run.preprocessing, mean), **arrays}
+
+    def edit(
+        self, array: ArrayLike, settings: Settings | None = None, /, **properties: str | int
+    ) -> np.ndarray:
+        """Change properties of data: encode, give some factors other components, decode.
+
+        The other factors keep their latent variables.
+
+        Args:
+            array: n observations.
+            settings: property → value, for what cannot be a keyword: ``{"hair colour": "red", 3: 1}``.
+            **properties: the same by keyword, such as ``eyes="sunglasses"``.
+
+        Returns:
+            The edited data, ``[n, *event_shape]``: of greys and colours in uint8 the same, else as
+            :meth:`decode`.
+
+        Raises:
+            ValueError: a model without factors, an unknown property or value, one given twice, or bad data:
+                see :meth:`encode`.
+        """
+        self._needs_factors("run", "edit")
+        changes = components_of("settings", [*(settings or {}).items(), *properties.items()], self.run)
+        if not changes:
+            raise ValueError("settings: expected a property to change, such as eyes=1, got none")
+        recipe, model = self.run.recipe, self.model
+
+        def edited(x: Tensor) -> Tensor:
+            z: Tensor = edit_latent(model, recipe.code(model, x), changes, model.codes(x))
+            return recipe.decode(model, z)
+
+        changed = self._map(self._rows(array), edited)
+        if np.asarray(array).dtype == np.uint8 and self.run.preprocessing.signed:
+            return to_uint8(self.run.preprocessing.undo(changed))
+        return in_units(self.run.preprocessing, changed)
+
+    # ------------------------------------------------------------------ outliers
+
+    def score(self, array: ArrayLike, num_samples: int = 16, seed: int = 0) -> dict[str, np.ndarray]:
+        """Score how little the model expects each observation, in nats: the higher, the more outlying.
+
+        Args:
+            array: n observations.
+            num_samples: draws of z per observation.
+            seed: of the draws.
+
+        Returns:
+            The scores that the command ``score`` writes, by name, each float64 [n]; inf where there is no
+            finite number: see :func:`pyro_fmvae.evaluate.outlier_scores`.
+
+        Raises:
+            ValueError: a number out of range, or data of another shape, kind or range than the run's.
+        """
+        count(1)("num_samples", num_samples)
+        count(0)("seed", seed)
+        return outlier_scores(self.model, in_order(self._rows(array), self.device), num_samples, seed)
+
+    # ------------------------------------------------------------------ in a notebook
+
+    def __repr__(self) -> str:
+        return f"TrainedRun({str(self.run.folder)!r}: {self.run.recipe.title}, {self.run.config.data})"
+
+    def _repr_html_(self) -> str:
+        """The last measures on validation data as a table, and one figure of the run."""
+        return card(self.run, self.model.bounded)
+
+    # ------------------------------------------------------------------ what goes in and out
+
+    def _rows(self, array: ArrayLike) -> Split:
+        """Preprocess data as in the training.
+
+        Raises:
+            ValueError: other data than the run's; it names the argument ``array``.
+        """
+        preprocessing = self.run.preprocessing
+        raw = np.require(array, requirements="W")  # torch warns of arrays that it must not write to
+        if raw.dtype.kind not in "buif":
+            raise ValueError(f"array: expected numbers, got dtype {raw.dtype}")
+        if raw.shape == preprocessing.event_shape:
+            raise ValueError(
+                f"array: expected observations [n, ...], got one of {list(raw.shape)}; add an axis"
+            )
+        if not raw.size:
+            raise ValueError(f"array: expected at least one observation, got {list(raw.shape)}")
+        columns = getattr(array, "columns", ())  # of a data frame
+        preprocessing.check_columns(tuple(map(str, columns)), "array")
+        return Split(preprocessing(raw, "array"), signed=preprocessing.signed)
+
+    def _map(self, rows: Split, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """A function of the model's inputs, batch by batch: [n, ...] on the CPU."""
+        with self._naming(rows):
+            return map_rows(function, in_order(rows, self.device))
+
+    def _naming(self, rows: Split) -> Any:
+        return naming_far_rows(self.model, rows, self.device, argument="array")
+
+    def _needs_factors(self, argument: str, purpose: str) -> None:
+        if not self.run.factorial:
+            name = self.run.recipe.name
+            raise ValueError(
+                f"{argument}: {purpose} needs factors, {self.run.folder} is a {name}, which has none"
+            )
