@@ -8,7 +8,7 @@ from typing import NoReturn
 import torch
 from jsonargparse import ArgumentParser, Namespace
 
-from pyro_fmvae import commands
+from pyro_fmvae import __version__, commands
 from pyro_fmvae.commands.command import UsageError
 
 PROGRAM = "pyro-fmvae"
@@ -54,7 +54,8 @@ def build_parser(arguments: Sequence[str] = ()) -> ArgumentParser:
     Args:
         arguments: of the command line; some commands depend on them.
     """
-    parser = _Parser(prog=PROGRAM, description="Factorial mixture VAEs, from training to edited images.")
+    description = "Factorial mixture VAEs, from training to edited images."
+    parser = _Parser(prog=PROGRAM, description=description, version=__version__)
     subcommands = parser.add_subcommands(dest="command")
     for command in commands.all_commands(arguments):
         subparser = _Parser(description=command.description)

@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from pyro_fmvae import __main__, checkpoint, cli, commands
+from pyro_fmvae import __main__, __version__, checkpoint, cli, commands
 from pyro_fmvae.runs import report
 from pyro_fmvae.runs.run import CHECKPOINT, DERIVED, Run
 from pyro_fmvae.runs.trainer import Trainer
@@ -192,6 +192,13 @@ def test_sample(runs, tmp_path, kind):
     if kind in ("grey", "colour"):  # from [-1, 1], and what pixels can be
         mean = ((mean + 1) / 2).clip(0, 1)
     assert drawn["x"] == pytest.approx(mean, abs=1e-4)
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.run_command(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.split() == ["pyro-fmvae", __version__]
 
 
 def test_sample_with_codes(runs, tmp_path):
