@@ -58,7 +58,10 @@ def edit(run: str, image: str, set: str, out: str, compare: str | None, device: 
         figures.save(figures.sample_grid(pictures, 1, len(TITLES), TITLES), Path(compare))
     before = codes[0].tolist()
     after = [changes.get(factor, code) for factor, code in enumerate(before)]
-    print(f"wrote {target}: code {_text(before)} became {_text(after)}")
+    change = f"code {_text(before)} became {_text(after)}"
+    if after == before:
+        change = f"nothing changed, the image has the code {_text(before)} already"
+    print(f"wrote {target}: {change}")
     return 0
 
 

@@ -8,12 +8,13 @@ from pyro_fmvae.runs.factor_names import component_number, factor_number
 from pyro_fmvae.runs.run import Run
 
 
-def parse_codes(codes: str | None, factors: tuple[int, ...]) -> torch.Tensor:
+def parse_codes(text: str | None, run: Run) -> torch.Tensor:
     """Read the component of each factor, -1 where it is to be drawn.
 
     Args:
-        codes: such as ``0,1,*,*``; None draws all.
-        factors: K_i of each factor.
+        text: such as ``sunglasses,1,*``, a component by its number or, where the factor was trained on a
+            label, by the name of the label's value; None draws all.
+        run: the run that has the factors.
 
     Returns:
         Components, int64 [1, I].
@@ -21,15 +22,15 @@ def parse_codes(codes: str | None, factors: tuple[int, ...]) -> torch.Tensor:
     Raises:
         ValueError: the wrong number of codes, or one that is neither * nor a component.
     """
-    parts = ["*"] * len(factors) if codes is None else [part.strip() for part in codes.split(",")]
-    if len(parts) != len(factors):
-        raise ValueError(f"codes: expected {len(factors)} of them, one per factor, got '{codes}'")
-    numbers = []
-    for factor, (part, components) in enumerate(zip(parts, factors, strict=True)):
-        if part != "*" and not (part.isdecimal() and int(part) < components):
-            raise ValueError(f"codes: expected * or 0..{components - 1} for factor {factor}, got '{part}'")
-        numbers.append(-1 if part == "*" else int(part))
-    return torch.tensor([numbers])
+    count = len(run.recipe.factors)
+    parts = ["*"] * count if text is None else [part.strip() for part in text.split(",")]
+    if len(parts) != count:
+        raise ValueError(f"codes: expected {count} of them, one per factor, got '{text}'")
+    codes = [
+        -1 if part == "*" else component_number("codes", factor, part, run, "* or ")
+        for factor, part in enumerate(parts)
+    ]
+    return torch.tensor([codes])
 
 
 def open_factorial(folder: str, purpose: str) -> Run:

@@ -20,7 +20,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of :func:`sample`."""
     add_run(parser)
     parser.add_argument("--out", type=str, required=True, help="file to write: .png or .npz")
-    parser.add_argument("--codes", type=str | None, help="component of each factor, * to draw it: 0,1,*,*")
+    parser.add_argument("--codes", type=str | None, help="component of each factor, * to draw it: blond,1,*")
     parser.add_argument("--grid", type=str, default="8x8", help="rows x columns")
     add_seed(parser)
     add_device(parser)
@@ -40,7 +40,7 @@ def sample(run: str, out: str, codes: str | None, grid: str, seed: int, device: 
     check_spares_data(opened, target)
     if codes is not None and not opened.factorial:
         raise ValueError(f"codes: a {opened.recipe.name} has no factors that codes could be given to")
-    wanted = parse_codes(codes, opened.recipe.factors).expand(rows * columns, -1)
+    wanted = parse_codes(codes, opened).expand(rows * columns, -1)
     model = opened.load_model(resolve_device(device))
     mean, arrays = draw_rows(opened.recipe, model, wanted, seed)
     if target.suffix == ".npz":

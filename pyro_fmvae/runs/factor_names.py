@@ -35,7 +35,7 @@ def factor_number(argument: str, text: str, run: Run) -> int:
     raise ValueError(f"{argument}: expected a factor, 0..{count - 1}{listed}, got '{text}'")
 
 
-def component_number(argument: str, factor: int, text: str, run: Run) -> int:
+def component_number(argument: str, factor: int, text: str, run: Run, otherwise: str = "") -> int:
     """Find a component by its number or, where the factor was trained on a label, by the value's name.
 
     Args:
@@ -43,6 +43,7 @@ def component_number(argument: str, factor: int, text: str, run: Run) -> int:
         factor: whose component.
         text: such as ``blond`` or ``3``.
         run: the run that has the factors.
+        otherwise: what else the argument may be, such as ``"* or "``, for the message.
 
     Raises:
         ValueError: there is no such component.
@@ -53,8 +54,8 @@ def component_number(argument: str, factor: int, text: str, run: Run) -> int:
         return names.index(text)
     if text.isdecimal() and int(text) < size:
         return int(text)
-    listed = f" or one of {', '.join(names)}" if names else ""
-    raise ValueError(f"{argument}: expected 0..{size - 1}{listed} for factor {factor}, got '{text}'")
+    listed = f"{otherwise}0..{size - 1}" + (f" or one of {', '.join(names)}" if names else "")
+    raise ValueError(f"{argument}: expected {listed} for factor {factor}, got '{text}'")
 
 
 def component_names(factor: int, run: Run) -> tuple[str, ...]:

@@ -66,6 +66,14 @@ def test_edit(runs, picture, tmp_path, kind, text, changes):
     )
 
 
+def test_an_edit_says_if_the_image_has_what_was_asked_for(runs, picture, tmp_path):
+    _, codes = expected(runs["binary"], picture, {})
+    asked = ",".join(f"{factor}={code}" for factor, code in enumerate(codes.tolist()))
+    out = succeed("edit", runs["binary"], "--image", picture, "--set", asked, "--out", tmp_path / "e.png")
+    code = ",".join(map(str, codes.tolist()))
+    assert out.strip().endswith(f"nothing changed, the image has the code {code} already")
+
+
 def test_comparison(runs, picture, tmp_path, monkeypatch):
     shown = []
     grid = editing.figures.sample_grid

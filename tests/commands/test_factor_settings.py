@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyro_fmvae.commands.factor_settings import parse_factors, parse_settings
+from pyro_fmvae.commands.factor_settings import parse_codes, parse_factors, parse_settings
 from tests.commands.labelled_run import RUN
 
 UNLABELLED = RUN.with_options(labels=0.0)
@@ -84,3 +84,30 @@ def test_without_labels_there_are_only_numbers():
         parse_factors("hair", UNLABELLED)
     with pytest.raises(ValueError, match=r"settings: expected 0\.\.2 for factor 1, got 'dark'"):
         parse_settings("1=dark", UNLABELLED)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, [-1, -1, -1]),
+        ("1,blond,*", [1, 0, -1]),
+        (" * , 7 ,4", [-1, 2, 4]),
+        ("0,1,2", [0, 1, 2]),
+    ],
+)
+def test_codes(text, expected):
+    assert parse_codes(text, RUN).tolist() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1,blond", "codes: expected 3 of them, one per factor, got '1,blond'"),
+        ("*,red,*", "codes: expected * or 0..2 or one of blond, dark, 7 for factor 1, got 'red'"),
+        ("*,*,blond", "codes: expected * or 0..4 for factor 2, got 'blond'"),
+    ],
+)
+def test_wrong_codes(text, message):
+    with pytest.raises(ValueError) as error:
+        parse_codes(text, RUN)
+    assert str(error.value) == message
