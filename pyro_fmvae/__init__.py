@@ -1,6 +1,5 @@
 """Deep generative models with structured priors, as Pyro programs with closed-form inference."""
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from pyro_fmvae import checkpoint
@@ -95,14 +94,10 @@ from pyro_fmvae.optim import (
     NaturalGradient,
     RobbinsMonro,
 )
+from pyro_fmvae.version import __version__
 
 if TYPE_CHECKING:
     from pyro_fmvae.runs import TrainedRun, load
-
-try:
-    __version__ = version("pyro_fmvae")
-except PackageNotFoundError:  # a checkout that was never installed
-    __version__ = "0+unknown"
 
 __all__ = [
     "DIRICHLET",

@@ -8,8 +8,9 @@ from typing import NoReturn
 import torch
 from jsonargparse import ArgumentParser, Namespace
 
-from pyro_fmvae import __version__, commands
+from pyro_fmvae import commands
 from pyro_fmvae.commands.command import UsageError
+from pyro_fmvae.version import __version__
 
 PROGRAM = "pyro-fmvae"
 INTERRUPTED = 130

@@ -16,7 +16,7 @@ LONGEST_MODULE = 300
 
 # Each may import from itself and from those before it. The last ones are the outer shell.
 LAYERS = [
-    *("distributions", "nn", "optim", "infer", "em", "models", "capture", "learn"),
+    *("version", "distributions", "nn", "optim", "infer", "em", "models", "capture", "learn"),
     *("data", "checkpoint", "memory", "evaluate", "figures"),
     *("recipes", "runs", "commands", "cli", "__main__"),
 ]
