@@ -133,6 +133,8 @@ def check_gradients(parameters: dict[str, Tensor], terms: Callable[[], list[Term
     if torch.stack([norm.to(norms[0]) for norm in norms]).isfinite().all():
         return
     bad = [name for name, grad in grads.items() if not grad.isfinite().all()]
+    if not bad:
+        return  # gradients so large that only their norm overflows
     leaves = [parameters[name] for name in bad]
     culprits = []
     for term in terms():

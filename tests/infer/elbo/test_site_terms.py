@@ -10,6 +10,7 @@ from pyro.infer.autoguide import AutoDelta, AutoNormal
 from torch.testing import assert_close
 
 from pyro_fmvae.infer import ConjugateSVI, Role, TraceConjugate_ELBO
+from pyro_fmvae.infer.elbo.site_terms import check_gradients
 from pyro_fmvae.optim import NaturalGradient
 from tests.infer.programs import BruteForce, Toy, bound, draw_z, seeded
 
@@ -200,6 +201,13 @@ def test_a_gradient_that_is_not_finite_names_parameter_and_site(make):
     for parameter, value in zip(toy.parameters(), before, strict=True):
         assert torch.equal(parameter, value)
         assert parameter.grad is None
+
+
+def test_finite_gradients_whose_norm_overflows_are_fine():
+    scale = torch.ones(2, dtype=torch.float32, requires_grad=True)
+    scale.grad = torch.full_like(scale, 1e30)
+    check_gradients({"scale": scale}, list)
+    assert scale.grad is not None
 
 
 def test_no_gradients_at_all_are_fine():
