@@ -4,8 +4,16 @@ import math
 from typing import Any
 
 from pyro_fmvae.data import Dataset, Kind
+from pyro_fmvae.nn import is_image
 from pyro_fmvae.recipes.networks import NetworkOptions
 from pyro_fmvae.recipes.options import decaying, shared_defaults
+
+LARGEST_FOR_MLP = 32
+"""Pixels on a side of the largest images whose default network is a perceptron.
+
+A step of Adam changes each weight by about the learning rate, so a unit's output by up to the learning rate
+times its inputs. With the 10,000 inputs and more of larger images training diverges.
+"""
 
 _COMMON: dict[str, Any] = {
     "network": "mlp",
@@ -59,6 +67,7 @@ _CELEBA: dict[str, Any] = {  # 64x64x3, Section 4.2 of the paper
     "joint_iterations": 300_000,
 }
 _IMAGES: dict[str, Any] = {"factors": (16,), "factor_dim": 16}
+_LARGE_IMAGES: dict[str, Any] = {**_IMAGES, "network": "conv", "width": 0.25}
 _BY_SETTING = {
     "smiley": _SMILEY,
     "sprites": _SPRITES,
@@ -66,6 +75,7 @@ _BY_SETTING = {
     "colour": _COLOUR,
     "celeba": _CELEBA,
     "images": _IMAGES,
+    "large images": _LARGE_IMAGES,
 }
 _DECAYING = ("sprites", "digits", "colour", "celeba")
 
@@ -75,7 +85,7 @@ def setting(config: NetworkOptions, dataset: Dataset) -> str:
 
     Returns:
         ``smiley`` or ``sprites``, by name; ``digits`` (28x28), ``colour`` (64x64x3; ``celeba`` where the data
-        are called so), other ``images``, or ``columns``.
+        are called so), other ``images``, ``large images`` of more than 32 pixels on a side, or ``columns``.
     """
     if config.data in ("smiley", "sprites"):
         return config.data
@@ -84,7 +94,9 @@ def setting(config: NetworkOptions, dataset: Dataset) -> str:
         return "digits"
     if shape == (64, 64, 3):
         return "celeba" if config.data == "celeba" else "colour"
-    return "images" if dataset.preprocessing.image else "columns"
+    if not dataset.preprocessing.image:
+        return "columns"
+    return "large images" if is_image(shape) and max(shape[:2]) > LARGEST_FOR_MLP else "images"
 
 
 def network_defaults(config: NetworkOptions, dataset: Dataset) -> dict[str, Any]:

@@ -46,6 +46,15 @@ def test_smiley_is_the_name_of_the_data_not_of_a_file():
     assert resolve(configure(data="/home/me/smiley.npz"), faces).labels == 0
 
 
+@pytest.mark.parametrize(
+    ("shape", "network"),
+    [((32, 32, 3), "mlp"), ((48, 48, 3), "conv"), ((20, 33), "conv"), ((96, 128, 3), "conv")],
+)
+def test_images_of_more_than_32_pixels_get_convolutions(shape, network):
+    for model in ("fmvae", "vae", "vsc"):
+        assert resolve(configure(model, "mine.npz"), dataset(shape, Kind.IMAGE)).network == network
+
+
 def test_refining_is_for_labels():
     data = dataset(label_sizes=(2,))
     assert resolve(configure(labels=0.5), data).refine_iterations > 0
