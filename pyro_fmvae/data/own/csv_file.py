@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pyro_fmvae.data.own.raw import LARGEST_LABEL, Raw
+from pyro_fmvae.data.own.raw import DECIMAL_HINT, LARGEST_LABEL, Raw, is_decimal
 
 _LABEL = "label:"
 
@@ -118,7 +118,8 @@ def _label(field: str, path: Path, line: int) -> int:
         value = int(field)
     except ValueError as error:
         raise ValueError(
-            f"{path}, line {line}: expected an integer label, got {field!r}{_hint(field)}"
+            f"{path}, line {line}: expected an integer label, got {field!r}"
+            f"{DECIMAL_HINT if is_decimal(field) else _hint(field)}"
         ) from error
     if value < -1:
         raise ValueError(f"{path}, line {line}: expected a label >= -1, where -1 is unknown, got {value}")

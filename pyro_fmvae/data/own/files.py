@@ -121,7 +121,7 @@ def split_folder(path: Path, image_size: int, seed: int, as_is: bool = False) ->
     rows = split_rows(len(folder.names), seed, f"{path}: expected at least 3 images")
     order, sizes = np.concatenate(rows).tolist(), [len(part) for part in rows]
     preprocessing = Preprocessing(Kind.REAL if as_is else Kind.IMAGE, (image_size, image_size, 3))
-    value_names = tuple(find_values(texts) for texts in folder.columns.values())
+    value_names = tuple(find_values(texts, f"{path}: {name!r}") for name, texts in folder.columns.items())
     labels = folder.labels(value_names)
     # Decoded in the order of the splits, so that each is one piece of the array on disk.
     x = preprocessing(folder.images(preprocessing.event_shape, order), str(path))

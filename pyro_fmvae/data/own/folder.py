@@ -11,11 +11,14 @@ import torch
 
 from pyro_fmvae.data.dataset import Split
 from pyro_fmvae.data.image_cache import decode, load_images, user_cache
+from pyro_fmvae.data.own.raw import DECIMAL_HINT, is_decimal
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 
 SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 SPARSE = 100  # integers from here on may be names
 TABLE: Final = "labels.csv"
+CLASS: Final = "class"
+"""Name of the property that subfolders stand for."""
 
 
 class Folder(NamedTuple):
@@ -62,12 +65,15 @@ def read_folder(path: Path) -> Folder:
     first row is a header, the first column holds file names relative to the folder, and each other column is
     a property. An empty field or -1 is an unknown value; an image without a row has unknown values only.
 
+    Without a table, subfolders are the values of the property `CLASS`, if each image lies in one and there
+    are at least two.
+
     Raises:
         ValueError: there are no images, several tables could be meant, or the table is malformed.
     """
     names = find_images(path)
     table = _find_table(path)
-    return Folder(path, tuple(names), {} if table is None else _read_table(table, names))
+    return Folder(path, tuple(names), _classes(names) if table is None else _read_table(table, names))
 
 
 def find_images(path: Path) -> list[str]:
@@ -89,12 +95,28 @@ def find_images(path: Path) -> list[str]:
     return sorted(names)
 
 
-def find_values(texts: Sequence[str]) -> tuple[str, ...]:
+def _classes(names: Sequence[str]) -> dict[str, list[str]]:
+    """The property that subfolders stand for: empty if an image lies in none, or all lie in the same."""
+    classes = [name.partition("/")[0] if "/" in name else "" for name in names]
+    return {CLASS: classes} if all(classes) and len(set(classes)) > 1 else {}
+
+
+def find_values(texts: Sequence[str], source: str = "labels") -> tuple[str, ...]:
     """Find the names of a column's values, sorted; there are none if the values are 0, 1, 2 and so on.
 
     Large integers with wide gaps, such as years, are names too.
+
+    Args:
+        texts: n values, '' where one is unknown.
+        source: name of the column in messages.
+
+    Raises:
+        ValueError: the values are decimal numbers.
     """
     known = {text for text in texts if text}
+    decimal = sorted(text for text in known if is_decimal(text))
+    if decimal:
+        raise ValueError(f"{source}: expected words or integers, got {decimal[0]!r}{DECIMAL_HINT}")
     if not all(map(_is_number, known)):
         return tuple(sorted(known))
     numbers = sorted(known, key=int)
@@ -154,7 +176,10 @@ def load_folder(
     folder = read_folder(path)
     shape = _image_shape(preprocessing, path)
     named = dict(zip(label_names, value_names or [()] * len(label_names), strict=True))
-    values = [named[name] if name in named else find_values(texts) for name, texts in folder.columns.items()]
+    values = [
+        named[name] if name in named else find_values(texts, f"{path}: {name!r}")
+        for name, texts in folder.columns.items()
+    ]
     labels = folder.labels(values)
     images = folder.images(shape)
     return _split(images, labels, preprocessing, str(path)), tuple(folder.columns)

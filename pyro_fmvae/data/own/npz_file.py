@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from pyro_fmvae.data.npz_arrays import read_arrays
-from pyro_fmvae.data.own.raw import LARGEST_LABEL, Raw
+from pyro_fmvae.data.own.raw import DECIMAL_HINT, LARGEST_LABEL, Raw
 
 
 def read_npz(path: Path, missing: bool = False) -> Raw:
@@ -54,7 +54,8 @@ def _check_observations(x: np.ndarray, path: Path, missing: bool) -> None:
 
 def _check_labels(labels: np.ndarray, n: int, path: Path) -> np.ndarray:
     if labels.dtype.kind not in "bui":
-        raise ValueError(f"{path}: 'labels' must hold integers, got dtype {labels.dtype}")
+        hint = DECIMAL_HINT if labels.dtype.kind == "f" else ""
+        raise ValueError(f"{path}: 'labels' must hold integers, got dtype {labels.dtype}{hint}")
     columns = labels[:, None] if labels.ndim == 1 else labels
     if columns.ndim != 2 or len(columns) != n or columns.shape[1] == 0:
         raise ValueError(

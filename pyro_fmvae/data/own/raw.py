@@ -1,9 +1,12 @@
 """Contents of a person's own file, before any preprocessing."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
+DECIMAL_HINT = "; to learn from decimal numbers make them a few classes, such as low and high"
+"""End of the message about decimal labels."""
 LARGEST_LABEL = np.iinfo(np.int64).max - 1  # so that there is a number of values
 
 
@@ -21,3 +24,12 @@ class Raw(NamedTuple):
     """L different names."""
     column_names: tuple[str, ...] = ()
     """D names of the columns of `x`, where the file gives them."""
+
+
+def is_decimal(text: str) -> bool:
+    """Tell whether a text is a number with a fractional part."""
+    try:
+        value = float(text)
+    except ValueError:
+        return False
+    return math.isfinite(value) and not value.is_integer()

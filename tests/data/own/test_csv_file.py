@@ -60,7 +60,7 @@ def test_column_names(tmp_path):
         ("inf,2\n", ", line 1: expected a finite number, got 'inf'"),
         ("1,x\n3,4\n", ", line 1: expected a row of numbers or a header of names, got 'x' among numbers"),
         ("1,\n3,4\n", ", line 1: expected a row of numbers or a header of names, got '' among numbers"),
-        ("a,label:b\n1,1.5\n", ", line 2: expected an integer label, got '1.5'"),
+        ("a,label:b\n1,1.5\n", ", line 2: expected an integer label, got '1.5'; to learn from decimal"),
         ("a,label:b\n1,0\n1,-2\n", ", line 3: expected a label >= -1, where -1 is unknown, got -2"),
         ("a,label:b,label:b\n1,0,0\n", ", line 1: label columns need different, non-empty names"),
         ("a,label:\n1,0\n", ", line 1: label columns need different, non-empty names"),
