@@ -24,10 +24,8 @@ def add_rows(parser: ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument("--data", type=str | None, help="name or file; default: what the run was trained on")
     parser.add_argument("--data-root", type=str | None, help="folder of published data sets")
-    split = "of the run's data or of a named data set; a file is taken whole"
-    parser.add_argument(
-        "--split", type=Literal["train", "valid", "test", "unseen"], default="test", help=split
-    )
+    split = "of the run's data or of a named data set; default: test, if there is one; a file is taken whole"
+    parser.add_argument("--split", type=Literal["train", "valid", "test", "unseen"] | None, help=split)
     add_device(parser)
 
 
@@ -35,7 +33,7 @@ def rows_of(
     run: Run,
     data: str | None,
     data_root: str | None,
-    split: str,
+    split: str | None,
     by_name: bool = True,
     left_out: LeftOut | None = None,
 ) -> tuple[Split, tuple[str, ...]]:
@@ -45,7 +43,7 @@ def rows_of(
         run: the run.
         data: name of a data set, or a file or folder, which is taken whole; None: the run's own data.
         data_root: folder of published data sets; None: the run's.
-        split: of the run's data or of a named data set.
+        split: of the run's data or of a named data set; None: test, or else validation or training.
         by_name: match the label columns of a file to those of the run's data. Values that the run does not
             know become unknown; a message tells how many points that concerns.
         left_out: where these points are counted, by label and value.
@@ -60,7 +58,7 @@ def rows_of(
     data = None if data is None else data_name(run.recipe.name, data)
     if data is None or data == run.config.data in LOADERS:
         dataset = run.load_data(data_root)
-        return dataset.split(split), dataset.label_names
+        return dataset.split(split or dataset.tested), dataset.label_names
     if data not in LOADERS and (Path(data).is_dir() or Path(data).suffix.lower() in READERS):
         words: dict[str, Counter[str]] = {}
         rows, names = load_file(data, run.preprocessing, run.label_names, run.value_names, words)
@@ -90,7 +88,7 @@ def rows_of(
             f"data: the run was trained on {ours.kind.value} data of shape {ours.event_shape}, "
             f"'{data}' is {theirs.kind.value} data of shape {theirs.event_shape}"
         )
-    return dataset.split(split), dataset.label_names
+    return dataset.split(split or dataset.tested), dataset.label_names
 
 
 def _values(run: Run, name: str) -> list[str]:

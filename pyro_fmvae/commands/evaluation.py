@@ -50,7 +50,7 @@ def evaluate(
     run: str,
     data: str | None,
     data_root: str | None,
-    split: str,
+    split: str | None,
     num_samples: int,
     points: int | None,
     free_steps: int,
@@ -92,7 +92,7 @@ def evaluate(
         result = _bounds(model, batches, num_samples, free_steps, seed)
     own = data is None or data == opened.config.data
     result["used_components"] = opened.recipe.used_components(model)
-    result |= opened.recipe.measures(model, rows, batches, label_names, split if own else None)
+    result |= opened.recipe.measures(model, rows, batches, label_names, (split or "test") if own else None)
     if result.get("classification"):
         result["classification"] = _beside_references(
             opened, model, rows, label_names, result["classification"], data_root, place

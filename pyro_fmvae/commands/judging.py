@@ -46,7 +46,7 @@ def judge(
     run: str,
     data: str | None,
     data_root: str | None,
-    split: str,
+    split: str | None,
     samples: int,
     edits: int,
     sheet: int,
