@@ -1,7 +1,9 @@
 """The rows of data that a command works on."""
 
+import math
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -65,9 +67,13 @@ def rows_of(
         if not by_name:
             return rows, names
         names = _names(run, data, names)
-        rows, numbers = _known_values(run, rows, names)
+        values = {name: _values(run, name) for name in names if name in run.label_names}
+        rows, numbers = known_values(
+            rows, names, {name: len(known) for name, known in values.items() if known}
+        )
         found = {name: dict(counts) for name, counts in (words | numbers).items() if counts}
-        _tell(run, data, names, found)
+        for name, counts in found.items():
+            tell_left_out(name, counts, values[name])
         if left_out is not None:
             left_out.update(found)
         return rows, names
@@ -100,31 +106,42 @@ def _values(run: Run, name: str) -> list[str]:
     return [run.recipe.value_text(column, value) for value in range(size)]
 
 
-def _known_values(run: Run, rows: Split, names: tuple[str, ...]) -> tuple[Split, dict[str, Counter[str]]]:
-    """Make labels unknown whose numbers the run has no values for; count them by label and number."""
+def known_values(
+    rows: Split, names: tuple[str, ...], sizes: Mapping[str, int]
+) -> tuple[Split, dict[str, Counter[str]]]:
+    """Make labels unknown whose numbers are no values.
+
+    Args:
+        rows: the rows.
+        names: of their label columns.
+        sizes: number of values of some labels.
+
+    Returns:
+        The rows, and by label how many have each of the numbers that became unknown.
+    """
     if rows.labels is None:
         return rows, {}
     labels, found = rows.labels.clone(), {}
     for column, name in enumerate(names):
-        values = _values(run, name) if name in run.label_names else []
-        beyond = labels[:, column] >= len(values)
-        if values and beyond.any():
+        beyond = labels[:, column] >= sizes.get(name, math.inf)
+        if beyond.any():
             found[name] = Counter(map(str, labels[beyond, column].tolist()))
             labels[beyond, column] = -1
     return replace(rows, labels=labels), found
 
 
-def _tell(run: Run, data: str, names: tuple[str, ...], left_out: LeftOut) -> None:
-    """Say on standard error what of the labels in a file cannot be compared with the run."""
-    for name, counts in left_out.items():
-        values = ", ".join(_values(run, name)) or "numbers"
-        for value, count in counts.items():
-            points = "1 point" if count == 1 else f"{count:,} points"
-            print(f"left out {points} whose '{name}' is '{value}': training had {values}", file=sys.stderr)
-    trained = [run.label_names[factor] for factor in run.labelled]
-    if missing := [name for name in trained if name not in names]:
-        listed = f"its labels are {', '.join(names)}" if names else "it has no labels"
-        print(f"{data} tells nothing about {', '.join(missing)}: {listed}", file=sys.stderr)
+def tell_left_out(name: str, counts: Mapping[str, int], values: Sequence[str]) -> None:
+    """Say on standard error how many points have values of a label that training did not have.
+
+    Args:
+        name: of the label.
+        counts: value → number of points.
+        values: those that training had; none if they have no names and are not known.
+    """
+    for value, count in counts.items():
+        points = "1 point" if count == 1 else f"{count:,} points"
+        had = ", ".join(values) or "other values"
+        print(f"left out {points} whose '{name}' is '{value}': training had {had}", file=sys.stderr)
 
 
 def _names(run: Run, data: str, names: tuple[str, ...]) -> tuple[str, ...]:

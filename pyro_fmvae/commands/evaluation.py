@@ -99,6 +99,10 @@ def evaluate(
         )
     if left_out:
         result["left_out"] = left_out
+    missing = [opened.label_names[i] for i in opened.labelled if opened.label_names[i] not in label_names]
+    if missing:
+        listed = f"its labels are {', '.join(label_names)}" if label_names else "it has no labels"
+        print(f"{data} tells nothing about {', '.join(missing)}: {listed}", file=sys.stderr)
     if probes:
         train = opened.load_data(data_root).train
         result |= probe(opened, model, train, rows, label_names, seed, place)
