@@ -12,6 +12,7 @@ from pyro_fmvae import figures
 from pyro_fmvae.data import Dataset, Split
 from pyro_fmvae.evaluate import label_agreement
 from pyro_fmvae.recipes.pictures import TRAINING
+from pyro_fmvae.runs.best import Kept
 from pyro_fmvae.runs.by_batches import in_order
 from pyro_fmvae.runs.journal import BEYOND, finite_bound
 from pyro_fmvae.runs.run import FIGURES, METRICS, Run
@@ -39,7 +40,8 @@ def report(trainer: Trainer, dataset: Dataset) -> None:
         if rows.labels is not None and run.factorial:
             labels = dataset.label_names
             agreements[name] = label_agreement(model, batches, labels, run.factors_of(labels))
-    for line in run.recipe.summary(model):
+    kept = Kept.read(run.folder)
+    for line in (*(kept.lines() if kept else ()), *run.recipe.summary(model)):
         print(line)
     if agreements:
         _print_agreement(agreements, run.recipe.labels)
