@@ -18,7 +18,7 @@ class Progress:
         total_steps: steps taken in all phases.
         seconds: spent in the current phase.
         total_seconds: spent in all phases.
-        stopped: True if the current phase is to end here, whatever is left of its budget. Whoever consumes the
+        stopped: True if the current phase is to end here, whatever is left of its budget. The consumer of the
             records sets it.
     """
 

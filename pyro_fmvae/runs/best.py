@@ -1,7 +1,6 @@
-"""The best model of a phase by its validation bound: kept, handed on, and at the end what the run stands for."""
+"""The best model of a phase by its validation bound, and which model a finished run stands for."""
 
 import json
-import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,7 @@ from pyro_fmvae import checkpoint
 
 KEPT = "kept.json"
 TOLERANCE = 0.5, 0.005
-"""Nats, and share of the bound, by which the end of a training may fall short of its best without giving way to it."""
-
-logger = logging.getLogger("pyro_fmvae")
+"""Nats, and share of the bound: by the lesser of them the end of a training may fall short of its best."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +39,14 @@ class Moment:
     def worth_more_than(self, other: "Moment", tolerance: float = 0.0) -> bool:
         """Compare two models of one phase.
 
-        Clearly more labels predicted right decide: more by a standard error of the difference. Otherwise the
-        bound does, if it is greater by more than the tolerance.
+        Clearly more labels predicted right decide: more by twice the standard error of the difference of two
+        shares (each with one more right and one more wrong, so that no error is 0). Otherwise the bound does,
+        if it is greater by more than the tolerance.
         """
         if self.right is not None and other.right is not None:
-            variances = (share * (1 - share) for share in (self.right, other.right))
-            error = math.sqrt(sum(variances) / self.known)
-            if abs(self.right - other.right) > error:
+            shares = [(right * self.known + 1) / (self.known + 2) for right in (self.right, other.right)]
+            error = math.sqrt(sum(share * (1 - share) for share in shares) / self.known)
+            if abs(self.right - other.right) > 2 * error:
                 return self.right > other.right
         return self.value > other.value + tolerance
 
@@ -113,7 +111,7 @@ class Kept:
 
     @property
     def parted(self) -> bool:
-        """True if, after the moment that was kept, training data were modelled better and validation data worse."""
+        """True if training went on to model training points better and validation points worse."""
         return (
             self.kept != self.end
             and self.training_at_end > self.training
@@ -149,8 +147,8 @@ class Kept:
         ]
         if self.parted:
             lines.append(
-                f"warning: the model has learnt the training points by heart: {name} of {self.points:,} of them "
-                f"rose from {self.training:.2f} to {self.training_at_end:.2f}, of as many validation points "
-                f"it fell from {self.kept.value:.2f} to {self.end.value:.2f}; {self.advice} would help"
+                f"warning: the model has learnt the training points by heart: {name} of {self.points:,} "
+                f"of them rose from {self.training:.2f} to {self.training_at_end:.2f}, of as many "
+                f"validation points it fell from {self.kept.value:.2f} to {self.end.value:.2f}; {self.advice} would help"
             )
         return lines

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.data import Dataset, Split
+from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.runs.best import Best, Kept, Moment, copied, tolerance
@@ -59,12 +60,12 @@ class Keeper:
         moment = self._moment(record, values, phase)
         best = trainer.best
         if best is None or moment.worth_more_than(best.moment):
-            trainer.best = Best(moment, copied(trainer.model))
+            trainer.best = best = Best(moment, copied(trainer.model))
         elif trainer.patience and phase.settled and record.step - best.moment.step >= trainer.patience:
             logger.info("%s ends early: nothing better since step %d", record.phase, best.moment.step)
             trainer.progress.stopped = True
         if record.fraction >= 1 or trainer.progress.stopped:
-            self._hand_over(moment, trainer.best)
+            self._hand_over(moment, best)
         return values
 
     def _moment(self, record: Record, values: dict[str, Any], phase: Phase) -> Moment:
@@ -80,11 +81,11 @@ class Keeper:
     def _codes(self) -> Tensor:
         """Codes of the validation rows, int64 [n, I]."""
         model = self.trainer.model
-        with evaluating(model):
+        with evaluating(model), seeded(0):
             return map_rows(model.codes, in_order(self.journal.validation, self.trainer.device))
 
     def _hand_over(self, end: Moment, best: Best) -> None:
-        """Give the model its best state, if that is better than the end's; note it if there is no next phase."""
+        """Give the model its best state, if that is better than the end's; at the very end, write it down."""
         trainer = self.trainer
         last = all(phase.budget.empty for phase in trainer.phases[trainer.progress.phase + 1 :])
         enough = tolerance(best.moment.value) if last else 0.0
