@@ -141,8 +141,8 @@ class Kept:
             return []
         early = ", where it was stopped early" if self.stopped else ""
         return [
-            f"kept: {self.kept}, validation {self._name} {self.kept.value:.2f}; at the end, {self.end}{early}, "
-            f"{self.end.value:.2f}"
+            f"kept: {self.kept}, validation {self._name} {self.kept.value:.2f}; "
+            f"at the end, {self.end}{early}, {self.end.value:.2f}"
         ]
 
     def warnings(self) -> list[str]:
@@ -150,9 +150,9 @@ class Kept:
         if not self.parted:
             return []
         return [
-            f"the model has learnt the training points by heart: {self._name} of {self.points:,} of them rose "
-            f"from {self.training:.2f} to {self.training_at_end:.2f}, of as many validation points it fell "
-            f"from {self.kept.value:.2f} to {self.end.value:.2f}; {self.advice} would help"
+            f"the model has learnt the training points by heart: {self._name} of {self.points:,} of them "
+            f"rose from {self.training:.2f} to {self.training_at_end:.2f}, of as many validation points it "
+            f"fell from {self.kept.value:.2f} to {self.end.value:.2f}; {self.advice} would help"
         ]
 
     @property
