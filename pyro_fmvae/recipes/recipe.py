@@ -136,6 +136,11 @@ class Recipe(ABC, Generic[Options]):
     def misgiving(self) -> str:
         """Warning about the size of the model for its data; empty: none."""
 
+    @property
+    def against_overfitting(self) -> str:
+        """What to change where training points are modelled far better than others, for a message."""
+        return "fewer iterations"
+
     # ------------------------------------------------------------------ codes and samples
 
     @abstractmethod

@@ -24,7 +24,8 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     """
     splits = found["splits"].items()
     text = [_bound_line(name, measures) for name, measures in splits if "reconstruction" in measures]
-    text += found["summary"]
+    for line in found["summary"]:
+        text += wrap(line, WIDTH, subsequent_indent="  ")
     if found["labelled"]:
         used, of = found["labelled"]["used"], found["labelled"]["of"]
         text.append(f"labelled points used: {used:,} of {of:,} ({100 * used / of:.2g} %)")

@@ -14,6 +14,7 @@ from pyro_fmvae.data import Dataset, Split
 from pyro_fmvae.evaluate import label_agreement
 from pyro_fmvae.recipes.labelling import labelled_points
 from pyro_fmvae.recipes.pictures import TRAINING
+from pyro_fmvae.runs.best import Kept
 from pyro_fmvae.runs.by_batches import in_order
 from pyro_fmvae.runs.closing_table import lines
 from pyro_fmvae.runs.journal import finite_bound
@@ -32,12 +33,13 @@ def report(trainer: Trainer, dataset: Dataset) -> None:
         rows = measured if name == tested else rows
     if agreement := _agreement_in_training(trainer, dataset, splits[tested]):
         splits["train"] = agreement
+    kept = Kept.read(run.folder)
     found = {
         "split": tested,
         "splits": splits,
         "labelled": _labelled(run, dataset),
-        "summary": run.recipe.summary(model),
-        "warnings": _warnings(run, dataset, splits[tested]),
+        "summary": [*(kept.summary() if kept else ()), *run.recipe.summary(model)],
+        "warnings": [*(kept.warnings() if kept else ()), *_warnings(run, dataset, splits[tested])],
     }
     content = json.dumps(found, indent=1) + "\n"
     checkpoint.write_atomically(run.folder / REPORT, lambda path: path.write_text(content))
