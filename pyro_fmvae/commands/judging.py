@@ -135,11 +135,7 @@ def _write_sheet(run: Run, generation: Generation) -> None:
     folder = run.folder / FOLDER
     images = run.preprocessing.undo(generation.images).cpu().numpy()
     figures.save(figures.blind_sheet(images, columns=SHEET_COLUMNS), folder / SHEET)
-    names = run.label_names[: len(run.labelled)]
-
-    def text(prop: int, value: int) -> str | int:
-        known = run.value_names[prop] if prop < len(run.value_names) else ()
-        return known[value] if value < len(known) else value
+    names, text = run.label_names[: len(run.labelled)], run.recipe.value_text
 
     def write(path: Path) -> None:
         with path.open("w", newline="", encoding="utf-8") as file:
@@ -148,7 +144,7 @@ def _write_sheet(run: Run, generation: Generation) -> None:
             pairs = zip(generation.intended.tolist(), generation.judged.tolist(), strict=True)
             for number, (intended, judged) in enumerate(pairs, 1):
                 writer.writerow(
-                    [number, *(text(j, v) for values in (intended, judged) for j, v in enumerate(values))]
+                    [number, *(text(*pair) for values in (intended, judged) for pair in enumerate(values))]
                 )
 
     checkpoint.write_atomically(folder / KEY, write)
