@@ -10,6 +10,7 @@ from torch.distributions import constraints
 
 from pyro_fmvae.distributions.mixture import MixtureComponent
 from pyro_fmvae.distributions.normal_wishart import NORMAL_WISHART
+from pyro_fmvae.distributions.packed_matrices import diagonal
 
 
 class FullComponent(MixtureComponent):
@@ -50,6 +51,6 @@ class FullComponent(MixtureComponent):
         selected = self._selected()
         loc, factor = selected[..., 0, :], selected[..., 1:, :]
         white = (factor @ (value - loc).unsqueeze(-1)).squeeze(-1)
-        own = torch.linalg.diagonal(factor).log() - 0.5 * math.log(2 * math.pi)
+        own = diagonal(factor).log() - 0.5 * math.log(2 * math.pi)
         log_prob = (own - 0.5 * white.square()).sum(-1)
         return log_prob.expand(broadcast_shape(self.batch_shape, value.shape[:-1]))

@@ -76,7 +76,7 @@ def full_gaussian_table(mean: Tensor, variance: Tensor, stats: Tensor) -> Tensor
         if variance.dim() > mean.dim():
             traces = spread.flatten(-2) @ precision.flatten(-2).mT
         else:
-            traces = spread @ torch.linalg.diagonal(precision).mT
+            traces = spread @ packed.diagonal(precision).mT
         constant = 0.5 * (log_precision - square - dim * math.log(2 * math.pi)).unsqueeze(-2)
         table = z @ scaled_loc.mT - 0.5 * (squares + traces) + constant
         return table.to(mean.device, torch.promote_types(mean.dtype, torch.float32))

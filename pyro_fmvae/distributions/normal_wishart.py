@@ -116,7 +116,7 @@ class NormalWishart(TorchDistribution):
             self._validate_sample(value)
         dim, loc, factor = value.shape[-1], value[..., 0, :], value[..., 1:, :]
         s, tril, shapes = self.mean_concentration, self.rate_tril, _shapes(self.concentration, dim)
-        log_diagonal = torch.linalg.diagonal(factor).log()
+        log_diagonal = packed.diagonal(factor).log()
         white = (factor @ (loc - self.loc).unsqueeze(-1)).squeeze(-1)
         normal = 0.5 * dim * (s.log() - math.log(2 * math.pi)) - 0.5 * s * white.square().sum(-1)
         own = (2 * shapes * log_diagonal - torch.lgamma(shapes)).sum(-1) + dim * math.log(2)
@@ -224,7 +224,7 @@ class NormalWishartFamily(ExponentialFamily):
         half_dof = shapes[..., -1]
         lower = tril.mT @ grad_tril  # its lower triangle; ∂B is L⁻ᵀ S L⁻¹, with S the symmetric matrix of it
         symmetric = 0.5 * (lower.tril() + lower.tril(-1).mT)
-        slope = grad_a + torch.linalg.diagonal(symmetric).sum(-1) / half_dof
+        slope = grad_a + packed.diagonal(symmetric).sum(-1) / half_dof
         first = slope / (torch.polygamma(1, shapes).sum(-1) - dim / half_dof)
         fourth = -s.square() * grad_s / dim
         moved = fourth.unsqueeze(-1) * m

@@ -46,14 +46,20 @@ def unpack(packed: Tensor, dim: int) -> Tensor:
     return packed[..., row * (row + 1) // 2 + column]
 
 
+def diagonal(matrix: Tensor) -> Tensor:
+    """The diagonal of [..., D, D], [..., D], by indices: torch's own operation has its compiler warn."""
+    index = torch.arange(matrix.shape[-1], device=matrix.device)
+    return matrix[..., index, index]
+
+
 def doubled(matrix: Tensor) -> Tensor:
     """A matrix [..., D, D] with twice its elements off the diagonal."""
-    return 2 * matrix - torch.diag_embed(torch.linalg.diagonal(matrix))
+    return matrix * (2 - torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device))
 
 
 def halved(matrix: Tensor) -> Tensor:
     """A matrix [..., D, D] with half its elements off the diagonal."""
-    return 0.5 * (matrix + torch.diag_embed(torch.linalg.diagonal(matrix)))
+    return 0.5 * matrix * (1 + torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device))
 
 
 def cholesky_or_nan(matrix: Tensor) -> Tensor:
@@ -69,7 +75,7 @@ def divide(matrix: Tensor, tril: Tensor) -> Tensor:
 
 def log_determinant(tril: Tensor) -> Tensor:
     """Log |L Lᵀ| [...] of a triangular L [..., D, D]."""
-    return 2 * torch.linalg.diagonal(tril).log().sum(-1)
+    return 2 * diagonal(tril).log().sum(-1)
 
 
 def above(loc: Tensor, factor: Tensor) -> Tensor:
@@ -101,11 +107,11 @@ class _ToAboveFactor(Transform):
     def _call(self, x: Tensor) -> Tensor:
         dim = dim_of(x.shape[-1] + 2)
         lower = unpack(x[..., dim:], dim)
-        return above(x[..., :dim], lower.tril(-1) + torch.diag_embed(torch.linalg.diagonal(lower).exp()))
+        return above(x[..., :dim], lower.tril(-1) + torch.diag_embed(diagonal(lower).exp()))
 
     def _inverse(self, y: Tensor) -> Tensor:
         loc, factor = y[..., 0, :], y[..., 1:, :]
-        lower = factor.tril(-1) + torch.diag_embed(torch.linalg.diagonal(factor).log())
+        lower = factor.tril(-1) + torch.diag_embed(diagonal(factor).log())
         return torch.cat([loc, pack(lower)], -1)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
