@@ -14,6 +14,7 @@ from pyro_fmvae.evaluate import label_agreement
 from pyro_fmvae.recipes.pictures import TRAINING
 from pyro_fmvae.runs.by_batches import in_order
 from pyro_fmvae.runs.journal import BEYOND, finite_bound
+from pyro_fmvae.runs.label_checks import collapses
 from pyro_fmvae.runs.run import FIGURES, METRICS, Run
 from pyro_fmvae.runs.trainer import Trainer
 
@@ -43,6 +44,8 @@ def report(trainer: Trainer, dataset: Dataset) -> None:
         print(line)
     if agreements:
         _print_agreement(agreements, run.recipe.labels)
+    for sentence in collapses(trainer):
+        print(f"warning: {sentence}")
     draw(run, model, measured[tested], tested)
     print(f"figures in {run.folder / FIGURES}, everything else in {run.folder}")
 

@@ -50,8 +50,10 @@ class Trainer:
         labels = None
         if recipe.labels:
             labels = hide_labels(dataset.train, recipe.labels, config.seed)[:, : len(run.labelled)]
+        self.training = replace(dataset.train, labels=labels)
+        """Training rows, with the labels in use."""
         self.batches = Batches(
-            replace(dataset.train, labels=labels),
+            self.training,
             config.batch_size,
             seed=config.seed,
             device=device,
