@@ -9,12 +9,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-<<<<<<< HEAD
 from pyro_fmvae.data import Batches, Dataset, Split, hide_labels
-=======
-from pyro_fmvae.data import Batches, Dataset, Split
 from pyro_fmvae.data.labels import check_amount
->>>>>>> main
 from pyro_fmvae.evaluate import label_agreement
 from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
 from pyro_fmvae.learn.learning import Learning

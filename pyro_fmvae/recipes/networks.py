@@ -195,7 +195,8 @@ class NetworkRecipe(Recipe[_Options]):
 
     def augmentation(self) -> nn.Module | None:
         """Random warps of training images, or None."""
-        return warp(self.config.augmentation or 0.0, self.preprocessing, interpolate=not self.preprocessing.binary)
+        binary = self.preprocessing.binary
+        return warp(self.config.augmentation or 0.0, self.preprocessing, interpolate=not binary)
 
     def decode(self, model: Any, z: Tensor) -> Tensor:
         """Mean of the observation whose features the decoder gives."""

@@ -14,11 +14,8 @@ from pyro_fmvae.data import Dataset, Split
 from pyro_fmvae.evaluate import bound, rows_without_bound
 from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.runs.by_batches import in_order
-<<<<<<< HEAD
-from pyro_fmvae.runs.label_checks import accuracies
-=======
 from pyro_fmvae.runs.closing_table import BEYOND
->>>>>>> main
+from pyro_fmvae.runs.label_checks import accuracies
 from pyro_fmvae.runs.run import METRICS
 from pyro_fmvae.runs.trainer import Trainer
 

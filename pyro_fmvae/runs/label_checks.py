@@ -32,8 +32,9 @@ def accuracies(trainer: Trainer, dataset: Dataset) -> dict[str, dict[str, float]
         rows = _labelled(split, len(run.labelled))
         if rows is not None:
             names = run.label_names[: len(run.labelled)]
+            batches = in_order(rows, trainer.device)
             with seeded(0):
-                agreement = label_agreement(trainer.model, in_order(rows, trainer.device), names, run.labelled)
+                agreement = label_agreement(trainer.model, batches, names, run.labelled)
             found[name] = agreement["accuracy"]
     return found
 
