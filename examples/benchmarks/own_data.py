@@ -65,6 +65,11 @@ def with_few(data: Data, count: int, rng: np.random.Generator) -> Data:
     return replace(data, labels=labels)
 
 
+def rounded(figure: float) -> float:
+    """A figure as rows keep it."""
+    return round(float(figure), 4)
+
+
 def clusters(data: Data, method: str, setting: str, training: Training) -> dict[str, Any]:
     """ARI and NMI of clusters with the true classes."""
     truth, k, about = data.labels[:, 0], len(data.values[0]), {}
@@ -74,7 +79,8 @@ def clusters(data: Data, method: str, setting: str, training: Training) -> dict[
         about = trained.about() | {"used": len(np.unique(found))}
     else:
         found = baselines.clusters(method, data, k, training.seed)
-    measured = {"ari": adjusted_rand_score(truth, found), "nmi": normalized_mutual_info_score(truth, found)}
+    measures = {"ari": adjusted_rand_score, "nmi": normalized_mutual_info_score}
+    measured = {name: rounded(measure(truth, found)) for name, measure in measures.items()}
     return {"figures": measured, "n": len(data), **about}
 
 
@@ -93,7 +99,7 @@ def labels(data: Data, method: str, setting: str, training: Training) -> dict[st
     measured = {}
     for name, truth, said in zip(data.names, test.labels.T, found.T, strict=True):
         recalls = [(said[truth == value] == value).mean() for value in np.unique(truth)]
-        measured[name] = {"accuracy": float((truth == said).mean()), "balanced": float(np.mean(recalls))}
+        measured[name] = {"accuracy": rounded((truth == said).mean()), "balanced": rounded(np.mean(recalls))}
     return {"figures": measured, "n": len(train), "tested": len(test), **about}
 
 
@@ -109,7 +115,7 @@ def outliers(data: Data, method: str, setting: str, training: Training) -> dict[
         scores, about = trained.scores(test), trained.about()
     else:
         scores, about = {"auroc": baselines.outlier_scores(method, train, test, training.seed)}, {}
-    areas = {kind: float(roc_auc_score(truth, np.nan_to_num(found))) for kind, found in scores.items()}
+    areas = {kind: rounded(roc_auc_score(truth, np.nan_to_num(found))) for kind, found in scores.items()}
     return {"figures": areas, "n": len(train), "tested": len(test), **about}
 
 

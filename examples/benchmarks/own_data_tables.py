@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from own_data_baselines import CLASSIFIERS, CLUSTERERS, DETECTORS, K_MEANS, MAJORITY
-from own_data_sets import CLUSTERS, LABELS, OUTLIERS
+from own_data_sets import CLUSTERS, LABELS, OUTLIERS, SETS
 
 OURS, OURS_K = "pyro_fmvae", "pyro_fmvae, K given"
 SCORES = ("elbo", "kl", "reconstruction", "iwae")  # of ours; the first is the one that docs/outliers.md names
@@ -63,7 +63,14 @@ def _lines(records: Iterable[Record], task: str) -> Lines:
                 found[own,][score].append(figures and {"auroc": figures[score]})
         else:
             found[own,][method].append(figures)
-    return found
+    return {line: found[line] for line in sorted(found, key=_place)}
+
+
+def _place(line: Line) -> tuple[int, ...]:
+    """Sort lines by set and number of labels a class; properties keep their order."""
+    own, *_, count = (*line, "0") if len(line) == 1 else line
+    names = [one.name for one in SETS]
+    return names.index(own) if own in names else len(names), int(count)
 
 
 def _markdown(rows: Iterable[Sequence[str]]) -> str:
@@ -73,11 +80,15 @@ def _markdown(rows: Iterable[Sequence[str]]) -> str:
 
 def _table(heading: str, lines: Lines, methods: Sequence[str], figures: Sequence[str]) -> str:
     rows = [[heading, *methods, "seeds"]]
-    for line, found in sorted(lines.items(), key=lambda item: list(lines).index(item[0])):
+    for line, found in lines.items():
         cells = [_cell(found.get(method, ()), figures) for method in methods]
-        seeds = sorted({len(values) for values in found.values()})
-        rows.append([", ".join(line), *cells, "-".join(map(str, {seeds[0]: 0, seeds[-1]: 0}))])
+        rows.append([", ".join(line), *cells, _seeds(len(values) for values in found.values())])
     return _markdown(rows)
+
+
+def _seeds(counts: Iterable[int]) -> str:
+    least, *_, most = sorted([*counts] * 2)
+    return f"{most}" if least == most else f"{least}-{most}"
 
 
 def _cell(values: Sequence[Figures], figures: Sequence[str]) -> str:
