@@ -17,8 +17,8 @@ rows that it is tested with. It is trained by ``pyro-fmvae train --data FILE --s
   of the rows. Of faces, these are people of whom no picture was trained on. With 20 labels a class, it
   also edits the pictures of that fifth. A classifier that knows all pictures and labels says what has
   changed.
-* ``outliers`` trains on all classes but number ``seed mod K``, and tells that class from a fifth of the
-  others.
+* ``outliers`` trains on all classes but number ``seed mod K``, or of two classes on the commoner one, and
+  tells the class left out from a fifth of the others.
 
 A line of JSON is added to the file ``--rows`` for each finished row. A row that is there is not run
 again: delete its line to repeat it. ``--table`` prints the tables and how far the aims are met. Defaults
@@ -106,7 +106,8 @@ def labels(data: Data, method: str, setting: str, training: Training) -> dict[st
 def outliers(data: Data, method: str, setting: str, training: Training) -> dict[str, Any]:
     """Area under the ROC curve of a class that was not trained on, against held-out rows of the others."""
     rng = np.random.default_rng(training.seed)
-    held_out = data.labels[:, 0] == training.seed % len(data.values[0])
+    sizes = np.bincount(data.labels[:, 0])
+    held_out = data.labels[:, 0] == (training.seed % len(sizes) if len(sizes) > 2 else sizes.argmin())
     train, usual = data.select(~held_out).split(rng)
     unusual = data.select(rng.permutation(np.flatnonzero(held_out))[: len(usual)])
     test, truth = joined(usual, unusual), np.repeat([0, 1], [len(usual), len(unusual)])

@@ -65,12 +65,14 @@ class Trained:
     def about(self) -> dict[str, Any]:
         """Entries of a row about the training: its time, its model and its bounds on validation data.
 
-        The bounds are the best and the last of all phases but ``pretrain``, in nats per point.
+        The bounds are the best of all phases but ``pretrain``, and that of the model that the run keeps, in
+        nats per point.
         """
         run = self.run.run
         lines = (run.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        bounds = [r["elbo"] for r in map(json.loads, lines) if r["phase"] != "pretrain" and "elbo" in r]
-        found = {"best": max(bounds), "last": bounds[-1]} if bounds else None
+        bounds = [line["elbo"] for line in map(json.loads, lines) if line["phase"] != "pretrain"]
+        kept = json.loads((run.folder / "kept.json").read_text(encoding="utf-8"))["kept"]["value"]
+        found = {"best": max(bounds, default=kept), "kept": kept}
         return {"seconds": round(self.seconds, 1), "model": run.config.model, "bound": found}
 
     def codes(self, data: Data) -> np.ndarray:

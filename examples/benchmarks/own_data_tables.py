@@ -28,7 +28,7 @@ AIMS = (
     "labels: accuracy within 0.02 of the best baseline",
     f"labels: accuracy above the best baseline with {FEW} labels a class or fewer, on most",
     "outliers: AUROC below that of the best baseline, 0.02 at most on average",
-    "validation bound at the end within 0.5 % or 0.5 nats of the best, of all runs",
+    "validation bound within 0.5 % and 0.5 nats of the run's best, in all runs",
 )
 
 
@@ -173,7 +173,7 @@ def _share(gaps: Mapping[Line, float], passes: Callable[[float], bool]) -> str:
 
 
 def _kept(records: Iterable[Record]) -> str:
-    """Runs that end near their best bound on validation data."""
+    """Runs whose model is near their best bound on validation data."""
     bounds = [record["bound"] for record in records if record.get("bound")]
-    near = [bound["best"] - bound["last"] <= max(0.5, 0.005 * abs(bound["best"])) for bound in bounds]
+    near = [bound["best"] - bound["kept"] <= min(0.5, 0.005 * abs(bound["best"])) for bound in bounds]
     return f"{sum(near)} of {len(near)}" if near else ""
