@@ -157,6 +157,13 @@ class TrainConfig:
         total = sum(shares.values()) or 1.0
         return {phase: Budget(minutes=self.max_minutes * part / total) for phase, part in shares.items()}
 
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Names of the options that were given, without ``model`` and ``data``, while it is unresolved."""
+        names = [one.name for one in fields(self) if one.name not in ("model", "data")]
+        plain = {one.name: one.default for one in fields(self)}
+        return tuple(name for name in names if getattr(self, name) != plain[name])
+
     def to_dict(self) -> dict[str, Any]:
         """A JSON object."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""The report at the end of a training: measures on test data, printed, and the figures of the run."""
+"""The report at the end of a training: measures on test data, printed, and the run's figures and page."""
 
 import json
 import math
@@ -14,12 +14,13 @@ from pyro_fmvae.evaluate import label_agreement
 from pyro_fmvae.recipes.pictures import TRAINING
 from pyro_fmvae.runs.by_batches import in_order
 from pyro_fmvae.runs.journal import BEYOND, finite_bound
+from pyro_fmvae.runs.pages import PAGE, write_page
 from pyro_fmvae.runs.run import FIGURES, METRICS, Run
 from pyro_fmvae.runs.trainer import Trainer
 
 
 def report(trainer: Trainer, dataset: Dataset) -> None:
-    """Print what was learnt, on test data (validation data if there are none), and draw the figures."""
+    """Print what was learnt, on test data (validation data if there are none), draw and write the page."""
     run, model = trainer.run, trainer.model.eval()
     tested = "valid" if dataset.test is None else "test"
     names = [tested] if dataset.unseen is None else [tested, "unseen"]
@@ -44,7 +45,10 @@ def report(trainer: Trainer, dataset: Dataset) -> None:
     if agreements:
         _print_agreement(agreements, run.recipe.labels)
     draw(run, model, measured[tested], tested)
-    print(f"figures in {run.folder / FIGURES}, everything else in {run.folder}")
+    write_page(run, run.folder / PAGE, model, dataset)
+    print(
+        f"report in {run.folder / PAGE}, figures in {run.folder / FIGURES}, everything else in {run.folder}"
+    )
 
 
 def _print_agreement(agreements: dict[str, dict[str, Any]], share: float) -> None:

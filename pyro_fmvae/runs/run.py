@@ -1,6 +1,7 @@
 """A run: a folder with configuration, records, checkpoint and figures, and the model that it stands for."""
 
 import json
+import os
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ DERIVED = "derived"  # its key for what is no option
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint"
 FIGURES = "figures"
+REPORT = "report.json"  # the closing table
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,13 @@ class Run:
         folder: where it is kept.
         recipe: of its model, with resolved options.
         fingerprint: of the rows that were split at random; empty where splits are fixed, and in older runs.
+        given: names of the options that were given; empty in older runs.
     """
 
     folder: Path
     recipe: Recipe[Any]
     fingerprint: str = ""
+    given: tuple[str, ...] = ()
 
     @classmethod
     def new(cls, folder: Path, config: TrainConfig, dataset: Dataset) -> "Run":
@@ -46,7 +50,7 @@ class Run:
         Raises:
             ValueError: options that don't fit the data.
         """
-        return cls(folder, resolved(config, dataset), dataset.fingerprint)
+        return cls(folder, resolved(config, dataset), dataset.fingerprint, config.given)
 
     def write(self, numbered: bool = False) -> "Run":
         """Make the folder and write the configuration into it.
@@ -89,7 +93,7 @@ class Run:
                 tuple(derived["label_names"]),
                 tuple(tuple(names) for names in derived.get("value_names", ())),
             )
-            return cls(folder, recipe, derived.get("fingerprint", ""))
+            return cls(folder, recipe, derived.get("fingerprint", ""), tuple(derived.get("given", ())))
         except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"run: {folder} is no run (there is no {CONFIG} in it)") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -102,6 +106,8 @@ class Run:
             "label_names": list(self.label_names),
             "value_names": [list(names) for names in self.value_names],
             "fingerprint": self.fingerprint,
+            "given": list(self.given),
+            "machine": machine(),
             "versions": {
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("pyro_fmvae", "torch", "pyro-ppl", "numpy")},
@@ -209,6 +215,12 @@ class Run:
             model.match(state["model"])
             model.load_state_dict(state["model"])
         return model.to(device).eval()
+
+
+def machine() -> str:
+    """The kind of machine that this is, in words, without its name."""
+    cores = f"{platform.system()} on {platform.machine()}, {os.cpu_count()} CPU cores"
+    return f"{cores}, {torch.cuda.get_device_name()}" if torch.cuda.is_available() else cores
 
 
 def saved(folder: Path) -> bool:

@@ -1,0 +1,90 @@
+"""Facts about a run that its folder holds, whatever of them there is: older runs lack some."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyro_fmvae.runs.run import CONFIG, DERIVED, METRICS, REPORT, Run
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of a run's training and of its result."""
+
+    run: Run
+    records: list[dict[str, Any]]
+    """Of ``metrics.jsonl``, without damaged lines."""
+    report: dict[str, Any]
+    """Contents of ``report.json``; empty where there is none."""
+    derived: dict[str, Any]
+    """What ``config.json`` holds beside options."""
+
+    @classmethod
+    def of(cls, run: Run) -> "Evidence":
+        """Read the folder of a run."""
+        records = []
+        path = run.folder / METRICS
+        for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
+            record = _parsed(line)
+            if {"step", "phase", "elbo", "reconstruction"} <= record.keys():
+                records.append(record)
+        report = run.folder / REPORT
+        measured = _parsed(report.read_text(errors="replace")) if report.is_file() else {}
+        derived = json.loads((run.folder / CONFIG).read_text())[DERIVED]
+        return cls(run, records, measured, derived)
+
+    @property
+    def tested(self) -> dict[str, Any]:
+        """Measures of the split that the report is about; empty where there is no report."""
+        measures: dict[str, Any] = self.report.get("splits", {}).get(self.report.get("split"), {})
+        return measures
+
+    @property
+    def bounded(self) -> bool:
+        """False if the model has no bound, as an auto-encoder."""
+        return "elbo" not in self.tested or self.tested["elbo"] is not None
+
+    @property
+    def last_phase(self) -> list[dict[str, Any]]:
+        """The records of the last phase."""
+        return [record for record in self.records if record["phase"] == self.records[-1]["phase"]]
+
+    @property
+    def used(self) -> dict[str, tuple[int, int]]:
+        """Factor → number of its components in use, and of all."""
+        used = self.records[-1].get("used_components", []) if self.records else []
+        pairs = zip(self.run.factor_names, used, self.run.recipe.factors, strict=False)
+        return {name: (number, size) for name, number, size in pairs}
+
+    @property
+    def given(self) -> str:
+        """The options that were given, as they are typed."""
+        values = self.run.config.to_dict()
+        typed = (f"{_flag(name)} {as_typed(values[name])}" for name in self.run.given if name in values)
+        return " ".join(typed) or "none"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Every option, resolved."""
+        return {_flag(name): as_typed(value) for name, value in self.run.config.to_dict().items()}
+
+
+def as_typed(value: Any) -> str:
+    """The value of an option as the command line takes it."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """A JSON object; an empty one if the text is something else."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return dict(value) if isinstance(value, Mapping) else {}
