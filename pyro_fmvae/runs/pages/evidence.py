@@ -10,7 +10,7 @@ from pyro_fmvae.runs.run import CONFIG, DERIVED, METRICS, REPORT, Run
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of a run's training and of its result."""
+    """Facts known of a run: its training and its result."""
 
     run: Run
     records: list[dict[str, Any]]
