@@ -31,8 +31,8 @@ def _change(values: list[float]) -> float:
 
 def _parted(evidence: Evidence) -> list[str]:
     records = evidence.last_phase
-    if not (evidence.bounded and len(records) > 1):
-        return []
+    if evidence.kept is not None or not (evidence.bounded and len(records) > 1):
+        return []  # the best model is kept, and the closing table warns
     bounds = [record["elbo"] for record in records]
     fallen = _change(bounds)
     if not fallen:

@@ -72,7 +72,7 @@ def _measured(evidence: Evidence) -> dict[str, str]:
     if evidence.records:
         last = evidence.records[-1]
         found = {"steps": f"{last['step']:,}", "time": duration(last["seconds"])}
-    bounds = evidence.tested or (evidence.records[-1] if evidence.records else {})
+    bounds = evidence.tested or evidence.closing
     where = "test" if evidence.report.get("split") == "test" else "validation"
     for term in terms_of(evidence):
         if bounds.get(term) is not None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pyro_fmvae.runs.best import Kept
 from pyro_fmvae.runs.run import CONFIG, DERIVED, METRICS, REPORT, Run
 
 
@@ -17,6 +18,8 @@ class Evidence:
     """Of ``metrics.jsonl``, without damaged lines."""
     report: dict[str, Any]
     """Contents of ``report.json``; empty where there is none."""
+    kept: Kept | None
+    """Which model the run stands for; None of an older or unfinished run."""
     derived: dict[str, Any]
     """What ``config.json`` holds beside options."""
 
@@ -32,7 +35,7 @@ class Evidence:
         report = run.folder / REPORT
         measured = _parsed(report.read_text(errors="replace")) if report.is_file() else {}
         derived = json.loads((run.folder / CONFIG).read_text())[DERIVED]
-        return cls(run, records, measured, derived)
+        return cls(run, records, measured, Kept.read(run.folder), derived)
 
     @property
     def tested(self) -> dict[str, Any]:
@@ -51,9 +54,17 @@ class Evidence:
         return [record for record in self.records if record["phase"] == self.records[-1]["phase"]]
 
     @property
+    def closing(self) -> dict[str, Any]:
+        """The record of the model that was kept, else the last one; empty where there are no records."""
+        kept = self.kept.kept.total_steps if self.kept else None
+        return next(
+            (one for one in reversed(self.records) if one["step"] == kept), (self.records or [{}])[-1]
+        )
+
+    @property
     def used(self) -> dict[str, tuple[int, int]]:
         """Factor → number of its components in use, and of all."""
-        used = self.records[-1].get("used_components", []) if self.records else []
+        used = self.closing.get("used_components", [])
         pairs = zip(self.run.factor_names, used, self.run.recipe.factors, strict=False)
         return {name: (number, size) for name, number, size in pairs}
 

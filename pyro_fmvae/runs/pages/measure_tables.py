@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pyro_fmvae.runs.closing_table import BEYOND, SPLITS
 from pyro_fmvae.runs.pages import markup
 from pyro_fmvae.runs.pages.evidence import Evidence
 
@@ -16,44 +17,42 @@ CLASSIFIED: Final = {
 }
 """Scores of predicted labels beside the accuracy, and their headings."""
 CLUSTERED: Final = {"accuracy": "matching accuracy", "ari": "ARI", "nmi": "NMI"}
-SPLITS: Final = {
-    "train": "training points",
-    "valid": "validation points",
-    "test": "test points",
-    "unseen": "unseen combinations",
-}
 
 
 def measure_tables(evidence: Evidence) -> list[str]:
-    """Bounds, labels and components in use, as tables.
+    """Bounds, the recipe's summary, and labels.
 
     Args:
         evidence: of the run. Without a report, the last validation measures stand for it.
     """
     splits = evidence.report.get("splits", {})
-    parts = [_bounds(evidence)]
+    parts = [_bounds(evidence), markup.bullets(evidence.report.get("summary", []))]
     for name, measures in splits.items():
         parts += [
             _classification(SPLITS.get(name, name), measures.get("classification", {})),
             _clustering(SPLITS.get(name, name), measures.get("clustering", {})),
         ]
-    used = [(name, f"{number} of {size}") for name, (number, size) in evidence.used.items()]
-    return [*parts, markup.table(("factor", "components in use"), used)]
+    return parts
 
 
 def _bounds(evidence: Evidence) -> str:
     measured = {SPLITS.get(name, name): values for name, values in evidence.report.get("splits", {}).items()}
     if not measured and evidence.records:
-        measured = {"validation points, at the last step": evidence.records[-1]}
+        measured = {"validation points, at the last step": evidence.closing}
     shown = [term for term in terms_of(evidence) if all(term in values for values in measured.values())]
     rows = [
-        (
-            f"{values['n']:,} {name}" if "n" in values else name,
-            *(number(values[term], 2) for term in shown),
-        )
+        (_points(name, values), *(number(values[term], 2) for term in shown))
         for name, values in measured.items()
     ]
     return markup.table(("nats per point", *(TERMS[term] for term in shown)), rows)
+
+
+def _points(name: str, measures: Mapping[str, Any]) -> str:
+    """How many points measures are of."""
+    if "n" not in measures:
+        return name
+    left_out = measures.get("left_out", 0)
+    return f"{measures['n']:,} {name}" + (f" ({left_out:,} left out: {BEYOND})" if left_out else "")
 
 
 def terms_of(evidence: Evidence) -> list[str]:

@@ -22,7 +22,7 @@ def evidence(bounds=FLAT, used=(2, 3, 5), run=RUN, report=None):
         }
         for n, bound in enumerate(bounds)
     ]
-    return Evidence(run, records, report or {}, {})
+    return Evidence(run, records, report or {}, None, {})
 
 
 def with_accuracy(accuracy, majority):
