@@ -40,7 +40,6 @@ def command(arguments: Sequence[str] = ()) -> Command:
         arguments: of the command line. The model is the one that they name, or ``fmvae``.
     """
     words = [word for text in arguments for word in text.split("=", 1)]
-    typed = {word.removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
     named = [value for flag, value in pairwise(words) if flag == "--model" and value in RECIPES]
     model = named[-1] if named else DEFAULT
     others = ", ".join(name for name in RECIPES if name != model)
@@ -50,8 +49,14 @@ def command(arguments: Sequence[str] = ()) -> Command:
         description=f"Train a model, here {model}: {RECIPES[model].title}. For the options of another model, "
         f"give --model NAME --help, where NAME is {others}. Many defaults depend on the data.",
         add_arguments=partial(add_arguments, model=model),
-        run=partial(run, typed=typed),
+        run=partial(run, typed=typed_options(arguments)),
     )
+
+
+def typed_options(arguments: Sequence[str]) -> Set[str]:
+    """Names of the options on a command line itself."""
+    flags = (text.partition("=")[0] for text in arguments if text.startswith("--"))
+    return {flag.removeprefix("--").replace("-", "_") for flag in flags}
 
 
 def add_arguments(parser: ArgumentParser, model: str) -> None:
@@ -87,13 +92,26 @@ def run(model: str, out: str | None, resume: str | None, typed: Set[str], **give
         typed: names of the options on the command line itself, not in a configuration file.
         **given: options of all models; and, of the ``config.json`` of another run, what is no option.
     """
-    options = {name: given[name] for name in all_options()}
     if resume is not None:
+        options = {name: given[name] for name in all_options()}
         _check_unchanged({"model": model, **options}, out)
         return resume_run(resume, **{name: options[name] for name in NOT_OF_THE_RUN})
+    return train(configuration(model, typed, given), out)
+
+
+def configuration(model: str, typed: Set[str], given: Mapping[str, Any]) -> TrainConfig:
+    """The options of a new run.
+
+    Args:
+        model, typed, given: as in :func:`run`.
+
+    Raises:
+        ValueError: an option of another model, or one out of range.
+    """
+    options = {name: given[name] for name in all_options()}
     if given.get(DERIVED) is not None:  # an earlier run's, which may list options of all models
         options = {name: options[name] for name in options if name in options_of(model) or name in typed}
-    return train(configure(model, **options), out)
+    return configure(model, **options)
 
 
 def _check_unchanged(given: Mapping[str, Any], out: str | None) -> None:
@@ -108,11 +126,21 @@ def _check_unchanged(given: Mapping[str, Any], out: str | None) -> None:
 
 
 def train(config: TrainConfig, out: str | None) -> int:
+    """Start a run, train it to its end, and report: see :func:`start`. Returns the exit status."""
+    _, status = start(config, out)
+    return status
+
+
+def start(config: TrainConfig, out: str | None, held: Path | None = None) -> tuple[Run, int]:
     """Start a run, train it to its end, and report.
 
     Args:
         config: options as given; defaults are chosen by the data.
         out: folder of the run, which must not exist; None: a new one in ``runs/``.
+        held: the file of the data, if the run is to keep it in its folder.
+
+    Returns:
+        The run, and the exit status.
     """
     device = resolve_device(config.device)
     config = _with_full_paths(replace(config, data=data_name(recipe_of(config).name, config.data)))
@@ -120,11 +148,11 @@ def train(config: TrainConfig, out: str | None) -> int:
     run = Run.new(Path(out) if out else Path("runs") / dataset.name, config, dataset)
     trainer = Trainer(run, dataset, device)
     trainer.start()
-    trainer.run = run.write(numbered=not out)
+    trainer.run = run.write(numbered=not out, held=held)
     folder = trainer.run.folder
     with alone(folder):
         try:
-            return follow(trainer, dataset, resumed=False)
+            return trainer.run, follow(trainer, dataset, resumed=False)
         except BaseException:  # also a second Ctrl-C
             if not saved(folder):  # there is nothing to continue from
                 shutil.rmtree(folder)

@@ -250,3 +250,15 @@ def refuse(
 def decaying(config: TrainConfig) -> dict[str, Any]:
     """A default by which the learning rate falls to a tenth."""
     return {"final_learning_rate": 0.1 * (config.joint_learning_rate or config.learning_rate)}
+
+
+def flag(name: str) -> str:
+    """An option as it is typed."""
+    return "--" + name.replace("_", "-")
+
+
+def as_typed(value: Any) -> str:
+    """The value of an option as the command line takes it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -52,11 +53,12 @@ class Run:
         """
         return cls(folder, resolved(config, dataset), dataset.fingerprint, config.given)
 
-    def write(self, numbered: bool = False) -> "Run":
+    def write(self, numbered: bool = False, held: Path | None = None) -> "Run":
         """Make the folder and write the configuration into it.
 
         Args:
             numbered: make the first of ``folder-001``, ``folder-002``, ... that does not exist.
+            held: a file with the run's data, to move into the folder.
 
         Returns:
             The run in the folder that was made.
@@ -71,9 +73,13 @@ class Run:
                 break
             if not numbered:
                 raise ValueError(f"out: {folder} exists already, and runs are never overwritten")
-        content = json.dumps(self._description(), indent=1) + "\n"
+        run = replace(self, folder=folder)
+        if held is not None:
+            moved = shutil.move(held, folder.resolve() / held.name)
+            run = run.with_options(data=str(moved))
+        content = json.dumps(run._description(), indent=1) + "\n"
         checkpoint.write_atomically(folder / CONFIG, lambda path: path.write_text(content))
-        return replace(self, folder=folder)
+        return run
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
@@ -86,6 +92,9 @@ class Run:
             values = json.loads((folder / CONFIG).read_text())
             derived = values[DERIVED]
             config = read_config(values)
+            held = folder / Path(config.data).name
+            if held.is_file() and not Path(config.data).exists():  # the folder was moved with its data
+                config = replace(config, data=str(held.resolve()))
             recipe = recipe_of(config)(
                 config,
                 Preprocessing.from_dict(derived["preprocessing"]),

@@ -3,13 +3,14 @@
 import logging
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
+from tqdm import auto, std
 
 from pyro_fmvae.data import Dataset
 from pyro_fmvae.learn.fitting import Record
@@ -20,6 +21,8 @@ from pyro_fmvae.runs.report import report
 from pyro_fmvae.runs.trainer import Trainer
 
 CHECKPOINT_EVERY = 10.0  # seconds
+
+IN_NOTEBOOK = auto.notebook_tqdm is not std.tqdm  # one that can show a progress bar
 
 logger = logging.getLogger("pyro_fmvae")
 
@@ -61,13 +64,13 @@ def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, interrupted: list[b
 
 
 class _Bar:
-    """A progress bar over the phases, where standard error is a terminal."""
+    """A progress bar over the phases, in a terminal or a notebook."""
 
     def __init__(self, trainer: Trainer) -> None:
         total = sum(not phase.budget.empty for phase in trainer.phases)
         done = sum(not phase.budget.empty for phase in trainer.phases[: trainer.progress.phase])
         layout = "{desc:<9}{percentage:3.0f}%|{bar}| {elapsed}{postfix}"
-        self.bar = tqdm(total=total, initial=done, disable=None, bar_format=layout)
+        self.bar = auto.tqdm(total=total, initial=done, disable=None, bar_format=layout)
         self.done = float(done)
         self.trainer, self.measure = trainer, main_measure(trainer)
 
@@ -91,8 +94,14 @@ class _Bar:
 
 @contextmanager
 def _interruption() -> Iterator[list[bool]]:
-    """A list that Ctrl-C fills, so that training stops between two steps; a second one stops it at once."""
+    """A list that Ctrl-C fills, so that training stops between two steps; a second one stops it at once.
+
+    Only the main thread hears it; in another one the list stays empty.
+    """
     flag: list[bool] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield flag
+        return
 
     def handler(*_: Any) -> None:
         if flag:
@@ -108,9 +117,9 @@ def _interruption() -> Iterator[list[bool]]:
 
 @contextmanager
 def _log_file(path: Path) -> Iterator[None]:
-    """Write the package's log to a file, and to standard error unless a terminal shows a progress bar."""
+    """Write the package's log to a file, and to standard error unless a progress bar is shown."""
     handlers: list[logging.Handler] = [logging.FileHandler(path)]
-    if not sys.stderr.isatty():
+    if not (sys.stderr.isatty() or IN_NOTEBOOK):
         handlers.append(logging.StreamHandler())
     for handler in handlers:
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))

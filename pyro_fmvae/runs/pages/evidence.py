@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pyro_fmvae.recipes.options import as_typed, flag
 from pyro_fmvae.runs.best import Kept
 from pyro_fmvae.runs.run import CONFIG, DERIVED, METRICS, REPORT, Run
 
@@ -72,24 +73,13 @@ class Evidence:
     def given(self) -> str:
         """The options that were given, as they are typed."""
         values = self.run.config.to_dict()
-        typed = (f"{_flag(name)} {as_typed(values[name])}" for name in self.run.given if name in values)
+        typed = (f"{flag(name)} {as_typed(values[name])}" for name in self.run.given if name in values)
         return " ".join(typed) or "none"
 
     @property
     def options(self) -> dict[str, str]:
         """Every option, resolved."""
-        return {_flag(name): as_typed(value) for name, value in self.run.config.to_dict().items()}
-
-
-def as_typed(value: Any) -> str:
-    """The value of an option as the command line takes it."""
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+        return {flag(name): as_typed(value) for name, value in self.run.config.to_dict().items()}
 
 
 def _parsed(text: str) -> dict[str, Any]:
