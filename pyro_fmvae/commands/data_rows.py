@@ -2,6 +2,7 @@
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -11,6 +12,7 @@ from jsonargparse import ArgumentParser
 from pyro_fmvae.commands.command import add_device, add_run
 from pyro_fmvae.data import Split, load
 from pyro_fmvae.data.own.files import READERS, load_file
+from pyro_fmvae.data.own.folder import find_images
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.recipes.registry import data_name
 from pyro_fmvae.runs.run import Run
@@ -127,6 +129,13 @@ def _tell(run: Run, data: str, names: tuple[str, ...], left_out: LeftOut) -> Non
     if missing := [name for name in trained if name not in names]:
         listed = f"its labels are {', '.join(names)}" if names else "it has no labels"
         print(f"{data} tells nothing about {', '.join(missing)}: {listed}", file=sys.stderr)
+
+
+def file_names(run: Run, data: str | None) -> Sequence[str] | None:
+    """Name of each row's file in the folder of images that :func:`rows_of` takes; None of other data."""
+    if data is None or data in LOADERS or not Path(data).is_dir() or run.preprocessing.patches is not None:
+        return None
+    return find_images(Path(data))
 
 
 def _names(run: Run, data: str, names: tuple[str, ...]) -> tuple[str, ...]:
