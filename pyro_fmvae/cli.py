@@ -8,10 +8,9 @@ from jsonargparse import ArgumentParser, Namespace
 
 from pyro_fmvae import commands
 from pyro_fmvae.commands.command import UsageError
-from pyro_fmvae.commands.parser import Parser
+from pyro_fmvae.commands.parser import PROGRAM, HelpAll, Parser
 from pyro_fmvae.version import __version__
 
-PROGRAM = "pyro-fmvae"
 INTERRUPTED = 130
 
 
@@ -49,6 +48,9 @@ def build_parser(arguments: Sequence[str] = ()) -> ArgumentParser:
     for command in commands.all_commands(arguments):
         subparser = Parser(description=command.description)
         command.add_arguments(subparser)
+        if command.brief:
+            subparser.brief = command.brief
+            subparser.add_argument("--help-all", action=HelpAll)
         subparser.positional = {action.dest for action in subparser._actions if not action.option_strings}
         parser.positional |= subparser.positional
         subcommands.add_subcommand(command.name, subparser, help=command.help)

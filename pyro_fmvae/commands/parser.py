@@ -1,14 +1,16 @@
 """The parser of commands: its errors are raised, in the command line's own words."""
 
 import re
-from collections.abc import Set
-from typing import NoReturn
+from argparse import SUPPRESS, Action
+from collections.abc import Sequence, Set
+from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
 
 from pyro_fmvae.commands.command import UsageError
 from pyro_fmvae.recipes.options import flag
 
+PROGRAM = "pyro-fmvae"
 TYPES = {"float": "a number", "int": "an integer", "bool": "true or false", "str": "text"}
 
 
@@ -18,8 +20,27 @@ class Parser(ArgumentParser):
     positional: Set[str] = frozenset()
     """Names of arguments without a flag, of this parser and of its subcommands."""
 
+    brief: str = ""
+    """Text of ``--help``; if it is empty, all arguments are shown."""
+
+    def format_help(self, *args: Any) -> str:
+        return self.brief or super().format_help(*args)
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         raise UsageError(translate(message, self.positional))
+
+
+class HelpAll(Action):
+    """``--help-all``: show all arguments."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **_: Any) -> None:
+        text = "show every option, by group, and exit"
+        super().__init__(option_strings, SUPPRESS, nargs=0, default=SUPPRESS, help=text)
+
+    def __call__(self, parser: Any, *_: Any) -> None:
+        parser.brief = ""
+        parser.print_help()
+        parser.exit()
 
 
 def translate(message: str, positional: Set[str] = frozenset()) -> str:

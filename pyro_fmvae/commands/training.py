@@ -7,14 +7,16 @@ from dataclasses import fields, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from textwrap import wrap
+from typing import Any, Final, Literal
 
 from jsonargparse import ArgumentParser
 
 from pyro_fmvae.checkpoint import alone
 from pyro_fmvae.commands.command import Command, UsageError
+from pyro_fmvae.commands.parser import PROGRAM, Parser
 from pyro_fmvae.data.registry import LOADERS
-from pyro_fmvae.recipes.options import TrainConfig
+from pyro_fmvae.recipes.options import TrainConfig, flag
 from pyro_fmvae.recipes.pictures import TRAINING
 from pyro_fmvae.recipes.registry import (
     DEFAULT,
@@ -30,6 +32,13 @@ from pyro_fmvae.runs.run import CHECKPOINT, DERIVED, FIGURES, Run, load_data, re
 from pyro_fmvae.runs.session import follow
 from pyro_fmvae.runs.trainer import Trainer
 
+FILES: Final = {
+    "out": ("runs/mine", "folder of the run; default: a new one in runs/"),
+    "resume": ("runs/mine", "continue an interrupted run"),
+    "config": ("mine.yaml", "YAML or JSON file with any of these options"),
+}
+"""Arguments that are no options of a model: an example, and a text for the help."""
+COLUMNS, INDENT = 100, 30  # of the short help
 NOT_OF_THE_RUN = ("data_root", "device", "eager", "compile")  # may differ when a run is resumed
 
 
@@ -37,20 +46,61 @@ def command(arguments: Sequence[str] = ()) -> Command:
     """The command, whose help shows the options of one model.
 
     Args:
-        arguments: of the command line. The model is the one that they name, or ``fmvae``.
+        arguments: of the command line. The model is the one that they name, or else that of their
+            configuration file, or ``fmvae``.
     """
-    words = [word for text in arguments for word in text.split("=", 1)]
-    named = [value for flag, value in pairwise(words) if flag == "--model" and value in RECIPES]
-    model = named[-1] if named else DEFAULT
+    model = _model_of(arguments)
     others = ", ".join(name for name in RECIPES if name != model)
+    title = f"Train a model, here {model}: {RECIPES[model].title}."
     return Command(
         name="train",
         help="train a model; without options, on generated smileys",
-        description=f"Train a model, here {model}: {RECIPES[model].title}. For the options of another model, "
-        f"give --model NAME --help, where NAME is {others}. Many defaults depend on the data.",
+        description=f"{title} For the options of another model, give --model NAME --help-all, where NAME is "
+        f"{others}. Many defaults depend on the data.",
         add_arguments=partial(add_arguments, model=model),
         run=partial(run, typed=typed_options(arguments)),
+        brief=brief(model, title),
     )
+
+
+def _model_of(arguments: Sequence[str]) -> str:
+    """The model whose options arguments are about."""
+    words = [word for text in arguments for word in text.split("=", 1)]
+    named = [value for flag, value in pairwise(words) if flag == "--model" and value in RECIPES]
+    files = [value for flag, value in pairwise(words) if flag == "--config"]
+    if named or not files:
+        return named[-1] if named else DEFAULT
+    parser = Parser()
+    add_arguments(parser, DEFAULT)
+    try:
+        model: str = parser.parse_path(files[-1]).model
+    except (UsageError, OSError, ValueError, TypeError):
+        return DEFAULT  # parsing the arguments says what is wrong with the file
+    return model
+
+
+def brief(model: str, title: str) -> str:
+    """The options that matter first, as lines of at most `COLUMNS` characters: those that have an example.
+
+    Args:
+        model: whose options.
+        title: first line.
+    """
+    shown: dict[str, tuple[str, str]] = {}
+    for name, option in options_of(model).items():
+        if option.metadata["example"]:
+            default = "" if option.default is None else f" (default: {option.default})"
+            shown[name] = (option.metadata["example"], option.metadata["help"] + default)
+    shown["model"] = ("vae", f"model to train: {', '.join(RECIPES)}")
+    lines = [f"usage: {PROGRAM} train [options]", "", title, ""]
+    for name, (example, text) in (shown | FILES).items():
+        label = f"  {flag(name)} {example}"
+        lines += wrap(text, COLUMNS, initial_indent=label.ljust(INDENT), subsequent_indent=" " * INDENT)
+    closing = (
+        f"Without options, it trains on generated smileys. {PROGRAM} train --help-all shows every option, by "
+        "group; with --model NAME, those of another model."
+    )
+    return "\n".join([*lines, "", *wrap(closing, COLUMNS), ""])
 
 
 def typed_options(arguments: Sequence[str]) -> Set[str]:
@@ -61,7 +111,7 @@ def typed_options(arguments: Sequence[str]) -> Set[str]:
 
 def add_arguments(parser: ArgumentParser, model: str) -> None:
     """Add the options of all models; only those of ``model`` are in the help."""
-    parser.add_argument("--config", action="config", help="YAML or JSON file with any of these options")
+    parser.add_argument("--config", action="config", help=FILES["config"][1])
     titles = "; ".join(f"{name}: {recipe.title}" for name, recipe in RECIPES.items())
     names = Literal[tuple(RECIPES)]  # type: ignore[valid-type]
     parser.add_argument("--model", type=names, default=DEFAULT, help=f"model to train ({titles})")
@@ -78,8 +128,8 @@ def add_arguments(parser: ArgumentParser, model: str) -> None:
             "--" + name.replace("_", "-"), type=kind, default=option.default, help=text, **bare
         )
     parser.add_argument("--" + DERIVED, type=dict | None, help=SUPPRESS)  # of a run's config.json; not read
-    parser.add_argument("--out", type=str | None, help="folder of the run; default: a new one in runs/")
-    parser.add_argument("--resume", type=str | None, metavar="RUN", help="continue an interrupted run")
+    parser.add_argument("--out", type=str | None, help=FILES["out"][1])
+    parser.add_argument("--resume", type=str | None, metavar="RUN", help=FILES["resume"][1])
 
 
 def run(model: str, out: str | None, resume: str | None, typed: Set[str], **given: Any) -> int:

@@ -59,25 +59,32 @@ NAMES = ListOf("names", lambda part: str(part).strip(), "hat,eyes")
 
 
 def option(
-    default: Any, text: str, check: Check | None = None, parse: ListOf | None = None, path: bool = False
+    default: Any,
+    text: str,
+    check: Check | None = None,
+    parse: ListOf | None = None,
+    path: bool = False,
+    example: str = "",
 ) -> Any:
     """Declare an option as a field of a dataclass.
 
     Args:
         default: of the option.
-        text: for ``--help``.
+        text: for ``--help-all``.
         check: raises ValueError for values out of range; not asked about None.
         parse: converts text, where the option's type does not say how.
         path: the value is the path of a file or folder.
+        example: a value as it is typed. Options with an example are those that matter first: ``--help`` shows
+            them alone.
     """
     metadata = {"help": text, "check": check, "parse": parse, "path": path, "by_data": False}
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata=metadata | {"example": example})
 
 
-def by_data(text: str, check: Check | None = None, parse: ListOf | None = None) -> Any:
+def by_data(text: str, check: Check | None = None, parse: ListOf | None = None, example: str = "") -> Any:
     """Declare an option whose default depends on the data: None until :meth:`Recipe.resolve` chooses it."""
     metadata = {"help": text, "check": check, "parse": parse, "path": False, "by_data": True}
-    return field(default=None, metadata=metadata)
+    return field(default=None, metadata=metadata | {"example": example})
 
 
 def _names(name: str, value: tuple[str, ...]) -> None:
@@ -95,13 +102,17 @@ class TrainConfig:
 
     model: str = field(metadata={"help": "model to train", "check": None, "path": False, "by_data": False})
     data: str = option(
-        "smiley", "name of a data set, or path of an .npz or .csv file or of a folder of images"
+        "smiley",
+        "name of a data set, or path of an .npz or .csv file or of a folder of images",
+        example="photos",
     )
     data_root: str | None = option(None, "folder in which published data sets are kept", path=True)
     binarization: Literal["dynamic", "threshold"] = option(
         "dynamic", "how the greys of mnist and omniglot become binary"
     )
-    image_size: int = option(64, "side that the pictures of a folder or of celeba are resized to")
+    image_size: int = option(
+        64, "side that the pictures of a folder or of celeba are resized to", example="32"
+    )
     label_names: tuple[str, ...] | None = option(
         None, "labels to use, in the order of the factors: hat,eyes", _names, NAMES
     )
@@ -110,7 +121,9 @@ class TrainConfig:
     )
     batch_size: int | None = by_data("points per batch", count(1))
     joint_iterations: int | None = by_data("iterations of everything together", count(0))
-    max_minutes: float | None = option(None, "train by the clock instead: minutes for all phases", positive)
+    max_minutes: float | None = option(
+        None, "train by the clock instead: minutes for all phases", positive, example="5"
+    )
     learning_rate: float = option(1e-3, "Adam's")
     final_learning_rate: float | None = option(
         None, "learning rate at the end of the joint phase; it falls in the last half"
@@ -130,7 +143,7 @@ class TrainConfig:
     eager: bool = option(False, "take every step through Pyro, instead of replaying a captured one")
     compile: bool | None = option(None, "compile captured steps; default: on the CPU, in long trainings")
     autocast: bool = option(False, "run the networks in bfloat16")
-    seed: int = option(0, "of everything random", count(0))
+    seed: int = option(0, "of everything random", count(0), example="1")
     device: str = option("auto", "cpu, cuda, ... or auto: a GPU where there is one")
 
     def __post_init__(self) -> None:
