@@ -201,3 +201,17 @@ def test_named_values_are_numbered_as_in_the_run(tmp_path):
     left_out = {}
     split, _ = load_file(path, run, ("tree",), (("oak", "ash"),), left_out)
     assert split.labels.squeeze(1).tolist() == [1, -1, 0, -1] and left_out == {"tree": {"elm": 1}}
+
+
+def test_labels_that_stay_in_training_belong_to_the_fingerprint(tmp_path):
+    """Which rows have a rare label decides on the splits; what the label is does not."""
+    x, first, second, third = np.eye(30), *np.full((3, 30), -1)
+    first[[3, 8]], second[[3, 9]], third[[3, 8]] = 0, 0, 1
+
+    def digest(labels):
+        np.savez(tmp_path / "a.npz", x=x, labels=labels)
+        data = split_file(tmp_path / "a.npz", seed=0)
+        assert (data.train.labels >= 0).sum() == (labels >= 0).sum()
+        return data.fingerprint
+
+    assert digest(first) == digest(third) != digest(second)
