@@ -300,7 +300,7 @@ def test_small_numbers_survive_a_configuration(files, tmp_path):
 )
 def test_recompute_needs_no_value(monkeypatch, tmp_path, given, written, expected):
     configs = []
-    monkeypatch.setattr(commands.training, "train", lambda config, out: configs.append(config) or 0)
+    monkeypatch.setattr(commands.training, "train", lambda config, *_: configs.append(config) or 0)
     (tmp_path / "options.yaml").write_text(f"seed: 1\n{written}\n")
     succeed("train", "--config", tmp_path / "options.yaml", *given, "--seed", "2")
     assert [config.recompute for config in configs] == [expected]
@@ -707,7 +707,7 @@ def test_errors_of_the_program_itself_are_not_hidden(files, tmp_path, monkeypatc
 
 def test_tables_are_no_pictures(runs, tmp_path, monkeypatch):
     arguments = ["sample", str(runs["table"]), "--out", "x.png"]
-    check_complaint(tmp_path, monkeypatch, arguments, "out: expected a name that ends in .npz, got")
+    check_complaint(tmp_path, monkeypatch, arguments, "out: expected a name that ends in .npz or .csv")
 
 
 @pytest.mark.parametrize(

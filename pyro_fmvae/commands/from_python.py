@@ -84,6 +84,7 @@ def _carry_out(arguments: list[str], held: Path | None) -> tuple[Path, int]:
     if given["resume"] is not None:
         return Path(given["resume"]), command.run(**given)
     out = given.pop("out")
-    config = training.configuration(given.pop("model"), training.typed_options(arguments), given)
-    run, status = training.start(config, out, held)
+    typed = training.typed_options(arguments)
+    config = training.configuration(given.pop("model"), typed, given)
+    run, status = training.start(config, out, training.inherited(typed, given), held)
     return run.folder, status

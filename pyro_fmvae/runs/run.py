@@ -4,7 +4,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -45,13 +45,22 @@ class Run:
     given: tuple[str, ...] = ()
 
     @classmethod
-    def new(cls, folder: Path, config: TrainConfig, dataset: Dataset) -> "Run":
+    def new(
+        cls, folder: Path, config: TrainConfig, dataset: Dataset, given: Collection[str] | None = None
+    ) -> "Run":
         """A run that is not on disk yet, its options resolved.
+
+        Args:
+            folder: where it is going to be.
+            config: options as given.
+            dataset: the data.
+            given: names of the options that count as given; None: those that are not as by default.
 
         Raises:
             ValueError: options that don't fit the data.
         """
-        return cls(folder, resolved(config, dataset), dataset.fingerprint, config.given)
+        names = config.given if given is None else [name for name in config.given if name in given]
+        return cls(folder, resolved(config, dataset), dataset.fingerprint, tuple(names))
 
     def write(self, numbered: bool = False, held: Path | None = None) -> "Run":
         """Make the folder and write the configuration into it.
