@@ -18,6 +18,7 @@ from pyro_fmvae.runs.best import Kept
 from pyro_fmvae.runs.by_batches import in_order
 from pyro_fmvae.runs.closing_table import lines
 from pyro_fmvae.runs.journal import finite_bound
+from pyro_fmvae.runs.label_checks import collapses
 from pyro_fmvae.runs.label_measures import named, references
 from pyro_fmvae.runs.run import FIGURES, METRICS, REPORT, Run
 from pyro_fmvae.runs.trainer import Trainer
@@ -39,7 +40,11 @@ def report(trainer: Trainer, dataset: Dataset) -> None:
         "splits": splits,
         "labelled": _labelled(run, dataset),
         "summary": [*(kept.summary() if kept else ()), *run.recipe.summary(model)],
-        "warnings": [*(kept.warnings() if kept else ()), *_warnings(run, dataset, splits[tested])],
+        "warnings": [
+            *(kept.warnings() if kept else ()),
+            *_warnings(run, dataset, splits[tested]),
+            *collapses(trainer),
+        ],
     }
     content = json.dumps(found, indent=1) + "\n"
     checkpoint.write_atomically(run.folder / REPORT, lambda path: path.write_text(content))
