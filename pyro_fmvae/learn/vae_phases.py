@@ -8,6 +8,7 @@ import pyro.poutine as poutine
 import torch
 from torch import Tensor, nn
 
+from pyro_fmvae.capture import CapturedFreeGaussian
 from pyro_fmvae.em.free_gaussian import GaussianTable
 from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
 from pyro_fmvae.learn.learning import Learning
@@ -119,6 +120,12 @@ class VariationalEM(VAEPhase):
         self.free = learning.free_gaussian(model, steps, free_learning_rate)
         self.free_learning_rate = free_learning_rate
 
+    def compile(self) -> bool:
+        """Compile the steps of the networks and the free ones."""
+        if isinstance(self.free, CapturedFreeGaussian):
+            self.free.compile = True
+        return super().compile()
+
     def _slow_down(self, share: float) -> None:
         """Lower the learning rate of the free steps."""
         self.free.learning_rate = self.free_learning_rate * share
@@ -137,6 +144,11 @@ class HybridEM(VariationalEM):
         self.svi = self._adam(self.model)
         fixed = poutine.block(self.model.model, hide_types=["param"])
         self.encoder_svi = self.learning.svi(fixed, self.model.guide, self.svi.optim, TraceConjugate_ELBO())
+
+    def compile(self) -> bool:
+        """Compile the steps of both networks and the free ones."""
+        self.encoder_svi.compile = True
+        return super().compile()
 
     def step(self, *batch: Any) -> float:
         """One iteration; returns the loss at q_i, in nats for all N points."""

@@ -12,9 +12,11 @@ from pyro_fmvae import checkpoint
 from pyro_fmvae.capture.playback import compiles
 from pyro_fmvae.data import Batches, Dataset, hide_labels, whole
 from pyro_fmvae.learn.fitting import Progress, Record, fit
+from pyro_fmvae.learn.pace import Compiling
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.runs.run import CHECKPOINT, Run, fitting
 
+CLOCK = ("seconds", "total_seconds", "minutes", "by_clock", "spare")  # of the progress
 EXAMPLES = 1000  # from which the decoder starts
 SPARED = 20  # full batches in an epoch from which on compiling for the smaller last one does not pay
 
@@ -46,6 +48,7 @@ class Trainer:
             compile=self._compile(config),
             compile_from=config.batch_size if len(dataset.train) >= SPARED * config.batch_size else 1,
         )
+        self.compiling = self._compiling(config)
         self.phases = recipe.phases(self.model, self.learning)
         labels = None
         if recipe.labels:
@@ -56,18 +59,30 @@ class Trainer:
             seed=config.seed,
             device=device,
             indexed=recipe.indexed,
+            full=config.timed and not recipe.indexed,
         )
         self.progress = Progress()
 
     def _compile(self, config: TrainConfig) -> bool:
-        """Decide whether captured steps are compiled."""
+        """Decide whether captured steps are compiled from the start."""
         if config.eager or config.compile is False:
             return False
         if config.compile is None and not (config.long and self.device.type == "cpu"):
             return False
-        problem = compiles(self.device)
-        if problem and config.compile:
+        if config.compile and (problem := compiles(self.device)):
             raise ValueError(f"compile: torch.compile does not work here ({problem})")
+        return config.compile or self._works()
+
+    def _compiling(self, config: TrainConfig) -> Compiling | None:
+        """Decides whether captured steps are compiled on the way, in trainings with a clock."""
+        undecided = config.compile is None and not config.eager
+        if not (config.timed and undecided and self.device.type == "cpu") or self.run.recipe.closed_form:
+            return None
+        return Compiling(self._works)
+
+    def _works(self) -> bool:
+        """Find out whether steps can be compiled here, and say so if not."""
+        problem = compiles(self.device)
         if problem:
             logger.info("steps are not compiled: torch.compile does not work here (%s)", problem)
         return not problem
@@ -78,12 +93,15 @@ class Trainer:
         if self.run.recipe.closed_form:
             return "in closed form"
         how = "eager" if self.learning.eager else "captured"
-        how += " and compiled" if self.learning.compile else ""
+        if self.learning.compile:
+            how += " and compiled"
+        elif self.compiling is not None:
+            how += ", compiled where that pays"
         return how + (", networks in bfloat16" if self.learning.autocast else "")
 
     def records(self, resumed: bool = False) -> Iterator[Record]:
         """Train from where it stands: see :func:`pyro_fmvae.learn.fitting.fit`."""
-        return fit(self.phases, self.batches, self.progress, resumed)
+        return fit(self.phases, self.batches, self.progress, resumed, self.compiling)
 
     @property
     def finished(self) -> bool:
@@ -129,7 +147,7 @@ class Trainer:
             "phase": None if self.finished else self.phases[progress.phase].state_dict(),
             "random": {"cpu": torch.get_rng_state(), "cuda": self._cuda_state()},
         }
-        clock = {"seconds": progress.seconds, "total_seconds": progress.total_seconds}
+        clock = {name: getattr(progress, name) for name in CLOCK}
         checkpoint.save(self.run.folder / CHECKPOINT, state, clock)
 
     def restore(self) -> None:

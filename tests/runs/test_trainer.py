@@ -34,16 +34,19 @@ def stepping(path, folder, **options):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, "captured"),
+        ({}, "captured, compiled where that pays"),
+        ({"joint_iterations": 9_999}, "captured"),
         ({"joint_iterations": 10_000}, "captured and compiled"),
         ({"joint_iterations": 10_000, "compile": False}, "captured"),
         ({"joint_iterations": 10_000, "eager": True}, "eager"),
-        ({"max_minutes": 5.0}, "captured and compiled"),
-        ({"max_minutes": 4.9}, "captured"),
+        ({"max_minutes": 50.0}, "captured, compiled where that pays"),
+        ({"max_minutes": 50.0, "compile": False}, "captured"),
+        ({"max_minutes": 1.0, "compile": True}, "captured and compiled"),
+        ({"joint_iterations": 10_000, "time_limit": 5.0}, "captured, compiled where that pays"),
         ({"compile": True}, "captured and compiled"),
-        ({"autocast": True}, "captured, networks in bfloat16"),
+        ({"autocast": True, "time_limit": 0.0}, "captured, networks in bfloat16"),
         ({"model": "bsc"}, "in closed form"),
-        ({"model": "bsc", "m_step": "gradient"}, "captured"),
+        ({"model": "bsc", "m_step": "gradient", "joint_iterations": 9}, "captured"),
     ],
 )
 def test_long_trainings_are_compiled_by_default(path, tmp_path, monkeypatch, options, expected):
@@ -65,7 +68,7 @@ def test_the_last_batch_of_a_long_epoch_is_not_compiled_for(path, tmp_path, batc
 def test_without_a_compiler(path, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(trainer, "compiles", lambda device: "no compiler")
     with caplog.at_level("INFO"):
-        assert stepping(path, tmp_path, max_minutes=5.0) == "captured"
+        assert stepping(path, tmp_path, joint_iterations=10_000) == "captured"
     assert "not compiled: torch.compile does not work here (no compiler)" in caplog.text
     with pytest.raises(ValueError, match=r"^compile: .*\(no compiler\)"):
         stepping(path, tmp_path, compile=True)
@@ -180,3 +183,22 @@ def test_batches_tell_their_rows_where_points_keep_something(path, tmp_path, mod
     run = Run.new(tmp_path, small(path, model=model, eager=True), dataset)
     *_, last = next(iter(Trainer(run, dataset, torch.device("cpu")).batches))
     assert (last.dtype == torch.int64 and last.dim() == 1) == (model in ("bsc", "linear-sparse"))
+
+
+@pytest.mark.parametrize(
+    ("options", "lengths"),
+    [
+        ({"joint_iterations": 3}, {20, 8}),
+        ({"max_minutes": 3.0}, {20}),
+        ({}, {20}),
+        ({"model": "vae", "posterior": "free", "max_minutes": 3.0}, {20, 8}),
+    ],
+)
+def test_by_the_clock_all_batches_have_one_shape_unless_points_keep_something(
+    path, tmp_path, options, lengths
+):
+    dataset = load(path)
+    assert len(dataset.train) == 48
+    run = Run.new(tmp_path, small(path, batch_size=20, **options), dataset)
+    batches = Trainer(run, dataset, torch.device("cpu")).batches
+    assert {len(batch[0]) for batch in batches} == lengths
