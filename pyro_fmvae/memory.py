@@ -50,7 +50,7 @@ def settings_of_environment() -> list[str]:
 
 
 def most_used() -> int | None:
-    """Most memory that this process has held at once so far, in bytes; None where the system does not tell."""
+    """Most memory that this process has held at once, in bytes; None where the system does not tell."""
     try:
         import resource
     except ImportError:  # Windows

@@ -58,7 +58,7 @@ class Compiling:
     A recorded step grows with its number of operations, and so do the time that it takes to record it, the
     time to compile it, and the time that passes between its operations until they are fused. All of them grow
     with the load of the machine. So the set-up of a phase, which is measured, tells the others: ``COST`` and
-    ``SAVED`` times as much, which is cautious. What compiling took and saved in one phase is used for the next.
+    ``SAVED`` times as much, which is cautious. What compiling took and saved in a phase is used for the next.
 
     Args:
         works: tells whether steps can be compiled on this machine; asked once, and only if it would pay.
