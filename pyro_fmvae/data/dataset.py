@@ -79,6 +79,8 @@ class Dataset:
     fingerprint: str = ""
     """Digest of everything that a random split depends on. It changes with the rows, their order and their
     type, and, where combinations are held out, with the labels. Empty for fixed splits and for patches."""
+    note: str = ""
+    """Sentence on what was done to the files to make them one array; empty: nothing."""
     unseen: Split | None = None
     """Rows whose combinations of labels occur in no other split: see `hold_out`."""
 

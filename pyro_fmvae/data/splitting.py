@@ -5,18 +5,21 @@ import hashlib
 import numpy as np
 
 
-def split_rows(n: int, seed: int, expected: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def split_rows(
+    n: int, seed: int, expected: str, fewest: int = 3
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Draw rows for training, validation and testing: about 80, 10 and 10 % of n, at least one each.
 
     Args:
         n: number of rows.
         seed: of their permutation, at least 0.
         expected: the beginning of the error message.
+        fewest: least number of rows, at least 3.
 
     Raises:
-        ValueError: fewer than three rows.
+        ValueError: there are fewer rows.
     """
-    if n < 3:
+    if n < fewest:
         raise ValueError(f"{expected} to split into train, valid and test, got {n}")
     order = np.random.default_rng(seed).permutation(n)
     held_out = max(1, n // 10)

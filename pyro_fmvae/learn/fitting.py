@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyro_fmvae.learn.pace import Compiling, Pace
+from pyro_fmvae.learn.pace import Pace, Stepping
 from pyro_fmvae.learn.phase import Budget, Phase, arguments, endless
 
 LONGER = 1.1
 """Times its minutes that a phase with iterations may be expected to take before minutes cut it short."""
+
+SETTLED = 2  # steps after the first one, until its set-up is told
 
 logger = logging.getLogger("pyro_fmvae")
 
@@ -25,8 +27,10 @@ class Progress:
         total_steps: steps taken in all phases.
         seconds: spent in the current phase.
         total_seconds: spent in all phases.
-        minutes: of the current phase, where its budget has any. Chosen at its start: phases share out among
-            them what earlier ones left over, or took too long, in proportion to their own minutes.
+        minutes: of the current phase, where its budget has any. Chosen at its start: what is left of the
+            minutes of all phases after its set-up is shared out among the phases to come, in proportion to
+            their own minutes.
+        setup: seconds of the current phase that went into preparing it, and into capturing its first step.
         by_clock: whether the phase ends with these minutes, not with its iterations.
         spare: seconds that the phases before left over; below 0, that they took too long.
     """
@@ -37,6 +41,7 @@ class Progress:
     seconds: float = 0.0
     total_seconds: float = 0.0
     minutes: float | None = None
+    setup: float = 0.0
     by_clock: bool = False
     spare: float = 0.0
 
@@ -71,7 +76,7 @@ def fit(
     batches: Iterable[Any],
     progress: Progress | None = None,
     resumed: bool = False,
-    compiling: Compiling | None = None,
+    stepping: Stepping | None = None,
 ) -> Iterator[Record]:
     """Run phases one after another, and yield a record at the start of each and after every step.
 
@@ -87,8 +92,7 @@ def fit(
         progress: where to start, and kept up to date; a fresh one if None.
         resumed: the current phase was entered and its state loaded already, so that it must not be started
             anew.
-        compiling: decides whether the steps of phases that go by the clock are compiled; None: they are taken
-            as they are.
+        stepping: chooses how the steps of phases that go by the clock are taken; None: as phases take them.
 
     Yields:
         A :class:`Record` for every step.
@@ -108,7 +112,12 @@ def fit(
                 phase.enter()
                 phase.prepare(batches)
                 watch.read()
+                _allot(progress, phase, ahead, progress.seconds)
                 yield _record(phase, progress, ahead)
+                watch.read()
+                _allot(progress, phase, ahead, progress.seconds - progress.setup)
+            if stepping is not None:
+                stepping.begin(phase, progress.by_clock)
             while (fraction := _budget(phase, progress).fraction(progress.step, progress.seconds)) < 1:
                 phase.between_steps(batches, progress.step)
                 phase.before_step(fraction)
@@ -119,16 +128,18 @@ def fit(
                 progress.step += 1
                 progress.total_steps += 1
                 watch.read()
-                if progress.by_clock and compiling is not None and progress.minutes is not None:
-                    pace = compiling.consider(phase, pace, 60 * progress.minutes - progress.seconds)
+                if pace.steps == SETTLED:
+                    _allot(progress, phase, ahead, pace.setup)
                 _look_ahead(phase, progress, pace)
+                if stepping is not None and progress.by_clock and progress.minutes is not None:
+                    pace = stepping.consider(pace, 60 * progress.minutes - progress.seconds)
                 yield _record(phase, progress, ahead, loss, pace)
             watch.read()
             if phase.budget.minutes is not None:
                 progress.spare += 60 * phase.budget.minutes - progress.seconds
         resumed = False
         progress.phase, progress.step, progress.seconds = progress.phase + 1, 0, 0.0
-        progress.minutes, progress.by_clock = None, False
+        progress.minutes, progress.setup, progress.by_clock = None, 0.0, False
 
 
 class _Watch:
@@ -143,14 +154,17 @@ class _Watch:
         self._progress.total_seconds = self._before + self._progress.seconds
 
 
-def _allot(progress: Progress, phase: Phase, ahead: Sequence[Phase]) -> None:
-    """Choose the minutes of a phase that begins: its own, and its share of what others left over."""
+def _allot(progress: Progress, phase: Phase, ahead: Sequence[Phase], more: float = 0.0) -> None:
+    """Choose the minutes of a phase, when it begins and after so many more seconds of set-up."""
     own = phase.budget.minutes
     if own is None:
         return
     together = own + sum(other.budget.minutes or 0.0 for other in ahead)
-    progress.minutes = max(own + progress.spare / 60 * (own / together if together else 0.0), 0.0)
-    progress.by_clock = phase.budget.iterations is None
+    progress.setup += more
+    setup = progress.setup / 60
+    left = max(together + progress.spare / 60 - setup, 0.0)
+    progress.by_clock = progress.by_clock or phase.budget.iterations is None
+    progress.minutes = setup + left * (own / together if together else 0.0)
 
 
 def _budget(phase: Phase, progress: Progress) -> Budget:

@@ -1,4 +1,4 @@
-"""The pace of a training: how long its steps take, and whether compiling them would pay."""
+"""The pace of a training: how long its steps take, and which way of taking them pays."""
 
 import logging
 import statistics
@@ -8,6 +8,7 @@ from functools import cache
 
 from pyro_fmvae.learn.phase import Phase
 
+TRIED = 100  # eager steps that have to fit into the time that is left for capturing them to pay
 MEASURED = 8  # steps after the first one, which tell the pace
 WINDOW = 50  # steps that the pace goes by
 COST, SAVED = 60.0, 0.0025  # what compiling takes, and saves of each step, as multiples of the set-up
@@ -52,8 +53,12 @@ class Pace:
         return max(self._first - self.seconds, 0.0)
 
 
-class Compiling:
-    """Compiles the steps of a phase where that pays within the time that is left of it.
+class Stepping:
+    """Chooses how the steps of a phase by the clock are taken: as it pays in the time that is left.
+
+    The first two steps are eager. From then on steps are captured if at least ``TRIED`` eager ones would fit
+    into the time that is left: capturing takes as long as some twenty of them. Once the pace of captured
+    steps is known, compiling them is considered.
 
     A recorded step grows with its number of operations, and so do the time that it takes to record it, the
     time to compile it, and the time that passes between its operations until they are fused. All of them grow
@@ -61,42 +66,67 @@ class Compiling:
     ``SAVED`` times as much, which is cautious. What compiling took and saved in a phase is used for the next.
 
     Args:
-        works: tells whether steps can be compiled on this machine; asked once, and only if it would pay.
+        compiles: tells whether steps can be compiled; asked once, and only if it would pay.
     """
 
-    def __init__(self, works: Callable[[], bool]) -> None:
+    def __init__(self, compiles: Callable[[], bool]) -> None:
         self.cost, self.saved = COST, SAVED
-        self._works = cache(works)
-        self._before: tuple[Phase, Pace] | None = None  # what was compiled last, and its pace until then
+        self._compiles = cache(compiles)
+        self._before = Pace()  # of the phase that was compiled last, until then
 
-    def consider(self, phase: Phase, pace: Pace, left: float) -> Pace:
-        """Decide, as soon as the pace of a phase is known, and learn from what compiling has brought.
+    def begin(self, phase: Phase, by_clock: bool) -> None:
+        """Start with a phase.
 
         Args:
-            phase: whose steps may be compiled.
-            pace: of its steps; called after each of them.
+            phase: it has been entered.
+            by_clock: whether it goes by the clock from its start; False: it may do so later.
+        """
+        self._phase = phase
+        self._decide = self._capture if by_clock and phase.take_steps(eager=True) else self._compile
+
+    def consider(self, pace: Pace, left: float) -> Pace:
+        """Decide as soon as enough is known.
+
+        Args:
+            pace: of the phase; called after each of its steps.
             left: seconds left of the phase.
 
         Returns:
-            The pace to go on with: a fresh one if steps are compiled from now on.
+            The pace to go on with: a fresh one if steps are taken in another way from now on.
         """
-        if pace.steps != MEASURED:
+        return self._decide(pace, left)
+
+    def _capture(self, pace: Pace, left: float) -> Pace:
+        if not pace.steps:
             return pace
-        if self._before is not None and self._before[0] is phase:
-            self._learn(phase, self._before[1], pace)
+        if left < TRIED * pace.seconds:
+            logger.info("%s: steps stay eager, %.1f s are left for them", self._phase.name, left)
+            self._decide = self._settled
+            return pace
+        self._phase.take_steps()
+        self._decide = self._compile
+        return Pace()
+
+    def _compile(self, pace: Pace, left: float) -> Pace:
+        if not pace.known:
             return pace
         cost = self.cost * pace.setup
         saved = min(self.saved * pace.setup / pace.seconds, MOST) * left
-        if cost < saved and self._works() and phase.compile():
-            logger.info("%s: compiling, about %.0f s to save %.0f s", phase.name, cost, saved)
-            self._before = phase, pace
-            return Pace()
-        logger.info("%s: not compiled, about %.0f s to save %.0f s", phase.name, cost, saved)
+        pays = cost < saved and self._compiles() and self._phase.take_steps(compile=True)
+        how = "compiling" if pays else "not compiled"
+        logger.info("%s: %s, about %.0f s to save %.0f s", self._phase.name, how, cost, saved)
+        self._before, self._decide = pace, self._learn if pays else self._settled
+        return Pace() if pays else pace
+
+    def _learn(self, pace: Pace, left: float) -> Pace:
+        """Take cost and gain of compiling from what it brought."""
+        if pace.known:
+            before, self._decide = self._before, self._settled
+            self.cost = pace.setup / before.setup
+            self.saved = (before.seconds - pace.seconds) / before.setup
+            how = f"steps of {1000 * pace.seconds:.0f} ms instead of {1000 * before.seconds:.0f} ms"
+            logger.info("%s: compiled in %.0f s: %s", self._phase.name, pace.setup, how)
         return pace
 
-    def _learn(self, phase: Phase, before: Pace, after: Pace) -> None:
-        """Take cost and gain of compiling from the first time."""
-        self.cost = after.setup / before.setup
-        self.saved = (before.seconds - after.seconds) / before.setup
-        how = f"steps of {1000 * after.seconds:.0f} ms instead of {1000 * before.seconds:.0f} ms"
-        logger.info("%s: compiled in %.0f s: %s", phase.name, after.setup, how)
+    def _settled(self, pace: Pace, left: float) -> Pace:
+        return pace

@@ -93,8 +93,12 @@ class Phase(ABC):
     def before_step(self, fraction: float) -> None:  # noqa: B027
         """Set whatever follows a schedule, when this share of the budget, in [0, 1), is used up."""
 
-    def compile(self) -> bool:
-        """Compile the steps from the next one on; returns whether there is anything to compile."""
+    def take_steps(self, eager: bool = False, compile: bool = False) -> bool:
+        """Choose whether steps are captured, and compiled, from the next one on.
+
+        Returns:
+            Whether there is this choice.
+        """
         return False
 
     @abstractmethod
@@ -123,10 +127,10 @@ class GradientPhase(Phase):
 
     svi: ConjugateSVI
 
-    def compile(self) -> bool:
-        """Compile captured steps from the next one on."""
+    def take_steps(self, eager: bool = False, compile: bool = False) -> bool:
+        """Choose how ``svi`` takes steps, where it can capture them."""
         if isinstance(self.svi, CapturedSVI):
-            self.svi.compile = True
+            self.svi.eager, self.svi.compile = eager, compile
         return isinstance(self.svi, CapturedSVI)
 
     def state_dict(self) -> dict[str, Any]:

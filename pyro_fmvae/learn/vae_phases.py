@@ -120,11 +120,12 @@ class VariationalEM(VAEPhase):
         self.free = learning.free_gaussian(model, steps, free_learning_rate)
         self.free_learning_rate = free_learning_rate
 
-    def compile(self) -> bool:
-        """Compile the steps of the networks and the free ones."""
-        if isinstance(self.free, CapturedFreeGaussian):
-            self.free.compile = True
-        return super().compile()
+    def take_steps(self, eager: bool = False, compile: bool = False) -> bool:
+        """Choose how free steps and those of the networks are taken; free ones are captured in any case."""
+        if eager or not isinstance(self.free, CapturedFreeGaussian):
+            return False
+        self.free.compile = compile
+        return super().take_steps(compile=compile)
 
     def _slow_down(self, share: float) -> None:
         """Lower the learning rate of the free steps."""
@@ -145,10 +146,12 @@ class HybridEM(VariationalEM):
         fixed = poutine.block(self.model.model, hide_types=["param"])
         self.encoder_svi = self.learning.svi(fixed, self.model.guide, self.svi.optim, TraceConjugate_ELBO())
 
-    def compile(self) -> bool:
-        """Compile the steps of both networks and the free ones."""
-        self.encoder_svi.compile = True
-        return super().compile()
+    def take_steps(self, eager: bool = False, compile: bool = False) -> bool:
+        """Choose how free steps and those of both networks are taken."""
+        chosen = super().take_steps(eager, compile)
+        if chosen:
+            self.encoder_svi.compile = compile
+        return chosen
 
     def step(self, *batch: Any) -> float:
         """One iteration; returns the loss at q_i, in nats for all N points."""

@@ -99,7 +99,9 @@ class TrainConfig:
     binarization: Literal["dynamic", "threshold"] = option(
         "dynamic", "how the greys of mnist and omniglot become binary"
     )
-    image_size: int = option(64, "side that the pictures of a folder or of celeba are resized to")
+    image_size: int | None = option(
+        None, "side of the squares that the pictures of a folder or of celeba are resized to"
+    )
     label_names: tuple[str, ...] | None = option(
         None, "labels to use, in the order of the factors: hat,eyes", _names, NAMES
     )

@@ -171,7 +171,8 @@ class Run:
         """
         config = self.config
         root = data_root or config.data_root
-        dataset = load_data(config, Path(root) if root else None)
+        shape = self.preprocessing.event_shape
+        dataset = load_data(config, Path(root) if root else None, shape)
         if len(dataset.train) != self.num_data:
             number = len(dataset.train)
             raise ValueError(f"data: {self.num_data} training points were expected, there are {number} now")
@@ -219,8 +220,13 @@ def saved(folder: Path) -> bool:
     return metrics.exists() and len(metrics.read_bytes().splitlines()) > 1  # one comes before it
 
 
-def load_data(config: TrainConfig, root: Path | None) -> Dataset:
+def load_data(config: TrainConfig, root: Path | None, shape: tuple[int, ...] | None = None) -> Dataset:
     """The data set that a configuration asks for: its labels in order, combinations held out.
+
+    Args:
+        config: the configuration.
+        root: folder of published data sets.
+        shape: of the images of a folder, where it is known.
 
     Raises:
         FileNotFoundError, ValueError: there are no such data, or the options don't fit them.
@@ -233,6 +239,7 @@ def load_data(config: TrainConfig, root: Path | None) -> Dataset:
         image_size=config.image_size,
         seed=0,
         sparse=sparse,
+        shape=shape,
     )
     if config.label_names is not None:
         dataset = choose_labels(dataset, config.label_names)

@@ -33,6 +33,8 @@ def follow(trainer: Trainer, dataset: Dataset, resumed: bool) -> int:
         verb = "resuming" if resumed else "starting"
         points, device = trainer.run.num_data, trainer.device
         logger.info("%s %s on %s, %d points, steps %s", verb, folder, device, points, trainer.stepping)
+        if dataset.note:
+            logger.info("%s", dataset.note)
         decoder = getattr(trainer.model, "decoder", None)
         if isinstance(decoder, ConvDecoder) and (change := decoder.canvas.describe()):
             logger.info("%s for the networks", change)

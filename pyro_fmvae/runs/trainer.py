@@ -12,11 +12,11 @@ from pyro_fmvae import checkpoint
 from pyro_fmvae.capture.playback import compiles
 from pyro_fmvae.data import Batches, Dataset, hide_labels, whole
 from pyro_fmvae.learn.fitting import Progress, Record, fit
-from pyro_fmvae.learn.pace import Compiling
+from pyro_fmvae.learn.pace import Stepping
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.runs.run import CHECKPOINT, Run, fitting
 
-CLOCK = ("seconds", "total_seconds", "minutes", "by_clock", "spare")  # of the progress
+CLOCK = ("seconds", "total_seconds", "minutes", "setup", "by_clock", "spare")  # of the progress
 EXAMPLES = 1000  # from which the decoder starts
 SPARED = 20  # full batches in an epoch from which on compiling for the smaller last one does not pay
 
@@ -48,7 +48,7 @@ class Trainer:
             compile=self._compile(config),
             compile_from=config.batch_size if len(dataset.train) >= SPARED * config.batch_size else 1,
         )
-        self.compiling = self._compiling(config)
+        self.chooser = self._stepping(config)
         self.phases = recipe.phases(self.model, self.learning)
         labels = None
         if recipe.labels:
@@ -73,12 +73,12 @@ class Trainer:
             raise ValueError(f"compile: torch.compile does not work here ({problem})")
         return config.compile or self._works()
 
-    def _compiling(self, config: TrainConfig) -> Compiling | None:
-        """Decides whether captured steps are compiled on the way, in trainings with a clock."""
-        undecided = config.compile is None and not config.eager
-        if not (config.timed and undecided and self.device.type == "cpu") or self.run.recipe.closed_form:
+    def _stepping(self, config: TrainConfig) -> Stepping | None:
+        """Chooses how steps are taken in trainings with a clock, unless that is given."""
+        if not config.timed or config.eager or config.compile or self.run.recipe.closed_form:
             return None
-        return Compiling(self._works)
+        by_default = config.compile is None and self.device.type == "cpu"
+        return Stepping(self._works if by_default else lambda: False)
 
     def _works(self) -> bool:
         """Find out whether steps can be compiled here, and say so if not."""
@@ -95,13 +95,14 @@ class Trainer:
         how = "eager" if self.learning.eager else "captured"
         if self.learning.compile:
             how += " and compiled"
-        elif self.compiling is not None:
-            how += ", compiled where that pays"
+        if self.chooser is not None:
+            how += ", or compiled," if self.run.config.compile is None else ""
+            how += " where that pays"
         return how + (", networks in bfloat16" if self.learning.autocast else "")
 
     def records(self, resumed: bool = False) -> Iterator[Record]:
         """Train from where it stands: see :func:`pyro_fmvae.learn.fitting.fit`."""
-        return fit(self.phases, self.batches, self.progress, resumed, self.compiling)
+        return fit(self.phases, self.batches, self.progress, resumed, self.chooser)
 
     @property
     def finished(self) -> bool:

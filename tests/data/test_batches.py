@@ -184,7 +184,7 @@ def test_a_batch_costs_no_work_per_item():
 
 @pytest.mark.parametrize(("batch_size", "lengths"), [(3, [3, 3]), (4, [4]), (7, [7]), (9, [7])])
 def test_full_batches_alone(batch_size, lengths):
-    batches = Batches(Split(torch.arange(7.0).unsqueeze(-1)), batch_size, full=True)
+    batches = Batches(Split(torch.arange(7).float().unsqueeze(-1)), batch_size, full=True)
     assert len(batches) == len(lengths)
     assert [len(x) for (x,) in batches] == lengths
     seen = torch.cat([x for _ in range(300) for (x,) in batches])

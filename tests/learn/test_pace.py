@@ -5,29 +5,32 @@ import torch
 
 from pyro_fmvae import fit
 from pyro_fmvae.learn import fitting
-from pyro_fmvae.learn.pace import COST, MEASURED, SAVED, Compiling, Pace
+from pyro_fmvae.learn.pace import COST, MEASURED, SAVED, TRIED, Pace, Stepping
 from pyro_fmvae.learn.phase import Budget, Phase
 
 
 class Captured(Phase):
-    """Phase whose first step takes ``setup`` seconds more, and whose first compiled one takes ``cost``."""
+    """Phase whose captured steps need ``setup`` seconds at first, and compiled ones ``cost`` seconds."""
 
-    def __init__(self, name, minutes, clock, setup=1.0, plain=0.01, cost=40.0, compiled=0.004):
+    def __init__(self, name, minutes, clock, setup=1.0, plain=0.01, cost=40.0, compiled=0.004, eager=0.05):
         super().__init__(name, Budget(minutes=minutes), torch.nn.Identity())
-        self.clock, self.pending, self.seconds = clock, setup, plain
-        self.cost, self.fast, self.compiled_at = cost, compiled, None
+        self.clock, self.ways = (
+            clock,
+            {"eager": (0, eager), "plain": (setup, plain), "fast": (cost, compiled)},
+        )
+        self.taken, self.way = [], "plain"
 
     def enter(self):
         pass
 
-    def compile(self):
-        self.compiled_at = self.clock[0]
-        self.pending, self.seconds = self.cost, self.fast
+    def take_steps(self, eager=False, compile=False):
+        self.way = "eager" if eager else "fast" if compile else "plain"
         return True
 
     def step(self, *batch):
-        self.clock[0] += self.pending + self.seconds
-        self.pending = 0.0
+        setup, seconds = self.ways[self.way]
+        self.clock[0] += seconds + (0 if self.way in self.taken[-1:] else setup)
+        self.taken.append(self.way)
         return 1.0
 
     def state_dict(self):
@@ -46,8 +49,8 @@ def clock(monkeypatch):
 
 
 def learn(phases, works=lambda: True):
-    compiling = Compiling(works)
-    return compiling, list(fit(phases, [(1,)], compiling=compiling))
+    stepping = Stepping(works)
+    return stepping, list(fit(phases, [(1,)], stepping=stepping))
 
 
 def test_pace_is_the_median_of_steps_after_the_first():
@@ -69,16 +72,25 @@ def test_compiled_where_that_pays_within_the_time_that_is_left(clock, minutes, e
     phase = Captured("joint", minutes, clock)
     with caplog.at_level("INFO"):
         _, records = learn([phase])
-    assert (phase.compiled_at is not None) is expected
+    assert ("fast" in phase.taken) is expected
     assert len([line for line in caplog.messages if "to save" in line]) == 1
     assert records[-1].seconds == pytest.approx(60 * minutes, rel=1e-3)
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0.95, {"eager"}), (1.1, {"eager", "plain"})])
+def test_captured_if_enough_eager_steps_would_fit(clock, seconds, expected):
+    """As in a phase that takes a second, where capturing takes as long."""
+    phase = Captured("prior", TRIED * 0.05 * seconds / 60 + 0.1 / 60, clock)
+    _, records = learn([phase])
+    assert set(phase.taken) == expected and phase.taken[:2] == ["eager", "eager"]
+    assert records[-1].seconds == pytest.approx(60 * phase.budget.minutes, rel=0.02)
 
 
 @pytest.mark.parametrize(("minutes", "expected"), [(1.95, False), (2.05, True)])
 def test_no_more_than_half_of_a_step_is_hoped_for(clock, minutes, expected):
     phase = Captured("joint", minutes, clock, setup=1.0, plain=0.004)
     learn([phase])
-    assert (phase.compiled_at is not None) is expected
+    assert ("fast" in phase.taken) is expected
 
 
 def test_what_compiling_took_and_saved_decides_from_then_on(clock, caplog):
@@ -86,18 +98,18 @@ def test_what_compiling_took_and_saved_decides_from_then_on(clock, caplog):
     second = Captured("joint", 1.0, clock, cost=20.0)
     third = Captured("refine", 0.2, clock, cost=20.0)
     with caplog.at_level("INFO"):
-        compiling, _ = learn([first, second, third])
+        stepping, _ = learn([first, second, third])
     assert "pretrain: compiled in 20 s: steps of 4 ms instead of 10 ms" in caplog.messages
-    assert (compiling.cost, compiling.saved) == (pytest.approx(20), pytest.approx(0.006))
-    assert second.compiled_at is not None  # 20 s save half of a minute; without the first they would not
-    assert third.compiled_at is None
+    assert (stepping.cost, stepping.saved) == (pytest.approx(20), pytest.approx(0.006))
+    assert "fast" in second.taken  # 20 s save half of a minute; without the first they would not
+    assert "fast" not in third.taken
 
 
 def test_a_phase_that_compiling_does_not_help_is_the_last(clock):
     first = Captured("pretrain", 2 * BREAK_EVEN, clock, compiled=0.011)
-    second = Captured("joint", 100 * BREAK_EVEN, clock)
+    second = Captured("joint", 3 * BREAK_EVEN, clock)
     learn([first, second])
-    assert first.compiled_at is not None and second.compiled_at is None
+    assert "fast" in first.taken and "fast" not in second.taken
 
 
 def test_asked_once_and_only_if_it_would_pay(clock):
@@ -107,7 +119,10 @@ def test_asked_once_and_only_if_it_would_pay(clock):
         asked.append(clock[0])
         return False
 
-    phases = [Captured(name, minutes, clock) for name, minutes in (("a", 1.0), ("b", 600.0), ("c", 900.0))]
+    phases = [
+        Captured(name, minutes, clock)
+        for name, minutes in (("a", 1.0), ("b", 2 * BREAK_EVEN), ("c", 3 * BREAK_EVEN))
+    ]
     learn(phases, works)
     assert len(asked) == 1 and asked[0] > 60
-    assert all(phase.compiled_at is None for phase in phases)
+    assert all("fast" not in phase.taken for phase in phases)

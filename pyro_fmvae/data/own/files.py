@@ -11,11 +11,13 @@ from pyro_fmvae.data.own.csv_file import read_csv
 from pyro_fmvae.data.own.folder import find_values, load_folder, read_folder
 from pyro_fmvae.data.own.npz_file import read_npz
 from pyro_fmvae.data.own.picture_files import open_pictures
+from pyro_fmvae.data.own.picture_shape import choose_shape
 from pyro_fmvae.data.own.raw import Raw
 from pyro_fmvae.data.patch_sets import load_patches
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.data.splitting import fingerprint, split_rows
 
+FEWEST = 10  # rows, so that a tenth of them is one
 READERS = {".npz": read_npz, ".csv": read_csv}
 """Readers by the suffix of the file."""
 
@@ -82,11 +84,11 @@ def split_file(path: Path, seed: int, as_is: bool = False) -> Dataset:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is malformed or has fewer than three rows, or a column cannot be standardised
+        ValueError: the file is malformed or has fewer than ten rows, or a column cannot be standardised
             because it has no numbers or too large ones.
     """
     raw = read(path, missing=as_is)
-    train, valid, test = split_rows(len(raw.x), seed, f"{path}: expected at least 3 rows")
+    train, valid, test = split_rows(len(raw.x), seed, f"{path}: expected at least {FEWEST} rows", FEWEST)
     source = f"{path}: 'x'"
     if as_is and path.suffix.lower() != ".csv":
         preprocessing = Preprocessing(Kind.REAL, raw.x.shape[1:])
@@ -102,25 +104,36 @@ def split_file(path: Path, seed: int, as_is: bool = False) -> Dataset:
         label_names=raw.label_names,
         label_sizes=() if raw.labels is None else tuple((raw.labels.max(axis=0) + 1).tolist()),
         fingerprint=fingerprint(raw.x),
+        note=raw.note,
     )
 
 
-def split_folder(path: Path, image_size: int, seed: int, as_is: bool = False) -> Dataset:
+def split_folder(
+    path: Path,
+    image_size: int | None,
+    seed: int,
+    as_is: bool = False,
+    shape: tuple[int, ...] | None = None,
+) -> Dataset:
     """Make a data set of a folder of images, split as `split_file` does.
 
     Args:
         path: the folder: see `read_folder`.
-        image_size: S; images become [S, S, 3].
+        image_size: S, to have squares of this side; None: see `choose_shape`.
         seed: of the permutation that makes the splits, at least 0.
         as_is: see `SparseOptions`.
+        shape: (H, W) or (H, W, 3) that the images had in a run; None: chosen by their files.
 
     Raises:
-        ValueError: fewer than three images, a damaged one, or a malformed table of labels.
+        ValueError: fewer than ten images, a damaged one, or a malformed table of labels.
     """
     folder = read_folder(path)
-    rows = split_rows(len(folder.names), seed, f"{path}: expected at least 3 images")
+    rows = split_rows(len(folder.names), seed, f"{path}: expected at least {FEWEST} images", FEWEST)
     order, sizes = np.concatenate(rows).tolist(), [len(part) for part in rows]
-    preprocessing = Preprocessing(Kind.REAL if as_is else Kind.IMAGE, (image_size, image_size, 3))
+    note = ""
+    if shape is None:
+        shape, note = choose_shape([path / name for name in folder.names], image_size)
+    preprocessing = Preprocessing(Kind.REAL if as_is else Kind.IMAGE, shape)
     value_names = tuple(find_values(texts, f"{path}: {name!r}") for name, texts in folder.columns.items())
     labels = folder.labels(value_names)
     # Decoded in the order of the splits, so that each is one piece of the array on disk.
@@ -138,6 +151,7 @@ def split_folder(path: Path, image_size: int, seed: int, as_is: bool = False) ->
         label_sizes=() if labels is None else tuple((labels.max(axis=0) + 1).tolist()),
         value_names=value_names,
         fingerprint=fingerprint(np.array(folder.names)),
+        note=note,
     )
 
 
