@@ -12,8 +12,6 @@ from pyro_fmvae.learn.phase import Budget, Phase, arguments, endless
 LONGER = 1.1
 """Times its minutes that a phase with iterations may be expected to take before minutes cut it short."""
 
-SETTLED = 2  # steps after the first one, until its set-up is told
-
 logger = logging.getLogger("pyro_fmvae")
 
 
@@ -33,6 +31,8 @@ class Progress:
         setup: seconds of the current phase that went into preparing it, and into capturing its first step.
         by_clock: whether the phase ends with these minutes, not with its iterations.
         spare: seconds that the phases before left over; below 0, that they took too long.
+        stopped: True if the current phase is to end here, whatever is left of its budget. The consumer of the
+            records sets it.
     """
 
     phase: int = 0
@@ -44,6 +44,7 @@ class Progress:
     setup: float = 0.0
     by_clock: bool = False
     spare: float = 0.0
+    stopped: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,9 @@ def fit(
                 _allot(progress, phase, ahead, progress.seconds - progress.setup)
             if stepping is not None:
                 stepping.begin(phase, progress.by_clock)
-            while (fraction := _budget(phase, progress).fraction(progress.step, progress.seconds)) < 1:
+            while not progress.stopped and (
+                (fraction := _budget(phase, progress).fraction(progress.step, progress.seconds)) < 1
+            ):
                 phase.between_steps(batches, progress.step)
                 phase.before_step(fraction)
                 batch = next(source)
@@ -128,7 +131,7 @@ def fit(
                 progress.step += 1
                 progress.total_steps += 1
                 watch.read()
-                if pace.steps == SETTLED:
+                if pace.steps == 1:
                     _allot(progress, phase, ahead, pace.setup)
                 _look_ahead(phase, progress, pace)
                 if stepping is not None and progress.by_clock and progress.minutes is not None:
@@ -137,7 +140,7 @@ def fit(
             watch.read()
             if phase.budget.minutes is not None:
                 progress.spare += 60 * phase.budget.minutes - progress.seconds
-        resumed = False
+        resumed = progress.stopped = False
         progress.phase, progress.step, progress.seconds = progress.phase + 1, 0, 0.0
         progress.minutes, progress.setup, progress.by_clock = None, 0.0, False
 

@@ -100,7 +100,7 @@ class Stepping:
         if not pace.steps:
             return pace
         if left < TRIED * pace.seconds:
-            logger.info("%s: steps stay eager, %.1f s are left for them", self._phase.name, left)
+            logger.info("%s: steps stay eager in the %.1f s that are left", self._phase.name, max(left, 0.0))
             self._decide = self._settled
             return pace
         self._phase.take_steps()

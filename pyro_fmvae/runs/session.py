@@ -1,7 +1,6 @@
 """A training session at the terminal: progress bar, log, checkpoints, and Ctrl-C."""
 
 import logging
-import math
 import signal
 import sys
 import time
@@ -10,18 +9,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
 from pyro_fmvae.data import Dataset
 from pyro_fmvae.learn.fitting import Record
-from pyro_fmvae.memory import most_used
 from pyro_fmvae.nn import ConvDecoder
 from pyro_fmvae.runs.journal import Journal, main_measure
+from pyro_fmvae.runs.keeper import Keeper
+from pyro_fmvae.runs.outlook import Outlook
 from pyro_fmvae.runs.report import report
 from pyro_fmvae.runs.trainer import Trainer
 
-CHECKPOINT_EVERY, OUTLOOK_EVERY = 10.0, 60.0  # seconds
+CHECKPOINT_EVERY = 10.0  # seconds
 
 logger = logging.getLogger("pyro_fmvae")
 
@@ -49,11 +48,11 @@ def follow(trainer: Trainer, dataset: Dataset, resumed: bool) -> int:
 
 def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, interrupted: list[bool]) -> bool:
     """Consume the records; returns whether it was interrupted."""
-    journal, outlook = Journal(trainer, dataset, resumed), _Outlook(trainer.device)
-    saved = time.monotonic()
+    keeper = Keeper(trainer, dataset, Journal(trainer, dataset, resumed))
+    outlook, saved = Outlook(trainer.device), time.monotonic()
     with _Bar(trainer) as bar:
         for record in trainer.records(resumed):
-            values = journal.record(record)
+            values = keeper.follow(record)
             outlook.update(record)
             bar.update(record, values)
             if record.step == 0 or interrupted or time.monotonic() - saved > CHECKPOINT_EVERY:
@@ -65,54 +64,6 @@ def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, interrupted: list[b
     return False
 
 
-class _Outlook:
-    """Logs how long training will take, as soon as that can be told, and every minute what is left of it.
-
-    Args:
-        device: that memory is taken on.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.said = device, float("nan")
-
-    def update(self, record: Record) -> None:
-        """Look at a record, and say what is to be said."""
-        if record.left is None or record.pace is None:
-            return
-        if math.isnan(self.said):
-            self._estimate(record, record.left, record.pace)
-        elif record.seconds - self.said >= OUTLOOK_EVERY:
-            logger.info("%s step %d: about %s left", record.phase, record.step, duration(record.left))
-        else:
-            return
-        self.said = record.seconds
-
-    def _estimate(self, record: Record, left: float, pace: float) -> None:
-        steps = record.total_steps + round(left / pace)
-        cuda = self.device.type == "cuda"
-        memory = torch.cuda.max_memory_allocated(self.device) if cuda else most_used()
-        held = "" if memory is None else f"; {memory / 2**30:.1f} GiB of memory so far"
-        length = duration(record.seconds + left)
-        logger.info("about %s: %s steps of %s%s", length, f"{steps:,}", _short(pace), held)
-
-
-def duration(seconds: float) -> str:
-    """A length of time in words: seconds up to two minutes, then minutes, then hours.
-
-    >>> duration(100), duration(200), duration(40_000)
-    ('100 seconds', '3 minutes', '11.1 hours')
-    """
-    if seconds < 120:
-        number = max(round(seconds), 1)
-        return f"{number} second{'s' if number > 1 else ''}"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
-
-
-def _short(seconds: float) -> str:
-    """Time of a step."""
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.2g} ms"
-
-
 class _Bar:
     """A progress bar over the phases, where standard error is a terminal."""
 
@@ -122,7 +73,7 @@ class _Bar:
         layout = "{desc:<9}{percentage:3.0f}%|{bar}| {elapsed}{postfix}"
         self.bar = tqdm(total=total, initial=done, disable=None, bar_format=layout)
         self.done, self.measured = float(done), ""
-        self.measure = main_measure(trainer)
+        self.trainer, self.measure = trainer, main_measure(trainer)
 
     def __enter__(self) -> "_Bar":
         return self
@@ -135,7 +86,7 @@ class _Bar:
         if record.step == 0:
             self.bar.set_description_str(record.phase)
         self.bar.update(self.done + record.fraction - self.bar.n)
-        if record.fraction >= 1:
+        if record.fraction >= 1 or self.trainer.progress.stopped:
             self.done += 1
         if values:
             name = "ELBO" if self.measure == "elbo" else self.measure

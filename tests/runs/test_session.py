@@ -1,36 +1,109 @@
-"""What a session says of the time that training takes."""
+"""What a training session records and reports."""
 
-import logging
+import json
+import re
 
 import pytest
 import torch
 
-from pyro_fmvae.learn.fitting import Record
-from pyro_fmvae.runs.session import _Outlook, duration
+from pyro_fmvae.learn.phase import Phase
+from pyro_fmvae.runs import journal, report
+from pyro_fmvae.runs.run import REPORT, Run
+from pyro_fmvae.runs.trainer import Trainer
+from tests.small_runs import metrics, succeed, train, write_files
+
+pytestmark = pytest.mark.usefixtures("single_precision")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [
-        (0.2, "1 second"),
-        (119, "119 seconds"),
-        (120, "2 minutes"),
-        (7199, "120 minutes"),
-        (9000, "2.5 hours"),
-    ],
-)
-def test_duration(seconds, expected):
-    assert duration(seconds) == expected
+@pytest.fixture(autouse=True)
+def no_figures(monkeypatch):
+    monkeypatch.setattr(report, "draw", lambda *_: None)
 
 
-def test_estimate_comes_once_and_then_every_minute_what_is_left(caplog):
-    outlook = _Outlook(torch.device("cpu"))
-    steps = [(1, None, None), (10, 0.04, 240.0), (11, 0.04, 239.0), (1500, 0.04, 180.0), (1501, 0.04, 179.0)]
-    with caplog.at_level(logging.INFO, "pyro_fmvae"):
-        for step, pace, left in steps:
-            outlook.update(Record("joint", step, step, 0.1, 1.0, 0.04 * step, pace, left))
-            if step == 1500:
-                outlook.update(Record("joint", step, step, 0.1, 1.0, 61.0, pace, left))
-    first, *others = caplog.messages
-    assert first.startswith("about 4 minutes: 6,010 steps of 40 ms; ") and first.endswith("of memory so far")
-    assert others == ["joint step 1500: about 3 minutes left"]
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return write_files(tmp_path_factory.mktemp("data"))
+
+
+@pytest.mark.parametrize("kind", ["binary", "grey", "colour", "table"])
+def test_records_are_what_evaluate_says_of_validation_data(files, tmp_path, kind):
+    assert train(tmp_path / "run", files[kind], factors="2,3")[0] == 0
+    record = metrics(tmp_path / "run")[-1]
+    measures = json.loads(succeed("evaluate", tmp_path / "run", "--split", "valid"))
+    for name in ("elbo", "reconstruction", "kl_z", "kl_r", "kl_global"):
+        assert record[name] == pytest.approx(measures[name], rel=1e-6)
+
+
+def test_unseen_combinations_are_reported_beside_the_seen_ones(files, tmp_path):
+    run = tmp_path / "run"
+    status, out, err = train(run, files["binary"], labels=1, factors="2,2", hold_out=0.25)
+    assert status == 0, err
+    dataset = Run.open(run).load_data()
+    assert dataset.unseen is not None
+    (combination,) = dataset.unseen.labels.unique(dim=0)
+    for seen in (dataset.train, dataset.valid, dataset.test):
+        assert not (seen.labels == combination).all(-1).any()
+    for name in ("test", "unseen"):
+        measures = json.loads(succeed("evaluate", run, "--split", name))
+        assert measures["n"] == len(dataset.split(name))
+        assert f"{measures['n']} {name} points, nats per point: ELBO {measures['elbo']:.2f} = " in out
+        classified = measures["classification"]
+        assert json.loads((run / REPORT).read_text())["splits"][name]["classification"] == classified
+        for label in ("side", "noise"):
+            number = f"{classified[label]['accuracy']:.3f}"
+            assert re.search(rf"^  {label} +{measures['n']} +{number} ", out, re.MULTILINE)
+
+
+def test_only_chosen_labels_are_trained_on(files, tmp_path):
+    status, _, err = train(tmp_path / "run", files["binary"], labels=1, factors="2", label_names="noise")
+    assert status == 0, err
+    run = Run.open(tmp_path / "run")
+    assert (run.label_names, run.labelled) == (("noise", "side"), (0,))
+    measures = json.loads(succeed("evaluate", tmp_path / "run"))
+    assert list(measures["accuracy"]) == ["noise"]
+    assert list(measures["clustering"]) == ["side"]
+
+
+@pytest.mark.parametrize("model", ["fmvae", "vae"])
+def test_programs_are_measured_in_evaluation_mode_and_trained_in_the_other(
+    files, tmp_path, monkeypatch, model
+):
+    measured, stepped = [], []
+    bound, records = journal.bound, Trainer.records
+
+    def modes(program):
+        return {module.training for module in program.modules()}
+
+    def measuring(program, *arguments):
+        measured.append(modes(program))
+        return bound(program, *arguments)
+
+    def watched(self, resumed=False):
+        for record in records(self, resumed):
+            yield record
+            for program in (self.model, *(phase.program for phase in self.phases)):
+                stepped.append(modes(program))
+
+    monkeypatch.setattr(journal, "bound", measuring)
+    monkeypatch.setattr(Phase, "record_every", 1)
+    monkeypatch.setattr(Trainer, "records", watched)
+    assert train(tmp_path / "run", files["grey"], factors="2,3", model=model)[0] == 0
+    assert len(measured) > 6 and all(mode == {False} for mode in measured)
+    assert len(stepped) > 6 and all(mode == {True} for mode in stepped)
+
+
+def test_modes_come_back_as_they_were():
+    trained, evaluated = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1).eval()
+    with pytest.raises(ArithmeticError), journal.evaluating(trained, evaluated):
+        assert not trained.training and not evaluated.training
+        raise ArithmeticError
+    assert trained.training and not evaluated.training
+
+
+def test_report_on_a_baseline_speaks_of_no_components(files, tmp_path):
+    status, out, err = train(tmp_path / "run", files["binary"], model="vae")
+    assert status == 0, err
+    measures = json.loads(succeed("evaluate", tmp_path / "run"))
+    assert f"ELBO {measures['elbo']:.2f} = reconstruction" in out
+    assert f"- KL[z] {measures['kl_z']:.2f}\n" in out
+    assert "component" not in out + err and "KL[r]" not in out and "label" not in out
