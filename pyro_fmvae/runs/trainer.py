@@ -11,6 +11,7 @@ from torch import Tensor
 from pyro_fmvae import checkpoint
 from pyro_fmvae.capture.playback import compiles
 from pyro_fmvae.data import Batches, Dataset, whole
+from pyro_fmvae.infer.elbo.site_terms import NotFiniteError
 from pyro_fmvae.learn.fitting import Progress, Record, fit
 from pyro_fmvae.learn.pace import Stepping
 from pyro_fmvae.recipes.labelling import labelled_points
@@ -117,8 +118,26 @@ class Trainer:
         return how + (", networks in bfloat16" if self.learning.autocast else "")
 
     def records(self, resumed: bool = False) -> Iterator[Record]:
-        """Train from where it stands: see :func:`pyro_fmvae.learn.fitting.fit`."""
-        return fit(self.phases, self.batches, self.progress, resumed, self.chooser)
+        """Train from where it stands: see :func:`pyro_fmvae.learn.fitting.fit`.
+
+        Raises:
+            ValueError: training diverged; the message says what to change.
+        """
+        try:
+            yield from fit(self.phases, self.batches, self.progress, resumed, self.chooser)
+        except NotFiniteError as error:
+            phase, step = self.phases[self.progress.phase].name, self.progress.step + 1
+            raise ValueError(f"{phase} diverged at step {step:,}: {error}. {self._advice}") from error
+
+    @property
+    def _advice(self) -> str:
+        """Options to change after training has diverged."""
+        config = self.run.config
+        advice = f"Train with a lower --learning-rate, such as {config.learning_rate / 4:g}"
+        least = getattr(config, "min_scale", None)
+        if least is None or self.run.preprocessing.binary:
+            return advice
+        return f"{advice}, or with a higher --min-scale, such as {10 * least:g}"
 
     @property
     def finished(self) -> bool:

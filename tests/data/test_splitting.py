@@ -15,6 +15,8 @@ def test_every_row_is_in_one_split(n, held_out):
 def test_too_few_rows():
     with pytest.raises(ValueError, match="x: expected 3 rows to split into train, valid and test, got 2"):
         split_rows(2, 0, "x: expected 3 rows")
+    with pytest.raises(ValueError, match=r"^x: expected 5 rows to split .*, got 4$"):
+        split_rows(4, 0, "x: expected 5 rows", 5)
 
 
 ROWS = np.arange(6.0).reshape(3, 2)

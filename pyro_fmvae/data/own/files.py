@@ -89,7 +89,7 @@ def split_file(path: Path, seed: int, as_is: bool = False) -> Dataset:
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: the file is malformed or has fewer than ten rows, or a column cannot be standardised
-            because it has no numbers or too large ones.
+            because it has no numbers or too large ones, or all columns are constant.
     """
     raw = read(path, missing=as_is)
     train, valid, test = split_rows(len(raw.x), seed, f"{path}: expected at least {FEWEST} rows", FEWEST)
@@ -165,6 +165,8 @@ def _fit(raw: Raw, train: np.ndarray, missing: bool, source: str) -> Preprocessi
     if x.dtype == np.bool_ or (x.dtype == np.uint8 and x.max() <= 1):
         return Preprocessing(Kind.BINARY, x.shape[1:])
     if x.ndim == 2 and x.dtype != np.uint8:
+        if (x[train] == x[train][:1]).all():
+            raise ValueError(f"{source}: all columns are constant, so there is nothing to learn")
         return Preprocessing.standardizing(x[train], missing, source, raw.column_names)
     return Preprocessing(Kind.IMAGE, x.shape[1:])
 

@@ -127,7 +127,7 @@ def test_unknown_labels_have_no_size(tmp_path):
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_too_few_rows(tmp_path, n):
-    with pytest.raises(ValueError, match=rf"a\.npz: expected at least 3 rows .*, got {n}"):
+    with pytest.raises(ValueError, match=rf"a\.npz: expected at least 10 rows .*, got {n}"):
         split_file(write(tmp_path / "a.npz", x=np.zeros((n, 2))), seed=0)
 
 
