@@ -54,7 +54,7 @@ def folder(tmp_path_factory):
         (("--data", "absent", "--labels", "1"), "no image 'elsewhere.png' in the folder"),
         (
             ("--data", "classes.npz", "--labels", "1"),
-            "labels: expected at least two training points for each",
+            "labels: expected at least two training points",
         ),
         (("--data", "nothing.npz"), "'x' must be finite"),
         (("--data", "constant.npz"), "all columns are constant"),

@@ -74,6 +74,19 @@ def test_without_a_compiler(path, tmp_path, monkeypatch, caplog):
         stepping(path, tmp_path, compile=True)
 
 
+@pytest.mark.parametrize("kind", ["binary", "grey"])
+def test_divergence_says_what_to_change(tmp_path, kind):
+    path = str(write_files(tmp_path)[kind])
+    dataset = load(path)
+    config = small(path, eager=True, learning_rate=1e30, prior_iterations=0)
+    trainer = Trainer(Run.new(tmp_path / "run", config, dataset), dataset, torch.device("cpu"))
+    advice = r"Train with a lower --learning-rate, such as 2\.5e\+29"
+    if kind == "grey":
+        advice += r", or with a higher --min-scale, such as 0\.01"
+    with pytest.raises(ValueError, match=rf"^pretrain diverged at step \d+: .*finite.*\. {advice}$"):
+        list(trainer.records())
+
+
 def phases(path, folder, **options):
     dataset = load(path)
     run = Run.new(folder, small(path, eager=True, **options), dataset)

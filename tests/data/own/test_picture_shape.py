@@ -10,16 +10,15 @@ from pyro_fmvae.data.own.picture_shape import choose_shape
 RNG = np.random.default_rng(0)
 
 
-def write(folder, sizes, mode="RGB", **options):
+def write(folder, sizes, mode="RGB"):
     """Pictures of noise, of these heights and widths; returns their files."""
     folder.mkdir()
     files = []
     for row, (height, width) in enumerate(sizes):
         noise = Image.fromarray(RNG.integers(0, 256, (height, width, 4), dtype=np.uint8), "RGBA")
         files.append(folder / f"{row:02d}.png")
-        noise.convert("RGB").convert(mode).save(files[-1], **options) if mode != "RGBA" else noise.save(
-            files[-1]
-        )
+        picture = noise if mode == "RGBA" else noise.convert("RGB").convert(mode)
+        picture.save(files[-1])
     return files
 
 
