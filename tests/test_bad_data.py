@@ -46,9 +46,9 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--data", "five"), "five: expected at least 10 images to split into train, valid and test, got 5"),
+        (("--data", "five"), "data: expected at least 10 points to learn from, better hundreds, got 5"),
         (("--data", "dots"), "0.png: expected at least 8 pixels on each side, got 1 x 1"),
-        (("--data", "dot.npz"), "'x' holds pictures of 1 x 1 pixel"),
+        (("--data", "dot.npz"), "data: expected pictures of more than one pixel"),
         (("--data", "one_class", "--labels", "1"), "labels: expected at least two values of 'kind'"),
         (("--data", "unlabelled", "--labels", "1"), "none has a known 'kind'"),
         (("--data", "absent", "--labels", "1"), "no image 'elsewhere.png' in the folder"),

@@ -528,7 +528,7 @@ TRAIN = [  # options, and a part of the message
     ("--data label_shape.npz --labels 1 --factors 2", "factors: expected at least one for each of the 3"),
     ("--data float_labels.npz", "must hold integers"),
     ("--data empty.npz", "'x' is empty"),
-    ("--data two_rows.npz", "at least 10 rows"),
+    ("--data two_rows.npz", "at least 3 rows"),
     ("--data no_x.npz", "expected an array 'x'"),
     ("--data pickled.npz", "pickles are refused"),
     ("--data text.npz", "not a .npz file"),

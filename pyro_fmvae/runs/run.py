@@ -14,6 +14,7 @@ import torch
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.data import Dataset, Preprocessing, choose_labels, hold_out, load
+from pyro_fmvae.data.learnable import check_learnable
 from pyro_fmvae.recipes.options import HELD_OUT, TrainConfig
 from pyro_fmvae.recipes.recipe import Recipe
 from pyro_fmvae.recipes.registry import read_config, recipe_of, resolved
@@ -45,8 +46,10 @@ class Run:
         """A run that is not on disk yet, its options resolved.
 
         Raises:
-            ValueError: options that don't fit the data.
+            ValueError: options that don't fit the data, or data from which nothing can be learnt.
         """
+        if config.own_data:
+            check_learnable(dataset)
         return cls(folder, resolved(config, dataset), dataset.fingerprint)
 
     def write(self, numbered: bool = False) -> "Run":

@@ -18,7 +18,6 @@ from pyro_fmvae.data.patch_sets import load_patches
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.data.splitting import fingerprint, split_rows
 
-FEWEST = 10  # rows, so that a tenth of them is one
 READERS = {".npz": read_npz, ".csv": read_csv}
 """Readers by the suffix of the file."""
 
@@ -88,11 +87,11 @@ def split_file(path: Path, seed: int, as_is: bool = False) -> Dataset:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is malformed or has fewer than ten rows, or a column cannot be standardised
-            because it has no numbers or too large ones, or all columns are constant.
+        ValueError: the file is malformed or has fewer than three rows, or a column cannot be standardised
+            because it has no numbers or too large ones.
     """
     raw = read(path, missing=as_is)
-    train, valid, test = split_rows(len(raw.x), seed, f"{path}: expected at least {FEWEST} rows", FEWEST)
+    train, valid, test = split_rows(len(raw.x), seed, f"{path}: expected at least 3 rows")
     source = f"{path}: 'x'"
     if as_is and path.suffix.lower() != ".csv":
         preprocessing = Preprocessing(Kind.REAL, raw.x.shape[1:])
@@ -129,10 +128,10 @@ def split_folder(
         shape: (H, W) or (H, W, 3) that the images had in a run; None: chosen by their files.
 
     Raises:
-        ValueError: fewer than ten images, a damaged one, or a malformed table of labels.
+        ValueError: fewer than three images, a damaged one, or a malformed table of labels.
     """
     folder = read_folder(path)
-    rows = split_rows(len(folder.names), seed, f"{path}: expected at least {FEWEST} images", FEWEST)
+    rows = split_rows(len(folder.names), seed, f"{path}: expected at least 3 images")
     order, sizes = np.concatenate(rows).tolist(), [len(part) for part in rows]
     note = ""
     if shape is None:
@@ -165,8 +164,6 @@ def _fit(raw: Raw, train: np.ndarray, missing: bool, source: str) -> Preprocessi
     if x.dtype == np.bool_ or (x.dtype == np.uint8 and x.max() <= 1):
         return Preprocessing(Kind.BINARY, x.shape[1:])
     if x.ndim == 2 and x.dtype != np.uint8:
-        if (x[train] == x[train][:1]).all():
-            raise ValueError(f"{source}: all columns are constant, so there is nothing to learn")
         return Preprocessing.standardizing(x[train], missing, source, raw.column_names)
     return Preprocessing(Kind.IMAGE, x.shape[1:])
 

@@ -48,8 +48,6 @@ def _check_observations(x: np.ndarray, path: Path, missing: bool) -> None:
         raise ValueError(f"{path}: 'x' must have shape {shapes}, got {list(x.shape)}")
     if x.size == 0:
         raise ValueError(f"{path}: 'x' is empty, its shape is {list(x.shape)}")
-    if not table and x.shape[1] * x.shape[2] == 1:
-        raise ValueError(f"{path}: 'x' holds pictures of 1 x 1 pixel; expected [n, D] for a table of numbers")
     if not table and x.dtype not in (np.bool_, np.uint8) and x.dtype.kind != "f":
         raise ValueError(f"{path}: images in 'x' must be bool, uint8 or float, got dtype {x.dtype}")
     if missing and np.isinf(x).any():

@@ -15,7 +15,7 @@ def write(folder, sizes, mode="RGB"):
     folder.mkdir()
     files = []
     for row, (height, width) in enumerate(sizes):
-        noise = Image.fromarray(RNG.integers(0, 256, (height, width, 4), dtype=np.uint8), "RGBA")
+        noise = Image.fromarray(RNG.integers(0, 256, (height, width, 4), dtype=np.uint8))
         files.append(folder / f"{row:02d}.png")
         picture = noise if mode == "RGBA" else noise.convert("RGB").convert(mode)
         picture.save(files[-1])
@@ -65,7 +65,7 @@ def test_one_picture_with_colours_makes_all_coloured(tmp_path):
 
 def test_a_palette_of_greys_is_grey(tmp_path):
     path = tmp_path / "a.png"
-    image = Image.fromarray(RNG.integers(0, 16, (9, 9), dtype=np.uint8), "P")
+    image = Image.fromarray(RNG.integers(0, 16, (9, 9), dtype=np.uint8))
     image.putpalette([level for grey in range(0, 256, 16) for level in (grey,) * 3])
     image.save(path)
     assert choose_shape([path], None)[0] == (9, 9)
