@@ -25,6 +25,7 @@ from pyro_fmvae.data.sets.scenes import LOADER as SCENE_PATCHES
 from pyro_fmvae.data.sets.smileys import LOADER as SMILEY
 from pyro_fmvae.data.sets.sprites import LOADER as SPRITES
 from pyro_fmvae.data.sparse_options import SparseOptions
+from pyro_fmvae.data.splitting import Splitting
 
 LARGEST_IMAGE: Final = 1024
 
@@ -54,6 +55,7 @@ def load(
     image_size: int | None = None,
     seed: int = 0,
     sparse: SparseOptions | None = None,
+    splitting: Splitting | None = None,
     shape: tuple[int, ...] | None = None,
 ) -> Dataset:
     """Load a data set.
@@ -68,6 +70,7 @@ def load(
         seed: of the random split of a file or folder, at least 0; known data sets have fixed splits.
         sparse: options for a model of sparse causes: numbers as they are, with missing ones, or patches of
             images. Of the known data sets, `scenes` takes those of patches, and those of bars `as_is`.
+        splitting: shares of the rows of a file or folder for validation and testing; default: a tenth each.
         shape: (H, W) or (H, W, 3) that a folder's images had in a run, in the place of `image_size`.
 
     Raises:
@@ -82,6 +85,9 @@ def load(
         raise ValueError(f"image_size: expected {SMALLEST_IMAGE} to {LARGEST_IMAGE} pixels, got {image_size}")
     options = SparseOptions() if sparse is None else sparse
     _check_sparse(data, options)
+    if splitting is not None and not splitting.usual and (data in LOADERS or options.patch_size is not None):
+        what = f"the splits of {data!r} are fixed" if data in LOADERS else "splits of patches are fixed"
+        raise ValueError(f"valid, test, fold: {what}")
     if data in LOADERS:
         root = user_cache() if data_root is None else Path(data_root)
         return LOADERS[data].load(LoadOptions(root, checked, image_size or LONGEST, options))
@@ -96,8 +102,8 @@ def load(
         name = path.resolve().name if folder else path.stem
         return split_patches(open_pictures(path), name, options.patch_size, options, seed)
     if folder:
-        return split_folder(path, image_size, seed, options.as_is, shape)
-    return split_file(path, seed, options.as_is)
+        return split_folder(path, image_size, seed, options.as_is, splitting, shape)
+    return split_file(path, seed, options.as_is, splitting)
 
 
 def _check_sparse(data: str, options: SparseOptions) -> None:

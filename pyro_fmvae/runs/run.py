@@ -244,6 +244,7 @@ def load_data(config: TrainConfig, root: Path | None, shape: tuple[int, ...] | N
         seed=0,
         sparse=sparse,
         shape=shape,
+        splitting=config.splitting,
     )
     if config.label_names is not None:
         dataset = choose_labels(dataset, config.label_names)

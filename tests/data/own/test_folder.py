@@ -96,7 +96,7 @@ def test_each_image_is_in_one_split_with_its_labels(tmp_path, n, sizes):
     assert tuple(len(split) for split in splits) == sizes
     assert all(split.signed and split.labels[:, 0].tolist() == rows(split) for split in splits)
     assert sorted(row for split in splits for row in rows(split)) == list(range(n))
-    assert data.name == "mine" and data.preprocessing == Preprocessing(Kind.IMAGE, (64, 64, 3))
+    assert data.name == "mine" and data.preprocessing == Preprocessing(Kind.IMAGE, (8, 8, 3))
     assert data.label_names == ("row",) and data.label_sizes == (n,) and data.value_names == ((),)
 
 
@@ -316,6 +316,17 @@ def test_words_mean_the_same_as_in_training(tmp_path):
     (new / "labels.csv").write_text("f,age\nb.png,old\n")
     with pytest.raises(ValueError, match=r"new: 'age': expected integers >= 0, got 'old'"):
         load_file(new, data.preprocessing, data.label_names, data.value_names)
+
+
+def test_words_that_the_run_does_not_know_are_counted_if_asked(tmp_path):
+    table = "f,eyes,age\na/1.png,open,3\nb.png,wide,old\nc.png,wide,-1\n"
+    folder = write(tmp_path, labels=table)
+    left_out = {}
+    split, names = load_file(folder, COLOUR, ("eyes", "age"), (("closed", "open"), ()), left_out)
+    assert names == ("eyes", "age")
+    found = dict(zip(NAMES, split.labels.tolist(), strict=True))
+    assert (found["a/1.png"], found["b.png"], found["c.png"]) == ([1, 3], [-1, -1], [-1, -1])
+    assert left_out == {"eyes": {"wide": 2}, "age": {"old": 1}}
 
 
 def test_a_run_whose_labels_are_numbers(tmp_path):
