@@ -45,8 +45,7 @@ def check_labels(
 
     Raises:
         ValueError: no labels, a label without a factor or with more values than its factor has components,
-            one that no chosen training point has, one with a single value in training, or with about as many
-            as points.
+            or one that no chosen training point has.
     """
     if not names:
         raise ValueError(f"labels: the data set '{dataset.name}' has no labels to train on")
@@ -73,25 +72,6 @@ def check_labels(
             raise ValueError(
                 f"labels: of the {kept:,} training points that keep them, none has a known '{name}'"
             )
-        _check_values(dataset, name)
-
-
-def _check_values(dataset: Dataset, name: str) -> None:
-    """Raise ValueError unless a label has several values, with two training points each on average."""
-    assert dataset.train.labels is not None
-    known = dataset.train.labels[:, dataset.label_names.index(name)]
-    known = known[known >= 0]
-    values = len(known.unique())
-    if values < 2:
-        raise ValueError(
-            f"labels: expected at least two values of '{name}' in training, "
-            f"all {len(known):,} known points have the same"
-        )
-    if 2 * values > len(known):
-        raise ValueError(
-            f"labels: expected at least two training points for each value of '{name}', on average; "
-            f"there are {values:,} values for {len(known):,} points"
-        )
 
 
 class LabelledPoints(NamedTuple):

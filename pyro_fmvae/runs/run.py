@@ -48,9 +48,10 @@ class Run:
         Raises:
             ValueError: options that don't fit the data, or data from which nothing can be learnt.
         """
+        recipe = resolved(config, dataset)
         if config.own_data:
-            check_learnable(dataset)
-        return cls(folder, resolved(config, dataset), dataset.fingerprint)
+            check_learnable(dataset, [recipe.label_names[factor] for factor in recipe.labelled])
+        return cls(folder, recipe, dataset.fingerprint)
 
     def write(self, numbered: bool = False) -> "Run":
         """Make the folder and write the configuration into it.

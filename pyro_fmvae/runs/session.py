@@ -92,7 +92,7 @@ class _Bar:
             name = "ELBO" if self.measure == "elbo" else self.measure
             self.measured = f"validation {name} {values[self.measure]:.2f} nats"
         left = "" if record.left is None else f"{tqdm.format_interval(record.left)} left"
-        self.bar.set_postfix_str(", ".join(filter(None, (left, self.measured))), refresh=False)
+        self.bar.set_postfix_str(", ".join(filter(None, (left, self.measured))), refresh=bool(values))
 
 
 @contextmanager

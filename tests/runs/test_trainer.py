@@ -74,6 +74,7 @@ def test_without_a_compiler(path, tmp_path, monkeypatch, caplog):
         stepping(path, tmp_path, compile=True)
 
 
+@pytest.mark.usefixtures("single_precision")
 @pytest.mark.parametrize("kind", ["binary", "grey"])
 def test_divergence_says_what_to_change(tmp_path, kind):
     path = str(write_files(tmp_path)[kind])
