@@ -196,6 +196,31 @@ def test_minutes_are_shared_out_among_the_phases_that_there_are(left_out):
     assert all(isinstance(budget, Budget) and budget.iterations is None for budget in budgets.values())
 
 
+def test_own_data_are_learnt_for_five_minutes_at_most():
+    config = resolve(configure(data="mine.npz", labels=1.0), dataset(label_sizes=(2,)))
+    assert config.timed and not config.long
+    budgets = config.budgets()
+    assert {name: budget.iterations for name, budget in budgets.items()} == config.iterations
+    assert sum(budget.minutes for budget in budgets.values()) == pytest.approx(5)
+    assert budgets["joint"].minutes == pytest.approx(2 * budgets["pretrain"].minutes)  # as 3000 to 1500
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ({"data": "mnist"}, None),
+        ({"data": "mine.npz", "prior_iterations": 7}, None),
+        ({"data": "mine.npz", "max_minutes": 3.0}, None),
+        ({"data": "mine.npz", "time_limit": 0.0}, 0.0),
+        ({"data": "mine.npz", "joint_iterations": 9, "time_limit": 30.0}, 30.0),
+    ],
+)
+def test_a_length_that_is_given_has_no_limit_but_a_given_one(options, limit):
+    config = resolve(configure(**options), dataset())
+    assert config.time_limit == limit
+    assert config.timed == bool(limit or config.max_minutes)
+
+
 CODERS = ("bsc", "max-sparse", "linear-sparse")
 
 
