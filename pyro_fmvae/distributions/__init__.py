@@ -9,7 +9,7 @@ from pyro_fmvae.distributions.expected_log_prob import (
 from pyro_fmvae.distributions.expected_superposition import expected_linear_normal
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily
 from pyro_fmvae.distributions.factorial_mixture import FactorialMixture
-from pyro_fmvae.distributions.mixture import Assignment, Component, Label, MixtureComponent
+from pyro_fmvae.distributions.mixture import Assignment, Component, FullComponent, Label, MixtureComponent
 from pyro_fmvae.distributions.natural_distribution import (
     NaturalDistribution,
     NaturalParameter,
@@ -21,6 +21,12 @@ from pyro_fmvae.distributions.normal_gamma import (
     NormalGamma,
     NormalGammaFamily,
 )
+from pyro_fmvae.distributions.normal_wishart import (
+    NORMAL_WISHART,
+    NaturalNormalWishart,
+    NormalWishart,
+    NormalWishartFamily,
+)
 from pyro_fmvae.distributions.observation import BernoulliObservation, GaussianObservation, Observation
 from pyro_fmvae.distributions.relaxation import Concrete, ShiftedSigmoid, SpikeDraws, StraightThrough
 from pyro_fmvae.distributions.spike_and_slab import SpikeAndSlab
@@ -30,6 +36,7 @@ from pyro_fmvae.distributions.superposition import LinearNormal, MaxNormal
 __all__ = [
     "DIRICHLET",
     "NORMAL_GAMMA",
+    "NORMAL_WISHART",
     "Assignment",
     "BernoulliObservation",
     "Component",
@@ -37,6 +44,7 @@ __all__ = [
     "DirichletFamily",
     "ExponentialFamily",
     "FactorialMixture",
+    "FullComponent",
     "GaussianObservation",
     "Label",
     "LinearNormal",
@@ -45,9 +53,12 @@ __all__ = [
     "NaturalDirichlet",
     "NaturalDistribution",
     "NaturalNormalGamma",
+    "NaturalNormalWishart",
     "NaturalParameter",
     "NormalGamma",
     "NormalGammaFamily",
+    "NormalWishart",
+    "NormalWishartFamily",
     "Observation",
     "ShiftedSigmoid",
     "SpikeAndSlab",

@@ -78,7 +78,7 @@ class Recipe(ABC, Generic[Options]):
     @property
     @abstractmethod
     def labels(self) -> float:
-        """Share of the training points whose labels are used."""
+        """Share of the training points whose labels are used; above 1, number of them for each value."""
 
     @property
     def labelled(self) -> tuple[int, ...]:
@@ -91,6 +91,11 @@ class Recipe(ABC, Generic[Options]):
         """Name of each factor: its label, or its number, as in codes."""
         trained = tuple(self.label_names[factor] for factor in self.labelled)
         return (*trained, *(f"factor {factor}" for factor in range(len(trained), len(self.factors))))
+
+    def value_text(self, column: int, value: int) -> str:
+        """Name of a value of a label column: the number itself where values have no names."""
+        names = self.value_names[column] if self.value_names else ()
+        return names[value] if value < len(names) else str(value)
 
     def factors_of(self, label_names: Sequence[str]) -> list[int | None]:
         """The factor that was trained on each of these labels, None where there is none."""

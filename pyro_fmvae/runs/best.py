@@ -137,21 +137,26 @@ class Kept:
         del values["parted"]
         return cls(**{**values, **moments})
 
-    def lines(self) -> list[str]:
+    def summary(self) -> list[str]:
         """Lines for the closing table: none if the model is that of the end."""
         if self.kept == self.end:
             return []
-        name = "ELBO" if self.measure == "elbo" else self.measure
         early = ", where it was stopped early" if self.stopped else ""
-        lines = [
-            f"kept: {self.kept}, validation {name} {self.kept.value:.2f}; at the end, {self.end}{early}, "
-            f"{self.end.value:.2f}"
+        return [
+            f"kept: {self.kept}, validation {self._name} {self.kept.value:.2f}; "
+            f"at the end, {self.end}{early}, {self.end.value:.2f}"
         ]
-        if self.parted:
-            lines.append(
-                f"warning: the model has learnt the training points by heart: {name} of {self.points:,} "
-                f"of them rose from {self.training:.2f} to {self.training_at_end:.2f}, "
-                f"of as many validation points it fell from {self.kept.value:.2f} to {self.end.value:.2f}; "
-                f"{self.advice} would help"
-            )
-        return lines
+
+    def warnings(self) -> list[str]:
+        """A warning for the closing table if training and validation parted."""
+        if not self.parted:
+            return []
+        return [
+            f"the model has learnt the training points by heart: {self._name} of {self.points:,} of them "
+            f"rose from {self.training:.2f} to {self.training_at_end:.2f}, of as many validation points it "
+            f"fell from {self.kept.value:.2f} to {self.end.value:.2f}; {self.advice} would help"
+        ]
+
+    @property
+    def _name(self) -> str:
+        return "ELBO" if self.measure == "elbo" else self.measure

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.capture.playback import compiles
-from pyro_fmvae.data import Batches, Dataset, hide_labels, whole
+from pyro_fmvae.data import Batches, Dataset, whole
 from pyro_fmvae.learn.fitting import Progress, Record, fit
+from pyro_fmvae.recipes.labelling import labelled_points
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.runs.best import Best
 from pyro_fmvae.runs.run import CHECKPOINT, Run, fitting
@@ -61,7 +62,10 @@ class Trainer:
                 phase.record_every = min(phase.record_every, max(self.patience // LOOKS, 1))
         labels = None
         if recipe.labels:
-            labels = hide_labels(dataset.train, recipe.labels, config.seed)[:, : len(run.labelled)]
+            labelled = labelled_points(recipe, dataset.train)
+            labels = labelled.labels
+            for line in labelled.scarce:
+                logger.warning("%s", line)
         self.batches = Batches(
             replace(dataset.train, labels=labels),
             config.batch_size,

@@ -52,12 +52,12 @@ KEPT_EARLY = Kept(
 
 
 def test_closing_lines_name_the_step_and_warn():
-    kept, warning = KEPT_EARLY.lines()
+    (kept,), (warning,) = KEPT_EARLY.summary(), KEPT_EARLY.warnings()
     assert kept == "kept: joint step 1,500, validation ELBO -17.90; at the end, joint step 3,000, -82.40"
     assert "ELBO of 17 of them rose from -14.00 to -6.00" in warning
     assert "it fell from -17.90 to -82.40; fewer iterations would help" in warning
     assert (
-        "joint step 3,000, where it was stopped early, -82.40" in replace(KEPT_EARLY, stopped=True).lines()[0]
+        "joint step 3,000, where it was stopped early, -82.40" in replace(KEPT_EARLY, stopped=True).summary()[0]
     )
 
 
@@ -69,7 +69,8 @@ def test_closing_lines_name_the_step_and_warn():
     ],
 )
 def test_no_warning_without_cause(changes, lines):
-    assert len(replace(KEPT_EARLY, **changes).lines()) == lines
+    kept = replace(KEPT_EARLY, **changes)
+    assert len(kept.summary()) == lines and kept.warnings() == []
 
 
 def test_written_and_read(tmp_path):

@@ -1,5 +1,6 @@
 """Data sets in a person's own files and folders."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,6 +43,7 @@ def load_file(
     preprocessing: Preprocessing,
     label_names: Sequence[str] = (),
     value_names: Sequence[tuple[str, ...]] = (),
+    left_out: dict[str, Counter[str]] | None = None,
 ) -> tuple[Split, tuple[str, ...]]:
     """Load a whole file, in row order, under the preprocessing of an existing run.
 
@@ -53,6 +55,8 @@ def load_file(
         preprocessing: the run's.
         label_names: the run's labels, which give meaning to the words in a folder's table.
         value_names: names of the values of each label; empty where the values are just numbers.
+        left_out: where words in a folder's table that are none of the run's values are counted, by label;
+            such a label is unknown. None: they are errors.
 
     Returns:
         The rows, and the names of their labels.
@@ -66,7 +70,7 @@ def load_file(
     if preprocessing.patches is not None:
         return load_patches(open_pictures(path), preprocessing.patches), ()
     if path.is_dir():
-        return load_folder(path, preprocessing, label_names, value_names)
+        return load_folder(path, preprocessing, label_names, value_names, left_out)
     raw = read(path, preprocessing.allows_missing)
     preprocessing.check_columns(raw.column_names, str(path))
     return _split(raw, preprocessing, source=f"{path}: 'x'"), raw.label_names
