@@ -57,7 +57,8 @@ def test_closing_lines_name_the_step_and_warn():
     assert "ELBO of 17 of them rose from -14.00 to -6.00" in warning
     assert "it fell from -17.90 to -82.40; fewer iterations would help" in warning
     assert (
-        "joint step 3,000, where it was stopped early, -82.40" in replace(KEPT_EARLY, stopped=True).summary()[0]
+        "joint step 3,000, where it was stopped early, -82.40"
+        in replace(KEPT_EARLY, stopped=True).summary()[0]
     )
 
 
