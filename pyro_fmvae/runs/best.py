@@ -151,8 +151,9 @@ class Kept:
         """A warning for the closing table if training and validation parted."""
         if not self.parted:
             return []
+        learnt = "began to learn" if self.stopped else "has learnt"
         return [
-            f"the model has learnt the training points by heart: {self._name} of {self.points:,} of them "
+            f"the model {learnt} the training points by heart: {self._name} of {self.points:,} of them "
             f"rose from {self.training:.2f} to {self.training_at_end:.2f}, of as many validation points it "
             f"fell from {self.kept.value:.2f} to {self.end.value:.2f}; {self.advice} would help"
         ]
