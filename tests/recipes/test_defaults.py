@@ -55,6 +55,29 @@ def test_images_of_more_than_32_pixels_get_convolutions(shape, network):
         assert resolve(configure(model, "mine.npz"), dataset(shape, Kind.IMAGE)).network == network
 
 
+@pytest.mark.parametrize(("size", "hidden", "decay"), [(999, 50, 0.5), (1999, 200, 0.5), (2000, 200, 0)])
+def test_few_points_get_small_networks_whose_weights_decay(size, hidden, decay):
+    for data in (dataset((6,), Kind.TABLE, size=size), dataset((8, 8), Kind.IMAGE, size=size)):
+        for model in ("fmvae", "vae", "vsc"):
+            config = resolve(configure(model, "mine.csv"), data)
+            assert (config.hidden, config.weight_decay) == ((hidden,), decay)
+    given = resolve(configure(data="mine.csv", hidden=(7,), weight_decay=0.0), data)
+    assert (given.hidden, given.weight_decay) == ((7,), 0)
+
+
+def test_published_data_and_models_without_networks_are_trained_without_decay():
+    published = resolve(configure(data="omniglot"), dataset((28, 28), size=30))
+    assert (published.hidden, published.weight_decay) == ((400,), 0)
+    assert resolve(configure("bsc", "mine.npz"), dataset((3, 5), Kind.REAL, size=30)).weight_decay == 0
+
+
+@pytest.mark.parametrize(("data", "expected"), [("mine.csv", 500), ("smiley", 0), ("mnist", 0)])
+def test_patience_is_for_data_of_your_own(data, expected):
+    assert configure(data=data).patience_steps == expected
+    assert configure(data=data, patience=30).patience_steps == 30
+    assert configure(data=data, patience=0).patience_steps == 0
+
+
 def test_refining_is_for_labels():
     data = dataset(label_sizes=(2,))
     assert resolve(configure(labels=0.5), data).refine_iterations > 0
