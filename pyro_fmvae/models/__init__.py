@@ -4,6 +4,7 @@ from pyro_fmvae.models.binary_sparse_coding import BinarySparseCoding
 from pyro_fmvae.models.factor_group import FactorGroup, Hyperprior
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
 from pyro_fmvae.models.free_encoder import FreeEncoder
+from pyro_fmvae.models.observed_mixture import ObservedMixture, TablePrior
 from pyro_fmvae.models.posterior_family import GaussianPosterior, PointPosterior, PosteriorFamily
 from pyro_fmvae.models.sparse_priors import (
     FixedSparsePrior,
@@ -26,11 +27,13 @@ __all__ = [
     "GaussianPosterior",
     "Hyperprior",
     "MixtureSparsePrior",
+    "ObservedMixture",
     "PointPosterior",
     "PosteriorFamily",
     "PseudoInputs",
     "SelectionSparsePrior",
     "SparsePrior",
     "SpikeAndSlabSparseCoding",
+    "TablePrior",
     "VariationalSparseCoding",
 ]
