@@ -17,7 +17,7 @@ from pyro_fmvae.distributions.expected_log_prob import (
 from pyro_fmvae.distributions.expected_superposition import expected_linear_normal
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily
 from pyro_fmvae.distributions.factorial_mixture import FactorialMixture
-from pyro_fmvae.distributions.mixture import Assignment, Component, Label, MixtureComponent
+from pyro_fmvae.distributions.mixture import Assignment, Component, FullComponent, Label, MixtureComponent
 from pyro_fmvae.distributions.natural_distribution import (
     NaturalDistribution,
     NaturalParameter,
@@ -29,6 +29,12 @@ from pyro_fmvae.distributions.normal_gamma import (
     NormalGamma,
     NormalGammaFamily,
 )
+from pyro_fmvae.distributions.normal_wishart import (
+    NORMAL_WISHART,
+    NaturalNormalWishart,
+    NormalWishart,
+    NormalWishartFamily,
+)
 from pyro_fmvae.distributions.observation import BernoulliObservation, GaussianObservation, Observation
 from pyro_fmvae.distributions.relaxation import Concrete, ShiftedSigmoid, SpikeDraws, StraightThrough
 from pyro_fmvae.distributions.spike_and_slab import SpikeAndSlab
@@ -39,6 +45,7 @@ __all__ = [
     "COLUMN_NORMAL_GAMMA",
     "DIRICHLET",
     "NORMAL_GAMMA",
+    "NORMAL_WISHART",
     "Assignment",
     "BernoulliObservation",
     "Category",
@@ -50,6 +57,7 @@ __all__ = [
     "DirichletFamily",
     "ExponentialFamily",
     "FactorialMixture",
+    "FullComponent",
     "GaussianObservation",
     "Label",
     "LinearNormal",
@@ -59,9 +67,12 @@ __all__ = [
     "NaturalDirichlet",
     "NaturalDistribution",
     "NaturalNormalGamma",
+    "NaturalNormalWishart",
     "NaturalParameter",
     "NormalGamma",
     "NormalGammaFamily",
+    "NormalWishart",
+    "NormalWishartFamily",
     "Observation",
     "ShiftedSigmoid",
     "SpikeAndSlab",

@@ -13,7 +13,13 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_fmvae.distributions.dirichlet import DIRICHLET, NaturalDirichlet
-from pyro_fmvae.distributions.mixture import Assignment, Component, Label, MixtureComponent
+from pyro_fmvae.distributions.mixture import (
+    Assignment,
+    Component,
+    FullComponent,
+    Label,
+    MixtureComponent,
+)
 from pyro_fmvae.distributions.natural_distribution import stats_under
 
 Posteriors = Mapping[str, Distribution]
@@ -125,3 +131,4 @@ def component_table(q: Distribution, p: Any, posteriors: Posteriors) -> Tensor:
 register_expected_log_prob(dist.Delta, MixtureComponent)(component_table)
 for _normal in ("Normal", "MultivariateNormal", "LowRankMultivariateNormal"):
     register_expected_log_prob(getattr(torch.distributions, _normal), Component)(component_table)
+register_expected_log_prob(torch.distributions.Normal, FullComponent)(component_table)

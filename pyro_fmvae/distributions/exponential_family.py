@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, ExpTransform, Transform, biject_to, constraints
+from torch.distributions import Distribution, ExpTransform, Transform, constraints, transform_to
 
 
 def blend(old: Tensor, new: Tensor, rate: float) -> Tensor:
@@ -136,7 +136,7 @@ class ExponentialFamily(ABC):
         return self.natural(*self.standard_of(member))
 
     def transforms(self) -> dict[str, Transform]:
-        """Name of each standard parameter → the elementwise transform from real numbers to its domain."""
+        """Name of each standard parameter → the transform from any real numbers to its domain."""
         return {name: _transform_to(self.distribution.arg_constraints[name]) for name in self.names}
 
     def expected_log_likelihood(self, mean: Tensor, variance: Tensor, stats: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ def _transform_to(domain: constraints.Constraint) -> Transform:
     while isinstance(domain, constraints.independent):
         domain = domain.base_constraint
     # That of the registry would add 0 after the exponential.
-    return ExpTransform() if domain is constraints.positive else biject_to(domain)
+    return ExpTransform() if domain is constraints.positive else transform_to(domain)
 
 
 class _ExpectedStats(torch.autograd.Function):

@@ -5,7 +5,15 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pyro_fmvae.distributions import Component, NaturalDirichlet, NaturalNormalGamma, NormalGamma
+from pyro_fmvae.distributions import (
+    Component,
+    FullComponent,
+    NaturalDirichlet,
+    NaturalNormalGamma,
+    NaturalNormalWishart,
+    NormalGamma,
+    NormalWishart,
+)
 from pyro_fmvae.infer.posteriors import natural_prior, random_posterior
 from tests.infer.conjugate_case import ConjugateCase, PosteriorCase
 from tests.infer.programs import standard
@@ -37,6 +45,15 @@ class TestGaussianMixture(ConjugateCase):
     def clusters(self, count):
         index = torch.arange(count) % 3
         return 30 * torch.tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, -1.0]])[index] + torch.randn(count, 2), index
+
+
+class TestFullGaussianMixture(TestGaussianMixture):
+    kind, component = NaturalNormalWishart, FullComponent
+    parameters = ["loc", "log_mean_concentration", "log_concentration", "unconstrained_rate_tril"]  # noqa: RUF012
+
+    def prior(self):
+        rate_tril = torch.tensor([[0.9, 0.0], [0.5, 0.7]])
+        return NormalWishart(torch.tensor([0.3, -0.5]), 0.6, 2.2, rate_tril)
 
 
 def test_a_prior_without_a_family():
