@@ -94,7 +94,7 @@ def load(
         return split_patches(open_pictures(path), name, options.patch_size, options, seed)
     if folder:
         return split_folder(path, image_size, seed, options.as_is)
-    return split_file(path, seed, options.as_is)
+    return split_file(path, seed, options.as_is, options.mixed)
 
 
 def _check_sparse(data: str, options: SparseOptions) -> None:

@@ -20,6 +20,9 @@ class SparseOptions:
     as_is: bool = False
     """Take numbers as they are; NaN is a missing one. A .npz file or a folder becomes `Kind.REAL`. Columns of
     a .csv file are still standardised; its empty fields are missing numbers too."""
+    mixed: bool = False
+    """Read a table whose missing numbers are NaN, and whose columns of words are categories. Columns of
+    numbers are standardised as ever, skewed ones after a power: see `PowerTransform`."""
     patch_size: int | None = None
     """P, from 2 to 32: cut the images of a folder or .npz file, at their own size, into grey patches [P, P]
     (see `Kind.PATCHES`). None: whole images, except for `scenes`, which are cut into patches of 12."""

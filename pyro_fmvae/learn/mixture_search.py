@@ -13,8 +13,10 @@ from pyro_fmvae.models.observed_mixture import ObservedMixture
 
 STARTS = 10
 SHORT, LONG = 5, 200  # updates of every start, and of the best of them
+LEADING = 3  # starts that are improved to the end
 TOLERANCE = 1e-5  # nats per row: an update that adds less is the last
-WORSE = 2  # sizes in a row whose bounds are lower, after which no greater one is tried
+POSITIVE = 1.0  # nats of evidence that a greater size has to gain (Kass and Raftery, 1995: "positive")
+WORSE = 2  # sizes in a row that do not gain so much, after which no greater one is tried
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def best_start(
     generator: torch.Generator,
     starts: int = STARTS,
 ) -> Fitted:
-    """The best of many starts by clusters, each improved a little.
+    """The best of many starts by clusters: each is improved a little, and the best three to the end.
 
     Args:
         make: gives a new model.
@@ -79,16 +81,14 @@ def best_start(
         starts: how many, at least 1; one without randomness if there is a single component.
     """
     model = make()
-    count = model.components
-    features = _features(x, model.levels)
-    kept: Fitted | None = None
-    for clusters in _clusterings(features, count, labels, generator, starts if count > 1 else 1):
-        gamma = torch.nn.functional.one_hot(clusters, count).double()
-        found = climb(make(), x, labels, gamma, SHORT)
-        if kept is None or found.bound > kept.bound:
-            kept = found
-    assert kept is not None
-    return kept
+    count, features = model.components, _features(x, model.levels)
+    clusterings = _clusterings(features, count, labels, generator, starts if count > 1 else 1)
+    gammas = (torch.nn.functional.one_hot(clusters, count).double() for clusters in clusterings)
+    tried = [climb(make(), x, labels, gamma, SHORT) for gamma in gammas]
+    leading = sorted(tried, key=lambda fitted: -fitted.bound)[:LEADING]
+    return max(
+        (climb(fitted.model, x, labels, fitted.gamma) for fitted in leading), key=lambda found: found.bound
+    )
 
 
 def search(
@@ -102,14 +102,14 @@ def search(
 ) -> Fitted:
     """The number of components and the rate of the prior whose mixture has the greatest evidence.
 
-    Sizes are tried in their order. Each is started with the rate that was best for the one before, and then
-    fitted with all rates. When the evidence has fallen for two sizes in a row, the search ends.
+    Sizes are tried in increasing order. Each is started with the rate that was best for the one before. A
+    greater size has to gain :data:`POSITIVE` nats. When two in a row do not, the search ends.
 
     Args:
         make: gives a new model, of a number of components and a rate b0.
         x, labels: as for :func:`climb`.
         sizes: numbers of components to try.
-        rates: values of b0 to try.
+        rates: values of b0 to try, at least one.
         seed: of the starts.
         starts: of each size.
     """
@@ -118,15 +118,42 @@ def search(
     for size in sizes:
         generator = torch.Generator().manual_seed(seed)
         found = best_start(lambda size=size, rate=rate: make(size, rate), x, labels, generator, starts)
-        fits = {b0: climb(make(size, b0), x, labels, found.gamma) for b0 in rates}
-        rate = max(fits, key=lambda b0: fits[b0].bound)
-        worse = 0 if best is None or fits[rate].evidence > best.evidence else worse + 1
+        found = best_rate(lambda b0, size=size: make(size, b0), found, x, labels, rates)
+        rate = found.model.prior.b0
+        worse = 0 if best is None or found.evidence > best.evidence + POSITIVE else worse + 1
         if not worse:
-            best = fits[rate]
+            best = found
         elif worse == WORSE:
             break
     assert best is not None
     return best
+
+
+def best_rate(
+    make: Callable[[float], ObservedMixture],
+    fitted: Fitted,
+    x: Tensor,
+    labels: Tensor | None,
+    rates: Sequence[float],
+) -> Fitted:
+    """The mixture with the rate b0 of greatest bound, by turns with its posterior (type II maximum likelihood).
+
+    Args:
+        make: gives a new model of a rate.
+        fitted: where to start.
+        x, labels: as for :func:`climb`.
+        rates: values of b0 to try.
+    """
+    models = {rate: make(rate) for rate in rates}
+    while True:
+        divergence = {rate: fitted.model.divergence(other).item() for rate, other in models.items()}
+        rate = min(divergence, key=lambda each: divergence[each])
+        if rate == fitted.model.prior.b0 or divergence[rate] >= fitted.model.divergence().item():
+            return fitted
+        better = climb(make(rate), x, labels, fitted.gamma)
+        if better.bound <= fitted.bound:
+            return fitted
+        fitted = better
 
 
 def _clusterings(

@@ -15,8 +15,9 @@ from pyro_fmvae.distributions import (
     Category,
     ColumnComponent,
     ColumnNormalGamma,
-    MixtureComponent,
+    FullComponent,
     NaturalDistribution,
+    NormalWishart,
 )
 from pyro_fmvae.distributions.category import indicators
 from pyro_fmvae.distributions.exponential_family import blend
@@ -25,6 +26,8 @@ from pyro_fmvae.infer.posteriors import NaturalPosterior, PosteriorDict, natural
 from pyro_fmvae.models.shapes import check_codes, check_integers
 from pyro_fmvae.nn.sizes import check_size
 
+LEFT_OUT = 1
+"""Number of categories that says that a column is left out."""
 WEIGHTS, NUMBERS = "weights", "x"
 
 
@@ -35,7 +38,8 @@ class TablePrior:
     Args:
         c0: concentration of the Dirichlet over mixing weights.
         s0: pseudo-observations behind the prior mean, 0, of the components' means.
-        a0, b0: shape and rate of the Gamma over precisions. A component's variance is about b0 / a0.
+        a0, b0: shape and rate of the Gamma over precisions, so that a component's variances are about
+            b0 / a0. A full covariance has the same in every dimension: a Wishart of the rate matrix b0 I.
         d0: concentration of the Dirichlet over the categories of a column.
         l0: the same for labels. Far below 1, most components stand for a single value.
     """
@@ -52,7 +56,7 @@ class ObservedMixture(nn.Module):
     """A mixture whose components are seen directly: Gaussian columns, categorical columns, and labels.
 
         π ~ Dirichlet(c0),  r ~ Categorical(π),
-        x_d | r=k ~ N(μ_kd, 1/α_kd) of numbers,  x_d | r=k ~ Categorical(φ_kd) of categories,
+        x | r=k ~ N(μ_k, Σ_k) of numbers,  x_d | r=k ~ Categorical(φ_kd) of categories,
         y_l | r=k ~ Categorical(ψ_kl) of labels
 
     with conjugate priors of all parameters (Bishop, 2006, Section 10.2). A missing number, NaN, and an
@@ -64,18 +68,20 @@ class ObservedMixture(nn.Module):
     natural-gradient step in closed form.
 
     Args:
-        levels: for each of the D columns, how many categories it has; 0 for a column of numbers.
+        levels: for each of the D columns, how many categories it has: 0 for a column of numbers, and 1 for
+            one that is left out.
         components: K.
         num_data: N, rows in the training set.
         label_sizes: for each label, how many values it has.
         prior: hyperparameters.
+        full: Σ_k is any covariance, so that no number may be missing; else it is diagonal.
 
     Attributes:
         latent_dim: D. The row itself takes the place of a latent vector.
         num_components: sizes of the entries of a code: those of labels, then K.
 
     Raises:
-        ValueError: sizes out of range, or a column of a single category.
+        ValueError: sizes out of range.
     """
 
     bounded = True
@@ -88,6 +94,7 @@ class ObservedMixture(nn.Module):
         num_data: int,
         label_sizes: Sequence[int] = (),
         prior: TablePrior | None = None,
+        full: bool = False,
     ) -> None:
         super().__init__()
         if not levels or min(levels) < 0:
@@ -97,8 +104,10 @@ class ObservedMixture(nn.Module):
         self.label_sizes = tuple(check_size("label_sizes", size) for size in label_sizes)
         self.num_components = (*self.label_sizes, self.components)
         self.latent_dim = self.dim = len(self.levels)
+        self.full = full
         self.numbers = [column for column, size in enumerate(self.levels) if not size]
         self._made: dict[torch.device, dict[str, NaturalDistribution]] = {}
+        self.categories = [(column, size) for column, size in enumerate(self.levels) if size > 1]
         self.posteriors = PosteriorDict()
         for name, prior_of_site in self.priors().items():
             self.posteriors[name] = random_posterior(prior_of_site, count=10.0)
@@ -110,9 +119,12 @@ class ObservedMixture(nn.Module):
         prior = self.prior
         found: dict[str, Any] = {WEIGHTS: self._dirichlet(prior.c0, self.components)}
         if self.numbers:
-            shape = (self.components, len(self.numbers))
-            parameters = (torch.full(shape, value) for value in (0.0, prior.s0, prior.a0, prior.b0))
-            found[_parameter(NUMBERS)] = ColumnNormalGamma(*parameters)
+            zero = torch.zeros(len(self.numbers))
+            if self.full:
+                of_numbers: Any = NormalWishart(zero, prior.s0, prior.a0, prior.b0**0.5)
+            else:
+                of_numbers = ColumnNormalGamma(zero, *(zero + p for p in (prior.s0, prior.a0, prior.b0)))
+            found[_parameter(NUMBERS)] = of_numbers.expand([self.components])
         for name, size, concentration in self._categorical():
             found[_parameter(name)] = self._dirichlet(concentration, size).expand([self.components])
         return found
@@ -122,9 +134,8 @@ class ObservedMixture(nn.Module):
 
     def _categorical(self) -> Iterator[tuple[str, int, float]]:
         """Name, size and concentration of each child with categories."""
-        for column, size in enumerate(self.levels):
-            if size:
-                yield _column(column), size, self.prior.d0
+        for column, size in self.categories:
+            yield _column(column), size, self.prior.d0
         for label, size in enumerate(self.label_sizes):
             yield _label(label), size, self.prior.l0
 
@@ -140,9 +151,8 @@ class ObservedMixture(nn.Module):
         """
         labels = check_integers("labels", labels, (len(x), len(self.label_sizes)))
         found = {NUMBERS: x[:, self.numbers]} if self.numbers else {}
-        for column, size in enumerate(self.levels):
-            if size:
-                found[_column(column)] = indicators(x[:, column], size)
+        for column, size in self.categories:
+            found[_column(column)] = indicators(x[:, column], size)
         if labels is not None:
             for label, size in enumerate(self.label_sizes):
                 found[_label(label)] = indicators(labels[:, label], size)
@@ -157,7 +167,7 @@ class ObservedMixture(nn.Module):
         with pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1):
             r = pyro.sample("assignment", Assignment(globals_[WEIGHTS]), infer={"enumerate": "parallel"})
             for name, seen in self.observations(x, labels).items():
-                pyro.sample(name, _child(name, globals_[_parameter(name)], r), obs=seen)
+                pyro.sample(name, self._child(name)(globals_[_parameter(name)], r), obs=seen)
 
     def guide(self, x: Tensor, labels: Tensor | None = None) -> None:
         """The posterior of all parameters; assignments are summed out. Arguments as for :meth:`model`."""
@@ -167,6 +177,12 @@ class ObservedMixture(nn.Module):
                 pyro.sample(name, posterior())
             else:
                 self._sample(name, posterior())
+
+    def _child(self, name: str) -> Any:
+        """Class of a child of the assignment."""
+        if name != NUMBERS:
+            return Category
+        return FullComponent if self.full else ColumnComponent
 
     def _sample(self, name: str, fn: Any) -> Tensor:
         with pyro.plate("components", self.components, dim=-1):
@@ -217,11 +233,13 @@ class ObservedMixture(nn.Module):
             table: of :meth:`table`, of B rows that stand for all.
         """
         scale = self.num_data / len(table)
-        return (scale * table.logsumexp(-1).sum() - self._divergence()).item()
+        return (scale * table.logsumexp(-1).sum() - self.divergence()).item()
 
-    def _divergence(self) -> Tensor:
-        """KL of all parameters from their priors."""
-        pairs = ((self.natural(name), prior) for name, prior in self._natural_priors().items())
+    @torch.no_grad()
+    def divergence(self, other: "ObservedMixture | None" = None) -> Tensor:
+        """KL of all parameters from their priors, or from those of another model with the same sites."""
+        priors = (other or self)._natural_priors()
+        pairs = ((self.natural(name), prior) for name, prior in priors.items())
         return torch.stack([q.family.kl(q.natural, p.natural).sum() for q, p in pairs]).sum()
 
     def natural(self, name: str) -> NaturalDistribution:
@@ -272,9 +290,8 @@ class ObservedMixture(nn.Module):
         rows = torch.zeros(self.components, self.dim, device=self.posteriors[WEIGHTS].natural.device)
         if self.numbers:
             rows[:, self.numbers] = self.natural(_parameter(NUMBERS)).loc.to(rows)  # type: ignore[attr-defined]
-        for column, size in enumerate(self.levels):
-            if size:
-                rows[:, column] = self._probs(_column(column)).argmax(-1).to(rows)
+        for column, _ in self.categories:
+            rows[:, column] = self._probs(_column(column)).argmax(-1).to(rows)
         return rows
 
     def counts(self) -> Tensor:
@@ -294,9 +311,8 @@ class ObservedMixture(nn.Module):
         """Rows [B, D] with their missing entries at E[x | what is there]; categories at the most probable."""
         gamma = self.table(self.observations(x)).softmax(-1)
         means = (gamma @ self.locations().double()).to(x)
-        for column, size in enumerate(self.levels):
-            if size:
-                means[:, column] = (gamma @ self._probs(_column(column))).argmax(-1).to(x)
+        for column, _ in self.categories:
+            means[:, column] = (gamma @ self._probs(_column(column))).argmax(-1).to(x)
         return torch.where(x.isnan(), means, x)
 
     def posterior(self, x: Tensor) -> Distribution:
@@ -311,19 +327,25 @@ class ObservedMixture(nn.Module):
         """Log of the posterior predictive density of rows [B, D], of what is not missing: float64 [B]."""
         total = self.weights().log()
         for name, seen in self.observations(x.double()).items():
-            if name == NUMBERS:
-                columns = self._columns()
-                log_probs = columns.log_prob(seen.nan_to_num(0.0).unsqueeze(1))
+            if name == NUMBERS and self.full:
+                total = total + self._predictive().log_prob(seen.unsqueeze(1))
+            elif name == NUMBERS:
+                log_probs = self._predictive().base_dist.log_prob(seen.nan_to_num(0.0).unsqueeze(1))
                 total = total + log_probs.masked_fill(seen.isnan().unsqueeze(1), 0.0).sum(-1)
             else:
                 total = total + seen.double() @ self._probs(name).log().mT
         return total.expand(len(x), -1).logsumexp(-1)
 
-    def _columns(self) -> Any:
-        """The Student-t of each number of each component, batch shape [K, numbers]."""
+    def _predictive(self, component: Tensor | None = None) -> Any:
+        """The Student-t of the numbers of all components, or of given ones [n], in float64."""
         q = self.natural(_parameter(NUMBERS))
-        joint: Any = q.family.predictive(q.standard, torch.float64)
-        return joint.base_dist
+        own = q.standard if component is None else tuple(part[component] for part in q.standard)
+        return q.family.predictive(own, torch.float64)
+
+    def _spread(self) -> Tensor:
+        """A square root of each component's covariance, lower triangular up to a factor: [K, numbers, numbers]."""
+        predictive = self._predictive()
+        return predictive.scale_tril if self.full else torch.diag_embed(predictive.base_dist.scale)
 
     def log_weights(self, x: Tensor, num_samples: int) -> Tensor:
         """The log-density itself, as no z is drawn: [num_samples, B]."""
@@ -367,21 +389,18 @@ class ObservedMixture(nn.Module):
         component = self.sample_codes(num_samples, codes)[:, -1]
         rows = torch.zeros(num_samples, self.dim, device=component.device)
         if self.numbers and num_samples:
-            q = self.natural(_parameter(NUMBERS))
-            own = q.family.predictive(tuple(part[component] for part in q.standard), torch.float64)
-            rows[:, self.numbers] = own.sample().to(rows)
-        for column, size in enumerate(self.levels):
-            if size and num_samples:
-                probs = self._probs(_column(column))[component]
-                rows[:, column] = Categorical(probs=probs, validate_args=False).sample().to(rows)
+            rows[:, self.numbers] = self._predictive(component).sample().to(rows)
+        for column, _ in self.categories:
+            probs = self._probs(_column(column))[component]
+            rows[:, column] = Categorical(probs=probs, validate_args=False).sample().to(rows)
         return rows
 
     @torch.no_grad()
     def edit(self, x: Tensor, changes: Mapping[int, int]) -> Tensor:
         """Move rows [B, D] to other components: those that the changed entries of their codes make likely.
 
-        Numbers keep how they differ from the mean of their component, in its standard deviations. Categories
-        become the most probable ones of the new component.
+        Numbers keep how they differ from the mean of their component, in its standard deviations (or by its
+        Cholesky factor). Categories become the most probable ones of the new component.
 
         Args:
             x: rows.
@@ -400,9 +419,10 @@ class ObservedMixture(nn.Module):
         locations = self.locations()
         changed = locations[new]
         if self.numbers:
-            spread = self._columns().scale.to(rows)
-            residual = (rows - locations[old])[:, self.numbers] / spread[old]
-            changed[:, self.numbers] += residual * spread[new]
+            spread = self._spread()
+            gap = (rows - locations[old])[:, self.numbers].double().unsqueeze(-1)
+            white = torch.linalg.solve_triangular(spread[old], gap, upper=False)
+            changed[:, self.numbers] += (spread[new] @ white).squeeze(-1).to(rows)
         return torch.where((old == new).unsqueeze(-1), rows, changed)
 
     # ------------------------------------------------------------------ hooks of a run
@@ -427,7 +447,3 @@ def _column(number: int) -> str:
 
 def _label(number: int) -> str:
     return f"label_{number}"
-
-
-def _child(name: str, parameter: Tensor, assignment: Tensor) -> MixtureComponent:
-    return ColumnComponent(parameter, assignment) if name == NUMBERS else Category(parameter, assignment)

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from pyro_fmvae.data import Batches, Dataset, Preprocessing, SparseOptions, Split
+from pyro_fmvae.evaluate import edit_latent
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.recipes.options import Options
@@ -46,6 +47,8 @@ class Recipe(ABC, Generic[Options]):
     """The model's options, a subclass of :class:`~pyro_fmvae.recipes.options.TrainConfig`."""
     factorial: ClassVar[bool] = False
     """True if z has factors, with components and codes."""
+    tables: ClassVar[bool] = False
+    """True if data must be tables."""
     bars: ClassVar[str | None] = None
     """The data set that ``--data bars`` stands for: one that the model could have generated."""
 
@@ -160,6 +163,19 @@ class Recipe(ABC, Generic[Options]):
         Returns:
             z, and further arrays that ``sample`` writes, by name.
         """
+
+    def edit(self, model: Any, x: Tensor, changes: Mapping[int, int]) -> Tensor:
+        """Decoded rows of a batch, some factors of which have other components.
+
+        Args:
+            model: of a recipe with factors.
+            x: a batch ``[B, *event_shape]``.
+            changes: factor → its new component.
+
+        Returns:
+            E[x | z] at the edited z, ``[B, *event_shape]``.
+        """
+        return self.decode(model, edit_latent(model, self.code(model, x), changes, model.codes(x)))
 
     # ------------------------------------------------------------------ reports and figures
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 from pyro_fmvae.data import Dataset
 from pyro_fmvae.recipes.bsc import BSC
 from pyro_fmvae.recipes.fmvae import FMVAE
+from pyro_fmvae.recipes.mixture import Mixture
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.recipe import Recipe
 from pyro_fmvae.recipes.slab_sparse_coding import LinearSparse, MaxSparse
@@ -14,7 +15,7 @@ from pyro_fmvae.recipes.vae import PlainVAE
 from pyro_fmvae.recipes.vsc import VSC
 
 RECIPES: Final[dict[str, type[Recipe[Any]]]] = {
-    recipe.name: recipe for recipe in (FMVAE, PlainVAE, VSC, BSC, MaxSparse, LinearSparse)
+    recipe.name: recipe for recipe in (FMVAE, Mixture, PlainVAE, VSC, BSC, MaxSparse, LinearSparse)
 }
 """Recipe of each ``--model``."""
 DEFAULT: Final = FMVAE.name

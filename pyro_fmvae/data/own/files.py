@@ -1,6 +1,6 @@
 """Data sets in a person's own files and folders."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +20,18 @@ READERS = {".npz": read_npz, ".csv": read_csv}
 """Readers by the suffix of the file."""
 
 
-def read(path: Path, missing: bool = False) -> Raw:
+def read(
+    path: Path,
+    missing: bool = False,
+    levels: Sequence[tuple[str, ...]] | None = None,
+    values: Mapping[str, tuple[str, ...]] | None = None,
+) -> Raw:
     """Read a file by its suffix.
 
     Args:
         path: the file.
         missing: accept missing numbers, as NaN.
+        levels, values: of the words of a .csv file: see `read_csv`.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -34,7 +40,7 @@ def read(path: Path, missing: bool = False) -> Raw:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise ValueError(f"{path}: expected a file that ends in {' or '.join(READERS)}")
-    return reader(path, missing)
+    return reader(path, missing, levels, values) if reader is read_csv else reader(path, missing)
 
 
 def load_file(
@@ -67,12 +73,14 @@ def load_file(
         return load_patches(open_pictures(path), preprocessing.patches), ()
     if path.is_dir():
         return load_folder(path, preprocessing, label_names, value_names)
-    raw = read(path, preprocessing.allows_missing)
+    levels = preprocessing.levels or None
+    values = dict(zip(label_names, value_names, strict=False))
+    raw = read(path, preprocessing.allows_missing, levels, values)
     preprocessing.check_columns(raw.column_names, str(path))
     return _split(raw, preprocessing, source=f"{path}: 'x'"), raw.label_names
 
 
-def split_file(path: Path, seed: int, as_is: bool = False) -> Dataset:
+def split_file(path: Path, seed: int, as_is: bool = False, mixed: bool = False) -> Dataset:
     """Make a data set of a file: 80 % training, 10 % validation, 10 % test (at least one row in each).
 
     Args:
@@ -85,13 +93,13 @@ def split_file(path: Path, seed: int, as_is: bool = False) -> Dataset:
         ValueError: the file is malformed or has fewer than three rows, or a column cannot be standardised
             because it has no numbers or too large ones.
     """
-    raw = read(path, missing=as_is)
+    raw = read(path, as_is or mixed, () if mixed else None)
     train, valid, test = split_rows(len(raw.x), seed, f"{path}: expected at least 3 rows")
     source = f"{path}: 'x'"
     if as_is and path.suffix.lower() != ".csv":
         preprocessing = Preprocessing(Kind.REAL, raw.x.shape[1:])
     else:
-        preprocessing = _fit(raw, train, as_is, source)
+        preprocessing = _fit(raw, train, as_is or mixed, source, mixed)
     everything = _split(raw, preprocessing, source)
     return Dataset(
         name=path.stem,
@@ -101,6 +109,7 @@ def split_file(path: Path, seed: int, as_is: bool = False) -> Dataset:
         preprocessing=preprocessing,
         label_names=raw.label_names,
         label_sizes=() if raw.labels is None else tuple((raw.labels.max(axis=0) + 1).tolist()),
+        value_names=raw.value_names,
         fingerprint=fingerprint(raw.x),
     )
 
@@ -141,13 +150,13 @@ def split_folder(path: Path, image_size: int, seed: int, as_is: bool = False) ->
     )
 
 
-def _fit(raw: Raw, train: np.ndarray, missing: bool, source: str) -> Preprocessing:
+def _fit(raw: Raw, train: np.ndarray, missing: bool, source: str, unskew: bool = False) -> Preprocessing:
     """Choose the kind of a file's observations; fit a table's standardisation to its training rows alone."""
     x = raw.x
     if x.dtype == np.bool_ or (x.dtype == np.uint8 and x.max() <= 1):
         return Preprocessing(Kind.BINARY, x.shape[1:])
     if x.ndim == 2 and x.dtype != np.uint8:
-        return Preprocessing.standardizing(x[train], missing, source, raw.column_names)
+        return Preprocessing.standardizing(x[train], missing, source, raw.column_names, raw.levels, unskew)
     return Preprocessing(Kind.IMAGE, x.shape[1:])
 
 

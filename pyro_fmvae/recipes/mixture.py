@@ -1,0 +1,313 @@
+"""The recipe of observed mixtures: tables without networks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from pyro_fmvae import figures
+from pyro_fmvae.data import Batches, Dataset, Kind, Preprocessing, SparseOptions, Split, hide_labels
+from pyro_fmvae.evaluate import label_agreement
+from pyro_fmvae.figures.columns import MOST_COLUMNS
+from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.mixture_ascent import MixtureAscent
+from pyro_fmvae.learn.mixture_search import STARTS, Fitted, search
+from pyro_fmvae.learn.phase import Phase
+from pyro_fmvae.models import ObservedMixture, TablePrior
+from pyro_fmvae.models.observed_mixture import LEFT_OUT
+from pyro_fmvae.recipes.labelling import check_labels, check_numbered
+from pyro_fmvae.recipes.options import (
+    NAMES,
+    SIZES,
+    TrainConfig,
+    by_data,
+    check_iterations,
+    completed,
+    shared_defaults,
+)
+from pyro_fmvae.recipes.pictures import TRAINING
+from pyro_fmvae.recipes.ranges import count, positive, share, sizes
+from pyro_fmvae.recipes.recipe import Recipe
+
+STEPS: Final = 100
+"""Updates of the whole table; on smaller batches, passes through it."""
+MOST_COMPONENTS: Final = 30
+"""Largest number of components that is tried."""
+SEARCHED: Final = 2000
+"""Rows that the number of components is chosen by."""
+WIDEST_FULL: Final = 60
+"""Most columns of numbers whose full covariances are tried."""
+RATES: Final = tuple(0.5 * 2 ** (-step / 2) for step in reversed(range(13)))
+"""Values of ``component_variance`` that are tried: from that of the whole column down to a hundredth of it."""
+
+
+@dataclass(frozen=True)
+class MixtureOptions(TrainConfig):
+    """Options of ``--model mixture``."""
+
+    labels: float | None = by_data("share of the training points whose labels are used, in [0, 1]", share)
+    factors: tuple[int, ...] | None = by_data("number of components", sizes, SIZES)
+    covariance: Literal["diagonal", "full"] | None = by_data("covariance of a component's numbers")
+    component_variance: float | None = by_data(
+        "variance of a component that the prior expects, as a share of the column's", positive
+    )
+    ignore: tuple[str, ...] | None = by_data(
+        "columns that are left out, by name or by number from 1: id,date; none for none", parse=NAMES
+    )
+    starts: int | None = by_data("k-means starts, of which the best is kept", count(1))
+
+
+class Mixture(Recipe[MixtureOptions]):
+    """Rows of a table are drawn from components that are seen directly."""
+
+    name = "mixture"
+    title = "mixture of a table's rows, without networks"
+    options = MixtureOptions
+    factorial = True
+    tables = True
+    start = None
+    indexed = True
+    closed_form = True
+    misgiving = ""
+    no_gap = "expected a model with an encoder, a mixture of rows has none"
+
+    @classmethod
+    def reading(cls, config: MixtureOptions, data: str) -> SparseOptions:
+        """Missing numbers and words are understood."""
+        return SparseOptions(mixed=True)
+
+    @classmethod
+    def resolve(cls, config: MixtureOptions, dataset: Dataset) -> MixtureOptions:
+        """Components, covariance and prior by the greatest evidence of the training rows.
+
+        Raises:
+            ValueError: pictures, or options that do not fit the data or each other.
+        """
+        preprocessing, number = dataset.preprocessing, len(dataset.train)
+        if len(preprocessing.event_shape) != 1 or preprocessing.kind is Kind.PATCHES:
+            raise ValueError("model: mixture learns tables; for pictures give --model fmvae")
+        defaults: dict[str, Any] = {"labels": 0.0, "batch_size": number, "joint_iterations": STEPS, "starts": STARTS}
+        config = completed(config, defaults | shared_defaults(config) | {"ignore": _constant(dataset)})
+        check_iterations(config)
+        names: tuple[str, ...] = ()
+        if config.labels:
+            names = dataset.label_names if config.label_names is None else config.label_names
+            check_numbered(dataset, names)
+            of_labels = tuple(max(size, 1) for size in dataset.label_sizes[: len(names)])
+            check_labels(dataset, names, of_labels, config.labels, config.seed)
+            if config.factors is not None and len(config.factors) == 1:
+                config = replace(config, factors=(*of_labels, *config.factors))
+        if config.factors is not None and len(config.factors) != len(names) + 1:
+            raise ValueError(f"factors: expected one number of components, got {config.factors}")
+        levels = levels_of(config, preprocessing)
+        if set(levels) == {LEFT_OUT}:
+            raise ValueError("data: expected a column whose values differ, got none that is not left out")
+        if None in (config.factors, config.covariance, config.component_variance):
+            config = _chosen(config, dataset, levels, of_labels if names else ())
+        if config.covariance == "full" and _has_missing(dataset.train.x, levels):
+            raise ValueError("covariance: expected diagonal where numbers are missing, got full")
+        return config
+
+    # ------------------------------------------------------------------ model and learning
+
+    @property
+    def factors(self) -> tuple[int, ...]:
+        """Sizes of the entries of a code: values of each label, then K."""
+        assert self.config.factors is not None
+        return self.config.factors
+
+    @property
+    def labels(self) -> float:
+        """As configured."""
+        return self.config.labels or 0.0
+
+    def build(self) -> ObservedMixture:
+        """Components of the columns that are not left out."""
+        return _model(self.config, levels_of(self.config, self.preprocessing), self.num_data)
+
+    def augmentation(self) -> None:
+        """No transform of training batches: None."""
+
+    def phases(self, model: ObservedMixture, learning: Learning) -> list[Phase]:
+        """Coordinate ascent."""
+        config = self.config
+        assert config.starts is not None
+        budget = config.budgets()["joint"]
+        return [MixtureAscent(model, self.build, budget, config.seed, config.starts, SEARCHED)]
+
+    # ------------------------------------------------------------------ codes and samples
+
+    def code(self, model: ObservedMixture, x: Tensor) -> Tensor:
+        """The row itself, with what is missing filled in."""
+        return model.filled(x)
+
+    def decode(self, model: ObservedMixture, z: Tensor) -> Tensor:
+        """The row itself."""
+        return z
+
+    def reconstruct(self, model: ObservedMixture, x: Tensor) -> Tensor:
+        """The row, with what is missing filled in."""
+        return model.filled(x)
+
+    def encode(self, model: ObservedMixture, x: Tensor) -> dict[str, Tensor]:
+        """``codes`` [B, L + 1]; ``mean`` [B, D], the rows filled in; per entry i ``responsibilities_i``."""
+        probs = model.responsibilities(x)
+        return {
+            "codes": torch.stack([part.argmax(-1) for part in probs], -1),
+            "mean": model.filled(x),
+            **{f"responsibilities_{entry}": part for entry, part in enumerate(probs)},
+        }
+
+    def sample(self, model: ObservedMixture, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
+        """Draw rows given codes.
+
+        Returns:
+            The rows; the ``codes`` drawn beside them, and the words of each column of categories.
+        """
+        drawn = model.sample_codes(len(codes), codes)
+        rows = model.sample_latent(len(codes), drawn)
+        arrays = {"codes": drawn.cpu().numpy()}
+        for column, words in enumerate(self.preprocessing.levels):
+            if words:
+                arrays[f"words_{column}"] = np.array(words)[rows[:, column].long().cpu().numpy()]
+        return rows, arrays
+
+    def edit(self, model: ObservedMixture, x: Tensor, changes: Mapping[int, int]) -> Tensor:
+        """Rows moved to the components that the changes make likely."""
+        return model.edit(x, changes)
+
+    # ------------------------------------------------------------------ reports and figures
+
+    def measures(
+        self,
+        model: ObservedMixture,
+        rows: Split,
+        batches: Batches,
+        label_names: Sequence[str],
+        split: str | None,
+    ) -> dict[str, Any]:
+        """Agreement of codes with labels, where there are any."""
+        if rows.labels is None:
+            return {}
+        found: dict[str, Any] = label_agreement(model, batches, label_names, self.factors_of(label_names))
+        return found
+
+    def summary(self, model: ObservedMixture) -> list[str]:
+        """Components in use and what they are like; the columns that were left out."""
+        *_, used = model.used_components()
+        lines = [
+            f"components in use: {used} of {model.components}, of {self.config.covariance} covariances; learnt "
+            "without networks"
+        ]
+        if self.config.ignore:
+            lines.append(f"columns left out: {', '.join(self.config.ignore)}")
+        if self.preprocessing.powers is not None:
+            lines.append(f"skewed columns, of which powers are taken: {self.preprocessing.powers.number}")
+        return lines
+
+    def draw_figures(
+        self, model: ObservedMixture, rows: Split, split: str, records: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Figure]:
+        """The curves of training, and the means of the components."""
+        drawn = {TRAINING: figures.training_curves(records, self.factor_names)}
+        names = column_names(self.preprocessing)
+        shown = [column for column, size in enumerate(model.levels) if not size]
+        if 0 < len(shown) <= MOST_COLUMNS:
+            means = model.locations()[:, shown].cpu()
+            of_components = figures.Factors(
+                decode=lambda z: z,
+                sample_latent=lambda n, codes: means[codes[:, 0]],
+                means=[means],
+                shares=[model.counts().clamp(min=0).cpu()],
+                names=[self.factor_names[-1]],
+            )
+            drawn["columns"] = figures.column_means(of_components, [names[column] for column in shown])
+        return drawn
+
+
+def column_names(preprocessing: Preprocessing) -> tuple[str, ...]:
+    """Names of the columns of a table: the file's, else their numbers from 1."""
+    count = preprocessing.event_shape[0]
+    return preprocessing.column_names or tuple(str(column + 1) for column in range(count))
+
+
+def levels_of(config: MixtureOptions, preprocessing: Preprocessing) -> tuple[int, ...]:
+    """Categories of each column, as :class:`ObservedMixture` takes them.
+
+    Raises:
+        ValueError: a column to leave out that there is not.
+    """
+    names = column_names(preprocessing)
+    numbers = {str(column + 1): column for column in range(len(names))}
+    numbers |= {name: column for column, name in enumerate(names)}
+    found = [2 if preprocessing.binary else 0] * len(names)
+    for column, words in enumerate(preprocessing.levels):
+        found[column] = len(words)
+    for name in config.ignore or ():
+        if name not in numbers:
+            raise ValueError(f"ignore: expected columns out of {', '.join(names)}, got {name!r}")
+        found[numbers[name]] = LEFT_OUT
+    return tuple(found)
+
+
+def _constant(dataset: Dataset) -> tuple[str, ...]:
+    """Names of the columns that have a single value in the training rows."""
+    x = dataset.train.observations
+    low, high = x.nan_to_num(torch.inf).amin(0), x.nan_to_num(-torch.inf).amax(0)
+    names = column_names(dataset.preprocessing)
+    return tuple(names[column] for column in (low >= high).nonzero().flatten().tolist())
+
+
+def _has_missing(x: Tensor, levels: Sequence[int]) -> bool:
+    numbers = [column for column, size in enumerate(levels) if not size]
+    return bool(x[:, numbers].isnan().any())
+
+
+def _model(config: MixtureOptions, levels: Sequence[int], num_data: int) -> ObservedMixture:
+    """A new model of resolved options."""
+    assert config.factors is not None and config.component_variance is not None
+    *label_sizes, components = config.factors
+    prior, full = TablePrior(b0=config.component_variance), config.covariance == "full"
+    return ObservedMixture(levels, components, num_data, label_sizes, prior, full)
+
+
+def _chosen(
+    config: MixtureOptions, dataset: Dataset, levels: Sequence[int], label_sizes: tuple[int, ...]
+) -> MixtureOptions:
+    """Options with the components, covariance and prior of the greatest evidence of some training rows."""
+    train = dataset.train
+    rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed))[:SEARCHED]
+    x, labels = train.observations[rows], None
+    if label_sizes:
+        assert config.labels is not None
+        labels = hide_labels(train, config.labels, config.seed)[rows, : len(label_sizes)]
+    covariances: tuple[Literal["diagonal", "full"], ...] = ("diagonal", "full")
+    if config.covariance is not None:
+        covariances = (config.covariance,)
+    elif _has_missing(train.x, levels) or not 2 <= levels.count(0) <= WIDEST_FULL:
+        covariances = ("diagonal",)
+    if config.factors is not None:
+        numbers: Sequence[int] = (config.factors[-1],)
+    else:
+        numbers = range(max(label_sizes, default=1), max(MOST_COMPONENTS, *label_sizes, 0) + 1)
+    rates = RATES if config.component_variance is None else (config.component_variance,)
+    assert config.starts is not None
+    best: tuple[MixtureOptions, Fitted] | None = None
+    for covariance in covariances:
+        asked = replace(config, covariance=covariance)
+
+        def make(number: int, rate: float, asked: MixtureOptions = asked) -> ObservedMixture:
+            given = replace(asked, factors=(*label_sizes, number), component_variance=rate)
+            return _model(given, levels, len(x))
+
+        found = search(make, x, labels, numbers, rates, config.seed, config.starts)
+        if best is None or found.evidence > best[1].evidence:
+            best = asked, found
+    assert best is not None
+    asked, found = best
+    model = found.model
+    return replace(asked, factors=(*label_sizes, model.components), component_variance=model.prior.b0)
