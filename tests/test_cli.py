@@ -82,7 +82,8 @@ def test_evaluate_against_labels(runs, files):
     assert evaluate(runs["grey"]).keys() & {"accuracy", "clustering"} == set()
     unsupervised = evaluate(runs["table"], "--split", "train")
     assert unsupervised["accuracy"] == {}
-    assert set(unsupervised["clustering"]["label0"]) == {"factor", "accuracy", "majority", "nmi"}
+    measures = {"n", "factor", "accuracy", "majority", "nmi", "ari"}
+    assert set(unsupervised["clustering"]["label0"]) == measures
 
 
 def test_evaluate_a_file_goes_by_the_names_of_its_labels(runs, files):

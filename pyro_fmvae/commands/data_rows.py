@@ -1,8 +1,10 @@
 """The rows of data that a command works on."""
 
+import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from jsonargparse import ArgumentParser
 
@@ -12,6 +14,9 @@ from pyro_fmvae.data.own.files import READERS, load_file
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.recipes.registry import data_name
 from pyro_fmvae.runs.run import Run
+
+LeftOut: TypeAlias = dict[str, dict[str, int]]
+"""Label → value that the run does not know → number of points."""
 
 
 def add_rows(parser: ArgumentParser) -> None:
@@ -27,7 +32,12 @@ def add_rows(parser: ArgumentParser) -> None:
 
 
 def rows_of(
-    run: Run, data: str | None, data_root: str | None, split: str, by_name: bool = True
+    run: Run,
+    data: str | None,
+    data_root: str | None,
+    split: str,
+    by_name: bool = True,
+    left_out: LeftOut | None = None,
 ) -> tuple[Split, tuple[str, ...]]:
     """Load the rows that a command works on, under the run's own preprocessing.
 
@@ -36,7 +46,9 @@ def rows_of(
         data: name of a data set, or a file or folder, which is taken whole; None: the run's own data.
         data_root: folder of published data sets; None: the run's.
         split: of the run's data or of a named data set.
-        by_name: match the label columns of a file to those of the run's data.
+        by_name: match the label columns of a file to those of the run's data. Values that the run does not
+            know become unknown; a message tells how many points that concerns.
+        left_out: where these points are counted, by label and value.
 
     Returns:
         The rows, and the name of each label column. Without ``by_name`` the names are those in the file.
@@ -50,8 +62,17 @@ def rows_of(
         dataset = run.load_data(data_root)
         return dataset.split(split), dataset.label_names
     if data not in LOADERS and (Path(data).is_dir() or Path(data).suffix.lower() in READERS):
-        rows, names = load_file(data, run.preprocessing, run.label_names, run.value_names)
-        return rows, _names(run, data, names) if by_name else names
+        words: dict[str, Counter[str]] = {}
+        rows, names = load_file(data, run.preprocessing, run.label_names, run.value_names, words)
+        if not by_name:
+            return rows, names
+        names = _names(run, data, names)
+        rows, numbers = _known_values(run, rows, names)
+        found = {name: dict(counts) for name, counts in (words | numbers).items() if counts}
+        _tell(run, data, names, found)
+        if left_out is not None:
+            left_out.update(found)
+        return rows, names
     config, sparse = run.config, run.recipe.reading(run.config, data)
     if sparse is not None:
         sparse = replace(sparse, transform=run.preprocessing.patches)
@@ -70,6 +91,42 @@ def rows_of(
             f"'{data}' is {theirs.kind.value} data of shape {theirs.event_shape}"
         )
     return dataset.split(split), dataset.label_names
+
+
+def _values(run: Run, name: str) -> list[str]:
+    """The values that a label of a run can have; none if it has no names and was not trained on."""
+    column = run.label_names.index(name)
+    size = len(run.value_names[column]) if run.value_names else 0
+    if not size and column in run.labelled:
+        size = run.recipe.factors[column]
+    return [run.recipe.value_text(column, value) for value in range(size)]
+
+
+def _known_values(run: Run, rows: Split, names: tuple[str, ...]) -> tuple[Split, dict[str, Counter[str]]]:
+    """Make labels unknown whose numbers the run has no values for; count them by label and number."""
+    if rows.labels is None:
+        return rows, {}
+    labels, found = rows.labels.clone(), {}
+    for column, name in enumerate(names):
+        values = _values(run, name) if name in run.label_names else []
+        beyond = labels[:, column] >= len(values)
+        if values and beyond.any():
+            found[name] = Counter(map(str, labels[beyond, column].tolist()))
+            labels[beyond, column] = -1
+    return replace(rows, labels=labels), found
+
+
+def _tell(run: Run, data: str, names: tuple[str, ...], left_out: LeftOut) -> None:
+    """Say on standard error what of the labels in a file cannot be compared with the run."""
+    for name, counts in left_out.items():
+        values = ", ".join(_values(run, name)) or "numbers"
+        for value, count in counts.items():
+            points = "1 point" if count == 1 else f"{count:,} points"
+            print(f"left out {points} whose '{name}' is '{value}': training had {values}", file=sys.stderr)
+    trained = [run.label_names[factor] for factor in run.labelled]
+    if missing := [name for name in trained if name not in names]:
+        listed = f"its labels are {', '.join(names)}" if names else "it has no labels"
+        print(f"{data} tells nothing about {', '.join(missing)}: {listed}", file=sys.stderr)
 
 
 def _names(run: Run, data: str, names: tuple[str, ...]) -> tuple[str, ...]:

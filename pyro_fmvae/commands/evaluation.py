@@ -1,6 +1,7 @@
 """The command ``evaluate``: print the measures of a run."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from jsonargparse import ArgumentParser
 
 from pyro_fmvae.commands.command import Command
-from pyro_fmvae.commands.data_rows import add_rows, rows_of
+from pyro_fmvae.commands.data_rows import LeftOut, add_rows, rows_of
 from pyro_fmvae.commands.factor_settings import open_factorial
 from pyro_fmvae.commands.seeds import add_seed, check_seed
 from pyro_fmvae.data import Batches, Split
@@ -27,6 +28,7 @@ from pyro_fmvae.evaluate import (
 from pyro_fmvae.evaluate.amortisation import amortisation_gap
 from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.runs.by_batches import in_order, naming_far_rows
+from pyro_fmvae.runs.label_measures import named, references
 from pyro_fmvae.runs.run import Run, resolve_device
 
 PROBE_ROWS = 5000  # training rows that probes are fitted to
@@ -73,7 +75,8 @@ def evaluate(
     opened = open_factorial(run, "--probes") if probes else Run.open(Path(run))
     place = resolve_device(device)
     model = opened.load_model(place)
-    rows, label_names = rows_of(opened, data, data_root, split)
+    left_out: LeftOut = {}
+    rows, label_names = rows_of(opened, data, data_root, split, left_out=left_out)
     if points is not None:
         rows = rows.select(torch.arange(min(points, len(rows))))
     if free_steps and len(rows) < 2:
@@ -90,11 +93,37 @@ def evaluate(
     own = data is None or data == opened.config.data
     result["used_components"] = opened.recipe.used_components(model)
     result |= opened.recipe.measures(model, rows, batches, label_names, split if own else None)
+    if result.get("classification"):
+        result["classification"] = _beside_references(
+            opened, model, rows, label_names, result["classification"], data_root, place
+        )
+    if left_out:
+        result["left_out"] = left_out
     if probes:
         train = opened.load_data(data_root).train
         result |= probe(opened, model, train, rows, label_names, seed, place)
     print(json.dumps(result))
     return 0
+
+
+def _beside_references(
+    run: Run,
+    model: Any,
+    rows: Split,
+    label_names: tuple[str, ...],
+    classified: dict[str, dict[str, Any]],
+    data_root: str | None,
+    device: torch.device,
+) -> dict[str, dict[str, Any]]:
+    """Name the values of a ``classification``, and add references if the training data are still there."""
+    classified = named(run, classified)
+    try:
+        train = run.load_data(data_root).train
+    except (FileNotFoundError, ValueError) as error:
+        print(f"no majority and no logistic_regression without the training data: {error}", file=sys.stderr)
+        return classified
+    found = references(run, model, train, rows, label_names, device)
+    return {name: measures | found[name] for name, measures in classified.items()}
 
 
 def _bounds(model: Any, batches: Batches, num_samples: int, free_steps: int, seed: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Optional
 
 from jsonargparse import ArgumentParser
 
@@ -19,7 +19,9 @@ from pyro_fmvae.recipes.pictures import TRAINING
 from pyro_fmvae.recipes.registry import (
     DEFAULT,
     RECIPES,
+    SMALL_TABLES,
     all_options,
+    choose_model,
     configure,
     data_name,
     options_of,
@@ -59,7 +61,8 @@ def add_arguments(parser: ArgumentParser, model: str) -> None:
     parser.add_argument("--config", action="config", help="YAML or JSON file with any of these options")
     titles = "; ".join(f"{name}: {recipe.title}" for name, recipe in RECIPES.items())
     names = Literal[tuple(RECIPES)]  # type: ignore[valid-type]
-    parser.add_argument("--model", type=names, default=DEFAULT, help=f"model to train ({titles})")
+    text = f"model to train ({titles}); by default {DEFAULT}, and of small tables {SMALL_TABLES}"
+    parser.add_argument("--model", type=Optional[names], help=text)  # noqa: UP045  # names is a variable
     shared, own = {one.name for one in fields(TrainConfig)}, options_of(model)
     groups = {
         True: parser.add_argument_group("options of all models"),
@@ -77,11 +80,11 @@ def add_arguments(parser: ArgumentParser, model: str) -> None:
     parser.add_argument("--resume", type=str | None, metavar="RUN", help="continue an interrupted run")
 
 
-def run(model: str, out: str | None, resume: str | None, typed: Set[str], **given: Any) -> int:
+def run(model: str | None, out: str | None, resume: str | None, typed: Set[str], **given: Any) -> int:
     """Start a run, or continue the one in ``resume``.
 
     Args:
-        model: name of the model.
+        model: name of the model; None: chosen by the data.
         out: folder of a new run.
         resume: folder of an interrupted run.
         typed: names of the options on the command line itself, not in a configuration file.
@@ -91,14 +94,27 @@ def run(model: str, out: str | None, resume: str | None, typed: Set[str], **give
     if resume is not None:
         _check_unchanged({"model": model, **options}, out)
         return resume_run(resume, **{name: options[name] for name in NOT_OF_THE_RUN})
+    if model is None:
+        model = _by_data(options, typed)
     if given.get(DERIVED) is not None:  # an earlier run's, which may list options of all models
         options = {name: options[name] for name in options if name in options_of(model) or name in typed}
     return train(configure(model, **options), out)
 
 
+def _by_data(options: Mapping[str, Any], typed: Set[str]) -> str:
+    """The model of the data, where none is given; says so if it has no networks."""
+    own = options_of(DEFAULT)
+    known = {**all_options(), **own}
+    given = {name for name, value in options.items() if name in typed or value != known[name].default}
+    model = choose_model(options["data"], given, options.get("factors"))
+    if model != DEFAULT:
+        print(f"learnt without networks, by --model {model}; for networks give --model {DEFAULT}")
+    return model
+
+
 def _check_unchanged(given: Mapping[str, Any], out: str | None) -> None:
     """Raise UsageError if an option is given that is a part of what the resumed run is."""
-    defaults = {"model": DEFAULT, **{name: option.default for name, option in all_options().items()}}
+    defaults = {"model": None, **{name: option.default for name, option in all_options().items()}}
     free = [name for name in given if name not in NOT_OF_THE_RUN]
     changed = [f"--{name.replace('_', '-')}" for name in free if given[name] != defaults[name]]
     if out is not None:

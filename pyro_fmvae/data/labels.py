@@ -14,32 +14,49 @@ from pyro_fmvae.data.splitting import fingerprint
 from pyro_fmvae.data.storage import sample_binary
 
 
-def hide_labels(labels: Split | Tensor, share: float, seed: int) -> Tensor:
-    """Keep the labels of a random share of the points, and set the others to -1 (unknown).
+def hide_labels(labels: Split | Tensor, amount: float, seed: int) -> Tensor:
+    """Keep the labels of some points, drawn at random, and set the others to -1 (unknown).
 
     Args:
         labels: int64 [n, L], or a split that has labels.
-        share: share of points, in [0, 1], that keep all their columns: exactly ``round(share * n)`` points.
-            Labels that were unknown before stay unknown.
-        seed: of the choice of points, a function of `n`, `share` and `seed`; a larger share keeps a superset.
+        amount: up to 1, a share of the points, which keep all their columns: exactly ``round(amount * n)``
+            points. Above 1, a number of points for each value of each column: a point may keep one column
+            and lose another, and a rarer value keeps all its points. Labels that were unknown before stay
+            unknown.
+        seed: of the choice, a function of the labels, `amount` and `seed`. A larger share, or a larger
+            number, keeps a superset.
 
     Returns:
         A new tensor, int64 [n, L].
 
     Raises:
-        ValueError: `share` lies outside [0, 1], or the split has no labels.
+        ValueError: `amount` is neither a share in [0, 1] nor a whole number above 1, or the split has no
+            labels.
     """
     known = labels.labels if isinstance(labels, Split) else labels
     if known is None:
         raise ValueError("labels: the split has no labels to hide")
-    if not 0 <= share <= 1:
-        raise ValueError(f"share: expected a number in [0, 1], got {share}")
+    check_amount("amount", amount)
     n = len(known)
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    kept = order[: round(share * n)].to(known.device)
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).to(known.device)
     hidden = torch.full_like(known, -1)
-    hidden[kept] = known[kept]
+    if amount <= 1:
+        kept = order[: round(amount * n)]
+        hidden[kept] = known[kept]
+        return hidden
+    for column in range(known.shape[1]):
+        values = known[order, column]
+        for value in values[values >= 0].unique():
+            hidden[order[values == value][: int(amount)], column] = value
     return hidden
+
+
+def check_amount(name: str, value: float) -> None:
+    """Raise ValueError unless a value is a share in [0, 1] or a whole number above 1."""
+    if not (0 <= value <= 1 or (value > 1 and float(value).is_integer())):
+        raise ValueError(
+            f"{name}: expected a share in [0, 1], or a whole number of points for each value, got {value}"
+        )
 
 
 def choose_labels(dataset: Dataset, names: Sequence[str]) -> Dataset:

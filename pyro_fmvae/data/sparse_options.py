@@ -20,9 +20,6 @@ class SparseOptions:
     as_is: bool = False
     """Take numbers as they are; NaN is a missing one. A .npz file or a folder becomes `Kind.REAL`. Columns of
     a .csv file are still standardised; its empty fields are missing numbers too."""
-    mixed: bool = False
-    """Read a table whose missing numbers are NaN, and whose columns of words are categories. Columns of
-    numbers are standardised as ever, skewed ones after a power: see `PowerTransform`."""
     patch_size: int | None = None
     """P, from 2 to 32: cut the images of a folder or .npz file, at their own size, into grey patches [P, P]
     (see `Kind.PATCHES`). None: whole images, except for `scenes`, which are cut into patches of 12."""
@@ -34,6 +31,9 @@ class SparseOptions:
     """Split each patch into its positive and its negative part: see `PatchTransform`."""
     transform: PatchTransform | None = None
     """Transform of the patches, such as that of an existing run; None: fit one to the training patches."""
+    mixed: bool = False
+    """Read a table whose missing numbers are NaN, and whose columns of words are categories. Columns of
+    numbers are standardised as ever, skewed ones after a power: see `PowerTransform`."""
 
     def __post_init__(self) -> None:
         if self.patch_size is not None and not 2 <= self.patch_size <= LARGEST_PATCH:

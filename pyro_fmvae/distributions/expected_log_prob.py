@@ -120,15 +120,27 @@ def component_table(q: Distribution, p: Any, posteriors: Posteriors) -> Tensor:
     Raises:
         NotImplementedError: the posterior of θ is neither of the component's family nor a point mass.
     """
+    return p.family.expected_log_likelihood(q.mean, q.variance, _parameter_stats(p, posteriors))
+
+
+def _parameter_stats(p: Any, posteriors: Posteriors) -> Tensor:
+    """E[t] of the parameters of a mixture's components, float64 [..., K, P]."""
     argument, _ = p.parents
     try:
-        stats = stats_under(unwrap(posteriors[argument]), p.family)
+        return stats_under(unwrap(posteriors[argument]), p.family)
     except NotImplementedError as error:
         raise NotImplementedError(f"{argument}: {error}") from None
-    return p.family.expected_log_likelihood(q.mean, q.variance, stats)
 
 
 register_expected_log_prob(dist.Delta, MixtureComponent)(component_table)
+register_expected_log_prob(torch.distributions.Normal, FullComponent)(component_table)
 for _normal in ("Normal", "MultivariateNormal", "LowRankMultivariateNormal"):
     register_expected_log_prob(getattr(torch.distributions, _normal), Component)(component_table)
-register_expected_log_prob(torch.distributions.Normal, FullComponent)(component_table)
+
+
+@register_expected_log_prob(torch.distributions.MultivariateNormal, FullComponent)
+@register_expected_log_prob(torch.distributions.LowRankMultivariateNormal, FullComponent)
+def _full_component(q: Any, p: FullComponent, posteriors: Posteriors) -> Tensor:
+    """The table under a q with covariances, -tr(E[Λ_k] Cov)/2 whole."""
+    stats = _parameter_stats(p, posteriors)
+    return p.family.expected_log_likelihood(q.mean, q.covariance_matrix, stats)

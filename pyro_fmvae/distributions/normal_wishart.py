@@ -18,7 +18,7 @@ import torch
 from pyro.distributions import MultivariateStudentT, TorchDistribution
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor
-from torch.distributions import Distribution, constraints, register_kl
+from torch.distributions import Distribution, Transform, biject_to, constraints, register_kl, transform_to
 
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
@@ -26,7 +26,7 @@ from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, r
 _SMALLEST_PRECISION = 1e-30  # near a = 0, most draws are smaller than any float
 
 
-class _LocPrecision(constraints.Constraint):
+class _LocAboveFactor(constraints.Constraint):
     """(D+1, D): a row of real numbers above a lower triangular matrix with a positive diagonal."""
 
     event_dim = 2
@@ -34,6 +34,37 @@ class _LocPrecision(constraints.Constraint):
     def check(self, value: Tensor) -> Tensor:
         real = constraints.real_vector.check(value[..., 0, :])
         return real & constraints.lower_cholesky.check(value[..., 1:, :])
+
+
+@biject_to.register(_LocAboveFactor)
+@transform_to.register(_LocAboveFactor)
+class _ToLocAboveFactor(Transform):
+    """D(D+3)/2 real numbers to that support: μ, then the rows of T, with logarithms on the diagonal."""
+
+    domain, codomain, bijective = constraints.real_vector, _LocAboveFactor(), True
+
+    def __init__(self, constraint: constraints.Constraint) -> None:
+        super().__init__()
+
+    def _call(self, x: Tensor) -> Tensor:
+        dim = _dim(x.shape[-1] + 2)
+        lower = _unpack(x[..., dim:], dim)
+        factor = lower.tril(-1) + torch.diag_embed(lower.diagonal(dim1=-2, dim2=-1).exp())
+        return _stack(x[..., :dim], factor)
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        factor = y[..., 1:, :]
+        return torch.cat([y[..., 0, :], _pack(factor.tril(-1) + torch.diag_embed(_log_diagonal(factor)))], -1)
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        return _log_diagonal(y[..., 1:, :]).sum(-1)
+
+    def forward_shape(self, shape: torch.Size) -> torch.Size:
+        dim = _dim(shape[-1] + 2)
+        return torch.Size((*shape[:-1], dim + 1, dim))
+
+    def inverse_shape(self, shape: torch.Size) -> torch.Size:
+        return torch.Size((*shape[:-2], shape[-1] * (shape[-1] + 3) // 2))
 
 
 class NormalWishart(TorchDistribution):
@@ -61,7 +92,7 @@ class NormalWishart(TorchDistribution):
         "concentration": constraints.positive,
         "rate_tril": constraints.lower_cholesky,
     }
-    support = _LocPrecision()
+    support = _LocAboveFactor()
     has_rsample = True
 
     loc: Tensor
@@ -171,7 +202,7 @@ class NormalWishartFamily(ExponentialFamily):
     def natural(self, *standard: Tensor) -> Tensor:
         """Pack m [..., D], s [...], a [...] and L [..., D, D], the Cholesky factor of B."""
         m, s, a, tril = standard
-        dim, s = m.shape[-1], s.unsqueeze(-1)
+        s = s.unsqueeze(-1)
         third = s * m
         second = -_pack(tril @ tril.mT) - 0.5 * _pack_product(third, m)
         parts = (a.unsqueeze(-1) - 0.5, -0.5 * s, second, third)
@@ -204,14 +235,14 @@ class NormalWishartFamily(ExponentialFamily):
         return torch.cat([sums, _pack(_doubled(factor.mT @ factor)), scaled_loc], -1)
 
     def log_normalizer(self, natural: Tensor) -> Tensor:
-        """A(λ) = Σ_d log Γ(a + (d-1)/2) - ν/2 log |B| - D/2 log s (the base measure keeps the powers of π)."""
+        """A(λ) = Σ_d log Γ(a + (d-1)/2) - ν/2 log |B| - D/2 log s (powers of π are in the base measure)."""
         m, s, a, tril = self.unpack(natural)
         shapes = _shapes(a, m.shape[-1])
         log_rate = 2 * _log_diagonal(tril).sum(-1)
         return torch.lgamma(shapes).sum(-1) - _half_dof(shapes) * log_rate - 0.5 * m.shape[-1] * s.log()
 
     def mean_stats(self, natural: Tensor) -> Tensor:
-        """E[t]: Σ_d ψ(a + (d-1)/2) - log |B|, D/s + mᵀE[Λ]m, E[Λ] = ν/2 B⁻¹, E[Λ]m. Bishop, B.81 and 10.64."""
+        """E[t]: Σ_d ψ(a + (d-1)/2) - log |B|, D/s + mᵀE[Λ]m, E[Λ] = ν/2 B⁻¹, E[Λ]m. Bishop, 10.64-10.65."""
         return self.stats_from_standard(*self.unpack(natural))
 
     def stats_from_standard(self, *standard: Tensor) -> Tensor:
@@ -289,6 +320,14 @@ class NormalWishartFamily(ExponentialFamily):
 
         Linear in E[t], so that autograd gives natural gradients; summed in float64 throughout, as λ is. One
         product of data and all E[Λ_k] side by side takes most of the time; a tensor of N·K·D is the largest.
+
+        Args:
+            mean: of the observations, [..., N, D].
+            variance: of each number, [..., N, D], or covariances [..., N, D, D].
+            stats: E[t] of the members, float64 [..., K, D(D+3)/2 + 2].
+
+        Raises:
+            ValueError: observations and members differ in D.
         """
         dim, count = mean.shape[-1], stats.shape[-2]
         if stats.shape[-1] != 2 + dim * (dim + 3) // 2:
@@ -299,9 +338,12 @@ class NormalWishartFamily(ExponentialFamily):
             side_by_side = precision.movedim(-3, -2).flatten(-2)  # [..., D, K·D]
             moved = (x @ side_by_side).unflatten(-1, (count, dim))
             squares = (moved * x.unsqueeze(-2)).sum(-1)
-            squares = squares + variance.to(stats) @ precision.diagonal(dim1=-2, dim2=-1).mT
+            if variance.dim() > mean.dim():
+                traces = variance.to(stats).flatten(-2) @ precision.flatten(-2).mT
+            else:
+                traces = variance.to(stats) @ precision.diagonal(dim1=-2, dim2=-1).mT
             constant = 0.5 * (log_precision - square - dim * math.log(2 * math.pi)).mT
-            table = x @ scaled_loc.mT - 0.5 * squares + constant
+            table = x @ scaled_loc.mT - 0.5 * (squares + traces) + constant
             return table.to(mean.device, torch.promote_types(mean.dtype, torch.float32))
 
     def conjugate_update(
@@ -325,12 +367,14 @@ class NormalWishartFamily(ExponentialFamily):
         return self.natural(m0 + noise, s0 + count, a0 + count / 2, rate_tril)
 
     def predictive(self, standard: tuple[Tensor, ...], dtype: torch.dtype) -> MultivariateStudentT:
-        """Student-t: 2a degrees of freedom, location m, *squared* scale ((s+1)/s)(B/a). Bishop, 10.81-10.82."""
+        """Student-t: 2a degrees of freedom, location m, *squared* scale ((s+1)/s) B/a. Bishop, 10.81-82."""
         m, s, a, tril = standard
         scale = ((s + 1) / (s * a)).sqrt()[..., None, None] * tril
         batch = broadcast_shape(m.shape[:-1], a.shape, scale.shape[:-2])
         return MultivariateStudentT(
-            (2 * a).expand(batch).to(dtype), m.expand(*batch, -1).to(dtype), scale.expand(*batch, -1, -1).to(dtype)
+            (2 * a).expand(batch).to(dtype),
+            m.expand(*batch, -1).to(dtype),
+            scale.expand(*batch, -1, -1).to(dtype),
         )
 
 
@@ -395,7 +439,7 @@ def _stack(loc: Tensor, factor: Tensor) -> Tensor:
 
 
 def _shapes(a: Tensor, dim: int) -> Tensor:
-    """a + (d - 1)/2 for d = 1 to D, shapes of the Gammas that a Wishart is made of: [..., D]."""
+    """A + (d - 1)/2 for d = 1 to D, shapes of the Gammas that a Wishart is made of: [..., D]."""
     return a.unsqueeze(-1) + 0.5 * torch.arange(dim, dtype=a.dtype, device=a.device)
 
 

@@ -3,6 +3,7 @@
 from pyro_fmvae.evaluate.agreement import Coding, label_agreement, majority_accuracy, matching_accuracy
 from pyro_fmvae.evaluate.amortisation import amortisation_gap
 from pyro_fmvae.evaluate.bounds import Evaluable, bound, tighter_bounds
+from pyro_fmvae.evaluate.classification import classification_measures, reference_accuracies, wilson_interval
 from pyro_fmvae.evaluate.disentanglement import DCI, Information, dci, factor_accuracy, mutual_information
 from pyro_fmvae.evaluate.edits import Normals, Placement, edit_latent, to_location, transport
 from pyro_fmvae.evaluate.encodings import Encodings, encode_split
@@ -46,6 +47,7 @@ __all__ = [
     "best_correlation",
     "block_concentration",
     "bound",
+    "classification_measures",
     "contrast",
     "correlation_matrix",
     "dci",
@@ -66,6 +68,7 @@ __all__ = [
     "outlier_scores",
     "per_block",
     "psnr",
+    "reference_accuracies",
     "resample_active",
     "restore",
     "rows_without_bound",
@@ -76,4 +79,5 @@ __all__ = [
     "to_location",
     "train_judge",
     "transport",
+    "wilson_interval",
 ]

@@ -6,9 +6,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
-from sklearn.metrics import normalized_mutual_info_score
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix
 from torch import Tensor
+
+from pyro_fmvae.evaluate.classification import classification_measures
 
 
 class Coding(Protocol):
@@ -33,16 +35,18 @@ def label_agreement(
         factors: for each column, the factor that was trained on it, or None.
 
     Returns:
-        A dictionary with two entries. ``accuracy`` covers the columns with a factor: name → share of points
-        whose code equals the label. ``clustering`` covers the others: name → the ``factor`` that agrees best,
-        its normalised mutual information ``nmi``, the ``accuracy`` of the best one-to-one matching of its
-        components to labels, and the ``majority`` accuracy of naming each component after its most common
-        label. Columns without known labels are left out. So are constant columns without a factor, because
-        any clustering would seem to match them.
+        A dictionary with three entries. ``accuracy`` covers the columns with a factor: name → share of points
+        whose code equals the label; and ``classification``, of the same columns, all of
+        :func:`~pyro_fmvae.evaluate.classification_measures`. ``clustering`` covers the others: name → number
+        of points ``n``, the ``factor`` that agrees best by its normalised mutual information ``nmi``, its
+        adjusted Rand index ``ari``, the ``accuracy`` of the best one-to-one matching of its components to
+        labels, and the ``majority`` accuracy of naming each component after its most common label. Columns
+        without known labels are left out. So are constant columns without a factor, because any clustering
+        would seem to match them.
     """
     pairs = [(model.codes(x).cpu(), labels.cpu()) for x, labels in batches]
     codes, labels = torch.cat([c for c, _ in pairs]).numpy(), torch.cat([y for _, y in pairs]).numpy()
-    accuracy: dict[str, float] = {}
+    classified: dict[str, dict[str, Any]] = {}
     clustering: dict[str, dict[str, Any]] = {}
     for column, (name, factor) in enumerate(zip(label_names, factors, strict=True)):
         known = labels[:, column] >= 0
@@ -50,19 +54,22 @@ def label_agreement(
             continue
         truth = labels[known, column]
         if factor is not None:
-            accuracy[name] = float((codes[known, factor] == truth).mean())
+            classified[name] = classification_measures(truth, codes[known, factor])
             continue
         if (truth == truth[0]).all():
             continue
         nmi = [float(normalized_mutual_info_score(truth, codes[known, i])) for i in range(codes.shape[1])]
         best = int(np.argmax(nmi))
         clustering[name] = {
+            "n": len(truth),
             "factor": best,
             "accuracy": matching_accuracy(truth, codes[known, best]),
             "majority": majority_accuracy(truth, codes[known, best]),
             "nmi": nmi[best],
+            "ari": float(adjusted_rand_score(truth, codes[known, best])),
         }
-    return {"accuracy": accuracy, "clustering": clustering}
+    accuracy = {name: found["accuracy"] for name, found in classified.items()}
+    return {"accuracy": accuracy, "clustering": clustering, "classification": classified}
 
 
 def matching_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:

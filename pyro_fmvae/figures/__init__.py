@@ -11,6 +11,7 @@ from pyro_fmvae.figures.blind import blind_sheet
 from pyro_fmvae.figures.clusters import clusters
 from pyro_fmvae.figures.columns import column_means
 from pyro_fmvae.figures.components import component_grid
+from pyro_fmvae.figures.confusion import confusion
 from pyro_fmvae.figures.correlation import correlation_matrices
 from pyro_fmvae.figures.curves import training_curves
 from pyro_fmvae.figures.dictionary import dictionary
@@ -39,6 +40,7 @@ __all__ = [
     "column_means",
     "component_grid",
     "conditional_samples",
+    "confusion",
     "correlation_matrices",
     "dictionary",
     "em_curves",

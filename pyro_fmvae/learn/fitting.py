@@ -18,6 +18,8 @@ class Progress:
         total_steps: steps taken in all phases.
         seconds: spent in the current phase.
         total_seconds: spent in all phases.
+        stopped: True if the current phase is to end here, whatever is left of its budget. The consumer of the
+            records sets it.
     """
 
     phase: int = 0
@@ -25,6 +27,7 @@ class Progress:
     total_steps: int = 0
     seconds: float = 0.0
     total_seconds: float = 0.0
+    stopped: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,9 @@ def fit(
                 phase.enter()
                 phase.prepare(batches)
                 yield _record(phase, progress, None)
-            while (fraction := phase.budget.fraction(progress.step, progress.seconds)) < 1:
+            while not progress.stopped and (
+                (fraction := phase.budget.fraction(progress.step, progress.seconds)) < 1
+            ):
                 phase.between_steps(batches, progress.step)
                 phase.before_step(fraction)
                 batch = next(source)
@@ -91,7 +96,7 @@ def fit(
                 progress.seconds = time.monotonic() - started
                 progress.total_seconds = before + progress.seconds
                 yield _record(phase, progress, loss)
-        resumed = False
+        resumed = progress.stopped = False
         progress.phase, progress.step, progress.seconds = progress.phase + 1, 0, 0.0
 
 

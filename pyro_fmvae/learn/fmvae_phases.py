@@ -47,6 +47,11 @@ class Pretraining(GradientPhase):
         else:
             self.kl_weight = full
 
+    @property
+    def comparable(self) -> bool:
+        """True once the weight of the KL divergence is 1."""
+        return not isinstance(self.kl_weight, Tensor) and self.kl_weight == 1
+
     def step(self, *batch: Any) -> float:
         """One step at the present weight of the KL divergence; labels are not looked at."""
         return self.svi.step(self.learning.augment(batch[0]), kl_weight=self.kl_weight)
@@ -97,7 +102,7 @@ class Joint(GradientPhase):
     ) -> None:
         super().__init__(name, budget, model)
         self.model, self.learning, self.seed = model, learning, seed
-        self.augmenting, self.closed = True, False
+        self.augmenting, self.closed = True, learning.free_from > 0
 
     def enter(self) -> None:
         """Natural or standard parameters for λ, and one Adam over all but the natural ones."""
@@ -145,6 +150,16 @@ class Joint(GradientPhase):
         self.augmenting = fraction < learning.augment_until
         self.svi.elbo.kl_weight = learning.kl_weight_at(fraction)
         self.svi.optim.others.param_groups[0]["lr"] = learning.learning_rate_at(fraction)
+
+    @property
+    def comparable(self) -> bool:
+        """True once the decoder sees all factors."""
+        return not self.closed
+
+    @property
+    def settled(self) -> bool:
+        """True if the weight of KL[z] is 1 throughout."""
+        return self.learning.kl_weight == 1
 
     def step(self, *batch: Any) -> float:
         """One step on a batch, augmented and without free factors for as long as either is wanted."""

@@ -91,6 +91,20 @@ class Phase(ABC):
     def step(self, *batch: Any) -> float:
         """Take one step on a batch, and return the loss in nats, for all N points."""
 
+    @property
+    def comparable(self) -> bool:
+        """True if models can be compared by the program's bound (equation 11) as the phase learns them now.
+
+        They cannot while the phase aims at something else: another weight of KL[z] for good, or a part of the
+        model that is left out.
+        """
+        return True
+
+    @property
+    def settled(self) -> bool:
+        """True if a bound that has stopped rising will not rise again, because no weight moves any more."""
+        return True
+
     def measures(self) -> dict[str, Any]:
         """Further entries of records of the phase, for JSON."""
         return {}

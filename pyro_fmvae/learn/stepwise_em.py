@@ -155,6 +155,11 @@ class StepwiseEM(Phase):
             return 0
         return int(self.em.quality(self.parameters, self.objective).argmax())
 
+    @property
+    def comparable(self) -> bool:
+        """True once the temperature is 1."""
+        return self.temperature == 1
+
     def measures(self) -> dict[str, Any]:
         """The present objective and standard deviation of noise of every start, and which is the best."""
         if self.objective is None:

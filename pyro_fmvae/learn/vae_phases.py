@@ -54,6 +54,16 @@ class VAEPhase(GradientPhase):
         self.svi.optim.others.param_groups[0]["lr"] = rate
         self._slow_down(rate / learning.learning_rate)
 
+    @property
+    def comparable(self) -> bool:
+        """True if the phase ends at the bound itself: with the weight 1 of every term."""
+        return self.beta == self.weights["tc_weight"] == 1
+
+    @property
+    def settled(self) -> bool:
+        """True if the weight of the KL divergence stays."""
+        return self.learning.kl_weight == self.beta
+
     @abstractmethod
     def _slow_down(self, share: float) -> None:
         """Lower further learning rates to this share of what they are at the start."""

@@ -68,6 +68,16 @@ class SparsePhase(GradientPhase):
             self.kl_weight = torch.tensor(weight, device=next(self.model.parameters()).device)
         self.svi.optim.others.param_groups[0]["lr"] = learning.learning_rate_at(fraction)
 
+    @property
+    def comparable(self) -> bool:
+        """True once slabs carry information in full."""
+        return bool(self.model.draws.warm_up == 1)
+
+    @property
+    def settled(self) -> bool:
+        """True if the weight of the KL divergence is 1 throughout."""
+        return self.learning.kl_weight == 1
+
     def step(self, *batch: Any) -> float:
         """One step at the present weight of the KL divergence; labels are not looked at."""
         x = self.learning.augment(batch[0]) if self.augmenting else batch[0]

@@ -138,6 +138,11 @@ class CoderRecipe(Recipe[_Options]):
         units = f"{self.config.units} units for {self.num_data} training points"
         return f"{units}: what is learnt will not hold for other points"
 
+    @property
+    def against_overfitting(self) -> str:
+        """Fewer units."""
+        return "fewer units (--latent-dim)"
+
     def _search(self) -> dict[str, Any]:
         """Arguments by which EM looks for a good optimum."""
         config = self.config

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae.data import Batches, Dataset, Split
+from pyro_fmvae.data.labels import check_amount
 from pyro_fmvae.evaluate import label_agreement
 from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
 from pyro_fmvae.learn.learning import Learning
@@ -21,14 +22,17 @@ from pyro_fmvae.recipes.labelling import check_labels, check_numbered
 from pyro_fmvae.recipes.network_defaults import network_defaults, setting
 from pyro_fmvae.recipes.networks import NetworkOptions, NetworkRecipe, check_networks, networks
 from pyro_fmvae.recipes.options import by_data, check_iterations, completed, option
-from pyro_fmvae.recipes.ranges import count, share
+from pyro_fmvae.recipes.ranges import count
 
 
 @dataclass(frozen=True)
 class FMVAEOptions(NetworkOptions):
     """Options of ``--model fmvae``."""
 
-    labels: float | None = by_data("share of the training points whose labels are used, in [0, 1]", share)
+    labels: float | None = by_data(
+        "labels that are used: of a share of the training points, in [0, 1], or of so many for each value",
+        check_amount,
+    )
     prior_iterations: int | None = by_data("iterations of the prior alone", count(0))
     refine_iterations: int | None = by_data("iterations with label_weight 0, after the joint ones", count(0))
     pretrain_kl_weight: float = option(1.0, "weight of the KL divergence in pretraining, once it has grown")
@@ -162,7 +166,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
 
     @property
     def labels(self) -> float:
-        """Share of the training points whose labels are used, as configured."""
+        """As configured."""
         return self.config.labels or 0.0
 
     def build(self) -> FactorialMixtureVAE:

@@ -1,12 +1,15 @@
-"""Checks of labels that factors are trained on: their values, and how many points have them."""
+"""Labels that factors are trained on: checks of their values, and the points whose labels are used."""
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from pyro_fmvae.data import Dataset, hide_labels
+from pyro_fmvae.data import Dataset, Split, hide_labels
 from pyro_fmvae.data.dataset import SPLITS
 from pyro_fmvae.data.own.folder import SPARSE, sparse
+from pyro_fmvae.recipes.recipe import Recipe
 
 
 def check_numbered(dataset: Dataset, names: Sequence[str]) -> None:
@@ -29,7 +32,7 @@ def check_numbered(dataset: Dataset, names: Sequence[str]) -> None:
 
 
 def check_labels(
-    dataset: Dataset, names: Sequence[str], factors: Sequence[int], share: float, seed: int
+    dataset: Dataset, names: Sequence[str], factors: Sequence[int], amount: float, seed: int
 ) -> None:
     """Check that labels can be trained on.
 
@@ -37,7 +40,7 @@ def check_labels(
         dataset: with the labels.
         names: of the labels that are trained on.
         factors: K_i of each factor, those of the labels first.
-        share: of the training points, those whose labels are used.
+        amount: share of the training points whose labels are used, or number of them for each value.
         seed: of the choice of these points.
 
     Raises:
@@ -58,14 +61,48 @@ def check_labels(
                 f"components, not {components}"
             )
     points = len(dataset.train)
-    kept = round(share * points)
+    kept = points if amount > 1 else round(amount * points)
     if not kept:
         raise ValueError(
-            f"labels: expected at least one of the {points:,} training points, got a share of {share}"
+            f"labels: expected at least one of the {points:,} training points, got a share of {amount}"
         )
-    known = hide_labels(dataset.train, share, seed) >= 0
+    known = hide_labels(dataset.train, amount, seed) >= 0
     for name in names:
         if not known[:, dataset.label_names.index(name)].any():
             raise ValueError(
                 f"labels: of the {kept:,} training points that keep them, none has a known '{name}'"
             )
+
+
+class LabelledPoints(NamedTuple):
+    """Training points whose labels are used."""
+
+    labels: Tensor
+    """Labels of all training points, int64 [N, L'], -1 where they are unknown or hidden."""
+    scarce: list[str]
+    """Sentences about values of which there are fewer points than were asked for."""
+
+    @property
+    def used(self) -> int:
+        """Number of points with a label in use."""
+        return int((self.labels >= 0).any(-1).sum())
+
+
+def labelled_points(recipe: Recipe[Any], train: Split) -> LabelledPoints:
+    """Choose the training points whose labels are used.
+
+    Args:
+        recipe: of a run that was trained on labels.
+        train: its training rows.
+    """
+    labels = hide_labels(train, recipe.labels, recipe.config.seed)[:, list(recipe.labelled)]
+    scarce = []
+    for factor in recipe.labelled:
+        values, counts = labels[labels[:, factor] >= 0, factor].unique(return_counts=True)
+        for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+            if 1 < recipe.labels > count:
+                name, text = recipe.label_names[factor], recipe.value_text(factor, value)
+                scarce.append(
+                    f"labels: {count} training points have the {name} '{text}', not {recipe.labels:.0f}"
+                )
+    return LabelledPoints(labels, scarce)

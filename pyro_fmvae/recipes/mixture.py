@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pyro_fmvae import figures
 from pyro_fmvae.data import Batches, Dataset, Kind, Preprocessing, SparseOptions, Split, hide_labels
+from pyro_fmvae.data.labels import check_amount
 from pyro_fmvae.evaluate import label_agreement
 from pyro_fmvae.figures.columns import MOST_COLUMNS
 from pyro_fmvae.learn.learning import Learning
@@ -30,7 +31,7 @@ from pyro_fmvae.recipes.options import (
     shared_defaults,
 )
 from pyro_fmvae.recipes.pictures import TRAINING
-from pyro_fmvae.recipes.ranges import count, positive, share, sizes
+from pyro_fmvae.recipes.ranges import count, positive, sizes
 from pyro_fmvae.recipes.recipe import Recipe
 
 STEPS: Final = 100
@@ -49,7 +50,10 @@ RATES: Final = tuple(0.5 * 2 ** (-step / 2) for step in reversed(range(13)))
 class MixtureOptions(TrainConfig):
     """Options of ``--model mixture``."""
 
-    labels: float | None = by_data("share of the training points whose labels are used, in [0, 1]", share)
+    labels: float | None = by_data(
+        "labels that are used: of a share of the training points, in [0, 1], or of so many for each value",
+        check_amount,
+    )
     factors: tuple[int, ...] | None = by_data("number of components", sizes, SIZES)
     covariance: Literal["diagonal", "full"] | None = by_data("covariance of a component's numbers")
     component_variance: float | None = by_data(

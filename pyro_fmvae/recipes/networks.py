@@ -172,6 +172,12 @@ class NetworkRecipe(Recipe[_Options]):
         return None
 
     @property
+    def against_overfitting(self) -> str:
+        """Shorter training, shrinking weights, or smaller networks."""
+        size = "--hidden" if self.config.network == "mlp" else "--width"
+        return f"fewer iterations, --weight-decay, or a smaller {size}"
+
+    @property
     def start(self) -> tuple[Path, tuple[str, ...]] | None:
         """Encoder and decoder of the run ``pretrained``; the decoder alone where points keep posteriors."""
         if self.config.pretrained is None:

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
+from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.recipes.ranges import Check, count, positive, share_below_one
@@ -18,6 +19,10 @@ LONG_MINUTES, LONG_ITERATIONS = 5, 10_000  # steps of a training as long as this
 HELD_OUT = {"sprites": 0.2}
 """Share of the combinations of labels that is held out by default, by the name of the data."""
 OF_ANOTHER_TYPE = {"augmentation", "compile", "autocast"}  # of Learning: set by others, or converted
+
+
+PATIENCE = 500
+"""Default of the option for a person's own data."""
 
 
 class ListOf:
@@ -113,7 +118,15 @@ class TrainConfig:
     joint_learning_rate: float | None = option(
         None, "learning rate at the start of the joint phase; default: learning_rate", positive
     )
-    weight_decay: float = option(0.0, "AdamW's, for the networks")
+    weight_decay: float | None = option(
+        None, "AdamW's, for the networks; default: 0, more for few points of your own"
+    )
+    patience: int | None = option(
+        None,
+        "steps without a better validation bound after which a phase ends; 0: never; default: "
+        f"{PATIENCE} with your own data, 0 with published and generated ones",
+        count(0),
+    )
     eager: bool = option(False, "take every step through Pyro, instead of replaying a captured one")
     compile: bool | None = option(None, "compile captured steps; default: on the CPU, in long trainings")
     autocast: bool = option(False, "run the networks in bfloat16")
@@ -135,6 +148,18 @@ class TrainConfig:
         given: dict[str, Any] = {name: getattr(self, name, None) for name in names}
         given = {name: value for name, value in given.items() if value is not None}
         return Learning(**given, autocast=torch.bfloat16 if self.autocast else None)
+
+    @property
+    def own_data(self) -> bool:
+        """True if the data are a person's own: a path, not the name of a published or generated set."""
+        return self.data not in LOADERS
+
+    @property
+    def patience_steps(self) -> int:
+        """``patience``, or its default for the data; 0: phases are never ended early."""
+        if self.patience is None:
+            return PATIENCE if self.own_data else 0
+        return self.patience
 
     @property
     def iterations(self) -> dict[str, int | None]:

@@ -81,7 +81,7 @@ class Recipe(ABC, Generic[Options]):
     @property
     @abstractmethod
     def labels(self) -> float:
-        """Share of the training points whose labels are used."""
+        """Share of the training points whose labels are used; above 1, number of them for each value."""
 
     @property
     def labelled(self) -> tuple[int, ...]:
@@ -94,6 +94,11 @@ class Recipe(ABC, Generic[Options]):
         """Name of each factor: its label, or its number, as in codes."""
         trained = tuple(self.label_names[factor] for factor in self.labelled)
         return (*trained, *(f"factor {factor}" for factor in range(len(trained), len(self.factors))))
+
+    def value_text(self, column: int, value: int) -> str:
+        """Name of a value of a label column: the number itself where values have no names."""
+        names = self.value_names[column] if self.value_names else ()
+        return names[value] if value < len(names) else str(value)
 
     def factors_of(self, label_names: Sequence[str]) -> list[int | None]:
         """The factor that was trained on each of these labels, None where there is none."""
@@ -133,6 +138,11 @@ class Recipe(ABC, Generic[Options]):
     @abstractmethod
     def misgiving(self) -> str:
         """Warning about the size of the model for its data; empty: none."""
+
+    @property
+    def against_overfitting(self) -> str:
+        """What to change where training points are modelled far better than others, for a message."""
+        return "fewer iterations"
 
     # ------------------------------------------------------------------ codes and samples
 

@@ -1,6 +1,16 @@
 """A run: its folder, its trainer, its session and report; and, once trained, its use in Python."""
 
-from pyro_fmvae.runs.run import CHECKPOINT, CONFIG, FIGURES, METRICS, Run, load_data, resolve_device, saved
+from pyro_fmvae.runs.run import (
+    CHECKPOINT,
+    CONFIG,
+    FIGURES,
+    METRICS,
+    REPORT,
+    Run,
+    load_data,
+    resolve_device,
+    saved,
+)
 from pyro_fmvae.runs.trained import TrainedRun, load
 from pyro_fmvae.runs.trainer import Trainer
 
@@ -9,6 +19,7 @@ __all__ = [
     "CONFIG",
     "FIGURES",
     "METRICS",
+    "REPORT",
     "Run",
     "TrainedRun",
     "Trainer",

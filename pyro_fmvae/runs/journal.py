@@ -14,11 +14,11 @@ from pyro_fmvae.data import Dataset, Split
 from pyro_fmvae.evaluate import bound, rows_without_bound
 from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.runs.by_batches import in_order
+from pyro_fmvae.runs.closing_table import BEYOND
 from pyro_fmvae.runs.run import METRICS
 from pyro_fmvae.runs.trainer import Trainer
 
 MONITORED_POINTS = 500
-BEYOND = "so far from the training data that there is no finite bound"
 
 logger = logging.getLogger("pyro_fmvae")
 

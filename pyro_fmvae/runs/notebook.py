@@ -5,14 +5,15 @@ import json
 from html import escape
 from typing import Final
 
-from pyro_fmvae.runs.run import FIGURES, METRICS, Run
+from pyro_fmvae.runs.closing_table import lines
+from pyro_fmvae.runs.run import FIGURES, METRICS, REPORT, Run
 
 PICTURES: Final = ("factors", "dictionary", "reconstructions", "columns", "training")
 """Figures that stand for a run: the first of them that it has."""
 
 
 def card(run: Run, bounded: bool) -> str:
-    """HTML of a run: its last measures on validation data as a table, and one of its figures, embedded.
+    """HTML of a run: its last validation measures, its closing table, and one of its figures, embedded.
 
     Args:
         run: the run; records or figures that it lacks are left out.
@@ -23,6 +24,9 @@ def card(run: Run, bounded: bool) -> str:
         for name, text in _last_measures(run, bounded).items()
     )
     html = f"<p><b>{escape(str(run.folder))}</b></p><table>{rows}</table>"
+    closing = run.folder / REPORT
+    if closing.is_file():
+        html += f"<pre>{escape(chr(10).join(lines(json.loads(closing.read_text()))))}</pre>"
     figures = (run.folder / FIGURES / f"{name}.png" for name in PICTURES)
     figure = next((path for path in figures if path.is_file()), None)
     if figure is None:

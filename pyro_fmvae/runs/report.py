@@ -1,71 +1,90 @@
-"""The report at the end of a training: measures on test data, printed, and the figures of the run."""
+"""The report at the end of a training: measures on test data, printed and saved, and figures of the run."""
 
 import json
-import math
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
-from pyro_fmvae import figures
+from pyro_fmvae import checkpoint, figures
 from pyro_fmvae.data import Dataset, Split
 from pyro_fmvae.evaluate import label_agreement
+from pyro_fmvae.recipes.labelling import labelled_points
 from pyro_fmvae.recipes.pictures import TRAINING
+from pyro_fmvae.runs.best import Kept
 from pyro_fmvae.runs.by_batches import in_order
-from pyro_fmvae.runs.journal import BEYOND, finite_bound
-from pyro_fmvae.runs.run import FIGURES, METRICS, Run
+from pyro_fmvae.runs.closing_table import lines
+from pyro_fmvae.runs.journal import finite_bound
+from pyro_fmvae.runs.label_measures import named, references
+from pyro_fmvae.runs.run import FIGURES, METRICS, REPORT, Run
 from pyro_fmvae.runs.trainer import Trainer
 
 
 def report(trainer: Trainer, dataset: Dataset) -> None:
-    """Print what was learnt, on test data (validation data if there are none), and draw the figures."""
+    """Measure what was learnt on test data (validation data if there are none); print, save and draw it."""
     run, model = trainer.run, trainer.model.eval()
     tested = "valid" if dataset.test is None else "test"
-    names = [tested] if dataset.unseen is None else [tested, "unseen"]
-    agreements, measured = {}, {}
+    rows, splits = dataset.split(tested), {}
+    for name in [tested] if dataset.unseen is None else [tested, "unseen"]:
+        splits[name], measured = _measure(trainer, dataset, dataset.split(name))
+        rows = measured if name == tested else rows
+    kept = Kept.read(run.folder)
+    found = {
+        "split": tested,
+        "splits": splits,
+        "labelled": _labelled(run, dataset),
+        "summary": [*(kept.summary() if kept else ()), *run.recipe.summary(model)],
+        "warnings": [*(kept.warnings() if kept else ()), *_warnings(run, dataset, splits[tested])],
+    }
+    content = json.dumps(found, indent=1) + "\n"
+    checkpoint.write_atomically(run.folder / REPORT, lambda path: path.write_text(content))
     print()
-    for name in names:
-        everything = dataset.split(name)
-        measures, rows = finite_bound(model, everything, trainer.device)
-        measured[name] = rows
-        batches = in_order(rows, trainer.device)
-        text = f"reconstruction {measures['reconstruction']:.2f}"
-        if model.bounded:
-            assigned = f" - KL[r] {measures['kl_r']:.2f}" if run.factorial else ""
-            text = f"ELBO {measures['elbo']:.2f} = {text} - KL[z] {measures['kl_z']:.2f}{assigned}"
-        beyond = f" ({len(everything) - len(rows)} left out: {BEYOND})" if len(rows) < len(everything) else ""
-        print(f"{len(rows):,} {name} points{beyond}, nats per point: {text}")
-        if rows.labels is not None and run.factorial:
-            labels = dataset.label_names
-            agreements[name] = label_agreement(model, batches, labels, run.factors_of(labels))
-    for line in run.recipe.summary(model):
-        print(line)
-    if agreements:
-        _print_agreement(agreements, run.recipe.labels)
-    draw(run, model, measured[tested], tested)
+    print("\n".join(lines(found)))
+    draw(run, model, rows, tested)
     print(f"figures in {run.folder / FIGURES}, everything else in {run.folder}")
 
 
-def _print_agreement(agreements: dict[str, dict[str, Any]], share: float) -> None:
-    """Tables of the agreement with labels, by split; `unseen` are combinations that training lacked."""
-    first, *others = agreements.values()
-    tested, *_ = agreements
-    width = max([12, *(len(label) + 1 for label in (*first["accuracy"], *first["clustering"]))])
-    if first["accuracy"]:
-        labelled = f"{share:.0%} of the training points were labelled"
-        beside = ", then on unseen combinations" if others else ""
-        print(f"\n{'property':<{width + 2}}accuracy on unlabelled {tested} points{beside} ({labelled})")
-        for label in first["accuracy"]:
-            columns = (
-                f"{agreement['accuracy'].get(label, math.nan):.4f}" for agreement in agreements.values()
-            )
-            print(f"  {label:<{width}}{'  '.join(columns)}")
-    if first["clustering"]:
-        print(f"\n{'label':<{width + 2}}best factor   matching accuracy   NMI")
-        for label, values in first["clustering"].items():
-            print(f"  {label:<{width}}{values['factor']:>7}{values['accuracy']:>20.4f}{values['nmi']:>12.4f}")
-    print()
+def _measure(trainer: Trainer, dataset: Dataset, everything: Split) -> tuple[dict[str, Any], Split]:
+    """Measures of the rows of a split that have a finite bound, and these rows."""
+    run, model, device = trainer.run, trainer.model, trainer.device
+    bounds, rows = finite_bound(model, everything, device)
+    measures: dict[str, Any] = {**bounds, "left_out": len(everything) - len(rows)}
+    if not model.bounded:
+        measures |= {"elbo": None, "kl_z": None}
+    if not run.factorial:
+        del measures["kl_r"], measures["kl_global"]
+    if rows.labels is None or not run.factorial:
+        return measures, rows
+    names = dataset.label_names
+    measures |= label_agreement(model, in_order(rows, device), names, run.factors_of(names))
+    if measures["classification"]:
+        beside = references(run, model, dataset.train, rows, names, device)
+        classified = named(run, measures["classification"])
+        measures["classification"] = {name: classified[name] | beside[name] for name in classified}
+    return measures, rows
+
+
+def _labelled(run: Run, dataset: Dataset) -> dict[str, int] | None:
+    """How many training points are labelled; None of a run without labels."""
+    if not run.labelled:
+        return None
+    return {"used": labelled_points(run.recipe, dataset.train).used, "of": run.num_data}
+
+
+def _warnings(run: Run, dataset: Dataset, measures: Mapping[str, Any]) -> list[str]:
+    """Sentences about what makes the measures of a run less than they seem to be."""
+    if not run.labelled:
+        return []
+    found = labelled_points(run.recipe, dataset.train).scarce
+    missing = [name for name in run.factor_names[: len(run.labelled)] if name not in measures["accuracy"]]
+    if missing:
+        found.append(
+            f"no point that was kept apart has a known label of {', '.join(missing)}; "
+            "--test 0.2 keeps a fifth of all points apart, labelled ones too"
+        )
+    return found
 
 
 @torch.no_grad()
@@ -73,13 +92,15 @@ def draw(run: Run, model: Any, rows: Split, split: str) -> None:
     """Draw every figure that suits the data into the run's folder; the curves of training come there last.
 
     Args:
-        run: the run.
+        run: the run; of labels in its ``report.json``, the confusion is drawn.
         model: as trained.
         rows: data to reconstruct.
         split: what they are called.
     """
     records = [json.loads(line) for line in (run.folder / METRICS).read_text().splitlines()]
     drawn = run.recipe.draw_figures(model, rows, split, records)
+    if classified := _read(run).get("classification"):
+        drawn["confusion"] = figures.confusion(classified)
     folder = run.folder / FIGURES
     with TemporaryDirectory(dir=run.folder) as temporary:
         for name, figure in drawn.items():
@@ -88,3 +109,13 @@ def draw(run: Run, model: Any, rows: Split, split: str) -> None:
         # This one last, so that where it is, the others are.
         for path in sorted(Path(temporary).iterdir(), key=lambda path: path.stem == TRAINING):
             path.replace(folder / path.name)
+
+
+def _read(run: Run) -> Mapping[str, Any]:
+    """Measures of the tested split in the run's report; nothing if there is no report."""
+    path = run.folder / REPORT
+    if not path.is_file():
+        return {}
+    found = json.loads(path.read_text())
+    measures: dict[str, Any] = found["splits"][found["split"]]
+    return measures

@@ -23,6 +23,7 @@ DERIVED = "derived"  # its key for what is no option
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint"
 FIGURES = "figures"
+REPORT = "report.json"  # the closing table
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pyro_fmvae.data import Dataset
 from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.nn import ConvDecoder
 from pyro_fmvae.runs.journal import Journal, main_measure
+from pyro_fmvae.runs.keeper import Keeper
 from pyro_fmvae.runs.report import report
 from pyro_fmvae.runs.trainer import Trainer
 
@@ -44,11 +45,11 @@ def follow(trainer: Trainer, dataset: Dataset, resumed: bool) -> int:
 
 def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, interrupted: list[bool]) -> bool:
     """Consume the records; returns whether it was interrupted."""
-    journal = Journal(trainer, dataset, resumed)
+    keeper = Keeper(trainer, dataset, Journal(trainer, dataset, resumed))
     saved = time.monotonic()
     with _Bar(trainer) as bar:
         for record in trainer.records(resumed):
-            values = journal.record(record)
+            values = keeper.follow(record)
             bar.update(record, values)
             if record.step == 0 or interrupted or time.monotonic() - saved > CHECKPOINT_EVERY:
                 trainer.save()
@@ -68,7 +69,7 @@ class _Bar:
         layout = "{desc:<9}{percentage:3.0f}%|{bar}| {elapsed}{postfix}"
         self.bar = tqdm(total=total, initial=done, disable=None, bar_format=layout)
         self.done = float(done)
-        self.measure = main_measure(trainer)
+        self.trainer, self.measure = trainer, main_measure(trainer)
 
     def __enter__(self) -> "_Bar":
         return self
@@ -81,7 +82,7 @@ class _Bar:
         if record.step == 0:
             self.bar.set_description_str(record.phase)
         self.bar.update(self.done + record.fraction - self.bar.n)
-        if record.fraction >= 1:
+        if record.fraction >= 1 or self.trainer.progress.stopped:
             self.done += 1
         if values:
             name = "ELBO" if self.measure == "elbo" else self.measure

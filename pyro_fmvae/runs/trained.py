@@ -211,7 +211,7 @@ class TrainedRun:
         return f"TrainedRun({str(self.run.folder)!r}: {self.run.recipe.title}, {self.run.config.data})"
 
     def _repr_html_(self) -> str:
-        """The last measures on validation data as a table, and one figure of the run."""
+        """The last measures on validation data, the closing table of the training, and one figure."""
         return card(self.run, self.model.bounded)
 
     # ------------------------------------------------------------------ what goes in and out

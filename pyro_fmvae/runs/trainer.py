@@ -10,12 +10,15 @@ from torch import Tensor
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.capture.playback import compiles
-from pyro_fmvae.data import Batches, Dataset, hide_labels, whole
+from pyro_fmvae.data import Batches, Dataset, whole
 from pyro_fmvae.learn.fitting import Progress, Record, fit
+from pyro_fmvae.recipes.labelling import labelled_points
 from pyro_fmvae.recipes.options import TrainConfig
+from pyro_fmvae.runs.best import Best
 from pyro_fmvae.runs.run import CHECKPOINT, Run, fitting
 
 EXAMPLES = 1000  # from which the decoder starts
+LOOKS = 10  # records within the patience
 SPARED = 20  # full batches in an epoch from which on compiling for the smaller last one does not pay
 
 logger = logging.getLogger("pyro_fmvae")
@@ -28,7 +31,13 @@ class Trainer:
         run: the run.
         dataset: its data.
         device: where to train.
+
+    Attributes:
+        patience: steps without a better validation bound after which a phase ends; 0: never.
+        best: the best model of the phase under way by its validation bound; None before its first record.
     """
+
+    best: Best | None = None
 
     def __init__(self, run: Run, dataset: Dataset, device: torch.device) -> None:
         self.run, self.device = run, device
@@ -47,9 +56,16 @@ class Trainer:
             compile_from=config.batch_size if len(dataset.train) >= SPARED * config.batch_size else 1,
         )
         self.phases = recipe.phases(self.model, self.learning)
+        self.patience = config.patience_steps
+        if self.patience:
+            for phase in self.phases:
+                phase.record_every = min(phase.record_every, max(self.patience // LOOKS, 1))
         labels = None
         if recipe.labels:
-            labels = hide_labels(dataset.train, recipe.labels, config.seed)[:, : len(run.labelled)]
+            labelled = labelled_points(recipe, dataset.train)
+            labels = labelled.labels
+            for line in labelled.scarce:
+                logger.warning("%s", line)
         self.batches = Batches(
             replace(dataset.train, labels=labels),
             config.batch_size,
@@ -123,9 +139,15 @@ class Trainer:
         """Write a checkpoint of everything, atomically."""
         progress = self.progress
         state = {
-            "progress": {"phase": progress.phase, "step": progress.step, "total_steps": progress.total_steps},
+            "progress": {
+                "phase": progress.phase,
+                "step": progress.step,
+                "total_steps": progress.total_steps,
+                "stopped": progress.stopped,
+            },
             "batches": self.batches.state_dict(),
             "model": self.model.state_dict(),
+            "best": None if self.finished or self.best is None else self.best.state_dict(),
             "phase": None if self.finished else self.phases[progress.phase].state_dict(),
             "random": {"cpu": torch.get_rng_state(), "cuda": self._cuda_state()},
         }
@@ -150,6 +172,9 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         if not self.finished:
             self.phases[self.progress.phase].load_state_dict(state["phase"])
+        self.best = Best.from_state(state.get("best"))
+        if "best" not in state:  # begun by an older version, which ended no phase early
+            self.patience = 0
         self.batches.load_state_dict(state["batches"])
         torch.set_rng_state(state["random"]["cpu"])
         if self.device.type == "cuda" and state["random"]["cuda"] is not None:

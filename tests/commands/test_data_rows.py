@@ -2,13 +2,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from pyro_fmvae.commands import data_rows
 from pyro_fmvae.commands.data_rows import rows_of
+from pyro_fmvae.data import Split
 from tests.commands.labelled_run import RUN
 from tests.datasets import dataset
 
 COLUMNS = ("label0", "label1", "label2")
+ROWS = Split(torch.zeros(1, 2, 2))
 
 
 @pytest.mark.parametrize(
@@ -26,9 +29,9 @@ def test_names_of_label_columns(monkeypatch, known, chosen, names, expected):
     """Columns that a file gives no names are those of the run's data, in their order there."""
     run = RUN.with_options(label_names=chosen)
     run = replace(run, recipe=replace(run.recipe, label_names=known))
-    monkeypatch.setattr(data_rows, "load_file", lambda *_: ("rows", names))
+    monkeypatch.setattr(data_rows, "load_file", lambda *_: (ROWS, names))
     monkeypatch.setattr(Path, "is_dir", lambda _: True)
-    assert rows_of(run, "new", None, "test") == ("rows", expected)
+    assert rows_of(run, "new", None, "test") == (ROWS, expected)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +43,7 @@ def test_names_of_label_columns(monkeypatch, known, chosen, names, expected):
 )
 def test_label_columns_that_could_be_any(monkeypatch, chosen, names, message):
     run = RUN.with_options(label_names=chosen)
-    monkeypatch.setattr(data_rows, "load_file", lambda *_: ("rows", names))
+    monkeypatch.setattr(data_rows, "load_file", lambda *_: (ROWS, names))
     monkeypatch.setattr(Path, "is_dir", lambda _: True)
     with pytest.raises(ValueError) as error:
         rows_of(run, "new", None, "test")

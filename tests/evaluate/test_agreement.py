@@ -21,6 +21,15 @@ def test_matching_accuracy_of_sparse_labels():
     assert matching_accuracy(np.array([10**15, 3, 3]), np.array([0, 1, 1])) == 1.0
 
 
+def adjusted_rand_index(labels, clusters):
+    """From pairs of points, one by one (Hubert and Arabie, 1985)."""
+    pairs = list(itertools.combinations(range(len(labels)), 2))
+    same, together = ([row[a] == row[b] for a, b in pairs] for row in (labels, clusters))
+    both = sum(a and b for a, b in zip(same, together, strict=True))
+    chance = sum(same) * sum(together) / len(pairs)
+    return (both - chance) / ((sum(same) + sum(together)) / 2 - chance)
+
+
 class Codes:
     """A model whose codes are its data."""
 
@@ -40,16 +49,19 @@ def test_label_agreement():
     batches = [(codes[:40], labels[:40]), (codes[40:], labels[40:])]
     result = label_agreement(Codes(), batches, ("given", "found", "unknown"), (0, None, None))
     assert result["accuracy"] == {"given": pytest.approx(48 / 54)}
+    assert (result["classification"]["given"]["n"], list(result["classification"])) == (54, ["given"])
     nmi = normalized_mutual_info_score(truth[:, 1], codes[:, 1])
     best = max(
         np.mean(np.array(p)[codes[:, 1]] == truth[:, 1].numpy()) for p in itertools.permutations(range(3))
     )
     of_clusters = [truth[codes[:, 1] == k, 1].bincount().max().item() for k in range(3)]
     expected = {
+        "n": 60,
         "factor": 1,
         "accuracy": pytest.approx(best),
         "majority": pytest.approx(sum(of_clusters) / 60),
         "nmi": pytest.approx(nmi),
+        "ari": pytest.approx(adjusted_rand_index(truth[:, 1].tolist(), codes[:, 1].tolist())),
     }
     assert result["clustering"] == {"found": expected}
 

@@ -9,7 +9,7 @@ import pyro_fmvae
 from pyro_fmvae.distributions import natural_distribution
 
 INFER = Path(pyro_fmvae.__file__).parent / "infer"
-NAMES = ("dirichlet", "normalgamma", "normal_gamma", "gaussian_table", "loc_precision")
+NAMES = ("dirichlet", "normalgamma", "normal_gamma", "wishart", "gaussian_table", "loc_precision")
 
 
 def mentions(source):
@@ -44,4 +44,4 @@ def test_the_checker_finds(source):
 def test_the_checker_knows_the_library():
     families = natural_distribution._NATURAL.values()
     own = [kind.__name__ for kind in families if kind.__module__.startswith("pyro_fmvae.")]
-    assert len(own) == 2 and all(mentions(name) for name in own)
+    assert len(own) == 3 and all(mentions(name) for name in own)

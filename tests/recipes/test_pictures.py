@@ -67,6 +67,8 @@ def test_figures_of_a_finished_run(folders, kind):
     labelled = KINDS[kind][1]
     names = IMAGES | ({"attributes"} if labelled else set())
     expected = {"training", "columns"} if labelled is None else names
+    if Run.open(folders[kind]).labelled:
+        expected |= {"confusion"}
     assert {path.stem for path in (folders[kind] / "figures").iterdir()} == expected
 
 

@@ -8,7 +8,7 @@ import torch
 
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.runs import journal, report
-from pyro_fmvae.runs.run import Run
+from pyro_fmvae.runs.run import REPORT, Run
 from pyro_fmvae.runs.trainer import Trainer
 from tests.small_runs import metrics, succeed, train, write_files
 
@@ -47,12 +47,11 @@ def test_unseen_combinations_are_reported_beside_the_seen_ones(files, tmp_path):
         measures = json.loads(succeed("evaluate", run, "--split", name))
         assert measures["n"] == len(dataset.split(name))
         assert f"{measures['n']} {name} points, nats per point: ELBO {measures['elbo']:.2f} = " in out
-    accuracies = [
-        json.loads(succeed("evaluate", run, "--split", name))["accuracy"] for name in ("test", "unseen")
-    ]
-    for label in ("side", "noise"):
-        expected = "  ".join(f"{accuracy[label]:.4f}" for accuracy in accuracies)
-        assert re.search(rf"^  {label} +{expected}$", out, re.MULTILINE)
+        classified = measures["classification"]
+        assert json.loads((run / REPORT).read_text())["splits"][name]["classification"] == classified
+        for label in ("side", "noise"):
+            number = f"{classified[label]['accuracy']:.3f}"
+            assert re.search(rf"^  {label} +{measures['n']} +{number} ", out, re.MULTILINE)
 
 
 def test_only_chosen_labels_are_trained_on(files, tmp_path):

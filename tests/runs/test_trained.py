@@ -350,6 +350,8 @@ def test_a_notebook_shows_measures_and_a_figure(runs, folders):
     for name in ("elbo", "reconstruction", "kl_z", "kl_r"):
         assert f"validation {name}</th><td>{record[name]:.2f} nats" in html
     assert f"eyes</th><td>{record['used_components'][0]} of 3 components in use" in html
+    accuracy = json.loads((folders["photos"] / "report.json").read_text())["splits"]["test"]["accuracy"]
+    assert re.search(rf"<pre>.*\n  eyes +\d+ +{accuracy['eyes']:.3f} .*</pre>", html, re.DOTALL)
     (content,) = re.findall(r"src='data:image/png;base64,([^']+)'", html)
     assert base64.b64decode(content) == (folders["photos"] / "figures" / "factors.png").read_bytes()
     assert "training.png" not in html and "alt='training'" in runs["vae"]._repr_html_()

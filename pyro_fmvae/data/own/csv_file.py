@@ -2,6 +2,7 @@
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def read_csv(
     missing: bool = False,
     levels: Sequence[tuple[str, ...]] | None = None,
     values: Mapping[str, tuple[str, ...]] | None = None,
+    left_out: dict[str, Counter[str]] | None = None,
 ) -> Raw:
     """Read a table of comma separated values.
 
@@ -35,6 +37,8 @@ def read_csv(
         levels: names of the categories of each column, empty for columns of numbers; empty to find out which
             columns have words. None refuses words.
         values: names of the values of labels that are known already, by label. Others are found in the file.
+        left_out: where words of such labels that are none of their values are counted, by label; None: they
+            are errors.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -78,7 +82,8 @@ def read_csv(
     )
     labels, named = [], []
     for column, name in zip(label_columns, names, strict=True):
-        numbers, words = _labels(columns[column], path, name, (values or {}).get(name, ()))
+        unknown = None if left_out is None else left_out.setdefault(name, Counter())
+        numbers, words = _labels(columns[column], path, name, (values or {}).get(name, ()), unknown)
         labels.append(numbers)
         named.append(words)
     return Raw(
@@ -188,7 +193,11 @@ def _hint(field: str) -> str:
 
 
 def _labels(
-    fields: list[tuple[int, str]], path: Path, name: str, known: tuple[str, ...]
+    fields: list[tuple[int, str]],
+    path: Path,
+    name: str,
+    known: tuple[str, ...],
+    left_out: Counter[str] | None,
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """The labels of a column, int64 [n], and the names of their values if these are words."""
     texts = [field.strip() for _, field in fields]
@@ -198,7 +207,7 @@ def _labels(
     texts = ["" if text == "-1" else text for text in texts]
     source = f"{path}: {name!r}"
     values = known or find_values(texts, source)
-    return code(texts, values, source), values
+    return code(texts, values, source, left_out), values
 
 
 def _label(field: str, path: Path, line: int) -> int:

@@ -1,5 +1,6 @@
 """Data sets in a person's own files and folders."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -25,13 +26,14 @@ def read(
     missing: bool = False,
     levels: Sequence[tuple[str, ...]] | None = None,
     values: Mapping[str, tuple[str, ...]] | None = None,
+    left_out: dict[str, Counter[str]] | None = None,
 ) -> Raw:
     """Read a file by its suffix.
 
     Args:
         path: the file.
         missing: accept missing numbers, as NaN.
-        levels, values: of the words of a .csv file: see `read_csv`.
+        levels, values, left_out: of the words of a .csv file: see `read_csv`.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -40,7 +42,7 @@ def read(
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise ValueError(f"{path}: expected a file that ends in {' or '.join(READERS)}")
-    return reader(path, missing, levels, values) if reader is read_csv else reader(path, missing)
+    return reader(path, missing) if reader is not read_csv else read_csv(path, missing, levels, values, left_out)
 
 
 def load_file(
@@ -48,6 +50,7 @@ def load_file(
     preprocessing: Preprocessing,
     label_names: Sequence[str] = (),
     value_names: Sequence[tuple[str, ...]] = (),
+    left_out: dict[str, Counter[str]] | None = None,
 ) -> tuple[Split, tuple[str, ...]]:
     """Load a whole file, in row order, under the preprocessing of an existing run.
 
@@ -57,8 +60,10 @@ def load_file(
     Args:
         path: a .npz or .csv file, or a folder of images: those come sorted by name, see `load_folder`.
         preprocessing: the run's.
-        label_names: the run's labels, which give meaning to the words in a folder's table.
+        label_names: the run's labels, which give meaning to the words in a table.
         value_names: names of the values of each label; empty where the values are just numbers.
+        left_out: where words in a table that are none of the run's values are counted, by label;
+            such a label is unknown. None: they are errors.
 
     Returns:
         The rows, and the names of their labels.
@@ -72,10 +77,10 @@ def load_file(
     if preprocessing.patches is not None:
         return load_patches(open_pictures(path), preprocessing.patches), ()
     if path.is_dir():
-        return load_folder(path, preprocessing, label_names, value_names)
+        return load_folder(path, preprocessing, label_names, value_names, left_out)
     levels = preprocessing.levels or None
     values = dict(zip(label_names, value_names, strict=False))
-    raw = read(path, preprocessing.allows_missing, levels, values)
+    raw = read(path, preprocessing.allows_missing, levels, values, left_out)
     preprocessing.check_columns(raw.column_names, str(path))
     return _split(raw, preprocessing, source=f"{path}: 'x'"), raw.label_names
 

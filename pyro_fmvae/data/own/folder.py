@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Final, NamedTuple
@@ -40,11 +41,14 @@ class Folder(NamedTuple):
         names = self.names if order is None else [self.names[row] for row in order]
         return load_images(self.path, names, shape, (user_cache() / "images",))
 
-    def labels(self, values: Sequence[tuple[str, ...]]) -> np.ndarray | None:
+    def labels(
+        self, values: Sequence[tuple[str, ...]], left_out: dict[str, Counter[str]] | None = None
+    ) -> np.ndarray | None:
         """Convert the columns to labels, int64 [n, L]; None if there are no columns.
 
         Args:
             values: names of the values of each column: see `code`.
+            left_out: where other values are counted, by column; None: they are errors.
 
         Raises:
             ValueError: a value that is none of them.
@@ -52,7 +56,12 @@ class Folder(NamedTuple):
         if not self.columns:
             return None
         coded = [
-            code(texts, known, f"{self.path}: {name!r}")
+            code(
+                texts,
+                known,
+                f"{self.path}: {name!r}",
+                None if left_out is None else left_out.setdefault(name, Counter()),
+            )
             for (name, texts), known in zip(self.columns.items(), values, strict=True)
         ]
         return np.stack(coded, axis=1)
@@ -128,7 +137,9 @@ def sparse(largest: int, count: int) -> bool:
     return largest >= max(2 * count, SPARSE)
 
 
-def code(texts: Sequence[str], values: Sequence[str], source: str) -> np.ndarray:
+def code(
+    texts: Sequence[str], values: Sequence[str], source: str, left_out: Counter[str] | None = None
+) -> np.ndarray:
     """Convert the values of a column to numbers, int64 [n]: -1 where the text is empty.
 
     Args:
@@ -136,6 +147,7 @@ def code(texts: Sequence[str], values: Sequence[str], source: str) -> np.ndarray
         values: names of the values 0, 1, …; empty if the texts are the numbers themselves. A column in which
             none of the names occurs may give the numbers instead.
         source: name of the column in messages.
+        left_out: where texts that are neither are counted; their number is -1. None: they are errors.
 
     Raises:
         ValueError: a text that is neither.
@@ -146,7 +158,12 @@ def code(texts: Sequence[str], values: Sequence[str], source: str) -> np.ndarray
         numbers = {text: int(text) for text in known if _is_number(text)}
         if values:
             numbers = {text: number for text, number in numbers.items() if number < len(values)}
-    for text in sorted(known - set(numbers)):
+    unknown = sorted(known - set(numbers))
+    if left_out is not None:
+        left_out.update(text for text in texts if text in unknown)
+        numbers |= dict.fromkeys(unknown, -1)
+        unknown = []
+    for text in unknown:
         expected = f"one of {', '.join(values)}" if values else "integers >= 0"
         raise ValueError(f"{source}: expected {expected}, got {text!r}")
     return np.array([numbers[text] if text else -1 for text in texts], dtype=np.int64)
@@ -157,6 +174,7 @@ def load_folder(
     preprocessing: Preprocessing,
     label_names: Sequence[str] = (),
     value_names: Sequence[tuple[str, ...]] = (),
+    left_out: dict[str, Counter[str]] | None = None,
 ) -> tuple[Split, tuple[str, ...]]:
     """Load all images of a folder, sorted by name, under the preprocessing of a run.
 
@@ -165,6 +183,7 @@ def load_folder(
         preprocessing: the run's. Images take its shape, and become grey or coloured accordingly.
         label_names: the run's labels. Columns of these names are coded as in the run, others on their own.
         value_names: names of the values of each of the run's labels.
+        left_out: where values that the run does not know are counted, by label; None: they are errors.
 
     Returns:
         The images, and the names of their properties.
@@ -180,7 +199,7 @@ def load_folder(
         named[name] if name in named else find_values(texts, f"{path}: {name!r}")
         for name, texts in folder.columns.items()
     ]
-    labels = folder.labels(values)
+    labels = folder.labels(values, left_out)
     images = folder.images(shape)
     return _split(images, labels, preprocessing, str(path)), tuple(folder.columns)
 

@@ -1,0 +1,115 @@
+"""Watches the validation bound of a training: keeps the best model, and ends phases that no longer gain."""
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_fmvae.data import Dataset, Split
+from pyro_fmvae.evaluate.randomness import seeded
+from pyro_fmvae.learn.fitting import Record
+from pyro_fmvae.learn.phase import Phase
+from pyro_fmvae.runs.best import Best, Kept, Moment, copied, tolerance
+from pyro_fmvae.runs.by_batches import in_order, map_rows
+from pyro_fmvae.runs.journal import Journal, evaluating, finite_bound
+from pyro_fmvae.runs.trainer import Trainer
+
+logger = logging.getLogger("pyro_fmvae")
+
+
+class Keeper:
+    """Keeps the best model of each phase by the records of the journal.
+
+    Records are compared within a phase, from its step 0 on, which is what the phase before handed over. With
+    a patience, a phase ends that many steps after its best record, and hands over its best model. Without one
+    phases hand over the model of their end. At the end of the last phase the best takes the end's place if
+    the end falls short of it by more than :data:`~pyro_fmvae.runs.best.TOLERANCE`.
+
+    All records are of the same rows and the same draws of z, and draw nothing from torch's own generator.
+    So they are a function of the model, and training is the same with and without them.
+
+    Args:
+        trainer: of the run; what was best so far is a part of its checkpoints.
+        dataset: its data.
+        journal: measures the validation bound.
+    """
+
+    def __init__(self, trainer: Trainer, dataset: Dataset, journal: Journal) -> None:
+        self.trainer, self.journal = trainer, journal
+        number, columns = len(journal.validation), len(trainer.run.labelled)
+        labels = dataset.valid.labels
+        self.labels = None if labels is None or not columns else labels[:number, :columns]
+        evenly = torch.linspace(0, len(dataset.train) - 1, min(number, len(dataset.train))).long()
+        self.training: Split = replace(dataset.train.select(evenly), labels=None)
+
+    def follow(self, record: Record) -> dict[str, Any] | None:
+        """Measure, if it is time to; keep the model if it is the best; end the phase if it no longer gains.
+
+        Returns:
+            What the journal wrote, None if it did not.
+        """
+        trainer = self.trainer
+        phase = trainer.phases[trainer.progress.phase]
+        if record.step == 0:
+            trainer.best = None
+        values = self.journal.record(record)
+        if values is None or not phase.comparable:
+            return values
+        moment = self._moment(record, values, phase)
+        best = trainer.best
+        if best is None or moment.worth_more_than(best.moment):
+            trainer.best = best = Best(moment, copied(trainer.model))
+        elif trainer.patience and phase.settled and record.step - best.moment.step >= trainer.patience:
+            logger.info("%s ends early: nothing better since step %d", record.phase, best.moment.step)
+            trainer.progress.stopped = True
+        if record.fraction >= 1 or trainer.progress.stopped:
+            self._hand_over(moment, best)
+        return values
+
+    def _moment(self, record: Record, values: dict[str, Any], phase: Phase) -> Moment:
+        """The moment of a record, with validation labels where the phase knows of labels."""
+        share: dict[str, Any] = {}
+        if self.labels is not None and phase.program is self.trainer.model:
+            known = self.labels >= 0
+            if number := int(known.sum()):
+                right = (self._codes()[:, : self.labels.shape[1]] == self.labels)[known]
+                share = {"right": right.float().mean().item(), "known": number}
+        return Moment(record.phase, record.step, record.total_steps, values[self.journal.measure], **share)
+
+    def _codes(self) -> Tensor:
+        """Codes of the validation rows, int64 [n, I]."""
+        model = self.trainer.model
+        with evaluating(model), seeded(0):
+            return map_rows(model.codes, in_order(self.journal.validation, self.trainer.device))
+
+    def _hand_over(self, end: Moment, best: Best) -> None:
+        """Give the model its best state, if that is better than the end's; at the very end, write it down."""
+        trainer = self.trainer
+        last = all(phase.budget.empty for phase in trainer.phases[trainer.progress.phase + 1 :])
+        enough = tolerance(best.moment.value) if last else 0.0
+        back = best.moment.worth_more_than(end, enough) and (last or trainer.patience > 0)
+        at_end = self._on_training_points() if last else 0.0
+        if back:
+            trainer.model.load_state_dict(best.model)
+            logger.info("%s: back to the model of %s", end, best.moment)
+        if last:
+            kept = Kept(
+                self.journal.measure,
+                best.moment if back else end,
+                end,
+                len(self.training),
+                self._on_training_points() if back else at_end,
+                at_end,
+                trainer.progress.stopped,
+                trainer.run.recipe.against_overfitting,
+            )
+            kept.write(trainer.run.folder)
+
+    def _on_training_points(self) -> float:
+        """The main measure on training points, as many as validation points."""
+        model = self.trainer.model
+        with evaluating(model):
+            measures, _ = finite_bound(model, self.training, self.trainer.device)
+        return measures[self.journal.measure]

@@ -1,0 +1,61 @@
+"""Agreement of a run's codes with labels, beside references that were fitted to the same labelled points."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from pyro_fmvae.data import Split
+from pyro_fmvae.evaluate import reference_accuracies
+from pyro_fmvae.recipes.labelling import labelled_points
+from pyro_fmvae.recipes.recipe import codes_of
+from pyro_fmvae.runs.by_batches import in_order
+from pyro_fmvae.runs.run import Run
+
+REFERENCE_POINTS = 5000  # labelled training points, at most, that references are fitted to
+
+
+def references(
+    run: Run, model: Any, train: Split, rows: Split, label_names: Sequence[str], device: torch.device
+) -> dict[str, dict[str, float | None]]:
+    """Accuracies that classifiers of the codes reach, which learn from the labels that the model learnt from.
+
+    Args:
+        run: a run that was trained on labels.
+        model: as trained.
+        train: the run's training rows. Of more than 5,000 labelled ones, 5,000 are drawn.
+        rows: points to classify, with labels.
+        label_names: of the label columns of `rows`.
+        device: the model's.
+
+    Returns:
+        Label → the result of :func:`~pyro_fmvae.evaluate.reference_accuracies` on its known points, for the
+        labels that the run was trained on and that some of `rows` have.
+    """
+    assert rows.labels is not None
+    used = labelled_points(run.recipe, train).labels
+    labelled = (used >= 0).any(-1).nonzero().squeeze(-1)
+    order = torch.randperm(len(labelled), generator=torch.Generator().manual_seed(run.config.seed))
+    chosen = labelled[order[:REFERENCE_POINTS]]
+    codes = codes_of(run.recipe, model, in_order(train.select(chosen), device)).double().numpy()
+    test_codes = codes_of(run.recipe, model, in_order(rows, device)).double().numpy()
+    found: dict[str, dict[str, float | None]] = {}
+    for name, factor in zip(label_names, run.factors_of(label_names), strict=True):
+        truth = rows.labels[:, label_names.index(name)].numpy()
+        if factor is None or not (truth >= 0).any():
+            continue
+        known = used[chosen, factor].numpy()
+        fitted, scored = np.flatnonzero(known >= 0), np.flatnonzero(truth >= 0)
+        found[name] = reference_accuracies(codes[fitted], known[fitted], test_codes[scored], truth[scored])
+    return found
+
+
+def named(run: Run, classified: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Give the values of a ``classification`` their names, as strings."""
+    found = {}
+    for name, measures in classified.items():
+        column = run.label_names.index(name)
+        values = [run.recipe.value_text(column, value) for value in measures["values"]]
+        found[name] = measures | {"values": values}
+    return found
