@@ -67,7 +67,7 @@ class PowerTransform:
         return found
 
     def inverse(self, y: Tensor) -> Tensor:
-        """Undo the transform of rows [..., D]; numbers beyond its range become the largest or smallest of it."""
+        """Undo the transform of rows [..., D]; numbers beyond its range become the nearest within."""
         power = y.new_tensor(self.power)
         above, below = _unpowered(y.clamp(min=0), power), -_unpowered((-y).clamp(min=0), 2 - power)
         standard = torch.where(y >= 0, above, below)
@@ -88,7 +88,7 @@ class PowerTransform:
 
 
 def _unpowered(y: Tensor, power: Tensor) -> Tensor:
-    """x >= 0 with ((x + 1)^p - 1) / p = y, or log(x + 1) = y for p = 0."""
+    """X >= 0 with ((x + 1)^p - 1) / p = y, or log(x + 1) = y for p = 0."""
     safe = torch.where(power == 0, 1.0, power)
     base = (1 + safe * y).clamp(min=_MARGIN)
     return torch.where(power == 0, y.expm1(), base ** (1 / safe) - 1)

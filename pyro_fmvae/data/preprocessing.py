@@ -251,7 +251,7 @@ class Preprocessing:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Preprocessing:
-        """Invert `to_dict`; `column_names`, `levels`, `missing`, `patches` and `powers` may be absent, as in older runs.
+        """Invert `to_dict`; older runs lack `levels` and `powers`, or more of the last entries.
 
         Raises:
             ValueError: `state` is not what `to_dict` writes.

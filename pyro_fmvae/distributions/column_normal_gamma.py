@@ -2,8 +2,8 @@
 
 A missing number (NaN) tells nothing of its column, so the counts s and a differ from column to column, where
 :class:`~pyro_fmvae.distributions.normal_gamma.NormalGamma` has one of each for all of them. The two agree
-where nothing is missing. Little and Rubin (2019), Statistical analysis with missing data, Section 6.2: under a
-mechanism that ignores what is missing, the likelihood is that of the numbers that are there.
+where nothing is missing. The likelihood is that of the numbers that are there, which is right where numbers
+are missing at random: Little and Rubin (2019), Statistical analysis with missing data, Section 6.2.
 """
 
 import math
@@ -220,7 +220,7 @@ class ColumnComponent(Component):
         ValueError: shapes that don't fit.
     """
 
-    family = COLUMN_NORMAL_GAMMA
+    family = COLUMN_NORMAL_GAMMA  # type: ignore[assignment]
     support = constraints.independent(_RealOrMissing(), 1)
 
     def log_prob(self, value: Tensor) -> Tensor:

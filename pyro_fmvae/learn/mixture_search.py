@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -99,11 +100,13 @@ def search(
     rates: Sequence[float],
     seed: int,
     starts: int = STARTS,
+    rival: float = -math.inf,
 ) -> Fitted:
     """The number of components and the rate of the prior whose mixture has the greatest evidence.
 
     Sizes are tried in increasing order. Each is started with the rate that was best for the one before. A
-    greater size has to gain :data:`POSITIVE` nats. When two in a row do not, the search ends.
+    greater size has to gain :data:`POSITIVE` nats. When two in a row do not, the search ends; and when a
+    rival would stay ahead even if every size that is left gained as much as the last one.
 
     Args:
         make: gives a new model, of a number of components and a rate b0.
@@ -112,18 +115,20 @@ def search(
         rates: values of b0 to try, at least one.
         seed: of the starts.
         starts: of each size.
+        rival: evidence of the best mixture of another kind.
     """
     best: Fitted | None = None
     rate, worse = rates[len(rates) // 2], 0
-    for size in sizes:
+    for left, size in zip(reversed(range(len(sizes))), sizes, strict=True):
         generator = torch.Generator().manual_seed(seed)
-        found = best_start(lambda size=size, rate=rate: make(size, rate), x, labels, generator, starts)
-        found = best_rate(lambda b0, size=size: make(size, b0), found, x, labels, rates)
+        found = best_start(partial(make, size, rate), x, labels, generator, starts)
+        found = best_rate(partial(make, size), found, x, labels, rates)
         rate = found.model.prior.b0
-        worse = 0 if best is None or found.evidence > best.evidence + POSITIVE else worse + 1
+        gain = math.inf if best is None else found.evidence - best.evidence
+        worse = 0 if gain > POSITIVE else worse + 1
         if not worse:
             best = found
-        elif worse == WORSE:
+        if worse == WORSE or found.evidence + left * max(gain, 0) < rival:
             break
     assert best is not None
     return best
@@ -136,7 +141,7 @@ def best_rate(
     labels: Tensor | None,
     rates: Sequence[float],
 ) -> Fitted:
-    """The mixture with the rate b0 of greatest bound, by turns with its posterior (type II maximum likelihood).
+    """The mixture with the rate b0 of greatest bound (type II maximum likelihood), by turns.
 
     Args:
         make: gives a new model of a rate.
@@ -159,7 +164,7 @@ def best_rate(
 def _clusterings(
     features: Tensor, count: int, labels: Tensor | None, generator: torch.Generator, starts: int
 ) -> Iterator[Tensor]:
-    """Clusters of the rows, int64 [N] each: by k-means, every other one around labelled rows if there are any."""
+    """Clusters of the rows, int64 [N] each: by k-means, or every other one around labelled rows."""
     values = None if labels is None else _combinations(labels)
     for start in range(starts):
         if values is not None and int(values.max()) < count and start % 2 == 0:
@@ -169,7 +174,7 @@ def _clusterings(
 
 
 def _around(features: Tensor, values: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Rows by the nearest mean of labelled ones; then the widest clusters are halved until there are enough."""
+    """Rows by the nearest mean of labelled ones; the widest clusters are halved until there are enough."""
     known = (values >= 0).nonzero().squeeze(-1)
     members = indicators(values[known], int(values.max()) + 1).to(features)
     means = members.mT @ features[known] / members.sum(0).unsqueeze(-1)

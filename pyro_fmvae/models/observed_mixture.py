@@ -123,7 +123,7 @@ class ObservedMixture(nn.Module):
             if self.full:
                 of_numbers: Any = NormalWishart(zero, prior.s0, prior.a0, prior.b0**0.5)
             else:
-                of_numbers = ColumnNormalGamma(zero, *(zero + p for p in (prior.s0, prior.a0, prior.b0)))
+                of_numbers = ColumnNormalGamma(zero, zero + prior.s0, zero + prior.a0, zero + prior.b0)
             found[_parameter(NUMBERS)] = of_numbers.expand([self.components])
         for name, size, concentration in self._categorical():
             found[_parameter(name)] = self._dirichlet(concentration, size).expand([self.components])
@@ -160,10 +160,7 @@ class ObservedMixture(nn.Module):
 
     def model(self, x: Tensor, labels: Tensor | None = None) -> None:
         """The generative model; arguments as for :meth:`observations`."""
-        globals_ = {
-            name: pyro.sample(name, prior) if name == WEIGHTS else self._sample(name, prior)
-            for name, prior in self._on(x.device).items()
-        }
+        globals_ = self._sample(self._on(x.device))
         with pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1):
             r = pyro.sample("assignment", Assignment(globals_[WEIGHTS]), infer={"enumerate": "parallel"})
             for name, seen in self.observations(x, labels).items():
@@ -172,11 +169,7 @@ class ObservedMixture(nn.Module):
     def guide(self, x: Tensor, labels: Tensor | None = None) -> None:
         """The posterior of all parameters; assignments are summed out. Arguments as for :meth:`model`."""
         param_statements("mixture", self.posteriors)
-        for name, posterior in self.posteriors.items():
-            if name == WEIGHTS:
-                pyro.sample(name, posterior())
-            else:
-                self._sample(name, posterior())
+        self._sample({name: posterior() for name, posterior in self.posteriors.items()})
 
     def _child(self, name: str) -> Any:
         """Class of a child of the assignment."""
@@ -184,10 +177,14 @@ class ObservedMixture(nn.Module):
             return Category
         return FullComponent if self.full else ColumnComponent
 
-    def _sample(self, name: str, fn: Any) -> Tensor:
+    def _sample(self, globals_: dict[str, Any]) -> dict[str, Tensor]:
+        """Sites of all parameters, those of components in their plate."""
+        values: dict[str, Tensor] = {WEIGHTS: pyro.sample(WEIGHTS, globals_[WEIGHTS])}
         with pyro.plate("components", self.components, dim=-1):
-            value: Tensor = pyro.sample(name, fn)
-            return value
+            for name, fn in globals_.items():
+                if name != WEIGHTS:
+                    values[name] = pyro.sample(name, fn)
+        return values
 
     # ------------------------------------------------------------------ learning
 
@@ -222,7 +219,7 @@ class ObservedMixture(nn.Module):
                 target = prior.family.conjugate_update(prior.natural, gamma, seen, nothing, scale)
             else:  # no label is known
                 target = prior.natural
-            natural = self.posteriors[name].natural
+            natural = self._posterior(name).natural
             natural.copy_(blend(natural, target, rate))
 
     @torch.no_grad()
@@ -244,16 +241,25 @@ class ObservedMixture(nn.Module):
 
     def natural(self, name: str) -> NaturalDistribution:
         """The posterior of a site's parameters, in natural parameters, detached."""
+        posterior = self._posterior(name)
+        return posterior.kind(posterior.natural_value(), validate_args=False)
+
+    def _posterior(self, name: str) -> NaturalPosterior:
         posterior = self.posteriors[name]
         assert isinstance(posterior, NaturalPosterior)
-        return posterior.kind(posterior.natural_value(), validate_args=False)
+        return posterior
+
+    @property
+    def device(self) -> torch.device:
+        """Where λ is kept."""
+        return self._posterior(WEIGHTS).natural.device
 
     def _natural_priors(self) -> dict[str, NaturalDistribution]:
         """The priors in natural parameters. They never change, so they are made once per device."""
-        device = self.posteriors[WEIGHTS].natural.device
-        if device not in self._made:
-            self._made[device] = {name: natural_prior(prior) for name, prior in self._on(device).items()}
-        return self._made[device]
+        if self.device not in self._made:
+            on_device = self._on(self.device).items()
+            self._made[self.device] = {name: natural_prior(prior) for name, prior in on_device}
+        return self._made[self.device]
 
     def _on(self, device: torch.device) -> dict[str, Any]:
         with device:
@@ -287,7 +293,7 @@ class ObservedMixture(nn.Module):
 
     def locations(self) -> Tensor:
         """A typical row of each component: means, and the most probable categories, [K, D]."""
-        rows = torch.zeros(self.components, self.dim, device=self.posteriors[WEIGHTS].natural.device)
+        rows = torch.zeros(self.components, self.dim, device=self.device)
         if self.numbers:
             rows[:, self.numbers] = self.natural(_parameter(NUMBERS)).loc.to(rows)  # type: ignore[attr-defined]
         for column, _ in self.categories:
@@ -343,7 +349,7 @@ class ObservedMixture(nn.Module):
         return q.family.predictive(own, torch.float64)
 
     def _spread(self) -> Tensor:
-        """A square root of each component's covariance, lower triangular up to a factor: [K, numbers, numbers]."""
+        """A square root of each component's covariance, up to a factor: lower triangular [K, F, F]."""
         predictive = self._predictive()
         return predictive.scale_tril if self.full else torch.diag_embed(predictive.base_dist.scale)
 
@@ -385,7 +391,7 @@ class ObservedMixture(nn.Module):
 
     @torch.no_grad()
     def sample_latent(self, num_samples: int, codes: Tensor | None = None) -> Tensor:
-        """Draw rows from the posterior predictive, [num_samples, D]; arguments as for :meth:`sample_codes`."""
+        """Draw rows from the posterior predictive, [num_samples, D]; see :meth:`sample_codes`."""
         component = self.sample_codes(num_samples, codes)[:, -1]
         rows = torch.zeros(num_samples, self.dim, device=component.device)
         if self.numbers and num_samples:

@@ -1,5 +1,6 @@
 """The recipe of observed mixtures: tables without networks."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -43,7 +44,7 @@ SEARCHED: Final = 2000
 WIDEST_FULL: Final = 60
 """Most columns of numbers whose full covariances are tried."""
 RATES: Final = tuple(0.5 * 2 ** (-step / 2) for step in reversed(range(13)))
-"""Values of ``component_variance`` that are tried: from that of the whole column down to a hundredth of it."""
+"""Values of ``component_variance`` that are tried."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,12 @@ class Mixture(Recipe[MixtureOptions]):
         preprocessing, number = dataset.preprocessing, len(dataset.train)
         if len(preprocessing.event_shape) != 1 or preprocessing.kind is Kind.PATCHES:
             raise ValueError("model: mixture learns tables; for pictures give --model fmvae")
-        defaults: dict[str, Any] = {"labels": 0.0, "batch_size": number, "joint_iterations": STEPS, "starts": STARTS}
+        defaults: dict[str, Any] = {
+            "labels": 0.0,
+            "batch_size": number,
+            "joint_iterations": STEPS,
+            "starts": STARTS,
+        }
         config = completed(config, defaults | shared_defaults(config) | {"ignore": _constant(dataset)})
         check_iterations(config)
         names: tuple[str, ...] = ()
@@ -204,8 +210,8 @@ class Mixture(Recipe[MixtureOptions]):
         """Components in use and what they are like; the columns that were left out."""
         *_, used = model.used_components()
         lines = [
-            f"components in use: {used} of {model.components}, of {self.config.covariance} covariances; learnt "
-            "without networks"
+            f"components in use: {used} of {model.components}, with {self.config.covariance} covariances, "
+            "learnt without networks"
         ]
         if self.config.ignore:
             lines.append(f"columns left out: {', '.join(self.config.ignore)}")
@@ -289,7 +295,7 @@ def _chosen(
     if label_sizes:
         assert config.labels is not None
         labels = hide_labels(train, config.labels, config.seed)[rows, : len(label_sizes)]
-    covariances: tuple[Literal["diagonal", "full"], ...] = ("diagonal", "full")
+    covariances: tuple[Literal["diagonal", "full"], ...] = ("full", "diagonal")
     if config.covariance is not None:
         covariances = (config.covariance,)
     elif _has_missing(train.x, levels) or not 2 <= levels.count(0) <= WIDEST_FULL:
@@ -308,7 +314,8 @@ def _chosen(
             given = replace(asked, factors=(*label_sizes, number), component_variance=rate)
             return _model(given, levels, len(x))
 
-        found = search(make, x, labels, numbers, rates, config.seed, config.starts)
+        rival = -math.inf if best is None else best[1].evidence
+        found = search(make, x, labels, numbers, rates, config.seed, config.starts, rival)
         if best is None or found.evidence > best[1].evidence:
             best = asked, found
     assert best is not None

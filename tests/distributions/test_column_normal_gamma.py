@@ -1,7 +1,7 @@
 import math
 
-import pytest
 import pyro.distributions as dist
+import pytest
 import torch
 from torch.distributions import Gamma, Normal
 from torch.testing import assert_close

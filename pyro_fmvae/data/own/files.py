@@ -42,7 +42,9 @@ def read(
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise ValueError(f"{path}: expected a file that ends in {' or '.join(READERS)}")
-    return reader(path, missing) if reader is not read_csv else read_csv(path, missing, levels, values, left_out)
+    return (
+        reader(path, missing) if reader is not read_csv else read_csv(path, missing, levels, values, left_out)
+    )
 
 
 def load_file(
