@@ -1,7 +1,9 @@
 """The rows of data that a command works on."""
 
+import math
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -24,10 +26,8 @@ def add_rows(parser: ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument("--data", type=str | None, help="name or file; default: what the run was trained on")
     parser.add_argument("--data-root", type=str | None, help="folder of published data sets")
-    split = "of the run's data or of a named data set; a file is taken whole"
-    parser.add_argument(
-        "--split", type=Literal["train", "valid", "test", "unseen"], default="test", help=split
-    )
+    split = "of the run's data or of a named data set; default: test, if there is one; a file is taken whole"
+    parser.add_argument("--split", type=Literal["train", "valid", "test", "unseen"] | None, help=split)
     add_device(parser)
 
 
@@ -35,7 +35,7 @@ def rows_of(
     run: Run,
     data: str | None,
     data_root: str | None,
-    split: str,
+    split: str | None,
     by_name: bool = True,
     left_out: LeftOut | None = None,
 ) -> tuple[Split, tuple[str, ...]]:
@@ -45,7 +45,7 @@ def rows_of(
         run: the run.
         data: name of a data set, or a file or folder, which is taken whole; None: the run's own data.
         data_root: folder of published data sets; None: the run's.
-        split: of the run's data or of a named data set.
+        split: of the run's data or of a named data set; None: test, or else validation or training.
         by_name: match the label columns of a file to those of the run's data. Values that the run does not
             know become unknown; a message tells how many points that concerns.
         left_out: where these points are counted, by label and value.
@@ -60,16 +60,20 @@ def rows_of(
     data = None if data is None else data_name(run.recipe.name, data)
     if data is None or data == run.config.data in LOADERS:
         dataset = run.load_data(data_root)
-        return dataset.split(split), dataset.label_names
+        return dataset.split(split or dataset.tested), dataset.label_names
     if data not in LOADERS and (Path(data).is_dir() or Path(data).suffix.lower() in READERS):
         words: dict[str, Counter[str]] = {}
         rows, names = load_file(data, run.preprocessing, run.label_names, run.value_names, words)
         if not by_name:
             return rows, names
         names = _names(run, data, names)
-        rows, numbers = _known_values(run, rows, names)
+        values = {name: _values(run, name) for name in names if name in run.label_names}
+        rows, numbers = known_values(
+            rows, names, {name: len(known) for name, known in values.items() if known}
+        )
         found = {name: dict(counts) for name, counts in (words | numbers).items() if counts}
-        _tell(run, data, names, found)
+        for name, counts in found.items():
+            tell_left_out(name, counts, values[name])
         if left_out is not None:
             left_out.update(found)
         return rows, names
@@ -90,7 +94,7 @@ def rows_of(
             f"data: the run was trained on {ours.kind.value} data of shape {ours.event_shape}, "
             f"'{data}' is {theirs.kind.value} data of shape {theirs.event_shape}"
         )
-    return dataset.split(split), dataset.label_names
+    return dataset.split(split or dataset.tested), dataset.label_names
 
 
 def _values(run: Run, name: str) -> list[str]:
@@ -102,31 +106,42 @@ def _values(run: Run, name: str) -> list[str]:
     return [run.recipe.value_text(column, value) for value in range(size)]
 
 
-def _known_values(run: Run, rows: Split, names: tuple[str, ...]) -> tuple[Split, dict[str, Counter[str]]]:
-    """Make labels unknown whose numbers the run has no values for; count them by label and number."""
+def known_values(
+    rows: Split, names: tuple[str, ...], sizes: Mapping[str, int]
+) -> tuple[Split, dict[str, Counter[str]]]:
+    """Make labels unknown whose numbers are no values.
+
+    Args:
+        rows: the rows.
+        names: of their label columns.
+        sizes: number of values of some labels.
+
+    Returns:
+        The rows, and by label how many have each of the numbers that became unknown.
+    """
     if rows.labels is None:
         return rows, {}
     labels, found = rows.labels.clone(), {}
     for column, name in enumerate(names):
-        values = _values(run, name) if name in run.label_names else []
-        beyond = labels[:, column] >= len(values)
-        if values and beyond.any():
+        beyond = labels[:, column] >= sizes.get(name, math.inf)
+        if beyond.any():
             found[name] = Counter(map(str, labels[beyond, column].tolist()))
             labels[beyond, column] = -1
     return replace(rows, labels=labels), found
 
 
-def _tell(run: Run, data: str, names: tuple[str, ...], left_out: LeftOut) -> None:
-    """Say on standard error what of the labels in a file cannot be compared with the run."""
-    for name, counts in left_out.items():
-        values = ", ".join(_values(run, name)) or "numbers"
-        for value, count in counts.items():
-            points = "1 point" if count == 1 else f"{count:,} points"
-            print(f"left out {points} whose '{name}' is '{value}': training had {values}", file=sys.stderr)
-    trained = [run.label_names[factor] for factor in run.labelled]
-    if missing := [name for name in trained if name not in names]:
-        listed = f"its labels are {', '.join(names)}" if names else "it has no labels"
-        print(f"{data} tells nothing about {', '.join(missing)}: {listed}", file=sys.stderr)
+def tell_left_out(name: str, counts: Mapping[str, int], values: Sequence[str]) -> None:
+    """Say on standard error how many points have values of a label that training did not have.
+
+    Args:
+        name: of the label.
+        counts: value → number of points.
+        values: those that training had; none if they have no names and are not known.
+    """
+    for value, count in counts.items():
+        points = "1 point" if count == 1 else f"{count:,} points"
+        had = ", ".join(values) or "other values"
+        print(f"left out {points} whose '{name}' is '{value}': training had {had}", file=sys.stderr)
 
 
 def _names(run: Run, data: str, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -92,7 +92,7 @@ def _traversal(request: Request) -> Frames:
 def _information(request: Request) -> Figure:
     """Share of each label's entropy that each factor's code tells, on test data (else validation data)."""
     dataset = request.run.load_data(request.data_root)
-    rows = dataset.valid if dataset.test is None else dataset.test
+    rows = dataset.split(dataset.tested)
     if rows.labels is None:
         raise ValueError(f"figure: information needs data with labels, '{dataset.name}' has none")
     encoded = encode_split(request.model, rows, device=next(request.model.parameters()).device)

@@ -17,7 +17,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--out", type=str, required=True, help="file to write: .npz")
 
 
-def encode(run: str, data: str | None, data_root: str | None, split: str, out: str, device: str) -> int:
+def encode(
+    run: str, data: str | None, data_root: str | None, split: str | None, out: str, device: str
+) -> int:
     """Write what :func:`encode_rows` gives to a .npz file.
 
     Raises:

@@ -50,7 +50,7 @@ def evaluate(
     run: str,
     data: str | None,
     data_root: str | None,
-    split: str,
+    split: str | None,
     num_samples: int,
     points: int | None,
     free_steps: int,
@@ -92,13 +92,17 @@ def evaluate(
         result = _bounds(model, batches, num_samples, free_steps, seed)
     own = data is None or data == opened.config.data
     result["used_components"] = opened.recipe.used_components(model)
-    result |= opened.recipe.measures(model, rows, batches, label_names, split if own else None)
+    result |= opened.recipe.measures(model, rows, batches, label_names, (split or "test") if own else None)
     if result.get("classification"):
         result["classification"] = _beside_references(
             opened, model, rows, label_names, result["classification"], data_root, place
         )
     if left_out:
         result["left_out"] = left_out
+    missing = [opened.label_names[i] for i in opened.labelled if opened.label_names[i] not in label_names]
+    if missing:
+        listed = f"its labels are {', '.join(label_names)}" if label_names else "it has no labels"
+        print(f"{data} tells nothing about {', '.join(missing)}: {listed}", file=sys.stderr)
     if probes:
         train = opened.load_data(data_root).train
         result |= probe(opened, model, train, rows, label_names, seed, place)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyro_fmvae import checkpoint, figures
 from pyro_fmvae.commands.command import Command
-from pyro_fmvae.commands.data_rows import add_rows, rows_of
+from pyro_fmvae.commands.data_rows import add_rows, known_values, rows_of, tell_left_out
 from pyro_fmvae.commands.factor_settings import open_factorial
 from pyro_fmvae.commands.seeds import add_seed, check_seed
 from pyro_fmvae.data import Dataset, Split, whole
@@ -46,7 +46,7 @@ def judge(
     run: str,
     data: str | None,
     data_root: str | None,
-    split: str,
+    split: str | None,
     samples: int,
     edits: int,
     sheet: int,
@@ -72,9 +72,14 @@ def judge(
     place = resolve_device(device)
     model = opened.load_model(place)
     rows, names = rows_of(opened, data, data_root, split)
+    dataset = opened.load_data(data_root)
+    sizes = dict(zip(dataset.label_names, dataset.label_sizes, strict=True))
+    rows, left_out = known_values(rows, names, sizes)
+    for name, counts in left_out.items():
+        tell_left_out(name, counts, [str(value) for value in range(sizes[name])])
     x, labels = whole(_with_properties(rows, names, opened.label_names), place)
     chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:edits].to(place)
-    expert = _judge_of(opened, opened.load_data(data_root), place)
+    expert = _judge_of(opened, dataset, place)
     generation = judged_generation(model, expert, samples, seed)
     edited = judged_edits(model, expert, x[chosen], labels[chosen], seed)
     properties, intended = opened.label_names, opened.label_names[: len(opened.labelled)]
@@ -130,11 +135,7 @@ def _write_sheet(run: Run, generation: Generation) -> None:
     folder = run.folder / FOLDER
     images = run.preprocessing.undo(generation.images).cpu().numpy()
     figures.save(figures.blind_sheet(images, columns=SHEET_COLUMNS), folder / SHEET)
-    names = run.label_names[: len(run.labelled)]
-
-    def text(prop: int, value: int) -> str | int:
-        known = run.value_names[prop] if prop < len(run.value_names) else ()
-        return known[value] if value < len(known) else value
+    names, text = run.label_names[: len(run.labelled)], run.recipe.value_text
 
     def write(path: Path) -> None:
         with path.open("w", newline="", encoding="utf-8") as file:
@@ -143,7 +144,7 @@ def _write_sheet(run: Run, generation: Generation) -> None:
             pairs = zip(generation.intended.tolist(), generation.judged.tolist(), strict=True)
             for number, (intended, judged) in enumerate(pairs, 1):
                 writer.writerow(
-                    [number, *(text(j, v) for values in (intended, judged) for j, v in enumerate(values))]
+                    [number, *(text(*pair) for values in (intended, judged) for pair in enumerate(values))]
                 )
 
     checkpoint.write_atomically(folder / KEY, write)

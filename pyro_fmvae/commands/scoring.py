@@ -35,7 +35,7 @@ def score(
     run: str,
     data: str | None,
     data_root: str | None,
-    split: str,
+    split: str | None,
     out: str,
     quantile: float,
     num_samples: int,

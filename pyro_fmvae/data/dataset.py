@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,6 +65,7 @@ class Dataset:
     name: str
     train: Split
     valid: Split
+    """Validation split; the training rows themselves if none are kept apart for it: see `validated`."""
     test: Split | None
     """Test split; None if the data set has none."""
     preprocessing: Preprocessing
@@ -79,8 +81,33 @@ class Dataset:
     fingerprint: str = ""
     """Digest of everything that a random split depends on. It changes with the rows, their order and their
     type, and, where combinations are held out, with the labels. Empty for fixed splits and for patches."""
+    validated: bool = True
+    """True if rows are kept apart for validation."""
     unseen: Split | None = None
     """Rows whose combinations of labels occur in no other split: see `hold_out`."""
+
+    @classmethod
+    def of_splits(cls, train: Split, valid: Split, test: Split, **description: Any) -> Dataset:
+        """Make a data set of three splits, of which the last two may have no rows.
+
+        Args:
+            train, valid, test: the splits.
+            **description: other attributes.
+        """
+        return cls(
+            train=train,
+            valid=valid if len(valid) else train,
+            test=test if len(test) else None,
+            validated=len(valid) > 0,
+            **description,
+        )
+
+    @property
+    def tested(self) -> str:
+        """Name of the split to measure a model on: the first that there is of test, valid and train."""
+        if self.test is not None:
+            return "test"
+        return "valid" if self.validated else "train"
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -96,6 +123,6 @@ class Dataset:
         if name not in SPLITS:
             raise ValueError(f"split: expected one of {', '.join(SPLITS)}, got {name!r}")
         split: Split | None = getattr(self, name)
-        if split is None:
+        if split is None or (name == "valid" and not self.validated):
             raise ValueError(f"split: the data set {self.name!r} has no {name} split")
         return split

@@ -118,7 +118,7 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
     unseen: list[Split] = []
     for name in SPLITS:
         split = getattr(dataset, name)
-        if split is None:
+        if split is None or (name == "valid" and not dataset.validated):
             continue
         if split.labels is None:
             raise ValueError(f"hold_out: the {name} split has no labels")
@@ -133,7 +133,7 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
     return replace(
         dataset,
         train=seen["train"],
-        valid=seen["valid"],
+        valid=seen.get("valid", seen["train"]),
         test=seen.get("test"),
         unseen=replace(unseen[0], x=rows, labels=labels),
         fingerprint=_with_labels(dataset, columns),

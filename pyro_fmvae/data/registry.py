@@ -23,6 +23,7 @@ from pyro_fmvae.data.sets.scenes import LOADER as SCENE_PATCHES
 from pyro_fmvae.data.sets.smileys import LOADER as SMILEY
 from pyro_fmvae.data.sets.sprites import LOADER as SPRITES
 from pyro_fmvae.data.sparse_options import SparseOptions
+from pyro_fmvae.data.splitting import Splitting
 
 SMALLEST_IMAGE: Final = 8
 LARGEST_IMAGE: Final = 1024
@@ -53,6 +54,7 @@ def load(
     image_size: int = 64,
     seed: int = 0,
     sparse: SparseOptions | None = None,
+    splitting: Splitting | None = None,
 ) -> Dataset:
     """Load a data set.
 
@@ -66,6 +68,7 @@ def load(
         seed: of the random split of a file or folder, at least 0; known data sets have fixed splits.
         sparse: options for a model of sparse causes: numbers as they are, with missing ones, or patches of
             images. Of the known data sets, `scenes` takes those of patches, and those of bars `as_is`.
+        splitting: shares of the rows of a file or folder for validation and testing; default: a tenth each.
 
     Raises:
         FileNotFoundError: files of a known data set are missing and could not be downloaded.
@@ -79,6 +82,9 @@ def load(
         raise ValueError(f"image_size: expected {SMALLEST_IMAGE} to {LARGEST_IMAGE} pixels, got {image_size}")
     options = SparseOptions() if sparse is None else sparse
     _check_sparse(data, options)
+    if splitting is not None and not splitting.usual and (data in LOADERS or options.patch_size is not None):
+        what = f"the splits of {data!r} are fixed" if data in LOADERS else "splits of patches are fixed"
+        raise ValueError(f"valid, test, fold: {what}")
     if data in LOADERS:
         root = user_cache() if data_root is None else Path(data_root)
         return LOADERS[data].load(LoadOptions(root, checked, image_size, options))
@@ -93,8 +99,8 @@ def load(
         name = path.resolve().name if folder else path.stem
         return split_patches(open_pictures(path), name, options.patch_size, options, seed)
     if folder:
-        return split_folder(path, image_size, seed, options.as_is)
-    return split_file(path, seed, options.as_is, options.mixed)
+        return split_folder(path, image_size, seed, options.as_is, splitting)
+    return split_file(path, seed, options.as_is, splitting, options.mixed)
 
 
 def _check_sparse(data: str, options: SparseOptions) -> None:

@@ -17,7 +17,8 @@ from pyro_fmvae.distributions.expected_log_prob import (
 from pyro_fmvae.distributions.expected_superposition import expected_linear_normal
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily
 from pyro_fmvae.distributions.factorial_mixture import FactorialMixture
-from pyro_fmvae.distributions.mixture import Assignment, Component, FullComponent, Label, MixtureComponent
+from pyro_fmvae.distributions.full_component import FullComponent
+from pyro_fmvae.distributions.mixture import Assignment, Component, Label, MixtureComponent
 from pyro_fmvae.distributions.natural_distribution import (
     NaturalDistribution,
     NaturalParameter,

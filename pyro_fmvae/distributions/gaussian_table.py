@@ -1,4 +1,4 @@
-"""Expected log-densities of Gaussian components as one matrix product. Paquet et al. (2018), equation 6."""
+"""Expected log-densities of Gaussian components as matrix products. Paquet et al. (2018), equation 6."""
 
 import math
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from pyro_fmvae.distributions import packed_matrices as packed
 
 
 def gaussian_table(mean: Tensor, variance: Tensor, stats: Tensor) -> Tensor:
@@ -41,6 +43,43 @@ def gaussian_table(mean: Tensor, variance: Tensor, stats: Tensor) -> Tensor:
     if stats.shape[-1] != 2 * mean.shape[-1] + 2:
         raise ValueError(f"loc_precision has {stats.shape[-1] // 2 - 1} dimensions, z has {mean.shape[-1]}")
     return _GaussianTable.apply(mean, variance, stats)
+
+
+def full_gaussian_table(mean: Tensor, variance: Tensor, stats: Tensor) -> Tensor:
+    """E[log N(z; μ_k, Λ_k⁻¹)] for z of the given mean and variance. Bishop (2006), equation 10.64.
+
+    Linear in E[t], so that autograd gives natural gradients. Summed in float64 throughout, as λ is, so that
+    nothing need be moved to a centre. One product of z and all E[Λ_k] side by side takes most of the time;
+    the largest tensor has B·K·D numbers.
+
+    Args:
+        mean: of q(z), [..., B, D].
+        variance: of q(z), per dimension, [..., B, D], or its covariances [..., B, D, D].
+        stats: E[t] of the components in the layout of ``NormalWishartFamily``, float64
+            [..., K, D(D+3)/2 + 2].
+
+    Returns:
+        [..., B, K], in float64 if ``mean`` is, else in float32.
+
+    Raises:
+        ValueError: z and the components differ in D.
+    """
+    dim, count = mean.shape[-1], stats.shape[-2]
+    if stats.shape[-1] != 2 + dim * (dim + 3) // 2:
+        raise ValueError(f"loc_precision has {packed.dim_of(stats.shape[-1])} dimensions, z has {dim}")
+    with torch.autocast(mean.device.type, enabled=False):
+        z, spread = mean.to(stats), variance.to(stats)
+        log_precision, square, lower, scaled_loc = packed.split(stats)
+        precision = packed.halved(packed.unpack(lower, dim))
+        side_by_side = precision.movedim(-3, -2).flatten(-2)  # [..., D, K·D]
+        squares = ((z @ side_by_side).unflatten(-1, (count, dim)) * z.unsqueeze(-2)).sum(-1)
+        if variance.dim() > mean.dim():
+            traces = spread.flatten(-2) @ precision.flatten(-2).mT
+        else:
+            traces = spread @ packed.diagonal(precision).mT
+        constant = 0.5 * (log_precision - square - dim * math.log(2 * math.pi)).unsqueeze(-2)
+        table = z @ scaled_loc.mT - 0.5 * (squares + traces) + constant
+        return table.to(mean.device, torch.promote_types(mean.dtype, torch.float32))
 
 
 class _GaussianTable(torch.autograd.Function):

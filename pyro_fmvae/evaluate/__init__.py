@@ -9,6 +9,7 @@ from pyro_fmvae.evaluate.edits import Normals, Placement, edit_latent, to_locati
 from pyro_fmvae.evaluate.encodings import Encodings, encode_split
 from pyro_fmvae.evaluate.judge import Judge, load_judge, save_judge, train_judge
 from pyro_fmvae.evaluate.judged import Edits, Generation, judged_edits, judged_generation
+from pyro_fmvae.evaluate.label_shares import Overcall, overcalled
 from pyro_fmvae.evaluate.patch_restoration import psnr, restore
 from pyro_fmvae.evaluate.probes import Leakage, leakage, linear_probe, neighbour_probe
 from pyro_fmvae.evaluate.recovery import RECOVERED, UnitMatch, match_units
@@ -38,6 +39,7 @@ __all__ = [
     "Judge",
     "Leakage",
     "Normals",
+    "Overcall",
     "Placement",
     "Slabs",
     "UnitMatch",
@@ -66,6 +68,7 @@ __all__ = [
     "mutual_information",
     "neighbour_probe",
     "outlier_scores",
+    "overcalled",
     "per_block",
     "psnr",
     "reference_accuracies",

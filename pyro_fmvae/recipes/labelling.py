@@ -18,7 +18,7 @@ def check_numbered(dataset: Dataset, names: Sequence[str]) -> None:
     Raises:
         ValueError: large values that leave out most numbers below them, such as years.
     """
-    splits = [dataset.split(name) for name in SPLITS if getattr(dataset, name) is not None]
+    splits = [split for name in SPLITS if (split := getattr(dataset, name)) is not None]
     for name in names:
         column = dataset.label_names.index(name)
         if dataset.label_sizes[column] <= SPARSE:

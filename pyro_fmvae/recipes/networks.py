@@ -51,8 +51,17 @@ class NetworkOptions(TrainConfig):
     distortion: float = option(
         0.0, "strength of random warps of the images that the encoder sees in training", nonnegative
     )
-    augmentation: float = option(0.0, "strength of random warps of half of the training images", nonnegative)
-    augment_until: float = option(0.5, "share of the joint phase after which images are warped no more")
+    augmentation: float | None = option(
+        None,
+        "strength of random warps of half of the training images; default: 0, with labelled images of your "
+        "own 0.5",
+        nonnegative,
+    )
+    augment_until: float | None = option(
+        None,
+        "share of the joint phase after which images are warped no more; default: 0.5, with labelled images "
+        "of your own 1",
+    )
 
 
 @dataclass(frozen=True)
@@ -186,7 +195,8 @@ class NetworkRecipe(Recipe[_Options]):
 
     def augmentation(self) -> nn.Module | None:
         """Random warps of training images, or None."""
-        return warp(self.config.augmentation, self.preprocessing, interpolate=not self.preprocessing.binary)
+        binary = self.preprocessing.binary
+        return warp(self.config.augmentation or 0.0, self.preprocessing, interpolate=not binary)
 
     def decode(self, model: Any, z: Tensor) -> Tensor:
         """Mean of the observation whose features the decoder gives."""

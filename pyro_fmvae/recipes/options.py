@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from pyro_fmvae.data.registry import LOADERS
+from pyro_fmvae.data.splitting import SHARE, Splitting
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.recipes.ranges import Check, count, positive, share_below_one
@@ -108,6 +109,11 @@ class TrainConfig:
     hold_out: float | None = by_data(
         "share of the labels' combinations kept apart for testing", share_below_one
     )
+    valid: float = option(SHARE, "share of your own rows that is kept for validation, or 0")
+    test: float | None = option(
+        None, f"share of them that is kept for testing, or 0; default: {SHARE}, without rare labels"
+    )
+    fold: str | None = option(None, "test on this fold instead, such as 2/5, the second of five")
     batch_size: int | None = by_data("points per batch", count(1))
     joint_iterations: int | None = by_data("iterations of everything together", count(0))
     max_minutes: float | None = option(None, "train by the clock instead: minutes for all phases", positive)
@@ -140,7 +146,12 @@ class TrainConfig:
                 check(one.name, value)
         if self.eager and self.compile:
             raise ValueError("compile: eager steps cannot be compiled")
-        self.learning()  # raises what is wrong with its part
+        _ = self.splitting, self.learning()  # raise what is wrong with their parts
+
+    @property
+    def splitting(self) -> Splitting:
+        """How the rows of a person's own data are split."""
+        return Splitting(self.valid, self.test, self.fold)
 
     def learning(self) -> Learning:
         """Settings that the phases of training share: all attributes that have a name of theirs."""
@@ -198,7 +209,10 @@ class TrainConfig:
             one.name for one in fields(cls) if one.metadata["by_data"] and one.name not in values
         ):
             raise KeyError(f"of another version, without {', '.join(missing)}")
-        given = {one.name: values[one.name] for one in fields(cls) if one.name in values}
+        given: dict[str, Any] = {
+            "test": SHARE
+        }  # of runs from before this option, which kept no labels in training
+        given |= {one.name: values[one.name] for one in fields(cls) if one.name in values}
         lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
         return cls(**{**given, **lists})
 

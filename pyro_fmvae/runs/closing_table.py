@@ -1,7 +1,10 @@
 """The closing table of a training: the contents of ``report.json`` as text."""
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import Any, Final
+
+WIDTH: Final = 100
 
 LONGEST_LABEL: Final = 24
 SPLITS: Final = {
@@ -14,30 +17,34 @@ BEYOND: Final = "so far from the training data that there is no finite bound"
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
-    """A report as text of at most 100 columns, if no number is extreme.
+    """A report as text, 100 columns wide at most if no number is extreme.
 
     Args:
         found: contents of a run's ``report.json``.
     """
-    text = [_bound_line(name, measures) for name, measures in found["splits"].items()]
-    text += found["summary"]
+    splits = found["splits"].items()
+    text = [_bound_line(name, measures) for name, measures in splits if "reconstruction" in measures]
+    for line in found["summary"]:
+        text += wrap(line, WIDTH, subsequent_indent="  ")
     if found["labelled"]:
         used, of = found["labelled"]["used"], found["labelled"]["of"]
         text.append(f"labelled points used: {used:,} of {of:,} ({100 * used / of:.2g} %)")
-    for name, measures in found["splits"].items():
+    for name, measures in splits:
         if measures.get("classification"):
             text += ["", f"labels of {SPLITS[name]}", *_classification(measures["classification"])]
-    if any(measures.get("classification") for measures in found["splits"].values()):
+    if any(measures.get("classification") for _, measures in splits):
         text += [
             "majority: always the commonest value of the labelled points",
             "logistic: logistic regression on the codes, fitted to the labelled points",
         ]
-    for name, measures in found["splits"].items():
+    for name, measures in splits:
         if measures.get("clustering"):
             heading = f"labels of {SPLITS[name]} that no factor was trained on"
             text += ["", heading, *_clustering(measures["clustering"])]
     if found["warnings"]:
-        text += ["", *(f"warning: {warning}" for warning in found["warnings"])]
+        text.append("")
+        for warning in found["warnings"]:
+            text += wrap(f"warning: {warning}", WIDTH, subsequent_indent="  ")
     return [*text, ""] if "" in text else text
 
 

@@ -15,6 +15,7 @@ from pyro_fmvae.evaluate import bound, rows_without_bound
 from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.runs.by_batches import in_order
 from pyro_fmvae.runs.closing_table import BEYOND
+from pyro_fmvae.runs.label_checks import accuracies
 from pyro_fmvae.runs.run import METRICS
 from pyro_fmvae.runs.trainer import Trainer
 
@@ -38,7 +39,7 @@ class Journal:
     """
 
     def __init__(self, trainer: Trainer, dataset: Dataset, resumed: bool) -> None:
-        self.trainer, self.path = trainer, trainer.run.folder / METRICS
+        self.trainer, self.dataset, self.path = trainer, dataset, trainer.run.folder / METRICS
         rows = torch.arange(min(MONITORED_POINTS, len(dataset.valid)))
         self.validation = replace(dataset.valid.select(rows), labels=None)
         self.measure, self.left_out = main_measure(trainer), 0
@@ -88,12 +89,25 @@ class Journal:
             "seconds": round(record.seconds, 3),
             **phase.measures(),
         }
+        if self.trainer.run.labelled and phase.program is model:
+            with evaluating(model):
+                values["accuracy"] = accuracies(self.trainer, self.dataset)
         with self.path.open("a") as file:
             file.write(json.dumps(values) + "\n")
         where = f"{record.phase} step {record.step}"
         components = f", used components {used}" if used else ""
         logger.info("%s: %s %.2f%s", where, self.measure, values[self.measure], components)
+        if "accuracy" in values:
+            logger.info("%s: accuracy on labelled points: %s", where, _listed(values["accuracy"]))
         return values
+
+
+def _listed(accuracy: dict[str, dict[str, float]]) -> str:
+    """Accuracies by split and label on one line."""
+    return "; ".join(
+        f"{name} {', '.join(f'{label} {share:.3f}' for label, share in of_labels.items())}"
+        for name, of_labels in accuracy.items()
+    )
 
 
 def finite_bound(model: Any, rows: Split, device: torch.device) -> tuple[dict[str, float], Split]:

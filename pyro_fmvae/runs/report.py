@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,26 +18,33 @@ from pyro_fmvae.runs.best import Kept
 from pyro_fmvae.runs.by_batches import in_order
 from pyro_fmvae.runs.closing_table import lines
 from pyro_fmvae.runs.journal import finite_bound
+from pyro_fmvae.runs.label_checks import collapses
 from pyro_fmvae.runs.label_measures import named, references
 from pyro_fmvae.runs.run import FIGURES, METRICS, REPORT, Run
 from pyro_fmvae.runs.trainer import Trainer
 
 
 def report(trainer: Trainer, dataset: Dataset) -> None:
-    """Measure what was learnt on test data (validation data if there are none); print, save and draw it."""
+    """Measure what was learnt, on test data if there are any; print, save and draw it."""
     run, model = trainer.run, trainer.model.eval()
-    tested = "valid" if dataset.test is None else "test"
+    tested = dataset.tested
     rows, splits = dataset.split(tested), {}
     for name in [tested] if dataset.unseen is None else [tested, "unseen"]:
         splits[name], measured = _measure(trainer, dataset, dataset.split(name))
         rows = measured if name == tested else rows
+    if agreement := _agreement_in_training(trainer, dataset, splits[tested]):
+        splits["train"] = agreement
     kept = Kept.read(run.folder)
     found = {
         "split": tested,
         "splits": splits,
         "labelled": _labelled(run, dataset),
         "summary": [*(kept.summary() if kept else ()), *run.recipe.summary(model)],
-        "warnings": [*(kept.warnings() if kept else ()), *_warnings(run, dataset, splits[tested])],
+        "warnings": [
+            *(kept.warnings() if kept else ()),
+            *_warnings(run, dataset, splits[tested]),
+            *collapses(trainer),
+        ],
     }
     content = json.dumps(found, indent=1) + "\n"
     checkpoint.write_atomically(run.folder / REPORT, lambda path: path.write_text(content))
@@ -66,6 +74,24 @@ def _measure(trainer: Trainer, dataset: Dataset, everything: Split) -> tuple[dic
     return measures, rows
 
 
+def _agreement_in_training(
+    trainer: Trainer, dataset: Dataset, measures: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Agreement of codes with unused labels of training points, if no other points have these labels."""
+    run, labels = trainer.run, dataset.train.labels
+    if labels is None or not run.factorial or measures["accuracy"] or measures["clustering"]:
+        return None
+    free = [column for column, factor in enumerate(run.factors_of(dataset.label_names)) if factor is None]
+    known = (labels[:, free] >= 0).any(-1).nonzero().squeeze(-1)
+    if not len(known):
+        return None
+    rows = replace(dataset.train, labels=labels[:, free]).select(known)
+    names = [dataset.label_names[column] for column in free]
+    return {"n": len(rows)} | label_agreement(
+        trainer.model, in_order(rows, trainer.device), names, [None] * len(names)
+    )
+
+
 def _labelled(run: Run, dataset: Dataset) -> dict[str, int] | None:
     """How many training points are labelled; None of a run without labels."""
     if not run.labelled:
@@ -75,9 +101,14 @@ def _labelled(run: Run, dataset: Dataset) -> dict[str, int] | None:
 
 def _warnings(run: Run, dataset: Dataset, measures: Mapping[str, Any]) -> list[str]:
     """Sentences about what makes the measures of a run less than they seem to be."""
+    found = []
+    if dataset.tested == "train":
+        found.append("the measures are those of training points, since no others were kept apart")
+    elif not dataset.validated:
+        found.append("no points were kept apart for validation: training was watched on its own points")
     if not run.labelled:
-        return []
-    found = labelled_points(run.recipe, dataset.train).scarce
+        return found
+    found += labelled_points(run.recipe, dataset.train).scarce
     missing = [name for name in run.factor_names[: len(run.labelled)] if name not in measures["accuracy"]]
     if missing:
         found.append(

@@ -234,6 +234,7 @@ def load_data(config: TrainConfig, root: Path | None) -> Dataset:
         image_size=config.image_size,
         seed=0,
         sparse=sparse,
+        splitting=config.splitting,
     )
     if config.label_names is not None:
         dataset = choose_labels(dataset, config.label_names)

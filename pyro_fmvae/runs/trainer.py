@@ -66,8 +66,10 @@ class Trainer:
             labels = labelled.labels
             for line in labelled.scarce:
                 logger.warning("%s", line)
+        self.training = replace(dataset.train, labels=labels)
+        """Training rows, with the labels in use."""
         self.batches = Batches(
-            replace(dataset.train, labels=labels),
+            self.training,
             config.batch_size,
             seed=config.seed,
             device=device,

@@ -1,12 +1,20 @@
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
 
-from pyro_fmvae.data import Split
-from pyro_fmvae.evaluate import dci, encode_split, leakage, mutual_information, neighbour_probe
-from pyro_fmvae.runs.run import Run
+from pyro_fmvae.data import Split, hide_labels
+from pyro_fmvae.evaluate import (
+    dci,
+    encode_split,
+    leakage,
+    linear_probe,
+    mutual_information,
+    neighbour_probe,
+)
+from pyro_fmvae.runs.run import CONFIG, Run
 from tests.small_runs import command, succeed, train_all, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -129,3 +137,79 @@ def test_nothing_to_measure_is_null(runs, files, monkeypatch):
     result = evaluate(runs["binary"], "--probes", "--data", files["binary"])
     assert list(result["leakage"]) == ["noise"]
     assert {row["side"] for row in result["factor_accuracy"].values()} == {None}
+
+
+# Labels that the run was trained on, and values that it does not know
+
+
+def told(run, *arguments):
+    """What evaluate prints, as JSON and on standard error."""
+    status, out, err = command("evaluate", run, *arguments)
+    assert status == 0, err
+    return json.loads(out), err
+
+
+def test_references_learn_from_the_labelled_points_alone(runs, files):
+    """Fitted here to codes and labels as ``encode`` and the run's choice of points give them."""
+    result, err = told(runs["binary"])
+    run = Run.open(runs["binary"])
+    dataset, model = run.load_data(), run.load_model(torch.device("cpu"))
+    known = hide_labels(dataset.train, 0.5, seed=0)[:, 0] >= 0
+    assert known.sum() == 24
+    with torch.no_grad():
+        codes, tested = (
+            model.posterior(split.observations).mean.double().numpy()
+            for split in (dataset.train, dataset.test)
+        )
+    truth, answers = dataset.train.labels[known, 0].numpy(), dataset.test.labels[:, 0].numpy()
+    commonest = int(truth.mean() > 0.5)
+    found = result["classification"]["noise"]
+    assert found["majority"] == np.mean(answers == commonest)
+    fitted = linear_probe().fit(codes[known], truth)
+    assert found["logistic_regression"] == fitted.score(tested, answers)
+    assert (found["n"], found["accuracy"]) == (len(answers), result["accuracy"]["noise"])
+    assert "left_out" not in result and not err
+
+
+def test_without_the_training_data_there_are_no_references(runs, files, tmp_path):
+    shutil.copytree(runs["binary"], tmp_path / "run")
+    config = json.loads((tmp_path / "run" / CONFIG).read_text())
+    (tmp_path / "run" / CONFIG).write_text(json.dumps(config | {"data": str(tmp_path / "gone.npz")}))
+    result, err = told(tmp_path / "run", "--data", files["binary"])
+    assert result["accuracy"] == evaluate(runs["binary"], "--data", files["binary"])["accuracy"]
+    assert "majority" not in result["classification"]["noise"]
+    assert err.startswith("no majority and no logistic_regression without the training data: data: expected")
+
+
+def test_numbers_that_training_never_saw_are_left_out(runs, files, tmp_path):
+    with np.load(files["binary"]) as arrays:
+        contents = dict(arrays)
+    labels = contents["labels"].astype(np.int64)
+    labels[:5, 1], labels[5, 1], labels[6:8, 0] = 2, 7, -1
+    np.savez(tmp_path / "new.npz", **contents | {"labels": labels})
+    result, err = told(runs["binary"], "--data", tmp_path / "new.npz")
+    assert result["left_out"] == {"noise": {"2": 5, "7": 1}}
+    assert err.splitlines() == [
+        "left out 5 points whose 'noise' is '2': training had 0, 1",
+        "left out 1 point whose 'noise' is '7': training had 0, 1",
+    ]
+    labels[:6, 1] = -1
+    np.savez(tmp_path / "known.npz", **contents | {"labels": labels})
+    expected, err = told(runs["binary"], "--data", tmp_path / "known.npz")
+    assert not err and {**expected, "left_out": result["left_out"]} == result
+    assert (result["n"], result["classification"]["noise"]["n"]) == (60, 54)
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ({}, "it has no labels"),
+        ({"labels": np.zeros((60, 1), int), "label_names": np.array(["shape"])}, "its labels are shape"),
+    ],
+)
+def test_a_file_that_tells_nothing_about_the_labels(runs, files, tmp_path, contents, message):
+    with np.load(files["binary"]) as arrays:
+        np.savez(tmp_path / "new.npz", x=arrays["x"], **contents)
+    result, err = told(runs["binary"], "--data", tmp_path / "new.npz")
+    assert result["n"] == 60 and not result.get("accuracy")
+    assert err == f"{tmp_path / 'new.npz'} tells nothing about noise: {message}\n"

@@ -103,6 +103,26 @@ def test_the_judge_is_kept_and_reused(run, place, monkeypatch):
     assert judge(run) == first
 
 
+def test_values_that_the_judge_never_saw_are_left_out(run, place, tmp_path):
+    with np.load(place / "grey.npz") as arrays:
+        contents = dict(arrays)
+    labels = contents["labels"].copy()
+    results = []
+    for side, third in ((5, 9), (-1, -1)):
+        labels[:7, 0], labels[7:9, 2] = side, third
+        np.savez(tmp_path / "new.npz", **contents | {"labels": labels})
+        options = ("--samples", 5, "--edits", 20, "--sheet", 0, "--data", tmp_path / "new.npz")
+        status, out, err = command("judge", run, *options)
+        assert status == 0
+        results.append((json.loads(out), err.splitlines()))
+    (found, told), (expected, nothing) = results
+    assert found == expected and not nothing
+    assert told == [
+        "left out 7 points whose 'side' is '5': training had 0, 1",
+        "left out 2 points whose 'third' is '9': training had 0, 1",
+    ]
+
+
 def test_a_file_goes_by_the_names_of_its_labels(run, place):
     result = judge(run, "--data", place / "grey.npz")
     assert judge(run, "--data", place / "swapped.npz") == result

@@ -202,7 +202,7 @@ def test_point_estimate_of_the_components(loc_precision, q):
 
 
 def test_what_has_no_closed_form(standard, q):
-    with pytest.raises(ValueError, match="loc_precision has 3 dimensions, x has 4"):
+    with pytest.raises(ValueError, match="loc_precision has 3 dimensions, z has 4"):
         table_of(dist.Normal(torch.zeros(I, B, D + 1), 1.0).to_event(1), NormalWishart(*standard))
     with pytest.raises(NotImplementedError, match=r"loc_precision: no closed form .* under Gamma"):
         table_of(q, dist.Gamma(1.0, 1.0))

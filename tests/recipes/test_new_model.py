@@ -19,7 +19,7 @@ from pyro_fmvae.recipes.networks import (
 )
 from pyro_fmvae.recipes.options import check_iterations, completed, option
 from pyro_fmvae.recipes.pictures import TRAINING, training_curves
-from pyro_fmvae.recipes.ranges import share
+from pyro_fmvae.recipes.ranges import share_between
 from tests.small_runs import SIZE, command, kill_and_resume, state, succeed, train, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -40,7 +40,7 @@ class Shrunk(torch.nn.Module):
 class ShrunkOptions(LatentOptions):
     """Options of the model."""
 
-    part: float = option(0.5, "share of z that is seen", share)
+    part: float = option(0.5, "share of z that is seen", share_between)
 
 
 class ShrunkVAE(NetworkRecipe[ShrunkOptions]):
@@ -111,7 +111,7 @@ def test_its_options_are_its_own(tmp_path):
     for arguments, message in (
         ("--model vae --part 0.2", "part: an option of shrunk, not of vae"),
         ("--model shrunk --sparsity 0.2", "sparsity: an option of vsc, not of shrunk"),
-        ("--model shrunk --part 2", "part: expected a share in [0, 1], got 2.0"),
+        ("--model shrunk --part 2", "part: expected a share in (0, 1), got 2.0"),
     ):
         _, _, err = command("train", "--out", tmp_path / "run", *arguments.split())
         assert err == f"pyro-fmvae: error: {message}\n"

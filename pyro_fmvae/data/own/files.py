@@ -15,7 +15,7 @@ from pyro_fmvae.data.own.picture_files import open_pictures
 from pyro_fmvae.data.own.raw import Raw
 from pyro_fmvae.data.patch_sets import load_patches
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
-from pyro_fmvae.data.splitting import fingerprint, split_rows
+from pyro_fmvae.data.splitting import Splitting, split_fingerprint, split_rows
 
 READERS = {".npz": read_npz, ".csv": read_csv}
 """Readers by the suffix of the file."""
@@ -87,41 +87,51 @@ def load_file(
     return _split(raw, preprocessing, source=f"{path}: 'x'"), raw.label_names
 
 
-def split_file(path: Path, seed: int, as_is: bool = False, mixed: bool = False) -> Dataset:
+def split_file(
+    path: Path,
+    seed: int,
+    as_is: bool = False,
+    splitting: Splitting | None = None,
+    mixed: bool = False,
+) -> Dataset:
     """Make a data set of a file: 80 % training, 10 % validation, 10 % test (at least one row in each).
 
     Args:
         path: a .npz or .csv file.
         seed: of the permutation that makes the splits, at least 0.
-        as_is: see `SparseOptions`.
+        as_is, mixed: see `SparseOptions`.
+        splitting: other shares.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is malformed or has fewer than three rows, or a column cannot be standardised
-            because it has no numbers or too large ones.
+        ValueError: the file is malformed or has too few rows, or a column cannot be standardised because it
+            has no numbers or too large ones.
     """
-    raw = read(path, as_is or mixed, () if mixed else None)
-    train, valid, test = split_rows(len(raw.x), seed, f"{path}: expected at least 3 rows")
+    raw, splitting = read(path, as_is or mixed, () if mixed else None), splitting or Splitting()
+    staying = splitting.staying(raw.labels)
+    expected = f"{path}: expected at least 3 rows"
+    train, valid, test = split_rows(len(raw.x), seed, expected, splitting, staying)
     source = f"{path}: 'x'"
     if as_is and path.suffix.lower() != ".csv":
         preprocessing = Preprocessing(Kind.REAL, raw.x.shape[1:])
     else:
         preprocessing = _fit(raw, train, as_is or mixed, source, mixed)
     everything = _split(raw, preprocessing, source)
-    return Dataset(
+    splits = (everything.select(torch.from_numpy(rows)) for rows in (train, valid, test))
+    return Dataset.of_splits(
+        *splits,
         name=path.stem,
-        train=everything.select(torch.from_numpy(train)),
-        valid=everything.select(torch.from_numpy(valid)),
-        test=everything.select(torch.from_numpy(test)),
         preprocessing=preprocessing,
         label_names=raw.label_names,
         label_sizes=() if raw.labels is None else tuple((raw.labels.max(axis=0) + 1).tolist()),
         value_names=raw.value_names,
-        fingerprint=fingerprint(raw.x),
+        fingerprint=split_fingerprint(raw.x, staying),
     )
 
 
-def split_folder(path: Path, image_size: int, seed: int, as_is: bool = False) -> Dataset:
+def split_folder(
+    path: Path, image_size: int, seed: int, as_is: bool = False, splitting: Splitting | None = None
+) -> Dataset:
     """Make a data set of a folder of images, split as `split_file` does.
 
     Args:
@@ -129,31 +139,31 @@ def split_folder(path: Path, image_size: int, seed: int, as_is: bool = False) ->
         image_size: S; images become [S, S, 3].
         seed: of the permutation that makes the splits, at least 0.
         as_is: see `SparseOptions`.
+        splitting: other shares.
 
     Raises:
-        ValueError: fewer than three images, a damaged one, or a malformed table of labels.
+        ValueError: too few images, a damaged one, or a malformed table of labels.
     """
-    folder = read_folder(path)
-    rows = split_rows(len(folder.names), seed, f"{path}: expected at least 3 images")
-    order, sizes = np.concatenate(rows).tolist(), [len(part) for part in rows]
+    folder, splitting = read_folder(path), splitting or Splitting()
     preprocessing = Preprocessing(Kind.REAL if as_is else Kind.IMAGE, (image_size, image_size, 3))
     value_names = tuple(find_values(texts, f"{path}: {name!r}") for name, texts in folder.columns.items())
     labels = folder.labels(value_names)
+    staying = splitting.staying(labels)
+    expected = f"{path}: expected at least 3 images"
+    rows = split_rows(len(folder.names), seed, expected, splitting, staying)
+    order, sizes = np.concatenate(rows).tolist(), [len(part) for part in rows]
     # Decoded in the order of the splits, so that each is one piece of the array on disk.
     x = preprocessing(folder.images(preprocessing.event_shape, order), str(path))
     known = [None] * 3 if labels is None else torch.from_numpy(labels[order]).split(sizes)
     pieces = zip(x.split(sizes), known, strict=True)
-    train, valid, test = (Split(part, names, signed=preprocessing.signed) for part, names in pieces)
-    return Dataset(
+    return Dataset.of_splits(
+        *(Split(part, names, signed=preprocessing.signed) for part, names in pieces),
         name=path.resolve().name,
-        train=train,
-        valid=valid,
-        test=test,
         preprocessing=preprocessing,
         label_names=tuple(folder.columns),
         label_sizes=() if labels is None else tuple((labels.max(axis=0) + 1).tolist()),
         value_names=value_names,
-        fingerprint=fingerprint(np.array(folder.names)),
+        fingerprint=split_fingerprint(np.array(folder.names), staying),
     )
 
 

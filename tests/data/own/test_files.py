@@ -188,3 +188,17 @@ def test_a_folder_is_loaded_under_the_names_of_the_run(tmp_path, monkeypatch):
     assert names == ("mood",) and split.labels.tolist() == [[-1], [1]]
     assert split.signed and split.x[:, 0, 0].tolist() == [100, 0]
     assert load_file(folder, run)[0].labels.tolist() == [[-1], [0]]  # coded by itself
+
+
+def test_labels_that_stay_in_training_belong_to_the_fingerprint(tmp_path):
+    """Which rows have a rare label decides on the splits; what the label is does not."""
+    x, first, second, third = np.eye(30), *np.full((3, 30), -1)
+    first[[3, 8]], second[[3, 9]], third[[3, 8]] = 0, 0, 1
+
+    def digest(labels):
+        np.savez(tmp_path / "a.npz", x=x, labels=labels)
+        data = split_file(tmp_path / "a.npz", seed=0)
+        assert (data.train.labels >= 0).sum() == (labels >= 0).sum()
+        return data.fingerprint
+
+    assert digest(first) == digest(third) != digest(second)

@@ -318,6 +318,17 @@ def test_words_mean_the_same_as_in_training(tmp_path):
         load_file(new, data.preprocessing, data.label_names, data.value_names)
 
 
+def test_words_that_the_run_does_not_know_are_counted_if_asked(tmp_path):
+    table = "f,eyes,age\na/1.png,open,3\nb.png,wide,old\nc.png,wide,-1\n"
+    folder = write(tmp_path, labels=table)
+    left_out = {}
+    split, names = load_file(folder, COLOUR, ("eyes", "age"), (("closed", "open"), ()), left_out)
+    assert names == ("eyes", "age")
+    found = dict(zip(NAMES, split.labels.tolist(), strict=True))
+    assert (found["a/1.png"], found["b.png"], found["c.png"]) == ([1, 3], [-1, -1], [-1, -1])
+    assert left_out == {"eyes": {"wide": 2}, "age": {"old": 1}}
+
+
 def test_a_run_whose_labels_are_numbers(tmp_path):
     folder = write(tmp_path, labels="f,age\nb.png,old\n")
     with pytest.raises(ValueError, match="'age': expected integers >= 0, got 'old'"):

@@ -1,0 +1,125 @@
+"""Symmetric matrices as packed lower triangles, triangular factors, and points above such a factor."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.distributions import Transform, biject_to, constraints, transform_to
+
+
+def dim_of(size: int) -> int:
+    """D of two numbers, a packed matrix and a vector, D(D+3)/2 + 2 in all; for other sizes rounded down."""
+    return (math.isqrt(max(8 * size - 7, 0)) - 3) // 2
+
+
+def split(packed: Tensor) -> tuple[Tensor, ...]:
+    """Two numbers [...], a packed matrix [..., D(D+1)/2] and a vector [..., D] in one dimension, apart."""
+    dim = dim_of(packed.shape[-1])
+    first, second, matrix, vector = packed.split([1, 1, dim * (dim + 1) // 2, dim], -1)
+    return first.squeeze(-1), second.squeeze(-1), matrix, vector
+
+
+def join(first: Tensor, second: Tensor, matrix: Tensor, vector: Tensor) -> Tensor:
+    """The inverse of :func:`split`, whose arguments may broadcast: [..., D(D+3)/2 + 2]."""
+    parts = first.unsqueeze(-1), second.unsqueeze(-1), matrix, vector
+    batch = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
+    return torch.cat([part.expand(*batch, part.shape[-1]) for part in parts], -1)
+
+
+def pack(matrix: Tensor) -> Tensor:
+    """The lower triangle of [..., D, D], row by row: [..., D(D+1)/2]."""
+    rows, columns = torch.tril_indices(*matrix.shape[-2:], device=matrix.device)
+    return matrix[..., rows, columns]
+
+
+def pack_product(left: Tensor, right: Tensor) -> Tensor:
+    """The lower triangle of the outer product of two vectors [..., D]: [..., D(D+1)/2]."""
+    dim = left.shape[-1]
+    rows, columns = torch.tril_indices(dim, dim, device=left.device)
+    return left[..., rows] * right[..., columns]
+
+
+def unpack(packed: Tensor, dim: int) -> Tensor:
+    """The symmetric matrix [..., D, D] of a packed lower triangle."""
+    index = torch.arange(dim, device=packed.device)
+    row, column = torch.maximum(index, index.unsqueeze(-1)), torch.minimum(index, index.unsqueeze(-1))
+    return packed[..., row * (row + 1) // 2 + column]
+
+
+def diagonal(matrix: Tensor) -> Tensor:
+    """The diagonal of [..., D, D], [..., D], by indices: torch's own operation has its compiler warn."""
+    index = torch.arange(matrix.shape[-1], device=matrix.device)
+    return matrix[..., index, index]
+
+
+def doubled(matrix: Tensor) -> Tensor:
+    """A matrix [..., D, D] with twice its elements off the diagonal."""
+    return matrix * (2 - torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device))
+
+
+def halved(matrix: Tensor) -> Tensor:
+    """A matrix [..., D, D] with half its elements off the diagonal."""
+    return 0.5 * matrix * (1 + torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device))
+
+
+def cholesky_or_nan(matrix: Tensor) -> Tensor:
+    """Lower Cholesky factor [..., D, D], NaN where there is none: to raise an error would wait for a GPU."""
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    return factor.masked_fill((info != 0)[..., None, None], torch.nan)
+
+
+def divide(matrix: Tensor, tril: Tensor) -> Tensor:
+    """A matrix times the inverse of a lower triangular one, [..., D, D]."""
+    return torch.linalg.solve_triangular(tril, matrix, upper=False, left=False)
+
+
+def log_determinant(tril: Tensor) -> Tensor:
+    """Log |L Lᵀ| [...] of a triangular L [..., D, D]."""
+    return 2 * diagonal(tril).log().sum(-1)
+
+
+def above(loc: Tensor, factor: Tensor) -> Tensor:
+    """A vector [..., D] as the row above a matrix [..., D, D]: [..., D+1, D]."""
+    return torch.cat([loc.unsqueeze(-2), factor], -2)
+
+
+class AboveFactor(constraints.Constraint):
+    """(D+1, D): a row of real numbers above a lower triangular matrix with a positive diagonal."""
+
+    event_dim = 2
+
+    def check(self, value: Tensor) -> Tensor:
+        """True where [..., D+1, D] is of that kind: bool [...]."""
+        real = constraints.real_vector.check(value[..., 0, :])
+        return real & constraints.lower_cholesky.check(value[..., 1:, :])
+
+
+@biject_to.register(AboveFactor)
+@transform_to.register(AboveFactor)
+class _ToAboveFactor(Transform):
+    """D(D+3)/2 real numbers to an ``AboveFactor``: the row, then the triangle with a logarithmic diagonal."""
+
+    domain, codomain, bijective = constraints.real_vector, AboveFactor(), True
+
+    def __init__(self, constraint: constraints.Constraint) -> None:
+        super().__init__()
+
+    def _call(self, x: Tensor) -> Tensor:
+        dim = dim_of(x.shape[-1] + 2)
+        lower = unpack(x[..., dim:], dim)
+        return above(x[..., :dim], lower.tril(-1) + torch.diag_embed(diagonal(lower).exp()))
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        loc, factor = y[..., 0, :], y[..., 1:, :]
+        lower = factor.tril(-1) + torch.diag_embed(diagonal(factor).log())
+        return torch.cat([loc, pack(lower)], -1)
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        return 0.5 * log_determinant(y[..., 1:, :])
+
+    def forward_shape(self, shape: torch.Size) -> torch.Size:
+        dim = dim_of(shape[-1] + 2)
+        return torch.Size((*shape[:-1], dim + 1, dim))
+
+    def inverse_shape(self, shape: torch.Size) -> torch.Size:
+        return torch.Size((*shape[:-2], shape[-1] * (shape[-1] + 3) // 2))

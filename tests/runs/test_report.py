@@ -1,0 +1,106 @@
+"""The report of trainings on data that have few labels, or splits of their own."""
+
+import json
+
+import numpy as np
+import pytest
+
+from pyro_fmvae.runs import REPORT, Run, report
+from tests.small_runs import command, succeed, train
+
+pytestmark = pytest.mark.usefixtures("single_precision")
+SIZE = 60
+
+
+@pytest.fixture(autouse=True)
+def no_figures(monkeypatch):
+    monkeypatch.setattr(report, "draw", lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Tables of 60 rows: all rows have a label, or 14 do; two of these have the value 2."""
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    labels = np.arange(SIZE) % 2
+    x = rng.normal(3.0 * labels[:, None], 1.0, (SIZE, 3))
+    few = np.where(np.arange(SIZE) < 14, labels, -1)
+    few[[0, 1]] = 2
+    for name, column in (("all", labels), ("few", few)):
+        np.savez(folder / f"{name}.npz", x=x, labels=column, label_names=np.array(["side"]))
+    return {name: folder / f"{name}.npz" for name in ("all", "few")}
+
+
+def trained(folder, data, **options):
+    """The run, its report, and what was printed."""
+    status, out, err = train(folder, data, **options)
+    assert status == 0, err
+    return Run.open(folder), json.loads((folder / REPORT).read_text()), out
+
+
+def test_few_labels_stay_in_training(files, tmp_path):
+    run, found, out = trained(tmp_path / "run", files["few"], labels=1)
+    assert found["labelled"] == {"used": 14, "of": 48}
+    assert "labelled points used: 14 of 48 (29 %)" in out
+    assert found["splits"]["test"]["accuracy"] == {} and set(found["splits"]) == {"test"}
+    (warning,) = found["warnings"]
+    assert warning.startswith("no point that was kept apart has a known label of side; --test 0.2 keeps")
+    assert "warning: no point that was kept apart" in out
+    dataset = run.load_data()
+    assert (dataset.train.labels >= 0).sum() == 14 and (dataset.valid.labels == -1).all()
+
+
+def test_few_labels_are_tested_on_if_asked(files, tmp_path):
+    run, found, out = trained(tmp_path / "run", files["few"], labels=1, test=0.5, valid=0.2)
+    tested = found["splits"]["test"]
+    assert (tested["n"], found["labelled"]["of"], len(run.load_data().valid)) == (30, 18, 12)
+    known = int((run.load_data().test.labels >= 0).sum())
+    assert found["labelled"]["used"] + tested["classification"]["side"]["n"] <= 14
+    assert known == tested["classification"]["side"]["n"] > 0
+    assert "labels of test points" in out
+
+
+def test_labels_that_are_not_used_are_compared_in_training(files, tmp_path):
+    _, found, out = trained(tmp_path / "run", files["few"])
+    assert found["labelled"] is None and not found["warnings"]
+    assert found["splits"]["train"]["clustering"]["side"]["n"] == 14
+    assert "labels of training points that no factor was trained on" in out
+
+
+def test_without_test_rows_the_report_goes_by_validation_rows(files, tmp_path):
+    _, found, _ = trained(tmp_path / "run", files["all"], labels=1, test=0)
+    assert (found["split"], found["splits"]["valid"]["classification"]["side"]["n"]) == ("valid", 6)
+    assert json.loads(succeed("evaluate", tmp_path / "run"))["n"] == 6
+    status, _, err = command("evaluate", tmp_path / "run", "--split", "test")
+    assert (status, err) == (2, "pyro-fmvae: error: split: the data set 'all' has no test split\n")
+
+
+def test_without_other_rows_the_report_goes_by_training_rows(files, tmp_path):
+    _, found, out = trained(tmp_path / "run", files["all"], labels=1, test=0, valid=0)
+    assert (found["split"], found["splits"]["train"]["n"]) == ("train", SIZE)
+    assert "warning: the measures are those of training points" in out
+    assert json.loads(succeed("evaluate", tmp_path / "run"))["n"] == SIZE
+    status, _, err = command("evaluate", tmp_path / "run", "--split", "valid")
+    assert (status, err) == (2, "pyro-fmvae: error: split: the data set 'all' has no valid split\n")
+
+
+def test_a_number_of_labels_for_each_value(files, tmp_path, caplog):
+    run, found, out = trained(tmp_path / "run", files["few"], labels=3)
+    told = "labels: 2 training points have the side '2', not 3"
+    assert found["labelled"] == {"used": 8, "of": 48} and told in found["warnings"]
+    assert f"warning: {told}" in out and told in caplog.messages
+    assert run.config.labels == 3
+
+
+def test_folds_are_tested_on_in_turn(files, tmp_path):
+    rows = [
+        trained(tmp_path / str(number), files["all"], fold=f"{number}/3")[0].load_data().test.x
+        for number in (1, 2, 3)
+    ]
+    assert [len(part) for part in rows] == [20, 20, 20]
+
+
+@pytest.mark.parametrize("option", ["--valid 0.2", "--test 0", "--fold 1/5"])
+def test_published_splits_are_fixed(tmp_path, option):
+    status, _, err = command("train", "--out", tmp_path / "run", *option.split())
+    assert (status, err) == (2, "pyro-fmvae: error: valid, test, fold: the splits of 'smiley' are fixed\n")
