@@ -5,11 +5,16 @@ from typing import TYPE_CHECKING, Any
 from pyro_fmvae import checkpoint
 from pyro_fmvae.capture import CapturedFreeGaussian, CapturedSVI, CaptureError
 from pyro_fmvae.distributions import (
+    COLUMN_NORMAL_GAMMA,
     DIRICHLET,
     NORMAL_GAMMA,
     NORMAL_WISHART,
     Assignment,
     BernoulliObservation,
+    Category,
+    ColumnComponent,
+    ColumnNormalGamma,
+    ColumnNormalGammaFamily,
     Component,
     Concrete,
     DirichletFamily,
@@ -21,6 +26,7 @@ from pyro_fmvae.distributions import (
     LinearNormal,
     MaxNormal,
     MixtureComponent,
+    NaturalColumnNormalGamma,
     NaturalDirichlet,
     NaturalDistribution,
     NaturalNormalGamma,
@@ -87,12 +93,14 @@ from pyro_fmvae.models import (
     GaussianPosterior,
     Hyperprior,
     MixtureSparsePrior,
+    ObservedMixture,
     PointPosterior,
     PosteriorFamily,
     PseudoInputs,
     SelectionSparsePrior,
     SparsePrior,
     SpikeAndSlabSparseCoding,
+    TablePrior,
     VariationalSparseCoding,
 )
 from pyro_fmvae.optim import (
@@ -105,6 +113,7 @@ if TYPE_CHECKING:
     from pyro_fmvae.runs import TrainedRun, load
 
 __all__ = [
+    "COLUMN_NORMAL_GAMMA",
     "DIRICHLET",
     "NORMAL_GAMMA",
     "NORMAL_WISHART",
@@ -117,6 +126,10 @@ __all__ = [
     "CaptureError",
     "CapturedFreeGaussian",
     "CapturedSVI",
+    "Category",
+    "ColumnComponent",
+    "ColumnNormalGamma",
+    "ColumnNormalGammaFamily",
     "Component",
     "Concrete",
     "ConjugateSVI",
@@ -142,6 +155,7 @@ __all__ = [
     "MaxNormal",
     "MixtureComponent",
     "MixtureSparsePrior",
+    "NaturalColumnNormalGamma",
     "NaturalDirichlet",
     "NaturalDistribution",
     "NaturalGradient",
@@ -154,6 +168,7 @@ __all__ = [
     "NormalWishart",
     "NormalWishartFamily",
     "Observation",
+    "ObservedMixture",
     "Phase",
     "PointPosterior",
     "PosteriorFamily",
@@ -174,6 +189,7 @@ __all__ = [
     "SpikeDraws",
     "StepwiseEM",
     "StraightThrough",
+    "TablePrior",
     "Term",
     "TraceConjugate_ELBO",
     "TrainedRun",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ SKEWED: Final = 1.0
 """Columns whose skewness is beyond this are transformed."""
 LARGEST: Final = 5.0
 """Bound on the absolute value of a power."""
+_FURTHEST = 50.0  # logarithm of a standardised number
 _MARGIN = 1e-6  # from the end of the range of a power, whose inverse is infinite there
 
 
@@ -30,16 +31,16 @@ class PowerTransform:
     """The powers [D], of greatest likelihood for the training rows."""
 
     @classmethod
-    def fit(cls, training: np.ndarray, columns: np.ndarray) -> PowerTransform | None:
+    def fit(cls, training: np.ndarray, skip: Sequence[int] = ()) -> PowerTransform | None:
         """Fit powers to skewed columns; None if there are none.
 
         Args:
             training: [n, D], NaN where missing.
-            columns: those that may be transformed, bool [D].
+            skip: columns that stay as they are.
         """
         size = training.shape[1]
         mean, std, power = np.zeros(size), np.ones(size), np.ones(size)
-        for column in np.flatnonzero(columns):
+        for column in sorted(set(range(size)) - set(skip)):
             known = training[:, column]
             known = known[~np.isnan(known)].astype(np.float64)
             centre, spread = known.mean(), known.std()
@@ -91,4 +92,4 @@ def _unpowered(y: Tensor, power: Tensor) -> Tensor:
     """X >= 0 with ((x + 1)^p - 1) / p = y, or log(x + 1) = y for p = 0."""
     safe = torch.where(power == 0, 1.0, power)
     base = (1 + safe * y).clamp(min=_MARGIN)
-    return torch.where(power == 0, y.expm1(), base ** (1 / safe) - 1)
+    return torch.where(power == 0, y.clamp(max=_FURTHEST).expm1(), base ** (1 / safe) - 1)

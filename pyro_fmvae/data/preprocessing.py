@@ -87,9 +87,8 @@ class Preprocessing:
             training: [n, D].
             missing: accept NaN, here and later.
             source: name of the array in messages.
-            column_names: names of the columns [D], empty where there are none.
-            levels: names of the categories of each column [D], which are not standardised; empty where there
-                are none.
+            column_names: names of the columns [D], or none.
+            levels: names of categories, as above; they are not standardised.
             unskew: take powers of skewed columns: see `PowerTransform`.
 
         Raises:
@@ -104,9 +103,7 @@ class Preprocessing:
         categories = [column for column, names in enumerate(levels) if names]
         powers = None
         if unskew:
-            numbers = np.ones(training.shape[1], dtype=bool)
-            numbers[categories] = False
-            powers = PowerTransform.fit(training, numbers)
+            powers = PowerTransform.fit(training, skip=categories)
             training = training if powers is None else powers(training)
         with np.errstate(over="ignore", invalid="ignore"):
             std = np.nanstd(training, axis=0) if missing else training.std(axis=0)

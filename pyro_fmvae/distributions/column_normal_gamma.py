@@ -19,6 +19,7 @@ from pyro_fmvae.distributions.exponential_family import ExponentialFamily
 from pyro_fmvae.distributions.mixture import Component
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
 from pyro_fmvae.distributions.normal_gamma import NORMAL_GAMMA, NormalGamma
+from pyro_fmvae.distributions.superposition import RealOrMissing
 
 
 class ColumnNormalGamma(TorchDistribution):
@@ -160,7 +161,7 @@ class ColumnNormalGammaFamily(ExponentialFamily):
         return NORMAL_GAMMA.in_domain(_by_column(natural)).all(-1)
 
     def data_stats(self, mean: Tensor, variance: Tensor) -> Tensor:
-        """Those of :class:`NormalGammaFamily` column by column, and 0 where ``mean`` is NaN: [..., 4D]."""
+        """Statistics of :class:`NormalGammaFamily` column by column, 0 where ``mean`` is NaN: [..., 4D]."""
         known = ~mean.isnan()
         stats = NORMAL_GAMMA.data_stats(mean.where(known, 0.0).unsqueeze(-1), variance.unsqueeze(-1))
         return torch.where(known.unsqueeze(-1), stats, 0.0).flatten(-2)
@@ -202,11 +203,6 @@ def _kl_column_normal_gamma(q: ColumnNormalGamma, p: ColumnNormalGamma) -> Tenso
     return kl_divergence(q.columns, p.columns).sum(-1)
 
 
-class _RealOrMissing(constraints.Constraint):
-    def check(self, value: Tensor) -> Tensor:
-        return ~value.isinf()
-
-
 class ColumnComponent(Component):
     """A row's own Gaussian component, of which some columns may be missing: x_d | r=k ~ N(μ_kd, 1/α_kd).
 
@@ -221,7 +217,7 @@ class ColumnComponent(Component):
     """
 
     family = COLUMN_NORMAL_GAMMA  # type: ignore[assignment]
-    support = constraints.independent(_RealOrMissing(), 1)
+    support = RealOrMissing()  # type: ignore[assignment]
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Of x [..., D]: that of N(x; μ_r, 1/α_r), summed over the columns that are not NaN."""

@@ -1,58 +1,34 @@
 """A Bayesian mixture of the rows of a table: no networks, no latent vector, every update exact."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyro
 import pyro.distributions as dist
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
-from pyro_fmvae.distributions import (
-    Assignment,
-    Category,
-    ColumnComponent,
-    ColumnNormalGamma,
-    FullComponent,
-    NaturalDistribution,
-    NormalWishart,
-)
+from pyro_fmvae.distributions import Assignment
 from pyro_fmvae.distributions.category import indicators
 from pyro_fmvae.distributions.exponential_family import blend
 from pyro_fmvae.infer.parameters import param_statements
-from pyro_fmvae.infer.posteriors import NaturalPosterior, PosteriorDict, natural_prior, random_posterior
-from pyro_fmvae.models.shapes import check_codes, check_integers
+from pyro_fmvae.models.shapes import check_codes
+from pyro_fmvae.models.table_posterior import TablePosterior
+from pyro_fmvae.models.table_sites import (
+    NUMBERS,
+    WEIGHTS,
+    TablePrior,
+    TableSites,
+    child_of,
+    column_site,
+    label_site,
+    parameter_of,
+)
 from pyro_fmvae.nn.sizes import check_size
 
-LEFT_OUT = 1
-"""Number of categories that says that a column is left out."""
-WEIGHTS, NUMBERS = "weights", "x"
 
-
-@dataclass(frozen=True)
-class TablePrior:
-    """Hyperparameters of an :class:`ObservedMixture` of standardised columns.
-
-    Args:
-        c0: concentration of the Dirichlet over mixing weights.
-        s0: pseudo-observations behind the prior mean, 0, of the components' means.
-        a0, b0: shape and rate of the Gamma over precisions, so that a component's variances are about
-            b0 / a0. A full covariance has the same in every dimension: a Wishart of the rate matrix b0 I.
-        d0: concentration of the Dirichlet over the categories of a column.
-        l0: the same for labels. Far below 1, most components stand for a single value.
-    """
-
-    c0: float = 1.0
-    s0: float = 0.1
-    a0: float = 1.0
-    b0: float = 0.2
-    d0: float = 0.5
-    l0: float = 0.1
-
-
-class ObservedMixture(nn.Module):
+class ObservedMixture(TablePosterior):
     """A mixture whose components are seen directly: Gaussian columns, categorical columns, and labels.
 
         π ~ Dirichlet(c0),  r ~ Categorical(π),
@@ -96,51 +72,16 @@ class ObservedMixture(nn.Module):
         prior: TablePrior | None = None,
         full: bool = False,
     ) -> None:
-        super().__init__()
-        if not levels or min(levels) < 0:
-            raise ValueError(f"levels: expected a number >= 0 for each column, got {tuple(levels)}")
+        super().__init__(TableSites(levels, components, label_sizes, prior or TablePrior(), full))
         self.levels, self.num_data = tuple(levels), check_size("num_data", num_data)
-        self.components, self.prior = check_size("components", components), prior or TablePrior()
-        self.label_sizes = tuple(check_size("label_sizes", size) for size in label_sizes)
+        self.components, self.label_sizes = self.sites.components, self.sites.label_sizes
         self.num_components = (*self.label_sizes, self.components)
         self.latent_dim = self.dim = len(self.levels)
-        self.full = full
-        self.numbers = [column for column, size in enumerate(self.levels) if not size]
-        self._made: dict[torch.device, dict[str, NaturalDistribution]] = {}
-        self.categories = [(column, size) for column, size in enumerate(self.levels) if size > 1]
-        self.posteriors = PosteriorDict()
-        for name, prior_of_site in self.priors().items():
-            self.posteriors[name] = random_posterior(prior_of_site, count=10.0)
 
     # ------------------------------------------------------------------ the program
 
-    def priors(self) -> dict[str, Any]:
-        """Priors of the weights, batch shape [], and of the parameters of each child, [K]."""
-        prior = self.prior
-        found: dict[str, Any] = {WEIGHTS: self._dirichlet(prior.c0, self.components)}
-        if self.numbers:
-            zero = torch.zeros(len(self.numbers))
-            if self.full:
-                of_numbers: Any = NormalWishart(zero, prior.s0, prior.a0, prior.b0**0.5)
-            else:
-                of_numbers = ColumnNormalGamma(zero, zero + prior.s0, zero + prior.a0, zero + prior.b0)
-            found[_parameter(NUMBERS)] = of_numbers.expand([self.components])
-        for name, size, concentration in self._categorical():
-            found[_parameter(name)] = self._dirichlet(concentration, size).expand([self.components])
-        return found
-
-    def _dirichlet(self, concentration: float, size: int) -> Any:
-        return dist.Dirichlet(torch.full((size,), concentration))
-
-    def _categorical(self) -> Iterator[tuple[str, int, float]]:
-        """Name, size and concentration of each child with categories."""
-        for column, size in self.categories:
-            yield _column(column), size, self.prior.d0
-        for label, size in enumerate(self.label_sizes):
-            yield _label(label), size, self.prior.l0
-
     def observations(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
-        """What each child of the assignment observes: numbers, NaN where missing, or indicators.
+        """Values that each child of the assignment observes: numbers, NaN where missing, or indicators.
 
         Args:
             x: rows [B, D]; categories are numbered from 0. NaN is missing.
@@ -149,33 +90,20 @@ class ObservedMixture(nn.Module):
         Raises:
             ValueError: labels of another shape or type.
         """
-        labels = check_integers("labels", labels, (len(x), len(self.label_sizes)))
-        found = {NUMBERS: x[:, self.numbers]} if self.numbers else {}
-        for column, size in self.categories:
-            found[_column(column)] = indicators(x[:, column], size)
-        if labels is not None:
-            for label, size in enumerate(self.label_sizes):
-                found[_label(label)] = indicators(labels[:, label], size)
-        return found
+        return self.sites.observations(x, labels)
 
     def model(self, x: Tensor, labels: Tensor | None = None) -> None:
         """The generative model; arguments as for :meth:`observations`."""
-        globals_ = self._sample(self._on(x.device))
+        globals_ = self._sample(self.priors_on(x.device))
         with pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1):
             r = pyro.sample("assignment", Assignment(globals_[WEIGHTS]), infer={"enumerate": "parallel"})
             for name, seen in self.observations(x, labels).items():
-                pyro.sample(name, self._child(name)(globals_[_parameter(name)], r), obs=seen)
+                pyro.sample(name, self.sites.child(name)(globals_[parameter_of(name)], r), obs=seen)
 
     def guide(self, x: Tensor, labels: Tensor | None = None) -> None:
         """The posterior of all parameters; assignments are summed out. Arguments as for :meth:`model`."""
         param_statements("mixture", self.posteriors)
         self._sample({name: posterior() for name, posterior in self.posteriors.items()})
-
-    def _child(self, name: str) -> Any:
-        """Class of a child of the assignment."""
-        if name != NUMBERS:
-            return Category
-        return FullComponent if self.full else ColumnComponent
 
     def _sample(self, globals_: dict[str, Any]) -> dict[str, Tensor]:
         """Sites of all parameters, those of components in their plate."""
@@ -193,7 +121,7 @@ class ObservedMixture(nn.Module):
         """E[log π_k] + Σ E[log p(x | θ_k)], the exponent of the responsibilities: float64 [B, K]."""
         total = self.natural(WEIGHTS).expected_stats()
         for name, seen in observations.items():
-            q = self.natural(_parameter(name))
+            q = self.natural(parameter_of(name))
             seen = seen.double()
             total = total + q.family.expected_log_likelihood(seen, torch.zeros_like(seen), q.expected_stats())
         return total.expand(len(seen), -1)
@@ -210,16 +138,16 @@ class ObservedMixture(nn.Module):
             rate: ρ in (0, 1].
         """
         scale = self.num_data / len(gamma)
-        for name, prior in self._natural_priors().items():
+        for name, prior in self.natural_priors().items():
             if name == WEIGHTS:
                 target = prior.natural + scale * gamma.double().sum(0)
-            elif name.removesuffix(_SUFFIX) in observations:
-                seen = observations[name.removesuffix(_SUFFIX)].double()
+            elif child_of(name) in observations:
+                seen = observations[child_of(name)].double()
                 nothing = torch.zeros_like(seen)
                 target = prior.family.conjugate_update(prior.natural, gamma, seen, nothing, scale)
             else:  # no label is known
                 target = prior.natural
-            natural = self._posterior(name).natural
+            natural = self.posterior_of(name).natural
             natural.copy_(blend(natural, target, rate))
 
     @torch.no_grad()
@@ -232,39 +160,6 @@ class ObservedMixture(nn.Module):
         scale = self.num_data / len(table)
         return (scale * table.logsumexp(-1).sum() - self.divergence()).item()
 
-    @torch.no_grad()
-    def divergence(self, other: "ObservedMixture | None" = None) -> Tensor:
-        """KL of all parameters from their priors, or from those of another model with the same sites."""
-        priors = (other or self)._natural_priors()
-        pairs = ((self.natural(name), prior) for name, prior in priors.items())
-        return torch.stack([q.family.kl(q.natural, p.natural).sum() for q, p in pairs]).sum()
-
-    def natural(self, name: str) -> NaturalDistribution:
-        """The posterior of a site's parameters, in natural parameters, detached."""
-        posterior = self._posterior(name)
-        return posterior.kind(posterior.natural_value(), validate_args=False)
-
-    def _posterior(self, name: str) -> NaturalPosterior:
-        posterior = self.posteriors[name]
-        assert isinstance(posterior, NaturalPosterior)
-        return posterior
-
-    @property
-    def device(self) -> torch.device:
-        """Where λ is kept."""
-        return self._posterior(WEIGHTS).natural.device
-
-    def _natural_priors(self) -> dict[str, NaturalDistribution]:
-        """The priors in natural parameters. They never change, so they are made once per device."""
-        if self.device not in self._made:
-            on_device = self._on(self.device).items()
-            self._made[self.device] = {name: natural_prior(prior) for name, prior in on_device}
-        return self._made[self.device]
-
-    def _on(self, device: torch.device) -> dict[str, Any]:
-        with device:
-            return self.priors()
-
     # ------------------------------------------------------------------ codes
 
     @torch.no_grad()
@@ -274,41 +169,17 @@ class ObservedMixture(nn.Module):
         The last tensor is γ, [B, K]. A label's is Σ_k γ_k E[ψ_k].
         """
         gamma = self.table(self.observations(x)).softmax(-1)
-        values = [gamma @ self._probs(_label(label)) for label in range(len(self.label_sizes))]
+        values = [gamma @ self.probs(label_site(label)) for label in range(len(self.label_sizes))]
         return [part.to(x) for part in (*values, gamma)]
 
     def codes(self, x: Tensor) -> Tensor:
         """The most probable value of each label, then the most probable component: int64 [B, L + 1]."""
         return torch.stack([probs.argmax(-1) for probs in self.responsibilities(x)], -1)
 
-    def _probs(self, name: str) -> Tensor:
-        """E[φ] of a child with categories, float64 [K, size]."""
-        (concentration,) = self.natural(_parameter(name)).standard
-        return concentration / concentration.sum(-1, keepdim=True)
-
-    def weights(self) -> Tensor:
-        """E[π], float64 [K]."""
-        (concentration,) = self.natural(WEIGHTS).standard
-        return concentration / concentration.sum(-1)
-
-    def locations(self) -> Tensor:
-        """A typical row of each component: means, and the most probable categories, [K, D]."""
-        rows = torch.zeros(self.components, self.dim, device=self.device)
-        if self.numbers:
-            rows[:, self.numbers] = self.natural(_parameter(NUMBERS)).loc.to(rows)  # type: ignore[attr-defined]
-        for column, _ in self.categories:
-            rows[:, column] = self._probs(_column(column)).argmax(-1).to(rows)
-        return rows
-
-    def counts(self) -> Tensor:
-        """How many rows each component stands for: float64 [K]."""
-        (concentration,) = self.natural(WEIGHTS).standard
-        return concentration - self.prior.c0
-
     def used_components(self) -> list[int]:
         """Values of each label, then components, with more than a twentieth of an equal share of the rows."""
         weights = self.weights()
-        shares = [weights @ self._probs(_label(label)) for label in range(len(self.label_sizes))]
+        shares = [weights @ self.probs(label_site(label)) for label in range(len(self.label_sizes))]
         used = [int((share > 1 / (20 * len(share))).sum()) for share in shares]
         return [*used, int((self.counts() > self.num_data / (20 * self.components)).sum())]
 
@@ -317,8 +188,8 @@ class ObservedMixture(nn.Module):
         """Rows [B, D] with their missing entries at E[x | what is there]; categories at the most probable."""
         gamma = self.table(self.observations(x)).softmax(-1)
         means = (gamma @ self.locations().double()).to(x)
-        for column, _ in self.categories:
-            means[:, column] = (gamma @ self._probs(_column(column))).argmax(-1).to(x)
+        for column, _ in self.sites.categories:
+            means[:, column] = (gamma @ self.probs(column_site(column))).argmax(-1).to(x)
         return torch.where(x.isnan(), means, x)
 
     def posterior(self, x: Tensor) -> Distribution:
@@ -333,25 +204,20 @@ class ObservedMixture(nn.Module):
         """Log of the posterior predictive density of rows [B, D], of what is not missing: float64 [B]."""
         total = self.weights().log()
         for name, seen in self.observations(x.double()).items():
-            if name == NUMBERS and self.full:
-                total = total + self._predictive().log_prob(seen.unsqueeze(1))
+            if name == NUMBERS and self.sites.full:
+                total = total + self.predictive().log_prob(seen.unsqueeze(1))
             elif name == NUMBERS:
-                log_probs = self._predictive().base_dist.log_prob(seen.nan_to_num(0.0).unsqueeze(1))
+                log_probs = self.predictive().base_dist.log_prob(seen.nan_to_num(0.0).unsqueeze(1))
                 total = total + log_probs.masked_fill(seen.isnan().unsqueeze(1), 0.0).sum(-1)
             else:
-                total = total + seen.double() @ self._probs(name).log().mT
+                total = total + seen.double() @ self.probs(name).log().mT
         return total.expand(len(x), -1).logsumexp(-1)
 
-    def _predictive(self, component: Tensor | None = None) -> Any:
+    def predictive(self, component: Tensor | None = None) -> Any:
         """The Student-t of the numbers of all components, or of given ones [n], in float64."""
-        q = self.natural(_parameter(NUMBERS))
+        q = self.natural(parameter_of(NUMBERS))
         own = q.standard if component is None else tuple(part[component] for part in q.standard)
         return q.family.predictive(own, torch.float64)
-
-    def _spread(self) -> Tensor:
-        """A square root of each component's covariance, up to a factor: lower triangular [K, F, F]."""
-        predictive = self._predictive()
-        return predictive.scale_tril if self.full else torch.diag_embed(predictive.base_dist.scale)
 
     def log_weights(self, x: Tensor, num_samples: int) -> Tensor:
         """The log-density itself, as no z is drawn: [num_samples, B]."""
@@ -373,20 +239,22 @@ class ObservedMixture(nn.Module):
         if given is None:
             given = torch.full((num_samples, len(self.num_components)), -1)
         given = given.to(weights.device)
-        logits = self._given_labels(given)
+        logits = self.given_labels(given)
         drawn = Categorical(logits=logits, validate_args=False).sample()
         component = torch.where(given[:, -1] >= 0, given[:, -1], drawn)
         entries = []
         for label in range(len(self.label_sizes)):
-            value = Categorical(probs=self._probs(_label(label))[component], validate_args=False).sample()
+            value = Categorical(probs=self.probs(label_site(label))[component], validate_args=False).sample()
             entries.append(torch.where(given[:, label] >= 0, given[:, label], value))
         return torch.stack([*entries, component], -1)
 
-    def _given_labels(self, codes: Tensor) -> Tensor:
+    def given_labels(self, codes: Tensor) -> Tensor:
         """Log-weights of components given the labels of codes [n, L + 1], -1 = unknown: [n, K]."""
         logits = self.weights().log().expand(len(codes), -1)
         for label, size in enumerate(self.label_sizes):
-            logits = logits + indicators(codes[:, label], size).double() @ self._probs(_label(label)).log().mT
+            logits = (
+                logits + indicators(codes[:, label], size).double() @ self.probs(label_site(label)).log().mT
+            )
         return logits
 
     @torch.no_grad()
@@ -394,42 +262,12 @@ class ObservedMixture(nn.Module):
         """Draw rows from the posterior predictive, [num_samples, D]; see :meth:`sample_codes`."""
         component = self.sample_codes(num_samples, codes)[:, -1]
         rows = torch.zeros(num_samples, self.dim, device=component.device)
-        if self.numbers and num_samples:
-            rows[:, self.numbers] = self._predictive(component).sample().to(rows)
-        for column, _ in self.categories:
-            probs = self._probs(_column(column))[component]
+        if self.sites.numbers and num_samples:
+            rows[:, self.sites.numbers] = self.predictive(component).sample().to(rows)
+        for column, _ in self.sites.categories:
+            probs = self.probs(column_site(column))[component]
             rows[:, column] = Categorical(probs=probs, validate_args=False).sample().to(rows)
         return rows
-
-    @torch.no_grad()
-    def edit(self, x: Tensor, changes: Mapping[int, int]) -> Tensor:
-        """Move rows [B, D] to other components: those that the changed entries of their codes make likely.
-
-        Numbers keep how they differ from the mean of their component, in its standard deviations (or by its
-        Cholesky factor). Categories become the most probable ones of the new component.
-
-        Args:
-            x: rows.
-            changes: entry of the code → its new value.
-
-        Raises:
-            ValueError: an entry or a value out of range.
-        """
-        rows, codes = self.filled(x), torch.full((len(x), len(self.num_components)), -1, device=x.device)
-        for entry, value in changes.items():
-            if not 0 <= entry < len(self.num_components) or not 0 <= value < self.num_components[entry]:
-                raise ValueError(f"changes: expected entries of {self.num_components}, got {entry}: {value}")
-            codes[:, entry] = value
-        old = self.codes(x)[:, -1]
-        new = torch.where(codes[:, -1] >= 0, codes[:, -1], self._given_labels(codes).argmax(-1))
-        locations = self.locations()
-        changed = locations[new]
-        if self.numbers:
-            spread = self._spread()
-            gap = (rows - locations[old])[:, self.numbers].double().unsqueeze(-1)
-            white = torch.linalg.solve_triangular(spread[old], gap, upper=False)
-            changed[:, self.numbers] += (spread[new] @ white).squeeze(-1).to(rows)
-        return torch.where((old == new).unsqueeze(-1), rows, changed)
 
     # ------------------------------------------------------------------ hooks of a run
 
@@ -438,18 +276,3 @@ class ObservedMixture(nn.Module):
 
     def match(self, state_dict: Mapping[str, Any]) -> None:
         """Prepare for loading a state dictionary: nothing to do, parameters have only one form."""
-
-
-_SUFFIX = "_parameter"
-
-
-def _parameter(name: str) -> str:
-    return name + _SUFFIX
-
-
-def _column(number: int) -> str:
-    return f"column_{number}"
-
-
-def _label(number: int) -> str:
-    return f"label_{number}"

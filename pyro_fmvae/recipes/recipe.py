@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from pyro_fmvae.data import Batches, Dataset, Preprocessing, SparseOptions, Split
-from pyro_fmvae.evaluate import edit_latent
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.recipes.options import Options
@@ -174,18 +173,18 @@ class Recipe(ABC, Generic[Options]):
             z, and further arrays that ``sample`` writes, by name.
         """
 
+    @abstractmethod
     def edit(self, model: Any, x: Tensor, changes: Mapping[int, int]) -> Tensor:
         """Decoded rows of a batch, some factors of which have other components.
 
         Args:
-            model: of a recipe with factors.
+            model: whose factors.
             x: a batch ``[B, *event_shape]``.
             changes: factor → its new component.
 
         Returns:
             E[x | z] at the edited z, ``[B, *event_shape]``.
         """
-        return self.decode(model, edit_latent(model, self.code(model, x), changes, model.codes(x)))
 
     # ------------------------------------------------------------------ reports and figures
 

@@ -12,15 +12,15 @@ from pyro_fmvae.data.own.files import READERS, read
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.recipes.bsc import BSC
 from pyro_fmvae.recipes.fmvae import FMVAE
-from pyro_fmvae.recipes.mixture import Mixture
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.recipe import Recipe
 from pyro_fmvae.recipes.slab_sparse_coding import LinearSparse, MaxSparse
+from pyro_fmvae.recipes.table_mixture import Mixture
 from pyro_fmvae.recipes.vae import PlainVAE
 from pyro_fmvae.recipes.vsc import VSC
 
 RECIPES: Final[dict[str, type[Recipe[Any]]]] = {
-    recipe.name: recipe for recipe in (FMVAE, Mixture, PlainVAE, VSC, BSC, MaxSparse, LinearSparse)
+    recipe.name: recipe for recipe in (FMVAE, PlainVAE, VSC, BSC, MaxSparse, LinearSparse, Mixture)
 }
 """Recipe of each ``--model``."""
 DEFAULT: Final = FMVAE.name

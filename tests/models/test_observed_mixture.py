@@ -10,7 +10,7 @@ from pyro.infer import TraceEnum_ELBO, config_enumerate
 from sklearn.mixture import BayesianGaussianMixture
 from torch.testing import assert_close
 
-from pyro_fmvae.evaluate import bound, outlier_scores
+from pyro_fmvae.evaluate import bound, edit_rows, outlier_scores
 from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.optim import NaturalGradient
@@ -158,10 +158,10 @@ def test_the_predictive_density_is_the_mean_over_the_posterior(full):
     """By draws of all parameters."""
     model, x, _ = fitted(full, steps=20)
     rows = x[:4].double()
-    draws = {name: model.natural(name).sample((20_000,)).double() for name in model.priors()}
+    draws = {name: model.natural(name).sample((20_000,)).double() for name in model.sites.priors()}
     total = draws["weights"].log().unsqueeze(1)  # [S, 1, K]
     for name, seen in model.observations(rows).items():
-        component = model._child(name)(draws[f"{name}_parameter"][0], torch.zeros(1).long())
+        component = model.sites.child(name)(draws[f"{name}_parameter"][0], torch.zeros(1).long())
         for_all = component.given(draws[f"{name}_parameter"].unsqueeze(1))  # [S, 1, K]
         if name == "column_1":
             part = for_all.probs.log() @ seen.double().unsqueeze(-1)
@@ -214,16 +214,16 @@ def test_edits_move_rows_and_keep_how_they_differ(full):
     model, x, _ = fitted(full, steps=20)
     codes = model.codes(x)
     target = (int(codes[0, -1]) + 1) % K
-    moved = model.edit(x, {2: target})
+    moved = edit_rows(model, x, {2: target})
     assert not moved.isnan().any()
-    there, back = model.codes(moved), model.edit(moved, {2: int(codes[0, -1])})
+    there, back = model.codes(moved), edit_rows(model, moved, {2: int(codes[0, -1])})
     assert (there[:, -1] == target).float().mean() > 0.8
     own = (codes[:, -1] == codes[0, -1]) & (there[:, -1] == target) & ~x.isnan().any(-1)
-    assert_close(back[own][:, model.numbers], x[own][:, model.numbers], rtol=0, atol=1e-4)
+    assert_close(back[own][:, model.sites.numbers], x[own][:, model.sites.numbers], rtol=0, atol=1e-4)
     same = codes[:, -1] == target
     assert_close(moved[same], model.filled(x)[same])
-    with pytest.raises(ValueError, match=r"changes: expected entries of \(2, 3, 3\), got 2: 3"):
-        model.edit(x, {2: 3})
+    with pytest.raises(ValueError, match=r"changes: expected values below \(2, 3, 3\), got 3 of entry 2"):
+        edit_rows(model, x, {2: 3})
 
 
 def test_it_is_evaluated_and_scored_as_any_model():

@@ -1,9 +1,8 @@
 """The recipe of observed mixtures: tables without networks."""
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -11,59 +10,32 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae import figures
-from pyro_fmvae.data import Batches, Dataset, Kind, Preprocessing, SparseOptions, Split, hide_labels
-from pyro_fmvae.data.labels import check_amount
-from pyro_fmvae.evaluate import label_agreement
+from pyro_fmvae.data import Batches, Dataset, Kind, SparseOptions, Split
+from pyro_fmvae.evaluate import edit_rows, label_agreement
 from pyro_fmvae.figures.columns import MOST_COLUMNS
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.mixture_ascent import MixtureAscent
-from pyro_fmvae.learn.mixture_search import STARTS, Fitted, search
+from pyro_fmvae.learn.mixture_search import STARTS
 from pyro_fmvae.learn.phase import Phase
-from pyro_fmvae.models import ObservedMixture, TablePrior
-from pyro_fmvae.models.observed_mixture import LEFT_OUT
+from pyro_fmvae.models import ObservedMixture
+from pyro_fmvae.models.table_sites import LEFT_OUT
 from pyro_fmvae.recipes.labelling import check_labels, check_numbered
-from pyro_fmvae.recipes.options import (
-    NAMES,
-    SIZES,
-    TrainConfig,
-    by_data,
-    check_iterations,
-    completed,
-    shared_defaults,
+from pyro_fmvae.recipes.mixture_choice import (
+    SEARCHED,
+    MixtureOptions,
+    chosen,
+    column_names,
+    constant_columns,
+    has_missing,
+    levels_of,
+    model_of,
 )
+from pyro_fmvae.recipes.options import check_iterations, completed, shared_defaults
 from pyro_fmvae.recipes.pictures import TRAINING
-from pyro_fmvae.recipes.ranges import count, positive, sizes
 from pyro_fmvae.recipes.recipe import Recipe
 
 STEPS: Final = 100
 """Updates of the whole table; on smaller batches, passes through it."""
-MOST_COMPONENTS: Final = 30
-"""Largest number of components that is tried."""
-SEARCHED: Final = 2000
-"""Rows that the number of components is chosen by."""
-WIDEST_FULL: Final = 60
-"""Most columns of numbers whose full covariances are tried."""
-RATES: Final = tuple(0.5 * 2 ** (-step / 2) for step in reversed(range(13)))
-"""Values of ``component_variance`` that are tried."""
-
-
-@dataclass(frozen=True)
-class MixtureOptions(TrainConfig):
-    """Options of ``--model mixture``."""
-
-    labels: float | None = by_data(
-        "labels that are used: of a share of the training points, in [0, 1], or of so many for each value",
-        check_amount,
-    )
-    factors: tuple[int, ...] | None = by_data("number of components", sizes, SIZES)
-    covariance: Literal["diagonal", "full"] | None = by_data("covariance of a component's numbers")
-    component_variance: float | None = by_data(
-        "variance of a component that the prior expects, as a share of the column's", positive
-    )
-    ignore: tuple[str, ...] | None = by_data(
-        "columns that are left out, by name or by number from 1: id,date; none for none", parse=NAMES
-    )
-    starts: int | None = by_data("k-means starts, of which the best is kept", count(1))
 
 
 class Mixture(Recipe[MixtureOptions]):
@@ -101,7 +73,7 @@ class Mixture(Recipe[MixtureOptions]):
             "joint_iterations": STEPS,
             "starts": STARTS,
         }
-        config = completed(config, defaults | shared_defaults(config) | {"ignore": _constant(dataset)})
+        config = completed(config, defaults | shared_defaults(config) | {"ignore": constant_columns(dataset)})
         check_iterations(config)
         names: tuple[str, ...] = ()
         if config.labels:
@@ -117,8 +89,8 @@ class Mixture(Recipe[MixtureOptions]):
         if set(levels) == {LEFT_OUT}:
             raise ValueError("data: expected a column whose values differ, got none that is not left out")
         if None in (config.factors, config.covariance, config.component_variance):
-            config = _chosen(config, dataset, levels, of_labels if names else ())
-        if config.covariance == "full" and _has_missing(dataset.train.x, levels):
+            config = chosen(config, dataset, levels, of_labels if names else ())
+        if config.covariance == "full" and has_missing(dataset.train.x, levels):
             raise ValueError("covariance: expected diagonal where numbers are missing, got full")
         return config
 
@@ -137,7 +109,7 @@ class Mixture(Recipe[MixtureOptions]):
 
     def build(self) -> ObservedMixture:
         """Components of the columns that are not left out."""
-        return _model(self.config, levels_of(self.config, self.preprocessing), self.num_data)
+        return model_of(self.config, levels_of(self.config, self.preprocessing), self.num_data)
 
     def augmentation(self) -> None:
         """No transform of training batches: None."""
@@ -188,7 +160,7 @@ class Mixture(Recipe[MixtureOptions]):
 
     def edit(self, model: ObservedMixture, x: Tensor, changes: Mapping[int, int]) -> Tensor:
         """Rows moved to the components that the changes make likely."""
-        return model.edit(x, changes)
+        return edit_rows(model, x, changes)
 
     # ------------------------------------------------------------------ reports and figures
 
@@ -237,88 +209,3 @@ class Mixture(Recipe[MixtureOptions]):
             )
             drawn["columns"] = figures.column_means(of_components, [names[column] for column in shown])
         return drawn
-
-
-def column_names(preprocessing: Preprocessing) -> tuple[str, ...]:
-    """Names of the columns of a table: the file's, else their numbers from 1."""
-    count = preprocessing.event_shape[0]
-    return preprocessing.column_names or tuple(str(column + 1) for column in range(count))
-
-
-def levels_of(config: MixtureOptions, preprocessing: Preprocessing) -> tuple[int, ...]:
-    """Categories of each column, as :class:`ObservedMixture` takes them.
-
-    Raises:
-        ValueError: a column to leave out that there is not.
-    """
-    names = column_names(preprocessing)
-    numbers = {str(column + 1): column for column in range(len(names))}
-    numbers |= {name: column for column, name in enumerate(names)}
-    found = [2 if preprocessing.binary else 0] * len(names)
-    for column, words in enumerate(preprocessing.levels):
-        found[column] = len(words)
-    for name in config.ignore or ():
-        if name not in numbers:
-            raise ValueError(f"ignore: expected columns out of {', '.join(names)}, got {name!r}")
-        found[numbers[name]] = LEFT_OUT
-    return tuple(found)
-
-
-def _constant(dataset: Dataset) -> tuple[str, ...]:
-    """Names of the columns that have a single value in the training rows."""
-    x = dataset.train.observations
-    low, high = x.nan_to_num(torch.inf).amin(0), x.nan_to_num(-torch.inf).amax(0)
-    names = column_names(dataset.preprocessing)
-    return tuple(names[column] for column in (low >= high).nonzero().flatten().tolist())
-
-
-def _has_missing(x: Tensor, levels: Sequence[int]) -> bool:
-    numbers = [column for column, size in enumerate(levels) if not size]
-    return bool(x[:, numbers].isnan().any())
-
-
-def _model(config: MixtureOptions, levels: Sequence[int], num_data: int) -> ObservedMixture:
-    """A new model of resolved options."""
-    assert config.factors is not None and config.component_variance is not None
-    *label_sizes, components = config.factors
-    prior, full = TablePrior(b0=config.component_variance), config.covariance == "full"
-    return ObservedMixture(levels, components, num_data, label_sizes, prior, full)
-
-
-def _chosen(
-    config: MixtureOptions, dataset: Dataset, levels: Sequence[int], label_sizes: tuple[int, ...]
-) -> MixtureOptions:
-    """Options with the components, covariance and prior of the greatest evidence of some training rows."""
-    train = dataset.train
-    rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed))[:SEARCHED]
-    x, labels = train.observations[rows], None
-    if label_sizes:
-        assert config.labels is not None
-        labels = hide_labels(train, config.labels, config.seed)[rows, : len(label_sizes)]
-    covariances: tuple[Literal["diagonal", "full"], ...] = ("full", "diagonal")
-    if config.covariance is not None:
-        covariances = (config.covariance,)
-    elif _has_missing(train.x, levels) or not 2 <= levels.count(0) <= WIDEST_FULL:
-        covariances = ("diagonal",)
-    if config.factors is not None:
-        numbers: Sequence[int] = (config.factors[-1],)
-    else:
-        numbers = range(max(label_sizes, default=1), max(MOST_COMPONENTS, *label_sizes, 0) + 1)
-    rates = RATES if config.component_variance is None else (config.component_variance,)
-    assert config.starts is not None
-    best: tuple[MixtureOptions, Fitted] | None = None
-    for covariance in covariances:
-        asked = replace(config, covariance=covariance)
-
-        def make(number: int, rate: float, asked: MixtureOptions = asked) -> ObservedMixture:
-            given = replace(asked, factors=(*label_sizes, number), component_variance=rate)
-            return _model(given, levels, len(x))
-
-        rival = -math.inf if best is None else best[1].evidence
-        found = search(make, x, labels, numbers, rates, config.seed, config.starts, rival)
-        if best is None or found.evidence > best[1].evidence:
-            best = asked, found
-    assert best is not None
-    asked, found = best
-    model = found.model
-    return replace(asked, factors=(*label_sizes, model.components), component_variance=model.prior.b0)
