@@ -1,7 +1,6 @@
 """A run: a folder with configuration, records, checkpoint and figures, and the model that it stands for."""
 
 import json
-import os
 import platform
 import shutil
 from collections.abc import Collection, Iterator, Sequence
@@ -20,6 +19,7 @@ from pyro_fmvae.data.learnable import check_learnable
 from pyro_fmvae.recipes.options import HELD_OUT, TrainConfig
 from pyro_fmvae.recipes.recipe import Recipe
 from pyro_fmvae.recipes.registry import read_config, recipe_of, resolved
+from pyro_fmvae.runs.machine import machine
 
 CONFIG = "config.json"
 DERIVED = "derived"  # its key for what is no option
@@ -52,9 +52,7 @@ class Run:
         """A run that is not on disk yet, its options resolved.
 
         Args:
-            folder: where it is going to be.
-            config: options as given.
-            dataset: the data.
+            folder, config, dataset: where it is going to be, options as given, and the data.
             given: names of the options that count as given; None: those that are not as by default.
 
         Raises:
@@ -238,12 +236,6 @@ class Run:
             model.match(state["model"])
             model.load_state_dict(state["model"])
         return model.to(device).eval()
-
-
-def machine() -> str:
-    """The kind of machine that this is, in words, without its name."""
-    cores = f"{platform.system()} on {platform.machine()}, {os.cpu_count()} CPU cores"
-    return f"{cores}, {torch.cuda.get_device_name()}" if torch.cuda.is_available() else cores
 
 
 def saved(folder: Path) -> bool:
