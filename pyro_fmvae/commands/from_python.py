@@ -9,7 +9,7 @@ from pyro_fmvae.commands import training
 from pyro_fmvae.commands.command import UsageError
 from pyro_fmvae.commands.parser import Parser
 from pyro_fmvae.data.own.in_memory import write_data
-from pyro_fmvae.recipes.options import as_typed, flag
+from pyro_fmvae.recipes.declarations import as_typed, flag
 from pyro_fmvae.recipes.registry import DEFAULT, RECIPES, options_of
 from pyro_fmvae.runs.trained import TrainedRun, load
 

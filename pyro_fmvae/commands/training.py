@@ -16,7 +16,8 @@ from pyro_fmvae.checkpoint import alone
 from pyro_fmvae.commands.command import Command, UsageError
 from pyro_fmvae.commands.parser import PROGRAM, Parser
 from pyro_fmvae.data.registry import LOADERS
-from pyro_fmvae.recipes.options import TrainConfig, flag
+from pyro_fmvae.recipes.declarations import flag
+from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.pictures import TRAINING
 from pyro_fmvae.recipes.registry import (
     DEFAULT,

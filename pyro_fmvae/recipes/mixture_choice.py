@@ -14,7 +14,8 @@ from pyro_fmvae.data.labels import check_amount
 from pyro_fmvae.learn.mixture_search import Fitted, search
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.table_sites import LEFT_OUT
-from pyro_fmvae.recipes.options import NAMES, SIZES, TrainConfig, by_data
+from pyro_fmvae.recipes.declarations import NAMES, SIZES, by_data
+from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.ranges import count, positive, sizes
 
 MOST_COMPONENTS: Final = 30

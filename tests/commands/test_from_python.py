@@ -78,7 +78,7 @@ def test_pictures_in_memory_and_named_values(files, tmp_path, kind):
 
 def test_a_frame_names_its_columns_and_its_labels(table, tmp_path):
     x, side = table
-    frame = Frame(u=x[:, 0], kind=KINDS[side], v=x[:, 1], day=np.where(side, 2.0, np.nan))
+    frame = Frame(u=x[:, 0], kind=KINDS[side], v=x[:, 1], day=np.where(side, np.arange(SIZE) % 2, np.nan))
     run = pyro_fmvae.train(frame, ["kind", "day"], tmp_path / "run", model="fmvae", **TINY_OPTIONS)
     assert run.run.preprocessing.column_names == ("u", "v")
     assert (run.run.label_names, run.run.value_names) == (("kind", "day"), (tuple(KINDS), ()))
