@@ -90,11 +90,12 @@ def brief(model: str, title: str) -> str:
         title: first line.
     """
     shown: dict[str, tuple[str, str]] = {}
-    for name, option in options_of(model).items():
-        if option.metadata["example"]:
-            default = "" if option.default is None else f" (default: {option.default})"
-            shown[name] = (option.metadata["example"], option.metadata["help"] + default)
-    shown["model"] = ("vae", f"model to train: {', '.join(RECIPES)}")
+    for name, one in options_of(model).items():
+        if one.metadata["example"]:
+            default = "" if one.default is None else f" (default: {one.default})"
+            shown[name] = (one.metadata["example"], one.metadata["help"] + default)
+    (option,) = (one.metadata for one in fields(TrainConfig) if one.name == "model")
+    shown["model"] = (option["example"], f"{option['help']}: {', '.join(RECIPES)}")
     lines = [f"usage: {PROGRAM} train [options]", "", title, ""]
     for name, (example, text) in (shown | FILES).items():
         label = f"  {flag(name)} {example}"

@@ -31,9 +31,7 @@ class FMVAEOptions(NetworkOptions):
     """Options of ``--model fmvae``."""
 
     labels: float | None = by_data(
-        "share of the training points whose labels are used, or number for each value",
-        check_amount,
-        example="20",
+        "share of labels used, or number for each value", check_amount, example="20"
     )
     prior_iterations: int | None = by_data("iterations of the prior alone", count(0))
     refine_iterations: int | None = by_data("iterations with label_weight 0, after the joint ones", count(0))

@@ -33,10 +33,11 @@ class MixtureOptions(TrainConfig):
     """Options of ``--model mixture``."""
 
     labels: float | None = by_data(
-        "labels that are used: of a share of the training points, in [0, 1], or of so many for each value",
+        "share of labels used, or number for each value",
         check_amount,
+        example="20",
     )
-    factors: tuple[int, ...] | None = by_data("number of components", sizes, SIZES)
+    factors: tuple[int, ...] | None = by_data("number of components", sizes, SIZES, example="3")
     covariance: Literal["diagonal", "full"] | None = by_data("covariance of a component's numbers")
     component_variance: float | None = by_data(
         "variance of a component that the prior expects, as a share of the column's", positive

@@ -41,7 +41,9 @@ class TrainConfig:
         ValueError: a number out of range.
     """
 
-    model: str = field(metadata={"help": "model to train", "check": None, "path": False, "by_data": False})
+    model: str = field(
+        metadata={"help": "model to train", "check": None, "path": False, "by_data": False, "example": "vae"}
+    )
     data: str = option(
         "smiley",
         "name of a data set, or path of an .npz or .csv file or of a folder of images",
