@@ -76,10 +76,10 @@ def _model_of(arguments: Sequence[str]) -> str:
     parser = Parser()
     add_arguments(parser, DEFAULT)
     try:
-        model: str = parser.parse_path(files[-1]).model
+        model: str | None = parser.parse_path(files[-1]).model
     except (UsageError, OSError, ValueError, TypeError):
         return DEFAULT  # parsing the arguments says what is wrong with the file
-    return model
+    return model or DEFAULT
 
 
 def brief(model: str, title: str) -> str:
