@@ -12,7 +12,7 @@ from pyro_fmvae.recipes import RECIPES, configure
 from pyro_fmvae.recipes.bsc import BSC
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.recipe import Recipe
-from pyro_fmvae.recipes.registry import all_options, data_name, models_with, options_of
+from pyro_fmvae.recipes.registry import DEFAULT, all_options, data_name, models_with, options_of
 
 
 def subclasses(kind):
