@@ -1,8 +1,8 @@
 import fcntl
 import json
 import os
-import re
 import pickle
+import re
 import shutil
 import struct
 import sys
