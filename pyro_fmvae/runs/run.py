@@ -204,7 +204,7 @@ class Run:
         return self.recipe.build()
 
     def load_model(self, device: torch.device) -> Any:
-        """The model as it was at the last checkpoint.
+        """The model as it was at the last checkpoint; of a finished run its best one.
 
         Raises:
             FileNotFoundError, ValueError: there is no checkpoint, or it is damaged.

@@ -268,3 +268,19 @@ def test_torch_data_loaders(labelled):
     records = list(fit(phases_of(model), DataLoader(data, batch_size=8, shuffle=True)))
     assert len(records) == 20
     assert all(not torch.equal(value, before[name]) for name, value in stored(model).items())
+
+
+def test_a_phase_that_is_stopped_gives_way_to_the_next():
+    log, progress, records = [], Progress(), []
+    for record in fit(scripted(log, 5, 2), [(1,)], progress):
+        records.append((record.phase, record.step))
+        progress.stopped = records[-1] == ("a", 2)
+    assert records == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("b", 2)]
+    assert not progress.stopped
+    assert log.count("b: enter") == 1
+
+
+def test_a_stopped_phase_is_not_resumed():
+    progress = Progress(phase=0, step=2, total_steps=2, stopped=True)
+    records = list(fit(scripted([], 5, 1), [(1,)], progress, resumed=True))
+    assert [(record.phase, record.step) for record in records] == [("b", 0), ("b", 1)]
