@@ -57,7 +57,7 @@ class Stepping:
     """Chooses how the steps of a phase by the clock are taken: as it pays in the time that is left.
 
     The first two steps are eager. From then on steps are captured if at least ``TRIED`` eager ones would fit
-    into the time that is left: capturing takes as long as four slow ones, or as some dozens of very fast ones.
+    into the time that is left: capturing takes as long as four slow ones, or as some dozens of fast ones.
     Once the pace of captured steps is known, compiling them is considered.
 
     A recorded step grows with its number of operations, and so do the time that it takes to record it, the
