@@ -1,7 +1,7 @@
 """Data sets in a person's own files and folders."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 
 from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.own.csv_file import read_csv
-from pyro_fmvae.data.own.folder import find_values, load_folder, read_folder
+from pyro_fmvae.data.own.folder import code, find_values, load_folder, read_folder
 from pyro_fmvae.data.own.npz_file import read_npz
 from pyro_fmvae.data.own.picture_files import open_pictures
 from pyro_fmvae.data.own.picture_shape import choose_shape
@@ -56,7 +56,7 @@ def load_file(
         preprocessing: the run's.
         label_names: the run's labels, which give meaning to the words in a folder's table.
         value_names: names of the values of each label; empty where the values are just numbers.
-        left_out: where words in a folder's table that are none of the run's values are counted, by label;
+        left_out: where words that are none of the run's values are counted, by label;
             such a label is unknown. None: they are errors.
 
     Returns:
@@ -73,8 +73,29 @@ def load_file(
     if path.is_dir():
         return load_folder(path, preprocessing, label_names, value_names, left_out)
     raw = read(path, preprocessing.allows_missing)
+    raw = _numbered(raw, dict(zip(label_names, value_names, strict=False)), path, left_out)
     preprocessing.check_columns(raw.column_names, str(path))
     return _split(raw, preprocessing, source=f"{path}: 'x'"), raw.label_names
+
+
+def _numbered(
+    raw: Raw, known: Mapping[str, tuple[str, ...]], path: Path, left_out: dict[str, Counter[str]] | None
+) -> Raw:
+    """Number the values of labels as a run does, where the file and the run both name them.
+
+    Raises:
+        ValueError: a value that the run does not know, unless ``left_out`` counts them.
+    """
+    if raw.labels is None or not raw.value_names:
+        return raw
+    columns = []
+    for column, name, values in zip(raw.labels.T, raw.label_names, raw.value_names, strict=True):
+        if values and known.get(name):
+            texts = [values[label] if label >= 0 else "" for label in column]
+            counts = None if left_out is None else left_out.setdefault(name, Counter())
+            column = code(texts, known[name], f"{path}: {name!r}", counts)
+        columns.append(column)
+    return raw._replace(labels=np.stack(columns, axis=1))
 
 
 def split_file(path: Path, seed: int, as_is: bool = False, splitting: Splitting | None = None) -> Dataset:
@@ -108,6 +129,7 @@ def split_file(path: Path, seed: int, as_is: bool = False, splitting: Splitting 
         preprocessing=preprocessing,
         label_names=raw.label_names,
         label_sizes=() if raw.labels is None else tuple((raw.labels.max(axis=0) + 1).tolist()),
+        value_names=raw.value_names,
         fingerprint=split_fingerprint(raw.x, staying),
         note=raw.note,
     )

@@ -24,6 +24,8 @@ class Raw(NamedTuple):
     """L different names."""
     column_names: tuple[str, ...] = ()
     """D names of the columns of `x`, where the file gives them."""
+    value_names: tuple[tuple[str, ...], ...] = ()
+    """For each label, names of its values 0, 1, …; empty where the values are just numbers."""
     note: str = ""
     """Sentence on what was done to `x`; empty: nothing."""
 
