@@ -8,7 +8,7 @@ from functools import cache
 
 from pyro_fmvae.learn.phase import Phase
 
-TRIED = 20  # eager steps that have to fit into the time that is left for capturing them to pay
+TRIED = 100  # eager steps that have to fit into the time that is left for capturing them to pay
 MEASURED = 8  # steps after the first one, which tell the pace
 WINDOW = 50  # steps that the pace goes by
 COST, SAVED = 60.0, 0.0025  # what compiling takes, and saves of each step, as multiples of the set-up
@@ -57,7 +57,7 @@ class Stepping:
     """Chooses how the steps of a phase by the clock are taken: as it pays in the time that is left.
 
     The first two steps are eager. From then on steps are captured if at least ``TRIED`` eager ones would fit
-    into the time that is left: capturing takes as long as four slow ones, or as some dozens of fast ones.
+    into the time that is left: capturing takes as long as eight slow ones, or as a hundred fast ones.
     Once the pace of captured steps is known, compiling them is considered.
 
     A recorded step grows with its number of operations, and so do the time that it takes to record it, the

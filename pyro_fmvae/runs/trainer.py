@@ -19,7 +19,7 @@ from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.runs.best import Best
 from pyro_fmvae.runs.run import CHECKPOINT, Run, fitting
 
-CLOCK = ("seconds", "total_seconds", "minutes", "setup", "by_clock", "spare")  # of the progress
+CLOCK = ("seconds", "total_seconds", "minutes", "setup", "closing", "by_clock", "spare")  # of the progress
 EXAMPLES = 1000  # from which the decoder starts
 LOOKS = 10  # records within the patience
 OF_A_DISTRIBUTION = "Expected parameter"  # torch's message about parameters that are infinite or not numbers
