@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, Any
 from pyro_fmvae import checkpoint
 from pyro_fmvae.capture import CapturedFreeGaussian, CapturedSVI, CaptureError
 from pyro_fmvae.distributions import (
+    COLUMN_NORMAL_GAMMA,
     DIRICHLET,
     NORMAL_GAMMA,
     NORMAL_WISHART,
     Assignment,
     BernoulliObservation,
+    Category,
+    ColumnComponent,
+    ColumnNormalGamma,
+    ColumnNormalGammaFamily,
     Component,
     Concrete,
     DirichletFamily,
@@ -22,6 +27,7 @@ from pyro_fmvae.distributions import (
     LinearNormal,
     MaxNormal,
     MixtureComponent,
+    NaturalColumnNormalGamma,
     NaturalDirichlet,
     NaturalDistribution,
     NaturalNormalGamma,
@@ -88,12 +94,14 @@ from pyro_fmvae.models import (
     GaussianPosterior,
     Hyperprior,
     MixtureSparsePrior,
+    ObservedMixture,
     PointPosterior,
     PosteriorFamily,
     PseudoInputs,
     SelectionSparsePrior,
     SparsePrior,
     SpikeAndSlabSparseCoding,
+    TablePrior,
     VariationalSparseCoding,
 )
 from pyro_fmvae.optim import (
@@ -113,6 +121,7 @@ _LATER = {
 }
 
 __all__ = [
+    "COLUMN_NORMAL_GAMMA",
     "DIRICHLET",
     "NORMAL_GAMMA",
     "NORMAL_WISHART",
@@ -125,6 +134,10 @@ __all__ = [
     "CaptureError",
     "CapturedFreeGaussian",
     "CapturedSVI",
+    "Category",
+    "ColumnComponent",
+    "ColumnNormalGamma",
+    "ColumnNormalGammaFamily",
     "Component",
     "Concrete",
     "ConjugateSVI",
@@ -150,6 +163,7 @@ __all__ = [
     "MaxNormal",
     "MixtureComponent",
     "MixtureSparsePrior",
+    "NaturalColumnNormalGamma",
     "NaturalDirichlet",
     "NaturalDistribution",
     "NaturalGradient",
@@ -162,6 +176,7 @@ __all__ = [
     "NormalWishart",
     "NormalWishartFamily",
     "Observation",
+    "ObservedMixture",
     "Phase",
     "PointPosterior",
     "PosteriorFamily",
@@ -182,6 +197,7 @@ __all__ = [
     "SpikeDraws",
     "StepwiseEM",
     "StraightThrough",
+    "TablePrior",
     "Term",
     "TraceConjugate_ELBO",
     "TrainedRun",

@@ -612,7 +612,7 @@ OTHERS = [
         ("train --labels ten", "--labels: expected a number, got 'ten'"),
         (
             "train --model foo",
-            "--model: expected one of fmvae, vae, vsc, bsc, max-sparse, linear-sparse, got 'foo'",
+            "--model: expected one of fmvae, vae, vsc, bsc, max-sparse, linear-sparse, mixture, got 'foo'",
         ),
         ("train --network foo", "--network: expected one of mlp, conv, conv28, conv64, got 'foo'"),
         ("train --factors 2,x", "--factors: expected sizes separated by commas, such as 2,2,64, got '2,x'"),

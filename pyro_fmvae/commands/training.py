@@ -8,7 +8,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Optional
 
 from jsonargparse import ArgumentParser
 
@@ -21,7 +21,9 @@ from pyro_fmvae.recipes.pictures import TRAINING
 from pyro_fmvae.recipes.registry import (
     DEFAULT,
     RECIPES,
+    SMALL_TABLES,
     all_options,
+    choose_model,
     configure,
     data_name,
     options_of,
@@ -114,7 +116,8 @@ def add_arguments(parser: ArgumentParser, model: str) -> None:
     parser.add_argument("--config", action="config", help=FILES["config"][1])
     titles = "; ".join(f"{name}: {recipe.title}" for name, recipe in RECIPES.items())
     names = Literal[tuple(RECIPES)]  # type: ignore[valid-type]
-    parser.add_argument("--model", type=names, default=DEFAULT, help=f"model to train ({titles})")
+    text = f"model to train ({titles}); by default {DEFAULT}, and of small tables {SMALL_TABLES}"
+    parser.add_argument("--model", type=Optional[names], help=text)  # noqa: UP045  # names is a variable
     shared, own = {one.name for one in fields(TrainConfig)}, options_of(model)
     groups = {
         True: parser.add_argument_group("options of all models"),
@@ -132,11 +135,11 @@ def add_arguments(parser: ArgumentParser, model: str) -> None:
     parser.add_argument("--resume", type=str | None, metavar="RUN", help=FILES["resume"][1])
 
 
-def run(model: str, out: str | None, resume: str | None, typed: Set[str], **given: Any) -> int:
+def run(model: str | None, out: str | None, resume: str | None, typed: Set[str], **given: Any) -> int:
     """Start a run, or continue the one in ``resume``.
 
     Args:
-        model: name of the model.
+        model: name of the model; None: chosen by the data.
         out: folder of a new run.
         resume: folder of an interrupted run.
         typed: names of the options on the command line itself, not in a configuration file.
@@ -149,7 +152,7 @@ def run(model: str, out: str | None, resume: str | None, typed: Set[str], **give
     return train(configuration(model, typed, given), out)
 
 
-def configuration(model: str, typed: Set[str], given: Mapping[str, Any]) -> TrainConfig:
+def configuration(model: str | None, typed: Set[str], given: Mapping[str, Any]) -> TrainConfig:
     """The options of a new run.
 
     Args:
@@ -159,14 +162,27 @@ def configuration(model: str, typed: Set[str], given: Mapping[str, Any]) -> Trai
         ValueError: an option of another model, or one out of range.
     """
     options = {name: given[name] for name in all_options()}
+    if model is None:
+        model = _by_data(options, typed)
     if given.get(DERIVED) is not None:  # an earlier run's, which may list options of all models
         options = {name: options[name] for name in options if name in options_of(model) or name in typed}
     return configure(model, **options)
 
 
+def _by_data(options: Mapping[str, Any], typed: Set[str]) -> str:
+    """The model of the data, where none is given; says so if it has no networks."""
+    own = options_of(DEFAULT)
+    known = {**all_options(), **own}
+    given = {name for name, value in options.items() if name in typed or value != known[name].default}
+    model = choose_model(options["data"], given, options.get("factors"))
+    if model != DEFAULT:
+        print(f"learnt without networks, by --model {model}; for networks give --model {DEFAULT}")
+    return model
+
+
 def _check_unchanged(given: Mapping[str, Any], out: str | None) -> None:
     """Raise UsageError if an option is given that is a part of what the resumed run is."""
-    defaults = {"model": DEFAULT, **{name: option.default for name, option in all_options().items()}}
+    defaults = {"model": None, **{name: option.default for name, option in all_options().items()}}
     free = [name for name in given if name not in NOT_OF_THE_RUN]
     changed = [f"--{name.replace('_', '-')}" for name in free if given[name] != defaults[name]]
     if out is not None:

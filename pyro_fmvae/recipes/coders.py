@@ -150,6 +150,14 @@ class CoderRecipe(Recipe[_Options]):
         config = self.config
         return {"starts": config.starts, "temperature": config.temperature, "rate": config.em_rate}
 
+    def edit(self, model: Any, x: Tensor, changes: Mapping[int, int]) -> Tensor:
+        """No factors to change.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(f"changes: a {self.name} has no factors, got {dict(changes)}")
+
     def decode(self, model: Any, z: Tensor) -> Tensor:
         """E[x | z]: units superposed by the rule of the model."""
         decoded: Tensor = model.decode(z)

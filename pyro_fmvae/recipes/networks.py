@@ -1,6 +1,6 @@
 """Models with networks: their common options, checks, encoder, decoder and observation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pyro_fmvae.data import Dataset, Preprocessing, SparseOptions
 from pyro_fmvae.distributions import BernoulliObservation, GaussianObservation, Observation
+from pyro_fmvae.evaluate import edit_latent
 from pyro_fmvae.nn import (
     ConvDecoder,
     ConvEncoder,
@@ -199,6 +200,10 @@ class NetworkRecipe(Recipe[_Options]):
         """Random warps of training images, or None."""
         binary = self.preprocessing.binary
         return warp(self.config.augmentation or 0.0, self.preprocessing, interpolate=not binary)
+
+    def edit(self, model: Any, x: Tensor, changes: Mapping[int, int]) -> Tensor:
+        """Blocks of z moved to other components, and decoded."""
+        return self.decode(model, edit_latent(model, self.code(model, x), changes, model.codes(x)))
 
     def decode(self, model: Any, z: Tensor) -> Tensor:
         """Mean of the observation whose features the decoder gives."""

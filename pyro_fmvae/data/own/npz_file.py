@@ -46,7 +46,7 @@ def read_npz(path: Path, missing: bool = False) -> Raw:
     labels = _check_labels(arrays["labels"], len(x), path)
     names = _check_names(arrays.get("label_names"), labels.shape[1], path)
     values = _check_values(arrays.get("value_names"), labels, path)
-    return Raw(x, labels, names, columns, values, note)
+    return Raw(x, labels, names, columns, values, note=note)
 
 
 def _check_observations(x: np.ndarray, path: Path, missing: bool) -> None:
