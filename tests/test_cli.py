@@ -223,7 +223,7 @@ def test_samples_depend_on_the_seed_alone(runs, tmp_path, ending):
 def test_a_run_keeps_what_it_promises(runs):
     run = runs["binary"]
     assert {path.name for path in run.iterdir()} == {
-        *("config.json", "metrics.jsonl", "checkpoint", "figures", "train.log"),
+        *("config.json", "metrics.jsonl", "checkpoint", "figures", "train.log", "report.json", "kept.json"),
     }
     assert {path.name for path in (run / "checkpoint").iterdir()} == {"state.safetensors", "state.json"}
     assert all(path.suffix == ".png" for path in (run / "figures").iterdir())
@@ -384,12 +384,12 @@ def test_data_without_a_test_split(tmp_path):
     np.savez(tmp_path / "mnist_static.npz", **x)
     status, _, err = train(tmp_path / "run", "mnist-static", data_root=tmp_path, network="mlp", factors="2")
     assert status == 0, err
-    assert command("evaluate", tmp_path / "run") == (
+    assert command("evaluate", tmp_path / "run", "--split", "test") == (
         2,
         "",
         "pyro-fmvae: error: split: the data set 'mnist-static' has no test split\n",
     )
-    assert evaluate(tmp_path / "run", "--split", "valid")["n"] == 20
+    assert evaluate(tmp_path / "run", "--split", "valid") == evaluate(tmp_path / "run")
 
 
 def test_exit_status_is_that_of_the_process(capsys):
@@ -467,7 +467,7 @@ TRAIN = [  # options, and a part of the message
     ("--seed x", "seed"),
     ("--seed -1", "seed: expected a number in 0.."),
     ("--seed 99999999999999999999", "seed: expected"),
-    ("--labels 2", "labels: expected a share"),
+    ("--labels 2.5", "labels: expected a share"),
     ("--labels nan", "labels"),
     ("--factors 0", "factors: expected sizes"),
     ("--factors a,b", "factors"),
