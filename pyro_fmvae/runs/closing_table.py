@@ -28,7 +28,9 @@ def lines(found: Mapping[str, Any]) -> list[str]:
         text += wrap(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     if found["labelled"]:
         used, of = found["labelled"]["used"], found["labelled"]["of"]
-        text.append(f"labelled points used: {used:,} of {of:,} ({100 * used / of:.2g} %)")
+        percent = 100 * used / of
+        share = f"{percent:.0f} %" if percent >= 1 else f"{percent:.1g} %"
+        text.append(f"labelled points used: {used:,} of {of:,} ({share})")
     for name, measures in splits:
         if measures.get("classification"):
             text += ["", f"labels of {SPLITS[name]}", *_classification(measures["classification"])]

@@ -1,7 +1,9 @@
 """A run: a folder with configuration, records, checkpoint and figures, and the model that it stands for."""
 
 import json
+import os
 import platform
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -14,6 +16,7 @@ import torch
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.data import Dataset, Preprocessing, choose_labels, hold_out, load
+from pyro_fmvae.data.learnable import check_learnable
 from pyro_fmvae.recipes.options import HELD_OUT, TrainConfig
 from pyro_fmvae.recipes.recipe import Recipe
 from pyro_fmvae.recipes.registry import read_config, recipe_of, resolved
@@ -34,26 +37,32 @@ class Run:
         folder: where it is kept.
         recipe: of its model, with resolved options.
         fingerprint: of the rows that were split at random; empty where splits are fixed, and in older runs.
+        given: names of the options that were given; empty in older runs.
     """
 
     folder: Path
     recipe: Recipe[Any]
     fingerprint: str = ""
+    given: tuple[str, ...] = ()
 
     @classmethod
     def new(cls, folder: Path, config: TrainConfig, dataset: Dataset) -> "Run":
         """A run that is not on disk yet, its options resolved.
 
         Raises:
-            ValueError: options that don't fit the data.
+            ValueError: options that don't fit the data, or data from which nothing can be learnt.
         """
-        return cls(folder, resolved(config, dataset), dataset.fingerprint)
+        recipe = resolved(config, dataset)
+        if config.own_data:
+            check_learnable(dataset, [recipe.label_names[factor] for factor in recipe.labelled])
+        return cls(folder, recipe, dataset.fingerprint, config.given)
 
-    def write(self, numbered: bool = False) -> "Run":
+    def write(self, numbered: bool = False, held: Path | None = None) -> "Run":
         """Make the folder and write the configuration into it.
 
         Args:
             numbered: make the first of ``folder-001``, ``folder-002``, ... that does not exist.
+            held: a file with the run's data, to move into the folder.
 
         Returns:
             The run in the folder that was made.
@@ -68,9 +77,13 @@ class Run:
                 break
             if not numbered:
                 raise ValueError(f"out: {folder} exists already, and runs are never overwritten")
-        content = json.dumps(self._description(), indent=1) + "\n"
+        run = replace(self, folder=folder)
+        if held is not None:
+            moved = shutil.move(held, folder.resolve() / held.name)
+            run = run.with_options(data=str(moved))
+        content = json.dumps(run._description(), indent=1) + "\n"
         checkpoint.write_atomically(folder / CONFIG, lambda path: path.write_text(content))
-        return replace(self, folder=folder)
+        return run
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
@@ -83,6 +96,9 @@ class Run:
             values = json.loads((folder / CONFIG).read_text())
             derived = values[DERIVED]
             config = read_config(values)
+            held = folder / Path(config.data).name
+            if held.is_file() and not Path(config.data).exists():  # the folder was moved with its data
+                config = replace(config, data=str(held.resolve()))
             recipe = recipe_of(config)(
                 config,
                 Preprocessing.from_dict(derived["preprocessing"]),
@@ -90,7 +106,7 @@ class Run:
                 tuple(derived["label_names"]),
                 tuple(tuple(names) for names in derived.get("value_names", ())),
             )
-            return cls(folder, recipe, derived.get("fingerprint", ""))
+            return cls(folder, recipe, derived.get("fingerprint", ""), tuple(derived.get("given", ())))
         except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"run: {folder} is no run (there is no {CONFIG} in it)") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -103,6 +119,8 @@ class Run:
             "label_names": list(self.label_names),
             "value_names": [list(names) for names in self.value_names],
             "fingerprint": self.fingerprint,
+            "given": list(self.given),
+            "machine": machine(),
             "versions": {
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("pyro_fmvae", "torch", "pyro-ppl", "numpy")},
@@ -172,7 +190,8 @@ class Run:
         """
         config = self.config
         root = data_root or config.data_root
-        dataset = load_data(config, Path(root) if root else None)
+        shape = self.preprocessing.event_shape
+        dataset = load_data(config, Path(root) if root else None, shape)
         if len(dataset.train) != self.num_data:
             number = len(dataset.train)
             raise ValueError(f"data: {self.num_data} training points were expected, there are {number} now")
@@ -212,6 +231,12 @@ class Run:
         return model.to(device).eval()
 
 
+def machine() -> str:
+    """The kind of machine that this is, in words, without its name."""
+    cores = f"{platform.system()} on {platform.machine()}, {os.cpu_count()} CPU cores"
+    return f"{cores}, {torch.cuda.get_device_name()}" if torch.cuda.is_available() else cores
+
+
 def saved(folder: Path) -> bool:
     """Return True if a run got as far as its first checkpoint, even if that is lost by now."""
     if any((folder / CHECKPOINT / name).exists() for name in (checkpoint.TENSORS, checkpoint.READABLE)):
@@ -220,8 +245,13 @@ def saved(folder: Path) -> bool:
     return metrics.exists() and len(metrics.read_bytes().splitlines()) > 1  # one comes before it
 
 
-def load_data(config: TrainConfig, root: Path | None) -> Dataset:
+def load_data(config: TrainConfig, root: Path | None, shape: tuple[int, ...] | None = None) -> Dataset:
     """The data set that a configuration asks for: its labels in order, combinations held out.
+
+    Args:
+        config: the configuration.
+        root: folder of published data sets.
+        shape: of the images of a folder, where it is known.
 
     Raises:
         FileNotFoundError, ValueError: there are no such data, or the options don't fit them.
@@ -234,6 +264,7 @@ def load_data(config: TrainConfig, root: Path | None) -> Dataset:
         image_size=config.image_size,
         seed=0,
         sparse=sparse,
+        shape=shape,
         splitting=config.splitting,
     )
     if config.label_names is not None:
