@@ -16,7 +16,7 @@ times its inputs. With the 10,000 inputs and more of larger images training dive
 """
 
 SMALL_BELOW, DECAY_BELOW = 1000, 2000
-"""Training points below which perceptrons on tables are small, and below which all perceptrons' weights decay.
+"""Training points below which perceptrons of tables are small, and below which perceptrons' weights decay.
 
 Chosen by validation bound on wine, breast cancer and digits of 8x8 pixels: 144, 457, 322 and 1,439 points.
 """
