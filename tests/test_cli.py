@@ -225,7 +225,8 @@ def test_samples_depend_on_the_seed_alone(runs, tmp_path, ending):
 def test_a_run_keeps_what_it_promises(runs):
     run = runs["binary"]
     assert {path.name for path in run.iterdir()} == {
-        *("config.json", "metrics.jsonl", "kept.json", "checkpoint", "figures", "train.log"),
+        *("config.json", "metrics.jsonl", "checkpoint", "kept.json", "train.log"),
+        *("report.json", "report.html", "figures"),
     }
     assert {path.name for path in (run / "checkpoint").iterdir()} == {"state.safetensors", "state.json"}
     assert all(path.suffix == ".png" for path in (run / "figures").iterdir())
