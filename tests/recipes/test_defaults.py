@@ -55,6 +55,29 @@ def test_images_of_more_than_32_pixels_get_convolutions(shape, network):
         assert resolve(configure(model, "mine.npz"), dataset(shape, Kind.IMAGE)).network == network
 
 
+@pytest.mark.parametrize(("size", "hidden", "decay"), [(999, 50, 0.5), (1999, 200, 0.5), (2000, 200, 0)])
+def test_few_points_get_small_networks_whose_weights_decay(size, hidden, decay):
+    for data in (dataset((6,), Kind.TABLE, size=size), dataset((8, 8), Kind.IMAGE, size=size)):
+        for model in ("fmvae", "vae", "vsc"):
+            config = resolve(configure(model, "mine.csv"), data)
+            assert (config.hidden, config.weight_decay) == ((hidden,), decay)
+    given = resolve(configure(data="mine.csv", hidden=(7,), weight_decay=0.0), data)
+    assert (given.hidden, given.weight_decay) == ((7,), 0)
+
+
+def test_published_data_and_models_without_networks_are_trained_without_decay():
+    published = resolve(configure(data="omniglot"), dataset((28, 28), size=30))
+    assert (published.hidden, published.weight_decay) == ((400,), 0)
+    assert resolve(configure("bsc", "mine.npz"), dataset((3, 5), Kind.REAL, size=30)).weight_decay == 0
+
+
+@pytest.mark.parametrize(("data", "expected"), [("mine.csv", 500), ("smiley", 0), ("mnist", 0)])
+def test_patience_is_for_data_of_your_own(data, expected):
+    assert configure(data=data).patience_steps == expected
+    assert configure(data=data, patience=30).patience_steps == 30
+    assert configure(data=data, patience=0).patience_steps == 0
+
+
 def test_refining_is_for_labels():
     data = dataset(label_sizes=(2,))
     assert resolve(configure(labels=0.5), data).refine_iterations > 0
@@ -194,6 +217,31 @@ def test_minutes_are_shared_out_among_the_phases_that_there_are(left_out):
     assert sum(budget.minutes for budget in budgets.values()) == pytest.approx(7)
     assert {name for name, budget in budgets.items() if budget.empty} == set(left_out)
     assert all(isinstance(budget, Budget) and budget.iterations is None for budget in budgets.values())
+
+
+def test_own_data_are_learnt_for_five_minutes_at_most():
+    config = resolve(configure(data="mine.npz", labels=1.0), dataset(label_sizes=(2,)))
+    assert config.timed and not config.long
+    budgets = config.budgets()
+    assert {name: budget.iterations for name, budget in budgets.items()} == config.iterations
+    assert sum(budget.minutes for budget in budgets.values()) == pytest.approx(5)
+    assert budgets["joint"].minutes == pytest.approx(2 * budgets["pretrain"].minutes)  # as 3000 to 1500
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ({"data": "mnist"}, None),
+        ({"data": "mine.npz", "prior_iterations": 7}, None),
+        ({"data": "mine.npz", "max_minutes": 3.0}, None),
+        ({"data": "mine.npz", "time_limit": 0.0}, 0.0),
+        ({"data": "mine.npz", "joint_iterations": 9, "time_limit": 30.0}, 30.0),
+    ],
+)
+def test_a_length_that_is_given_has_no_limit_but_a_given_one(options, limit):
+    config = resolve(configure(**options), dataset())
+    assert config.time_limit == limit
+    assert config.timed == bool(limit or config.max_minutes)
 
 
 CODERS = ("bsc", "max-sparse", "linear-sparse")

@@ -10,6 +10,7 @@ from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.recipes.labelling import labelled_points
 from pyro_fmvae.runs import journal, report
+from pyro_fmvae.runs.best import Kept
 from pyro_fmvae.runs.run import REPORT, Run
 from pyro_fmvae.runs.trainer import Trainer
 from tests.small_runs import metrics, succeed, train, write_files
@@ -30,7 +31,12 @@ def files(tmp_path_factory):
 @pytest.mark.parametrize("kind", ["binary", "grey", "colour", "table"])
 def test_records_are_what_evaluate_says_of_validation_data(files, tmp_path, kind):
     assert train(tmp_path / "run", files[kind], factors="2,3")[0] == 0
-    record = metrics(tmp_path / "run")[-1]
+    kept = Kept.read(tmp_path / "run").kept
+    (record,) = (
+        record
+        for record in metrics(tmp_path / "run")
+        if (record["phase"], record["step"]) == (kept.phase, kept.total_steps)
+    )
     measures = json.loads(succeed("evaluate", tmp_path / "run", "--split", "valid"))
     for name in ("elbo", "reconstruction", "kl_z", "kl_r", "kl_global"):
         assert record[name] == pytest.approx(measures[name], rel=1e-6)

@@ -24,6 +24,8 @@ class Raw(NamedTuple):
     """L different names."""
     column_names: tuple[str, ...] = ()
     """D names of the columns of `x`, where the file gives them."""
+    note: str = ""
+    """Sentence on what was done to `x`; empty: nothing."""
 
 
 def is_decimal(text: str) -> bool:
