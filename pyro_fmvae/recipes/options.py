@@ -250,13 +250,13 @@ def completed(config: Options, defaults: Mapping[str, Any]) -> Options:
 
 def shared_defaults(config: TrainConfig) -> dict[str, Any]:
     """Defaults by data of options that all models share, and that no model chooses by itself."""
-<<<<<<< HEAD
     lengths = (config.max_minutes, *config.iterations.values())
     own = config.own_data and all(length is None for length in lengths)
-    return {"hold_out": HELD_OUT.get(config.data, 0.0), "time_limit": OWN_MINUTES if own else None}
-=======
-    return {"hold_out": HELD_OUT.get(config.data, 0.0), "weight_decay": 0.0}
->>>>>>> best
+    return {
+        "hold_out": HELD_OUT.get(config.data, 0.0),
+        "weight_decay": 0.0,
+        "time_limit": OWN_MINUTES if own else None,
+    }
 
 
 def check_iterations(config: TrainConfig) -> None:
