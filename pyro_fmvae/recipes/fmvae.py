@@ -1,5 +1,6 @@
 """The recipe of the factorial mixture VAE (Paquet et al., 2018)."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -111,6 +112,7 @@ _BY_SETTING: dict[str, dict[str, Any]] = {
         "refine_iterations": 20_000,
     },
 }
+MANY_PIXELS = 1000  # from which on KL[z] weighs little beside them
 CLASSIFICATION = 50.0
 """Δ times the share of labelled points, in nats per point, by default for a person's own data."""
 
@@ -274,7 +276,9 @@ def _own_labelled(config: FMVAEOptions, dataset: Dataset, columns: int) -> dict[
         if used.any():
             found["label_weight"] = CLASSIFICATION / used.any(-1).double().mean().item()
     if dataset.preprocessing.image:
-        found |= {"min_scale": 0.1, "kl_weight": 20.0}
+        found["min_scale"] = 0.1
+        if math.prod(dataset.event_shape) >= MANY_PIXELS:
+            found["kl_weight"] = 20.0
         height, width = dataset.event_shape[:2]
         if height == width:
             found["augmentation"] = 0.5
