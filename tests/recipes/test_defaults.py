@@ -129,6 +129,12 @@ def test_own_labelled_images_are_warped_to_the_end(shape, kind, warped):
     assert unlabelled.augmentation is None and unlabelled.learning().augment_until == 0.5
 
 
+@pytest.mark.parametrize(("shape", "weight"), [((8, 8), 1), ((31, 31), 1), ((32, 32), 20), ((20, 20, 3), 20)])
+def test_kl_weighs_more_beside_many_pixels_of_own_labelled_images(shape, weight):
+    config = resolve(configure(data="mine.npz", labels=1.0), dataset(shape, Kind.IMAGE, (2,), size=40))
+    assert (config.kl_weight, config.min_scale) == (weight, 0.1)
+
+
 def test_published_names_keep_their_defaults():
     data = dataset((32, 32), label_sizes=(2, 2, 2, 2), name="smiley", size=40)
     config = resolve(configure(), data)
