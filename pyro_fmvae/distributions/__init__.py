@@ -1,5 +1,13 @@
 """Densities and conjugate algebra: exponential families, mixtures, and expectations in closed form."""
 
+from pyro_fmvae.distributions.category import Category
+from pyro_fmvae.distributions.column_normal_gamma import (
+    COLUMN_NORMAL_GAMMA,
+    ColumnComponent,
+    ColumnNormalGamma,
+    ColumnNormalGammaFamily,
+    NaturalColumnNormalGamma,
+)
 from pyro_fmvae.distributions.dirichlet import DIRICHLET, DirichletFamily, NaturalDirichlet
 from pyro_fmvae.distributions.expected_log_prob import (
     component_table,
@@ -35,11 +43,16 @@ from pyro_fmvae.distributions.spike_and_slab_mixture import SpikeAndSlabMixture
 from pyro_fmvae.distributions.superposition import LinearNormal, MaxNormal
 
 __all__ = [
+    "COLUMN_NORMAL_GAMMA",
     "DIRICHLET",
     "NORMAL_GAMMA",
     "NORMAL_WISHART",
     "Assignment",
     "BernoulliObservation",
+    "Category",
+    "ColumnComponent",
+    "ColumnNormalGamma",
+    "ColumnNormalGammaFamily",
     "Component",
     "Concrete",
     "DirichletFamily",
@@ -51,6 +64,7 @@ __all__ = [
     "LinearNormal",
     "MaxNormal",
     "MixtureComponent",
+    "NaturalColumnNormalGamma",
     "NaturalDirichlet",
     "NaturalDistribution",
     "NaturalNormalGamma",

@@ -5,7 +5,7 @@ from pyro_fmvae.evaluate.amortisation import amortisation_gap
 from pyro_fmvae.evaluate.bounds import Evaluable, bound, tighter_bounds
 from pyro_fmvae.evaluate.classification import classification_measures, reference_accuracies, wilson_interval
 from pyro_fmvae.evaluate.disentanglement import DCI, Information, dci, factor_accuracy, mutual_information
-from pyro_fmvae.evaluate.edits import Normals, Placement, edit_latent, to_location, transport
+from pyro_fmvae.evaluate.edits import Normals, Placement, edit_latent, edit_rows, to_location, transport
 from pyro_fmvae.evaluate.encodings import Encodings, encode_split
 from pyro_fmvae.evaluate.judge import Judge, load_judge, save_judge, train_judge
 from pyro_fmvae.evaluate.judged import Edits, Generation, judged_edits, judged_generation
@@ -54,6 +54,7 @@ __all__ = [
     "correlation_matrix",
     "dci",
     "edit_latent",
+    "edit_rows",
     "encode_split",
     "factor_accuracy",
     "judged_edits",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pyro_fmvae.data import Split
 from pyro_fmvae.data.storage import to_uint8
-from pyro_fmvae.evaluate import edit_latent, outlier_scores
+from pyro_fmvae.evaluate import outlier_scores
 from pyro_fmvae.recipes.ranges import count
 from pyro_fmvae.runs.by_batches import (
     decode_rows,
@@ -179,11 +179,7 @@ class TrainedRun:
             raise ValueError("settings: expected a property to change, such as eyes=1, got none")
         recipe, model = self.run.recipe, self.model
 
-        def edited(x: Tensor) -> Tensor:
-            z: Tensor = edit_latent(model, recipe.code(model, x), changes, model.codes(x))
-            return recipe.decode(model, z)
-
-        changed = self._map(self._rows(array), edited)
+        changed = self._map(self._rows(array), lambda x: recipe.edit(model, x, changes))
         if np.asarray(array).dtype == np.uint8 and self.run.preprocessing.signed:
             return to_uint8(self.run.preprocessing.undo(changed))
         return in_units(self.run.preprocessing, changed)

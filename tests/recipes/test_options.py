@@ -72,9 +72,9 @@ def test_number_out_of_range(name, value):
 def test_unknown_model():
     with pytest.raises(
         ValueError,
-        match=r"^model: expected one of fmvae, vae, vsc, bsc, max-sparse, linear-sparse, got 'nonsense'$",
+        match=r"^model: expected one of fmvae, vae, vsc, bsc, max-sparse, linear-sparse, mixture, got 'no'$",
     ):
-        configure("nonsense")
+        configure("no")
 
 
 @pytest.mark.parametrize("compile", [None, False, True])
