@@ -21,6 +21,8 @@ SMALL_BELOW, DECAY_BELOW = 1000, 2000
 Chosen by validation bound on wine, breast cancer and digits of 8x8 pixels: 144, 457 and 1,439 points.
 """
 SMALL, DECAY = (50,), 0.5
+MANY_NUMBERS = 1000
+"""Numbers in a data point, such as an image, from which on it is not learnt well by small perceptrons."""
 
 _COMMON: dict[str, Any] = {
     "network": "mlp",
@@ -116,7 +118,8 @@ def network_defaults(config: NetworkOptions, dataset: Dataset) -> dict[str, Any]
     if table and kind not in ("smiley", "sprites"):
         defaults |= {"min_scale": 0.05, "max_scale": 2.0}
     if config.own_data and kind in ("columns", "images"):
-        defaults |= {"hidden": SMALL} if len(dataset.train) < SMALL_BELOW else {}
+        few = len(dataset.train) < SMALL_BELOW and math.prod(dataset.event_shape) < MANY_NUMBERS
+        defaults |= {"hidden": SMALL} if few else {}
         defaults |= {"weight_decay": DECAY} if len(dataset.train) < DECAY_BELOW else {}
     if config.pretrained is not None:
         defaults["pretrain_iterations"] = 0

@@ -4,11 +4,10 @@ import math
 from typing import Any
 
 from pyro_fmvae.data import Dataset, hide_labels
+from pyro_fmvae.recipes.network_defaults import MANY_NUMBERS
 
 CLASSIFICATION = 50.0
 """Δ times the share of labelled points, in nats per point."""
-MANY_PIXELS = 1000
-"""Numbers in an image from which on KL[z] weighs little beside the reconstruction."""
 
 
 def own_labelled(dataset: Dataset, amount: float, seed: int, columns: int) -> dict[str, Any]:
@@ -30,7 +29,7 @@ def own_labelled(dataset: Dataset, amount: float, seed: int, columns: int) -> di
             found["label_weight"] = CLASSIFICATION / used.double().mean().item()
     if dataset.preprocessing.image:
         found["min_scale"] = 0.1
-        if math.prod(dataset.event_shape) >= MANY_PIXELS:
+        if math.prod(dataset.event_shape) >= MANY_NUMBERS:
             found["kl_weight"] = 20.0
         height, width = dataset.event_shape[:2]
         if height == width:
