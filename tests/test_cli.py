@@ -1,6 +1,7 @@
 import fcntl
 import json
 import os
+import re
 import pickle
 import shutil
 import struct
@@ -223,7 +224,7 @@ def test_samples_depend_on_the_seed_alone(runs, tmp_path, ending):
 def test_a_run_keeps_what_it_promises(runs):
     run = runs["binary"]
     assert {path.name for path in run.iterdir()} == {
-        *("config.json", "metrics.jsonl", "checkpoint", "figures", "train.log"),
+        *("config.json", "metrics.jsonl", "kept.json", "checkpoint", "figures", "train.log"),
     }
     assert {path.name for path in (run / "checkpoint").iterdir()} == {"state.safetensors", "state.json"}
     assert all(path.suffix == ".png" for path in (run / "figures").iterdir())
@@ -334,6 +335,7 @@ def test_progress_bar_on_a_terminal(files, tmp_path, monkeypatch):
             patch.setattr(sys, "stderr", terminal)
             arguments = ["train", "--data", str(files["grey"]), "--out", str(tmp_path / "run")]
             arguments += [text for pair in TINY.items() for text in pair]
+            arguments += ["--joint-iterations", "12"]
             assert __main__.run_command(arguments) == 0
         shown = os.read(master, 100_000).decode()
     finally:
@@ -342,6 +344,7 @@ def test_progress_bar_on_a_terminal(files, tmp_path, monkeypatch):
     assert "joint" in shown
     assert "100%|" in shown
     assert "validation ELBO -" in shown
+    assert re.search(r"\| \d\d:\d\d, 00:00 left, validation ELBO -", shown)
     assert "step 3: elbo" not in shown  # the log would break the bar
     assert "step 3: elbo" in (tmp_path / "run" / "train.log").read_text()
 

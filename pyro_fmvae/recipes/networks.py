@@ -185,7 +185,7 @@ class NetworkRecipe(Recipe[_Options]):
     def against_overfitting(self) -> str:
         """Shorter training, shrinking weights, or smaller networks."""
         size = "--hidden" if self.config.network == "mlp" else "--width"
-        return f"fewer iterations, --weight-decay, or a smaller {size}"
+        return f"fewer iterations, a greater --weight-decay, or a smaller {size}"
 
     @property
     def start(self) -> tuple[Path, tuple[str, ...]] | None:

@@ -11,12 +11,14 @@ from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.data.splitting import SHARE, Splitting
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget
-from pyro_fmvae.recipes.ranges import Check, count, positive, share_below_one
+from pyro_fmvae.recipes.ranges import Check, count, nonnegative, positive, share_below_one
 
 PHASES: Mapping[str, float] = {"pretrain": 0.15, "prior": 0.02, "joint": 0.55, "refine": 0.28}
 """Names of phases in their order, and the share of ``max_minutes`` that each takes. A phase that a training
 leaves out gives its share to the others."""
-LONG_MINUTES, LONG_ITERATIONS = 5, 10_000  # steps of a training as long as this are compiled by default
+LONG_ITERATIONS = 10_000  # steps of a training as long as this are compiled by default
+OWN_MINUTES = 5.0
+"""Time limit of a training on a person's own data, where no length is given."""
 HELD_OUT = {"sprites": 0.2}
 """Share of the combinations of labels that is held out by default, by the name of the data."""
 OF_ANOTHER_TYPE = {"augmentation", "compile", "autocast"}  # of Learning: set by others, or converted
@@ -102,7 +104,9 @@ class TrainConfig:
     binarization: Literal["dynamic", "threshold"] = option(
         "dynamic", "how the greys of mnist and omniglot become binary"
     )
-    image_size: int = option(64, "side that the pictures of a folder or of celeba are resized to")
+    image_size: int | None = option(
+        None, "side of the squares that the pictures of a folder or of celeba are resized to"
+    )
     label_names: tuple[str, ...] | None = option(
         None, "labels to use, in the order of the factors: hat,eyes", _names, NAMES
     )
@@ -117,6 +121,9 @@ class TrainConfig:
     batch_size: int | None = by_data("points per batch", count(1))
     joint_iterations: int | None = by_data("iterations of everything together", count(0))
     max_minutes: float | None = option(None, "train by the clock instead: minutes for all phases", positive)
+    time_limit: float | None = option(
+        None, "minutes after which training by iterations is cut short; 0: never", nonnegative
+    )
     learning_rate: float = option(1e-3, "Adam's")
     final_learning_rate: float | None = option(
         None, "learning rate at the end of the joint phase; it falls in the last half"
@@ -144,6 +151,8 @@ class TrainConfig:
             check, value = one.metadata["check"], getattr(self, one.name)
             if check is not None and value is not None:
                 check(one.name, value)
+        if self.max_minutes is not None and self.time_limit:
+            raise ValueError("time_limit: an option of training by iterations, without effect on max_minutes")
         if self.eager and self.compile:
             raise ValueError("compile: eager steps cannot be compiled")
         _ = self.splitting, self.learning()  # raise what is wrong with their parts
@@ -179,19 +188,26 @@ class TrainConfig:
         return {phase: getattr(self, name) for phase, name in names.items() if hasattr(self, name)}
 
     @property
+    def timed(self) -> bool:
+        """True if a clock may end the training."""
+        return bool(self.max_minutes or self.time_limit)
+
+    @property
     def long(self) -> bool:
-        """True if training takes long enough for compiling its steps to pay."""
-        if self.max_minutes is not None:
-            return self.max_minutes >= LONG_MINUTES
-        return sum(number or 0 for number in self.iterations.values()) >= LONG_ITERATIONS
+        """True if training takes long enough for compiling its steps to pay, whatever the machine."""
+        return not self.timed and sum(number or 0 for number in self.iterations.values()) >= LONG_ITERATIONS
 
     def budgets(self) -> dict[str, Budget]:
         """Budget of each phase that the model has, for a resolved configuration."""
-        if self.max_minutes is None:
-            return {phase: Budget(iterations=number) for phase, number in self.iterations.items()}
-        shares = {phase: PHASES[phase] if number else 0.0 for phase, number in self.iterations.items()}
-        total = sum(shares.values()) or 1.0
-        return {phase: Budget(minutes=self.max_minutes * part / total) for phase, part in shares.items()}
+        given = {phase: number or 0 for phase, number in self.iterations.items()}
+        if self.max_minutes is not None:
+            shares = {phase: PHASES[phase] if number else 0.0 for phase, number in given.items()}
+            minutes = _shared_out(self.max_minutes, shares)
+            return {phase: Budget(minutes=part) for phase, part in minutes.items()}
+        if not self.time_limit:
+            return {phase: Budget(iterations=number) for phase, number in given.items()}
+        minutes = _shared_out(self.time_limit, given)
+        return {phase: Budget(number, minutes[phase]) for phase, number in given.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON object."""
@@ -217,6 +233,12 @@ class TrainConfig:
         return cls(**{**given, **lists})
 
 
+def _shared_out(minutes: float, shares: Mapping[str, float]) -> dict[str, float]:
+    """Minutes in proportion to shares."""
+    total = sum(shares.values()) or 1.0
+    return {name: minutes * share / total for name, share in shares.items()}
+
+
 Options = TypeVar("Options", bound=TrainConfig)
 
 
@@ -228,7 +250,13 @@ def completed(config: Options, defaults: Mapping[str, Any]) -> Options:
 
 def shared_defaults(config: TrainConfig) -> dict[str, Any]:
     """Defaults by data of options that all models share, and that no model chooses by itself."""
-    return {"hold_out": HELD_OUT.get(config.data, 0.0)}
+<<<<<<< HEAD
+    lengths = (config.max_minutes, *config.iterations.values())
+    own = config.own_data and all(length is None for length in lengths)
+    return {"hold_out": HELD_OUT.get(config.data, 0.0), "time_limit": OWN_MINUTES if own else None}
+=======
+    return {"hold_out": HELD_OUT.get(config.data, 0.0), "weight_decay": 0.0}
+>>>>>>> best
 
 
 def check_iterations(config: TrainConfig) -> None:

@@ -140,7 +140,7 @@ class Recipe(ABC, Generic[Options]):
 
     @property
     def against_overfitting(self) -> str:
-        """What to change where training points are modelled far better than others, for a message."""
+        """Changes that would help where training points were learnt by heart, for a message."""
         return "fewer iterations"
 
     # ------------------------------------------------------------------ codes and samples

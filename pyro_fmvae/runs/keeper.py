@@ -25,7 +25,8 @@ class Keeper:
     Records are compared within a phase, from its step 0 on, which is what the phase before handed over. With
     a patience, a phase ends that many steps after its best record, and hands over its best model. Without one
     phases hand over the model of their end. At the end of the last phase the best takes the end's place if
-    the end falls short of it by more than :data:`~pyro_fmvae.runs.best.TOLERANCE`.
+    the end falls short of it by more than :data:`~pyro_fmvae.runs.best.TOLERANCE`. Without validation rows
+    nothing is compared.
 
     All records are of the same rows and the same draws of z, and draw nothing from torch's own generator.
     So they are a function of the model, and training is the same with and without them.
@@ -39,7 +40,7 @@ class Keeper:
     def __init__(self, trainer: Trainer, dataset: Dataset, journal: Journal) -> None:
         self.trainer, self.journal = trainer, journal
         number, columns = len(journal.validation), len(trainer.run.labelled)
-        labels = dataset.valid.labels
+        self.validated, labels = dataset.validated, dataset.valid.labels
         self.labels = None if labels is None or not columns else labels[:number, :columns]
         evenly = torch.linspace(0, len(dataset.train) - 1, min(number, len(dataset.train))).long()
         self.training: Split = replace(dataset.train.select(evenly), labels=None)
@@ -55,7 +56,7 @@ class Keeper:
         if record.step == 0:
             trainer.best = None
         values = self.journal.record(record)
-        if values is None or not phase.comparable:
+        if values is None or not (phase.comparable and self.validated):
             return values
         moment = self._moment(record, values, phase)
         best = trainer.best

@@ -14,6 +14,7 @@ import torch
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.data import Dataset, Preprocessing, choose_labels, hold_out, load
+from pyro_fmvae.data.learnable import check_learnable
 from pyro_fmvae.recipes.options import HELD_OUT, TrainConfig
 from pyro_fmvae.recipes.recipe import Recipe
 from pyro_fmvae.recipes.registry import read_config, recipe_of, resolved
@@ -45,9 +46,12 @@ class Run:
         """A run that is not on disk yet, its options resolved.
 
         Raises:
-            ValueError: options that don't fit the data.
+            ValueError: options that don't fit the data, or data from which nothing can be learnt.
         """
-        return cls(folder, resolved(config, dataset), dataset.fingerprint)
+        recipe = resolved(config, dataset)
+        if config.own_data:
+            check_learnable(dataset, [recipe.label_names[factor] for factor in recipe.labelled])
+        return cls(folder, recipe, dataset.fingerprint)
 
     def write(self, numbered: bool = False) -> "Run":
         """Make the folder and write the configuration into it.
@@ -172,7 +176,8 @@ class Run:
         """
         config = self.config
         root = data_root or config.data_root
-        dataset = load_data(config, Path(root) if root else None)
+        shape = self.preprocessing.event_shape
+        dataset = load_data(config, Path(root) if root else None, shape)
         if len(dataset.train) != self.num_data:
             number = len(dataset.train)
             raise ValueError(f"data: {self.num_data} training points were expected, there are {number} now")
@@ -199,7 +204,7 @@ class Run:
         return self.recipe.build()
 
     def load_model(self, device: torch.device) -> Any:
-        """The model as it was at the last checkpoint.
+        """The model as it was at the last checkpoint; of a finished run its best one.
 
         Raises:
             FileNotFoundError, ValueError: there is no checkpoint, or it is damaged.
@@ -220,8 +225,13 @@ def saved(folder: Path) -> bool:
     return metrics.exists() and len(metrics.read_bytes().splitlines()) > 1  # one comes before it
 
 
-def load_data(config: TrainConfig, root: Path | None) -> Dataset:
+def load_data(config: TrainConfig, root: Path | None, shape: tuple[int, ...] | None = None) -> Dataset:
     """The data set that a configuration asks for: its labels in order, combinations held out.
+
+    Args:
+        config: the configuration.
+        root: folder of published data sets.
+        shape: of the images of a folder, where it is known.
 
     Raises:
         FileNotFoundError, ValueError: there are no such data, or the options don't fit them.
@@ -234,6 +244,7 @@ def load_data(config: TrainConfig, root: Path | None) -> Dataset:
         image_size=config.image_size,
         seed=0,
         sparse=sparse,
+        shape=shape,
         splitting=config.splitting,
     )
     if config.label_names is not None:

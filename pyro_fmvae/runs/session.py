@@ -16,6 +16,7 @@ from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.nn import ConvDecoder
 from pyro_fmvae.runs.journal import Journal, main_measure
 from pyro_fmvae.runs.keeper import Keeper
+from pyro_fmvae.runs.outlook import Outlook
 from pyro_fmvae.runs.report import report
 from pyro_fmvae.runs.trainer import Trainer
 
@@ -31,6 +32,8 @@ def follow(trainer: Trainer, dataset: Dataset, resumed: bool) -> int:
         verb = "resuming" if resumed else "starting"
         points, device = trainer.run.num_data, trainer.device
         logger.info("%s %s on %s, %d points, steps %s", verb, folder, device, points, trainer.stepping)
+        if dataset.note:
+            logger.info("%s", dataset.note)
         decoder = getattr(trainer.model, "decoder", None)
         if isinstance(decoder, ConvDecoder) and (change := decoder.canvas.describe()):
             logger.info("%s for the networks", change)
@@ -46,10 +49,11 @@ def follow(trainer: Trainer, dataset: Dataset, resumed: bool) -> int:
 def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, interrupted: list[bool]) -> bool:
     """Consume the records; returns whether it was interrupted."""
     keeper = Keeper(trainer, dataset, Journal(trainer, dataset, resumed))
-    saved = time.monotonic()
+    outlook, saved = Outlook(trainer.device), time.monotonic()
     with _Bar(trainer) as bar:
         for record in trainer.records(resumed):
             values = keeper.follow(record)
+            outlook.update(record)
             bar.update(record, values)
             if record.step == 0 or interrupted or time.monotonic() - saved > CHECKPOINT_EVERY:
                 trainer.save()
@@ -68,7 +72,7 @@ class _Bar:
         done = sum(not phase.budget.empty for phase in trainer.phases[: trainer.progress.phase])
         layout = "{desc:<9}{percentage:3.0f}%|{bar}| {elapsed}{postfix}"
         self.bar = tqdm(total=total, initial=done, disable=None, bar_format=layout)
-        self.done = float(done)
+        self.done, self.measured = float(done), ""
         self.trainer, self.measure = trainer, main_measure(trainer)
 
     def __enter__(self) -> "_Bar":
@@ -86,7 +90,9 @@ class _Bar:
             self.done += 1
         if values:
             name = "ELBO" if self.measure == "elbo" else self.measure
-            self.bar.set_postfix_str(f"validation {name} {values[self.measure]:.2f} nats")
+            self.measured = f"validation {name} {values[self.measure]:.2f} nats"
+        left = "" if record.left is None else f"{tqdm.format_interval(record.left)} left"
+        self.bar.set_postfix_str(", ".join(filter(None, (left, self.measured))), refresh=bool(values))
 
 
 @contextmanager

@@ -35,7 +35,7 @@ def load(folder: str | Path, device: str | torch.device = "auto") -> "TrainedRun
         device: where to compute; ``auto`` is a GPU where there is one.
 
     Returns:
-        The run with its model as it was at the last checkpoint.
+        The run with its best model; of an interrupted one, with its model as it was at the last checkpoint.
 
     Raises:
         FileNotFoundError: the run has no checkpoint.

@@ -25,6 +25,7 @@ NUMBERS = [
         for value in (0.0, math.nan, math.inf)
     ],
     *[("max_minutes", value) for value in (0.0, -1.0, math.nan, math.inf)],
+    *[("time_limit", value) for value in (-1.0, math.nan, math.inf)],
     *[("delay", value) for value in (-1.0, math.nan, math.inf)],
     *[("forgetting", value) for value in (0.5, 1.1, math.nan)],
     *[("first_step", value) for value in (0.0, 1.1, math.nan)],

@@ -12,6 +12,7 @@ from pyro_fmvae.data.own.csv_file import read_csv
 from pyro_fmvae.data.own.folder import find_values, load_folder, read_folder
 from pyro_fmvae.data.own.npz_file import read_npz
 from pyro_fmvae.data.own.picture_files import open_pictures
+from pyro_fmvae.data.own.picture_shape import choose_shape
 from pyro_fmvae.data.own.raw import Raw
 from pyro_fmvae.data.patch_sets import load_patches
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
@@ -126,26 +127,35 @@ def split_file(
         label_sizes=() if raw.labels is None else tuple((raw.labels.max(axis=0) + 1).tolist()),
         value_names=raw.value_names,
         fingerprint=split_fingerprint(raw.x, staying),
+        note=raw.note,
     )
 
 
 def split_folder(
-    path: Path, image_size: int, seed: int, as_is: bool = False, splitting: Splitting | None = None
+    path: Path,
+    image_size: int | None,
+    seed: int,
+    as_is: bool = False,
+    splitting: Splitting | None = None,
+    shape: tuple[int, ...] | None = None,
 ) -> Dataset:
     """Make a data set of a folder of images, split as `split_file` does.
 
     Args:
         path: the folder: see `read_folder`.
-        image_size: S; images become [S, S, 3].
+        image_size: S, to have squares of this side; None: see `choose_shape`.
         seed: of the permutation that makes the splits, at least 0.
         as_is: see `SparseOptions`.
         splitting: other shares.
+        shape: (H, W) or (H, W, 3) that the images had in a run; None: chosen by their files.
 
     Raises:
         ValueError: too few images, a damaged one, or a malformed table of labels.
     """
-    folder, splitting = read_folder(path), splitting or Splitting()
-    preprocessing = Preprocessing(Kind.REAL if as_is else Kind.IMAGE, (image_size, image_size, 3))
+    folder, splitting, note = read_folder(path), splitting or Splitting(), ""
+    if shape is None:
+        shape, note = choose_shape([path / name for name in folder.names], image_size)
+    preprocessing = Preprocessing(Kind.REAL if as_is else Kind.IMAGE, shape)
     value_names = tuple(find_values(texts, f"{path}: {name!r}") for name, texts in folder.columns.items())
     labels = folder.labels(value_names)
     staying = splitting.staying(labels)
@@ -164,6 +174,7 @@ def split_folder(
         label_sizes=() if labels is None else tuple((labels.max(axis=0) + 1).tolist()),
         value_names=value_names,
         fingerprint=split_fingerprint(np.array(folder.names), staying),
+        note=note,
     )
 
 

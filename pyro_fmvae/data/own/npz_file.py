@@ -11,9 +11,10 @@ from pyro_fmvae.data.own.raw import DECIMAL_HINT, LARGEST_LABEL, Raw
 def read_npz(path: Path, missing: bool = False) -> Raw:
     """Read a data set from a .npz file.
 
-    The file holds `x`, [n, H, W], [n, H, W, 1], [n, H, W, 3] or [n, D], where images are bool, uint8 or
-    float; optionally `labels`, integers [n, L] or [n], -1 = unknown; and optionally `label_names`, L strings.
-    A single channel is grey: it is read as [n, H, W].
+    The file holds `x`, [n, H, W], [n, H, W, C] or [n, D], where images are bool, uint8 or float; optionally
+    `labels`, integers [n, L] or [n], -1 = unknown; and optionally `label_names`, L strings. Of C channels the
+    last is opacity if C is 2 or 4, which puts the others on white. One channel is grey, and read as
+    [n, H, W]; three are red, green and blue.
 
     Args:
         path: the file.
@@ -25,22 +26,25 @@ def read_npz(path: Path, missing: bool = False) -> Raw:
     arrays = read_arrays(path, required=("x",), optional=("labels", "label_names"))
     x = arrays["x"]
     _check_observations(x, path, missing)
+    note = ""
+    if x.ndim == 4 and x.shape[3] in (2, 4):
+        x, note = _on_white(x), f"{len(x):,} pictures are put on white where they are transparent"
     if x.ndim == 4 and x.shape[3] == 1:
         x = x[..., 0]
     if "labels" not in arrays:
         if "label_names" in arrays:
             raise ValueError(f"{path}: there are 'label_names' but no 'labels'")
-        return Raw(x)
+        return Raw(x, note=note)
     labels = _check_labels(arrays["labels"], len(x), path)
-    return Raw(x, labels, _check_names(arrays.get("label_names"), labels.shape[1], path))
+    return Raw(x, labels, _check_names(arrays.get("label_names"), labels.shape[1], path), note=note)
 
 
 def _check_observations(x: np.ndarray, path: Path, missing: bool) -> None:
     if x.dtype.kind not in "buif":
         raise ValueError(f"{path}: 'x' must hold numbers, got dtype {x.dtype}")
     table = x.ndim == 2
-    if not (table or x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3))):
-        shapes = "[n, H, W], [n, H, W, 1], [n, H, W, 3] or [n, D]"
+    if not (table or x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 2, 3, 4))):
+        shapes = "[n, H, W], [n, H, W, C] with 1 to 4 channels C, or [n, D]"
         raise ValueError(f"{path}: 'x' must have shape {shapes}, got {list(x.shape)}")
     if x.size == 0:
         raise ValueError(f"{path}: 'x' is empty, its shape is {list(x.shape)}")
@@ -50,6 +54,17 @@ def _check_observations(x: np.ndarray, path: Path, missing: bool) -> None:
         raise ValueError(f"{path}: 'x' must be finite, or NaN where it is missing, but holds infinity")
     if not missing and not np.isfinite(x).all():
         raise ValueError(f"{path}: 'x' must be finite, but holds NaN or infinity")
+
+
+def _on_white(x: np.ndarray) -> np.ndarray:
+    """Put images, whose last channel is opacity, on white: one channel less, of the same type."""
+    colours, opacity = x[..., :-1], x[..., -1:]
+    if x.dtype == np.bool_:
+        return colours | ~opacity
+    if x.dtype == np.uint8 and x.max() > 1:
+        share = opacity / 255
+        return np.rint(colours * share + 255 * (1 - share)).astype(np.uint8)
+    return (colours * opacity + (1 - opacity)).astype(x.dtype)
 
 
 def _check_labels(labels: np.ndarray, n: int, path: Path) -> np.ndarray:

@@ -29,6 +29,8 @@ class Raw(NamedTuple):
     levels: tuple[tuple[str, ...], ...] = ()
     """For each column of `x`, names of its categories 0, 1, …; empty for a column of numbers. No entries: all
     are columns of numbers."""
+    note: str = ""
+    """Sentence on what was done to `x`; empty: nothing."""
 
 
 def is_decimal(text: str) -> bool:
