@@ -1,5 +1,6 @@
 """Deep generative models with structured priors, as Pyro programs with closed-form inference."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pyro_fmvae import checkpoint
@@ -110,7 +111,14 @@ from pyro_fmvae.optim import (
 from pyro_fmvae.version import __version__
 
 if TYPE_CHECKING:
+    from pyro_fmvae.commands.from_python import train
     from pyro_fmvae.runs import TrainedRun, load
+
+_LATER = {
+    "TrainedRun": "pyro_fmvae.runs",
+    "load": "pyro_fmvae.runs",
+    "train": "pyro_fmvae.commands.from_python",
+}
 
 __all__ = [
     "COLUMN_NORMAL_GAMMA",
@@ -212,14 +220,13 @@ __all__ = [
     "register_family",
     "to_natural",
     "to_standard",
+    "train",
     "with_assignments",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Import what needs runs, and so figures and measures, when it is asked for: matplotlib takes a while."""
-    if name not in ("TrainedRun", "load"):
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pyro_fmvae import runs
-
-    return getattr(runs, name)
+    return getattr(import_module(_LATER[name]), name)

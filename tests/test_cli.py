@@ -1,8 +1,8 @@
 import fcntl
 import json
 import os
-import re
 import pickle
+import re
 import shutil
 import struct
 import sys
@@ -14,6 +14,7 @@ import torch
 import yaml
 
 from pyro_fmvae import __main__, __version__, checkpoint, cli, commands
+from pyro_fmvae.commands.parser import translate
 from pyro_fmvae.runs import report
 from pyro_fmvae.runs.run import CHECKPOINT, DERIVED, Run
 from pyro_fmvae.runs.trainer import Trainer
@@ -633,10 +634,10 @@ def test_complaints_speak_of_options(place, monkeypatch, arguments, message):
 
 def test_complaints_that_are_not_recognised_pass():
     for message in ("anything", 'Parser "x" is odd', "value: 3"):
-        assert cli._translate(message) == message
+        assert translate(message) == message
     odd = 'Parser key "a.b_c": odd\nin two lines'
-    assert cli._translate(odd) == "--b-c: odd in two lines"
-    assert cli._translate(odd, {"b_c"}) == "b_c: odd in two lines"
+    assert translate(odd) == "--b-c: odd in two lines"
+    assert translate(odd, {"b_c"}) == "b_c: odd in two lines"
 
 
 def contents(folder):

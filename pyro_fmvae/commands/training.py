@@ -7,14 +7,16 @@ from dataclasses import fields, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, Optional
+from textwrap import wrap
+from typing import Any, Final, Literal, Optional
 
 from jsonargparse import ArgumentParser
 
 from pyro_fmvae.checkpoint import alone
 from pyro_fmvae.commands.command import Command, UsageError
+from pyro_fmvae.commands.parser import PROGRAM, Parser
 from pyro_fmvae.data.registry import LOADERS
-from pyro_fmvae.recipes.options import TrainConfig
+from pyro_fmvae.recipes.options import TrainConfig, flag
 from pyro_fmvae.recipes.pictures import TRAINING
 from pyro_fmvae.recipes.registry import (
     DEFAULT,
@@ -32,6 +34,13 @@ from pyro_fmvae.runs.run import CHECKPOINT, DERIVED, FIGURES, Run, load_data, re
 from pyro_fmvae.runs.session import follow
 from pyro_fmvae.runs.trainer import Trainer
 
+FILES: Final = {
+    "out": ("runs/mine", "folder of the run; default: a new one in runs/"),
+    "resume": ("runs/mine", "continue an interrupted run"),
+    "config": ("mine.yaml", "YAML or JSON file with any of these options"),
+}
+"""Arguments that are no options of a model: an example, and a text for the help."""
+COLUMNS, INDENT = 100, 30  # of the short help
 NOT_OF_THE_RUN = ("data_root", "device", "eager", "compile")  # may differ when a run is resumed
 
 
@@ -39,26 +48,72 @@ def command(arguments: Sequence[str] = ()) -> Command:
     """The command, whose help shows the options of one model.
 
     Args:
-        arguments: of the command line. The model is the one that they name, or ``fmvae``.
+        arguments: of the command line. The model is the one that they name, or else that of their
+            configuration file, or ``fmvae``.
     """
-    words = [word for text in arguments for word in text.split("=", 1)]
-    typed = {word.removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
-    named = [value for flag, value in pairwise(words) if flag == "--model" and value in RECIPES]
-    model = named[-1] if named else DEFAULT
+    model = _model_of(arguments)
     others = ", ".join(name for name in RECIPES if name != model)
+    title = f"Train a model, here {model}: {RECIPES[model].title}."
     return Command(
         name="train",
         help="train a model; without options, on generated smileys",
-        description=f"Train a model, here {model}: {RECIPES[model].title}. For the options of another model, "
-        f"give --model NAME --help, where NAME is {others}. Many defaults depend on the data.",
+        description=f"{title} For the options of another model, give --model NAME --help-all, where NAME is "
+        f"{others}. Many defaults depend on the data.",
         add_arguments=partial(add_arguments, model=model),
-        run=partial(run, typed=typed),
+        run=partial(run, typed=typed_options(arguments)),
+        brief=brief(model, title),
     )
+
+
+def _model_of(arguments: Sequence[str]) -> str:
+    """The model whose options arguments are about."""
+    words = [word for text in arguments for word in text.split("=", 1)]
+    named = [value for flag, value in pairwise(words) if flag == "--model" and value in RECIPES]
+    files = [value for flag, value in pairwise(words) if flag == "--config"]
+    if named or not files:
+        return named[-1] if named else DEFAULT
+    parser = Parser()
+    add_arguments(parser, DEFAULT)
+    try:
+        model: str = parser.parse_path(files[-1]).model
+    except (UsageError, OSError, ValueError, TypeError):
+        return DEFAULT  # parsing the arguments says what is wrong with the file
+    return model
+
+
+def brief(model: str, title: str) -> str:
+    """The options that matter first, as lines of at most `COLUMNS` characters: those that have an example.
+
+    Args:
+        model: whose options.
+        title: first line.
+    """
+    shown: dict[str, tuple[str, str]] = {}
+    for name, option in options_of(model).items():
+        if option.metadata["example"]:
+            default = "" if option.default is None else f" (default: {option.default})"
+            shown[name] = (option.metadata["example"], option.metadata["help"] + default)
+    shown["model"] = ("vae", f"model to train: {', '.join(RECIPES)}")
+    lines = [f"usage: {PROGRAM} train [options]", "", title, ""]
+    for name, (example, text) in (shown | FILES).items():
+        label = f"  {flag(name)} {example}"
+        lines += wrap(text, COLUMNS, initial_indent=label.ljust(INDENT), subsequent_indent=" " * INDENT)
+    closing = (
+        f"Without options, it trains on generated smileys. {PROGRAM} train --help-all shows every option, by "
+        "group; with --model NAME, those of another model."
+    )
+    return "\n".join([*lines, "", *wrap(closing, COLUMNS), ""])
+
+
+def typed_options(arguments: Sequence[str]) -> Set[str]:
+    """Names of the options on a command line itself."""
+    flags = (text.partition("=")[0] for text in arguments if text.startswith("--"))
+    return {flag.removeprefix("--").replace("-", "_") for flag in flags}
 
 
 def add_arguments(parser: ArgumentParser, model: str) -> None:
     """Add the options of all models; only those of ``model`` are in the help."""
-    parser.add_argument("--config", action="config", help="YAML or JSON file with any of these options")
+    parser.add_argument("--config", action="config", help=FILES["config"][1])
     titles = "; ".join(f"{name}: {recipe.title}" for name, recipe in RECIPES.items())
     names = Literal[tuple(RECIPES)]  # type: ignore[valid-type]
     text = f"model to train ({titles}); by default {DEFAULT}, and of small tables {SMALL_TABLES}"
@@ -76,8 +131,8 @@ def add_arguments(parser: ArgumentParser, model: str) -> None:
             "--" + name.replace("_", "-"), type=kind, default=option.default, help=text, **bare
         )
     parser.add_argument("--" + DERIVED, type=dict | None, help=SUPPRESS)  # of a run's config.json; not read
-    parser.add_argument("--out", type=str | None, help="folder of the run; default: a new one in runs/")
-    parser.add_argument("--resume", type=str | None, metavar="RUN", help="continue an interrupted run")
+    parser.add_argument("--out", type=str | None, help=FILES["out"][1])
+    parser.add_argument("--resume", type=str | None, metavar="RUN", help=FILES["resume"][1])
 
 
 def run(model: str | None, out: str | None, resume: str | None, typed: Set[str], **given: Any) -> int:
@@ -90,15 +145,28 @@ def run(model: str | None, out: str | None, resume: str | None, typed: Set[str],
         typed: names of the options on the command line itself, not in a configuration file.
         **given: options of all models; and, of the ``config.json`` of another run, what is no option.
     """
-    options = {name: given[name] for name in all_options()}
     if resume is not None:
+        options = {name: given[name] for name in all_options()}
         _check_unchanged({"model": model, **options}, out)
         return resume_run(resume, **{name: options[name] for name in NOT_OF_THE_RUN})
+    return train(configuration(model, typed, given), out)
+
+
+def configuration(model: str | None, typed: Set[str], given: Mapping[str, Any]) -> TrainConfig:
+    """The options of a new run.
+
+    Args:
+        model, typed, given: as in :func:`run`.
+
+    Raises:
+        ValueError: an option of another model, or one out of range.
+    """
+    options = {name: given[name] for name in all_options()}
     if model is None:
         model = _by_data(options, typed)
     if given.get(DERIVED) is not None:  # an earlier run's, which may list options of all models
         options = {name: options[name] for name in options if name in options_of(model) or name in typed}
-    return train(configure(model, **options), out)
+    return configure(model, **options)
 
 
 def _by_data(options: Mapping[str, Any], typed: Set[str]) -> str:
@@ -124,11 +192,21 @@ def _check_unchanged(given: Mapping[str, Any], out: str | None) -> None:
 
 
 def train(config: TrainConfig, out: str | None) -> int:
+    """Start a run, train it to its end, and report: see :func:`start`. Returns the exit status."""
+    _, status = start(config, out)
+    return status
+
+
+def start(config: TrainConfig, out: str | None, held: Path | None = None) -> tuple[Run, int]:
     """Start a run, train it to its end, and report.
 
     Args:
         config: options as given; defaults are chosen by the data.
         out: folder of the run, which must not exist; None: a new one in ``runs/``.
+        held: the file of the data, if the run is to keep it in its folder.
+
+    Returns:
+        The run, and the exit status.
     """
     device = resolve_device(config.device)
     config = _with_full_paths(replace(config, data=data_name(recipe_of(config).name, config.data)))
@@ -136,11 +214,11 @@ def train(config: TrainConfig, out: str | None) -> int:
     run = Run.new(Path(out) if out else Path("runs") / dataset.name, config, dataset)
     trainer = Trainer(run, dataset, device)
     trainer.start()
-    trainer.run = run.write(numbered=not out)
+    trainer.run = run.write(numbered=not out, held=held)
     folder = trainer.run.folder
     with alone(folder):
         try:
-            return follow(trainer, dataset, resumed=False)
+            return trainer.run, follow(trainer, dataset, resumed=False)
         except BaseException:  # also a second Ctrl-C
             if not saved(folder):  # there is nothing to continue from
                 shutil.rmtree(folder)

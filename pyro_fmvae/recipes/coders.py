@@ -31,7 +31,7 @@ UNITS = 100  # by default
 class CoderOptions(TrainConfig):
     """Options that models learnt by EM share."""
 
-    latent_dim: int | None = by_data("units of a sparse code", count(1))
+    latent_dim: int | None = by_data("units of a sparse code", count(1), example="100")
     starts: int | None = by_data("random starts learnt side by side, of which the best is kept", count(1))
     sweeps: int | None = by_data("sweeps of the fixed point, or of Gibbs draws, in an E-step", count(1))
     temperature: float | None = by_data("of the E-steps at first; it falls to 1", at_least_one)
@@ -40,7 +40,9 @@ class CoderOptions(TrainConfig):
         "kappa of the step size (1 + tau)^-kappa of statistics, where batches are not all data",
         exponent,
     )
-    patch_size: int | None = option(None, "side of the patches that images are cut into", count(2))
+    patch_size: int | None = option(
+        None, "side of the patches that images are cut into", count(2), example="8"
+    )
     patches: int = option(20_000, "how many patches", count(2))
     whiten: bool = option(True, "decorrelate the pixels of patches")
     on_off: bool | None = by_data("split patches into what is brighter and what is darker")

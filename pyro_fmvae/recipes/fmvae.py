@@ -32,6 +32,7 @@ class FMVAEOptions(NetworkOptions):
     labels: float | None = by_data(
         "labels that are used: of a share of the training points, in [0, 1], or of so many for each value",
         check_amount,
+        example="0.1",
     )
     prior_iterations: int | None = by_data("iterations of the prior alone", count(0))
     refine_iterations: int | None = by_data("iterations with label_weight 0, after the joint ones", count(0))

@@ -32,7 +32,7 @@ class NetworkOptions(TrainConfig):
     """Options that models with an encoder and a decoder share."""
 
     factors: tuple[int, ...] | None = by_data(
-        "number of components of each factor, such as 2,2,64", sizes, SIZES
+        "number of components of each factor, such as 2,2,64", sizes, SIZES, example="2,2,64"
     )
     factor_dim: int | None = by_data("dimensions of each factor", count(1))
     network: Literal["mlp", "conv", "conv28", "conv64"] | None = by_data(
@@ -73,7 +73,9 @@ class LatentOptions(NetworkOptions):
         "of --model fmvae; their number times factor_dim is the default of latent_dim", sizes, SIZES
     )
     factor_dim: int | None = by_data("dimensions of each of these factors", count(1))
-    latent_dim: int | None = option(None, "dimensions of z; default: those of all factors", count(1))
+    latent_dim: int | None = option(
+        None, "dimensions of z; default: those of all factors", count(1), example="20"
+    )
 
     @property
     def size(self) -> int:

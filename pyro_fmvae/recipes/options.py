@@ -62,25 +62,32 @@ NAMES = ListOf("names", lambda part: str(part).strip(), "hat,eyes")
 
 
 def option(
-    default: Any, text: str, check: Check | None = None, parse: ListOf | None = None, path: bool = False
+    default: Any,
+    text: str,
+    check: Check | None = None,
+    parse: ListOf | None = None,
+    path: bool = False,
+    example: str = "",
 ) -> Any:
     """Declare an option as a field of a dataclass.
 
     Args:
         default: of the option.
-        text: for ``--help``.
+        text: for ``--help-all``.
         check: raises ValueError for values out of range; not asked about None.
         parse: converts text, where the option's type does not say how.
         path: the value is the path of a file or folder.
+        example: a value as it is typed. Options with an example are those that matter first: ``--help`` shows
+            them alone.
     """
     metadata = {"help": text, "check": check, "parse": parse, "path": path, "by_data": False}
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata=metadata | {"example": example})
 
 
-def by_data(text: str, check: Check | None = None, parse: ListOf | None = None) -> Any:
+def by_data(text: str, check: Check | None = None, parse: ListOf | None = None, example: str = "") -> Any:
     """Declare an option whose default depends on the data: None until :meth:`Recipe.resolve` chooses it."""
     metadata = {"help": text, "check": check, "parse": parse, "path": False, "by_data": True}
-    return field(default=None, metadata=metadata)
+    return field(default=None, metadata=metadata | {"example": example})
 
 
 def _names(name: str, value: tuple[str, ...]) -> None:
@@ -98,14 +105,16 @@ class TrainConfig:
 
     model: str = field(metadata={"help": "model to train", "check": None, "path": False, "by_data": False})
     data: str = option(
-        "smiley", "name of a data set, or path of an .npz or .csv file or of a folder of images"
+        "smiley",
+        "name of a data set, or path of an .npz or .csv file or of a folder of images",
+        example="photos",
     )
     data_root: str | None = option(None, "folder in which published data sets are kept", path=True)
     binarization: Literal["dynamic", "threshold"] = option(
         "dynamic", "how the greys of mnist and omniglot become binary"
     )
     image_size: int | None = option(
-        None, "side of the squares that the pictures of a folder or of celeba are resized to"
+        None, "side of the squares that the pictures of a folder or of celeba are resized to", example="32"
     )
     label_names: tuple[str, ...] | None = option(
         None, "labels to use, in the order of the factors: hat,eyes", _names, NAMES
@@ -120,7 +129,9 @@ class TrainConfig:
     fold: str | None = option(None, "test on this fold instead, such as 2/5, the second of five")
     batch_size: int | None = by_data("points per batch", count(1))
     joint_iterations: int | None = by_data("iterations of everything together", count(0))
-    max_minutes: float | None = option(None, "train by the clock instead: minutes for all phases", positive)
+    max_minutes: float | None = option(
+        None, "train by the clock instead: minutes for all phases", positive, example="5"
+    )
     time_limit: float | None = option(
         None, "minutes after which training by iterations is cut short; 0: never", nonnegative
     )
@@ -143,7 +154,7 @@ class TrainConfig:
     eager: bool = option(False, "take every step through Pyro, instead of replaying a captured one")
     compile: bool | None = option(None, "compile captured steps; default: on the CPU, in long trainings")
     autocast: bool = option(False, "run the networks in bfloat16")
-    seed: int = option(0, "of everything random", count(0))
+    seed: int = option(0, "of everything random", count(0), example="1")
     device: str = option("auto", "cpu, cuda, ... or auto: a GPU where there is one")
 
     def __post_init__(self) -> None:
@@ -209,6 +220,13 @@ class TrainConfig:
         minutes = _shared_out(self.time_limit, given)
         return {phase: Budget(number, minutes[phase]) for phase, number in given.items()}
 
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Names of the options that were given, without ``model`` and ``data``, while it is unresolved."""
+        names = [one.name for one in fields(self) if one.name not in ("model", "data")]
+        plain = {one.name: one.default for one in fields(self)}
+        return tuple(name for name in names if getattr(self, name) != plain[name])
+
     def to_dict(self) -> dict[str, Any]:
         """A JSON object."""
         return asdict(self)
@@ -250,13 +268,13 @@ def completed(config: Options, defaults: Mapping[str, Any]) -> Options:
 
 def shared_defaults(config: TrainConfig) -> dict[str, Any]:
     """Defaults by data of options that all models share, and that no model chooses by itself."""
-<<<<<<< HEAD
     lengths = (config.max_minutes, *config.iterations.values())
     own = config.own_data and all(length is None for length in lengths)
-    return {"hold_out": HELD_OUT.get(config.data, 0.0), "time_limit": OWN_MINUTES if own else None}
-=======
-    return {"hold_out": HELD_OUT.get(config.data, 0.0), "weight_decay": 0.0}
->>>>>>> best
+    return {
+        "hold_out": HELD_OUT.get(config.data, 0.0),
+        "time_limit": OWN_MINUTES if own else None,
+        "weight_decay": 0.0,
+    }
 
 
 def check_iterations(config: TrainConfig) -> None:
@@ -285,3 +303,15 @@ def refuse(
 def decaying(config: TrainConfig) -> dict[str, Any]:
     """A default by which the learning rate falls to a tenth."""
     return {"final_learning_rate": 0.1 * (config.joint_learning_rate or config.learning_rate)}
+
+
+def flag(name: str) -> str:
+    """An option as it is typed."""
+    return "--" + name.replace("_", "-")
+
+
+def as_typed(value: Any) -> str:
+    """The value of an option as the command line takes it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

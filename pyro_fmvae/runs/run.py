@@ -1,7 +1,9 @@
 """A run: a folder with configuration, records, checkpoint and figures, and the model that it stands for."""
 
 import json
+import os
 import platform
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -35,11 +37,13 @@ class Run:
         folder: where it is kept.
         recipe: of its model, with resolved options.
         fingerprint: of the rows that were split at random; empty where splits are fixed, and in older runs.
+        given: names of the options that were given; empty in older runs.
     """
 
     folder: Path
     recipe: Recipe[Any]
     fingerprint: str = ""
+    given: tuple[str, ...] = ()
 
     @classmethod
     def new(cls, folder: Path, config: TrainConfig, dataset: Dataset) -> "Run":
@@ -51,13 +55,14 @@ class Run:
         recipe = resolved(config, dataset)
         if config.own_data:
             check_learnable(dataset, [recipe.label_names[factor] for factor in recipe.labelled])
-        return cls(folder, recipe, dataset.fingerprint)
+        return cls(folder, recipe, dataset.fingerprint, config.given)
 
-    def write(self, numbered: bool = False) -> "Run":
+    def write(self, numbered: bool = False, held: Path | None = None) -> "Run":
         """Make the folder and write the configuration into it.
 
         Args:
             numbered: make the first of ``folder-001``, ``folder-002``, ... that does not exist.
+            held: a file with the run's data, to move into the folder.
 
         Returns:
             The run in the folder that was made.
@@ -72,9 +77,13 @@ class Run:
                 break
             if not numbered:
                 raise ValueError(f"out: {folder} exists already, and runs are never overwritten")
-        content = json.dumps(self._description(), indent=1) + "\n"
+        run = replace(self, folder=folder)
+        if held is not None:
+            moved = shutil.move(held, folder.resolve() / held.name)
+            run = run.with_options(data=str(moved))
+        content = json.dumps(run._description(), indent=1) + "\n"
         checkpoint.write_atomically(folder / CONFIG, lambda path: path.write_text(content))
-        return replace(self, folder=folder)
+        return run
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
@@ -87,6 +96,9 @@ class Run:
             values = json.loads((folder / CONFIG).read_text())
             derived = values[DERIVED]
             config = read_config(values)
+            held = folder / Path(config.data).name
+            if held.is_file() and not Path(config.data).exists():  # the folder was moved with its data
+                config = replace(config, data=str(held.resolve()))
             recipe = recipe_of(config)(
                 config,
                 Preprocessing.from_dict(derived["preprocessing"]),
@@ -94,7 +106,7 @@ class Run:
                 tuple(derived["label_names"]),
                 tuple(tuple(names) for names in derived.get("value_names", ())),
             )
-            return cls(folder, recipe, derived.get("fingerprint", ""))
+            return cls(folder, recipe, derived.get("fingerprint", ""), tuple(derived.get("given", ())))
         except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"run: {folder} is no run (there is no {CONFIG} in it)") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -107,6 +119,8 @@ class Run:
             "label_names": list(self.label_names),
             "value_names": [list(names) for names in self.value_names],
             "fingerprint": self.fingerprint,
+            "given": list(self.given),
+            "machine": machine(),
             "versions": {
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("pyro_fmvae", "torch", "pyro-ppl", "numpy")},
@@ -215,6 +229,12 @@ class Run:
             model.match(state["model"])
             model.load_state_dict(state["model"])
         return model.to(device).eval()
+
+
+def machine() -> str:
+    """The kind of machine that this is, in words, without its name."""
+    cores = f"{platform.system()} on {platform.machine()}, {os.cpu_count()} CPU cores"
+    return f"{cores}, {torch.cuda.get_device_name()}" if torch.cuda.is_available() else cores
 
 
 def saved(folder: Path) -> bool:

@@ -384,6 +384,13 @@ def test_the_page_runs(tmp_path, monkeypatch):
     phases = ["--pretrain-iterations", "3", "--prior-iterations", "3", "--joint-iterations", "3"]
     status, _, err = command("train", *line.split(), *tiny, *phases, "--refine-iterations", "3")
     assert status == 0, err
+    options = dict(
+        zip((flag[2:].replace("-", "_") for flag in (tiny + phases)[::2]), (tiny + phases)[1::2], strict=True)
+    )
+    own = pyro_fmvae.train
+    monkeypatch.setattr(
+        pyro_fmvae, "train", lambda *args, max_minutes, **given: own(*args, **given | options), raising=False
+    )
     namespace = {"__name__": PAGE.name}
     for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
         exec(compile(block, PAGE.name, "exec"), namespace)

@@ -9,7 +9,7 @@ import torch
 
 from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.own.csv_file import read_csv
-from pyro_fmvae.data.own.folder import find_values, load_folder, read_folder
+from pyro_fmvae.data.own.folder import code, find_values, load_folder, read_folder
 from pyro_fmvae.data.own.npz_file import read_npz
 from pyro_fmvae.data.own.picture_files import open_pictures
 from pyro_fmvae.data.own.picture_shape import choose_shape
@@ -84,8 +84,29 @@ def load_file(
     levels = preprocessing.levels or None
     values = dict(zip(label_names, value_names, strict=False))
     raw = read(path, preprocessing.allows_missing, levels, values, left_out)
+    raw = _numbered(raw, values, path, left_out)
     preprocessing.check_columns(raw.column_names, str(path))
     return _split(raw, preprocessing, source=f"{path}: 'x'"), raw.label_names
+
+
+def _numbered(
+    raw: Raw, known: Mapping[str, tuple[str, ...]], path: Path, left_out: dict[str, Counter[str]] | None
+) -> Raw:
+    """Number the values of labels as a run does, where the file and the run both name them.
+
+    Raises:
+        ValueError: a value that the run does not know, unless ``left_out`` counts them.
+    """
+    if raw.labels is None or not raw.value_names:
+        return raw
+    columns = []
+    for column, name, values in zip(raw.labels.T, raw.label_names, raw.value_names, strict=True):
+        if values and known.get(name):
+            texts = [values[label] if label >= 0 else "" for label in column]
+            counts = None if left_out is None else left_out.setdefault(name, Counter())
+            column = code(texts, known[name], f"{path}: {name!r}", counts)
+        columns.append(column)
+    return raw._replace(labels=np.stack(columns, axis=1))
 
 
 def split_file(

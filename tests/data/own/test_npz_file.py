@@ -39,9 +39,35 @@ def test_label_names(tmp_path):
     assert read_npz(path).label_names == ("body", "hair")
 
 
+def test_names_of_values_and_columns(tmp_path):
+    names = [["dark", "fair"], ["", ""]]
+    raw = read_npz(
+        write(
+            tmp_path / "a.npz", x=X, labels=np.ones((4, 2), int), value_names=names, column_names=[*"uvwxyz"]
+        )
+    )
+    assert raw.value_names == (("dark", "fair"), ()) and raw.column_names == tuple("uvwxyz")
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
+        ({"x": X, "column_names": ["a"]}, "'column_names' must be strings, one per column of a table 'x'"),
+        ({"x": np.zeros((2, 3, 4)), "column_names": [*"abc"]}, "'column_names' must be strings, one per col"),
+        ({"x": X, "value_names": [["a"]]}, "there are 'value_names' but no 'labels'"),
+        ({"x": X, "labels": [0] * 4, "value_names": ["a"]}, r"'value_names' must be strings \[1, V\], a row"),
+        (
+            {"x": X, "labels": [0] * 4, "value_names": [["", "a"]]},
+            "'value_names' must differ, with '' behind",
+        ),
+        (
+            {"x": X, "labels": [0] * 4, "value_names": [["a", "a"]]},
+            "'value_names' must differ, with '' behind",
+        ),
+        (
+            {"x": X, "labels": [0, 1, 2, 0], "value_names": [["a", "b"]]},
+            "'value_names' names 2 values, but a label is 2",
+        ),
         ({"y": X}, "expected an array 'x', found y"),
         ({}, "expected an array 'x', found none"),
         ({"x": np.array([["a", "b"]])}, "'x' must hold numbers, got dtype <U1"),
