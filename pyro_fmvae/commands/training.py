@@ -75,7 +75,7 @@ def _model_of(arguments: Sequence[str]) -> str:
     parser = Parser()
     add_arguments(parser, DEFAULT)
     try:
-        model: str = parser.parse_path(files[-1]).model
+        model: str = parser.parse_path(files[-1]).model or DEFAULT
     except (UsageError, OSError, ValueError, TypeError):
         return DEFAULT  # parsing the arguments says what is wrong with the file
     return model
