@@ -66,6 +66,8 @@ def levels_of(config: MixtureOptions, preprocessing: Preprocessing) -> tuple[int
     found = [2 if preprocessing.binary else 0] * len(names)
     for column, words in enumerate(preprocessing.levels):
         found[column] = len(words)
+    for column, values in enumerate(preprocessing.powers.values if preprocessing.powers else ()):
+        found[column] = found[column] or len(values)
     for name in config.ignore or ():
         if name not in numbers:
             raise ValueError(f"ignore: expected columns out of {', '.join(names)}, got {name!r}")

@@ -187,8 +187,9 @@ class Mixture(Recipe[MixtureOptions]):
         ]
         if self.config.ignore:
             lines.append(f"columns left out: {', '.join(self.config.ignore)}")
-        if self.preprocessing.powers is not None:
-            lines.append(f"skewed columns, of which powers are taken: {self.preprocessing.powers.number}")
+        powers = self.preprocessing.powers
+        if powers is not None and powers.number:
+            lines.append(f"skewed columns, of which powers are taken: {powers.number}")
         return lines
 
     def draw_figures(
