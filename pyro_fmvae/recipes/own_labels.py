@@ -4,10 +4,11 @@ import math
 from typing import Any
 
 from pyro_fmvae.data import Dataset, hide_labels
-from pyro_fmvae.recipes.network_defaults import MANY_NUMBERS
 
 CLASSIFICATION = 50.0
 """Δ times the share of labelled points, in nats per point."""
+MANY_NUMBERS = 1000
+"""Numbers in a picture from which on their bound outweighs that of its codes."""
 
 
 def own_labelled(dataset: Dataset, amount: float, seed: int, columns: int) -> dict[str, Any]:
