@@ -57,11 +57,12 @@ def test_images_of_more_than_32_pixels_get_convolutions(shape, network):
 
 @pytest.mark.parametrize(("size", "hidden", "decay"), [(999, 50, 0.5), (1999, 200, 0.5), (2000, 200, 0)])
 def test_few_points_get_small_networks_whose_weights_decay(size, hidden, decay):
-    for data in (dataset((6,), Kind.TABLE, size=size), dataset((8, 8), Kind.IMAGE, size=size)):
-        for model in ("fmvae", "vae", "vsc"):
-            config = resolve(configure(model, "mine.csv"), data)
-            assert (config.hidden, config.weight_decay) == ((hidden,), decay)
-    given = resolve(configure(data="mine.csv", hidden=(7,), weight_decay=0.0), data)
+    table, images = dataset((6,), Kind.TABLE, size=size), dataset((8, 8), Kind.IMAGE, size=size)
+    for model in ("fmvae", "vae", "vsc"):
+        for data, units in ((table, hidden), (images, 200)):
+            config = resolve(configure(model, "mine.npz"), data)
+            assert (config.hidden, config.weight_decay) == ((units,), decay)
+    given = resolve(configure(data="mine.npz", hidden=(7,), weight_decay=0.0), table)
     assert (given.hidden, given.weight_decay) == ((7,), 0)
 
 
