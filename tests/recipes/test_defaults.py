@@ -66,11 +66,6 @@ def test_few_points_get_small_networks_whose_weights_decay(size, hidden, decay):
     assert (given.hidden, given.weight_decay) == ((7,), 0)
 
 
-@pytest.mark.parametrize(("shape", "hidden"), [((31, 31), 50), ((32, 32), 200), ((20, 20, 3), 200)])
-def test_few_images_of_many_pixels_keep_large_networks(shape, hidden):
-    assert resolve(configure(data="mine.npz"), dataset(shape, Kind.IMAGE, size=100)).hidden == (hidden,)
-
-
 def test_published_data_and_models_without_networks_are_trained_without_decay():
     published = resolve(configure(data="omniglot"), dataset((28, 28), size=30))
     assert (published.hidden, published.weight_decay) == ((400,), 0)
