@@ -17,11 +17,12 @@ from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.models import FactorialMixtureVAE, Hyperprior
 from pyro_fmvae.optim import RobbinsMonro
+from pyro_fmvae.recipes.declarations import by_data, option
 from pyro_fmvae.recipes.factor_pictures import factor_figures
 from pyro_fmvae.recipes.labelling import check_labels, check_numbered
 from pyro_fmvae.recipes.network_defaults import network_defaults, setting
 from pyro_fmvae.recipes.networks import NetworkOptions, NetworkRecipe, check_networks, networks
-from pyro_fmvae.recipes.options import by_data, check_iterations, completed, option
+from pyro_fmvae.recipes.options import check_iterations, completed
 from pyro_fmvae.recipes.ranges import count
 
 
@@ -30,9 +31,7 @@ class FMVAEOptions(NetworkOptions):
     """Options of ``--model fmvae``."""
 
     labels: float | None = by_data(
-        "labels that are used: of a share of the training points, in [0, 1], or of so many for each value",
-        check_amount,
-        example="0.1",
+        "share of labels used, or number for each value", check_amount, example="20"
     )
     prior_iterations: int | None = by_data("iterations of the prior alone", count(0))
     refine_iterations: int | None = by_data("iterations with label_weight 0, after the joint ones", count(0))
