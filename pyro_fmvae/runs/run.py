@@ -52,10 +52,10 @@ class Run:
         Raises:
             ValueError: options that don't fit the data, or data from which nothing can be learnt.
         """
-        recipe = resolved(config, dataset)
         if config.own_data:
-            check_learnable(dataset, [recipe.label_names[factor] for factor in recipe.labelled])
-        return cls(folder, recipe, dataset.fingerprint, config.given)
+            names = dataset.label_names if config.label_names is None else config.label_names
+            check_learnable(dataset, names if getattr(config, "labels", None) else ())
+        return cls(folder, resolved(config, dataset), dataset.fingerprint, config.given)
 
     def write(self, numbered: bool = False, held: Path | None = None) -> "Run":
         """Make the folder and write the configuration into it.
