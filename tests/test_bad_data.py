@@ -55,7 +55,7 @@ def folder(tmp_path_factory):
             ("--data", "classes.npz", "--labels", "1"),
             "labels: expected at least two training points",
         ),
-        (("--data", "nothing.npz"), "'x' must be finite"),
+        (("--data", "nothing.npz"), "expected training numbers in each column"),
         (("--data", "constant.npz"), "all columns are constant"),
         (("--data", "constant.csv"), "all columns are constant"),
         (("--data", "words.npz"), "'x' must hold numbers"),
