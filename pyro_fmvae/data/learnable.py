@@ -39,7 +39,7 @@ def _check_label(dataset: Dataset, name: str) -> None:
     known = dataset.train.labels[:, dataset.label_names.index(name)]
     known = known[known >= 0]
     values = len(known.unique())
-    if values < 2:
+    if values < 2 <= len(known):
         raise ValueError(
             f"labels: expected at least two values of '{name}' in training, "
             f"all {len(known):,} known points have the same"

@@ -58,11 +58,11 @@ class Run:
         Raises:
             ValueError: options that don't fit the data, or data from which nothing can be learnt.
         """
-        names = config.given if given is None else [name for name in config.given if name in given]
-        recipe = resolved(config, dataset)
+        kept = config.given if given is None else [name for name in config.given if name in given]
         if config.own_data:
-            check_learnable(dataset, [recipe.label_names[factor] for factor in recipe.labelled])
-        return cls(folder, recipe, dataset.fingerprint, tuple(names))
+            names = dataset.label_names if config.label_names is None else config.label_names
+            check_learnable(dataset, names if getattr(config, "labels", None) else ())
+        return cls(folder, resolved(config, dataset), dataset.fingerprint, tuple(kept))
 
     def write(self, numbered: bool = False, held: Path | None = None) -> "Run":
         """Make the folder and write the configuration into it.
