@@ -20,6 +20,8 @@ from pyro_fmvae.recipes.ranges import count, positive, sizes
 
 MOST_COMPONENTS: Final = 30
 """Largest number of components that is tried."""
+FEW_INCOMPLETE: Final = 0.2
+"""Largest share of rows with a missing number, from which full covariances learn nothing."""
 SEARCHED: Final = 2000
 """Rows that the number of components is chosen by."""
 WIDEST_FULL: Final = 60
@@ -66,6 +68,8 @@ def levels_of(config: MixtureOptions, preprocessing: Preprocessing) -> tuple[int
     found = [2 if preprocessing.binary else 0] * len(names)
     for column, words in enumerate(preprocessing.levels):
         found[column] = len(words)
+    for column, values in enumerate(preprocessing.powers.values if preprocessing.powers else ()):
+        found[column] = found[column] or len(values)
     for name in config.ignore or ():
         if name not in numbers:
             raise ValueError(f"ignore: expected columns out of {', '.join(names)}, got {name!r}")
@@ -81,10 +85,10 @@ def constant_columns(dataset: Dataset) -> tuple[str, ...]:
     return tuple(names[column] for column in (low >= high).nonzero().flatten().tolist())
 
 
-def has_missing(x: Tensor, levels: Sequence[int]) -> bool:
-    """Tell whether a number is missing in the columns of rows [n, D] that are not left out."""
+def incomplete(x: Tensor, levels: Sequence[int]) -> float:
+    """Share of rows [n, D] in which a number is missing, of the columns that are not left out."""
     numbers = [column for column, size in enumerate(levels) if not size]
-    return bool(x[:, numbers].isnan().any())
+    return float(x[:, numbers].isnan().any(-1).double().mean())
 
 
 def model_of(config: MixtureOptions, levels: Sequence[int], num_data: int) -> ObservedMixture:
@@ -108,7 +112,7 @@ def chosen(
     covariances: tuple[Literal["diagonal", "full"], ...] = ("full", "diagonal")
     if config.covariance is not None:
         covariances = (config.covariance,)
-    elif has_missing(train.x, levels) or not 2 <= levels.count(0) <= WIDEST_FULL:
+    elif incomplete(train.x, levels) > FEW_INCOMPLETE or not 2 <= levels.count(0) <= WIDEST_FULL:
         covariances = ("diagonal",)
     if config.factors is not None:
         numbers: Sequence[int] = (config.factors[-1],)
