@@ -495,7 +495,7 @@ TRAIN = [  # options, and a part of the message
     ("--delay inf", "delay"),
     ("--forgetting 0.3", "forgetting: expected"),
     ("--model foo", "model"),
-    ("--model vae --labels 0.5", "labels: an option of fmvae, not of vae"),
+    ("--model vae --labels 0.5", "labels: an option of fmvae and mixture, not of vae"),
     ("--pretrained no_run", "no_run is no run with a checkpoint"),
     ("--pretrained nowhere", "pretrained: "),
     ("--pretrained text.npz", "text.npz is no run with a checkpoint"),
