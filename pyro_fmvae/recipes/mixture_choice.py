@@ -14,7 +14,8 @@ from pyro_fmvae.data.labels import check_amount
 from pyro_fmvae.learn.mixture_search import Fitted, search
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.table_sites import LEFT_OUT
-from pyro_fmvae.recipes.options import NAMES, SIZES, TrainConfig, by_data
+from pyro_fmvae.recipes.declarations import NAMES, SIZES, by_data
+from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.ranges import count, positive, sizes
 
 MOST_COMPONENTS: Final = 30
@@ -34,10 +35,11 @@ class MixtureOptions(TrainConfig):
     """Options of ``--model mixture``."""
 
     labels: float | None = by_data(
-        "labels that are used: of a share of the training points, in [0, 1], or of so many for each value",
+        "share of labels used, or number for each value",
         check_amount,
+        example="20",
     )
-    factors: tuple[int, ...] | None = by_data("number of components", sizes, SIZES)
+    factors: tuple[int, ...] | None = by_data("number of components", sizes, SIZES, example="3")
     covariance: Literal["diagonal", "full"] | None = by_data("covariance of a component's numbers")
     component_variance: float | None = by_data(
         "variance of a component that the prior expects, as a share of the column's", positive
