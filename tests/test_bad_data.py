@@ -46,7 +46,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--data", "five"), "data: expected at least 10 points, better hundreds, to learn from; got 5"),
+        (("--data", "five"), "data: expected at least 10 points, better hundreds, got 5"),
         (("--data", "dots"), "0.png: expected at least 8 pixels on each side, got 1 x 1"),
         (("--data", "dot.npz"), "data: expected pictures of more than one pixel"),
         (("--data", "one_class", "--labels", "1"), "labels: expected at least two values of 'kind'"),

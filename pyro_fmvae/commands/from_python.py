@@ -8,13 +8,10 @@ from typing import Any
 from pyro_fmvae.commands import training
 from pyro_fmvae.commands.command import UsageError
 from pyro_fmvae.commands.parser import Parser
-from pyro_fmvae.data.own.in_memory import write_npz
-from pyro_fmvae.recipes.options import as_typed, flag
+from pyro_fmvae.data.own.in_memory import write_data
+from pyro_fmvae.recipes.declarations import as_typed, flag
 from pyro_fmvae.recipes.registry import DEFAULT, RECIPES, options_of
 from pyro_fmvae.runs.trained import TrainedRun, load
-
-HELD = "data.npz"
-"""File in a run's folder that keeps data from memory."""
 
 
 def train(
@@ -22,8 +19,8 @@ def train(
 ) -> TrainedRun:
     """Train a model, as the command ``train`` does, with its progress bar and closing table.
 
-    Data from memory are kept in the run's folder, as ``data.npz``, so that the run can be resumed and
-    evaluated like any other.
+    Data from memory are kept in the run's folder, as ``data.npz`` or ``data.csv``, so that the run can be
+    resumed and evaluated like any other.
 
     Args:
         data: an array or a tensor [n, H, W], [n, H, W, 3] or [n, D], as a ``.npz`` file would hold it; a data
@@ -48,8 +45,7 @@ def train(
         held = None
         given = {"data": data, "labels": labels, "out": out}
         if not (data is None or isinstance(data, str | os.PathLike)):
-            held = Path(temporary) / HELD
-            write_npz(held, data, labels)
+            held = write_data(Path(temporary), data, labels)
             given |= {"data": held, "labels": _share(labels, options.get("model", DEFAULT))}
         typed = {name: value for name, value in given.items() if value is not None} | options
         arguments = [f"{flag(name)}={as_typed(value)}" for name, value in typed.items()]
@@ -84,6 +80,7 @@ def _carry_out(arguments: list[str], held: Path | None) -> tuple[Path, int]:
     if given["resume"] is not None:
         return Path(given["resume"]), command.run(**given)
     out = given.pop("out")
-    config = training.configuration(given.pop("model"), training.typed_options(arguments), given)
-    run, status = training.start(config, out, held)
+    typed = training.typed_options(arguments)
+    config = training.configuration(given.pop("model"), typed, given)
+    run, status = training.start(config, out, training.inherited(typed, given), held)
     return run.folder, status

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser
 
 from pyro_fmvae.commands.command import UsageError
-from pyro_fmvae.recipes.options import flag
+from pyro_fmvae.recipes.declarations import flag
 
 PROGRAM = "pyro-fmvae"
 TYPES = {"float": "a number", "int": "an integer", "bool": "true or false", "str": "text"}

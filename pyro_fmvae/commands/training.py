@@ -16,7 +16,8 @@ from pyro_fmvae.checkpoint import alone
 from pyro_fmvae.commands.command import Command, UsageError
 from pyro_fmvae.commands.parser import PROGRAM, Parser
 from pyro_fmvae.data.registry import LOADERS
-from pyro_fmvae.recipes.options import TrainConfig, flag
+from pyro_fmvae.recipes.declarations import flag
+from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.pictures import TRAINING
 from pyro_fmvae.recipes.registry import (
     DEFAULT,
@@ -75,10 +76,10 @@ def _model_of(arguments: Sequence[str]) -> str:
     parser = Parser()
     add_arguments(parser, DEFAULT)
     try:
-        model: str = parser.parse_path(files[-1]).model
+        model: str | None = parser.parse_path(files[-1]).model
     except (UsageError, OSError, ValueError, TypeError):
         return DEFAULT  # parsing the arguments says what is wrong with the file
-    return model
+    return model or DEFAULT
 
 
 def brief(model: str, title: str) -> str:
@@ -89,11 +90,12 @@ def brief(model: str, title: str) -> str:
         title: first line.
     """
     shown: dict[str, tuple[str, str]] = {}
-    for name, option in options_of(model).items():
-        if option.metadata["example"]:
-            default = "" if option.default is None else f" (default: {option.default})"
-            shown[name] = (option.metadata["example"], option.metadata["help"] + default)
-    shown["model"] = ("vae", f"model to train: {', '.join(RECIPES)}")
+    for name, one in options_of(model).items():
+        if one.metadata["example"]:
+            default = "" if one.default is None else f" (default: {one.default})"
+            shown[name] = (one.metadata["example"], one.metadata["help"] + default)
+    (option,) = (one.metadata for one in fields(TrainConfig) if one.name == "model")
+    shown["model"] = (option["example"], f"{option['help']}: {', '.join(RECIPES)}")
     lines = [f"usage: {PROGRAM} train [options]", "", title, ""]
     for name, (example, text) in (shown | FILES).items():
         label = f"  {flag(name)} {example}"
@@ -149,7 +151,7 @@ def run(model: str | None, out: str | None, resume: str | None, typed: Set[str],
         options = {name: given[name] for name in all_options()}
         _check_unchanged({"model": model, **options}, out)
         return resume_run(resume, **{name: options[name] for name in NOT_OF_THE_RUN})
-    return train(configuration(model, typed, given), out)
+    return train(configuration(model, typed, given), out, inherited(typed, given))
 
 
 def configuration(model: str | None, typed: Set[str], given: Mapping[str, Any]) -> TrainConfig:
@@ -191,18 +193,34 @@ def _check_unchanged(given: Mapping[str, Any], out: str | None) -> None:
         raise UsageError(f"--resume continues a run as it was started: {', '.join(changed)} can't be changed")
 
 
-def train(config: TrainConfig, out: str | None) -> int:
+def inherited(typed: Set[str], given: Mapping[str, Any]) -> Set[str] | None:
+    """Names of the options given to this run, or to the earlier run whose configuration it takes over.
+
+    Args:
+        typed, given: as in :func:`run`.
+
+    Returns:
+        The names; None if no configuration of an earlier run was given.
+    """
+    derived = given.get(DERIVED)
+    return None if derived is None else {*derived.get("given", ()), *typed}
+
+
+def train(config: TrainConfig, out: str | None, given: Set[str] | None = None) -> int:
     """Start a run, train it to its end, and report: see :func:`start`. Returns the exit status."""
-    _, status = start(config, out)
+    _, status = start(config, out, given)
     return status
 
 
-def start(config: TrainConfig, out: str | None, held: Path | None = None) -> tuple[Run, int]:
+def start(
+    config: TrainConfig, out: str | None, given: Set[str] | None = None, held: Path | None = None
+) -> tuple[Run, int]:
     """Start a run, train it to its end, and report.
 
     Args:
         config: options as given; defaults are chosen by the data.
         out: folder of the run, which must not exist; None: a new one in ``runs/``.
+        given: names of the options that count as given: see :meth:`Run.new`.
         held: the file of the data, if the run is to keep it in its folder.
 
     Returns:
@@ -211,7 +229,7 @@ def start(config: TrainConfig, out: str | None, held: Path | None = None) -> tup
     device = resolve_device(config.device)
     config = _with_full_paths(replace(config, data=data_name(recipe_of(config).name, config.data)))
     dataset = load_data(config, Path(config.data_root) if config.data_root else None)
-    run = Run.new(Path(out) if out else Path("runs") / dataset.name, config, dataset)
+    run = Run.new(Path(out) if out else Path("runs") / dataset.name, config, dataset, given)
     trainer = Trainer(run, dataset, device)
     trainer.start()
     trainer.run = run.write(numbered=not out, held=held)

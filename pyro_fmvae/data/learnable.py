@@ -23,9 +23,7 @@ def check_learnable(dataset: Dataset, label_names: Sequence[str] = ()) -> None:
     splits = (getattr(dataset, name) for name in SPLITS)
     points = sum(len(split) for split in splits if split is not None)
     if points < FEWEST:
-        raise ValueError(
-            f"data: expected at least {FEWEST} points, better hundreds, to learn from; got {points}"
-        )
+        raise ValueError(f"data: expected at least {FEWEST} points, better hundreds, got {points}")
     if dataset.preprocessing.image and max(dataset.event_shape[:2]) == 1:
         raise ValueError("data: expected pictures of more than one pixel; numbers make a table, [n, D]")
     x = dataset.train.x

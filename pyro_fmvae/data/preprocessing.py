@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_fmvae.data.column_transform import ColumnTransform
 from pyro_fmvae.data.patch_transform import PatchTransform
-from pyro_fmvae.data.power_transform import PowerTransform
 from pyro_fmvae.data.storage import as_float, sample_binary, to_stored
 
 Binarization = Literal["dynamic", "threshold"]
@@ -62,11 +62,10 @@ class Preprocessing:
     """A table may have missing numbers, NaN. They stay NaN, and do not count in `mean` and `std`."""
     patches: PatchTransform | None = None
     """Transform of the greys. Only with `Kind.PATCHES`."""
-    powers: PowerTransform | None = None
-    """Powers of columns, taken before they are standardised. Only with `Kind.TABLE`."""
+    powers: ColumnTransform | None = None
+    """Powers and codes of columns, before they are standardised. Only with `Kind.TABLE`."""
     levels: tuple[tuple[str, ...], ...] = ()
-    """Names of the categories of each column [D], empty for a column of numbers; no entries: all are numbers.
-    A category is stored as its number, from 0. Only with `Kind.TABLE`."""
+    """Words of each column [D], stored as 0, 1, …; empty for a column of numbers. With `Kind.TABLE`."""
     column_names: tuple[str, ...] = field(default=(), compare=False)
     """Names of the columns [D] if the training file gave them, else empty. They label and check columns, but
     the map, and so equality, does not depend on them."""
@@ -89,7 +88,7 @@ class Preprocessing:
             source: name of the array in messages.
             column_names: names of the columns [D], or none.
             levels: names of categories, as above; they are not standardised.
-            unskew: take powers of skewed columns: see `PowerTransform`.
+            unskew: transform columns first: see `ColumnTransform`.
 
         Raises:
             ValueError: a column has only missing numbers, or a mean or standard deviation that float32 cannot
@@ -103,8 +102,9 @@ class Preprocessing:
         categories = [column for column, names in enumerate(levels) if names]
         powers = None
         if unskew:
-            powers = PowerTransform.fit(training, skip=categories)
-            training = training if powers is None else powers(training)
+            powers = ColumnTransform.fit(training, skip=categories)
+            if powers is not None:
+                training, categories = powers(training), categories + powers.coded
         with np.errstate(over="ignore", invalid="ignore"):
             std = np.nanstd(training, axis=0) if missing else training.std(axis=0)
             mean = np.nanmean(training, axis=0) if missing else training.mean(axis=0)
@@ -264,7 +264,7 @@ class Preprocessing:
                 std=None if std is None else tuple(std),
                 missing=bool(state.get("missing", False)),
                 patches=None if patches is None else PatchTransform.from_dict(patches),
-                powers=None if powers is None else PowerTransform.from_dict(powers),
+                powers=None if powers is None else ColumnTransform.from_dict(powers),
                 levels=tuple(tuple(names) for names in state.get("levels", ())),
                 column_names=tuple(state.get("column_names", ())),
             )

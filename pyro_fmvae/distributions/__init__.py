@@ -18,6 +18,7 @@ from pyro_fmvae.distributions.expected_superposition import expected_linear_norm
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily
 from pyro_fmvae.distributions.factorial_mixture import FactorialMixture
 from pyro_fmvae.distributions.full_component import FullComponent
+from pyro_fmvae.distributions.marginal_component import MarginalComponent
 from pyro_fmvae.distributions.mixture import Assignment, Component, Label, MixtureComponent
 from pyro_fmvae.distributions.natural_distribution import (
     NaturalDistribution,
@@ -62,6 +63,7 @@ __all__ = [
     "GaussianObservation",
     "Label",
     "LinearNormal",
+    "MarginalComponent",
     "MaxNormal",
     "MixtureComponent",
     "NaturalColumnNormalGamma",

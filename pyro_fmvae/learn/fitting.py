@@ -29,6 +29,8 @@ class Progress:
             minutes of all phases after its set-up is shared out among the phases to come, in proportion to
             their own minutes.
         setup: seconds of the current phase that went into preparing it, and into capturing its first step.
+        closing: seconds that the consumer of the records took at the start of the current phase; as many are
+            kept for it at the end.
         by_clock: whether the phase ends with these minutes, not with its iterations.
         spare: seconds that the phases before left over; below 0, that they took too long.
         stopped: True if the current phase is to end here, whatever is left of its budget. The consumer of the
@@ -42,6 +44,7 @@ class Progress:
     total_seconds: float = 0.0
     minutes: float | None = None
     setup: float = 0.0
+    closing: float = 0.0
     by_clock: bool = False
     spare: float = 0.0
     stopped: bool = False
@@ -116,12 +119,11 @@ def fit(
                 _allot(progress, phase, ahead, progress.seconds)
                 yield _record(phase, progress, ahead)
                 watch.read()
-                _allot(progress, phase, ahead, progress.seconds - progress.setup)
+                progress.closing = progress.seconds - progress.setup
+                _allot(progress, phase, ahead, 2 * progress.closing)
             if stepping is not None:
                 stepping.begin(phase, progress.by_clock)
-            while not progress.stopped and (
-                (fraction := _budget(phase, progress).fraction(progress.step, progress.seconds)) < 1
-            ):
+            while not progress.stopped and ((fraction := _fraction(phase, progress, pace)) < 1):
                 phase.between_steps(batches, progress.step)
                 phase.before_step(fraction)
                 batch = next(source)
@@ -135,14 +137,16 @@ def fit(
                     _allot(progress, phase, ahead, pace.setup)
                 _look_ahead(phase, progress, pace)
                 if stepping is not None and progress.by_clock and progress.minutes is not None:
-                    pace = stepping.consider(pace, 60 * progress.minutes - progress.seconds)
+                    pace = stepping.consider(
+                        pace, 60 * progress.minutes - progress.closing - progress.seconds
+                    )
                 yield _record(phase, progress, ahead, loss, pace)
             watch.read()
             if phase.budget.minutes is not None:
                 progress.spare += 60 * phase.budget.minutes - progress.seconds
         resumed = progress.stopped = False
         progress.phase, progress.step, progress.seconds = progress.phase + 1, 0, 0.0
-        progress.minutes, progress.setup, progress.by_clock = None, 0.0, False
+        progress.minutes, progress.setup, progress.closing, progress.by_clock = None, 0.0, 0.0, False
 
 
 class _Watch:
@@ -170,9 +174,20 @@ def _allot(progress: Progress, phase: Phase, ahead: Sequence[Phase], more: float
     progress.minutes = setup + left * (own / together if together else 0.0)
 
 
-def _budget(phase: Phase, progress: Progress) -> Budget:
-    """The minutes that were chosen for a phase if it ends with those, or its own budget."""
-    return Budget(minutes=progress.minutes) if progress.by_clock else phase.budget
+def _time_of_steps(progress: Progress) -> float | None:
+    """Seconds of the current phase after which its last step ends, if the clock decides."""
+    if not progress.by_clock or progress.minutes is None:
+        return None
+    return max(60 * progress.minutes - progress.closing, 0.0)
+
+
+def _fraction(phase: Phase, progress: Progress, pace: Pace | None) -> float:
+    """Share of a phase that is over. By the clock a step begins only if at least half of it still fits."""
+    end = _time_of_steps(progress)
+    if end is None:
+        return phase.budget.fraction(progress.step, progress.seconds)
+    half = pace.seconds / 2 if pace is not None and pace.steps else 0.0
+    return progress.seconds / end if progress.seconds + half < end else 1.0
 
 
 def _look_ahead(phase: Phase, progress: Progress, pace: Pace) -> None:
@@ -197,28 +212,26 @@ def _record(
     loss: float | None = None,
     pace: Pace | None = None,
 ) -> Record:
-    budget = _budget(phase, progress)
-    fraction = min(budget.fraction(progress.step, progress.seconds), 1.0)
     seconds = pace.seconds if pace is not None and pace.known else None
     return Record(
         phase.name,
         progress.step,
         progress.total_steps,
-        fraction,
+        min(_fraction(phase, progress, pace), 1.0),
         loss,
         progress.total_seconds,
         seconds,
-        None if seconds is None else _left(budget, progress, ahead, seconds),
+        None if seconds is None else _left(phase, progress, ahead, seconds),
     )
 
 
-def _left(budget: Budget, progress: Progress, ahead: Sequence[Phase], pace: float) -> float:
+def _left(phase: Phase, progress: Progress, ahead: Sequence[Phase], pace: float) -> float:
     """Seconds until the end of training, if every step takes so many."""
-    if budget.iterations is None:
-        left = 60 * (budget.minutes or 0.0) - progress.seconds
+    if progress.by_clock:
+        left = 60 * (progress.minutes or 0.0) - progress.seconds
     else:
-        left = pace * (budget.iterations - progress.step)
-    return max(left, 0.0) + sum(_expected(phase.budget, pace) for phase in ahead)
+        left = pace * ((phase.budget.iterations or 0) - progress.step)
+    return max(left, 0.0) + sum(_expected(later.budget, pace) for later in ahead)
 
 
 def _expected(budget: Budget, pace: float) -> float:

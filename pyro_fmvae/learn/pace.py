@@ -57,8 +57,8 @@ class Stepping:
     """Chooses how the steps of a phase by the clock are taken: as it pays in the time that is left.
 
     The first two steps are eager. From then on steps are captured if at least ``TRIED`` eager ones would fit
-    into the time that is left: capturing takes as long as some twenty of them. Once the pace of captured
-    steps is known, compiling them is considered.
+    into the time that is left: capturing takes as long as eight slow ones, or as a hundred fast ones.
+    Once the pace of captured steps is known, compiling them is considered.
 
     A recorded step grows with its number of operations, and so do the time that it takes to record it, the
     time to compile it, and the time that passes between its operations until they are fused. All of them grow

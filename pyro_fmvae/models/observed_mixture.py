@@ -12,6 +12,11 @@ from torch.distributions import Categorical, Distribution
 from pyro_fmvae.distributions import Assignment
 from pyro_fmvae.distributions.category import indicators
 from pyro_fmvae.distributions.exponential_family import blend
+from pyro_fmvae.distributions.marginal_component import (
+    expected_numbers,
+    marginal_log_predictive,
+    marginal_table,
+)
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.models.shapes import check_codes
 from pyro_fmvae.models.table_posterior import TablePosterior
@@ -50,7 +55,7 @@ class ObservedMixture(TablePosterior):
         num_data: N, rows in the training set.
         label_sizes: for each label, how many values it has.
         prior: hyperparameters.
-        full: Σ_k is any covariance, so that no number may be missing; else it is diagonal.
+        full: Σ_k is any covariance, else it is diagonal.
 
     Attributes:
         latent_dim: D. The row itself takes the place of a latent vector.
@@ -123,14 +128,19 @@ class ObservedMixture(TablePosterior):
         for name, seen in observations.items():
             q = self.natural(parameter_of(name))
             seen = seen.double()
-            total = total + q.family.expected_log_likelihood(seen, torch.zeros_like(seen), q.expected_stats())
+            if self.sites.incomplete(name, seen).any():
+                total = total + marginal_table(seen, q.standard)
+            else:
+                nothing = torch.zeros_like(seen)
+                total = total + q.family.expected_log_likelihood(seen, nothing, q.expected_stats())
         return total.expand(len(seen), -1)
 
     @torch.no_grad()
     def ascend(self, observations: Mapping[str, Tensor], gamma: Tensor, rate: float = 1.0) -> None:
         """Move λ towards the conjugate posterior λ* given responsibilities, by the rate ρ.
 
-        With ρ = 1 and all rows this is coordinate ascent, and the bound rises.
+        With ρ = 1 and all rows this is coordinate ascent, and the bound rises. Full covariances are learnt
+        from the rows without a missing number.
 
         Args:
             observations: of B rows that stand for all N.
@@ -143,8 +153,10 @@ class ObservedMixture(TablePosterior):
                 target = prior.natural + scale * gamma.double().sum(0)
             elif child_of(name) in observations:
                 seen = observations[child_of(name)].double()
+                incomplete = self.sites.incomplete(child_of(name), seen).unsqueeze(-1)
+                seen, weights = seen.masked_fill(incomplete, 0.0), gamma.masked_fill(incomplete, 0.0)
                 nothing = torch.zeros_like(seen)
-                target = prior.family.conjugate_update(prior.natural, gamma, seen, nothing, scale)
+                target = prior.family.conjugate_update(prior.natural, weights, seen, nothing, scale)
             else:  # no label is known
                 target = prior.natural
             natural = self.posterior_of(name).natural
@@ -188,6 +200,9 @@ class ObservedMixture(TablePosterior):
         """Rows [B, D] with their missing entries at E[x | what is there]; categories at the most probable."""
         gamma = self.table(self.observations(x)).softmax(-1)
         means = (gamma @ self.locations().double()).to(x)
+        if self.sites.full and self.sites.numbers:
+            standard = self.natural(parameter_of(NUMBERS)).standard
+            means[:, self.sites.numbers] = expected_numbers(x[:, self.sites.numbers], gamma, standard).to(x)
         for column, _ in self.sites.categories:
             means[:, column] = (gamma @ self.probs(column_site(column))).argmax(-1).to(x)
         return torch.where(x.isnan(), means, x)
@@ -205,7 +220,8 @@ class ObservedMixture(TablePosterior):
         total = self.weights().log()
         for name, seen in self.observations(x.double()).items():
             if name == NUMBERS and self.sites.full:
-                total = total + self.predictive().log_prob(seen.unsqueeze(1))
+                standard = self.natural(parameter_of(NUMBERS)).standard
+                total = total + marginal_log_predictive(seen, standard)
             elif name == NUMBERS:
                 log_probs = self.predictive().base_dist.log_prob(seen.nan_to_num(0.0).unsqueeze(1))
                 total = total + log_probs.masked_fill(seen.isnan().unsqueeze(1), 0.0).sum(-1)

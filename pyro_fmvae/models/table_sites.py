@@ -12,7 +12,7 @@ from pyro_fmvae.distributions import (
     Category,
     ColumnComponent,
     ColumnNormalGamma,
-    FullComponent,
+    MarginalComponent,
     NormalWishart,
 )
 from pyro_fmvae.distributions.category import indicators
@@ -105,7 +105,12 @@ class TableSites:
         """Class of a child of the assignment."""
         if name != NUMBERS:
             return Category
-        return FullComponent if self.full else ColumnComponent
+        return MarginalComponent if self.full else ColumnComponent
+
+    def incomplete(self, name: str, seen: Tensor) -> Tensor:
+        """Rows of a child that have a missing number, and tell nothing of its full covariances: bool [B]."""
+        apart = self.full and name == NUMBERS
+        return seen.isnan().any(-1) & apart
 
 
 def parameter_of(site: str) -> str:

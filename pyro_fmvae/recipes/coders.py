@@ -17,7 +17,8 @@ from pyro_fmvae.evaluate.recovery import match_units
 from pyro_fmvae.learn.first_batch import check_spread
 from pyro_fmvae.optim import RobbinsMonro
 from pyro_fmvae.recipes.code_measures import activity_measures, source_measures, true_sources
-from pyro_fmvae.recipes.options import TrainConfig, by_data, check_iterations, option, refuse, shared_defaults
+from pyro_fmvae.recipes.declarations import by_data, option
+from pyro_fmvae.recipes.options import TrainConfig, check_iterations, refuse, shared_defaults
 from pyro_fmvae.recipes.pictures import TRAINING, reconstructions, samples, training_curves
 from pyro_fmvae.recipes.ranges import at_least_one, count, exponent
 from pyro_fmvae.recipes.recipe import Recipe, codes_of

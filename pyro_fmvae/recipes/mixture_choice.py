@@ -14,11 +14,14 @@ from pyro_fmvae.data.labels import check_amount
 from pyro_fmvae.learn.mixture_search import Fitted, search
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.table_sites import LEFT_OUT
-from pyro_fmvae.recipes.options import NAMES, SIZES, TrainConfig, by_data
+from pyro_fmvae.recipes.declarations import NAMES, SIZES, by_data
+from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.ranges import count, positive, sizes
 
 MOST_COMPONENTS: Final = 30
 """Largest number of components that is tried."""
+FEW_INCOMPLETE: Final = 0.2
+"""Largest share of rows with a missing number, from which full covariances learn nothing."""
 SEARCHED: Final = 2000
 """Rows that the number of components is chosen by."""
 WIDEST_FULL: Final = 60
@@ -32,10 +35,11 @@ class MixtureOptions(TrainConfig):
     """Options of ``--model mixture``."""
 
     labels: float | None = by_data(
-        "labels that are used: of a share of the training points, in [0, 1], or of so many for each value",
+        "share of labels used, or number for each value",
         check_amount,
+        example="20",
     )
-    factors: tuple[int, ...] | None = by_data("number of components", sizes, SIZES)
+    factors: tuple[int, ...] | None = by_data("number of components", sizes, SIZES, example="3")
     covariance: Literal["diagonal", "full"] | None = by_data("covariance of a component's numbers")
     component_variance: float | None = by_data(
         "variance of a component that the prior expects, as a share of the column's", positive
@@ -64,6 +68,8 @@ def levels_of(config: MixtureOptions, preprocessing: Preprocessing) -> tuple[int
     found = [2 if preprocessing.binary else 0] * len(names)
     for column, words in enumerate(preprocessing.levels):
         found[column] = len(words)
+    for column, values in enumerate(preprocessing.powers.values if preprocessing.powers else ()):
+        found[column] = found[column] or len(values)
     for name in config.ignore or ():
         if name not in numbers:
             raise ValueError(f"ignore: expected columns out of {', '.join(names)}, got {name!r}")
@@ -79,10 +85,10 @@ def constant_columns(dataset: Dataset) -> tuple[str, ...]:
     return tuple(names[column] for column in (low >= high).nonzero().flatten().tolist())
 
 
-def has_missing(x: Tensor, levels: Sequence[int]) -> bool:
-    """Tell whether a number is missing in the columns of rows [n, D] that are not left out."""
+def incomplete(x: Tensor, levels: Sequence[int]) -> float:
+    """Share of rows [n, D] in which a number is missing, of the columns that are not left out."""
     numbers = [column for column, size in enumerate(levels) if not size]
-    return bool(x[:, numbers].isnan().any())
+    return float(x[:, numbers].isnan().any(-1).double().mean())
 
 
 def model_of(config: MixtureOptions, levels: Sequence[int], num_data: int) -> ObservedMixture:
@@ -106,7 +112,7 @@ def chosen(
     covariances: tuple[Literal["diagonal", "full"], ...] = ("full", "diagonal")
     if config.covariance is not None:
         covariances = (config.covariance,)
-    elif has_missing(train.x, levels) or not 2 <= levels.count(0) <= WIDEST_FULL:
+    elif incomplete(train.x, levels) > FEW_INCOMPLETE or not 2 <= levels.count(0) <= WIDEST_FULL:
         covariances = ("diagonal",)
     if config.factors is not None:
         numbers: Sequence[int] = (config.factors[-1],)

@@ -16,9 +16,9 @@ times its inputs. With the 10,000 inputs and more of larger images training dive
 """
 
 SMALL_BELOW, DECAY_BELOW = 1000, 2000
-"""Training points below which perceptrons are small, and below which their weights decay, by default.
+"""Training points below which perceptrons of tables are small, and below which perceptrons' weights decay.
 
-Chosen by validation bound on wine, breast cancer and digits of 8x8 pixels: 144, 457 and 1,439 points.
+Chosen by validation bound on wine, breast cancer and digits of 8x8 pixels: 144, 457, 322 and 1,439 points.
 """
 SMALL, DECAY = (50,), 0.5
 
@@ -116,7 +116,7 @@ def network_defaults(config: NetworkOptions, dataset: Dataset) -> dict[str, Any]
     if table and kind not in ("smiley", "sprites"):
         defaults |= {"min_scale": 0.05, "max_scale": 2.0}
     if config.own_data and kind in ("columns", "images"):
-        defaults |= {"hidden": SMALL} if len(dataset.train) < SMALL_BELOW else {}
+        defaults |= {"hidden": SMALL} if kind == "columns" and len(dataset.train) < SMALL_BELOW else {}
         defaults |= {"weight_decay": DECAY} if len(dataset.train) < DECAY_BELOW else {}
     if config.pretrained is not None:
         defaults["pretrain_iterations"] = 0

@@ -19,7 +19,8 @@ from pyro_fmvae.nn import (
     RandomWarp,
     is_image,
 )
-from pyro_fmvae.recipes.options import SIZES, TrainConfig, by_data, option
+from pyro_fmvae.recipes.declarations import SIZES, by_data, option
+from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.ranges import count, nonnegative, positive, sizes
 from pyro_fmvae.recipes.recipe import Recipe
 

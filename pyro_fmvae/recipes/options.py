@@ -1,7 +1,6 @@
-"""Options of `pyro-fmvae train`: how they are declared, and those that all models share."""
+"""Options of `pyro-fmvae train` that all models share."""
 
-from argparse import ArgumentTypeError
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar
 
@@ -11,7 +10,8 @@ from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.data.splitting import SHARE, Splitting
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget
-from pyro_fmvae.recipes.ranges import Check, count, nonnegative, positive, share_below_one
+from pyro_fmvae.recipes.declarations import NAMES, by_data, option
+from pyro_fmvae.recipes.ranges import count, nonnegative, positive, share_below_one
 
 PHASES: Mapping[str, float] = {"pretrain": 0.15, "prior": 0.02, "joint": 0.55, "refine": 0.28}
 """Names of phases in their order, and the share of ``max_minutes`` that each takes. A phase that a training
@@ -28,68 +28,6 @@ PATIENCE = 500
 """Default of the option for a person's own data."""
 
 
-class ListOf:
-    """Converts text such as ``2,2,64`` to a tuple.
-
-    Args:
-        name: of the elements, for ``--help`` and messages.
-        convert: converts one element.
-        example: of a list.
-    """
-
-    def __init__(self, name: str, convert: Callable[[Any], Any], example: str) -> None:
-        self.name, self.convert, self.example = name, convert, example
-
-    def __call__(self, text: Any) -> tuple[Any, ...]:
-        """The elements of a text or a list.
-
-        Raises:
-            ArgumentTypeError: an element cannot be converted.
-        """
-        parts = text if isinstance(text, list | tuple) else str(text).split(",")
-        try:
-            return tuple(self.convert(part) for part in parts)
-        except (ValueError, TypeError):
-            expected = f"expected {self.name} separated by commas, such as {self.example}"
-            raise ArgumentTypeError(f"{expected}, got '{text}'") from None
-
-    def __repr__(self) -> str:
-        return self.name  # which --help shows
-
-
-SIZES = ListOf("sizes", int, "2,2,64")
-NAMES = ListOf("names", lambda part: str(part).strip(), "hat,eyes")
-
-
-def option(
-    default: Any,
-    text: str,
-    check: Check | None = None,
-    parse: ListOf | None = None,
-    path: bool = False,
-    example: str = "",
-) -> Any:
-    """Declare an option as a field of a dataclass.
-
-    Args:
-        default: of the option.
-        text: for ``--help-all``.
-        check: raises ValueError for values out of range; not asked about None.
-        parse: converts text, where the option's type does not say how.
-        path: the value is the path of a file or folder.
-        example: a value as it is typed. Options with an example are those that matter first: ``--help`` shows
-            them alone.
-    """
-    metadata = {"help": text, "check": check, "parse": parse, "path": path, "by_data": False}
-    return field(default=default, metadata=metadata | {"example": example})
-
-
-def by_data(text: str, check: Check | None = None, parse: ListOf | None = None, example: str = "") -> Any:
-    """Declare an option whose default depends on the data: None until :meth:`Recipe.resolve` chooses it."""
-    metadata = {"help": text, "check": check, "parse": parse, "path": False, "by_data": True}
-    return field(default=None, metadata=metadata | {"example": example})
-
-
 def _names(name: str, value: tuple[str, ...]) -> None:
     if not value:
         raise ValueError(f"{name}: expected at least one name; to use no labels, give --labels 0")
@@ -103,7 +41,9 @@ class TrainConfig:
         ValueError: a number out of range.
     """
 
-    model: str = field(metadata={"help": "model to train", "check": None, "path": False, "by_data": False})
+    model: str = field(
+        metadata={"help": "model to train", "check": None, "path": False, "by_data": False, "example": "vae"}
+    )
     data: str = option(
         "smiley",
         "name of a data set, or path of an .npz or .csv file or of a folder of images",
@@ -303,15 +243,3 @@ def refuse(
 def decaying(config: TrainConfig) -> dict[str, Any]:
     """A default by which the learning rate falls to a tenth."""
     return {"final_learning_rate": 0.1 * (config.joint_learning_rate or config.learning_rate)}
-
-
-def flag(name: str) -> str:
-    """An option as it is typed."""
-    return "--" + name.replace("_", "-")
-
-
-def as_typed(value: Any) -> str:
-    """The value of an option as the command line takes it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -26,7 +26,7 @@ from pyro_fmvae.recipes.mixture_choice import (
     chosen,
     column_names,
     constant_columns,
-    has_missing,
+    incomplete,
     levels_of,
     model_of,
 )
@@ -90,8 +90,8 @@ class Mixture(Recipe[MixtureOptions]):
             raise ValueError("data: expected a column whose values differ, got none that is not left out")
         if None in (config.factors, config.covariance, config.component_variance):
             config = chosen(config, dataset, levels, of_labels if names else ())
-        if config.covariance == "full" and has_missing(dataset.train.x, levels):
-            raise ValueError("covariance: expected diagonal where numbers are missing, got full")
+        if config.covariance == "full" and incomplete(dataset.train.x, levels) == 1:
+            raise ValueError("covariance: expected diagonal, as every row lacks a number, got full")
         return config
 
     # ------------------------------------------------------------------ model and learning
@@ -187,8 +187,9 @@ class Mixture(Recipe[MixtureOptions]):
         ]
         if self.config.ignore:
             lines.append(f"columns left out: {', '.join(self.config.ignore)}")
-        if self.preprocessing.powers is not None:
-            lines.append(f"skewed columns, of which powers are taken: {self.preprocessing.powers.number}")
+        powers = self.preprocessing.powers
+        if powers is not None and powers.number:
+            lines.append(f"skewed columns, of which powers are taken: {powers.number}")
         return lines
 
     def draw_figures(

@@ -25,7 +25,7 @@ class Moment:
         step: steps taken in the phase.
         total_steps: steps taken in all phases.
         value: of the main measure, the higher the better, in nats per point.
-        right: share of the known validation labels that are predicted right; None where none is trained on.
+        right: share of the known labels that are predicted right; None where none is trained on.
         known: number of these labels.
     """
 

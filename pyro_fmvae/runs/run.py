@@ -1,10 +1,9 @@
 """A run: a folder with configuration, records, checkpoint and figures, and the model that it stands for."""
 
 import json
-import os
 import platform
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -20,6 +19,7 @@ from pyro_fmvae.data.learnable import check_learnable
 from pyro_fmvae.recipes.options import HELD_OUT, TrainConfig
 from pyro_fmvae.recipes.recipe import Recipe
 from pyro_fmvae.recipes.registry import read_config, recipe_of, resolved
+from pyro_fmvae.runs.machine import machine
 
 CONFIG = "config.json"
 DERIVED = "derived"  # its key for what is no option
@@ -46,16 +46,23 @@ class Run:
     given: tuple[str, ...] = ()
 
     @classmethod
-    def new(cls, folder: Path, config: TrainConfig, dataset: Dataset) -> "Run":
+    def new(
+        cls, folder: Path, config: TrainConfig, dataset: Dataset, given: Collection[str] | None = None
+    ) -> "Run":
         """A run that is not on disk yet, its options resolved.
+
+        Args:
+            folder, config, dataset: where it is going to be, options as given, and the data.
+            given: names of the options that count as given; None: those that are not as by default.
 
         Raises:
             ValueError: options that don't fit the data, or data from which nothing can be learnt.
         """
+        names = config.given if given is None else [name for name in config.given if name in given]
         recipe = resolved(config, dataset)
         if config.own_data:
             check_learnable(dataset, [recipe.label_names[factor] for factor in recipe.labelled])
-        return cls(folder, recipe, dataset.fingerprint, config.given)
+        return cls(folder, recipe, dataset.fingerprint, tuple(names))
 
     def write(self, numbered: bool = False, held: Path | None = None) -> "Run":
         """Make the folder and write the configuration into it.
@@ -229,12 +236,6 @@ class Run:
             model.match(state["model"])
             model.load_state_dict(state["model"])
         return model.to(device).eval()
-
-
-def machine() -> str:
-    """The kind of machine that this is, in words, without its name."""
-    cores = f"{platform.system()} on {platform.machine()}, {os.cpu_count()} CPU cores"
-    return f"{cores}, {torch.cuda.get_device_name()}" if torch.cuda.is_available() else cores
 
 
 def saved(folder: Path) -> bool:

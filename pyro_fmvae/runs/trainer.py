@@ -19,9 +19,10 @@ from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.runs.best import Best
 from pyro_fmvae.runs.run import CHECKPOINT, Run, fitting
 
-CLOCK = ("seconds", "total_seconds", "minutes", "setup", "by_clock", "spare")  # of the progress
+CLOCK = ("seconds", "total_seconds", "minutes", "setup", "closing", "by_clock", "spare")  # of the progress
 EXAMPLES = 1000  # from which the decoder starts
 LOOKS = 10  # records within the patience
+OF_A_DISTRIBUTION = "Expected parameter"  # torch's message about parameters that are infinite or not numbers
 SPARED = 20  # full batches in an epoch from which on compiling for the smaller last one does not pay
 
 logger = logging.getLogger("pyro_fmvae")
@@ -127,9 +128,12 @@ class Trainer:
         """
         try:
             yield from fit(self.phases, self.batches, self.progress, resumed, self.chooser)
-        except NotFiniteError as error:
+        except ValueError as error:
+            text = str(error).partition(", but found invalid values")[0]
+            if not (isinstance(error, NotFiniteError) or text.startswith(OF_A_DISTRIBUTION)):
+                raise
             phase, step = self.phases[self.progress.phase].name, self.progress.step + 1
-            raise ValueError(f"{phase} diverged at step {step:,}: {error}. {self._advice}") from error
+            raise ValueError(f"{phase} diverged at step {step:,}: {text}. {self._advice}") from error
 
     @property
     def _advice(self) -> str:

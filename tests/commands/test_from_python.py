@@ -78,8 +78,8 @@ def test_pictures_in_memory_and_named_values(files, tmp_path, kind):
 
 def test_a_frame_names_its_columns_and_its_labels(table, tmp_path):
     x, side = table
-    frame = Frame(u=x[:, 0], kind=KINDS[side], v=x[:, 1], day=np.where(side, 2.0, np.nan))
-    run = pyro_fmvae.train(frame, ["kind", "day"], tmp_path / "run", **TINY_OPTIONS)
+    frame = Frame(u=x[:, 0], kind=KINDS[side], v=x[:, 1], day=np.where(side, np.arange(SIZE) % 2, np.nan))
+    run = pyro_fmvae.train(frame, ["kind", "day"], tmp_path / "run", model="fmvae", **TINY_OPTIONS)
     assert run.run.preprocessing.column_names == ("u", "v")
     assert (run.run.label_names, run.run.value_names) == (("kind", "day"), (tuple(KINDS), ()))
     np.testing.assert_allclose(run.decode(run.encode(x[:, :2])["mean"]).mean(0), x[:, :2].mean(0), atol=4)
@@ -93,6 +93,21 @@ class FrameOfNumbers(Frame):
 
     def __array__(self, dtype=None, copy=None):
         return self.values
+
+
+def test_words_and_gaps_among_the_features_go_into_a_csv_file(table, tmp_path):
+    x, side = table
+    words, numbers = np.where(side, "sand", "clay").astype(object), x[:, 0].astype(object)
+    words[3], numbers[5] = None, np.nan
+    frame = Frame(u=numbers, soil=words, wet=side.astype(bool), v=x[:, 1])
+    run = pyro_fmvae.train(frame, KINDS[side], tmp_path / "run", joint_iterations=3)
+    assert run.run.config.data == str(tmp_path / "run" / "data.csv")
+    assert run.run.preprocessing.column_names == ("u", "soil", "wet", "v")
+    assert run.run.value_names == (tuple(KINDS),)
+    lines = (tmp_path / "run" / "data.csv").read_text().splitlines()
+    assert lines[0] == "u,soil,wet,v,label:label"
+    assert lines[4].split(",")[1] == "" and lines[6].startswith(",")
+    assert float(lines[1].split(",")[3]) == x[0, 1]
 
 
 def test_a_series_names_its_label(table, tmp_path):
@@ -153,11 +168,11 @@ BAD = [
     ({"model": "nope"}, "--model: expected one of fmvae"),
     ({"model": "vae", "c0": 2.0}, "c0: an option of fmvae, not of vae"),
     ({"data": "nowhere"}, "data: expected one of smiley"),
-    ({"data": np.full((9, 2), np.nan)}, "data: 'x' must be finite"),
+    ({"data": np.full((9, 2), np.nan), "model": "fmvae"}, "data: 'x' must be finite"),
     ({"data": np.zeros((2, 3))}, "data: expected at least 3 rows"),
     ({"data": np.array(["a"] * 9)}, "data: 'x' must hold numbers"),
     ({"data": 3}, "data: 'x' must have shape"),
-    ({"data": FRAME}, "data: expected numbers in column 'word', got text such as 'a'"),
+    ({"data": FRAME, "model": "fmvae"}, "data, line 2: expected a number, got 'a'"),
     ({"data": FRAME, "labels": "side"}, "labels: expected some of the columns u, word, got 'side'"),
     ({"data": FRAME, "labels": ["u", "word"]}, "data: expected a column that is no label"),
     ({"data": np.zeros((9, 2)), "labels": [0, 1]}, "labels: expected 9 values, one per row of data, got 2"),

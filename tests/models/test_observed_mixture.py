@@ -36,7 +36,7 @@ def table(missing=True):
 
 
 def fitted(full=False, steps=5, num_data=N, **options):
-    x, labels, gamma = table(missing=not full)
+    x, labels, gamma = table()
     model = ObservedMixture(LEVELS, K, num_data, (2, 3), PRIOR, full, **options)
     seen = model.observations(x, labels)
     for _ in range(steps):
@@ -87,6 +87,17 @@ def test_half_a_step_on_a_batch_goes_half_way_to_the_posterior_of_rows_that_stan
     whole.ascend(model.observations(x.repeat(2, 1), labels.repeat(2, 1)), gamma.repeat(2, 1))
     for name, target in whole.state_dict().items():
         assert_close(model.state_dict()[name], 0.5 * (before[name] + target))
+
+
+def marginals(normals, x):
+    """Log-densities [S, B, K] of what is not missing, under normals of batch shape [S, 1, K]."""
+    parts = []
+    for row in x:
+        known = (~row.isnan()).nonzero().squeeze(-1)
+        covariance = normals.covariance_matrix[:, 0][..., known, :][..., known]
+        alone = torch.distributions.MultivariateNormal(normals.loc[:, 0][..., known], covariance)
+        parts.append(alone.log_prob(row[known]) if len(known) else torch.zeros(covariance.shape[:2]).double())
+    return torch.stack(parts, 1)
 
 
 def test_the_bound_is_pyros_where_assignments_are_enumerated():
@@ -153,6 +164,20 @@ def test_what_is_missing_is_marginalised():
     assert_close(model.log_predictive(words).exp().sum(), torch.ones(()).double())
 
 
+def test_full_covariances_are_learnt_from_complete_rows():
+    model, x, labels = fitted(full=True, steps=8)
+    complete = ~x[:, model.sites.numbers].isnan().any(-1)
+    seen = model.observations(x, labels)
+    before = model.natural("x_parameter").natural.clone()
+    gamma = model.table(seen).softmax(-1)
+    model.ascend(seen, gamma)
+    alone = model.natural_priors()["x_parameter"]
+    rows = x[complete][:, model.sites.numbers].double()
+    expected = alone.family.conjugate_update(alone.natural, gamma[complete], rows, torch.zeros_like(rows))
+    assert_close(model.natural("x_parameter").natural, expected)
+    assert not torch.equal(before, expected)
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_the_predictive_density_is_the_mean_over_the_posterior(full):
     """By draws of all parameters."""
@@ -167,7 +192,7 @@ def test_the_predictive_density_is_the_mean_over_the_posterior(full):
             part = for_all.probs.log() @ seen.double().unsqueeze(-1)
             part = part.squeeze(-1)
         elif full:
-            part = for_all.log_prob(seen.unsqueeze(1))
+            part = marginals(for_all, seen)
         else:
             part = for_all.base_dist.log_prob(seen.nan_to_num(0.0).unsqueeze(1))
             part = part.masked_fill(seen.isnan().unsqueeze(1), 0.0).sum(-1)

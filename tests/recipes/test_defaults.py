@@ -57,12 +57,18 @@ def test_images_of_more_than_32_pixels_get_convolutions(shape, network):
 
 @pytest.mark.parametrize(("size", "hidden", "decay"), [(999, 50, 0.5), (1999, 200, 0.5), (2000, 200, 0)])
 def test_few_points_get_small_networks_whose_weights_decay(size, hidden, decay):
-    for data in (dataset((6,), Kind.TABLE, size=size), dataset((8, 8), Kind.IMAGE, size=size)):
-        for model in ("fmvae", "vae", "vsc"):
-            config = resolve(configure(model, "mine.csv"), data)
-            assert (config.hidden, config.weight_decay) == ((hidden,), decay)
-    given = resolve(configure(data="mine.csv", hidden=(7,), weight_decay=0.0), data)
+    table, images = dataset((6,), Kind.TABLE, size=size), dataset((8, 8), Kind.IMAGE, size=size)
+    for model in ("fmvae", "vae", "vsc"):
+        for data, units in ((table, hidden), (images, 200)):
+            config = resolve(configure(model, "mine.npz"), data)
+            assert (config.hidden, config.weight_decay) == ((units,), decay)
+    given = resolve(configure(data="mine.npz", hidden=(7,), weight_decay=0.0), table)
     assert (given.hidden, given.weight_decay) == ((7,), 0)
+
+
+@pytest.mark.parametrize(("shape", "hidden"), [((31, 31), 50), ((32, 32), 200), ((20, 20, 3), 200)])
+def test_few_images_of_many_pixels_keep_large_networks(shape, hidden):
+    assert resolve(configure(data="mine.npz"), dataset(shape, Kind.IMAGE, size=100)).hidden == (hidden,)
 
 
 def test_published_data_and_models_without_networks_are_trained_without_decay():
@@ -127,6 +133,12 @@ def test_own_labelled_images_are_warped_to_the_end(shape, kind, warped):
     assert resolve(config, data) == config
     unlabelled = resolve(configure(data="mine.npz"), data)
     assert unlabelled.augmentation is None and unlabelled.learning().augment_until == 0.5
+
+
+@pytest.mark.parametrize(("shape", "weight"), [((8, 8), 1), ((31, 31), 1), ((32, 32), 20), ((20, 20, 3), 20)])
+def test_kl_weighs_more_beside_many_pixels_of_own_labelled_images(shape, weight):
+    config = resolve(configure(data="mine.npz", labels=1.0), dataset(shape, Kind.IMAGE, (2,), size=40))
+    assert (config.kl_weight, config.min_scale) == (weight, 0.1)
 
 
 def test_published_names_keep_their_defaults():

@@ -12,7 +12,7 @@ from pyro_fmvae.recipes import RECIPES, configure
 from pyro_fmvae.recipes.bsc import BSC
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.recipe import Recipe
-from pyro_fmvae.recipes.registry import all_options, data_name, models_with, options_of
+from pyro_fmvae.recipes.registry import DEFAULT, all_options, data_name, models_with, options_of
 
 
 def subclasses(kind):
@@ -121,6 +121,9 @@ def test_help_is_about_the_model_of_the_configuration_file(capsys, tmp_path, fla
     assert "here vsc" in " ".join(text.split()) and "labels" not in options
     text, _ = shown(capsys, "train", f"--config={file}", "--model", "bsc", flag=flag)
     assert "here bsc" in " ".join(text.split())
+    file.write_text("seed: 3\n")
+    text, _ = shown(capsys, "train", "--config", file, flag=flag)
+    assert f"here {DEFAULT}" in " ".join(text.split())
 
 
 def test_the_help_of_all_commands_fits_a_screen(capsys):

@@ -1,16 +1,24 @@
 """The best model is kept, and phases that no longer gain end early, by real trainings of tiny models."""
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from pyro_fmvae import checkpoint
+from pyro_fmvae.data import load
+from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.learn.phase import Phase
+from pyro_fmvae.recipes.registry import configure
 from pyro_fmvae.runs import report
 from pyro_fmvae.runs.best import Kept
-from pyro_fmvae.runs.run import CHECKPOINT
-from tests.small_runs import kill_and_resume, metrics, state, succeed, train
+from pyro_fmvae.runs.keeper import Keeper
+from pyro_fmvae.runs.run import CHECKPOINT, Run
+from pyro_fmvae.runs.trainer import Trainer
+from tests.small_runs import kill_and_resume, metrics, state, succeed, train, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
@@ -114,3 +122,28 @@ def test_killed_between_the_end_of_a_phase_and_the_next_one(data, whole, tmp_pat
     steps, run = max(of_phase(whole, "pretrain")), tmp_path / "run"
     kill_and_resume(run, data, steps + 1, 0.0, patience=20, **OVERFITTED)  # at step 0 of joint
     assert state(run) == state(whole)
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_model_of_lower_bound_is_kept_if_it_alone_has_learnt_the_labels_in_use(tmp_path, labelled):
+    """Validation points have no labels at all, as where a person has few of them."""
+    dataset = load(str(write_files(tmp_path)["binary"]))
+    dataset = replace(dataset, valid=replace(dataset.valid, labels=dataset.valid.labels.fill_(-1)))
+    options = {"labels": 1.0, "factors": (2, 2)} if labelled else {"factors": (2, 2)}
+    run = Run.new(tmp_path, configure("fmvae", "mine.npz", hidden=(4,), **options), dataset)
+    trainer = Trainer(run, dataset, torch.device("cpu"))
+    trainer.progress.phase = [phase.name for phase in trainer.phases].index("joint")
+    bounds = iter([-10.0, -12.0])
+    journal = SimpleNamespace(
+        validation=dataset.valid, measure="elbo", record=lambda _: {"elbo": next(bounds)}
+    )
+    keeper = Keeper(trainer, dataset, journal)
+    truth = {
+        tuple(x.flatten().tolist()): y
+        for x, y in zip(dataset.train.observations, dataset.train.labels, strict=True)
+    }
+    trainer.model.codes = lambda x: torch.stack([1 - truth[tuple(one.flatten().tolist())] for one in x])
+    keeper.follow(Record("joint", 0, 5, 0.0, None, 0.0))
+    trainer.model.codes = lambda x: torch.stack([truth[tuple(one.flatten().tolist())] for one in x])
+    keeper.follow(Record("joint", 50, 55, 0.5, 1.0, 0.0))
+    assert trainer.best.moment.step == (50 if labelled else 0)

@@ -79,7 +79,7 @@ def test_records_have_the_accuracy_on_labels_in_use_and_on_validation_labels(fil
             dict(zip(("side", "noise"), shares, strict=True))
         )
     log = (tmp_path / "run" / "train.log").read_text()
-    assert f"accuracy on labelled points: train side {records[-1]['accuracy']['train']['side']:.3f}, " in log
+    assert f", train accuracy side {records[-1]['accuracy']['train']['side']:.3f}, noise " in log
 
 
 def test_a_run_without_labels_has_no_accuracies(files, tmp_path):

@@ -1,5 +1,7 @@
 """A person's own arrays and data frames, written as the file that the command line would read."""
 
+import csv
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,42 +12,46 @@ from torch import Tensor
 from pyro_fmvae.data.own.folder import code, find_values
 
 
-def write_npz(path: Path, data: Any, labels: Any = None) -> None:
-    """Write data and labels to a .npz file: see :func:`~pyro_fmvae.data.own.npz_file.read_npz`.
+def write_data(folder: Path, data: Any, labels: Any = None) -> Path:
+    """Write data and labels as ``data.npz``; a frame with words among its features as ``data.csv``.
 
     Frames are told by their attribute ``columns``; no library of frames is imported.
 
     Args:
-        path: the file.
+        folder: where to write the file.
         data: an array or a tensor, or a data frame, whose columns are features. Missing numbers are NaN.
         labels: of a frame, names of the columns that are labels. Otherwise values [n] or [n, L], an array, a
             series, whose name is the label's, or a data frame. Values are integers, truth values or words;
             unknown are -1, NaN, None and ''. None: no labels.
 
+    Returns:
+        The file.
+
     Raises:
-        ValueError: a column of text among the features, an unknown column, or labels of another number of
-            rows.
+        ValueError: an unknown column, no features, or labels of another number of rows.
     """
-    columns = _columns(data) if hasattr(data, "columns") else None
-    chosen: dict[str, np.ndarray] = {}
-    if columns is not None and _are_names(labels):
-        names = [labels] if isinstance(labels, str) else list(map(str, labels))
+    columns = _columns(data) if hasattr(data, "columns") else {}
+    named: dict[str, np.ndarray] = {}
+    if columns and _are_names(labels):
+        names = [labels] if isinstance(labels, str) else list(labels)
         if unknown := [name for name in names if name not in columns]:
             raise ValueError(f"labels: expected some of the columns {', '.join(columns)}, got '{unknown[0]}'")
-        chosen = {name: columns.pop(name) for name in names}
+        named = {name: columns.pop(name) for name in names}
+        if not columns:
+            raise ValueError("data: expected a column that is no label")
     elif labels is not None:
-        chosen = _label_columns(labels)
-    x = _array(data) if columns is None else _features(columns)
-    arrays: dict[str, Any] = {"x": x}
-    if columns is not None:
-        arrays["column_names"] = np.array(list(columns))
-    if chosen:
-        number = len(next(iter(chosen.values())))
-        if x.ndim and number != len(x):
-            raise ValueError(f"labels: expected {len(x):,} values, one per row of data, got {number:,}")
-        arrays |= _coded(chosen)
-    with path.open("wb") as file:
-        np.savez(file, **arrays)
+        named = _label_columns(labels)
+    chosen = {name: [_label(value) for value in values.tolist()] for name, values in named.items()}
+    numbers = [_numbers(values) for values in columns.values()]
+    known = [column for column in numbers if column is not None]
+    x = np.stack(known, axis=1) if known else _array(data)
+    rows = len(next(iter(columns.values()))) if columns else len(x) if x.ndim else 0
+    for texts in chosen.values():
+        if rows and len(texts) != rows:
+            raise ValueError(f"labels: expected {rows:,} values, one per row of data, got {len(texts):,}")
+    if len(known) < len(numbers):
+        return _write_csv(folder / "data.csv", columns, chosen)
+    return _write_npz(folder / "data.npz", x, list(columns), chosen)
 
 
 def _are_names(labels: Any) -> bool:
@@ -64,27 +70,13 @@ def _columns(frame: Any) -> dict[str, np.ndarray]:
     return {str(name): np.asarray(frame[name]) for name in frame.columns}
 
 
-def _features(columns: dict[str, np.ndarray]) -> np.ndarray:
-    """Columns of numbers side by side, float64 [n, D]."""
-    if not columns:
-        raise ValueError("data: expected a column that is no label")
-    numbers = []
-    for name, values in columns.items():
-        plain = (
-            [np.nan if _missing(value) else value for value in values] if values.dtype == object else values
-        )
-        try:
-            numbers.append(np.asarray(plain, dtype=np.float64))
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"data: expected numbers in column '{name}', got text such as {_example(values)!r}; give the "
-                "column in labels, leave it out, or write the frame to a .csv file and give its path"
-            ) from None
-    return np.stack(numbers, axis=1)
-
-
-def _example(values: np.ndarray) -> str:
-    return next(value for value in values.tolist() if isinstance(value, str) and value)
+def _numbers(values: np.ndarray) -> np.ndarray | None:
+    """Values of a column as float64 [n]; None if there are words among them."""
+    plain = [math.nan if _missing(value) else value for value in values] if values.dtype == object else values
+    try:
+        return np.asarray(plain, dtype=np.float64)
+    except (TypeError, ValueError):
+        return None
 
 
 def _label_columns(labels: Any) -> dict[str, np.ndarray]:
@@ -100,15 +92,31 @@ def _label_columns(labels: Any) -> dict[str, np.ndarray]:
     return {f"label{column}": values[:, column] for column in range(values.shape[1])}
 
 
-def _coded(columns: dict[str, np.ndarray]) -> dict[str, Any]:
-    """The arrays ``labels``, ``label_names`` and, where values have names, ``value_names``."""
+def _write_npz(path: Path, x: np.ndarray, columns: list[str], chosen: dict[str, list[str]]) -> Path:
+    """Write observations, names of columns, and labels as texts: see :func:`read_npz`."""
+    arrays: dict[str, Any] = {"x": x}
+    if columns:
+        arrays["column_names"] = np.array(columns)
+    if chosen:
+        values = {name: find_values(texts, f"labels: '{name}'") for name, texts in chosen.items()}
+        coded = [code(texts, values[name], f"labels: '{name}'") for name, texts in chosen.items()]
+        arrays |= {"labels": np.stack(coded, axis=1), "label_names": np.array(list(chosen))}
+        if any(values.values()):
+            arrays["value_names"] = _padded(list(values.values()))
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+    return path
+
+
+def _write_csv(path: Path, columns: dict[str, np.ndarray], chosen: dict[str, list[str]]) -> Path:
+    """Write columns of numbers and words, and labels as texts: see :func:`read_csv`."""
     texts = {name: [_text(value) for value in values.tolist()] for name, values in columns.items()}
-    values = {name: find_values(column, f"labels: '{name}'") for name, column in texts.items()}
-    coded = [code(column, values[name], f"labels: '{name}'") for name, column in texts.items()]
-    arrays: dict[str, Any] = {"labels": np.stack(coded, axis=1), "label_names": np.array(list(columns))}
-    if any(values.values()):
-        arrays["value_names"] = _padded(list(values.values()))
-    return arrays
+    texts |= {f"label:{name}": values for name, values in chosen.items()}
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(texts)
+        writer.writerows(zip(*texts.values(), strict=True))
+    return path
 
 
 def _padded(rows: Sequence[Sequence[str]]) -> np.ndarray:
@@ -117,12 +125,15 @@ def _padded(rows: Sequence[Sequence[str]]) -> np.ndarray:
 
 
 def _text(value: Any) -> str:
-    """A label's value as text, '' if it is unknown; 1.0 is 1, as frames have no integers beside gaps."""
-    if _missing(value) or value == -1:
+    """A value as text; '' if it is missing. A truth value is 0 or 1."""
+    return "" if _missing(value) else str(int(value) if isinstance(value, bool) else value).strip()
+
+
+def _label(value: Any) -> str:
+    """A label's value as text; '' if it is unknown. 1.0 is 1, as frames have no integers beside gaps."""
+    if value == -1:
         return ""
-    if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):
-        return str(int(value))
-    return str(value).strip()
+    return _text(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _missing(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What to try next: a few rules about what a run's own figures say."""
+"""Advice on what to try next, by a few rules about a run's own figures."""
 
 from pyro_fmvae.runs.pages.evidence import Evidence
 from pyro_fmvae.runs.pages.measure_tables import number

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyro_fmvae.recipes.options import as_typed, flag
+from pyro_fmvae.recipes.declarations import as_typed, flag
 from pyro_fmvae.runs.best import Kept
 from pyro_fmvae.runs.run import CONFIG, DERIVED, METRICS, REPORT, Run
 
