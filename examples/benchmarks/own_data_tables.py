@@ -131,11 +131,18 @@ def _edits(records: Iterable[Record]) -> str:
 
 
 def _aims(records: Sequence[Record]) -> str:
-    halves = {"all sets": records}
+    """How far the aims are met, by rows whose split and labels ours have seen as well."""
+    run = {_drawn(record) for record in records if record["method"] == OURS}
+    paired = [record for record in records if _drawn(record) in run]
+    halves = {"all sets": paired}
     for title, choosing in (("chosen by", True), ("reported", False)):
-        halves[title] = [record for record in records if record["choosing"] == choosing]
+        halves[title] = [record for record in paired if record["choosing"] == choosing]
     columns = [_met(half) for half in halves.values()]
     return _markdown([["aim", *halves], *zip(AIMS, *columns, strict=True)])
+
+
+def _drawn(record: Record) -> tuple[Any, ...]:
+    return tuple(record[name] for name in ("set", "task", "setting", "seed"))
 
 
 def _met(records: Sequence[Record]) -> list[str]:
