@@ -1,15 +1,21 @@
 """Deep generative models with structured priors, as Pyro programs with closed-form inference."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.capture import CapturedFreeGaussian, CapturedSVI, CaptureError
 from pyro_fmvae.distributions import (
+    COLUMN_NORMAL_GAMMA,
     DIRICHLET,
     NORMAL_GAMMA,
     NORMAL_WISHART,
     Assignment,
     BernoulliObservation,
+    Category,
+    ColumnComponent,
+    ColumnNormalGamma,
+    ColumnNormalGammaFamily,
     Component,
     Concrete,
     DirichletFamily,
@@ -19,8 +25,10 @@ from pyro_fmvae.distributions import (
     GaussianObservation,
     Label,
     LinearNormal,
+    MarginalComponent,
     MaxNormal,
     MixtureComponent,
+    NaturalColumnNormalGamma,
     NaturalDirichlet,
     NaturalDistribution,
     NaturalNormalGamma,
@@ -87,12 +95,14 @@ from pyro_fmvae.models import (
     GaussianPosterior,
     Hyperprior,
     MixtureSparsePrior,
+    ObservedMixture,
     PointPosterior,
     PosteriorFamily,
     PseudoInputs,
     SelectionSparsePrior,
     SparsePrior,
     SpikeAndSlabSparseCoding,
+    TablePrior,
     VariationalSparseCoding,
 )
 from pyro_fmvae.optim import (
@@ -102,9 +112,17 @@ from pyro_fmvae.optim import (
 from pyro_fmvae.version import __version__
 
 if TYPE_CHECKING:
+    from pyro_fmvae.commands.from_python import train
     from pyro_fmvae.runs import TrainedRun, load
 
+_LATER = {
+    "TrainedRun": "pyro_fmvae.runs",
+    "load": "pyro_fmvae.runs",
+    "train": "pyro_fmvae.commands.from_python",
+}
+
 __all__ = [
+    "COLUMN_NORMAL_GAMMA",
     "DIRICHLET",
     "NORMAL_GAMMA",
     "NORMAL_WISHART",
@@ -117,6 +135,10 @@ __all__ = [
     "CaptureError",
     "CapturedFreeGaussian",
     "CapturedSVI",
+    "Category",
+    "ColumnComponent",
+    "ColumnNormalGamma",
+    "ColumnNormalGammaFamily",
     "Component",
     "Concrete",
     "ConjugateSVI",
@@ -139,9 +161,11 @@ __all__ = [
     "Label",
     "Learning",
     "LinearNormal",
+    "MarginalComponent",
     "MaxNormal",
     "MixtureComponent",
     "MixtureSparsePrior",
+    "NaturalColumnNormalGamma",
     "NaturalDirichlet",
     "NaturalDistribution",
     "NaturalGradient",
@@ -154,6 +178,7 @@ __all__ = [
     "NormalWishart",
     "NormalWishartFamily",
     "Observation",
+    "ObservedMixture",
     "Phase",
     "PointPosterior",
     "PosteriorFamily",
@@ -174,6 +199,7 @@ __all__ = [
     "SpikeDraws",
     "StepwiseEM",
     "StraightThrough",
+    "TablePrior",
     "Term",
     "TraceConjugate_ELBO",
     "TrainedRun",
@@ -196,14 +222,13 @@ __all__ = [
     "register_family",
     "to_natural",
     "to_standard",
+    "train",
     "with_assignments",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Import what needs runs, and so figures and measures, when it is asked for: matplotlib takes a while."""
-    if name not in ("TrainedRun", "load"):
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pyro_fmvae import runs
-
-    return getattr(runs, name)
+    return getattr(import_module(_LATER[name]), name)

@@ -1,30 +1,17 @@
 """The command line: assembles the parsers of :mod:`pyro_fmvae.commands`, and turns errors into one line."""
 
-import re
 import sys
-from collections.abc import Sequence, Set
-from typing import NoReturn
+from collections.abc import Sequence
 
 import torch
 from jsonargparse import ArgumentParser, Namespace
 
 from pyro_fmvae import commands
 from pyro_fmvae.commands.command import UsageError
+from pyro_fmvae.commands.parser import PROGRAM, HelpAll, Parser
 from pyro_fmvae.version import __version__
 
-PROGRAM = "pyro-fmvae"
 INTERRUPTED = 130
-TYPES = {"float": "a number", "int": "an integer", "bool": "true or false", "str": "text"}
-
-
-class _Parser(ArgumentParser):
-    """Parser that raises its errors, in the command line's own words."""
-
-    positional: Set[str] = frozenset()
-    """Names of arguments without a flag, of this parser and of its subcommands."""
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        raise UsageError(_translate(message, self.positional))
 
 
 def run_command(arguments: Sequence[str]) -> int:
@@ -56,11 +43,14 @@ def build_parser(arguments: Sequence[str] = ()) -> ArgumentParser:
         arguments: of the command line; some commands depend on them.
     """
     description = "Factorial mixture VAEs, from training to edited images."
-    parser = _Parser(prog=PROGRAM, description=description, version=__version__)
+    parser = Parser(prog=PROGRAM, description=description, version=__version__)
     subcommands = parser.add_subcommands(dest="command")
     for command in commands.all_commands(arguments):
-        subparser = _Parser(description=command.description)
+        subparser = Parser(description=command.description)
         command.add_arguments(subparser)
+        if command.brief:
+            subparser.brief = command.brief
+            subparser.add_argument("--help-all", action=HelpAll)
         subparser.positional = {action.dest for action in subparser._actions if not action.option_strings}
         parser.positional |= subparser.positional
         subcommands.add_subcommand(command.name, subparser, help=command.help)
@@ -70,36 +60,6 @@ def build_parser(arguments: Sequence[str] = ()) -> ArgumentParser:
 def _dispatch(namespace: Namespace, arguments: Sequence[str]) -> int:
     (command,) = (one for one in commands.all_commands(arguments) if one.name == namespace.command)
     return command.run(**vars(namespace[namespace.command]))
-
-
-def _translate(message: str, positional: Set[str] = frozenset()) -> str:
-    """Reword a message of jsonargparse without Python's types; leave messages it does not know as they are.
-
-    Args:
-        message: the parser's.
-        positional: names of arguments without a flag.
-    """
-    message = " ".join(message.split())
-    if required := re.match("the following arguments are required: (.*)", message):
-        names = [name.rpartition(".")[2] for name in required[1].split(", ")]
-        return f"required: {', '.join(name if name in positional else _flag(name) for name in names)}"
-    message = re.sub(r"^argument (--[\w-]+): ", r"\1: ", message)
-    if not (found := re.match(r'Parser key "([\w.]+)": (.*)', message)):
-        return message
-    name, text = found[1].rpartition(".")[2], found[2]
-    argument = name if name in positional else _flag(name)
-    wrong = re.search(r"(?:Got|Given) value: (.*)", text)
-    types = text[: wrong.start()].partition("Given value type")[0] if wrong else ""
-    wanted = [choices.replace("'", "") for choices in re.findall(r"Literal\[(.*?)\]", types)]
-    expected = [f"one of {choices}" for choices in wanted]
-    expected += [TYPES[name] for name in re.findall(r"<class '(\w+)'>", types) if name in TYPES]
-    if not (wrong and expected):
-        return f"{argument}: {text}"
-    return f"{argument}: expected {' or '.join(dict.fromkeys(expected))}, got '{wrong[1]}'"
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
 
 
 def _is_memory(error: RuntimeError) -> bool:

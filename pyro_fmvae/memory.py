@@ -1,7 +1,8 @@
-"""Settings of the C library for the memory of freed tensors."""
+"""Memory of the process: what it has taken, and settings of the C library for that of freed tensors."""
 
 import ctypes
 import os
+import sys
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # as glibc's malloc.h numbers them
 _NEVER = -1
@@ -46,3 +47,13 @@ def settings_of_environment() -> list[str]:
     if "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
         names.append("GLIBC_TUNABLES")
     return names
+
+
+def most_used() -> int | None:
+    """Most memory that this process has held at once, in bytes; None where the system does not tell."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes, or KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -2,6 +2,7 @@ import fcntl
 import json
 import os
 import pickle
+import re
 import shutil
 import struct
 import sys
@@ -13,6 +14,7 @@ import torch
 import yaml
 
 from pyro_fmvae import __main__, __version__, checkpoint, cli, commands
+from pyro_fmvae.commands.parser import translate
 from pyro_fmvae.runs import report
 from pyro_fmvae.runs.run import CHECKPOINT, DERIVED, Run
 from pyro_fmvae.runs.trainer import Trainer
@@ -224,6 +226,7 @@ def test_a_run_keeps_what_it_promises(runs):
     run = runs["binary"]
     assert {path.name for path in run.iterdir()} == {
         *("config.json", "metrics.jsonl", "checkpoint", "figures", "train.log"),
+        *("report.json", "report.html", "kept.json"),
     }
     assert {path.name for path in (run / "checkpoint").iterdir()} == {"state.safetensors", "state.json"}
     assert all(path.suffix == ".png" for path in (run / "figures").iterdir())
@@ -239,7 +242,8 @@ def test_a_run_keeps_what_it_promises(runs):
         "used_components",
         "seconds",
     )
-    assert all(tuple(record) == names for record in records)
+    for record in records:  # the factors of pretraining tell nothing of labels
+        assert tuple(record) == (names if record["phase"] == "pretrain" else (*names, "accuracy"))
     assert [(record["phase"], record["step"]) for record in records] == [
         *(("pretrain", 0), ("pretrain", 3), ("prior", 3), ("prior", 6)),
         *(("joint", 6), ("joint", 9), ("refine", 9), ("refine", 12)),
@@ -299,7 +303,7 @@ def test_small_numbers_survive_a_configuration(files, tmp_path):
 )
 def test_recompute_needs_no_value(monkeypatch, tmp_path, given, written, expected):
     configs = []
-    monkeypatch.setattr(commands.training, "train", lambda config, out: configs.append(config) or 0)
+    monkeypatch.setattr(commands.training, "train", lambda config, *_: configs.append(config) or 0)
     (tmp_path / "options.yaml").write_text(f"seed: 1\n{written}\n")
     succeed("train", "--config", tmp_path / "options.yaml", *given, "--seed", "2")
     assert [config.recompute for config in configs] == [expected]
@@ -334,6 +338,7 @@ def test_progress_bar_on_a_terminal(files, tmp_path, monkeypatch):
             patch.setattr(sys, "stderr", terminal)
             arguments = ["train", "--data", str(files["grey"]), "--out", str(tmp_path / "run")]
             arguments += [text for pair in TINY.items() for text in pair]
+            arguments += ["--joint-iterations", "12"]
             assert __main__.run_command(arguments) == 0
         shown = os.read(master, 100_000).decode()
     finally:
@@ -342,6 +347,7 @@ def test_progress_bar_on_a_terminal(files, tmp_path, monkeypatch):
     assert "joint" in shown
     assert "100%|" in shown
     assert "validation ELBO -" in shown
+    assert re.search(r"\| \d\d:\d\d, 00:00 left, validation ELBO -", shown)
     assert "step 3: elbo" not in shown  # the log would break the bar
     assert "step 3: elbo" in (tmp_path / "run" / "train.log").read_text()
 
@@ -384,12 +390,12 @@ def test_data_without_a_test_split(tmp_path):
     np.savez(tmp_path / "mnist_static.npz", **x)
     status, _, err = train(tmp_path / "run", "mnist-static", data_root=tmp_path, network="mlp", factors="2")
     assert status == 0, err
-    assert command("evaluate", tmp_path / "run") == (
+    assert command("evaluate", tmp_path / "run", "--split", "test") == (
         2,
         "",
         "pyro-fmvae: error: split: the data set 'mnist-static' has no test split\n",
     )
-    assert evaluate(tmp_path / "run", "--split", "valid")["n"] == 20
+    assert evaluate(tmp_path / "run", "--split", "valid") == evaluate(tmp_path / "run")
 
 
 def test_exit_status_is_that_of_the_process(capsys):
@@ -467,7 +473,7 @@ TRAIN = [  # options, and a part of the message
     ("--seed x", "seed"),
     ("--seed -1", "seed: expected a number in 0.."),
     ("--seed 99999999999999999999", "seed: expected"),
-    ("--labels 2", "labels: expected a share"),
+    ("--labels 2.5", "labels: expected a share"),
     ("--labels nan", "labels"),
     ("--factors 0", "factors: expected sizes"),
     ("--factors a,b", "factors"),
@@ -491,7 +497,7 @@ TRAIN = [  # options, and a part of the message
     ("--delay inf", "delay"),
     ("--forgetting 0.3", "forgetting: expected"),
     ("--model foo", "model"),
-    ("--model vae --labels 0.5", "labels: an option of fmvae, not of vae"),
+    ("--model vae --labels 0.5", "labels: an option of fmvae and mixture, not of vae"),
     ("--pretrained no_run", "no_run is no run with a checkpoint"),
     ("--pretrained nowhere", "pretrained: "),
     ("--pretrained text.npz", "text.npz is no run with a checkpoint"),
@@ -608,7 +614,7 @@ OTHERS = [
         ("train --labels ten", "--labels: expected a number, got 'ten'"),
         (
             "train --model foo",
-            "--model: expected one of fmvae, vae, vsc, bsc, max-sparse, linear-sparse, got 'foo'",
+            "--model: expected one of fmvae, vae, vsc, bsc, max-sparse, linear-sparse, mixture, got 'foo'",
         ),
         ("train --network foo", "--network: expected one of mlp, conv, conv28, conv64, got 'foo'"),
         ("train --factors 2,x", "--factors: expected sizes separated by commas, such as 2,2,64, got '2,x'"),
@@ -630,10 +636,10 @@ def test_complaints_speak_of_options(place, monkeypatch, arguments, message):
 
 def test_complaints_that_are_not_recognised_pass():
     for message in ("anything", 'Parser "x" is odd', "value: 3"):
-        assert cli._translate(message) == message
+        assert translate(message) == message
     odd = 'Parser key "a.b_c": odd\nin two lines'
-    assert cli._translate(odd) == "--b-c: odd in two lines"
-    assert cli._translate(odd, {"b_c"}) == "b_c: odd in two lines"
+    assert translate(odd) == "--b-c: odd in two lines"
+    assert translate(odd, {"b_c"}) == "b_c: odd in two lines"
 
 
 def contents(folder):
@@ -706,7 +712,7 @@ def test_errors_of_the_program_itself_are_not_hidden(files, tmp_path, monkeypatc
 
 def test_tables_are_no_pictures(runs, tmp_path, monkeypatch):
     arguments = ["sample", str(runs["table"]), "--out", "x.png"]
-    check_complaint(tmp_path, monkeypatch, arguments, "out: expected a name that ends in .npz, got")
+    check_complaint(tmp_path, monkeypatch, arguments, "out: expected a name that ends in .npz or .csv")
 
 
 @pytest.mark.parametrize(

@@ -113,3 +113,10 @@ def test_the_program_keeps_memory_before_anything_else(monkeypatch):
     with pytest.raises(SystemExit):
         __main__.main(["train"])
     assert done == ["keep", ["train"]]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no resource module")
+def test_most_used_never_falls():
+    before = memory.most_used()
+    array = bytearray(b"x") * 2**27
+    assert max(before, len(array)) <= memory.most_used() < 2**40

@@ -13,7 +13,8 @@ from PIL import Image
 from tests.scripts import imported
 from tests.small_runs import TINY, command, report
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "examples" / "benchmarks"
+ROOT = Path(__file__).resolve().parent.parent
+BENCHMARKS = ROOT / "examples" / "benchmarks"
 SCRIPTS = ["own_data", "own_data_baselines", "own_data_runs", "own_data_sets", "own_data_tables"]
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -182,7 +183,7 @@ def test_a_failed_training_is_a_row_that_misses_the_aims(
 def test_aims_are_counted_by_sets_and_halves(b):
     def record(own, task, method, figures, choosing, setting="", **more):
         common = {"set": own, "task": task, "method": method, "setting": setting, "choosing": choosing}
-        return common | {"properties": ["kind"], "figures": figures, **more}
+        return common | {"seed": 0, "properties": ["kind"], "figures": figures, **more}
 
     ours = "pyro_fmvae"
     records = [
@@ -192,7 +193,8 @@ def test_aims_are_counted_by_sets_and_halves(b):
         record("b", "clusters", "k-means", {"ari": 0.5}, False),
         record("b", "clusters", ours, {"ari": 0.4}, False, bound={"best": -1000.0, "kept": -1000.6}),
         record("a", "outliers", "LOF", {"auroc": 0.9}, True),
-        record("a", "outliers", ours, dict.fromkeys(b.own_data_tables.SCORES, 0.85), True),
+        record("a", "outliers", "LOF", {"auroc": 0.1}, True, seed=1),  # a seed that ours lack
+        record("a", "outliers", ours, {"nearest": 0.85, "elbo": 0.95}, True),
     ]
     for method, accuracy in (("majority", 0.3), ("SVC", 0.9), (ours, 0.89)):
         measured = {"kind": {"accuracy": accuracy, "balanced": accuracy}}
@@ -206,3 +208,12 @@ def test_aims_are_counted_by_sets_and_halves(b):
         "1 of 2", "0 of 2", "1 of 1", "1 of 1", "0 of 1", "0.050 on 1", "1 of 2",
     ]  # fmt: skip
     assert columns[0][1:] == ["1 of 1", "0 of 1 |"]
+
+
+def test_the_page_shows_what_the_rows_say(b):
+    lines = (ROOT / "docs" / "rows" / "own-data" / "rows.jsonl").read_text(encoding="utf-8").splitlines()
+    page = (ROOT / "docs" / "own-data.md").read_text(encoding="utf-8")
+    assert b.own_data_tables.tables([json.loads(line) for line in lines]) in page
+    names = {own.name for own in b.own_data_sets.SETS}
+    sets = page[page.index("## Sets") : page.index("## Results")]
+    assert all(name in sets for name in names)

@@ -51,7 +51,8 @@ def sweeps():
 
 
 def test_every_folder_of_rows_has_a_sweep(sweeps):
-    assert {folder.name for folder in ROWS.iterdir()} == set(sweeps) == set(PAGES)
+    """But for that of own data, which tests/test_own_data_benchmark.py holds."""
+    assert {folder.name for folder in ROWS.iterdir()} - {"own-data"} == set(sweeps) == set(PAGES)
 
 
 @pytest.mark.parametrize("name", PAGES)

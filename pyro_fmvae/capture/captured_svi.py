@@ -23,6 +23,7 @@ from pyro_fmvae.capture.recording import record
 from pyro_fmvae.capture.spot_checks import Loss, SpotCheck
 from pyro_fmvae.capture.tensor_step import TensorStep, is_static
 from pyro_fmvae.distributions import NaturalParameter
+from pyro_fmvae.infer.elbo.site_terms import NotFiniteError
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import WEIGHTS, TraceConjugate_ELBO
 from pyro_fmvae.infer.svi import ConjugateSVI
 
@@ -214,13 +215,13 @@ class CapturedSVI(ConjugateSVI):
         return rehearsal, statements.trace
 
     def _blame(self, args: Any, kwargs: Any) -> NoReturn:
-        """Raise a ValueError that names the sites behind a loss or gradient that is not finite."""
+        """Raise a NotFiniteError that names the sites behind a loss or gradient that is not finite."""
         with poutine.trace(param_only=True) as statements:
             loss = self.elbo.total(self._terms(args, kwargs)[1])
         self.elbo.backward(loss, statements.trace, lambda: self._terms(args, kwargs)[1])
         for p in _unconstrained(statements.trace):
             p.grad = None
-        raise ValueError(
+        raise NotFiniteError(
             "the loss or a gradient was not finite, but is when evaluated again with fresh random numbers"
         )
 

@@ -9,6 +9,7 @@ from pyro_fmvae.commands import (
     encoding,
     evaluation,
     judging,
+    reporting,
     restoring,
     sampling,
     scoring,
@@ -21,6 +22,7 @@ __all__ = ["COMMANDS", "Command", "all_commands", "train"]
 
 COMMANDS: Final = (
     evaluation.COMMAND,
+    reporting.COMMAND,
     sampling.COMMAND,
     drawing.COMMAND,
     encoding.COMMAND,

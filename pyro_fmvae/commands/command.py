@@ -25,6 +25,8 @@ class Command:
     run: Callable[..., int]
     """Carries the command out, given its arguments by name, and returns the exit status. It raises
     ValueError, naming the argument, for bad input."""
+    brief: str = ""
+    """Text of ``--help`` where all arguments would fill several screens: these are for ``--help-all``."""
 
 
 def add_run(parser: ArgumentParser) -> None:

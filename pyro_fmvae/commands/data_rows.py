@@ -13,6 +13,7 @@ from jsonargparse import ArgumentParser
 from pyro_fmvae.commands.command import add_device, add_run
 from pyro_fmvae.data import Split, load
 from pyro_fmvae.data.own.files import READERS, load_file
+from pyro_fmvae.data.own.folder import find_images
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.recipes.registry import data_name
 from pyro_fmvae.runs.run import Run
@@ -142,6 +143,13 @@ def tell_left_out(name: str, counts: Mapping[str, int], values: Sequence[str]) -
         points = "1 point" if count == 1 else f"{count:,} points"
         had = ", ".join(values) or "other values"
         print(f"left out {points} whose '{name}' is '{value}': training had {had}", file=sys.stderr)
+
+
+def file_names(run: Run, data: str | None) -> Sequence[str] | None:
+    """Name of each row's file in the folder of images that :func:`rows_of` takes; None of other data."""
+    if data is None or data in LOADERS or not Path(data).is_dir() or run.preprocessing.patches is not None:
+        return None
+    return find_images(Path(data))
 
 
 def _names(run: Run, data: str, names: tuple[str, ...]) -> tuple[str, ...]:

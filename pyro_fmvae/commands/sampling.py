@@ -8,6 +8,7 @@ from pyro_fmvae import figures
 from pyro_fmvae.commands.command import Command, add_device, add_run
 from pyro_fmvae.commands.factor_settings import parse_codes
 from pyro_fmvae.commands.output_files import check_ending, check_spares_data, save_arrays
+from pyro_fmvae.commands.row_tables import TABLES, check_installed, drawn_columns, save_table
 from pyro_fmvae.commands.seeds import add_seed, check_seed
 from pyro_fmvae.recipes.pictures import as_pixels
 from pyro_fmvae.runs.by_batches import draw_rows, in_units
@@ -19,7 +20,12 @@ LARGEST_GRID = 1_000_000
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of :func:`sample`."""
     add_run(parser)
-    parser.add_argument("--out", type=str, required=True, help="file to write: .png or .npz")
+    parser.add_argument(
+        "--out",
+        type=str,
+        required=True,
+        help="file to write: .png or .npz; of a table .npz, .csv or .parquet",
+    )
     parser.add_argument("--codes", type=str | None, help="component of each factor, * to draw it: blond,1,*")
     parser.add_argument("--grid", type=str, default="8x8", help="rows x columns")
     add_seed(parser)
@@ -27,7 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def sample(run: str, out: str, codes: str | None, grid: str, seed: int, device: str) -> int:
-    """Draw from a run's model, and write a grid of images (.png) or arrays (.npz).
+    """Draw from a run's model, and write a grid of images (.png), arrays (.npz) or a table (.csv, .parquet).
 
     Raises:
         ValueError: bad codes, a bad grid or file name, or a model without a density of z.
@@ -35,8 +41,8 @@ def sample(run: str, out: str, codes: str | None, grid: str, seed: int, device: 
     opened, target = Run.open(Path(run)), Path(out)
     check_seed(seed)
     rows, columns = _grid(grid)
-    endings = (".npz", ".png") if opened.image else (".npz",)
-    check_ending(target, endings)
+    check_ending(target, (".npz", ".png") if opened.image else (".npz", *TABLES))
+    check_installed(target)
     check_spares_data(opened, target)
     if codes is not None and not opened.factorial:
         raise ValueError(f"codes: a {opened.recipe.name} has no factors that codes could be given to")
@@ -45,6 +51,8 @@ def sample(run: str, out: str, codes: str | None, grid: str, seed: int, device: 
     mean, arrays = draw_rows(opened.recipe, model, wanted, seed)
     if target.suffix == ".npz":
         save_arrays(target, {"x": in_units(opened.preprocessing, mean), **arrays})
+    elif target.suffix in TABLES:
+        save_table(target, drawn_columns(opened, in_units(opened.preprocessing, mean), arrays))
     else:
         figures.save(figures.sample_grid(as_pixels(opened.preprocessing, mean), rows, columns), target)
     print(f"wrote {target}")
@@ -63,7 +71,7 @@ def _grid(text: str) -> tuple[int, int]:
 COMMAND = Command(
     "sample",
     "draw from a run's model",
-    "Draw from a run's model: a grid of images (.png), or arrays (.npz).",
+    "Draw from a run's model: a grid of images (.png), arrays (.npz), or a table (.csv, .parquet).",
     add_arguments,
     sample,
 )

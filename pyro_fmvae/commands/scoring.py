@@ -5,16 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jsonargparse import ArgumentParser
 
 from pyro_fmvae.commands.command import Command
 from pyro_fmvae.commands.data_rows import add_rows, rows_of
 from pyro_fmvae.commands.output_files import check_different, check_ending, check_spares_data, save_arrays
 from pyro_fmvae.commands.seeds import add_seed, check_seed
-from pyro_fmvae.data import Batches, Split
-from pyro_fmvae.evaluate import outlier_scores, threshold
-from pyro_fmvae.runs.by_batches import in_order
+from pyro_fmvae.evaluate import NEAREST, Neighbours, has_neighbours, outlier_scores, threshold
+from pyro_fmvae.runs.by_batches import COMPARED, in_order
 from pyro_fmvae.runs.run import Run, resolve_device
 
 
@@ -26,8 +24,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--quantile", type=float, default=0.95, help=text)
     parser.add_argument("--num-samples", type=int, default=16, help="draws per point")
     parser.add_argument("--points", type=int | None, help="score the first so many points; default: all")
-    text = "take thresholds from the first so many training points"
-    parser.add_argument("--train-points", type=int, default=5000, help=text)
+    text = "compare with the first so many training points, and take thresholds from them"
+    parser.add_argument("--train-points", type=int, default=COMPARED, help=text)
     add_seed(parser)
 
 
@@ -64,19 +62,17 @@ def score(
     model = opened.load_model(place)
     rows, _ = rows_of(opened, data, data_root, split, by_name=False)
     train = opened.load_data(data_root).train
-    scores = outlier_scores(model, _first(rows, points, place), num_samples, seed)
-    usual = outlier_scores(model, _first(train, train_points, place), num_samples, seed)
+    scored, compared = in_order(rows, place, points), in_order(train, place, train_points)
+    scores = outlier_scores(model, scored, num_samples, seed)
+    usual = outlier_scores(model, compared, num_samples, seed)
+    if has_neighbours(model):
+        neighbours = Neighbours(model, compared)
+        scores[NEAREST] = neighbours.distances(scored)
+        usual[NEAREST] = neighbours.among_training_points()
     limits = {kind: threshold(values, quantile) for kind, values in usual.items()}
     save_arrays(target, _arrays(scores, limits))
     print(json.dumps(_summary(scores, limits, len(usual["reconstruction"]), quantile, num_samples)))
     return 0
-
-
-def _first(split: Split, most: int | None, device: torch.device) -> Batches:
-    """Batches of the first rows of a split; None takes all."""
-    if most is not None:
-        split = split.select(torch.arange(min(most, len(split))))
-    return in_order(split, device)
 
 
 def _arrays(scores: dict[str, np.ndarray], limits: dict[str, float]) -> dict[str, Any]:

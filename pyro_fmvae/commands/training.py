@@ -7,19 +7,24 @@ from dataclasses import fields, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from textwrap import wrap
+from typing import Any, Final, Literal, Optional
 
 from jsonargparse import ArgumentParser
 
 from pyro_fmvae.checkpoint import alone
 from pyro_fmvae.commands.command import Command, UsageError
+from pyro_fmvae.commands.parser import PROGRAM, Parser
 from pyro_fmvae.data.registry import LOADERS
+from pyro_fmvae.recipes.declarations import flag
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.pictures import TRAINING
 from pyro_fmvae.recipes.registry import (
     DEFAULT,
     RECIPES,
+    SMALL_TABLES,
     all_options,
+    choose_model,
     configure,
     data_name,
     options_of,
@@ -30,6 +35,13 @@ from pyro_fmvae.runs.run import CHECKPOINT, DERIVED, FIGURES, Run, load_data, re
 from pyro_fmvae.runs.session import follow
 from pyro_fmvae.runs.trainer import Trainer
 
+FILES: Final = {
+    "out": ("runs/mine", "folder of the run; default: a new one in runs/"),
+    "resume": ("runs/mine", "continue an interrupted run"),
+    "config": ("mine.yaml", "YAML or JSON file with any of these options"),
+}
+"""Arguments that are no options of a model: an example, and a text for the help."""
+COLUMNS, INDENT = 100, 30  # of the short help
 NOT_OF_THE_RUN = ("data_root", "device", "eager", "compile")  # may differ when a run is resumed
 
 
@@ -37,29 +49,77 @@ def command(arguments: Sequence[str] = ()) -> Command:
     """The command, whose help shows the options of one model.
 
     Args:
-        arguments: of the command line. The model is the one that they name, or ``fmvae``.
+        arguments: of the command line. The model is the one that they name, or else that of their
+            configuration file, or ``fmvae``.
     """
-    words = [word for text in arguments for word in text.split("=", 1)]
-    typed = {word.removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
-    named = [value for flag, value in pairwise(words) if flag == "--model" and value in RECIPES]
-    model = named[-1] if named else DEFAULT
+    model = _model_of(arguments)
     others = ", ".join(name for name in RECIPES if name != model)
+    title = f"Train a model, here {model}: {RECIPES[model].title}."
     return Command(
         name="train",
         help="train a model; without options, on generated smileys",
-        description=f"Train a model, here {model}: {RECIPES[model].title}. For the options of another model, "
-        f"give --model NAME --help, where NAME is {others}. Many defaults depend on the data.",
+        description=f"{title} For the options of another model, give --model NAME --help-all, where NAME is "
+        f"{others}. Many defaults depend on the data.",
         add_arguments=partial(add_arguments, model=model),
-        run=partial(run, typed=typed),
+        run=partial(run, typed=typed_options(arguments)),
+        brief=brief(model, title),
     )
+
+
+def _model_of(arguments: Sequence[str]) -> str:
+    """The model whose options arguments are about."""
+    words = [word for text in arguments for word in text.split("=", 1)]
+    named = [value for flag, value in pairwise(words) if flag == "--model" and value in RECIPES]
+    files = [value for flag, value in pairwise(words) if flag == "--config"]
+    if named or not files:
+        return named[-1] if named else DEFAULT
+    parser = Parser()
+    add_arguments(parser, DEFAULT)
+    try:
+        model: str | None = parser.parse_path(files[-1]).model
+    except (UsageError, OSError, ValueError, TypeError):
+        return DEFAULT  # parsing the arguments says what is wrong with the file
+    return model or DEFAULT
+
+
+def brief(model: str, title: str) -> str:
+    """The options that matter first, as lines of at most `COLUMNS` characters: those that have an example.
+
+    Args:
+        model: whose options.
+        title: first line.
+    """
+    shown: dict[str, tuple[str, str]] = {}
+    for name, one in options_of(model).items():
+        if one.metadata["example"]:
+            default = "" if one.default is None else f" (default: {one.default})"
+            shown[name] = (one.metadata["example"], one.metadata["help"] + default)
+    (option,) = (one.metadata for one in fields(TrainConfig) if one.name == "model")
+    shown["model"] = (option["example"], f"{option['help']}: {', '.join(RECIPES)}")
+    lines = [f"usage: {PROGRAM} train [options]", "", title, ""]
+    for name, (example, text) in (shown | FILES).items():
+        label = f"  {flag(name)} {example}"
+        lines += wrap(text, COLUMNS, initial_indent=label.ljust(INDENT), subsequent_indent=" " * INDENT)
+    closing = (
+        f"Without options, it trains on generated smileys. {PROGRAM} train --help-all shows every option, by "
+        "group; with --model NAME, those of another model."
+    )
+    return "\n".join([*lines, "", *wrap(closing, COLUMNS), ""])
+
+
+def typed_options(arguments: Sequence[str]) -> Set[str]:
+    """Names of the options on a command line itself."""
+    flags = (text.partition("=")[0] for text in arguments if text.startswith("--"))
+    return {flag.removeprefix("--").replace("-", "_") for flag in flags}
 
 
 def add_arguments(parser: ArgumentParser, model: str) -> None:
     """Add the options of all models; only those of ``model`` are in the help."""
-    parser.add_argument("--config", action="config", help="YAML or JSON file with any of these options")
+    parser.add_argument("--config", action="config", help=FILES["config"][1])
     titles = "; ".join(f"{name}: {recipe.title}" for name, recipe in RECIPES.items())
     names = Literal[tuple(RECIPES)]  # type: ignore[valid-type]
-    parser.add_argument("--model", type=names, default=DEFAULT, help=f"model to train ({titles})")
+    text = f"model to train ({titles}); by default {DEFAULT}, and of small tables {SMALL_TABLES}"
+    parser.add_argument("--model", type=Optional[names], help=text)  # noqa: UP045  # names is a variable
     shared, own = {one.name for one in fields(TrainConfig)}, options_of(model)
     groups = {
         True: parser.add_argument_group("options of all models"),
@@ -73,32 +133,58 @@ def add_arguments(parser: ArgumentParser, model: str) -> None:
             "--" + name.replace("_", "-"), type=kind, default=option.default, help=text, **bare
         )
     parser.add_argument("--" + DERIVED, type=dict | None, help=SUPPRESS)  # of a run's config.json; not read
-    parser.add_argument("--out", type=str | None, help="folder of the run; default: a new one in runs/")
-    parser.add_argument("--resume", type=str | None, metavar="RUN", help="continue an interrupted run")
+    parser.add_argument("--out", type=str | None, help=FILES["out"][1])
+    parser.add_argument("--resume", type=str | None, metavar="RUN", help=FILES["resume"][1])
 
 
-def run(model: str, out: str | None, resume: str | None, typed: Set[str], **given: Any) -> int:
+def run(model: str | None, out: str | None, resume: str | None, typed: Set[str], **given: Any) -> int:
     """Start a run, or continue the one in ``resume``.
 
     Args:
-        model: name of the model.
+        model: name of the model; None: chosen by the data.
         out: folder of a new run.
         resume: folder of an interrupted run.
         typed: names of the options on the command line itself, not in a configuration file.
         **given: options of all models; and, of the ``config.json`` of another run, what is no option.
     """
-    options = {name: given[name] for name in all_options()}
     if resume is not None:
+        options = {name: given[name] for name in all_options()}
         _check_unchanged({"model": model, **options}, out)
         return resume_run(resume, **{name: options[name] for name in NOT_OF_THE_RUN})
+    return train(configuration(model, typed, given), out, inherited(typed, given))
+
+
+def configuration(model: str | None, typed: Set[str], given: Mapping[str, Any]) -> TrainConfig:
+    """The options of a new run.
+
+    Args:
+        model, typed, given: as in :func:`run`.
+
+    Raises:
+        ValueError: an option of another model, or one out of range.
+    """
+    options = {name: given[name] for name in all_options()}
+    if model is None:
+        model = _by_data(options, typed)
     if given.get(DERIVED) is not None:  # an earlier run's, which may list options of all models
         options = {name: options[name] for name in options if name in options_of(model) or name in typed}
-    return train(configure(model, **options), out)
+    return configure(model, **options)
+
+
+def _by_data(options: Mapping[str, Any], typed: Set[str]) -> str:
+    """The model of the data, where none is given; says so if it has no networks."""
+    own = options_of(DEFAULT)
+    known = {**all_options(), **own}
+    given = {name for name, value in options.items() if name in typed or value != known[name].default}
+    model = choose_model(options["data"], given, options.get("factors"))
+    if model != DEFAULT:
+        print(f"learnt without networks, by --model {model}; for networks give --model {DEFAULT}")
+    return model
 
 
 def _check_unchanged(given: Mapping[str, Any], out: str | None) -> None:
     """Raise UsageError if an option is given that is a part of what the resumed run is."""
-    defaults = {"model": DEFAULT, **{name: option.default for name, option in all_options().items()}}
+    defaults = {"model": None, **{name: option.default for name, option in all_options().items()}}
     free = [name for name in given if name not in NOT_OF_THE_RUN]
     changed = [f"--{name.replace('_', '-')}" for name in free if given[name] != defaults[name]]
     if out is not None:
@@ -107,24 +193,50 @@ def _check_unchanged(given: Mapping[str, Any], out: str | None) -> None:
         raise UsageError(f"--resume continues a run as it was started: {', '.join(changed)} can't be changed")
 
 
-def train(config: TrainConfig, out: str | None) -> int:
+def inherited(typed: Set[str], given: Mapping[str, Any]) -> Set[str] | None:
+    """Names of the options given to this run, or to the earlier run whose configuration it takes over.
+
+    Args:
+        typed, given: as in :func:`run`.
+
+    Returns:
+        The names; None if no configuration of an earlier run was given.
+    """
+    derived = given.get(DERIVED)
+    return None if derived is None else {*derived.get("given", ()), *typed}
+
+
+def train(config: TrainConfig, out: str | None, given: Set[str] | None = None) -> int:
+    """Start a run, train it to its end, and report: see :func:`start`. Returns the exit status."""
+    _, status = start(config, out, given)
+    return status
+
+
+def start(
+    config: TrainConfig, out: str | None, given: Set[str] | None = None, held: Path | None = None
+) -> tuple[Run, int]:
     """Start a run, train it to its end, and report.
 
     Args:
         config: options as given; defaults are chosen by the data.
         out: folder of the run, which must not exist; None: a new one in ``runs/``.
+        given: names of the options that count as given: see :meth:`Run.new`.
+        held: the file of the data, if the run is to keep it in its folder.
+
+    Returns:
+        The run, and the exit status.
     """
     device = resolve_device(config.device)
     config = _with_full_paths(replace(config, data=data_name(recipe_of(config).name, config.data)))
     dataset = load_data(config, Path(config.data_root) if config.data_root else None)
-    run = Run.new(Path(out) if out else Path("runs") / dataset.name, config, dataset)
+    run = Run.new(Path(out) if out else Path("runs") / dataset.name, config, dataset, given)
     trainer = Trainer(run, dataset, device)
     trainer.start()
-    trainer.run = run.write(numbered=not out)
+    trainer.run = run.write(numbered=not out, held=held)
     folder = trainer.run.folder
     with alone(folder):
         try:
-            return follow(trainer, dataset, resumed=False)
+            return trainer.run, follow(trainer, dataset, resumed=False)
         except BaseException:  # also a second Ctrl-C
             if not saved(folder):  # there is nothing to continue from
                 shutil.rmtree(folder)

@@ -16,8 +16,8 @@ class Batches:
     """A re-iterable loader: one iteration is one epoch.
 
     Every epoch visits each row once; the last batch is short where `batch_size` does not divide the number of
-    rows. Batches are ``(x,)`` or ``(x, labels)``: float32 [B, *event_shape] and int64 [B, L]; with `indexed`,
-    ``(x, rows)`` or ``(x, labels, rows)``.
+    rows, and left out with `full`. Batches are ``(x,)`` or ``(x, labels)``: float32 [B, *event_shape] and
+    int64 [B, L]; with `indexed`, ``(x, rows)`` or ``(x, labels, rows)``.
 
     The order of an epoch is a function of (`seed`, epoch). The pixels that dynamic binarisation draws are a
     function of (`seed`, epoch, position of the batch) and of the kind of device. The state is two integers.
@@ -31,6 +31,8 @@ class Batches:
         shuffle: draw a new order in each epoch; False keeps the order of the rows.
         device: device of the batches.
         indexed: append the indices of the rows in the split, int64 [B].
+        full: leave out a short last batch, so that all batches have one shape. The order of each epoch is
+            random, so every row is left out equally often. Without effect where one batch holds all rows.
 
     Raises:
         ValueError: `batch_size` < 1, `seed` < 0, or an empty split.
@@ -45,6 +47,7 @@ class Batches:
         shuffle: bool = True,
         device: torch.device | str = "cpu",
         indexed: bool = False,
+        full: bool = False,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
@@ -59,6 +62,7 @@ class Batches:
         self.shuffle = shuffle
         self.device = torch.device(device)
         self.indexed = indexed
+        self.full = full
         self._x = split.x.to(self.device)
         self._labels = None if split.labels is None else split.labels.to(self.device)
         self._resample, self._signed = split.resample, split.signed
@@ -67,6 +71,8 @@ class Batches:
 
     def __len__(self) -> int:
         """Number of batches in an epoch."""
+        if self.full:
+            return max(self.num_data // self.batch_size, 1)
         return -(-self.num_data // self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:

@@ -81,6 +81,8 @@ class Dataset:
     fingerprint: str = ""
     """Digest of everything that a random split depends on. It changes with the rows, their order and their
     type, and, where combinations are held out, with the labels. Empty for fixed splits and for patches."""
+    note: str = ""
+    """Sentence on what was done to the files to make them one array; empty: nothing."""
     validated: bool = True
     """True if rows are kept apart for validation."""
     unseen: Split | None = None

@@ -8,14 +8,15 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
 logger = logging.getLogger("pyro_fmvae")
 
-_VERSION: Final = 1  # of `decode`: another one makes all older arrays invalid
+_VERSION: Final = 2  # of `decode`: another one makes all older arrays invalid
+_GREY: Final = ("1", "L", "LA", "La", "F")  # PIL's modes
 _CHUNK: Final = 256  # images that are decoded ahead of what is written
 
 
@@ -72,7 +73,8 @@ def decode(path: Path, shape: tuple[int, ...], crop: int | None = None) -> np.nd
     """Read the centre of an image, turned upright (EXIF) and resized with antialiasing, uint8 of `shape`.
 
     Args:
-        path: a file of any format that PIL reads; only the first frame counts, and transparency is dropped.
+        path: a file of any format that PIL reads; only the first frame counts, and what is transparent is put
+            on white.
         shape: (H, W): greys, or (H, W, 3): red, green, blue.
         crop: side in pixels of the centre square that is kept; None: the largest centre part of
             proportions H : W.
@@ -107,11 +109,33 @@ def read_pixels(path: Path) -> np.ndarray:
     return np.array(_read(path, "RGB"))
 
 
-def measure(path: Path) -> tuple[int, int]:
-    """Return height and width of what `read_pixels` gives, from the header alone; raises the same errors."""
+class Header(NamedTuple):
+    """Description of an image, without its pixels."""
+
+    height: int
+    width: int
+    """Pixels once it is turned upright (EXIF)."""
+    grey: bool
+    """It has no colours, nor has its palette."""
+    transparent: bool
+    """Pixels may be transparent."""
+
+
+def read_header(path: Path) -> Header:
+    """Describe what `read_pixels` gives, from the header alone; raises the same errors."""
     with _reading(path), Image.open(path) as file:
         lies = file.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
-        return (file.width, file.height) if lies else (file.height, file.width)
+        size = (file.width, file.height) if lies else (file.height, file.width)
+        grey = file.mode in _GREY or file.mode.startswith("I")
+        if file.mode == "P":
+            colours = np.array(file.getpalette("RGB")).reshape(-1, 3)
+            grey = bool((colours == colours[:, :1]).all())
+        return Header(*size, grey, file.has_transparency_data)
+
+
+def measure(path: Path) -> tuple[int, int]:
+    """Return height and width of what `read_pixels` gives, from the header alone; raises the same errors."""
+    return read_header(path)[:2]
 
 
 def _read(path: Path, mode: str) -> Image.Image:
@@ -133,8 +157,9 @@ def _reading(path: Path) -> Iterator[None]:
 def _converted(image: Image.Image, mode: str) -> Image.Image:
     if image.mode.startswith("I"):  # 16 bits, which PIL would cut off at 255
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    elif image.mode == "P":  # PIL warns of what transparency it would lose from here to RGB
-        image = image.convert("RGBA")
+    elif image.has_transparency_data:
+        opaque = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", opaque.size, "white"), opaque)
     return image.convert(mode)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_fmvae.data.column_transform import ColumnTransform
 from pyro_fmvae.data.patch_transform import PatchTransform
 from pyro_fmvae.data.storage import as_float, sample_binary, to_stored
 
@@ -61,6 +62,10 @@ class Preprocessing:
     """A table may have missing numbers, NaN. They stay NaN, and do not count in `mean` and `std`."""
     patches: PatchTransform | None = None
     """Transform of the greys. Only with `Kind.PATCHES`."""
+    powers: ColumnTransform | None = None
+    """Powers and codes of columns, before they are standardised. Only with `Kind.TABLE`."""
+    levels: tuple[tuple[str, ...], ...] = ()
+    """Words of each column [D], stored as 0, 1, …; empty for a column of numbers. With `Kind.TABLE`."""
     column_names: tuple[str, ...] = field(default=(), compare=False)
     """Names of the columns [D] if the training file gave them, else empty. They label and check columns, but
     the map, and so equality, does not depend on them."""
@@ -72,6 +77,8 @@ class Preprocessing:
         missing: bool = False,
         source: str = "x",
         column_names: tuple[str, ...] = (),
+        levels: tuple[tuple[str, ...], ...] = (),
+        unskew: bool = False,
     ) -> Preprocessing:
         """Fit the preprocessing of a table to its training rows.
 
@@ -79,7 +86,9 @@ class Preprocessing:
             training: [n, D].
             missing: accept NaN, here and later.
             source: name of the array in messages.
-            column_names: names of the columns [D], empty where there are none.
+            column_names: names of the columns [D], or none.
+            levels: names of categories, as above; they are not standardised.
+            unskew: transform columns first: see `ColumnTransform`.
 
         Raises:
             ValueError: a column has only missing numbers, or a mean or standard deviation that float32 cannot
@@ -90,11 +99,18 @@ class Preprocessing:
         if missing and empty.any():
             column = _column(int(empty.argmax()), column_names)
             raise ValueError(f"{source}: expected training numbers in each column, {column} has none")
+        categories = [column for column, names in enumerate(levels) if names]
+        powers = None
+        if unskew:
+            powers = ColumnTransform.fit(training, skip=categories)
+            if powers is not None:
+                training, categories = powers(training), categories + powers.coded
         with np.errstate(over="ignore", invalid="ignore"):
             std = np.nanstd(training, axis=0) if missing else training.std(axis=0)
             mean = np.nanmean(training, axis=0) if missing else training.mean(axis=0)
         # Rounding leaves a constant column with a standard deviation of about 1e-17 instead of 0.
         std[np.nanmin(training, axis=0) == np.nanmax(training, axis=0)] = 1.0
+        mean[categories], std[categories] = 0.0, 1.0
         beyond = ~((np.abs(mean) <= _LARGEST) & (std <= _LARGEST) & (std >= _SMALLEST))
         if beyond.any():
             column = _column(int(beyond.argmax()), column_names)
@@ -108,6 +124,8 @@ class Preprocessing:
             mean=tuple(mean.tolist()),
             std=tuple(std.tolist()),
             missing=missing,
+            powers=powers,
+            levels=levels,
             column_names=column_names,
         )
 
@@ -141,7 +159,8 @@ class Preprocessing:
             return (0.5 + self.patches.invert(x)).clamp(0, 1)
         if self.kind is Kind.TABLE:
             x = x.double()
-            return x * x.new_tensor(self.std) + x.new_tensor(self.mean)
+            x = x * x.new_tensor(self.std) + x.new_tensor(self.mean)
+            return x if self.powers is None else self.powers.inverse(x)
         return (x + 1) / 2 if self.signed else x
 
     def __call__(self, raw: np.ndarray, source: str = "x") -> Tensor:
@@ -184,7 +203,8 @@ class Preprocessing:
 
     def _standardised(self, raw: np.ndarray, source: str) -> Tensor:
         with np.errstate(over="ignore"):
-            x = (raw.astype(np.float64) - np.asarray(self.mean)) / np.asarray(self.std)
+            x = raw.astype(np.float64) if self.powers is None else self.powers(raw)
+            x = (x - np.asarray(self.mean)) / np.asarray(self.std)
             x = x.astype(np.float32)
         beyond = np.isinf(x).any(axis=0)
         if beyond.any():
@@ -221,18 +241,21 @@ class Preprocessing:
             "std": None if self.std is None else list(self.std),
             "missing": self.missing,
             "patches": None if self.patches is None else self.patches.to_dict(),
+            "powers": None if self.powers is None else self.powers.to_dict(),
+            "levels": [list(names) for names in self.levels],
             "column_names": list(self.column_names),
         }
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Preprocessing:
-        """Invert `to_dict`; `column_names`, `missing` and `patches` may be absent, as in older runs.
+        """Invert `to_dict`; older runs lack `levels` and `powers`, or more of the last entries.
 
         Raises:
             ValueError: `state` is not what `to_dict` writes.
         """
         try:
-            mean, std, patches = state["mean"], state["std"], state.get("patches")
+            mean, std = state["mean"], state["std"]
+            patches, powers = state.get("patches"), state.get("powers")
             return cls(
                 kind=Kind(state["kind"]),
                 event_shape=tuple(state["event_shape"]),
@@ -241,6 +264,8 @@ class Preprocessing:
                 std=None if std is None else tuple(std),
                 missing=bool(state.get("missing", False)),
                 patches=None if patches is None else PatchTransform.from_dict(patches),
+                powers=None if powers is None else ColumnTransform.from_dict(powers),
+                levels=tuple(tuple(names) for names in state.get("levels", ())),
                 column_names=tuple(state.get("column_names", ())),
             )
         except (KeyError, TypeError, ValueError) as error:

@@ -11,6 +11,8 @@ from pyro_fmvae.data.image_cache import user_cache
 from pyro_fmvae.data.loader import Loader, LoadOptions
 from pyro_fmvae.data.own.files import READERS, split_file, split_folder
 from pyro_fmvae.data.own.picture_files import open_pictures
+from pyro_fmvae.data.own.picture_shape import LONGEST
+from pyro_fmvae.data.own.picture_shape import SMALLEST as SMALLEST_IMAGE
 from pyro_fmvae.data.patch_sets import split_patches
 from pyro_fmvae.data.preprocessing import Binarization, check_binarization
 from pyro_fmvae.data.sets.bars import LOADERS as BARS
@@ -25,7 +27,6 @@ from pyro_fmvae.data.sets.sprites import LOADER as SPRITES
 from pyro_fmvae.data.sparse_options import SparseOptions
 from pyro_fmvae.data.splitting import Splitting
 
-SMALLEST_IMAGE: Final = 8
 LARGEST_IMAGE: Final = 1024
 
 LOADERS: Final[dict[str, Loader]] = {
@@ -51,10 +52,11 @@ def load(
     data_root: Path | str | None = None,
     *,
     binarization: Binarization = "dynamic",
-    image_size: int = 64,
+    image_size: int | None = None,
     seed: int = 0,
     sparse: SparseOptions | None = None,
     splitting: Splitting | None = None,
+    shape: tuple[int, ...] | None = None,
 ) -> Dataset:
     """Load a data set.
 
@@ -64,11 +66,12 @@ def load(
         binarization: binarisation of the greys of `mnist` and `omniglot` (see `load_mnist`); other data sets
             ignore it.
         image_size: side in pixels, from 8 to 1024, that the images of `celeba` or of a folder are resized to;
-            other data sets ignore it.
+            other data sets ignore it. None: 64 for `celeba`, and for a folder what `choose_shape` says.
         seed: of the random split of a file or folder, at least 0; known data sets have fixed splits.
         sparse: options for a model of sparse causes: numbers as they are, with missing ones, or patches of
             images. Of the known data sets, `scenes` takes those of patches, and those of bars `as_is`.
         splitting: shares of the rows of a file or folder for validation and testing; default: a tenth each.
+        shape: (H, W) or (H, W, 3) that a folder's images had in a run, in the place of `image_size`.
 
     Raises:
         FileNotFoundError: files of a known data set are missing and could not be downloaded.
@@ -78,7 +81,7 @@ def load(
     checked = check_binarization(binarization)
     if seed < 0:
         raise ValueError(f"seed: expected at least 0, got {seed}")
-    if not SMALLEST_IMAGE <= image_size <= LARGEST_IMAGE:
+    if image_size is not None and not SMALLEST_IMAGE <= image_size <= LARGEST_IMAGE:
         raise ValueError(f"image_size: expected {SMALLEST_IMAGE} to {LARGEST_IMAGE} pixels, got {image_size}")
     options = SparseOptions() if sparse is None else sparse
     _check_sparse(data, options)
@@ -87,7 +90,7 @@ def load(
         raise ValueError(f"valid, test, fold: {what}")
     if data in LOADERS:
         root = user_cache() if data_root is None else Path(data_root)
-        return LOADERS[data].load(LoadOptions(root, checked, image_size, options))
+        return LOADERS[data].load(LoadOptions(root, checked, image_size or LONGEST, options))
     path = Path(data)
     folder = bool(data) and path.is_dir()
     if not folder and not path.is_file():
@@ -99,8 +102,8 @@ def load(
         name = path.resolve().name if folder else path.stem
         return split_patches(open_pictures(path), name, options.patch_size, options, seed)
     if folder:
-        return split_folder(path, image_size, seed, options.as_is, splitting)
-    return split_file(path, seed, options.as_is, splitting)
+        return split_folder(path, image_size, seed, options.as_is, splitting, shape)
+    return split_file(path, seed, options.as_is, splitting, options.mixed)
 
 
 def _check_sparse(data: str, options: SparseOptions) -> None:

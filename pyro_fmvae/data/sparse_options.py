@@ -31,6 +31,9 @@ class SparseOptions:
     """Split each patch into its positive and its negative part: see `PatchTransform`."""
     transform: PatchTransform | None = None
     """Transform of the patches, such as that of an existing run; None: fit one to the training patches."""
+    mixed: bool = False
+    """Read a table whose missing numbers are NaN, and whose columns of words are categories. Columns of
+    numbers are standardised as ever, skewed ones after a power: see `ColumnTransform`."""
 
     def __post_init__(self) -> None:
         if self.patch_size is not None and not 2 <= self.patch_size <= LARGEST_PATCH:

@@ -1,5 +1,13 @@
 """Densities and conjugate algebra: exponential families, mixtures, and expectations in closed form."""
 
+from pyro_fmvae.distributions.category import Category
+from pyro_fmvae.distributions.column_normal_gamma import (
+    COLUMN_NORMAL_GAMMA,
+    ColumnComponent,
+    ColumnNormalGamma,
+    ColumnNormalGammaFamily,
+    NaturalColumnNormalGamma,
+)
 from pyro_fmvae.distributions.dirichlet import DIRICHLET, DirichletFamily, NaturalDirichlet
 from pyro_fmvae.distributions.expected_log_prob import (
     component_table,
@@ -10,6 +18,7 @@ from pyro_fmvae.distributions.expected_superposition import expected_linear_norm
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily
 from pyro_fmvae.distributions.factorial_mixture import FactorialMixture
 from pyro_fmvae.distributions.full_component import FullComponent
+from pyro_fmvae.distributions.marginal_component import MarginalComponent
 from pyro_fmvae.distributions.mixture import Assignment, Component, Label, MixtureComponent
 from pyro_fmvae.distributions.natural_distribution import (
     NaturalDistribution,
@@ -35,11 +44,16 @@ from pyro_fmvae.distributions.spike_and_slab_mixture import SpikeAndSlabMixture
 from pyro_fmvae.distributions.superposition import LinearNormal, MaxNormal
 
 __all__ = [
+    "COLUMN_NORMAL_GAMMA",
     "DIRICHLET",
     "NORMAL_GAMMA",
     "NORMAL_WISHART",
     "Assignment",
     "BernoulliObservation",
+    "Category",
+    "ColumnComponent",
+    "ColumnNormalGamma",
+    "ColumnNormalGammaFamily",
     "Component",
     "Concrete",
     "DirichletFamily",
@@ -49,8 +63,10 @@ __all__ = [
     "GaussianObservation",
     "Label",
     "LinearNormal",
+    "MarginalComponent",
     "MaxNormal",
     "MixtureComponent",
+    "NaturalColumnNormalGamma",
     "NaturalDirichlet",
     "NaturalDistribution",
     "NaturalNormalGamma",

@@ -3,8 +3,10 @@
 Bishop (2006), Pattern Recognition and Machine Learning, Section 10.2; Murphy (2007), Conjugate Bayesian
 analysis of the Gaussian distribution, Section 8. Their Wishart has ν degrees of freedom and the scale matrix
 W, its mean being νW. Here it has a = (ν - D + 1)/2 and the rate matrix B = W⁻¹/2. Then every dimension by
-itself is Normal-Gamma with the same m, s and a, and with b = B_dd, so that a hyperprior for independent
-dimensions serves full covariances too; and D = 1 is the Normal-Gamma family, with the same λ.
+itself is Normal-Gamma with the same m, s and a, and with b = B_dd; and D = 1 is that family, with the same λ.
+
+As a prior it counts as ν observations of covariance 2B/ν, which may outweigh the data of a small component:
+for components of about the covariance V, take B = ν/2 V. Where V is unknown, choose B by the bound.
 """
 
 import math
@@ -222,8 +224,8 @@ class NormalWishartFamily(ExponentialFamily):
         (m, s, a, tril), (grad_m, grad_s, grad_a, grad_tril) = standard, grads
         dim, shapes = m.shape[-1], _shapes(a, m.shape[-1])
         half_dof = shapes[..., -1]
-        lower = tril.mT @ grad_tril  # its lower triangle; ∂B is L⁻ᵀ S L⁻¹, with S the symmetric matrix of it
-        symmetric = 0.5 * (lower.tril() + lower.tril(-1).mT)
+        lower = tril.mT @ grad_tril
+        symmetric = 0.5 * (lower.tril() + lower.tril(-1).mT)  # ∂B = L⁻ᵀ (this) L⁻¹
         slope = grad_a + packed.diagonal(symmetric).sum(-1) / half_dof
         first = slope / (torch.polygamma(1, shapes).sum(-1) - dim / half_dof)
         fourth = -s.square() * grad_s / dim

@@ -13,7 +13,7 @@ from torch.distributions import constraints
 LARGEST = 2**22  # numbers in a temporary of `largest`
 
 
-class _RealOrMissing(constraints.Constraint):
+class RealOrMissing(constraints.Constraint):
     """Numbers, and NaN where none is known."""
 
     event_dim = 1
@@ -35,7 +35,7 @@ class Superposition(TorchDistribution):
         "weight": constraints.independent(constraints.real, 2),
         "scale": constraints.positive,
     }
-    support = _RealOrMissing()
+    support = RealOrMissing()
 
     def __init__(
         self, causes: Tensor, weight: Tensor, scale: Tensor, validate_args: bool | None = None

@@ -5,11 +5,12 @@ from pyro_fmvae.evaluate.amortisation import amortisation_gap
 from pyro_fmvae.evaluate.bounds import Evaluable, bound, tighter_bounds
 from pyro_fmvae.evaluate.classification import classification_measures, reference_accuracies, wilson_interval
 from pyro_fmvae.evaluate.disentanglement import DCI, Information, dci, factor_accuracy, mutual_information
-from pyro_fmvae.evaluate.edits import Normals, Placement, edit_latent, to_location, transport
+from pyro_fmvae.evaluate.edits import Normals, Placement, edit_latent, edit_rows, to_location, transport
 from pyro_fmvae.evaluate.encodings import Encodings, encode_split
 from pyro_fmvae.evaluate.judge import Judge, load_judge, save_judge, train_judge
 from pyro_fmvae.evaluate.judged import Edits, Generation, judged_edits, judged_generation
 from pyro_fmvae.evaluate.label_shares import Overcall, overcalled
+from pyro_fmvae.evaluate.neighbours import NEAREST, Neighbours, has_neighbours
 from pyro_fmvae.evaluate.patch_restoration import psnr, restore
 from pyro_fmvae.evaluate.probes import Leakage, leakage, linear_probe, neighbour_probe
 from pyro_fmvae.evaluate.recovery import RECOVERED, UnitMatch, match_units
@@ -28,6 +29,7 @@ from pyro_fmvae.evaluate.sources import (
 
 __all__ = [
     "DCI",
+    "NEAREST",
     "RECOVERED",
     "Activity",
     "Coding",
@@ -38,6 +40,7 @@ __all__ = [
     "Information",
     "Judge",
     "Leakage",
+    "Neighbours",
     "Normals",
     "Overcall",
     "Placement",
@@ -54,8 +57,10 @@ __all__ = [
     "correlation_matrix",
     "dci",
     "edit_latent",
+    "edit_rows",
     "encode_split",
     "factor_accuracy",
+    "has_neighbours",
     "judged_edits",
     "judged_generation",
     "label_agreement",

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.distributions import NormalGamma
-from pyro_fmvae.models import FactorialMixtureVAE
+from pyro_fmvae.models import FactorialMixtureVAE, ObservedMixture
 from pyro_fmvae.models.shapes import check_codes, check_integers
 
 
@@ -108,3 +108,39 @@ def edit_latent(
         old, new = normals.take(codes[:, factor]), normals.take(target)
         blocks[:, factor] = placement(blocks[:, factor], old, new).to(z.dtype)
     return blocks.flatten(-2)
+
+
+@torch.no_grad()
+def edit_rows(model: ObservedMixture, x: Tensor, changes: Mapping[int, int]) -> Tensor:
+    """Move rows to the components that changed entries of their codes make likely.
+
+    Numbers keep how they differ from the mean of their component, whitened by its Cholesky factor. Categories
+    become the most probable ones of the new component.
+
+    Args:
+        model: a trained model.
+        x: rows [B, D], NaN where missing.
+        changes: entry of the code → its new value.
+
+    Returns:
+        Rows [B, D] with nothing missing; those that are where they should be already stay as they are.
+
+    Raises:
+        ValueError: an entry or a value out of range.
+    """
+    sizes = model.num_components
+    rows, codes = model.filled(x), torch.full((len(x), len(sizes)), -1, device=x.device)
+    for entry, value in changes.items():
+        if not 0 <= entry < len(sizes) or not 0 <= value < sizes[entry]:
+            raise ValueError(f"changes: expected values below {sizes}, got {value} of entry {entry}")
+        codes[:, entry] = value
+    old, locations = model.codes(x)[:, -1], model.locations()
+    new = torch.where(codes[:, -1] >= 0, codes[:, -1], model.given_labels(codes).argmax(-1))
+    changed, numbers = locations[new], model.sites.numbers
+    if numbers:
+        predictive = model.predictive()
+        spread = predictive.scale_tril if model.sites.full else torch.diag_embed(predictive.base_dist.scale)
+        gap = (rows - locations[old])[:, numbers].double().unsqueeze(-1)
+        white = torch.linalg.solve_triangular(spread[old], gap, upper=False)
+        changed[:, numbers] += (spread[new] @ white).squeeze(-1).to(rows)
+    return torch.where((old == new).unsqueeze(-1), rows, changed)

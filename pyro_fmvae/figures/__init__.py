@@ -13,7 +13,7 @@ from pyro_fmvae.figures.columns import column_means
 from pyro_fmvae.figures.components import component_grid
 from pyro_fmvae.figures.confusion import confusion
 from pyro_fmvae.figures.correlation import correlation_matrices
-from pyro_fmvae.figures.curves import training_curves
+from pyro_fmvae.figures.curves import compared_curves, training_curves
 from pyro_fmvae.figures.dictionary import dictionary
 from pyro_fmvae.figures.em_curves import em_curves
 from pyro_fmvae.figures.factors import Factors
@@ -38,6 +38,7 @@ __all__ = [
     "class_activity",
     "clusters",
     "column_means",
+    "compared_curves",
     "component_grid",
     "conditional_samples",
     "confusion",

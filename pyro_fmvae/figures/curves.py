@@ -59,8 +59,38 @@ def training_curves(records: Sequence[Mapping[str, Any]], names: Sequence[str] =
     if not records:
         raise ValueError("records: expected at least one with a 'step'")
     steps = np.array([_number(record, "step") for record in records])
-    panels = [panel for panel in _panels(records, names) if panel.curves]
-    phases = _phases(records, steps)
+    return _page(_panels(records, names), steps, _phases(records, steps))
+
+
+def compared_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+    """The ELBO and the reconstruction of several runs against the step, a curve for each run.
+
+    The legend gives the last value of each curve.
+
+    Args:
+        runs: name → records of the run's ``metrics.jsonl``; records without a step are left out.
+
+    Raises:
+        ValueError: no run has a record with a step.
+    """
+    steps = np.unique([step for records in runs.values() for step in _steps(records)])
+    if not len(steps):
+        raise ValueError("runs: expected a record with a 'step'")
+    colours = _colours(len(runs))
+    panels = []
+    for key, label, _ in _BOUND:
+        curves = []
+        for (name, records), colour in zip(runs.items(), colours, strict=True):
+            values = {_number(record, "step"): _number(record, key) for record in records}
+            at_steps = np.array([values.get(step, math.nan) for step in steps.tolist()])
+            curves.append(_Curve(shorten(name, 400, 8), colour, at_steps))
+        panels.append(_Panel(f"{label}, nats", 200, _known(curves), False))
+    return _page(panels, steps, [])
+
+
+def _page(panels: list[_Panel], steps: np.ndarray, phases: list[tuple[str, str, float, float]]) -> Figure:
+    """Panels with a curve or more below each other, each under its legend."""
+    panels = [panel for panel in panels if panel.curves]
     legends = [
         _wrap(list({name: colour for name, colour, *_ in phases}.items())),
         *(_wrap([(_entry(c, panel.whole), c.colour) for c in panel.curves]) for panel in panels),
@@ -82,6 +112,21 @@ def training_curves(records: Sequence[Mapping[str, Any]], names: Sequence[str] =
     return page.figure
 
 
+def _steps(records: Sequence[Mapping[str, Any]]) -> list[float]:
+    return [step for record in records if math.isfinite(step := _number(record, "step"))]
+
+
+def _known(curves: list[_Curve]) -> list[_Curve]:
+    """Curves with a finite value."""
+    return [curve for curve in curves if np.isfinite(curve.values).any()]
+
+
+def _colours(count: int) -> Any:
+    """Colours that differ, RGBA [count, 4]."""
+    where = np.arange(count) if count <= 10 else np.linspace(0, 0.95, count)
+    return matplotlib.colormaps["tab10" if count <= 10 else "turbo"](where)
+
+
 def _number(record: Mapping[str, Any], key: str) -> float:
     value = record.get(key)
     return float(value) if isinstance(value, (int, float)) else math.nan
@@ -92,7 +137,7 @@ def _panels(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[
         found = [
             _Curve(name, colour, np.array([_number(r, key) for r in records])) for key, name, colour in wanted
         ]
-        return [curve for curve in found if np.isfinite(curve.values).any()]
+        return _known(found)
 
     lists = (record.get("used_components") for record in records)
     used = [list(row) if isinstance(row, (list, tuple)) else [] for row in lists]
@@ -100,8 +145,7 @@ def _panels(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[
     if names and len(names) < count:
         raise ValueError(f"names: expected {count}, got {len(names)}")
     names = names or [f"factor {factor}" for factor in range(count)]
-    where = np.arange(count) if count <= 10 else np.linspace(0, 0.95, count)
-    colours = matplotlib.colormaps["tab10" if count <= 10 else "turbo"](where)
+    colours = _colours(count)
     factors = [
         _Curve(
             shorten(names[factor], 180, 8),
@@ -110,11 +154,10 @@ def _panels(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[
         )
         for factor in range(count)
     ]
-    factors = [curve for curve in factors if np.isfinite(curve.values).any()]
     return [
         _Panel("nats per data point", 240, curves(_BOUND), False),
         _Panel("nats per data point", 150, curves(_KL), False),
-        _Panel("components in use", 150, factors, True),
+        _Panel("components in use", 150, _known(factors), True),
     ]
 
 
@@ -212,8 +255,9 @@ def _limits(curves: Sequence[np.ndarray], whole: bool) -> tuple[float, float]:
 def _ends(values: np.ndarray) -> tuple[float, float]:
     """Smallest and largest value, at most twice the spread of the middle 80 % away from them."""
     low, high = float(values.min()), float(values.max())
-    if len(values) < 20:
+    if len(values) < 4:
         return low, high
-    inner_low, inner_high = np.quantile(values, [0.1, 0.9])
+    # Of a few values, too, the lowest one alone is left out of the middle: often that is the very first.
+    inner_low, inner_high = np.quantile(values, [0.1, 0.9], method="higher")
     reach = 2 * (inner_high - inner_low)
     return max(low, inner_low - reach), min(high, inner_high + reach)

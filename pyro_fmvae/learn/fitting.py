@@ -1,11 +1,18 @@
 """The training loop: phases in, records out. Progress bars, logs and checkpoints hang on it from outside."""
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyro_fmvae.learn.phase import Phase, arguments, endless
+from pyro_fmvae.learn.pace import Pace, Stepping
+from pyro_fmvae.learn.phase import Budget, Phase, arguments, endless
+
+LONGER = 1.1
+"""Times its minutes that a phase with iterations may be expected to take before minutes cut it short."""
+
+logger = logging.getLogger("pyro_fmvae")
 
 
 @dataclass
@@ -18,6 +25,14 @@ class Progress:
         total_steps: steps taken in all phases.
         seconds: spent in the current phase.
         total_seconds: spent in all phases.
+        minutes: of the current phase, where its budget has any. Chosen at its start: what is left of the
+            minutes of all phases after its set-up is shared out among the phases to come, in proportion to
+            their own minutes.
+        setup: seconds of the current phase that went into preparing it, and into capturing its first step.
+        closing: seconds that the consumer of the records took at the start of the current phase; as many are
+            kept for it at the end.
+        by_clock: whether the phase ends with these minutes, not with its iterations.
+        spare: seconds that the phases before left over; below 0, that they took too long.
         stopped: True if the current phase is to end here, whatever is left of its budget. The consumer of the
             records sets it.
     """
@@ -27,6 +42,11 @@ class Progress:
     total_steps: int = 0
     seconds: float = 0.0
     total_seconds: float = 0.0
+    minutes: float | None = None
+    setup: float = 0.0
+    closing: float = 0.0
+    by_clock: bool = False
+    spare: float = 0.0
     stopped: bool = False
 
 
@@ -41,6 +61,8 @@ class Record:
         fraction: share of the phase's budget that is used up, in [0, 1].
         loss: of the step's batch before the step, in nats for all N points; None at the start of a phase.
         seconds: spent in training so far.
+        pace: seconds that a step takes at present; None during the first steps of a phase.
+        left: seconds until the end of training, if all steps to come take as long; None where ``pace`` is.
     """
 
     phase: str
@@ -49,15 +71,23 @@ class Record:
     fraction: float
     loss: float | None
     seconds: float
+    pace: float | None = None
+    left: float | None = None
 
 
 def fit(
-    phases: Sequence[Phase], batches: Iterable[Any], progress: Progress | None = None, resumed: bool = False
+    phases: Sequence[Phase],
+    batches: Iterable[Any],
+    progress: Progress | None = None,
+    resumed: bool = False,
+    stepping: Stepping | None = None,
 ) -> Iterator[Record]:
     """Run phases one after another, and yield a record at the start of each and after every step.
 
     The consumer of the records may save, log, draw, or simply stop: between two records everything is
     consistent. To continue in the same process, call it again with the same progress and ``resumed=True``.
+    Minutes are those of a clock on the wall: preparing a phase, capturing and compiling its steps, and what
+    the consumer does between records all count.
 
     Args:
         phases: in order; phases with an empty budget are left out.
@@ -66,6 +96,7 @@ def fit(
         progress: where to start, and kept up to date; a fresh one if None.
         resumed: the current phase was entered and its state loaded already, so that it must not be started
             anew.
+        stepping: chooses how the steps of phases that go by the clock are taken; None: as phases take them.
 
     Yields:
         A :class:`Record` for every step.
@@ -76,30 +107,137 @@ def fit(
     progress = progress or Progress()
     source = endless(batches)
     while progress.phase < len(phases):
-        phase = phases[progress.phase]
+        phase, ahead = phases[progress.phase], phases[progress.phase + 1 :]
         if not phase.budget.empty:
-            started = time.monotonic() - progress.seconds
-            before = progress.total_seconds - progress.seconds
+            watch, pace = _Watch(progress), Pace()
+            if progress.minutes is None:
+                _allot(progress, phase, ahead)
             if not resumed:
                 phase.enter()
                 phase.prepare(batches)
-                yield _record(phase, progress, None)
-            while not progress.stopped and (
-                (fraction := phase.budget.fraction(progress.step, progress.seconds)) < 1
-            ):
+                watch.read()
+                _allot(progress, phase, ahead, progress.seconds)
+                yield _record(phase, progress, ahead)
+                watch.read()
+                progress.closing = progress.seconds - progress.setup
+                _allot(progress, phase, ahead, 2 * progress.closing)
+            if stepping is not None:
+                stepping.begin(phase, progress.by_clock)
+            while not progress.stopped and ((fraction := _fraction(phase, progress, pace)) < 1):
                 phase.between_steps(batches, progress.step)
                 phase.before_step(fraction)
                 batch = next(source)
+                before = time.perf_counter()
                 loss = phase.step(*arguments(batch))
+                pace.add(time.perf_counter() - before)
                 progress.step += 1
                 progress.total_steps += 1
-                progress.seconds = time.monotonic() - started
-                progress.total_seconds = before + progress.seconds
-                yield _record(phase, progress, loss)
+                watch.read()
+                if pace.steps == 1:
+                    _allot(progress, phase, ahead, pace.setup)
+                _look_ahead(phase, progress, pace)
+                if stepping is not None and progress.by_clock and progress.minutes is not None:
+                    pace = stepping.consider(
+                        pace, 60 * progress.minutes - progress.closing - progress.seconds
+                    )
+                yield _record(phase, progress, ahead, loss, pace)
+            watch.read()
+            if phase.budget.minutes is not None:
+                progress.spare += 60 * phase.budget.minutes - progress.seconds
         resumed = progress.stopped = False
         progress.phase, progress.step, progress.seconds = progress.phase + 1, 0, 0.0
+        progress.minutes, progress.setup, progress.closing, progress.by_clock = None, 0.0, 0.0, False
 
 
-def _record(phase: Phase, progress: Progress, loss: float | None) -> Record:
-    fraction = min(phase.budget.fraction(progress.step, progress.seconds), 1.0)
-    return Record(phase.name, progress.step, progress.total_steps, fraction, loss, progress.total_seconds)
+class _Watch:
+    """Keeps the seconds of a phase, and of all phases, up to date, from where they stand."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._before = progress, progress.total_seconds - progress.seconds
+        self._started = time.monotonic() - progress.seconds
+
+    def read(self) -> None:
+        self._progress.seconds = time.monotonic() - self._started
+        self._progress.total_seconds = self._before + self._progress.seconds
+
+
+def _allot(progress: Progress, phase: Phase, ahead: Sequence[Phase], more: float = 0.0) -> None:
+    """Choose the minutes of a phase, when it begins and after so many more seconds of set-up."""
+    own = phase.budget.minutes
+    if own is None:
+        return
+    together = own + sum(other.budget.minutes or 0.0 for other in ahead)
+    progress.setup += more
+    setup = progress.setup / 60
+    left = max(together + progress.spare / 60 - setup, 0.0)
+    progress.by_clock = progress.by_clock or phase.budget.iterations is None
+    progress.minutes = setup + left * (own / together if together else 0.0)
+
+
+def _time_of_steps(progress: Progress) -> float | None:
+    """Seconds of the current phase after which its last step ends, if the clock decides."""
+    if not progress.by_clock or progress.minutes is None:
+        return None
+    return max(60 * progress.minutes - progress.closing, 0.0)
+
+
+def _fraction(phase: Phase, progress: Progress, pace: Pace | None) -> float:
+    """Share of a phase that is over. By the clock a step begins only if at least half of it still fits."""
+    end = _time_of_steps(progress)
+    if end is None:
+        return phase.budget.fraction(progress.step, progress.seconds)
+    half = pace.seconds / 2 if pace is not None and pace.steps else 0.0
+    return progress.seconds / end if progress.seconds + half < end else 1.0
+
+
+def _look_ahead(phase: Phase, progress: Progress, pace: Pace) -> None:
+    """Go by the clock from now on, if the iterations of a phase would take longer than its minutes."""
+    if progress.by_clock or progress.minutes is None or not pace.known:
+        return
+    iterations = phase.budget.iterations or 0
+    expected = progress.seconds + pace.seconds * (iterations - progress.step)
+    if expected > LONGER * 60 * progress.minutes:
+        progress.by_clock = True
+        minutes, wanted = progress.minutes, expected / 60
+        logger.info(
+            "%s: ends after %.1f minutes; all %d iterations would take %.1f",
+            *(phase.name, minutes, iterations, wanted),
+        )
+
+
+def _record(
+    phase: Phase,
+    progress: Progress,
+    ahead: Sequence[Phase],
+    loss: float | None = None,
+    pace: Pace | None = None,
+) -> Record:
+    seconds = pace.seconds if pace is not None and pace.known else None
+    return Record(
+        phase.name,
+        progress.step,
+        progress.total_steps,
+        min(_fraction(phase, progress, pace), 1.0),
+        loss,
+        progress.total_seconds,
+        seconds,
+        None if seconds is None else _left(phase, progress, ahead, seconds),
+    )
+
+
+def _left(phase: Phase, progress: Progress, ahead: Sequence[Phase], pace: float) -> float:
+    """Seconds until the end of training, if every step takes so many."""
+    if progress.by_clock:
+        left = 60 * (progress.minutes or 0.0) - progress.seconds
+    else:
+        left = pace * ((phase.budget.iterations or 0) - progress.step)
+    return max(left, 0.0) + sum(_expected(later.budget, pace) for later in ahead)
+
+
+def _expected(budget: Budget, pace: float) -> float:
+    """Seconds that a phase will take."""
+    lengths = (
+        None if budget.iterations is None else pace * budget.iterations,
+        None if budget.minutes is None else 60 * budget.minutes,
+    )
+    return min(length for length in lengths if length is not None)

@@ -9,33 +9,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.infer.svi import ConjugateSVI
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Length of a phase: a number of iterations or of minutes, exactly one of them; 0 leaves it out.
+    """Length of a phase: a number of iterations or of minutes, at least one of them; 0 leaves it out.
+
+    With both, iterations are the length, unless they would take longer than so many minutes.
 
     Raises:
-        ValueError: both, neither, or a negative one.
+        ValueError: neither, or a negative one.
     """
 
     iterations: int | None = None
     minutes: float | None = None
 
     def __post_init__(self) -> None:
-        if (self.iterations is None) == (self.minutes is None):
-            raise ValueError("budget: expected either iterations or minutes")
+        if self.iterations is None and self.minutes is None:
+            raise ValueError("budget: expected iterations or minutes")
         if not (self.iterations or 0) >= 0 or not 0 <= (self.minutes or 0) < math.inf:
             raise ValueError(f"budget: expected a number >= 0, got {self}")
 
     @property
     def empty(self) -> bool:
         """True if there is nothing to do."""
-        return not (self.iterations or self.minutes)
+        return not (self.minutes if self.iterations is None else self.iterations)
 
     def fraction(self, step: int, seconds: float) -> float:
-        """Share that is used up after so many steps and seconds; 1 or more: all of it."""
+        """Share that is used up after so many steps and seconds; 1 or more: all of it.
+
+        It goes by iterations where there are any.
+        """
         if self.iterations is not None:
             return step / self.iterations if self.iterations else 1.0
         return seconds / (60 * self.minutes) if self.minutes else 1.0
@@ -87,6 +93,14 @@ class Phase(ABC):
     def before_step(self, fraction: float) -> None:  # noqa: B027
         """Set whatever follows a schedule, when this share of the budget, in [0, 1), is used up."""
 
+    def take_steps(self, eager: bool = False, compile: bool = False) -> bool:
+        """Choose whether steps are captured, and compiled, from the next one on.
+
+        Returns:
+            Whether there is this choice.
+        """
+        return False
+
     @abstractmethod
     def step(self, *batch: Any) -> float:
         """Take one step on a batch, and return the loss in nats, for all N points."""
@@ -126,6 +140,12 @@ class GradientPhase(Phase):
     """
 
     svi: ConjugateSVI
+
+    def take_steps(self, eager: bool = False, compile: bool = False) -> bool:
+        """Choose how ``svi`` takes steps, where it can capture them."""
+        if isinstance(self.svi, CapturedSVI):
+            self.svi.eager, self.svi.compile = eager, compile
+        return isinstance(self.svi, CapturedSVI)
 
     def state_dict(self) -> dict[str, Any]:
         """The optimiser's state, and :meth:`own_state`."""

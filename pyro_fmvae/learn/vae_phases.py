@@ -8,6 +8,7 @@ import pyro.poutine as poutine
 import torch
 from torch import Tensor, nn
 
+from pyro_fmvae.capture import CapturedFreeGaussian
 from pyro_fmvae.em.free_gaussian import GaussianTable
 from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
 from pyro_fmvae.learn.learning import Learning
@@ -129,6 +130,13 @@ class VariationalEM(VAEPhase):
         self.free = learning.free_gaussian(model, steps, free_learning_rate)
         self.free_learning_rate = free_learning_rate
 
+    def take_steps(self, eager: bool = False, compile: bool = False) -> bool:
+        """Choose how free steps and those of the networks are taken; free ones are captured in any case."""
+        if eager or not isinstance(self.free, CapturedFreeGaussian):
+            return False
+        self.free.compile = compile
+        return super().take_steps(compile=compile)
+
     def _slow_down(self, share: float) -> None:
         """Lower the learning rate of the free steps."""
         self.free.learning_rate = self.free_learning_rate * share
@@ -147,6 +155,13 @@ class HybridEM(VariationalEM):
         self.svi = self._adam(self.model)
         fixed = poutine.block(self.model.model, hide_types=["param"])
         self.encoder_svi = self.learning.svi(fixed, self.model.guide, self.svi.optim, TraceConjugate_ELBO())
+
+    def take_steps(self, eager: bool = False, compile: bool = False) -> bool:
+        """Choose how free steps and those of both networks are taken."""
+        chosen = super().take_steps(eager, compile)
+        if chosen:
+            self.encoder_svi.compile = compile
+        return chosen
 
     def step(self, *batch: Any) -> float:
         """One iteration; returns the loss at q_i, in nats for all N points."""

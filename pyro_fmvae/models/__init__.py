@@ -4,6 +4,7 @@ from pyro_fmvae.models.binary_sparse_coding import BinarySparseCoding
 from pyro_fmvae.models.factor_group import FactorGroup, Hyperprior
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
 from pyro_fmvae.models.free_encoder import FreeEncoder
+from pyro_fmvae.models.observed_mixture import ObservedMixture
 from pyro_fmvae.models.posterior_family import GaussianPosterior, PointPosterior, PosteriorFamily
 from pyro_fmvae.models.sparse_priors import (
     FixedSparsePrior,
@@ -13,6 +14,7 @@ from pyro_fmvae.models.sparse_priors import (
     SparsePrior,
 )
 from pyro_fmvae.models.spike_and_slab_sparse_coding import SpikeAndSlabSparseCoding
+from pyro_fmvae.models.table_sites import TablePrior
 from pyro_fmvae.models.vae import VAE
 from pyro_fmvae.models.variational_sparse_coding import VariationalSparseCoding
 
@@ -26,11 +28,13 @@ __all__ = [
     "GaussianPosterior",
     "Hyperprior",
     "MixtureSparsePrior",
+    "ObservedMixture",
     "PointPosterior",
     "PosteriorFamily",
     "PseudoInputs",
     "SelectionSparsePrior",
     "SparsePrior",
     "SpikeAndSlabSparseCoding",
+    "TablePrior",
     "VariationalSparseCoding",
 ]

@@ -16,7 +16,8 @@ from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.learn.stepwise_em import StepwiseEM
 from pyro_fmvae.models import BinarySparseCoding
 from pyro_fmvae.recipes.coders import CoderOptions, CoderRecipe, is_whole
-from pyro_fmvae.recipes.options import by_data, completed, option, refuse
+from pyro_fmvae.recipes.declarations import by_data, option
+from pyro_fmvae.recipes.options import completed, refuse
 from pyro_fmvae.recipes.ranges import count
 
 

@@ -17,7 +17,8 @@ from pyro_fmvae.evaluate.recovery import match_units
 from pyro_fmvae.learn.first_batch import check_spread
 from pyro_fmvae.optim import RobbinsMonro
 from pyro_fmvae.recipes.code_measures import activity_measures, source_measures, true_sources
-from pyro_fmvae.recipes.options import TrainConfig, by_data, check_iterations, option, refuse, shared_defaults
+from pyro_fmvae.recipes.declarations import by_data, option
+from pyro_fmvae.recipes.options import TrainConfig, check_iterations, refuse, shared_defaults
 from pyro_fmvae.recipes.pictures import TRAINING, reconstructions, samples, training_curves
 from pyro_fmvae.recipes.ranges import at_least_one, count, exponent
 from pyro_fmvae.recipes.recipe import Recipe, codes_of
@@ -31,7 +32,7 @@ UNITS = 100  # by default
 class CoderOptions(TrainConfig):
     """Options that models learnt by EM share."""
 
-    latent_dim: int | None = by_data("units of a sparse code", count(1))
+    latent_dim: int | None = by_data("units of a sparse code", count(1), example="100")
     starts: int | None = by_data("random starts learnt side by side, of which the best is kept", count(1))
     sweeps: int | None = by_data("sweeps of the fixed point, or of Gibbs draws, in an E-step", count(1))
     temperature: float | None = by_data("of the E-steps at first; it falls to 1", at_least_one)
@@ -40,7 +41,9 @@ class CoderOptions(TrainConfig):
         "kappa of the step size (1 + tau)^-kappa of statistics, where batches are not all data",
         exponent,
     )
-    patch_size: int | None = option(None, "side of the patches that images are cut into", count(2))
+    patch_size: int | None = option(
+        None, "side of the patches that images are cut into", count(2), example="8"
+    )
     patches: int = option(20_000, "how many patches", count(2))
     whiten: bool = option(True, "decorrelate the pixels of patches")
     on_off: bool | None = by_data("split patches into what is brighter and what is darker")
@@ -147,6 +150,14 @@ class CoderRecipe(Recipe[_Options]):
         """Arguments by which EM looks for a good optimum."""
         config = self.config
         return {"starts": config.starts, "temperature": config.temperature, "rate": config.em_rate}
+
+    def edit(self, model: Any, x: Tensor, changes: Mapping[int, int]) -> Tensor:
+        """No factors to change.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(f"changes: a {self.name} has no factors, got {dict(changes)}")
 
     def decode(self, model: Any, z: Tensor) -> Tensor:
         """E[x | z]: units superposed by the rule of the model."""

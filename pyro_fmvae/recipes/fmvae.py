@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from pyro_fmvae.data import Batches, Dataset, Split, hide_labels
+from pyro_fmvae.data import Batches, Dataset, Split
 from pyro_fmvae.data.labels import check_amount
 from pyro_fmvae.evaluate import label_agreement
 from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
@@ -17,11 +17,13 @@ from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.models import FactorialMixtureVAE, Hyperprior
 from pyro_fmvae.optim import RobbinsMonro
+from pyro_fmvae.recipes.declarations import by_data, option
 from pyro_fmvae.recipes.factor_pictures import factor_figures
 from pyro_fmvae.recipes.labelling import check_labels, check_numbered
 from pyro_fmvae.recipes.network_defaults import network_defaults, setting
 from pyro_fmvae.recipes.networks import NetworkOptions, NetworkRecipe, check_networks, networks
-from pyro_fmvae.recipes.options import by_data, check_iterations, completed, option
+from pyro_fmvae.recipes.options import check_iterations, completed
+from pyro_fmvae.recipes.own_labels import own_labelled
 from pyro_fmvae.recipes.ranges import count
 
 
@@ -30,8 +32,7 @@ class FMVAEOptions(NetworkOptions):
     """Options of ``--model fmvae``."""
 
     labels: float | None = by_data(
-        "labels that are used: of a share of the training points, in [0, 1], or of so many for each value",
-        check_amount,
+        "share of labels used, or number for each value", check_amount, example="20"
     )
     prior_iterations: int | None = by_data("iterations of the prior alone", count(0))
     refine_iterations: int | None = by_data("iterations with label_weight 0, after the joint ones", count(0))
@@ -111,8 +112,6 @@ _BY_SETTING: dict[str, dict[str, Any]] = {
         "refine_iterations": 20_000,
     },
 }
-CLASSIFICATION = 50.0
-"""Δ times the share of labelled points, in nats per point, by default for a person's own data."""
 
 
 class FMVAE(NetworkRecipe[FMVAEOptions]):
@@ -159,7 +158,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
             of_labels = tuple(max(size, 1) for size in dataset.label_sizes[: len(names)])
             defaults["factors"] = (*of_labels, *defaults["factors"])
             if config.own_data:
-                defaults |= _own_labelled(config, dataset, len(names))
+                defaults |= own_labelled(dataset, config.labels, config.seed, len(names))
         return defaults
 
     @property
@@ -264,21 +263,6 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
 def _label_names(config: FMVAEOptions, dataset: Dataset) -> tuple[str, ...]:
     """Names of the labels that are trained on."""
     return dataset.label_names if config.label_names is None else config.label_names
-
-
-def _own_labelled(config: FMVAEOptions, dataset: Dataset, columns: int) -> dict[str, Any]:
-    """Defaults for a person's own data that labels, in the first columns, are trained on."""
-    found: dict[str, Any] = {"refine_iterations": 0, "augment_until": 1.0}
-    if dataset.train.labels is not None and config.labels:
-        used = hide_labels(dataset.train, config.labels, config.seed)[:, :columns] >= 0
-        if used.any():
-            found["label_weight"] = CLASSIFICATION / used.any(-1).double().mean().item()
-    if dataset.preprocessing.image:
-        found |= {"min_scale": 0.1, "kl_weight": 20.0}
-        height, width = dataset.event_shape[:2]
-        if height == width:
-            found["augmentation"] = 0.5
-    return found
 
 
 def _check_restarts(config: FMVAEOptions, dataset: Dataset) -> None:

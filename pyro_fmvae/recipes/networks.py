@@ -1,6 +1,6 @@
 """Models with networks: their common options, checks, encoder, decoder and observation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pyro_fmvae.data import Dataset, Preprocessing, SparseOptions
 from pyro_fmvae.distributions import BernoulliObservation, GaussianObservation, Observation
+from pyro_fmvae.evaluate import edit_latent
 from pyro_fmvae.nn import (
     ConvDecoder,
     ConvEncoder,
@@ -18,7 +19,8 @@ from pyro_fmvae.nn import (
     RandomWarp,
     is_image,
 )
-from pyro_fmvae.recipes.options import SIZES, TrainConfig, by_data, option
+from pyro_fmvae.recipes.declarations import SIZES, by_data, option
+from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.ranges import count, nonnegative, positive, sizes
 from pyro_fmvae.recipes.recipe import Recipe
 
@@ -31,7 +33,7 @@ class NetworkOptions(TrainConfig):
     """Options that models with an encoder and a decoder share."""
 
     factors: tuple[int, ...] | None = by_data(
-        "number of components of each factor, such as 2,2,64", sizes, SIZES
+        "number of components of each factor, such as 2,2,64", sizes, SIZES, example="2,2,64"
     )
     factor_dim: int | None = by_data("dimensions of each factor", count(1))
     network: Literal["mlp", "conv", "conv28", "conv64"] | None = by_data(
@@ -72,7 +74,9 @@ class LatentOptions(NetworkOptions):
         "of --model fmvae; their number times factor_dim is the default of latent_dim", sizes, SIZES
     )
     factor_dim: int | None = by_data("dimensions of each of these factors", count(1))
-    latent_dim: int | None = option(None, "dimensions of z; default: those of all factors", count(1))
+    latent_dim: int | None = option(
+        None, "dimensions of z; default: those of all factors", count(1), example="20"
+    )
 
     @property
     def size(self) -> int:
@@ -184,7 +188,7 @@ class NetworkRecipe(Recipe[_Options]):
     def against_overfitting(self) -> str:
         """Shorter training, shrinking weights, or smaller networks."""
         size = "--hidden" if self.config.network == "mlp" else "--width"
-        return f"fewer iterations, --weight-decay, or a smaller {size}"
+        return f"fewer iterations, a greater --weight-decay, or a smaller {size}"
 
     @property
     def start(self) -> tuple[Path, tuple[str, ...]] | None:
@@ -197,6 +201,10 @@ class NetworkRecipe(Recipe[_Options]):
         """Random warps of training images, or None."""
         binary = self.preprocessing.binary
         return warp(self.config.augmentation or 0.0, self.preprocessing, interpolate=not binary)
+
+    def edit(self, model: Any, x: Tensor, changes: Mapping[int, int]) -> Tensor:
+        """Blocks of z moved to other components, and decoded."""
+        return self.decode(model, edit_latent(model, self.code(model, x), changes, model.codes(x)))
 
     def decode(self, model: Any, z: Tensor) -> Tensor:
         """Mean of the observation whose features the decoder gives."""

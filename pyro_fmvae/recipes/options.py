@@ -1,7 +1,6 @@
-"""Options of `pyro-fmvae train`: how they are declared, and those that all models share."""
+"""Options of `pyro-fmvae train` that all models share."""
 
-from argparse import ArgumentTypeError
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar
 
@@ -11,12 +10,15 @@ from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.data.splitting import SHARE, Splitting
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget
-from pyro_fmvae.recipes.ranges import Check, count, positive, share_below_one
+from pyro_fmvae.recipes.declarations import NAMES, by_data, option
+from pyro_fmvae.recipes.ranges import count, nonnegative, positive, share_below_one
 
 PHASES: Mapping[str, float] = {"pretrain": 0.15, "prior": 0.02, "joint": 0.55, "refine": 0.28}
 """Names of phases in their order, and the share of ``max_minutes`` that each takes. A phase that a training
 leaves out gives its share to the others."""
-LONG_MINUTES, LONG_ITERATIONS = 5, 10_000  # steps of a training as long as this are compiled by default
+LONG_ITERATIONS = 10_000  # steps of a training as long as this are compiled by default
+OWN_MINUTES = 5.0
+"""Time limit of a training on a person's own data, where no length is given."""
 HELD_OUT = {"sprites": 0.2}
 """Share of the combinations of labels that is held out by default, by the name of the data."""
 OF_ANOTHER_TYPE = {"augmentation", "compile", "autocast"}  # of Learning: set by others, or converted
@@ -24,61 +26,6 @@ OF_ANOTHER_TYPE = {"augmentation", "compile", "autocast"}  # of Learning: set by
 
 PATIENCE = 500
 """Default of the option for a person's own data."""
-
-
-class ListOf:
-    """Converts text such as ``2,2,64`` to a tuple.
-
-    Args:
-        name: of the elements, for ``--help`` and messages.
-        convert: converts one element.
-        example: of a list.
-    """
-
-    def __init__(self, name: str, convert: Callable[[Any], Any], example: str) -> None:
-        self.name, self.convert, self.example = name, convert, example
-
-    def __call__(self, text: Any) -> tuple[Any, ...]:
-        """The elements of a text or a list.
-
-        Raises:
-            ArgumentTypeError: an element cannot be converted.
-        """
-        parts = text if isinstance(text, list | tuple) else str(text).split(",")
-        try:
-            return tuple(self.convert(part) for part in parts)
-        except (ValueError, TypeError):
-            expected = f"expected {self.name} separated by commas, such as {self.example}"
-            raise ArgumentTypeError(f"{expected}, got '{text}'") from None
-
-    def __repr__(self) -> str:
-        return self.name  # which --help shows
-
-
-SIZES = ListOf("sizes", int, "2,2,64")
-NAMES = ListOf("names", lambda part: str(part).strip(), "hat,eyes")
-
-
-def option(
-    default: Any, text: str, check: Check | None = None, parse: ListOf | None = None, path: bool = False
-) -> Any:
-    """Declare an option as a field of a dataclass.
-
-    Args:
-        default: of the option.
-        text: for ``--help``.
-        check: raises ValueError for values out of range; not asked about None.
-        parse: converts text, where the option's type does not say how.
-        path: the value is the path of a file or folder.
-    """
-    metadata = {"help": text, "check": check, "parse": parse, "path": path, "by_data": False}
-    return field(default=default, metadata=metadata)
-
-
-def by_data(text: str, check: Check | None = None, parse: ListOf | None = None) -> Any:
-    """Declare an option whose default depends on the data: None until :meth:`Recipe.resolve` chooses it."""
-    metadata = {"help": text, "check": check, "parse": parse, "path": False, "by_data": True}
-    return field(default=None, metadata=metadata)
 
 
 def _names(name: str, value: tuple[str, ...]) -> None:
@@ -94,15 +41,21 @@ class TrainConfig:
         ValueError: a number out of range.
     """
 
-    model: str = field(metadata={"help": "model to train", "check": None, "path": False, "by_data": False})
+    model: str = field(
+        metadata={"help": "model to train", "check": None, "path": False, "by_data": False, "example": "vae"}
+    )
     data: str = option(
-        "smiley", "name of a data set, or path of an .npz or .csv file or of a folder of images"
+        "smiley",
+        "name of a data set, or path of an .npz or .csv file or of a folder of images",
+        example="photos",
     )
     data_root: str | None = option(None, "folder in which published data sets are kept", path=True)
     binarization: Literal["dynamic", "threshold"] = option(
         "dynamic", "how the greys of mnist and omniglot become binary"
     )
-    image_size: int = option(64, "side that the pictures of a folder or of celeba are resized to")
+    image_size: int | None = option(
+        None, "side of the squares that the pictures of a folder or of celeba are resized to", example="32"
+    )
     label_names: tuple[str, ...] | None = option(
         None, "labels to use, in the order of the factors: hat,eyes", _names, NAMES
     )
@@ -116,7 +69,12 @@ class TrainConfig:
     fold: str | None = option(None, "test on this fold instead, such as 2/5, the second of five")
     batch_size: int | None = by_data("points per batch", count(1))
     joint_iterations: int | None = by_data("iterations of everything together", count(0))
-    max_minutes: float | None = option(None, "train by the clock instead: minutes for all phases", positive)
+    max_minutes: float | None = option(
+        None, "train by the clock instead: minutes for all phases", positive, example="5"
+    )
+    time_limit: float | None = option(
+        None, "minutes after which training by iterations is cut short; 0: never", nonnegative
+    )
     learning_rate: float = option(1e-3, "Adam's")
     final_learning_rate: float | None = option(
         None, "learning rate at the end of the joint phase; it falls in the last half"
@@ -136,7 +94,7 @@ class TrainConfig:
     eager: bool = option(False, "take every step through Pyro, instead of replaying a captured one")
     compile: bool | None = option(None, "compile captured steps; default: on the CPU, in long trainings")
     autocast: bool = option(False, "run the networks in bfloat16")
-    seed: int = option(0, "of everything random", count(0))
+    seed: int = option(0, "of everything random", count(0), example="1")
     device: str = option("auto", "cpu, cuda, ... or auto: a GPU where there is one")
 
     def __post_init__(self) -> None:
@@ -144,6 +102,8 @@ class TrainConfig:
             check, value = one.metadata["check"], getattr(self, one.name)
             if check is not None and value is not None:
                 check(one.name, value)
+        if self.max_minutes is not None and self.time_limit:
+            raise ValueError("time_limit: an option of training by iterations, without effect on max_minutes")
         if self.eager and self.compile:
             raise ValueError("compile: eager steps cannot be compiled")
         _ = self.splitting, self.learning()  # raise what is wrong with their parts
@@ -179,19 +139,33 @@ class TrainConfig:
         return {phase: getattr(self, name) for phase, name in names.items() if hasattr(self, name)}
 
     @property
+    def timed(self) -> bool:
+        """True if a clock may end the training."""
+        return bool(self.max_minutes or self.time_limit)
+
+    @property
     def long(self) -> bool:
-        """True if training takes long enough for compiling its steps to pay."""
-        if self.max_minutes is not None:
-            return self.max_minutes >= LONG_MINUTES
-        return sum(number or 0 for number in self.iterations.values()) >= LONG_ITERATIONS
+        """True if training takes long enough for compiling its steps to pay, whatever the machine."""
+        return not self.timed and sum(number or 0 for number in self.iterations.values()) >= LONG_ITERATIONS
 
     def budgets(self) -> dict[str, Budget]:
         """Budget of each phase that the model has, for a resolved configuration."""
-        if self.max_minutes is None:
-            return {phase: Budget(iterations=number) for phase, number in self.iterations.items()}
-        shares = {phase: PHASES[phase] if number else 0.0 for phase, number in self.iterations.items()}
-        total = sum(shares.values()) or 1.0
-        return {phase: Budget(minutes=self.max_minutes * part / total) for phase, part in shares.items()}
+        given = {phase: number or 0 for phase, number in self.iterations.items()}
+        if self.max_minutes is not None:
+            shares = {phase: PHASES[phase] if number else 0.0 for phase, number in given.items()}
+            minutes = _shared_out(self.max_minutes, shares)
+            return {phase: Budget(minutes=part) for phase, part in minutes.items()}
+        if not self.time_limit:
+            return {phase: Budget(iterations=number) for phase, number in given.items()}
+        minutes = _shared_out(self.time_limit, given)
+        return {phase: Budget(number, minutes[phase]) for phase, number in given.items()}
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Names of the options that were given, without ``model`` and ``data``, while it is unresolved."""
+        names = [one.name for one in fields(self) if one.name not in ("model", "data")]
+        plain = {one.name: one.default for one in fields(self)}
+        return tuple(name for name in names if getattr(self, name) != plain[name])
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON object."""
@@ -217,6 +191,12 @@ class TrainConfig:
         return cls(**{**given, **lists})
 
 
+def _shared_out(minutes: float, shares: Mapping[str, float]) -> dict[str, float]:
+    """Minutes in proportion to shares."""
+    total = sum(shares.values()) or 1.0
+    return {name: minutes * share / total for name, share in shares.items()}
+
+
 Options = TypeVar("Options", bound=TrainConfig)
 
 
@@ -228,7 +208,13 @@ def completed(config: Options, defaults: Mapping[str, Any]) -> Options:
 
 def shared_defaults(config: TrainConfig) -> dict[str, Any]:
     """Defaults by data of options that all models share, and that no model chooses by itself."""
-    return {"hold_out": HELD_OUT.get(config.data, 0.0)}
+    lengths = (config.max_minutes, *config.iterations.values())
+    own = config.own_data and all(length is None for length in lengths)
+    return {
+        "hold_out": HELD_OUT.get(config.data, 0.0),
+        "time_limit": OWN_MINUTES if own else None,
+        "weight_decay": 0.0,
+    }
 
 
 def check_iterations(config: TrainConfig) -> None:

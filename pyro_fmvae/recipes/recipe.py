@@ -46,6 +46,8 @@ class Recipe(ABC, Generic[Options]):
     """The model's options, a subclass of :class:`~pyro_fmvae.recipes.options.TrainConfig`."""
     factorial: ClassVar[bool] = False
     """True if z has factors, with components and codes."""
+    tables: ClassVar[bool] = False
+    """True if data must be tables."""
     bars: ClassVar[str | None] = None
     """The data set that ``--data bars`` stands for: one that the model could have generated."""
 
@@ -137,9 +139,9 @@ class Recipe(ABC, Generic[Options]):
         """Warning about the size of the model for its data; empty: none."""
 
     @property
+    @abstractmethod
     def against_overfitting(self) -> str:
-        """What to change where training points are modelled far better than others, for a message."""
-        return "fewer iterations"
+        """Changes that would help where training points were learnt by heart, for a message."""
 
     # ------------------------------------------------------------------ codes and samples
 
@@ -169,6 +171,19 @@ class Recipe(ABC, Generic[Options]):
 
         Returns:
             z, and further arrays that ``sample`` writes, by name.
+        """
+
+    @abstractmethod
+    def edit(self, model: Any, x: Tensor, changes: Mapping[int, int]) -> Tensor:
+        """Decoded rows of a batch, some factors of which have other components.
+
+        Args:
+            model: whose factors.
+            x: a batch ``[B, *event_shape]``.
+            changes: factor → its new component.
+
+        Returns:
+            E[x | z] at the edited z, ``[B, *event_shape]``.
         """
 
     # ------------------------------------------------------------------ reports and figures

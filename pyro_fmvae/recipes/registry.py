@@ -1,24 +1,43 @@
 """All models of the command line, by name."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
+from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from pyro_fmvae.data import Dataset
+from pyro_fmvae.data.own.files import READERS, read
+from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.recipes.bsc import BSC
 from pyro_fmvae.recipes.fmvae import FMVAE
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.recipe import Recipe
 from pyro_fmvae.recipes.slab_sparse_coding import LinearSparse, MaxSparse
+from pyro_fmvae.recipes.table_mixture import Mixture
 from pyro_fmvae.recipes.vae import PlainVAE
 from pyro_fmvae.recipes.vsc import VSC
 
 RECIPES: Final[dict[str, type[Recipe[Any]]]] = {
-    recipe.name: recipe for recipe in (FMVAE, PlainVAE, VSC, BSC, MaxSparse, LinearSparse)
+    recipe.name: recipe for recipe in (FMVAE, PlainVAE, VSC, BSC, MaxSparse, LinearSparse, Mixture)
 }
 """Recipe of each ``--model``."""
 DEFAULT: Final = FMVAE.name
-"""The model that is trained unless another one is asked for."""
+"""The model that is trained unless another one is asked for, or :func:`choose_model` takes another one."""
+SMALL_TABLES: Final = Mixture.name
+"""The model of small tables, by default."""
+MOST_ROWS, MOST_COLUMNS = 20_000, 100  # of a table that is learnt without networks by default
+_OF_GRADIENTS = {
+    "learning_rate",
+    "final_learning_rate",
+    "joint_learning_rate",
+    "weight_decay",
+    "eager",
+    "compile",
+    "autocast",
+}
+"""Options that all models share, and that ask for a model with networks."""
 GENERATED = "bars"  # as the name of data: those bars that the model could have generated
 
 
@@ -36,6 +55,29 @@ def recipe_named(model: str) -> type[Recipe[Any]]:
     if model not in RECIPES:
         raise ValueError(f"model: expected one of {', '.join(RECIPES)}, got '{model}'")
     return RECIPES[model]
+
+
+def choose_model(data: str, given: Collection[str] = (), factors: Sequence[int] | None = None) -> str:
+    """The model of data, where none is asked for: a mixture of the rows of a small table, else networks.
+
+    Args:
+        data: name or path.
+        given: names of the options that are given. One that only networks have asks for networks.
+        factors: components of each factor, if given. More than one factor asks for networks.
+
+    Raises:
+        FileNotFoundError, ValueError: a malformed table.
+    """
+    path = Path(data)
+    others = set(given) - set(options_of(SMALL_TABLES)) | set(given) & _OF_GRADIENTS
+    if data in LOADERS or path.suffix.lower() not in READERS or not path.is_file():
+        return DEFAULT
+    if others or (factors is not None and len(factors) > 1):
+        return DEFAULT
+    x = read(path, missing=True, levels=()).x
+    table = x.ndim == 2 and x.dtype not in (np.bool_, np.uint8)
+    small = len(x) <= MOST_ROWS and x.shape[1] <= MOST_COLUMNS
+    return SMALL_TABLES if table and small else DEFAULT
 
 
 def configure(model: str = DEFAULT, data: str = "smiley", **given: Any) -> TrainConfig:

@@ -17,7 +17,8 @@ from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.learn.stepwise_em import StepwiseEM
 from pyro_fmvae.models import SpikeAndSlabSparseCoding
 from pyro_fmvae.recipes.coders import CoderOptions, CoderRecipe, is_whole
-from pyro_fmvae.recipes.options import by_data, completed, option
+from pyro_fmvae.recipes.declarations import by_data, option
+from pyro_fmvae.recipes.options import completed
 from pyro_fmvae.recipes.ranges import count
 
 DRAWN, DRAWS = 200, 20  # points whose causes are drawn, and how often

@@ -20,9 +20,10 @@ from pyro_fmvae.models.free_encoder import FreeEncoder
 from pyro_fmvae.models.posterior_family import PointPosterior
 from pyro_fmvae.recipes.code_measures import source_measures, true_sources
 from pyro_fmvae.recipes.code_pictures import correlations, first_codes
+from pyro_fmvae.recipes.declarations import option
 from pyro_fmvae.recipes.network_defaults import network_defaults
 from pyro_fmvae.recipes.networks import LatentOptions, NetworkRecipe, check_networks, networks
-from pyro_fmvae.recipes.options import check_iterations, completed, option, refuse
+from pyro_fmvae.recipes.options import check_iterations, completed, refuse
 from pyro_fmvae.recipes.pictures import TRAINING, reconstructions, samples, training_curves
 from pyro_fmvae.recipes.ranges import at_least_one, count, positive
 from pyro_fmvae.recipes.recipe import codes_of

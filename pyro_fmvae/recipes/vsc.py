@@ -27,9 +27,10 @@ from pyro_fmvae.models import (
 from pyro_fmvae.nn import ExponentialLink, SpikeHead
 from pyro_fmvae.recipes.code_measures import activity_measures, source_measures, true_sources
 from pyro_fmvae.recipes.code_pictures import class_activity, correlations, first_codes, sparse_pictures
+from pyro_fmvae.recipes.declarations import ListOf, by_data, option
 from pyro_fmvae.recipes.network_defaults import network_defaults
 from pyro_fmvae.recipes.networks import LatentOptions, NetworkRecipe, check_networks, networks
-from pyro_fmvae.recipes.options import ListOf, by_data, check_iterations, completed, option, refuse
+from pyro_fmvae.recipes.options import check_iterations, completed, refuse
 from pyro_fmvae.recipes.pictures import TRAINING, reconstructions, samples, training_curves
 from pyro_fmvae.recipes.ranges import count, positive, share_between
 from pyro_fmvae.recipes.recipe import codes_of

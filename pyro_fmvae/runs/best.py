@@ -25,7 +25,7 @@ class Moment:
         step: steps taken in the phase.
         total_steps: steps taken in all phases.
         value: of the main measure, the higher the better, in nats per point.
-        right: share of the known validation labels that are predicted right; None where none is trained on.
+        right: share of the known labels that are predicted right; None where none is trained on.
         known: number of these labels.
     """
 
@@ -40,14 +40,16 @@ class Moment:
         """Compare two models of one phase.
 
         Clearly more labels predicted right decide: more by twice the standard error of the difference of two
-        shares (each with one more right and one more wrong, so that no error is 0). Otherwise the bound does,
-        if it is greater by more than the tolerance.
+        shares, each of which has one more right and one more wrong, so that a few labels prove nothing.
+        Otherwise the bound decides, if it is greater by more than the tolerance.
         """
         if self.right is not None and other.right is not None:
-            shares = [(right * self.known + 1) / (self.known + 2) for right in (self.right, other.right)]
-            error = math.sqrt(sum(share * (1 - share) for share in shares) / self.known)
-            if abs(self.right - other.right) > 2 * error:
-                return self.right > other.right
+            mine, theirs = (
+                (right * self.known + 1) / (self.known + 2) for right in (self.right, other.right)
+            )
+            error = math.sqrt((mine * (1 - mine) + theirs * (1 - theirs)) / self.known)
+            if abs(mine - theirs) > 2 * error:
+                return mine > theirs
         return self.value > other.value + tolerance
 
     def __str__(self) -> str:
@@ -149,8 +151,9 @@ class Kept:
         """A warning for the closing table if training and validation parted."""
         if not self.parted:
             return []
+        learnt = "began to learn" if self.stopped else "has learnt"
         return [
-            f"the model has learnt the training points by heart: {self._name} of {self.points:,} of them "
+            f"the model {learnt} the training points by heart: {self._name} of {self.points:,} of them "
             f"rose from {self.training:.2f} to {self.training_at_end:.2f}, of as many validation points it "
             f"fell from {self.kept.value:.2f} to {self.end.value:.2f}; {self.advice} would help"
         ]

@@ -14,10 +14,14 @@ from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.recipes.recipe import Recipe
 
 EVALUATION_BATCH = 500
+COMPARED = 5000
+"""Training points that outlier scores are compared with."""
 
 
-def in_order(rows: Split, device: torch.device) -> Batches:
-    """Batches of the rows in their order, for evaluation."""
+def in_order(rows: Split, device: torch.device, most: int | None = None) -> Batches:
+    """Batches of the rows in their order, or of the first ``most`` of them, for evaluation."""
+    if most is not None:
+        rows = rows.select(torch.arange(min(most, len(rows))))
     return Batches(rows, EVALUATION_BATCH, shuffle=False, device=device)
 
 

@@ -25,10 +25,12 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     splits = found["splits"].items()
     text = [_bound_line(name, measures) for name, measures in splits if "reconstruction" in measures]
     for line in found["summary"]:
-        text += wrap(line, WIDTH, subsequent_indent="  ")
+        text += wrap(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     if found["labelled"]:
         used, of = found["labelled"]["used"], found["labelled"]["of"]
-        text.append(f"labelled points used: {used:,} of {of:,} ({100 * used / of:.2g} %)")
+        percent = 100 * used / of
+        share = f"{percent:.0f} %" if percent >= 1 else f"{percent:.1g} %"
+        text.append(f"labelled points used: {used:,} of {of:,} ({share})")
     for name, measures in splits:
         if measures.get("classification"):
             text += ["", f"labels of {SPLITS[name]}", *_classification(measures["classification"])]
@@ -44,7 +46,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     if found["warnings"]:
         text.append("")
         for warning in found["warnings"]:
-            text += wrap(f"warning: {warning}", WIDTH, subsequent_indent="  ")
+            text += wrap(f"warning: {warning}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     return [*text, ""] if "" in text else text
 
 

@@ -96,16 +96,15 @@ class Journal:
             file.write(json.dumps(values) + "\n")
         where = f"{record.phase} step {record.step}"
         components = f", used components {used}" if used else ""
-        logger.info("%s: %s %.2f%s", where, self.measure, values[self.measure], components)
-        if "accuracy" in values:
-            logger.info("%s: accuracy on labelled points: %s", where, _listed(values["accuracy"]))
+        right = _listed(values.get("accuracy", {}))
+        logger.info("%s: %s %.2f%s%s", where, self.measure, values[self.measure], components, right)
         return values
 
 
 def _listed(accuracy: dict[str, dict[str, float]]) -> str:
-    """Accuracies by split and label on one line."""
-    return "; ".join(
-        f"{name} {', '.join(f'{label} {share:.3f}' for label, share in of_labels.items())}"
+    """Accuracies by split and label, to follow other measures on a line."""
+    return "".join(
+        f", {name} accuracy {', '.join(f'{label} {share:.3f}' for label, share in of_labels.items())}"
         for name, of_labels in accuracy.items()
     )
 

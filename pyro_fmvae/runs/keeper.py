@@ -14,6 +14,7 @@ from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.runs.best import Best, Kept, Moment, copied, tolerance
 from pyro_fmvae.runs.by_batches import in_order, map_rows
 from pyro_fmvae.runs.journal import Journal, evaluating, finite_bound
+from pyro_fmvae.runs.label_checks import known_rows
 from pyro_fmvae.runs.trainer import Trainer
 
 logger = logging.getLogger("pyro_fmvae")
@@ -22,10 +23,14 @@ logger = logging.getLogger("pyro_fmvae")
 class Keeper:
     """Keeps the best model of each phase by the records of the journal.
 
+    Labels in use count beside those of validation points: a person with few labels has hardly any of the
+    latter, and by the bound alone the best model may be one that has not learnt its labels yet.
+
     Records are compared within a phase, from its step 0 on, which is what the phase before handed over. With
     a patience, a phase ends that many steps after its best record, and hands over its best model. Without one
     phases hand over the model of their end. At the end of the last phase the best takes the end's place if
-    the end falls short of it by more than :data:`~pyro_fmvae.runs.best.TOLERANCE`.
+    the end falls short of it by more than :data:`~pyro_fmvae.runs.best.TOLERANCE`. Without validation rows
+    nothing is compared.
 
     All records are of the same rows and the same draws of z, and draw nothing from torch's own generator.
     So they are a function of the model, and training is the same with and without them.
@@ -39,8 +44,9 @@ class Keeper:
     def __init__(self, trainer: Trainer, dataset: Dataset, journal: Journal) -> None:
         self.trainer, self.journal = trainer, journal
         number, columns = len(journal.validation), len(trainer.run.labelled)
-        labels = dataset.valid.labels
-        self.labels = None if labels is None or not columns else labels[:number, :columns]
+        known = [known_rows(split, columns) for split in (trainer.training, dataset.valid)]
+        self.known = [rows for rows in known if rows is not None]
+        self.validated = dataset.validated
         evenly = torch.linspace(0, len(dataset.train) - 1, min(number, len(dataset.train))).long()
         self.training: Split = replace(dataset.train.select(evenly), labels=None)
 
@@ -55,7 +61,7 @@ class Keeper:
         if record.step == 0:
             trainer.best = None
         values = self.journal.record(record)
-        if values is None or not phase.comparable:
+        if values is None or not (phase.comparable and self.validated):
             return values
         moment = self._moment(record, values, phase)
         best = trainer.best
@@ -69,20 +75,21 @@ class Keeper:
         return values
 
     def _moment(self, record: Record, values: dict[str, Any], phase: Phase) -> Moment:
-        """The moment of a record, with validation labels where the phase knows of labels."""
+        """The moment of a record, with known labels where the phase knows of labels."""
         share: dict[str, Any] = {}
-        if self.labels is not None and phase.program is self.trainer.model:
-            known = self.labels >= 0
-            if number := int(known.sum()):
-                right = (self._codes()[:, : self.labels.shape[1]] == self.labels)[known]
-                share = {"right": right.float().mean().item(), "known": number}
+        if self.known and phase.program is self.trainer.model:
+            right = torch.cat([self._right(rows) for rows in self.known])
+            share = {"right": right.double().mean().item(), "known": len(right)}
         return Moment(record.phase, record.step, record.total_steps, values[self.journal.measure], **share)
 
-    def _codes(self) -> Tensor:
-        """Codes of the validation rows, int64 [n, I]."""
-        model = self.trainer.model
+    def _right(self, rows: Split) -> Tensor:
+        """True for each known label of these rows that is predicted, [number of them]."""
+        model, labels = self.trainer.model, rows.labels
+        assert labels is not None
         with evaluating(model), seeded(0):
-            return map_rows(model.codes, in_order(self.journal.validation, self.trainer.device))
+            codes = map_rows(model.codes, in_order(replace(rows, labels=None), self.trainer.device))
+        labels = labels.cpu()
+        return (codes[:, : labels.shape[1]] == labels)[labels >= 0]
 
     def _hand_over(self, end: Moment, best: Best) -> None:
         """Give the model its best state, if that is better than the end's; at the very end, write it down."""

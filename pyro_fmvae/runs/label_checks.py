@@ -29,7 +29,7 @@ def accuracies(trainer: Trainer, dataset: Dataset) -> dict[str, dict[str, float]
     """
     run, found = trainer.run, {}
     for name, split in (("train", trainer.training), ("valid", dataset.valid)):
-        rows = _labelled(split, len(run.labelled))
+        rows = known_rows(split, len(run.labelled))
         if rows is not None:
             names = run.label_names[: len(run.labelled)]
             batches = in_order(rows, trainer.device)
@@ -39,9 +39,9 @@ def accuracies(trainer: Trainer, dataset: Dataset) -> dict[str, dict[str, float]
     return found
 
 
-def _labelled(split: Split, columns: int) -> Split | None:
-    """Up to 500 rows that have one of the leading labels, and these alone; None if there are none."""
-    if split.labels is None:
+def known_rows(split: Split, columns: int) -> Split | None:
+    """Up to 500 rows that have one of the leading labels, with these labels alone; None if there are none."""
+    if split.labels is None or not columns:
         return None
     rows = (split.labels[:, :columns] >= 0).any(-1).nonzero().squeeze(-1)[:CHECKED_POINTS]
     return replace(split.select(rows), labels=split.labels[rows, :columns]) if len(rows) else None

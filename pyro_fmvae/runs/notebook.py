@@ -5,6 +5,7 @@ import json
 from html import escape
 from typing import Final
 
+from pyro_fmvae.runs.best import Kept
 from pyro_fmvae.runs.closing_table import lines
 from pyro_fmvae.runs.run import FIGURES, METRICS, REPORT, Run
 
@@ -13,7 +14,7 @@ PICTURES: Final = ("factors", "dictionary", "reconstructions", "columns", "train
 
 
 def card(run: Run, bounded: bool) -> str:
-    """HTML of a run: its last validation measures, its closing table, and one of its figures, embedded.
+    """HTML of a run: its validation measures, its closing table, and one of its figures, embedded.
 
     Args:
         run: the run; records or figures that it lacks are left out.
@@ -21,7 +22,7 @@ def card(run: Run, bounded: bool) -> str:
     """
     rows = "".join(
         f"<tr><th style='text-align:left'>{escape(name)}</th><td>{escape(text)}</td></tr>"
-        for name, text in _last_measures(run, bounded).items()
+        for name, text in _measures(run, bounded).items()
     )
     html = f"<p><b>{escape(str(run.folder))}</b></p><table>{rows}</table>"
     closing = run.folder / REPORT
@@ -35,14 +36,17 @@ def card(run: Run, bounded: bool) -> str:
     return f"{html}<img alt='{figure.stem}' src='data:image/png;base64,{content}'>"
 
 
-def _last_measures(run: Run, bounded: bool) -> dict[str, str]:
-    """Model, data and the last line of the run's records, as text."""
+def _measures(run: Run, bounded: bool) -> dict[str, str]:
+    """Model, data and the record of the model that was kept, or the last one, as text."""
     described = {"model": run.recipe.title, "data": f"{run.config.data}, {run.num_data:,} training points"}
     path = run.folder / METRICS
     lines = path.read_text().splitlines() if path.is_file() else []
     if not lines:
         return described
-    record = json.loads(lines[-1])
+    records = {(record["phase"], record["step"]): record for record in map(json.loads, lines)}
+    kept = Kept.read(run.folder)
+    *_, last = records
+    record = records[(kept.kept.phase, kept.kept.total_steps) if kept else last]
     described["step"] = f"{record['step']:,}, in phase {record['phase']}"
     terms = ["elbo", "reconstruction", "kl_z"] if bounded else ["reconstruction"]
     for term in [*terms, "kl_r"] if run.factorial else terms:

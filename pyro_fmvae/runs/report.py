@@ -1,4 +1,4 @@
-"""The report at the end of a training: measures on test data, printed and saved, and figures of the run."""
+"""The report at the end of a training: measures on test data, printed and saved, figures, and the page."""
 
 import json
 from collections.abc import Mapping
@@ -20,6 +20,7 @@ from pyro_fmvae.runs.closing_table import lines
 from pyro_fmvae.runs.journal import finite_bound
 from pyro_fmvae.runs.label_checks import collapses
 from pyro_fmvae.runs.label_measures import named, references
+from pyro_fmvae.runs.pages import PAGE, write_page
 from pyro_fmvae.runs.run import FIGURES, METRICS, REPORT, Run
 from pyro_fmvae.runs.trainer import Trainer
 
@@ -51,7 +52,10 @@ def report(trainer: Trainer, dataset: Dataset) -> None:
     print()
     print("\n".join(lines(found)))
     draw(run, model, rows, tested)
-    print(f"figures in {run.folder / FIGURES}, everything else in {run.folder}")
+    write_page(run, run.folder / PAGE, model, dataset)
+    print(
+        f"report in {run.folder / PAGE}, figures in {run.folder / FIGURES}, everything else in {run.folder}"
+    )
 
 
 def _measure(trainer: Trainer, dataset: Dataset, everything: Split) -> tuple[dict[str, Any], Split]:

@@ -2,7 +2,8 @@
 
 import json
 import platform
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -14,9 +15,11 @@ import torch
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.data import Dataset, Preprocessing, choose_labels, hold_out, load
+from pyro_fmvae.data.learnable import check_learnable
 from pyro_fmvae.recipes.options import HELD_OUT, TrainConfig
 from pyro_fmvae.recipes.recipe import Recipe
 from pyro_fmvae.recipes.registry import read_config, recipe_of, resolved
+from pyro_fmvae.runs.machine import machine
 
 CONFIG = "config.json"
 DERIVED = "derived"  # its key for what is no option
@@ -34,26 +37,39 @@ class Run:
         folder: where it is kept.
         recipe: of its model, with resolved options.
         fingerprint: of the rows that were split at random; empty where splits are fixed, and in older runs.
+        given: names of the options that were given; empty in older runs.
     """
 
     folder: Path
     recipe: Recipe[Any]
     fingerprint: str = ""
+    given: tuple[str, ...] = ()
 
     @classmethod
-    def new(cls, folder: Path, config: TrainConfig, dataset: Dataset) -> "Run":
+    def new(
+        cls, folder: Path, config: TrainConfig, dataset: Dataset, given: Collection[str] | None = None
+    ) -> "Run":
         """A run that is not on disk yet, its options resolved.
 
-        Raises:
-            ValueError: options that don't fit the data.
-        """
-        return cls(folder, resolved(config, dataset), dataset.fingerprint)
+        Args:
+            folder, config, dataset: where it is going to be, options as given, and the data.
+            given: names of the options that count as given; None: those that are not as by default.
 
-    def write(self, numbered: bool = False) -> "Run":
+        Raises:
+            ValueError: options that don't fit the data, or data from which nothing can be learnt.
+        """
+        kept = config.given if given is None else [name for name in config.given if name in given]
+        if config.own_data:
+            names = dataset.label_names if config.label_names is None else config.label_names
+            check_learnable(dataset, names if getattr(config, "labels", None) else ())
+        return cls(folder, resolved(config, dataset), dataset.fingerprint, tuple(kept))
+
+    def write(self, numbered: bool = False, held: Path | None = None) -> "Run":
         """Make the folder and write the configuration into it.
 
         Args:
             numbered: make the first of ``folder-001``, ``folder-002``, ... that does not exist.
+            held: a file with the run's data, to move into the folder.
 
         Returns:
             The run in the folder that was made.
@@ -68,9 +84,13 @@ class Run:
                 break
             if not numbered:
                 raise ValueError(f"out: {folder} exists already, and runs are never overwritten")
-        content = json.dumps(self._description(), indent=1) + "\n"
+        run = replace(self, folder=folder)
+        if held is not None:
+            moved = shutil.move(held, folder.resolve() / held.name)
+            run = run.with_options(data=str(moved))
+        content = json.dumps(run._description(), indent=1) + "\n"
         checkpoint.write_atomically(folder / CONFIG, lambda path: path.write_text(content))
-        return replace(self, folder=folder)
+        return run
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
@@ -83,6 +103,9 @@ class Run:
             values = json.loads((folder / CONFIG).read_text())
             derived = values[DERIVED]
             config = read_config(values)
+            held = folder / Path(config.data).name
+            if held.is_file() and not Path(config.data).exists():  # the folder was moved with its data
+                config = replace(config, data=str(held.resolve()))
             recipe = recipe_of(config)(
                 config,
                 Preprocessing.from_dict(derived["preprocessing"]),
@@ -90,7 +113,7 @@ class Run:
                 tuple(derived["label_names"]),
                 tuple(tuple(names) for names in derived.get("value_names", ())),
             )
-            return cls(folder, recipe, derived.get("fingerprint", ""))
+            return cls(folder, recipe, derived.get("fingerprint", ""), tuple(derived.get("given", ())))
         except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"run: {folder} is no run (there is no {CONFIG} in it)") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -103,6 +126,8 @@ class Run:
             "label_names": list(self.label_names),
             "value_names": [list(names) for names in self.value_names],
             "fingerprint": self.fingerprint,
+            "given": list(self.given),
+            "machine": machine(),
             "versions": {
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("pyro_fmvae", "torch", "pyro-ppl", "numpy")},
@@ -172,7 +197,8 @@ class Run:
         """
         config = self.config
         root = data_root or config.data_root
-        dataset = load_data(config, Path(root) if root else None)
+        shape = self.preprocessing.event_shape
+        dataset = load_data(config, Path(root) if root else None, shape)
         if len(dataset.train) != self.num_data:
             number = len(dataset.train)
             raise ValueError(f"data: {self.num_data} training points were expected, there are {number} now")
@@ -199,7 +225,7 @@ class Run:
         return self.recipe.build()
 
     def load_model(self, device: torch.device) -> Any:
-        """The model as it was at the last checkpoint.
+        """The model as it was at the last checkpoint; of a finished run its best one.
 
         Raises:
             FileNotFoundError, ValueError: there is no checkpoint, or it is damaged.
@@ -220,8 +246,13 @@ def saved(folder: Path) -> bool:
     return metrics.exists() and len(metrics.read_bytes().splitlines()) > 1  # one comes before it
 
 
-def load_data(config: TrainConfig, root: Path | None) -> Dataset:
+def load_data(config: TrainConfig, root: Path | None, shape: tuple[int, ...] | None = None) -> Dataset:
     """The data set that a configuration asks for: its labels in order, combinations held out.
+
+    Args:
+        config: the configuration.
+        root: folder of published data sets.
+        shape: of the images of a folder, where it is known.
 
     Raises:
         FileNotFoundError, ValueError: there are no such data, or the options don't fit them.
@@ -234,6 +265,7 @@ def load_data(config: TrainConfig, root: Path | None) -> Dataset:
         image_size=config.image_size,
         seed=0,
         sparse=sparse,
+        shape=shape,
         splitting=config.splitting,
     )
     if config.label_names is not None:

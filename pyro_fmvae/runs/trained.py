@@ -1,6 +1,7 @@
 """A finished run in Python: arrays in, arrays out, in the units and with the names of the run's data."""
 
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from torch import Tensor
 
 from pyro_fmvae.data import Split
 from pyro_fmvae.data.storage import to_uint8
-from pyro_fmvae.evaluate import edit_latent, outlier_scores
+from pyro_fmvae.evaluate import NEAREST, Neighbours, has_neighbours, outlier_scores
 from pyro_fmvae.recipes.ranges import count
 from pyro_fmvae.runs.by_batches import (
+    COMPARED,
     decode_rows,
     draw_rows,
     encode_rows,
@@ -35,7 +37,7 @@ def load(folder: str | Path, device: str | torch.device = "auto") -> "TrainedRun
         device: where to compute; ``auto`` is a GPU where there is one.
 
     Returns:
-        The run with its model as it was at the last checkpoint.
+        The run with its best model; of an interrupted one, with its model as it was at the last checkpoint.
 
     Raises:
         FileNotFoundError: the run has no checkpoint.
@@ -179,11 +181,7 @@ class TrainedRun:
             raise ValueError("settings: expected a property to change, such as eyes=1, got none")
         recipe, model = self.run.recipe, self.model
 
-        def edited(x: Tensor) -> Tensor:
-            z: Tensor = edit_latent(model, recipe.code(model, x), changes, model.codes(x))
-            return recipe.decode(model, z)
-
-        changed = self._map(self._rows(array), edited)
+        changed = self._map(self._rows(array), lambda x: recipe.edit(model, x, changes))
         if np.asarray(array).dtype == np.uint8 and self.run.preprocessing.signed:
             return to_uint8(self.run.preprocessing.undo(changed))
         return in_units(self.run.preprocessing, changed)
@@ -191,7 +189,7 @@ class TrainedRun:
     # ------------------------------------------------------------------ outliers
 
     def score(self, array: ArrayLike, num_samples: int = 16, seed: int = 0) -> dict[str, np.ndarray]:
-        """Score how little the model expects each observation, in nats: the higher, the more outlying.
+        """Score how little the model expects each observation: the higher, the more outlying.
 
         Args:
             array: n observations.
@@ -200,14 +198,31 @@ class TrainedRun:
 
         Returns:
             The scores that the command ``score`` writes, by name, each float64 [n]; inf where there is no
-            finite number: see :func:`pyro_fmvae.evaluate.outlier_scores`.
+            finite number. See :func:`pyro_fmvae.evaluate.outlier_scores`, and for ``nearest``
+            :class:`pyro_fmvae.evaluate.Neighbours`; this one is left out where the training data are not what
+            and where they were.
 
         Raises:
             ValueError: a number out of range, or data of another shape, kind or range than the run's.
         """
         count(1)("num_samples", num_samples)
         count(0)("seed", seed)
-        return outlier_scores(self.model, in_order(self._rows(array), self.device), num_samples, seed)
+        rows = self._rows(array)
+        scores = outlier_scores(self.model, in_order(rows, self.device), num_samples, seed)
+        if self._neighbours is not None:
+            scores[NEAREST] = self._neighbours.distances(in_order(rows, self.device))
+        return scores
+
+    @cached_property
+    def _neighbours(self) -> Neighbours | None:
+        """The first training points; None if the model has no such score or their data are not there."""
+        if not has_neighbours(self.model):
+            return None
+        try:
+            train = self.run.load_data().train
+        except (FileNotFoundError, ValueError):
+            return None
+        return Neighbours(self.model, in_order(train, self.device, COMPARED))
 
     # ------------------------------------------------------------------ in a notebook
 

@@ -11,14 +11,18 @@ from torch import Tensor
 from pyro_fmvae import checkpoint
 from pyro_fmvae.capture.playback import compiles
 from pyro_fmvae.data import Batches, Dataset, whole
+from pyro_fmvae.infer.elbo.site_terms import NotFiniteError
 from pyro_fmvae.learn.fitting import Progress, Record, fit
+from pyro_fmvae.learn.pace import Stepping
 from pyro_fmvae.recipes.labelling import labelled_points
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.runs.best import Best
 from pyro_fmvae.runs.run import CHECKPOINT, Run, fitting
 
+CLOCK = ("seconds", "total_seconds", "minutes", "setup", "closing", "by_clock", "spare")  # of the progress
 EXAMPLES = 1000  # from which the decoder starts
 LOOKS = 10  # records within the patience
+OF_A_DISTRIBUTION = "Expected parameter"  # torch's message about parameters that are infinite or not numbers
 SPARED = 20  # full batches in an epoch from which on compiling for the smaller last one does not pay
 
 logger = logging.getLogger("pyro_fmvae")
@@ -55,6 +59,7 @@ class Trainer:
             compile=self._compile(config),
             compile_from=config.batch_size if len(dataset.train) >= SPARED * config.batch_size else 1,
         )
+        self.chooser = self._stepping(config)
         self.phases = recipe.phases(self.model, self.learning)
         self.patience = config.patience_steps
         if self.patience:
@@ -74,18 +79,30 @@ class Trainer:
             seed=config.seed,
             device=device,
             indexed=recipe.indexed,
+            full=config.timed and not recipe.indexed,
         )
         self.progress = Progress()
 
     def _compile(self, config: TrainConfig) -> bool:
-        """Decide whether captured steps are compiled."""
+        """Decide whether captured steps are compiled from the start."""
         if config.eager or config.compile is False:
             return False
         if config.compile is None and not (config.long and self.device.type == "cpu"):
             return False
-        problem = compiles(self.device)
-        if problem and config.compile:
+        if config.compile and (problem := compiles(self.device)):
             raise ValueError(f"compile: torch.compile does not work here ({problem})")
+        return config.compile or self._works()
+
+    def _stepping(self, config: TrainConfig) -> Stepping | None:
+        """Chooses how steps are taken in trainings with a clock, unless that is given."""
+        if not config.timed or config.eager or config.compile or self.run.recipe.closed_form:
+            return None
+        by_default = config.compile is None and self.device.type == "cpu"
+        return Stepping(self._works if by_default else lambda: False)
+
+    def _works(self) -> bool:
+        """Find out whether steps can be compiled here, and say so if not."""
+        problem = compiles(self.device)
         if problem:
             logger.info("steps are not compiled: torch.compile does not work here (%s)", problem)
         return not problem
@@ -96,12 +113,37 @@ class Trainer:
         if self.run.recipe.closed_form:
             return "in closed form"
         how = "eager" if self.learning.eager else "captured"
-        how += " and compiled" if self.learning.compile else ""
+        if self.learning.compile:
+            how += " and compiled"
+        if self.chooser is not None:
+            how += ", or compiled," if self.run.config.compile is None else ""
+            how += " where that pays"
         return how + (", networks in bfloat16" if self.learning.autocast else "")
 
     def records(self, resumed: bool = False) -> Iterator[Record]:
-        """Train from where it stands: see :func:`pyro_fmvae.learn.fitting.fit`."""
-        return fit(self.phases, self.batches, self.progress, resumed)
+        """Train from where it stands: see :func:`pyro_fmvae.learn.fitting.fit`.
+
+        Raises:
+            ValueError: training diverged; the message says what to change.
+        """
+        try:
+            yield from fit(self.phases, self.batches, self.progress, resumed, self.chooser)
+        except ValueError as error:
+            text = str(error).partition(", but found invalid values")[0]
+            if not (isinstance(error, NotFiniteError) or text.startswith(OF_A_DISTRIBUTION)):
+                raise
+            phase, step = self.phases[self.progress.phase].name, self.progress.step + 1
+            raise ValueError(f"{phase} diverged at step {step:,}: {text}. {self._advice}") from error
+
+    @property
+    def _advice(self) -> str:
+        """Options to change after training has diverged."""
+        config = self.run.config
+        advice = f"Train with a lower --learning-rate, such as {config.learning_rate / 4:g}"
+        least = getattr(config, "min_scale", None)
+        if least is None or self.run.preprocessing.binary:
+            return advice
+        return f"{advice}, or with a higher --min-scale, such as {10 * least:g}"
 
     @property
     def finished(self) -> bool:
@@ -153,7 +195,7 @@ class Trainer:
             "phase": None if self.finished else self.phases[progress.phase].state_dict(),
             "random": {"cpu": torch.get_rng_state(), "cuda": self._cuda_state()},
         }
-        clock = {"seconds": progress.seconds, "total_seconds": progress.total_seconds}
+        clock = {name: getattr(progress, name) for name in CLOCK}
         checkpoint.save(self.run.folder / CHECKPOINT, state, clock)
 
     def restore(self) -> None:

@@ -5,13 +5,14 @@ import pytest
 import torch
 
 from pyro_fmvae.data import Batches, Split
-from pyro_fmvae.evaluate import outlier_scores, threshold
+from pyro_fmvae.evaluate import Neighbours, outlier_scores, threshold
 from pyro_fmvae.runs.run import Run
 from tests.small_runs import SIZE, command, succeed, train_all, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
-KINDS = ("kl", "reconstruction", "elbo", "iwae")
+OF_ALL = ("kl", "reconstruction", "elbo", "iwae")
+KINDS = (*OF_ALL, "nearest")
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +54,14 @@ def score(run, path, *arguments):
 @pytest.mark.parametrize("kind", ["binary", "table", "vae", "vsc"])
 def test_scores_of_every_row_with_thresholds(runs, files, tmp_path, kind):
     file = files["table" if kind == "table" else "binary"]
+    kinds = OF_ALL if kind == "vsc" else KINDS
     printed, arrays = score(runs[kind], tmp_path / "new" / "scores.npz", "--data", file)
-    wanted = {f"{kind}{suffix}" for kind in KINDS for suffix in ("", "_threshold", "_outlying")}
+    wanted = {f"{kind}{suffix}" for kind in kinds for suffix in ("", "_threshold", "_outlying")}
     assert set(arrays) == wanted
-    assert set(printed) == {"n", "train_points", "quantile", "num_samples", *KINDS}
+    assert set(printed) == {"n", "train_points", "quantile", "num_samples", *kinds}
     assert (printed["n"], printed["train_points"]) == (SIZE, 48)
     assert (printed["quantile"], printed["num_samples"]) == (0.95, 16)
-    for name in KINDS:
+    for name in kinds:
         values, limit, outlying = (arrays[f"{name}{suffix}"] for suffix in ("", "_threshold", "_outlying"))
         assert (values.shape, values.dtype) == ((SIZE,), np.float64)
         assert (limit.shape, outlying.dtype) == ((), np.bool_)
@@ -80,6 +82,11 @@ def test_scores_are_those_of_the_library(runs, files, tmp_path):
         rows = Split(torch.from_numpy(file["x"]).bool())
     here, usual = (
         outlier_scores(model, Batches(split, 500, shuffle=False), 3, seed=5) for split in (rows, train)
+    )
+    neighbours = Neighbours(model, Batches(train, 500, shuffle=False))
+    here["nearest"], usual["nearest"] = (
+        neighbours.distances(Batches(rows, 500, shuffle=False)),
+        neighbours.among_training_points(),
     )
     for name in KINDS:
         assert (arrays[name] == here[name]).all()

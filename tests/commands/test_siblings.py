@@ -182,7 +182,7 @@ def test_captured_steps_are_the_eager_ones(files, runs, tmp_path, monkeypatch, k
             "--model vae --posterior free --augmentation 1",
             "augmentation: expected 0 with free posteriors, which have no encoder",
         ),
-        ("--model vsc --labels 0.1", "labels: an option of fmvae, not of vsc"),
+        ("--model vsc --labels 0.1", "labels: an option of fmvae and mixture, not of vsc"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(tmp_path, arguments, message):

@@ -339,7 +339,7 @@ def test_restore_needs_plain_patches(runs, files, tmp_path):
         ),
         (
             "--model bsc --data bars --labels 0.5",
-            "labels: an option of fmvae, not of bsc",
+            "labels: an option of fmvae and mixture, not of bsc",
         ),
         ("--model bsc --data bars --distortion 1", "distortion: an option of fmvae, vae and vsc, not of bsc"),
         (

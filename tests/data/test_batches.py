@@ -180,3 +180,14 @@ def test_a_batch_costs_no_work_per_item():
         batches = Batches(Split(torch.zeros(10 * size, 16, dtype=torch.bool)), size)
         calls.append(count_calls(lambda batches=batches: [len(x) for (x,) in batches]))
     assert 0 < calls[2] == calls[1]
+
+
+@pytest.mark.parametrize(("batch_size", "lengths"), [(3, [3, 3]), (4, [4]), (7, [7]), (9, [7])])
+def test_full_batches_alone(batch_size, lengths):
+    batches = Batches(Split(torch.arange(7).float().unsqueeze(-1)), batch_size, full=True)
+    assert len(batches) == len(lengths)
+    assert [len(x) for (x,) in batches] == lengths
+    seen = torch.cat([x for _ in range(300) for (x,) in batches])
+    counts = seen.long().flatten().bincount()
+    expected = 300 * sum(lengths) / 7
+    assert counts.tolist() == pytest.approx([expected] * 7, abs=4 * expected**0.5)

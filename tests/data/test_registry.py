@@ -11,7 +11,7 @@ from pyro_fmvae.data.loader import Loader
 from pyro_fmvae.data.registry import LOADERS
 
 
-def write_images(folder, n=5):
+def write_images(folder, n=10):
     folder.mkdir()
     for row in range(n):
         Image.new("RGB", (10, 10), (row, 0, 0)).save(folder / f"{row}.png")
@@ -42,9 +42,10 @@ def test_an_unknown_name_lists_the_known_ones(data):
 def test_a_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     folder = write_images(tmp_path / "mine")
-    assert load(str(folder)).event_shape == (64, 64, 3)
+    assert load(str(folder)).event_shape == (10, 10, 3)
+    assert load(str(folder), shape=(9, 12)).event_shape == (9, 12)
     data = load(str(folder), image_size=8)
-    assert data.name == "mine" and data.event_shape == (8, 8, 3) and len(data.train) == 3
+    assert data.name == "mine" and data.event_shape == (8, 8, 3) and len(data.train) == 8
     monkeypatch.chdir(folder)
     assert load(".").name == "mine"
 

@@ -13,6 +13,7 @@ from pyro_fmvae.figures import (
     Factors,
     attribute_rows,
     column_means,
+    compared_curves,
     component_grid,
     reconstructions,
     sample_grid,
@@ -284,10 +285,24 @@ class TestTrainingCurves:
         assert len(figure.axes) == panels
         assert png(figure, tmp_path / "a.png")
 
-    def test_the_first_steps_do_not_flatten_the_rest(self):
-        records = [record(step, elbo=-1000.0 if step == 0 else -30.0 - step % 2) for step in range(50)]
+    @pytest.mark.parametrize("count", [5, 12, 50])
+    def test_the_first_steps_do_not_flatten_the_rest(self, count):
+        records = [record(step, elbo=-1000.0 if step == 0 else -30.0 - step % 2) for step in range(count)]
         low, high = training_curves(records).axes[0].get_ylim()
         assert -100 < low < -31 and -15 < high < 0
+
+    def test_runs_are_compared_where_each_has_records(self, tmp_path):
+        runs = {
+            "short": [record(step, elbo=-30.0 + step) for step in (0, 10)],
+            "long": [record(step, elbo=-20.0 - step) for step in (0, 5, 10, 25)],
+            "none": [],
+        }
+        figure = compared_curves(runs)
+        short, long = figure.axes[0].get_lines()
+        assert short.get_xydata().tolist() == [[0, -30], [10, -20]]
+        assert long.get_xydata().tolist() == [[0, -20], [5, -25], [10, -30], [25, -45]]
+        assert {"short  −20.00", "long  −45.00"} < {text.get_text() for text in figure.texts}
+        assert png(figure, tmp_path / "a.png")
 
     def test_a_moderate_start_is_not_cut_off(self):
         start = [24.0, 23.4, 23.5, 24.0]
@@ -425,6 +440,7 @@ def image(*shape):
         (lambda: column_means(Generator().factors(), ["a"]), r"decode: expected shape \[2, 1\]"),
         (lambda: column_means(Generator(columns=65).factors(), ["a"] * 65), "columns: expected 1 to 64"),
         (lambda: training_curves([]), "records: "),
+        (lambda: compared_curves({"a": []}), "runs: "),
         (lambda: training_curves([{"elbo": 1.0}]), "records: "),
         (lambda: training_curves([record(0)], names=["a"]), "names: expected 3, got 1"),
         (lambda: Generator().factors(means=[]), "means: "),

@@ -103,21 +103,36 @@ def test_empty_loader():
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that moves by six seconds each time that it is read."""
+    """A clock that stands still unless a phase or a test moves it."""
     now = [1000.0]
-
-    def read():
-        now[0] += 6
-        return now[0]
-
-    monkeypatch.setattr(train.time, "monotonic", read)
+    monkeypatch.setattr(train.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(train.time, "perf_counter", lambda: now[0])
     return now
 
 
+class Slow(Scripted):
+    """A phase whose steps, and whose preparation, take some seconds on the clock."""
+
+    def __init__(self, name, budget, clock, seconds=6.0, setup=0.0):
+        super().__init__(name, budget, [])
+        self.clock, self.seconds, self.setup = clock, seconds, setup
+
+    def prepare(self, batches):
+        self.clock[0] += self.setup
+
+    def step(self, *batch):
+        self.clock[0] += self.seconds
+        return 1.0
+
+
+def steps_of(records):
+    """Steps of each phase."""
+    return {record.phase: record.step for record in records}
+
+
 def test_minutes(clock):
-    phases = [
-        Scripted(name, Budget(minutes=minutes), []) for name, minutes in (("a", 0.5), ("b", 0.0), ("c", 0.1))
-    ]
+    budgets = {"a": 0.5, "b": 0.0, "c": 0.1}
+    phases = [Slow(name, Budget(minutes=minutes), clock) for name, minutes in budgets.items()]
     records = list(fit(phases, [(1,)]))
     assert [where(r) for r in records] == [
         ("a", 0, 0, 0.0),
@@ -129,9 +144,75 @@ def test_minutes(clock):
 
 
 def test_resumed_minutes_go_on_where_they_stood(clock):
-    phases = [Scripted("a", Budget(minutes=0.5), [])]
+    phases = [Slow("a", Budget(minutes=0.5), clock)]
     progress = Progress(step=3, total_steps=3, seconds=18.0, total_seconds=18.0)
     assert [r.seconds for r in fit(phases, [(1,)], progress, resumed=True)] == [24, 30]
+
+
+def test_later_phases_share_the_time_that_a_slow_start_has_cost(clock):
+    phases = [
+        Slow("a", Budget(minutes=1.0), clock, 10.0, setup=240.0),
+        Slow("b", Budget(minutes=3.0), clock, 10.0),
+        Slow("c", Budget(minutes=6.0), clock, 10.0),
+    ]
+    records = list(fit(phases, [(1,)]))
+    # of the 360 seconds that are left a tenth, then a third of what is left, then all of it
+    assert steps_of(records) == {"a": 4, "b": 11, "c": 21}
+    assert records[-1].seconds == 600
+
+
+def test_what_happens_between_records_counts(clock):
+    records = []
+    for record in fit([Slow(name, Budget(minutes=1.0), clock, 5.0) for name in "ab"], [(1,)]):
+        clock[0] += 5.0
+        records.append(record)
+    assert steps_of(records) == {"a": 6, "b": 5}
+    assert records[-1].seconds == 115  # and 5 to close with
+
+
+@pytest.mark.parametrize("stop", range(0, 24, 3))
+def test_the_clock_is_kept_when_a_training_is_resumed(clock, stop):
+    def phases():
+        return [Slow(name, Budget(minutes=m), clock, 5.0, setup) for name, m, setup in CLOCKED]
+
+    whole = list(fit(phases(), [(1,)]))
+    progress, first = Progress(), []
+    for record in fit(phases(), [(1,)], progress):
+        first.append(record)
+        if len(first) > stop:
+            break
+    clock[0] += 10_000.0
+    both = first + list(fit(phases(), [(1,)], progress, resumed=True))
+    assert [*dict.fromkeys(record.phase for record in both)] == ["a", "b", "c"]
+    assert both[-1].seconds == pytest.approx(whole[-1].seconds, abs=5)  # a step that half fits may be taken
+
+
+CLOCKED = (("a", 0.5, 60.0), ("b", 1.0, 20.0), ("c", 0.5, 5.0))
+
+
+def test_iterations_are_taken_where_the_time_is_enough_for_them(clock):
+    phases = [Slow(name, Budget(20, 1.0), clock, 3.0) for name in "ab"]
+    records = list(fit(phases, [(1,)]))
+    assert steps_of(records) == {"a": 20, "b": 20}
+    assert [record.fraction for record in records[:21]] == [step / 20 for step in range(21)]
+
+
+def test_iterations_are_cut_short_where_they_would_take_too_long(clock):
+    phases = [Slow("a", Budget(10, 1.0), clock, 1.0), Slow("b", Budget(100, 2.0), clock, 5.0)]
+    records = list(fit(phases, [(1,)]))
+    assert steps_of(records) == {"a": 10, "b": 34}  # in 170 seconds: its own, and 50 that were left over
+    ends = [record.fraction for record in records if record.phase == "b"]
+    assert ends[8:10] == pytest.approx([8 / 100, 45 / 170]) and ends[-1] == 1
+
+
+def test_what_is_left_is_told_as_soon_as_the_pace_is_known(clock):
+    phases = [Slow("a", Budget(iterations=20), clock, 3.0), Slow("b", Budget(iterations=5), clock, 3.0)]
+    records = list(fit(phases, [(1,)]))
+    assert [record.left for record in records[:9]] == [None] * 9
+    assert (records[9].pace, records[9].left) == (3.0, 3.0 * 16)
+    assert records[20].left == 15.0
+    by_clock = list(fit([Slow("a", Budget(minutes=1.0), clock, 3.0)], [(1,)]))
+    assert by_clock[9].left == 60 - 27
 
 
 def test_iterations_do_not_look_at_the_clock(monkeypatch):
@@ -188,3 +269,19 @@ def test_torch_data_loaders(labelled):
     records = list(fit(phases_of(model), DataLoader(data, batch_size=8, shuffle=True)))
     assert len(records) == 20
     assert all(not torch.equal(value, before[name]) for name, value in stored(model).items())
+
+
+def test_a_phase_that_is_stopped_gives_way_to_the_next():
+    log, progress, records = [], Progress(), []
+    for record in fit(scripted(log, 5, 2), [(1,)], progress):
+        records.append((record.phase, record.step))
+        progress.stopped = records[-1] == ("a", 2)
+    assert records == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("b", 2)]
+    assert not progress.stopped
+    assert log.count("b: enter") == 1
+
+
+def test_a_stopped_phase_is_not_resumed():
+    progress = Progress(phase=0, step=2, total_steps=2, stopped=True)
+    records = list(fit(scripted([], 5, 1), [(1,)], progress, resumed=True))
+    assert [(record.phase, record.step) for record in records] == [("b", 0), ("b", 1)]

@@ -484,3 +484,32 @@ def test_pretraining_is_in_the_mode_that_the_model_is_in_when_it_starts(training
     phase.before_step(0.0)
     phase.step(x)
     assert bool(seen) == training
+
+
+@pytest.mark.parametrize(
+    ("learning", "expected"),
+    [
+        ({}, (True, True)),
+        ({"kl_annealing": 0.5}, (False, True)),
+        ({"pretrain_kl_weight": 0.1}, (False, False)),
+    ],
+)
+def test_bounds_of_pretraining_are_compared_at_full_weight(learning, expected):
+    phase = Pretraining(labelled_model(), Learning(**learning), TEN)
+    comparable = []
+    for fraction in (0.2, 0.7):
+        phase.before_step(fraction)
+        comparable.append(phase.comparable)
+    assert tuple(comparable) == expected
+
+
+def test_bounds_of_the_joint_phase_are_compared_once_all_factors_are_open():
+    phase = Joint(labelled_model(), Learning(free_from=0.5), TEN)
+    assert not phase.comparable
+    phase.enter()
+    comparable = []
+    for fraction in (0.0, 0.4, 0.6):
+        phase.before_step(fraction)
+        comparable.append(phase.comparable)
+    assert comparable == [False, False, True]
+    assert phase.settled and not Joint(labelled_model(), Learning(kl_weight=20.0), TEN).settled

@@ -15,18 +15,20 @@ from pyro_fmvae.learn.phase import Budget, arguments, endless
         (Budget(minutes=0.5), 10**9, 0.0, 0.0),
         (Budget(minutes=0.5), 1, 15.0, 0.5),
         (Budget(minutes=0.5), 1, 60.0, 2.0),
+        (Budget(iterations=4, minutes=0.5), 3, 60.0, 0.75),
         (Budget(iterations=0), 0, 0.0, 1.0),
         (Budget(minutes=0.0), 0, 0.0, 1.0),
+        (Budget(iterations=0, minutes=1.0), 0, 0.0, 1.0),
     ],
 )
 def test_fraction(budget, step, seconds, fraction):
     assert budget.fraction(step, seconds) == fraction
-    assert budget.empty == (budget in (Budget(iterations=0), Budget(minutes=0.0)))
+    assert budget.empty == (not (budget.minutes if budget.iterations is None else budget.iterations))
 
 
 @pytest.mark.parametrize(
     "given",
-    [{}, {"iterations": 1, "minutes": 1.0}, {"iterations": -1}, {"minutes": -1.0}]
+    [{}, {"iterations": -1}, {"minutes": -1.0}, {"iterations": 1, "minutes": -1.0}]
     + [{"minutes": value} for value in (math.nan, math.inf)],
 )
 def test_budget_refuses(given):

@@ -322,3 +322,12 @@ def test_data_without_anything_to_learn(values, message):
     x[0] = values[1]
     with pytest.raises(ValueError, match=f"data: {message}"):
         list(fit([phase()], Batches(Split(x), SIZE, indexed=True)))
+
+
+def test_bounds_are_compared_once_the_temperature_is_one():
+    learnt = phase(10, temperature=3.0, annealed=0.5)
+    comparable = []
+    for fraction in (0.0, 0.4, 0.5):
+        learnt.before_step(fraction)
+        comparable.append(learnt.comparable)
+    assert comparable == [False, False, True]

@@ -315,3 +315,17 @@ def test_phases_refuse_weights(phase, how, message):
 def test_phases_refuse_free_steps(phase, how):
     with pytest.raises(ValueError, match=r"^(steps|learning_rate): expected a number"):
         phase(small_model((1, 1)).pretraining(), Learning(), TEN, **how)
+
+
+@pytest.mark.parametrize(
+    ("weights", "kl_weight", "comparable", "settled"),
+    [
+        ({}, 1.0, True, True),
+        ({}, 5.0, True, False),
+        ({"beta": 4.0}, 4.0, False, True),
+        ({"tc_weight": 2.0}, 1.0, False, True),
+    ],
+)
+def test_bounds_are_compared_where_they_are_the_aim(weights, kl_weight, comparable, settled):
+    phase = entered(VAEJoint, small_model((2,)).pretraining(), weights, kl_weight=kl_weight)
+    assert (phase.comparable, phase.settled) == (comparable, settled)

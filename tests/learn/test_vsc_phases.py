@@ -155,3 +155,13 @@ def test_resumed_is_uninterrupted():
 def test_refuses(name, shares):
     with pytest.raises(ValueError, match=rf"^{name}: expected two shares in ascending order, got"):
         entered(small_sparse_model(), **{name: shares})
+
+
+def test_bounds_are_compared_after_the_warm_up():
+    phase = entered(small_sparse_model(), (0.2, 0.6))
+    comparable = []
+    for fraction in (0.0, 0.5, 0.6):
+        phase.before_step(fraction)
+        comparable.append(phase.comparable)
+    assert comparable == [False, False, True]
+    assert phase.settled and not entered(small_sparse_model(), kl_weight=2.0).settled

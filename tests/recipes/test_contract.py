@@ -28,14 +28,20 @@ def options(model):
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return write_files(tmp_path_factory.mktemp("data"))["binary"]
+def files(tmp_path_factory):
+    """Model → file of data: images, or a table."""
+    paths = write_files(tmp_path_factory.mktemp("data"))
+    return {model: paths["table" if recipe.tables else "binary"] for model, recipe in RECIPES.items()}
+
+
+@pytest.fixture
+def data(files, model):
+    return files[model]
 
 
 @pytest.fixture(scope="module")
-def runs(data, tmp_path_factory):
+def runs(files, tmp_path_factory):
     """Model → folder of a finished run, with figures."""
-    files = dict.fromkeys(RECIPES, data)
     return train_all(tmp_path_factory.mktemp("runs"), files, {m: options(m) for m in RECIPES}, drawn=RECIPES)
 
 
@@ -109,7 +115,7 @@ def test_encodes(runs, data, model, tmp_path):
     assert all(len(array) == SIZE and np.isfinite(array).all() for array in encoded.values())
     run = Run.open(runs[model])
     trained = run.load_model(torch.device("cpu"))
-    x = torch.from_numpy(arrays(data)["x"]).float()
+    x = run.preprocessing(arrays(data)["x"]).float()
     with torch.no_grad():
         code = run.recipe.code(trained, x)
         assert code.shape == encoded["mean"].shape

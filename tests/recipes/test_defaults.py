@@ -55,11 +55,93 @@ def test_images_of_more_than_32_pixels_get_convolutions(shape, network):
         assert resolve(configure(model, "mine.npz"), dataset(shape, Kind.IMAGE)).network == network
 
 
+@pytest.mark.parametrize(("size", "hidden", "decay"), [(999, 50, 0.5), (1999, 200, 0.5), (2000, 200, 0)])
+def test_few_points_get_small_networks_whose_weights_decay(size, hidden, decay):
+    table, images = dataset((6,), Kind.TABLE, size=size), dataset((8, 8), Kind.IMAGE, size=size)
+    for model in ("fmvae", "vae", "vsc"):
+        for data, units in ((table, hidden), (images, 200)):
+            config = resolve(configure(model, "mine.npz"), data)
+            assert (config.hidden, config.weight_decay) == ((units,), decay)
+    given = resolve(configure(data="mine.npz", hidden=(7,), weight_decay=0.0), table)
+    assert (given.hidden, given.weight_decay) == ((7,), 0)
+
+
+def test_published_data_and_models_without_networks_are_trained_without_decay():
+    published = resolve(configure(data="omniglot"), dataset((28, 28), size=30))
+    assert (published.hidden, published.weight_decay) == ((400,), 0)
+    assert resolve(configure("bsc", "mine.npz"), dataset((3, 5), Kind.REAL, size=30)).weight_decay == 0
+
+
+@pytest.mark.parametrize(("data", "expected"), [("mine.csv", 500), ("smiley", 0), ("mnist", 0)])
+def test_patience_is_for_data_of_your_own(data, expected):
+    assert configure(data=data).patience_steps == expected
+    assert configure(data=data, patience=30).patience_steps == 30
+    assert configure(data=data, patience=0).patience_steps == 0
+
+
 def test_refining_is_for_labels():
     data = dataset(label_sizes=(2,))
     assert resolve(configure(labels=0.5), data).refine_iterations > 0
     for config in (configure(labels=0.0), configure(labels=0.5, label_weight=0.0)):
         assert resolve(config, data).refine_iterations == 0
+
+
+def test_no_phase_of_own_labelled_data_goes_without_the_classification_term():
+    """In a phase with Δ = 0 a few clamped points meet all the free ones, and lose their components."""
+    data = dataset(label_sizes=(2,), size=40)
+    config = resolve(configure(data="mine.npz", labels=0.5), data)
+    assert config.refine_iterations == 0 and config.label_weight > 0
+    assert resolve(replace(config, refine_iterations=7), data).refine_iterations == 7
+
+
+@pytest.mark.parametrize(("labels", "share"), [(0.5, 0.5), (1.0, 1.0), (4, 0.1)])
+def test_classification_of_own_data_weighs_as_much_as_that_of_sprites_however_few_labels(labels, share):
+    sprites = dataset((64, 64, 3), Kind.IMAGE, (2,), "sprites", size=40)
+    published = resolve(configure(data="sprites"), sprites)
+    config = resolve(configure(data="mine.npz", labels=labels), dataset(label_sizes=(2,), size=40))
+    assert config.label_weight * share == pytest.approx(published.label_weight * published.labels)
+
+
+def test_labels_that_are_missing_count_as_hidden_ones_do():
+    data = dataset(label_sizes=(2, 2), size=40)
+    data.train.labels[10:, 0] = -1
+    data.train.labels[:, 1] = -1
+    data.train.labels[15, 1] = 1  # 11 points have a label
+    config = resolve(configure(data="mine.npz", labels=1.0), data)
+    assert config.label_weight * 11 / 40 == pytest.approx(50)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "warped"),
+    [
+        ((8, 8), Kind.IMAGE, 0.5),
+        ((8, 8, 3), Kind.IMAGE, 0.5),
+        ((8, 12), Kind.IMAGE, None),
+        ((6,), Kind.TABLE, None),
+    ],
+)
+def test_own_labelled_images_are_warped_to_the_end(shape, kind, warped):
+    data = dataset(shape, kind, (2,), size=40)
+    config = resolve(configure(data="mine.npz", labels=1.0), data)
+    assert config.augmentation == warped
+    assert config.learning().augment_until == 1
+    assert resolve(config, data) == config
+    unlabelled = resolve(configure(data="mine.npz"), data)
+    assert unlabelled.augmentation is None and unlabelled.learning().augment_until == 0.5
+
+
+@pytest.mark.parametrize(("shape", "weight"), [((8, 8), 1), ((31, 31), 1), ((32, 32), 20), ((20, 20, 3), 20)])
+def test_kl_weighs_more_beside_many_pixels_of_own_labelled_images(shape, weight):
+    config = resolve(configure(data="mine.npz", labels=1.0), dataset(shape, Kind.IMAGE, (2,), size=40))
+    assert (config.kl_weight, config.min_scale) == (weight, 0.1)
+
+
+def test_published_names_keep_their_defaults():
+    data = dataset((32, 32), label_sizes=(2, 2, 2, 2), name="smiley", size=40)
+    config = resolve(configure(), data)
+    assert (config.label_weight, config.refine_iterations, config.augmentation) == (100, 1500, None)
+    mnist = resolve(configure(data="mnist", labels=0.5), dataset((28, 28), label_sizes=(10,), size=40))
+    assert (mnist.label_weight, mnist.refine_iterations, mnist.augmentation) == (100, 2000, None)
 
 
 def test_learning_rate_falls_from_that_of_the_joint_phase():
@@ -135,12 +217,38 @@ def test_labels_that_are_not_chosen_need_no_factor():
     "left_out", [(), ("refine",), ("pretrain", "prior"), ("pretrain", "prior", "refine")]
 )
 def test_minutes_are_shared_out_among_the_phases_that_there_are(left_out):
-    config = resolve(configure(data="mine.npz", labels=1.0, max_minutes=7.0), dataset(label_sizes=(2,)))
+    given = configure(data="mine.npz", labels=1.0, max_minutes=7.0, refine_iterations=9)
+    config = resolve(given, dataset(label_sizes=(2,)))
     config = replace(config, **{f"{name}_iterations": 0 for name in left_out})
     budgets = config.budgets()
     assert sum(budget.minutes for budget in budgets.values()) == pytest.approx(7)
     assert {name for name, budget in budgets.items() if budget.empty} == set(left_out)
     assert all(isinstance(budget, Budget) and budget.iterations is None for budget in budgets.values())
+
+
+def test_own_data_are_learnt_for_five_minutes_at_most():
+    config = resolve(configure(data="mine.npz", labels=1.0), dataset(label_sizes=(2,)))
+    assert config.timed and not config.long
+    budgets = config.budgets()
+    assert {name: budget.iterations for name, budget in budgets.items()} == config.iterations
+    assert sum(budget.minutes for budget in budgets.values()) == pytest.approx(5)
+    assert budgets["joint"].minutes == pytest.approx(2 * budgets["pretrain"].minutes)  # as 3000 to 1500
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ({"data": "mnist"}, None),
+        ({"data": "mine.npz", "prior_iterations": 7}, None),
+        ({"data": "mine.npz", "max_minutes": 3.0}, None),
+        ({"data": "mine.npz", "time_limit": 0.0}, 0.0),
+        ({"data": "mine.npz", "joint_iterations": 9, "time_limit": 30.0}, 30.0),
+    ],
+)
+def test_a_length_that_is_given_has_no_limit_but_a_given_one(options, limit):
+    config = resolve(configure(**options), dataset())
+    assert config.time_limit == limit
+    assert config.timed == bool(limit or config.max_minutes)
 
 
 CODERS = ("bsc", "max-sparse", "linear-sparse")

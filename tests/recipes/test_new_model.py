@@ -10,6 +10,7 @@ import torch
 from pyro_fmvae.learn import VAEJoint
 from pyro_fmvae.models import VAE
 from pyro_fmvae.recipes import RECIPES
+from pyro_fmvae.recipes.declarations import option
 from pyro_fmvae.recipes.network_defaults import network_defaults
 from pyro_fmvae.recipes.networks import (
     LatentOptions,
@@ -17,7 +18,7 @@ from pyro_fmvae.recipes.networks import (
     check_networks,
     networks,
 )
-from pyro_fmvae.recipes.options import check_iterations, completed, option
+from pyro_fmvae.recipes.options import check_iterations, completed
 from pyro_fmvae.recipes.pictures import TRAINING, training_curves
 from pyro_fmvae.recipes.ranges import share_between
 from tests.small_runs import SIZE, command, kill_and_resume, state, succeed, train, write_files

@@ -25,6 +25,7 @@ NUMBERS = [
         for value in (0.0, math.nan, math.inf)
     ],
     *[("max_minutes", value) for value in (0.0, -1.0, math.nan, math.inf)],
+    *[("time_limit", value) for value in (-1.0, math.nan, math.inf)],
     *[("delay", value) for value in (-1.0, math.nan, math.inf)],
     *[("forgetting", value) for value in (0.5, 1.1, math.nan)],
     *[("first_step", value) for value in (0.0, 1.1, math.nan)],
@@ -71,9 +72,9 @@ def test_number_out_of_range(name, value):
 def test_unknown_model():
     with pytest.raises(
         ValueError,
-        match=r"^model: expected one of fmvae, vae, vsc, bsc, max-sparse, linear-sparse, got 'nonsense'$",
+        match=r"^model: expected one of fmvae, vae, vsc, bsc, max-sparse, linear-sparse, mixture, got 'no'$",
     ):
-        configure("nonsense")
+        configure("no")
 
 
 @pytest.mark.parametrize("compile", [None, False, True])

@@ -5,12 +5,14 @@ import re
 import pytest
 
 from pyro_fmvae.cli import run_command
+from pyro_fmvae.commands.parser import Parser
+from pyro_fmvae.commands.training import add_arguments
 from pyro_fmvae.data import SparseOptions
 from pyro_fmvae.recipes import RECIPES, configure
 from pyro_fmvae.recipes.bsc import BSC
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.recipe import Recipe
-from pyro_fmvae.recipes.registry import all_options, data_name, models_with, options_of
+from pyro_fmvae.recipes.registry import DEFAULT, all_options, data_name, models_with, options_of
 
 
 def subclasses(kind):
@@ -70,10 +72,10 @@ def test_options_that_no_model_has():
         configure("vae", nonsense=3)
 
 
-def shown(capsys, *arguments):
+def shown(capsys, *arguments, flag="--help-all"):
     """Options that a help shows."""
     with pytest.raises(SystemExit) as ended:
-        run_command([*arguments, "--help"])
+        run_command([str(argument) for argument in (*arguments, flag)])
     assert ended.value.code == 0
     text = capsys.readouterr().out
     return text, set(re.findall(r"^  --([\w-]+)", text, re.MULTILINE))
@@ -84,7 +86,7 @@ def shown(capsys, *arguments):
 def test_help_of_a_model_shows_its_options_and_no_others(capsys, model, written):
     text, options = shown(capsys, "train", *written.format(model).split())
     own = {name.replace("_", "-") for name in options_of(model)}
-    assert options == own | {"model", "config", "print_config", "out", "resume"}
+    assert options == own | {"model", "config", "print_config", "out", "resume", "help-all"}
     assert f"here {model}: {RECIPES[model].title}" in " ".join(text.split())
 
 
@@ -92,7 +94,41 @@ def test_help_of_a_model_shows_its_options_and_no_others(capsys, model, written)
 def test_help_of_no_model_is_that_of_the_default_one_and_names_the_others(capsys, arguments):
     text, options = shown(capsys, "train") if not arguments[1:] else shown(capsys, "train", "--seed", "1")
     assert "labels" in options and "sparsity" not in options
-    assert "give --model NAME --help, where NAME is vae, vsc, bsc" in " ".join(text.split())
+    assert "give --model NAME --help-all, where NAME is vae, vsc, bsc" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("model", RECIPES)
+def test_the_short_help_fits_a_screen_and_its_examples_are_valid(capsys, model):
+    text, options = shown(capsys, "train", "--model", model, flag="--help")
+    lines = text.splitlines()
+    assert len(lines) <= 40 and max(map(len, lines)) <= 100
+    assert f"here {model}: {RECIPES[model].title}" in text and "--help-all" in text
+    assert {"data", "model", "max-minutes", "seed", "out", "resume", "config"} < options and len(
+        options
+    ) <= 10
+    parser = Parser()
+    add_arguments(parser, model)
+    for name, example in re.findall(r"^  --([\w-]+) (\S+)", text, re.MULTILINE):
+        if name != "config":  # which would have to be there
+            assert parser.parse_args([f"--{name}", example])[name.replace("-", "_")] is not None
+
+
+@pytest.mark.parametrize("flag", ["--help", "--help-all"])
+def test_help_is_about_the_model_of_the_configuration_file(capsys, tmp_path, flag):
+    file = tmp_path / "mine.yaml"
+    file.write_text("model: vsc\nseed: 3\n")
+    text, options = shown(capsys, "train", "--config", file, flag=flag)
+    assert "here vsc" in " ".join(text.split()) and "labels" not in options
+    text, _ = shown(capsys, "train", f"--config={file}", "--model", "bsc", flag=flag)
+    assert "here bsc" in " ".join(text.split())
+    file.write_text("seed: 3\n")
+    text, _ = shown(capsys, "train", "--config", file, flag=flag)
+    assert f"here {DEFAULT}" in " ".join(text.split())
+
+
+def test_the_help_of_all_commands_fits_a_screen(capsys):
+    text, _ = shown(capsys, flag="--help")
+    assert len(text.splitlines()) <= 40
 
 
 def test_bars_are_those_that_the_model_could_have_generated():

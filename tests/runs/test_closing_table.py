@@ -1,5 +1,7 @@
 """What the closing table says of a report."""
 
+import pytest
+
 from pyro_fmvae.runs.closing_table import WIDTH, lines
 
 BOUND = {"n": 1200, "elbo": -3.5, "reconstruction": -1.0, "kl_z": 2.0, "kl_r": 0.5, "left_out": 0}
@@ -36,6 +38,19 @@ def test_the_table():
     ]
     assert max(map(len, lines(FOUND))) <= WIDTH
     assert sum(line.startswith("warning: a few words") for line in table) == 1
+
+
+@pytest.mark.parametrize(
+    ("used", "of", "expected"),
+    [
+        (34, 34, "34 of 34 (100 %)"),
+        (80, 1439, "80 of 1,439 (6 %)"),
+        (11, 1618, "11 of 1,618 (0.7 %)"),
+        (1, 202599, "1 of 202,599 (0.0005 %)"),
+    ],
+)
+def test_labelled_points(used, of, expected):
+    assert f"labelled points used: {expected}" in lines({**FOUND, "labelled": {"used": used, "of": of}})
 
 
 def test_long_names_and_large_numbers_fit():

@@ -81,7 +81,8 @@ def test_resumes(name, tmp_path):
     before = state(folder)
     lines = succeed("train", "--resume", folder, "--device", "cpu").splitlines()
     assert state(folder) != before
-    alike(metrics(folder), expected["metrics"])
+    pairs = zip(metrics(folder), expected["metrics"], strict=True)  # records may say more than earlier ones
+    alike([{name: record[name] for name in old} for record, old in pairs], expected["metrics"])
     alike(evaluated(folder, expected["resumed"]), expected["resumed"])
     assert set(expected["figures"]) <= {path.name for path in (folder / "figures").iterdir()}
     bound, summary = expected["report"][:2]

@@ -7,7 +7,10 @@ import pytest
 import torch
 
 from pyro_fmvae.learn.phase import Phase
+from pyro_fmvae.models import FactorialMixtureVAE
+from pyro_fmvae.recipes.labelling import labelled_points
 from pyro_fmvae.runs import journal, report
+from pyro_fmvae.runs.best import Kept
 from pyro_fmvae.runs.run import REPORT, Run
 from pyro_fmvae.runs.trainer import Trainer
 from tests.small_runs import metrics, succeed, train, write_files
@@ -28,7 +31,12 @@ def files(tmp_path_factory):
 @pytest.mark.parametrize("kind", ["binary", "grey", "colour", "table"])
 def test_records_are_what_evaluate_says_of_validation_data(files, tmp_path, kind):
     assert train(tmp_path / "run", files[kind], factors="2,3")[0] == 0
-    record = metrics(tmp_path / "run")[-1]
+    kept = Kept.read(tmp_path / "run").kept
+    (record,) = (
+        record
+        for record in metrics(tmp_path / "run")
+        if (record["phase"], record["step"]) == (kept.phase, kept.total_steps)
+    )
     measures = json.loads(succeed("evaluate", tmp_path / "run", "--split", "valid"))
     for name in ("elbo", "reconstruction", "kl_z", "kl_r", "kl_global"):
         assert record[name] == pytest.approx(measures[name], rel=1e-6)
@@ -52,6 +60,45 @@ def test_unseen_combinations_are_reported_beside_the_seen_ones(files, tmp_path):
         for label in ("side", "noise"):
             number = f"{classified[label]['accuracy']:.3f}"
             assert re.search(rf"^  {label} +{measures['n']} +{number} ", out, re.MULTILINE)
+
+
+def test_records_have_the_accuracy_on_labels_in_use_and_on_validation_labels(files, tmp_path):
+    status, _, err = train(tmp_path / "run", files["binary"], labels=0.5, factors="2,2")
+    assert status == 0, err
+    records = metrics(tmp_path / "run")
+    assert all(("accuracy" in record) == (record["phase"] != "pretrain") for record in records)
+    run = Run.open(tmp_path / "run")
+    dataset, model = run.load_data(), run.load_model(torch.device("cpu")).eval()
+    used = labelled_points(run.recipe, dataset.train).labels
+    expected = {"train": (dataset.train, used), "valid": (dataset.valid, dataset.valid.labels)}
+    for name, (split, labels) in expected.items():
+        right = (model.codes(split.observations)[:, :2] == labels).double()
+        known = (labels >= 0).double()
+        shares = ((right * known).sum(0) / known.sum(0)).tolist()
+        assert records[-1]["accuracy"][name] == pytest.approx(
+            dict(zip(("side", "noise"), shares, strict=True))
+        )
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert f", train accuracy side {records[-1]['accuracy']['train']['side']:.3f}, noise " in log
+
+
+def test_a_run_without_labels_has_no_accuracies(files, tmp_path):
+    assert train(tmp_path / "run", files["binary"], factors="2")[0] == 0
+    assert not any("accuracy" in record for record in metrics(tmp_path / "run"))
+
+
+def test_a_factor_that_has_collapsed_is_named_in_the_closing_table(files, tmp_path, monkeypatch):
+    def one_value(self, x):
+        return torch.zeros(len(x), len(self.num_components), dtype=torch.int64)
+
+    monkeypatch.setattr(FactorialMixtureVAE, "codes", one_value)
+    status, out, err = train(tmp_path / "run", files["binary"], labels=0.5, factors="2,2")
+    assert status == 0, err
+    run = Run.open(tmp_path / "run")
+    used = labelled_points(run.recipe, run.load_data().train).labels
+    share = (used[used[:, 0] >= 0, 0] == 0).double().mean().item()
+    called = "side: 100% of the training points without this label are called 0"
+    assert f"warning: {called}, of the labels {share:.0%} are" in out
 
 
 def test_only_chosen_labels_are_trained_on(files, tmp_path):

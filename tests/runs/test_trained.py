@@ -346,7 +346,9 @@ def test_what_is_no_run(folders, tmp_path):
 
 def test_a_notebook_shows_measures_and_a_figure(runs, folders):
     html = runs["photos"]._repr_html_()
-    record = json.loads((folders["photos"] / "metrics.jsonl").read_text().splitlines()[-1])
+    records = map(json.loads, (folders["photos"] / "metrics.jsonl").read_text().splitlines())
+    kept = json.loads((folders["photos"] / "kept.json").read_text())["kept"]
+    (record,) = (one for one in records if (one["phase"], one["step"]) == (kept["phase"], kept["total_steps"]))
     for name in ("elbo", "reconstruction", "kl_z", "kl_r"):
         assert f"validation {name}</th><td>{record[name]:.2f} nats" in html
     assert f"eyes</th><td>{record['used_components'][0]} of 3 components in use" in html
@@ -384,6 +386,13 @@ def test_the_page_runs(tmp_path, monkeypatch):
     phases = ["--pretrain-iterations", "3", "--prior-iterations", "3", "--joint-iterations", "3"]
     status, _, err = command("train", *line.split(), *tiny, *phases, "--refine-iterations", "3")
     assert status == 0, err
+    options = dict(
+        zip((flag[2:].replace("-", "_") for flag in (tiny + phases)[::2]), (tiny + phases)[1::2], strict=True)
+    )
+    own = pyro_fmvae.train
+    monkeypatch.setattr(
+        pyro_fmvae, "train", lambda *args, max_minutes, **given: own(*args, **given | options), raising=False
+    )
     namespace = {"__name__": PAGE.name}
     for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
         exec(compile(block, PAGE.name, "exec"), namespace)

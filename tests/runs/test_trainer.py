@@ -34,16 +34,19 @@ def stepping(path, folder, **options):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, "captured"),
+        ({}, "captured, or compiled, where that pays"),
+        ({"joint_iterations": 5_000}, "captured"),
         ({"joint_iterations": 10_000}, "captured and compiled"),
         ({"joint_iterations": 10_000, "compile": False}, "captured"),
         ({"joint_iterations": 10_000, "eager": True}, "eager"),
-        ({"max_minutes": 5.0}, "captured and compiled"),
-        ({"max_minutes": 4.9}, "captured"),
+        ({"max_minutes": 50.0}, "captured, or compiled, where that pays"),
+        ({"max_minutes": 50.0, "compile": False}, "captured where that pays"),
+        ({"max_minutes": 1.0, "compile": True}, "captured and compiled"),
+        ({"joint_iterations": 10_000, "time_limit": 5.0}, "captured, or compiled, where that pays"),
         ({"compile": True}, "captured and compiled"),
-        ({"autocast": True}, "captured, networks in bfloat16"),
+        ({"autocast": True, "time_limit": 0.0}, "captured, networks in bfloat16"),
         ({"model": "bsc"}, "in closed form"),
-        ({"model": "bsc", "m_step": "gradient"}, "captured"),
+        ({"model": "bsc", "m_step": "gradient", "joint_iterations": 9}, "captured"),
     ],
 )
 def test_long_trainings_are_compiled_by_default(path, tmp_path, monkeypatch, options, expected):
@@ -65,10 +68,24 @@ def test_the_last_batch_of_a_long_epoch_is_not_compiled_for(path, tmp_path, batc
 def test_without_a_compiler(path, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(trainer, "compiles", lambda device: "no compiler")
     with caplog.at_level("INFO"):
-        assert stepping(path, tmp_path, max_minutes=5.0) == "captured"
+        assert stepping(path, tmp_path, joint_iterations=10_000) == "captured"
     assert "not compiled: torch.compile does not work here (no compiler)" in caplog.text
     with pytest.raises(ValueError, match=r"^compile: .*\(no compiler\)"):
         stepping(path, tmp_path, compile=True)
+
+
+@pytest.mark.usefixtures("single_precision")
+@pytest.mark.parametrize("kind", ["binary", "grey"])
+def test_divergence_says_what_to_change(tmp_path, kind):
+    path = str(write_files(tmp_path)[kind])
+    dataset = load(path)
+    config = small(path, eager=True, learning_rate=1e30, prior_iterations=0)
+    trainer = Trainer(Run.new(tmp_path / "run", config, dataset), dataset, torch.device("cpu"))
+    advice = r"Train with a lower --learning-rate, such as 2\.5e\+29"
+    if kind == "grey":
+        advice += r", or with a higher --min-scale, such as 0\.01"
+    with pytest.raises(ValueError, match=rf"^pretrain diverged at step \d+: .*(finite|scale).*\. {advice}$"):
+        list(trainer.records())
 
 
 def phases(path, folder, **options):
@@ -180,3 +197,22 @@ def test_batches_tell_their_rows_where_points_keep_something(path, tmp_path, mod
     run = Run.new(tmp_path, small(path, model=model, eager=True), dataset)
     *_, last = next(iter(Trainer(run, dataset, torch.device("cpu")).batches))
     assert (last.dtype == torch.int64 and last.dim() == 1) == (model in ("bsc", "linear-sparse"))
+
+
+@pytest.mark.parametrize(
+    ("options", "lengths"),
+    [
+        ({"joint_iterations": 3}, {20, 8}),
+        ({"max_minutes": 3.0}, {20}),
+        ({}, {20}),
+        ({"model": "vae", "posterior": "free", "max_minutes": 3.0}, {20, 8}),
+    ],
+)
+def test_by_the_clock_all_batches_have_one_shape_unless_points_keep_something(
+    path, tmp_path, options, lengths
+):
+    dataset = load(path)
+    assert len(dataset.train) == 48
+    run = Run.new(tmp_path, small(path, batch_size=20, **options), dataset)
+    batches = Trainer(run, dataset, torch.device("cpu")).batches
+    assert {len(batch[0]) for batch in batches} == lengths

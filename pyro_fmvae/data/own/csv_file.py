@@ -2,25 +2,43 @@
 
 import csv
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from pyro_fmvae.data.own.folder import code, find_values
 from pyro_fmvae.data.own.raw import DECIMAL_HINT, LARGEST_LABEL, Raw, is_decimal
 
+MOST_LEVELS = 50
+"""Largest number of categories of a column."""
 _LABEL = "label:"
+_MISSING = {"", "na", "n/a", "nan", "?"}
+_FEW = 10  # rows, whose words may all differ by chance
 
 
-def read_csv(path: Path, missing: bool = False) -> Raw:
-    """Read a table of comma separated numbers.
+def read_csv(
+    path: Path,
+    missing: bool = False,
+    levels: Sequence[tuple[str, ...]] | None = None,
+    values: Mapping[str, tuple[str, ...]] | None = None,
+    left_out: dict[str, Counter[str]] | None = None,
+) -> Raw:
+    """Read a table of comma separated values.
 
-    A first row without any number is a header. Columns that it calls ``label:NAME`` hold integer labels,
-    where an empty field or -1 is an unknown one; all other columns are features. Empty lines are skipped.
+    A first row without any number is a header. Columns that it calls ``label:NAME`` hold labels, integers or
+    words, where an empty field or -1 is an unknown one; all other columns are features. Empty lines are
+    skipped.
 
     Args:
         path: the file.
-        missing: accept an empty field, or ``nan``, as a missing number (NaN).
+        missing: accept an empty field, ``NA``, ``nan`` or ``?`` as a missing number (NaN).
+        levels: names of the categories of each column, empty for columns of numbers; empty to find out which
+            columns have words. None refuses words.
+        values: names of the values of labels that are known already, by label. Others are found in the file.
+        left_out: where words of such labels that are none of their values are counted, by label; None: they
+            are errors.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -28,18 +46,11 @@ def read_csv(path: Path, missing: bool = False) -> Raw:
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
-    rows = _rows(path)
-    line, first = next(rows, (0, []))
-    if not first:
+    rows = list(_rows(path))
+    if not rows:
         raise ValueError(f"{path}: the file is empty")
-    filled = [field for field in first if field.strip()] if missing else first
-    numbers = [_is_number(field) for field in filled]
-    if any(numbers) and not all(numbers):
-        raise ValueError(
-            f"{path}, line {line}: expected a row of numbers or a header of names, "
-            f"got {filled[numbers.index(False)]!r} among numbers{_hint(filled[numbers.index(False)])}"
-        )
-    header = [] if any(numbers) or not numbers else [name.strip() for name in first]
+    (line, first), *others = rows
+    header = [] if _is_data(rows, path, missing, levels is not None) else [name.strip() for name in first]
     label_columns = [column for column, name in enumerate(header) if name.startswith(_LABEL)]
     names = tuple(header[column].removeprefix(_LABEL).strip() for column in label_columns)
     if "" in names or len(set(names)) != len(names):
@@ -51,24 +62,59 @@ def read_csv(path: Path, missing: bool = False) -> Raw:
         raise ValueError(
             f"{path}, line {line}: all columns are labels; expected at least one feature{_hint(first[0])}"
         )
-
-    features: list[list[float]] = []
-    labels: list[list[int]] = []
-    if not header:
-        features.append([_feature(field, path, line, missing) for field in first])
-    for line, row in rows:
+    body = others if header else rows
+    for line, row in body:
         if len(row) != len(first):
             raise ValueError(f"{path}, line {line}: expected {len(first)} fields, got {len(row)}")
-        features.append([_feature(row[column], path, line, missing) for column in feature_columns])
-        labels.append([_label(row[column], path, line) for column in label_columns])
-    if not features:
+    if not body:
         raise ValueError(f"{path}: a header at line {line}, but no rows of numbers")
+    columns = [[(line, row[column]) for line, row in body] for column in range(len(first))]
+    titles = [repr(header[column]) if header else str(column + 1) for column in feature_columns]
+    known: Sequence[tuple[str, ...] | None] = levels or [None if levels is None else ()] * len(titles)
+    if len(known) != len(titles):
+        raise ValueError(f"{path}: expected {len(known)} columns besides labels, got {len(titles)}")
+    features, found = zip(
+        *(
+            _features(columns[column], path, title, missing, words)
+            for column, title, words in zip(feature_columns, titles, known, strict=True)
+        ),
+        strict=True,
+    )
+    labels, named = [], []
+    for column, name in zip(label_columns, names, strict=True):
+        unknown = None if left_out is None else left_out.setdefault(name, Counter())
+        numbers, words = _labels(columns[column], path, name, (values or {}).get(name, ()), unknown)
+        labels.append(numbers)
+        named.append(words)
     return Raw(
-        np.array(features),
-        np.array(labels, dtype=np.int64) if names else None,
+        np.stack(features, axis=1),
+        np.stack(labels, axis=1) if labels else None,
         names,
         tuple(header[column] for column in feature_columns) if header else (),
+        tuple(named) if any(named) else (),
+        tuple(found) if any(found) else (),
     )
+
+
+def _is_data(rows: list[tuple[int, list[str]]], path: Path, missing: bool, words: bool) -> bool:
+    """Tell whether the first row holds data, not names.
+
+    Raises:
+        ValueError: it has numbers, and what may be names.
+    """
+    (line, first), *others = rows
+    filled = [column for column, field in enumerate(first) if not (missing and _is_missing(field))]
+    texts = [column for column in filled if not _is_number(first[column])]
+    if len(texts) == len(filled):
+        return not filled
+    below = [row for _, row in others if len(row) == len(first)]
+    for column in texts:
+        if not words or all(_is_number(row[column]) or _is_missing(row[column]) for row in below):
+            raise ValueError(
+                f"{path}, line {line}: expected a row of numbers or a header of names, "
+                f"got {first[column]!r} among numbers{_hint(first[column])}"
+            )
+    return True
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -93,8 +139,43 @@ def _is_number(field: str) -> bool:
     return True
 
 
+def _is_missing(field: str) -> bool:
+    return field.strip().lower() in _MISSING
+
+
+def _features(
+    fields: list[tuple[int, str]], path: Path, title: str, missing: bool, words: tuple[str, ...] | None
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The numbers of a column, or those of its categories with their names.
+
+    Args:
+        fields: line and text of each row.
+        path, title: of the column, for messages.
+        missing: accept missing fields.
+        words: names of the categories; empty to find them if there are words; None refuses words.
+    """
+    texts = ["" if _is_missing(field) else field.strip() for _, field in fields]
+    if words is None or not (words or any(text and not _is_number(text) for text in texts)):
+        return np.array([_feature(field, path, line, missing) for line, field in fields]), ()
+    found = words or tuple(sorted({text for text in texts if text}))
+    if len(found) > MOST_LEVELS:
+        raise ValueError(
+            f"{path}: column {title} has {len(found):,} different words, at most {MOST_LEVELS} can be "
+            "categories; leave the column out, or give it numbers"
+        )
+    if len(fields) >= _FEW and len(found) == sum(map(bool, texts)):
+        raise ValueError(f"{path}: column {title} has another word in every row; leave the column out")
+    numbers = {text: float(number) for number, text in enumerate(found)} | {"": math.nan}
+    for (line, field), text in zip(fields, texts, strict=True):
+        if text not in numbers:
+            raise ValueError(
+                f"{path}, line {line}: expected one of {', '.join(found)} in column {title}, got {field!r}"
+            )
+    return np.array([numbers[text] for text in texts]), found
+
+
 def _feature(field: str, path: Path, line: int, missing: bool) -> float:
-    if missing and not field.strip():
+    if missing and _is_missing(field):
         return math.nan
     try:
         value = float(field)
@@ -109,6 +190,24 @@ def _hint(field: str) -> str:
     """Return a hint for the error message if a field looks like several fields."""
     several = any(separator in field.strip() for separator in ";\t|")
     return "; fields are separated by commas" if several else ""
+
+
+def _labels(
+    fields: list[tuple[int, str]],
+    path: Path,
+    name: str,
+    known: tuple[str, ...],
+    left_out: Counter[str] | None,
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The labels of a column, int64 [n], and the names of their values if these are words."""
+    texts = [field.strip() for _, field in fields]
+    words = [text for text in texts if text and not _is_number(text)]
+    if not (known or words) or any(_hint(word) for word in words):
+        return np.array([_label(field, path, line) for line, field in fields], dtype=np.int64), ()
+    texts = ["" if text == "-1" else text for text in texts]
+    source = f"{path}: {name!r}"
+    values = known or find_values(texts, source)
+    return code(texts, values, source, left_out), values
 
 
 def _label(field: str, path: Path, line: int) -> int:

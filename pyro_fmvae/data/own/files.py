@@ -1,7 +1,7 @@
 """Data sets in a person's own files and folders."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +9,10 @@ import torch
 
 from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.own.csv_file import read_csv
-from pyro_fmvae.data.own.folder import find_values, load_folder, read_folder
+from pyro_fmvae.data.own.folder import code, find_values, load_folder, read_folder
 from pyro_fmvae.data.own.npz_file import read_npz
 from pyro_fmvae.data.own.picture_files import open_pictures
+from pyro_fmvae.data.own.picture_shape import choose_shape
 from pyro_fmvae.data.own.raw import Raw
 from pyro_fmvae.data.patch_sets import load_patches
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
@@ -21,12 +22,19 @@ READERS = {".npz": read_npz, ".csv": read_csv}
 """Readers by the suffix of the file."""
 
 
-def read(path: Path, missing: bool = False) -> Raw:
+def read(
+    path: Path,
+    missing: bool = False,
+    levels: Sequence[tuple[str, ...]] | None = None,
+    values: Mapping[str, tuple[str, ...]] | None = None,
+    left_out: dict[str, Counter[str]] | None = None,
+) -> Raw:
     """Read a file by its suffix.
 
     Args:
         path: the file.
         missing: accept missing numbers, as NaN.
+        levels, values, left_out: of the words of a .csv file: see `read_csv`.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -35,7 +43,9 @@ def read(path: Path, missing: bool = False) -> Raw:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise ValueError(f"{path}: expected a file that ends in {' or '.join(READERS)}")
-    return reader(path, missing)
+    return (
+        reader(path, missing) if reader is not read_csv else read_csv(path, missing, levels, values, left_out)
+    )
 
 
 def load_file(
@@ -53,9 +63,9 @@ def load_file(
     Args:
         path: a .npz or .csv file, or a folder of images: those come sorted by name, see `load_folder`.
         preprocessing: the run's.
-        label_names: the run's labels, which give meaning to the words in a folder's table.
+        label_names: the run's labels, which give meaning to the words in a table.
         value_names: names of the values of each label; empty where the values are just numbers.
-        left_out: where words in a folder's table that are none of the run's values are counted, by label;
+        left_out: where words in a table that are none of the run's values are counted, by label;
             such a label is unknown. None: they are errors.
 
     Returns:
@@ -71,18 +81,47 @@ def load_file(
         return load_patches(open_pictures(path), preprocessing.patches), ()
     if path.is_dir():
         return load_folder(path, preprocessing, label_names, value_names, left_out)
-    raw = read(path, preprocessing.allows_missing)
+    levels = preprocessing.levels or None
+    values = dict(zip(label_names, value_names, strict=False))
+    raw = read(path, preprocessing.allows_missing, levels, values, left_out)
+    raw = _numbered(raw, values, path, left_out)
     preprocessing.check_columns(raw.column_names, str(path))
     return _split(raw, preprocessing, source=f"{path}: 'x'"), raw.label_names
 
 
-def split_file(path: Path, seed: int, as_is: bool = False, splitting: Splitting | None = None) -> Dataset:
+def _numbered(
+    raw: Raw, known: Mapping[str, tuple[str, ...]], path: Path, left_out: dict[str, Counter[str]] | None
+) -> Raw:
+    """Number the values of labels as a run does, where the file and the run both name them.
+
+    Raises:
+        ValueError: a value that the run does not know, unless ``left_out`` counts them.
+    """
+    if raw.labels is None or not raw.value_names:
+        return raw
+    columns = []
+    for column, name, values in zip(raw.labels.T, raw.label_names, raw.value_names, strict=True):
+        if values and known.get(name):
+            texts = [values[label] if label >= 0 else "" for label in column]
+            counts = None if left_out is None else left_out.setdefault(name, Counter())
+            column = code(texts, known[name], f"{path}: {name!r}", counts)
+        columns.append(column)
+    return raw._replace(labels=np.stack(columns, axis=1))
+
+
+def split_file(
+    path: Path,
+    seed: int,
+    as_is: bool = False,
+    splitting: Splitting | None = None,
+    mixed: bool = False,
+) -> Dataset:
     """Make a data set of a file: 80 % training, 10 % validation, 10 % test (at least one row in each).
 
     Args:
         path: a .npz or .csv file.
         seed: of the permutation that makes the splits, at least 0.
-        as_is: see `SparseOptions`.
+        as_is, mixed: see `SparseOptions`.
         splitting: other shares.
 
     Raises:
@@ -90,7 +129,7 @@ def split_file(path: Path, seed: int, as_is: bool = False, splitting: Splitting 
         ValueError: the file is malformed or has too few rows, or a column cannot be standardised because it
             has no numbers or too large ones.
     """
-    raw, splitting = read(path, missing=as_is), splitting or Splitting()
+    raw, splitting = read(path, as_is or mixed, () if mixed else None), splitting or Splitting()
     staying = splitting.staying(raw.labels)
     expected = f"{path}: expected at least 3 rows"
     train, valid, test = split_rows(len(raw.x), seed, expected, splitting, staying)
@@ -98,7 +137,7 @@ def split_file(path: Path, seed: int, as_is: bool = False, splitting: Splitting 
     if as_is and path.suffix.lower() != ".csv":
         preprocessing = Preprocessing(Kind.REAL, raw.x.shape[1:])
     else:
-        preprocessing = _fit(raw, train, as_is, source)
+        preprocessing = _fit(raw, train, as_is or mixed, source, mixed)
     everything = _split(raw, preprocessing, source)
     splits = (everything.select(torch.from_numpy(rows)) for rows in (train, valid, test))
     return Dataset.of_splits(
@@ -107,27 +146,37 @@ def split_file(path: Path, seed: int, as_is: bool = False, splitting: Splitting 
         preprocessing=preprocessing,
         label_names=raw.label_names,
         label_sizes=() if raw.labels is None else tuple((raw.labels.max(axis=0) + 1).tolist()),
+        value_names=raw.value_names,
         fingerprint=split_fingerprint(raw.x, staying),
+        note=raw.note,
     )
 
 
 def split_folder(
-    path: Path, image_size: int, seed: int, as_is: bool = False, splitting: Splitting | None = None
+    path: Path,
+    image_size: int | None,
+    seed: int,
+    as_is: bool = False,
+    splitting: Splitting | None = None,
+    shape: tuple[int, ...] | None = None,
 ) -> Dataset:
     """Make a data set of a folder of images, split as `split_file` does.
 
     Args:
         path: the folder: see `read_folder`.
-        image_size: S; images become [S, S, 3].
+        image_size: S, to have squares of this side; None: see `choose_shape`.
         seed: of the permutation that makes the splits, at least 0.
         as_is: see `SparseOptions`.
         splitting: other shares.
+        shape: (H, W) or (H, W, 3) that the images had in a run; None: chosen by their files.
 
     Raises:
         ValueError: too few images, a damaged one, or a malformed table of labels.
     """
-    folder, splitting = read_folder(path), splitting or Splitting()
-    preprocessing = Preprocessing(Kind.REAL if as_is else Kind.IMAGE, (image_size, image_size, 3))
+    folder, splitting, note = read_folder(path), splitting or Splitting(), ""
+    if shape is None:
+        shape, note = choose_shape([path / name for name in folder.names], image_size)
+    preprocessing = Preprocessing(Kind.REAL if as_is else Kind.IMAGE, shape)
     value_names = tuple(find_values(texts, f"{path}: {name!r}") for name, texts in folder.columns.items())
     labels = folder.labels(value_names)
     staying = splitting.staying(labels)
@@ -146,16 +195,17 @@ def split_folder(
         label_sizes=() if labels is None else tuple((labels.max(axis=0) + 1).tolist()),
         value_names=value_names,
         fingerprint=split_fingerprint(np.array(folder.names), staying),
+        note=note,
     )
 
 
-def _fit(raw: Raw, train: np.ndarray, missing: bool, source: str) -> Preprocessing:
+def _fit(raw: Raw, train: np.ndarray, missing: bool, source: str, unskew: bool = False) -> Preprocessing:
     """Choose the kind of a file's observations; fit a table's standardisation to its training rows alone."""
     x = raw.x
     if x.dtype == np.bool_ or (x.dtype == np.uint8 and x.max() <= 1):
         return Preprocessing(Kind.BINARY, x.shape[1:])
     if x.ndim == 2 and x.dtype != np.uint8:
-        return Preprocessing.standardizing(x[train], missing, source, raw.column_names)
+        return Preprocessing.standardizing(x[train], missing, source, raw.column_names, raw.levels, unskew)
     return Preprocessing(Kind.IMAGE, x.shape[1:])
 
 

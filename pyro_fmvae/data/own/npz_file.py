@@ -11,9 +11,15 @@ from pyro_fmvae.data.own.raw import DECIMAL_HINT, LARGEST_LABEL, Raw
 def read_npz(path: Path, missing: bool = False) -> Raw:
     """Read a data set from a .npz file.
 
-    The file holds `x`, [n, H, W], [n, H, W, 1], [n, H, W, 3] or [n, D], where images are bool, uint8 or
-    float; optionally `labels`, integers [n, L] or [n], -1 = unknown; and optionally `label_names`, L strings.
-    A single channel is grey: it is read as [n, H, W].
+    The file holds `x`, [n, H, W], [n, H, W, C] or [n, D], where images are bool, uint8 or float. Of C
+    channels the last is opacity if C is 2 or 4, which puts the others on white. One channel is grey, and read
+    as [n, H, W]; three are red, green and blue. Optionally it holds
+
+    * `labels`, integers [n, L] or [n], -1 = unknown;
+    * `label_names`, L strings;
+    * `value_names`, strings [L, V]: names of the values 0, 1, … of each label, '' beyond the last of them,
+      and nothing but '' for a label whose values are just numbers;
+    * `column_names`, D strings, of a table.
 
     Args:
         path: the file.
@@ -22,25 +28,33 @@ def read_npz(path: Path, missing: bool = False) -> Raw:
     Raises:
         ValueError: anything else; the message names the file and the array.
     """
-    arrays = read_arrays(path, required=("x",), optional=("labels", "label_names"))
+    optional = ("labels", "label_names", "value_names", "column_names")
+    arrays = read_arrays(path, required=("x",), optional=optional)
     x = arrays["x"]
     _check_observations(x, path, missing)
+    note = ""
+    if x.ndim == 4 and x.shape[3] in (2, 4):
+        x, note = _on_white(x), f"{len(x):,} pictures are put on white where they are transparent"
     if x.ndim == 4 and x.shape[3] == 1:
         x = x[..., 0]
+    columns = _check_columns(arrays.get("column_names"), x, path)
     if "labels" not in arrays:
-        if "label_names" in arrays:
-            raise ValueError(f"{path}: there are 'label_names' but no 'labels'")
-        return Raw(x)
+        for name in ("label_names", "value_names"):
+            if name in arrays:
+                raise ValueError(f"{path}: there are '{name}' but no 'labels'")
+        return Raw(x, column_names=columns, note=note)
     labels = _check_labels(arrays["labels"], len(x), path)
-    return Raw(x, labels, _check_names(arrays.get("label_names"), labels.shape[1], path))
+    names = _check_names(arrays.get("label_names"), labels.shape[1], path)
+    values = _check_values(arrays.get("value_names"), labels, path)
+    return Raw(x, labels, names, columns, values, note=note)
 
 
 def _check_observations(x: np.ndarray, path: Path, missing: bool) -> None:
     if x.dtype.kind not in "buif":
         raise ValueError(f"{path}: 'x' must hold numbers, got dtype {x.dtype}")
     table = x.ndim == 2
-    if not (table or x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3))):
-        shapes = "[n, H, W], [n, H, W, 1], [n, H, W, 3] or [n, D]"
+    if not (table or x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 2, 3, 4))):
+        shapes = "[n, H, W], [n, H, W, C] with 1 to 4 channels C, or [n, D]"
         raise ValueError(f"{path}: 'x' must have shape {shapes}, got {list(x.shape)}")
     if x.size == 0:
         raise ValueError(f"{path}: 'x' is empty, its shape is {list(x.shape)}")
@@ -50,6 +64,17 @@ def _check_observations(x: np.ndarray, path: Path, missing: bool) -> None:
         raise ValueError(f"{path}: 'x' must be finite, or NaN where it is missing, but holds infinity")
     if not missing and not np.isfinite(x).all():
         raise ValueError(f"{path}: 'x' must be finite, but holds NaN or infinity")
+
+
+def _on_white(x: np.ndarray) -> np.ndarray:
+    """Put images, whose last channel is opacity, on white: one channel less, of the same type."""
+    colours, opacity = x[..., :-1], x[..., -1:]
+    if x.dtype == np.bool_:
+        return colours | ~opacity
+    if x.dtype == np.uint8 and x.max() > 1:
+        share = opacity / 255
+        return np.rint(colours * share + 255 * (1 - share)).astype(np.uint8)
+    return (colours * opacity + (1 - opacity)).astype(x.dtype)
 
 
 def _check_labels(labels: np.ndarray, n: int, path: Path) -> np.ndarray:
@@ -79,3 +104,34 @@ def _check_names(names: np.ndarray | None, count: int, path: Path) -> tuple[str,
     if len(set(names.tolist())) != count:
         raise ValueError(f"{path}: 'label_names' must differ from each other, got {names.tolist()}")
     return tuple(names.tolist())
+
+
+def _check_columns(names: np.ndarray | None, x: np.ndarray, path: Path) -> tuple[str, ...]:
+    if names is None:
+        return ()
+    if x.ndim != 2 or names.dtype.kind != "U" or names.shape != x.shape[1:]:
+        raise ValueError(
+            f"{path}: 'column_names' must be strings, one per column of a table 'x', "
+            f"got dtype {names.dtype} of shape {list(names.shape)}"
+        )
+    return tuple(names.tolist())
+
+
+def _check_values(names: np.ndarray | None, labels: np.ndarray, path: Path) -> tuple[tuple[str, ...], ...]:
+    if names is None:
+        return ()
+    count = labels.shape[1]
+    if names.dtype.kind != "U" or names.ndim != 2 or len(names) != count:
+        raise ValueError(
+            f"{path}: 'value_names' must be strings [{count}, V], a row per column of 'labels', "
+            f"got dtype {names.dtype} of shape {list(names.shape)}"
+        )
+    found = tuple(tuple(filter(None, row)) for row in names.tolist())
+    for row, known, greatest in zip(names.tolist(), found, labels.max(axis=0).tolist(), strict=True):
+        if tuple(row[: len(known)]) != known or len(set(known)) < len(known):
+            raise ValueError(
+                f"{path}: 'value_names' must differ, with '' behind the last one only, got {row}"
+            )
+        if known and greatest >= len(known):
+            raise ValueError(f"{path}: 'value_names' names {len(known)} values, but a label is {greatest}")
+    return found

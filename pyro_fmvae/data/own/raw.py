@@ -24,6 +24,13 @@ class Raw(NamedTuple):
     """L different names."""
     column_names: tuple[str, ...] = ()
     """D names of the columns of `x`, where the file gives them."""
+    value_names: tuple[tuple[str, ...], ...] = ()
+    """For each label, names of its values 0, 1, …; empty where they are numbers. No entries: all are."""
+    levels: tuple[tuple[str, ...], ...] = ()
+    """For each column of `x`, names of its categories 0, 1, …; empty for a column of numbers. No entries: all
+    are columns of numbers."""
+    note: str = ""
+    """Sentence on what was done to `x`; empty: nothing."""
 
 
 def is_decimal(text: str) -> bool:

@@ -108,19 +108,23 @@ def sum_terms(terms: list[Term]) -> Tensor:
     return sum((term.value for term in terms[1:]), terms[0].value) if terms else torch.zeros(())
 
 
+class NotFiniteError(ValueError):
+    """The loss of a training, or a gradient of it, is not finite: it has diverged."""
+
+
 def check_finite(loss: Tensor, terms: list[Term]) -> None:
-    """Raise a ValueError that names the sites whose loss is not finite, if ``loss``, their sum, is not."""
+    """Raise a NotFiniteError that names the sites to blame, if ``loss``, the sum of terms, is not finite."""
     if not loss.isfinite():
         culprits = ", ".join(
             f"'{term.name}' ({term.value.item()})" for term in terms if not term.value.isfinite()
         )
-        raise ValueError(
+        raise NotFiniteError(
             f"the loss is not finite ({loss.item()}), because of the sites {culprits or '(their sum)'}"
         )
 
 
 def check_gradients(parameters: dict[str, Tensor], terms: Callable[[], list[Term]]) -> None:
-    """Raise a ValueError that names parameters whose gradient is not finite, and the sites to blame.
+    """Raise a NotFiniteError that names parameters whose gradient is not finite, and the sites to blame.
 
     Args:
         parameters: leaves by name, with their gradients. If one is not finite, all gradients are dropped.
@@ -145,7 +149,7 @@ def check_gradients(parameters: dict[str, Tensor], terms: Callable[[], list[Term
     for p in parameters.values():
         p.grad = None
     where = ", ".join(culprits) or "none when evaluated again with fresh random numbers"
-    raise ValueError(f"the gradient of {', '.join(bad)} is not finite; sites that it comes from: {where}")
+    raise NotFiniteError(f"the gradient of {', '.join(bad)} is not finite; sites that it comes from: {where}")
 
 
 def check_unscaled(grad: Tensor) -> None:

@@ -92,6 +92,7 @@ def test_a_missing_file(tmp_path):
         ("1,\nNaN,4\n", ()),
         ("1, \n ,4\n", ()),
         (",b\n1,\n,4\n", ("", "b")),
+        ("a,b\n1,NA\n?,4\n", ("a", "b")),
     ],
 )
 def test_empty_fields_and_nan_are_missing(tmp_path, text, names):
@@ -115,7 +116,7 @@ def test_a_first_row_without_anything_is_one_of_missing_numbers(tmp_path):
     [
         ("1,inf\n", ", line 1: expected a finite number, got 'inf'"),
         ("1,2\n3,-inf\n", ", line 2: expected a finite number, got '-inf'"),
-        ("1,2\n3,NA\n", ", line 2: expected a number, got 'NA'"),
+        ("1,2\n3,none\n", ", line 2: expected a number, got 'none'"),
         (",x,1\n", ", line 1: expected a row of numbers or a header of names, got 'x' among numbers"),
     ],
 )
@@ -131,3 +132,61 @@ def test_labels_whose_number_is_beyond_int64(tmp_path):
     path.write_text("a,label:kind\n1,9223372036854775806\n2,9223372036854775807\n")
     with pytest.raises(ValueError, match="line 3: expected a label of 9223372036854775806 at most, got"):
         read_csv(path)
+
+
+# Words
+
+
+def mixed(tmp_path, text, **options):
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    return read_csv(path, missing=True, levels=options.pop("levels", ()), **options)
+
+
+@pytest.mark.parametrize("header", ["size,colour,count\n", ""])
+def test_columns_of_words_are_categories(tmp_path, header):
+    raw = mixed(tmp_path, f"{header}1.5,red,2\n?,blue,3\n2.5,NA,4\n3,red,\n")
+    expected = [[1.5, 1, 2], [np.nan, 0, 3], [2.5, np.nan, 4], [3, 1, np.nan]]
+    np.testing.assert_array_equal(raw.x, expected)
+    assert raw.levels == ((), ("blue", "red"), ())
+
+
+def test_known_categories_keep_their_numbers(tmp_path):
+    raw = mixed(tmp_path, "1,red\n2,red\n", levels=((), ("blue", "red")))
+    assert raw.x[:, 1].tolist() == [1, 1]
+    with pytest.raises(ValueError, match=r"a\.csv, line 2: expected one of blue, red in column 2, got 'tan'"):
+        mixed(tmp_path, "1,red\n2,tan\n", levels=((), ("blue", "red")))
+    with pytest.raises(ValueError, match="expected 2 columns besides labels, got 1"):
+        mixed(tmp_path, "1\n2\n", levels=((), ("blue", "red")))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([f"{i},word{i % 51}" for i in range(200)], "column 2 has 51 different words, at most 50"),
+        ([f"{i},word{i}" for i in range(20)], "column 2 has another word in every row"),
+    ],
+)
+def test_too_many_words(tmp_path, rows, message):
+    with pytest.raises(ValueError, match=message):
+        mixed(tmp_path, "\n".join(rows))
+
+
+def test_a_name_among_numbers_is_no_category(tmp_path):
+    with pytest.raises(ValueError, match="line 1: expected a row of numbers or a header of names, got 'a'"):
+        mixed(tmp_path, "a,2019\n1,2\n3,4\n")
+
+
+def test_labels_may_be_words(tmp_path):
+    text = "a,label:kind,label:day\n1,cat,3\n2,,0\n3,ant,-1\n4,cat,\n"
+    raw = read(tmp_path, text)
+    assert raw.labels.tolist() == [[1, 3], [-1, 0], [0, -1], [1, -1]]
+    assert raw.value_names == (("ant", "cat"), ())
+    known = {"kind": ("cat", "ant", "dog")}
+    path = tmp_path / "a.csv"
+    assert read_csv(path, values=known).labels[:, 0].tolist() == [0, -1, 1, 0]
+    left_out = {}
+    other = read_csv(path, values={"kind": ("cat", "dog")}, left_out=left_out)
+    assert other.labels[:, 0].tolist() == [0, -1, -1, 0] and left_out["kind"] == {"ant": 1}
+    with pytest.raises(ValueError, match="'kind': expected one of cat, dog, got 'ant'"):
+        read_csv(path, values={"kind": ("cat", "dog")})

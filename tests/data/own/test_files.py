@@ -190,6 +190,19 @@ def test_a_folder_is_loaded_under_the_names_of_the_run(tmp_path, monkeypatch):
     assert load_file(folder, run)[0].labels.tolist() == [[-1], [0]]  # coded by itself
 
 
+def test_named_values_are_numbered_as_in_the_run(tmp_path):
+    labels, names = np.array([0, 1, 2, -1]), [["ash", "elm", "oak"]]
+    path = write(tmp_path / "a.npz", x=np.eye(4), labels=labels, label_names=["tree"], value_names=names)
+    run = Preprocessing(Kind.TABLE, (4,), mean=(0.0,) * 4, std=(1.0,) * 4)
+    split, _ = load_file(path, run, ("tree",), (("oak", "ash", "elm"),))
+    assert split.labels.squeeze(1).tolist() == [1, 2, 0, -1]
+    with pytest.raises(ValueError, match="expected one of oak, ash, got 'elm'"):
+        load_file(path, run, ("tree",), (("oak", "ash"),))
+    left_out = {}
+    split, _ = load_file(path, run, ("tree",), (("oak", "ash"),), left_out)
+    assert split.labels.squeeze(1).tolist() == [1, -1, 0, -1] and left_out == {"tree": {"elm": 1}}
+
+
 def test_labels_that_stay_in_training_belong_to_the_fingerprint(tmp_path):
     """Which rows have a rare label decides on the splits; what the label is does not."""
     x, first, second, third = np.eye(30), *np.full((3, 30), -1)

@@ -39,16 +39,42 @@ def test_label_names(tmp_path):
     assert read_npz(path).label_names == ("body", "hair")
 
 
+def test_names_of_values_and_columns(tmp_path):
+    names = [["dark", "fair"], ["", ""]]
+    raw = read_npz(
+        write(
+            tmp_path / "a.npz", x=X, labels=np.ones((4, 2), int), value_names=names, column_names=[*"uvwxyz"]
+        )
+    )
+    assert raw.value_names == (("dark", "fair"), ()) and raw.column_names == tuple("uvwxyz")
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
+        ({"x": X, "column_names": ["a"]}, "'column_names' must be strings, one per column of a table 'x'"),
+        ({"x": np.zeros((2, 3, 4)), "column_names": [*"abc"]}, "'column_names' must be strings, one per col"),
+        ({"x": X, "value_names": [["a"]]}, "there are 'value_names' but no 'labels'"),
+        ({"x": X, "labels": [0] * 4, "value_names": ["a"]}, r"'value_names' must be strings \[1, V\], a row"),
+        (
+            {"x": X, "labels": [0] * 4, "value_names": [["", "a"]]},
+            "'value_names' must differ, with '' behind",
+        ),
+        (
+            {"x": X, "labels": [0] * 4, "value_names": [["a", "a"]]},
+            "'value_names' must differ, with '' behind",
+        ),
+        (
+            {"x": X, "labels": [0, 1, 2, 0], "value_names": [["a", "b"]]},
+            "'value_names' names 2 values, but a label is 2",
+        ),
         ({"y": X}, "expected an array 'x', found y"),
         ({}, "expected an array 'x', found none"),
         ({"x": np.array([["a", "b"]])}, "'x' must hold numbers, got dtype <U1"),
         ({"x": X * 1j}, "'x' must hold numbers, got dtype complex128"),
         ({"x": np.float64(3)}, r"'x' must have shape .*, got \[\]"),
-        ({"x": np.zeros(4)}, r"'x' must have shape \[n, H, W\], \[n, H, W, 1\], .* or \[n, D\], got \[4\]"),
-        ({"x": np.zeros((4, 2, 2, 4))}, r"'x' must have shape .*, got \[4, 2, 2, 4\]"),
+        ({"x": np.zeros(4)}, r"'x' must have shape \[n, H, W\], \[n, H, W, C\] .* or \[n, D\], got \[4\]"),
+        ({"x": np.zeros((4, 2, 2, 5))}, r"'x' must have shape .*, got \[4, 2, 2, 5\]"),
         ({"x": np.zeros((0, 6))}, r"'x' is empty, its shape is \[0, 6\]"),
         ({"x": np.zeros((4, 0))}, r"'x' is empty, its shape is \[4, 0\]"),
         ({"x": np.zeros((4, 2, 2), int)}, "images in 'x' must be bool, uint8 or float, got dtype int64"),
@@ -103,3 +129,21 @@ def test_labels_whose_number_is_beyond_int64(tmp_path, largest):
     np.savez(path, x=np.zeros((3, 2)), labels=np.array([0, 1, largest], dtype=largest.dtype))
     with pytest.raises(ValueError, match=f"'labels' must be 9223372036854775806 at most, got {largest}$"):
         read_npz(path)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.bool_])
+def test_opacity_puts_pictures_on_white(tmp_path, channels, dtype):
+    white = {np.uint8: 255, np.float32: 1.0, np.bool_: True}[dtype]
+    x = np.zeros((2, 3, 4, channels + 1), dtype)
+    x[0, ..., -1] = white  # black and opaque; the other one is black and transparent
+    if dtype != np.bool_:
+        x[0, 0, 0] = white / 5 * np.array([1] * channels + [2])  # in parts of five: 1 * 2 / 5 + 3
+    raw = read_npz(write(tmp_path / "a.npz", x=x))
+    expected = np.zeros((2, 3, 4, channels), dtype)
+    expected[1] = white
+    if dtype != np.bool_:
+        expected[0, 0, 0] = np.rint(white * 3.4 / 5) if dtype == np.uint8 else 3.4 / 5
+    assert raw.x.dtype == dtype and raw.x.shape == ((2, 3, 4) if channels == 1 else (2, 3, 4, 3))
+    np.testing.assert_allclose(raw.x.reshape(expected.shape), expected, rtol=1e-6)
+    assert raw.note == "2 pictures are put on white where they are transparent"

@@ -1,0 +1,69 @@
+"""The parser of commands: its errors are raised, in the command line's own words."""
+
+import re
+from argparse import SUPPRESS, Action
+from collections.abc import Sequence, Set
+from typing import Any, NoReturn
+
+from jsonargparse import ArgumentParser
+
+from pyro_fmvae.commands.command import UsageError
+from pyro_fmvae.recipes.declarations import flag
+
+PROGRAM = "pyro-fmvae"
+TYPES = {"float": "a number", "int": "an integer", "bool": "true or false", "str": "text"}
+
+
+class Parser(ArgumentParser):
+    """Parser that raises its errors, in the command line's own words."""
+
+    positional: Set[str] = frozenset()
+    """Names of arguments without a flag, of this parser and of its subcommands."""
+
+    brief: str = ""
+    """Text of ``--help``; if it is empty, all arguments are shown."""
+
+    def format_help(self, *args: Any) -> str:
+        return self.brief or super().format_help(*args)
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        raise UsageError(translate(message, self.positional))
+
+
+class HelpAll(Action):
+    """``--help-all``: show all arguments."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **_: Any) -> None:
+        text = "show every option, by group, and exit"
+        super().__init__(option_strings, SUPPRESS, nargs=0, default=SUPPRESS, help=text)
+
+    def __call__(self, parser: Any, *_: Any) -> None:
+        parser.brief = ""
+        parser.print_help()
+        parser.exit()
+
+
+def translate(message: str, positional: Set[str] = frozenset()) -> str:
+    """Reword a message of jsonargparse without Python's types; leave messages it does not know as they are.
+
+    Args:
+        message: the parser's.
+        positional: names of arguments without a flag.
+    """
+    message = " ".join(message.split())
+    if required := re.match("the following arguments are required: (.*)", message):
+        names = [name.rpartition(".")[2] for name in required[1].split(", ")]
+        return f"required: {', '.join(name if name in positional else flag(name) for name in names)}"
+    message = re.sub(r"^argument (--[\w-]+): ", r"\1: ", message)
+    if not (found := re.match(r'Parser key "([\w.]+)": (.*)', message)):
+        return message
+    name, text = found[1].rpartition(".")[2], found[2]
+    argument = name if name in positional else flag(name)
+    wrong = re.search(r"(?:Got|Given) value: (.*)", text)
+    types = text[: wrong.start()].partition("Given value type")[0] if wrong else ""
+    wanted = [choices.replace("'", "") for choices in re.findall(r"Literal\[(.*?)\]", types)]
+    expected = [f"one of {choices}" for choices in wanted]
+    expected += [TYPES[name] for name in re.findall(r"<class '(\w+)'>", types) if name in TYPES]
+    if not (wrong and expected):
+        return f"{argument}: {text}"
+    return f"{argument}: expected {' or '.join(dict.fromkeys(expected))}, got '{wrong[1]}'"

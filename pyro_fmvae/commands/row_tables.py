@@ -1,0 +1,113 @@
+"""Tables that commands write, a row per point: .csv, and Parquet where pyarrow is installed."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from pyro_fmvae import checkpoint
+from pyro_fmvae.runs.factor_names import component_names, values_of
+from pyro_fmvae.runs.run import Run
+
+CSV, PARQUET = ".csv", ".parquet"
+TABLES: Final = (CSV, PARQUET)
+"""Endings of the files that hold tables."""
+CODES = "codes"
+
+
+def check_installed(target: Path) -> None:
+    """Raise ValueError if writing this file needs a package that is not installed."""
+    if target.suffix == PARQUET and find_spec("pyarrow") is None:
+        raise ValueError("out: Parquet needs pyarrow: pip install 'pyro_fmvae[parquet]', or write .csv")
+
+
+def encoded_columns(
+    run: Run, arrays: Mapping[str, np.ndarray], files: Sequence[str] | None = None
+) -> dict[str, np.ndarray]:
+    """Columns of the encodings of n points.
+
+    Args:
+        run: whose model encoded them.
+        arrays: of :meth:`~pyro_fmvae.recipes.recipe.Recipe.encode`, each [n, ...], by name.
+        files: name of each point's file; None: points are numbered from 0.
+
+    Returns:
+        Name → values [n]: ``file`` or ``row``; for each factor its code, the name of its value if there is
+        one, and the probability of the code; then every other array, a column per number.
+    """
+    n = len(next(iter(arrays.values())))
+    columns = {"row": np.arange(n)} if files is None else {"file": np.array(files)}
+    gammas = [f"responsibilities_{factor}" for factor in range(len(run.recipe.factors))]
+    columns |= _factor_columns(run, arrays, [arrays[name] for name in gammas])
+    return columns | _flat(arrays, without=(CODES, *gammas))
+
+
+def drawn_columns(run: Run, x: np.ndarray, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Columns of n draws of a table.
+
+    Args:
+        run: of the model that they are drawn from.
+        x: the draws in the data's units, [n, D].
+        arrays: drawn beside them, each [n, ...], by name.
+
+    Returns:
+        Name → values [n]: the columns of the data, by their names if these are known; for each factor its
+        code and the name of its value; then ``z``, a column per dimension.
+    """
+    names = run.preprocessing.column_names or [f"x_{column}" for column in range(x.shape[1])]
+    return {
+        **dict(zip(names, x.T, strict=True)),
+        **_factor_columns(run, arrays, []),
+        **_flat(arrays, without=(CODES,)),
+    }
+
+
+def _factor_columns(
+    run: Run, arrays: Mapping[str, np.ndarray], gammas: Sequence[np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Code, name of the value and, where there are responsibilities, probability of each factor."""
+    columns = {}
+    for factor, name in enumerate(run.factor_names):
+        codes = columns[f"{name} code"] = arrays[CODES][:, factor]
+        if component_names(factor, run):
+            columns[f"{name} value"] = values_of(factor, codes, run)
+        if gammas:
+            columns[f"{name} probability"] = gammas[factor][np.arange(len(codes)), codes]
+    return columns
+
+
+def _flat(arrays: Mapping[str, np.ndarray], without: Sequence[str]) -> dict[str, np.ndarray]:
+    """A column for each number of a point's arrays, such as ``mean_0``; of a single number ``mean``."""
+    columns: dict[str, np.ndarray] = {}
+    for name, array in arrays.items():
+        if name in without:
+            continue
+        flat = array.reshape(len(array), -1).T
+        columns |= {name: flat[0]} if array.ndim == 1 else {f"{name}_{i}": row for i, row in enumerate(flat)}
+    return columns
+
+
+def save_table(target: Path, columns: Mapping[str, np.ndarray]) -> None:
+    """Write a table in one step, so that no half-written file remains; make missing folders.
+
+    Args:
+        target: .csv, with a header and numbers that read back as they are, or .parquet.
+        columns: name → values [n].
+    """
+
+    def write_csv(path: Path) -> None:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(columns)
+            writer.writerows(zip(*columns.values(), strict=True))
+
+    def write_parquet(path: Path) -> None:
+        from pyarrow import parquet, table
+
+        parquet.write_table(table(dict(columns)), path)
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint.write_atomically(target, write_csv if target.suffix == CSV else write_parquet)

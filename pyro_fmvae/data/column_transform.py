@@ -1,0 +1,125 @@
+"""Columns of a table as a mixture takes them: skewed ones by a power, ones of few values by their number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from scipy.stats import skew, yeojohnson, yeojohnson_normmax  # type: ignore[import-untyped]
+from torch import Tensor
+
+MOST_VALUES: Final = 10
+"""Largest number of integers in a column of categories."""
+REPEATED: Final = 5
+"""Rows that there are at least for each of them, on average."""
+SKEWED: Final = 1.0
+"""Columns whose skewness is beyond this are transformed."""
+LARGEST: Final = 5.0
+"""Bound on the absolute value of a power."""
+_FURTHEST = 50.0  # logarithm of a standardised number
+_MARGIN = 1e-6  # from the end of the range of a power, whose inverse is infinite there
+
+
+@dataclass(frozen=True)
+class ColumnTransform:
+    """Yeo and Johnson's (2000) powers of skewed columns, and codes of columns of few integers.
+
+    A power of 1 leaves a standardised column as it is. A Gaussian of a column of few integers, such as years
+    or grades, would shrink to one of them, so these are categories.
+    """
+
+    mean: tuple[float, ...]
+    """Column means [D] before the powers; 0 where a column is left as it is."""
+    std: tuple[float, ...]
+    """Column standard deviations [D] before them; 1 where a column is left as it is."""
+    power: tuple[float, ...]
+    """The powers [D], of greatest likelihood for the training rows."""
+    values: tuple[tuple[float, ...], ...]
+    """For each column, the numbers that are its categories 0, 1, …; empty where it has none."""
+
+    @classmethod
+    def fit(cls, training: np.ndarray, skip: Sequence[int] = ()) -> ColumnTransform | None:
+        """Fit powers to skewed columns, and find those of few integers; None if there are neither.
+
+        Args:
+            training: [n, D], NaN where missing.
+            skip: columns that stay as they are.
+        """
+        size = training.shape[1]
+        mean, std, power = np.zeros(size), np.ones(size), np.ones(size)
+        values: list[tuple[float, ...]] = [()] * size
+        for column in sorted(set(range(size)) - set(skip)):
+            known = training[:, column]
+            known = known[~np.isnan(known)].astype(np.float64)
+            different = np.unique(known)
+            few = 1 < len(different) <= min(MOST_VALUES, len(known) / REPEATED)
+            if few and (different == np.round(different)).all():
+                values[column] = tuple(different.tolist())
+                continue
+            centre, spread = known.mean(), known.std()
+            standard = (known - centre) / spread if spread > 0 else known
+            if spread > 0 and abs(skew(standard)) > SKEWED:
+                found = np.clip(yeojohnson_normmax(standard), -LARGEST, LARGEST)
+                mean[column], std[column], power[column] = centre, spread, found
+        if (power == 1).all() and not any(values):
+            return None
+        return cls(tuple(mean.tolist()), tuple(std.tolist()), tuple(power.tolist()), tuple(values))
+
+    @property
+    def coded(self) -> list[int]:
+        """Columns that are categories."""
+        return [column for column, numbers in enumerate(self.values) if numbers]
+
+    @property
+    def number(self) -> int:
+        """How many columns are transformed."""
+        return sum(power != 1 for power in self.power)
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Transform rows, float64 [n, D]; NaN stays NaN, and so becomes a number that is no category."""
+        found = x.astype(np.float64)
+        for column in self.coded:
+            same = found[:, column, None] == np.array(self.values[column])
+            found[:, column] = np.where(same.any(axis=1), same.argmax(axis=1), np.nan)
+        for column, power in enumerate(self.power):
+            if power != 1:
+                standard = (found[:, column] - self.mean[column]) / self.std[column]
+                known = ~np.isnan(standard)
+                found[known, column] = yeojohnson(standard[known], power)
+        return found
+
+    def inverse(self, y: Tensor) -> Tensor:
+        """Undo the transform of rows [..., D]; numbers beyond its range become the nearest within."""
+        power = y.new_tensor(self.power)
+        above, below = _unpowered(y.clamp(min=0), power), -_unpowered((-y).clamp(min=0), 2 - power)
+        standard = torch.where(y >= 0, above, below)
+        x = torch.where(power == 1, y, standard * y.new_tensor(self.std) + y.new_tensor(self.mean))
+        for column in self.coded:
+            numbers = y.new_tensor(self.values[column])
+            x[..., column] = numbers[y[..., column].nan_to_num(0.0).round().long().clamp(0, len(numbers) - 1)]
+        return x
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to a JSON object."""
+        lists = {name: list(getattr(self, name)) for name in ("mean", "std", "power")}
+        return {**lists, "values": [list(numbers) for numbers in self.values]}
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> ColumnTransform:
+        """Invert `to_dict`.
+
+        Raises:
+            KeyError, TypeError: `state` is not what `to_dict` writes.
+        """
+        values = tuple(tuple(numbers) for numbers in state["values"])
+        return cls(tuple(state["mean"]), tuple(state["std"]), tuple(state["power"]), values)
+
+
+def _unpowered(y: Tensor, power: Tensor) -> Tensor:
+    """X >= 0 with ((x + 1)^p - 1) / p = y, or log(x + 1) = y for p = 0."""
+    safe = torch.where(power == 0, 1.0, power)
+    base = (1 + safe * y).clamp(min=_MARGIN)
+    return torch.where(power == 0, y.clamp(max=_FURTHEST).expm1(), base ** (1 / safe) - 1)

@@ -1,0 +1,53 @@
+"""A categorical observation of a mixture component, such as a column of words in a table."""
+
+import torch
+from pyro.distributions import OneHotCategorical, TorchDistribution
+from torch import Tensor
+from torch.distributions import constraints
+
+from pyro_fmvae.distributions.dirichlet import DIRICHLET
+from pyro_fmvae.distributions.mixture import MixtureComponent
+
+
+class Category(MixtureComponent):
+    """A row's category given its own component: x | r=k ~ Categorical(φ_k), φ_k ~ Dirichlet.
+
+    An observation is the indicator of its category, one of L. All zeros are a missing one: it is
+    marginalised, as its factor of the probability is 1.
+
+    Args:
+        probs: φ, the very value of a Dirichlet site, [..., K, L].
+        assignment: component indices, the very value of an ``Assignment`` site, [...].
+    """
+
+    parents, family, parameter_dim = ("probs", "assignment"), DIRICHLET, 1
+    support = constraints.real_vector
+
+    probs: Tensor
+
+    def __init__(self, probs: Tensor, assignment: Tensor, validate_args: bool | None = None) -> None:
+        if probs.dim() < 2:
+            raise ValueError(f"probs: expected shape [..., K, L], got {list(probs.shape)}")
+        super().__init__(probs, assignment, probs.shape[-1:], validate_args)
+
+    def given(self, parameter: Tensor) -> TorchDistribution:
+        """Indicators of categories of probabilities [..., L], none missing."""
+        return OneHotCategorical(probs=parameter, validate_args=False)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Of indicators [..., L]: log φ of their category, 0 where it is missing."""
+        if self._validate_args:
+            self._validate_sample(value)
+        log_prob = torch.where(value > 0, value * self._selected().log(), 0.0).sum(-1)
+        return log_prob.expand(torch.broadcast_shapes(self.batch_shape, value.shape[:-1]))
+
+
+def indicators(codes: Tensor, size: int) -> Tensor:
+    """Indicators of categories, in torch's default dtype: [..., L], all 0 where a code is negative or NaN.
+
+    Args:
+        codes: numbers of categories, below L, of any real or integer type, [...].
+        size: L.
+    """
+    numbers = codes.nan_to_num(-1.0).long() if codes.is_floating_point() else codes
+    return (numbers.unsqueeze(-1) == torch.arange(size, device=codes.device)).to(torch.get_default_dtype())

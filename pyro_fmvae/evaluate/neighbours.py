@@ -1,0 +1,82 @@
+"""Distance to the nearest training point, as an outlier score (see `docs/outliers.md`)."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyro
+import torch
+from sklearn.neighbors import NearestNeighbors
+from torch import Tensor
+
+from pyro_fmvae.models import VAE, FactorialMixtureVAE
+
+NEAREST = "nearest"
+"""Name of the score."""
+
+
+def has_neighbours(model: Any) -> bool:
+    """True of a model with an encoder, a decoder and a density of z, the models of :class:`Neighbours`."""
+    return isinstance(model, VAE | FactorialMixtureVAE) and model.bounded
+
+
+class Neighbours:
+    """Training points as a model sees them, and distances to the nearest of them.
+
+    A point is the mean of q(z | x) beside what its reconstruction lacks, x - E[x | mean]. The first is in
+    units of the posterior's standard deviations, latent by latent, and the second in that of all elements:
+    both are means over the training points. The score is the Euclidean distance to the nearest of them.
+
+    Args:
+        model: a model of :func:`has_neighbours`, in ``eval()`` mode.
+        train: (x, ...) per batch of training points; at least two points.
+
+    Raises:
+        ValueError: fewer than two training points with finite numbers.
+    """
+
+    def __init__(self, model: VAE | FactorialMixtureVAE, train: Iterable[tuple[Tensor, ...]]) -> None:
+        self._model = model
+        mean, scale, residual = self._seen(train)
+        finite = np.isfinite(mean).all(1) & np.isfinite(residual).all(1)
+        if finite.sum() < 2:
+            raise ValueError(f"train: expected two points with finite numbers or more, got {finite.sum()}")
+        smallest = np.finfo(np.float32).tiny
+        self._units = scale[finite].mean(0).clip(smallest)
+        self._noise = np.sqrt(np.square(residual[finite]).mean()).clip(smallest)
+        points = self._points(mean[finite], residual[finite])
+        self._index = NearestNeighbors(n_neighbors=1, algorithm="brute").fit(points)
+
+    def among_training_points(self) -> np.ndarray:
+        """Distance of each training point with finite numbers to the nearest other one, float64 [n]."""
+        return self._index.kneighbors()[0][:, 0].astype(np.float64)
+
+    def distances(self, batches: Iterable[tuple[Tensor, ...]]) -> np.ndarray:
+        """Distance of each point to the nearest training point, float64 [n]; inf where it is not finite."""
+        mean, _, residual = self._seen(batches)
+        points = self._points(mean, residual)
+        finite, found = np.isfinite(points).all(1), np.full(len(points), np.inf)
+        if finite.any():
+            found[finite] = self._index.kneighbors(points[finite])[0][:, 0]
+        return found
+
+    def _points(self, mean: np.ndarray, residual: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.concatenate([mean / self._units, residual / self._noise], 1)
+
+    def _seen(self, batches: Iterable[tuple[Tensor, ...]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Mean and standard deviation of q(z | x) [n, J], and x - E[x | mean] [n, elements of x].
+
+        Networks overflow far from their training data, where validation would reject the whole batch.
+        """
+        model, parts = self._model, []
+        with (
+            torch.no_grad(),
+            pyro.validation_enabled(False),
+        ):
+            for x, *_ in batches:
+                q = model.posterior(x)
+                residual = x - model.observation.mean(model.decoder(q.mean))
+                parts.append([part.flatten(1).cpu().numpy() for part in (q.mean, q.stddev, residual)])
+        means, scales, residuals = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return means, scales, residuals

@@ -1,0 +1,93 @@
+"""The phase of an observed mixture: natural-gradient steps in closed form."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from pyro_fmvae.learn.mixture_search import STARTS, best_start
+from pyro_fmvae.learn.phase import Budget, Phase, check_number, check_rows
+from pyro_fmvae.learn.stepwise_em import STEPWISE
+from pyro_fmvae.models import ObservedMixture
+
+RECORDS, BY_THE_CLOCK = 10, 25  # evaluations in a phase; steps between them where it has no number of steps
+
+
+class MixtureAscent(Phase):
+    """Responsibilities of a batch, then a step of λ towards their conjugate posterior.
+
+    With all rows in the batch this is coordinate ascent. On smaller batches it is stochastic variational
+    inference (Hoffman et al., 2013). Batches must carry the indices of their rows, int64 [B] behind
+    everything else, as ``Batches(..., indexed=True)`` gives.
+
+    Args:
+        model: learnt in place.
+        make: gives a new, untrained model, for the starts.
+        budget: of the phase.
+        seed: of the starts.
+        starts: how many k-means starts λ is chosen from.
+        searched: rows at most that the starts are compared by.
+        rate: ρ of each step on a batch that is not all data, from the number of steps taken so far.
+        name: for records.
+    """
+
+    def __init__(
+        self,
+        model: ObservedMixture,
+        make: Callable[[], ObservedMixture],
+        budget: Budget,
+        seed: int = 0,
+        starts: int = STARTS,
+        searched: int = 2000,
+        rate: Callable[[int], float] = STEPWISE,
+        name: str = "joint",
+    ) -> None:
+        super().__init__(name, budget, model)
+        self.model, self.make, self.seed, self.starts, self.rate = model, make, seed, starts, rate
+        self.searched = searched
+        self.record_every = max(budget.iterations // RECORDS, 1) if budget.iterations else BY_THE_CLOCK
+
+    def enter(self) -> None:
+        """Nothing is learnt yet; λ comes with :meth:`prepare`."""
+        self.steps = 0
+
+    @torch.no_grad()
+    def prepare(self, batches: Iterable[Any]) -> None:
+        """Seed λ by the best of the starts on the first batch of data.
+
+        Raises:
+            ValueError: a loader of another number of points than the model is of.
+        """
+        check_number(batches, self.model.num_data)
+        batch = next(iter(batches))
+        generator = torch.Generator().manual_seed(self.seed)
+        order = batch[-1].argsort()  # so that the start does not depend on the order of the batch
+        order = order[torch.randperm(len(order), generator=generator)[: self.searched].to(order.device)]
+        x, labels = batch[0][order], batch[1][order] if len(batch) > 2 else None
+        found = best_start(self.make, x, labels, generator, self.starts)
+        self.model.load_state_dict(found.model.state_dict())
+
+    @torch.no_grad()
+    def step(self, *batch: Any) -> float:
+        """One step; returns minus the bound before it, in nats for all N rows.
+
+        Raises:
+            ValueError: a batch without indices of rows.
+        """
+        check_rows(batch)
+        x, labels = batch[0], batch[1] if len(batch) > 2 else None
+        seen = self.model.observations(x, labels)
+        table = self.model.table(seen)
+        bound = self.model.bound(table)
+        rate = 1.0 if len(x) == self.model.num_data else self.rate(self.steps)
+        self.model.ascend(seen, table.softmax(-1), rate)
+        self.steps += 1
+        return -bound
+
+    def state_dict(self) -> dict[str, Any]:
+        """Number of steps taken."""
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a result of :meth:`state_dict`; call :meth:`enter` first."""
+        self.steps = state["steps"]

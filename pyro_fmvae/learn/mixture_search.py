@@ -1,0 +1,210 @@
+"""How many components a table asks for: mixtures of every size from many starts, compared by their bounds."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from pyro_fmvae.distributions.category import indicators
+from pyro_fmvae.infer.seeding import kmeans
+from pyro_fmvae.models.observed_mixture import ObservedMixture
+
+STARTS = 10
+SHORT, LONG = 5, 200  # updates of every start, and of the best of them
+LEADING = 3  # starts that are improved to the end
+TOLERANCE = 1e-5  # nats per row: an update that adds less is the last
+POSITIVE = 1.0  # nats of evidence that a greater size has to gain (Kass and Raftery, 1995: "positive")
+WORSE = 2  # sizes in a row that do not gain so much, after which no greater one is tried
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A mixture that has been fitted.
+
+    Attributes:
+        model: with the posterior that was reached.
+        gamma: responsibilities of the rows, [N, K].
+        bound: of the model, in nats for all rows.
+    """
+
+    model: ObservedMixture
+    gamma: Tensor
+    bound: float
+
+    @property
+    def evidence(self) -> float:
+        """The bound plus log K!: any order of the components is as good (Bishop, 2006, Section 10.2.4)."""
+        return self.bound + math.lgamma(self.model.components + 1)
+
+
+def climb(
+    model: ObservedMixture,
+    x: Tensor,
+    labels: Tensor | None,
+    gamma: Tensor,
+    iterations: int = LONG,
+) -> Fitted:
+    """Coordinate ascent from given responsibilities, until the bound hardly rises.
+
+    Args:
+        model: changed in place; ``num_data`` is the number of rows.
+        x, labels: all rows: see :meth:`ObservedMixture.observations`.
+        gamma: responsibilities, [N, K].
+        iterations: updates at most.
+    """
+    seen, before = model.observations(x, labels), -math.inf
+    for _ in range(iterations):
+        model.ascend(seen, gamma)
+        table = model.table(seen)
+        bound, gamma = model.bound(table), table.softmax(-1)
+        if bound - before < TOLERANCE * len(x):
+            break
+        before = bound
+    return Fitted(model, gamma, bound)
+
+
+def best_start(
+    make: Callable[[], ObservedMixture],
+    x: Tensor,
+    labels: Tensor | None,
+    generator: torch.Generator,
+    starts: int = STARTS,
+) -> Fitted:
+    """The best of many starts by clusters: each is improved a little, and the best three to the end.
+
+    Args:
+        make: gives a new model.
+        x, labels: as for :func:`climb`.
+        generator: source of the random numbers, on the CPU.
+        starts: how many, at least 1; one without randomness if there is a single component.
+    """
+    model = make()
+    count, features = model.components, _features(x, model.levels)
+    clusterings = _clusterings(features, count, labels, generator, starts if count > 1 else 1)
+    gammas = (torch.nn.functional.one_hot(clusters, count).double() for clusters in clusterings)
+    tried = [climb(make(), x, labels, gamma, SHORT) for gamma in gammas]
+    leading = sorted(tried, key=lambda fitted: -fitted.bound)[:LEADING]
+    return max(
+        (climb(fitted.model, x, labels, fitted.gamma) for fitted in leading), key=lambda found: found.bound
+    )
+
+
+def search(
+    make: Callable[[int, float], ObservedMixture],
+    x: Tensor,
+    labels: Tensor | None,
+    sizes: Sequence[int],
+    rates: Sequence[float],
+    seed: int,
+    starts: int = STARTS,
+    rival: float = -math.inf,
+) -> Fitted:
+    """The number of components and the rate of the prior whose mixture has the greatest evidence.
+
+    Sizes are tried in increasing order. Each is started with the rate that was best for the one before. A
+    greater size has to gain :data:`POSITIVE` nats. When two in a row do not, the search ends; and when a
+    rival would stay ahead even if every size that is left gained as much as the last one.
+
+    Args:
+        make: gives a new model, of a number of components and a rate b0.
+        x, labels: as for :func:`climb`.
+        sizes: numbers of components to try.
+        rates: values of b0 to try, at least one.
+        seed: of the starts.
+        starts: of each size.
+        rival: evidence of the best mixture of another kind.
+    """
+    best: Fitted | None = None
+    rate, worse = rates[len(rates) // 2], 0
+    for left, size in zip(reversed(range(len(sizes))), sizes, strict=True):
+        generator = torch.Generator().manual_seed(seed)
+        found = best_start(partial(make, size, rate), x, labels, generator, starts)
+        found = best_rate(partial(make, size), found, x, labels, rates)
+        rate = found.model.prior.b0
+        gain = math.inf if best is None else found.evidence - best.evidence
+        worse = 0 if gain > POSITIVE else worse + 1
+        if not worse:
+            best = found
+        if worse == WORSE or found.evidence + left * max(gain, 0) < rival:
+            break
+    assert best is not None
+    return best
+
+
+def best_rate(
+    make: Callable[[float], ObservedMixture],
+    fitted: Fitted,
+    x: Tensor,
+    labels: Tensor | None,
+    rates: Sequence[float],
+) -> Fitted:
+    """The mixture with the rate b0 of greatest bound (type II maximum likelihood), by turns.
+
+    Args:
+        make: gives a new model of a rate.
+        fitted: where to start.
+        x, labels: as for :func:`climb`.
+        rates: values of b0 to try.
+    """
+    models = {rate: make(rate) for rate in rates}
+    while True:
+        divergence = {rate: fitted.model.divergence(other).item() for rate, other in models.items()}
+        rate = min(divergence, key=lambda each: divergence[each])
+        if rate == fitted.model.prior.b0 or divergence[rate] >= fitted.model.divergence().item():
+            return fitted
+        better = climb(make(rate), x, labels, fitted.gamma)
+        if better.bound <= fitted.bound:
+            return fitted
+        fitted = better
+
+
+def _clusterings(
+    features: Tensor, count: int, labels: Tensor | None, generator: torch.Generator, starts: int
+) -> Iterator[Tensor]:
+    """Clusters of the rows, int64 [N] each: by k-means, or every other one around labelled rows."""
+    values = None if labels is None else _combinations(labels)
+    for start in range(starts):
+        if values is not None and int(values.max()) < count and start % 2 == 0:
+            yield _around(features, values, count, generator)
+        else:
+            yield kmeans(features, count, generator)
+
+
+def _around(features: Tensor, values: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Rows by the nearest mean of labelled ones; the widest clusters are halved until there are enough."""
+    known = (values >= 0).nonzero().squeeze(-1)
+    members = indicators(values[known], int(values.max()) + 1).to(features)
+    means = members.mT @ features[known] / members.sum(0).unsqueeze(-1)
+    clusters = torch.cdist(features, means).argmin(-1)
+    clusters[known] = values[known]
+    for new in range(len(means), count):
+        spread = [_spread(features[clusters == number]) for number in range(new)]
+        rows = (clusters == spread.index(max(spread))).nonzero().squeeze(-1)
+        clusters[rows[kmeans(features[rows], 2, generator) == 1]] = new
+    return clusters
+
+
+def _spread(rows: Tensor) -> float:
+    return float((rows - rows.mean(0)).square().sum()) if len(rows) else 0.0
+
+
+def _combinations(labels: Tensor) -> Tensor | None:
+    """Numbers of the combinations of labels, int64 [N], -1 where one is unknown; None if all are."""
+    known = (labels >= 0).all(-1)
+    if not known.any():
+        return None
+    numbers = torch.full((len(labels),), -1, device=labels.device)
+    numbers[known] = labels[known].unique(dim=0, return_inverse=True)[1]
+    return numbers
+
+
+def _features(x: Tensor, levels: Sequence[int]) -> Tensor:
+    """Rows for k-means, [N, F]: numbers, 0 where missing, and the indicators of categories."""
+    parts = [
+        indicators(column, size).to(x) if size else column.nan_to_num(0.0).unsqueeze(-1)
+        for column, size in zip(x.unbind(-1), levels, strict=True)
+    ]
+    return torch.cat(parts, -1)

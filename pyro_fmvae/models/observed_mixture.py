@@ -1,0 +1,294 @@
+"""A Bayesian mixture of the rows of a table: no networks, no latent vector, every update exact."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution
+
+from pyro_fmvae.distributions import Assignment
+from pyro_fmvae.distributions.category import indicators
+from pyro_fmvae.distributions.exponential_family import blend
+from pyro_fmvae.distributions.marginal_component import (
+    expected_numbers,
+    marginal_log_predictive,
+    marginal_table,
+)
+from pyro_fmvae.infer.parameters import param_statements
+from pyro_fmvae.models.shapes import check_codes
+from pyro_fmvae.models.table_posterior import TablePosterior
+from pyro_fmvae.models.table_sites import (
+    NUMBERS,
+    WEIGHTS,
+    TablePrior,
+    TableSites,
+    child_of,
+    column_site,
+    label_site,
+    parameter_of,
+)
+from pyro_fmvae.nn.sizes import check_size
+
+
+class ObservedMixture(TablePosterior):
+    """A mixture whose components are seen directly: Gaussian columns, categorical columns, and labels.
+
+        π ~ Dirichlet(c0),  r ~ Categorical(π),
+        x | r=k ~ N(μ_k, Σ_k) of numbers,  x_d | r=k ~ Categorical(φ_kd) of categories,
+        y_l | r=k ~ Categorical(ψ_kl) of labels
+
+    with conjugate priors of all parameters (Bishop, 2006, Section 10.2). A missing number, NaN, and an
+    unknown label, -1, are marginalised. A label is one more column: a component may stand for one of its
+    values, several components for the same value, and rows without a label take part (Miller and Uyar,
+    1997). So a code of L labels has L + 1 entries, one for each label and the component last.
+
+    :meth:`model` and :meth:`guide` are a Pyro program for ``TraceConjugate_ELBO``. :meth:`ascend` is its
+    natural-gradient step in closed form.
+
+    Args:
+        levels: for each of the D columns, how many categories it has: 0 for a column of numbers, and 1 for
+            one that is left out.
+        components: K.
+        num_data: N, rows in the training set.
+        label_sizes: for each label, how many values it has.
+        prior: hyperparameters.
+        full: Σ_k is any covariance, else it is diagonal.
+
+    Attributes:
+        latent_dim: D. The row itself takes the place of a latent vector.
+        num_components: sizes of the entries of a code: those of labels, then K.
+
+    Raises:
+        ValueError: sizes out of range.
+    """
+
+    bounded = True
+    """True: the loss is a bound on log p(x)."""
+
+    def __init__(
+        self,
+        levels: Sequence[int],
+        components: int,
+        num_data: int,
+        label_sizes: Sequence[int] = (),
+        prior: TablePrior | None = None,
+        full: bool = False,
+    ) -> None:
+        super().__init__(TableSites(levels, components, label_sizes, prior or TablePrior(), full))
+        self.levels, self.num_data = tuple(levels), check_size("num_data", num_data)
+        self.components, self.label_sizes = self.sites.components, self.sites.label_sizes
+        self.num_components = (*self.label_sizes, self.components)
+        self.latent_dim = self.dim = len(self.levels)
+
+    # ------------------------------------------------------------------ the program
+
+    def observations(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        """Values that each child of the assignment observes: numbers, NaN where missing, or indicators.
+
+        Args:
+            x: rows [B, D]; categories are numbered from 0. NaN is missing.
+            labels: integers [B, L], -1 = unknown; None leaves the labels out.
+
+        Raises:
+            ValueError: labels of another shape or type.
+        """
+        return self.sites.observations(x, labels)
+
+    def model(self, x: Tensor, labels: Tensor | None = None) -> None:
+        """The generative model; arguments as for :meth:`observations`."""
+        globals_ = self._sample(self.priors_on(x.device))
+        with pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1):
+            r = pyro.sample("assignment", Assignment(globals_[WEIGHTS]), infer={"enumerate": "parallel"})
+            for name, seen in self.observations(x, labels).items():
+                pyro.sample(name, self.sites.child(name)(globals_[parameter_of(name)], r), obs=seen)
+
+    def guide(self, x: Tensor, labels: Tensor | None = None) -> None:
+        """The posterior of all parameters; assignments are summed out. Arguments as for :meth:`model`."""
+        param_statements("mixture", self.posteriors)
+        self._sample({name: posterior() for name, posterior in self.posteriors.items()})
+
+    def _sample(self, globals_: dict[str, Any]) -> dict[str, Tensor]:
+        """Sites of all parameters, those of components in their plate."""
+        values: dict[str, Tensor] = {WEIGHTS: pyro.sample(WEIGHTS, globals_[WEIGHTS])}
+        with pyro.plate("components", self.components, dim=-1):
+            for name, fn in globals_.items():
+                if name != WEIGHTS:
+                    values[name] = pyro.sample(name, fn)
+        return values
+
+    # ------------------------------------------------------------------ learning
+
+    @torch.no_grad()
+    def table(self, observations: Mapping[str, Tensor]) -> Tensor:
+        """E[log π_k] + Σ E[log p(x | θ_k)], the exponent of the responsibilities: float64 [B, K]."""
+        total = self.natural(WEIGHTS).expected_stats()
+        for name, seen in observations.items():
+            q = self.natural(parameter_of(name))
+            seen = seen.double()
+            if self.sites.incomplete(name, seen).any():
+                total = total + marginal_table(seen, q.standard)
+            else:
+                nothing = torch.zeros_like(seen)
+                total = total + q.family.expected_log_likelihood(seen, nothing, q.expected_stats())
+        return total.expand(len(seen), -1)
+
+    @torch.no_grad()
+    def ascend(self, observations: Mapping[str, Tensor], gamma: Tensor, rate: float = 1.0) -> None:
+        """Move λ towards the conjugate posterior λ* given responsibilities, by the rate ρ.
+
+        With ρ = 1 and all rows this is coordinate ascent, and the bound rises. Full covariances are learnt
+        from the rows without a missing number.
+
+        Args:
+            observations: of B rows that stand for all N.
+            gamma: responsibilities of these rows, [B, K].
+            rate: ρ in (0, 1].
+        """
+        scale = self.num_data / len(gamma)
+        for name, prior in self.natural_priors().items():
+            if name == WEIGHTS:
+                target = prior.natural + scale * gamma.double().sum(0)
+            elif child_of(name) in observations:
+                seen = observations[child_of(name)].double()
+                incomplete = self.sites.incomplete(child_of(name), seen).unsqueeze(-1)
+                seen, weights = seen.masked_fill(incomplete, 0.0), gamma.masked_fill(incomplete, 0.0)
+                nothing = torch.zeros_like(seen)
+                target = prior.family.conjugate_update(prior.natural, weights, seen, nothing, scale)
+            else:  # no label is known
+                target = prior.natural
+            natural = self.posterior_of(name).natural
+            natural.copy_(blend(natural, target, rate))
+
+    @torch.no_grad()
+    def bound(self, table: Tensor) -> float:
+        """The variational bound, in nats for all N rows.
+
+        Args:
+            table: of :meth:`table`, of B rows that stand for all.
+        """
+        scale = self.num_data / len(table)
+        return (scale * table.logsumexp(-1).sum() - self.divergence()).item()
+
+    # ------------------------------------------------------------------ codes
+
+    @torch.no_grad()
+    def responsibilities(self, x: Tensor) -> list[Tensor]:
+        """Probabilities of the entries of a code, labels not given: of each label's values [B, K_l], then γ.
+
+        The last tensor is γ, [B, K]. A label's is Σ_k γ_k E[ψ_k].
+        """
+        gamma = self.table(self.observations(x)).softmax(-1)
+        values = [gamma @ self.probs(label_site(label)) for label in range(len(self.label_sizes))]
+        return [part.to(x) for part in (*values, gamma)]
+
+    def codes(self, x: Tensor) -> Tensor:
+        """The most probable value of each label, then the most probable component: int64 [B, L + 1]."""
+        return torch.stack([probs.argmax(-1) for probs in self.responsibilities(x)], -1)
+
+    def used_components(self) -> list[int]:
+        """Values of each label, then components, with more than a twentieth of an equal share of the rows."""
+        weights = self.weights()
+        shares = [weights @ self.probs(label_site(label)) for label in range(len(self.label_sizes))]
+        used = [int((share > 1 / (20 * len(share))).sum()) for share in shares]
+        return [*used, int((self.counts() > self.num_data / (20 * self.components)).sum())]
+
+    @torch.no_grad()
+    def filled(self, x: Tensor) -> Tensor:
+        """Rows [B, D] with their missing entries at E[x | what is there]; categories at the most probable."""
+        gamma = self.table(self.observations(x)).softmax(-1)
+        means = (gamma @ self.locations().double()).to(x)
+        if self.sites.full and self.sites.numbers:
+            standard = self.natural(parameter_of(NUMBERS)).standard
+            means[:, self.sites.numbers] = expected_numbers(x[:, self.sites.numbers], gamma, standard).to(x)
+        for column, _ in self.sites.categories:
+            means[:, column] = (gamma @ self.probs(column_site(column))).argmax(-1).to(x)
+        return torch.where(x.isnan(), means, x)
+
+    def posterior(self, x: Tensor) -> Distribution:
+        """The row itself, with missing entries filled in, as a point mass: event shape [D]."""
+        point: Distribution = dist.Delta(self.filled(x)).to_event(1)
+        return point
+
+    # ------------------------------------------------------------------ the predictive distribution
+
+    @torch.no_grad()
+    def log_predictive(self, x: Tensor) -> Tensor:
+        """Log of the posterior predictive density of rows [B, D], of what is not missing: float64 [B]."""
+        total = self.weights().log()
+        for name, seen in self.observations(x.double()).items():
+            if name == NUMBERS and self.sites.full:
+                standard = self.natural(parameter_of(NUMBERS)).standard
+                total = total + marginal_log_predictive(seen, standard)
+            elif name == NUMBERS:
+                log_probs = self.predictive().base_dist.log_prob(seen.nan_to_num(0.0).unsqueeze(1))
+                total = total + log_probs.masked_fill(seen.isnan().unsqueeze(1), 0.0).sum(-1)
+            else:
+                total = total + seen.double() @ self.probs(name).log().mT
+        return total.expand(len(x), -1).logsumexp(-1)
+
+    def predictive(self, component: Tensor | None = None) -> Any:
+        """The Student-t of the numbers of all components, or of given ones [n], in float64."""
+        q = self.natural(parameter_of(NUMBERS))
+        own = q.standard if component is None else tuple(part[component] for part in q.standard)
+        return q.family.predictive(own, torch.float64)
+
+    def log_weights(self, x: Tensor, num_samples: int) -> Tensor:
+        """The log-density itself, as no z is drawn: [num_samples, B]."""
+        return self.log_predictive(x).expand(num_samples, -1)
+
+    @torch.no_grad()
+    def sample_codes(self, num_samples: int, codes: Tensor | None = None) -> Tensor:
+        """Draw the values of labels and the component: int64 [num_samples, L + 1].
+
+        Args:
+            num_samples: number of draws.
+            codes: int64 [num_samples, L + 1], fixed entries, or -1 to draw one; None draws all.
+
+        Raises:
+            ValueError: ``codes`` of another shape, or with values out of range.
+        """
+        given = check_codes("codes", codes, num_samples, self.num_components)
+        weights = self.weights()
+        if given is None:
+            given = torch.full((num_samples, len(self.num_components)), -1)
+        given = given.to(weights.device)
+        logits = self.given_labels(given)
+        drawn = Categorical(logits=logits, validate_args=False).sample()
+        component = torch.where(given[:, -1] >= 0, given[:, -1], drawn)
+        entries = []
+        for label in range(len(self.label_sizes)):
+            value = Categorical(probs=self.probs(label_site(label))[component], validate_args=False).sample()
+            entries.append(torch.where(given[:, label] >= 0, given[:, label], value))
+        return torch.stack([*entries, component], -1)
+
+    def given_labels(self, codes: Tensor) -> Tensor:
+        """Log-weights of components given the labels of codes [n, L + 1], -1 = unknown: [n, K]."""
+        logits = self.weights().log().expand(len(codes), -1)
+        for label, size in enumerate(self.label_sizes):
+            logits = (
+                logits + indicators(codes[:, label], size).double() @ self.probs(label_site(label)).log().mT
+            )
+        return logits
+
+    @torch.no_grad()
+    def sample_latent(self, num_samples: int, codes: Tensor | None = None) -> Tensor:
+        """Draw rows from the posterior predictive, [num_samples, D]; see :meth:`sample_codes`."""
+        component = self.sample_codes(num_samples, codes)[:, -1]
+        rows = torch.zeros(num_samples, self.dim, device=component.device)
+        if self.sites.numbers and num_samples:
+            rows[:, self.sites.numbers] = self.predictive(component).sample().to(rows)
+        for column, _ in self.sites.categories:
+            probs = self.probs(column_site(column))[component]
+            rows[:, column] = Categorical(probs=probs, validate_args=False).sample().to(rows)
+        return rows
+
+    # ------------------------------------------------------------------ hooks of a run
+
+    def start_at(self, x: Tensor) -> None:
+        """Initialise from data: nothing to do, its phase seeds the components."""
+
+    def match(self, state_dict: Mapping[str, Any]) -> None:
+        """Prepare for loading a state dictionary: nothing to do, parameters have only one form."""

@@ -1,0 +1,100 @@
+"""The posterior of the parameters of a mixture of table rows, as a module."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.infer.posteriors import NaturalPosterior, PosteriorDict, natural_prior, random_posterior
+from pyro_fmvae.models.table_sites import (
+    NUMBERS,
+    WEIGHTS,
+    TablePrior,
+    TableSites,
+    column_site,
+    parameter_of,
+)
+
+
+class TablePosterior(nn.Module):
+    """Posteriors of the weights and of the components' parameters, in natural parameters λ.
+
+    Args:
+        sites: of the program.
+
+    Attributes:
+        posteriors: posterior of each site of parameters, random at first.
+    """
+
+    def __init__(self, sites: TableSites) -> None:
+        super().__init__()
+        self.sites = sites
+        self._made: dict[torch.device, dict[str, NaturalDistribution]] = {}
+        self.posteriors = PosteriorDict()
+        for name, prior in sites.priors().items():
+            self.posteriors[name] = random_posterior(prior, count=10.0)
+
+    @property
+    def prior(self) -> TablePrior:
+        """Hyperparameters."""
+        return self.sites.prior
+
+    def natural(self, name: str) -> NaturalDistribution:
+        """The posterior of a site's parameters, in natural parameters, detached."""
+        posterior = self.posterior_of(name)
+        return posterior.kind(posterior.natural_value(), validate_args=False)
+
+    def posterior_of(self, name: str) -> NaturalPosterior:
+        """The posterior of a site's parameters, as a module."""
+        posterior = self.posteriors[name]
+        assert isinstance(posterior, NaturalPosterior)
+        return posterior
+
+    @property
+    def device(self) -> torch.device:
+        """Where λ is kept."""
+        return self.posterior_of(WEIGHTS).natural.device
+
+    def natural_priors(self) -> dict[str, NaturalDistribution]:
+        """The priors in natural parameters. They never change, so they are made once per device."""
+        if self.device not in self._made:
+            on_device = self.priors_on(self.device).items()
+            self._made[self.device] = {name: natural_prior(prior) for name, prior in on_device}
+        return self._made[self.device]
+
+    def priors_on(self, device: torch.device) -> dict[str, Any]:
+        """The priors, on a device."""
+        with device:
+            return self.sites.priors()
+
+    @torch.no_grad()
+    def divergence(self, other: "TablePosterior | None" = None) -> Tensor:
+        """KL of all parameters from their priors, or from those of another model with the same sites."""
+        priors = (other or self).natural_priors()
+        pairs = ((self.natural(name), prior) for name, prior in priors.items())
+        return torch.stack([q.family.kl(q.natural, p.natural).sum() for q, p in pairs]).sum()
+
+    def probs(self, name: str) -> Tensor:
+        """E[φ] of a child with categories, float64 [K, size]."""
+        (concentration,) = self.natural(parameter_of(name)).standard
+        return concentration / concentration.sum(-1, keepdim=True)
+
+    def weights(self) -> Tensor:
+        """E[π], float64 [K]."""
+        (concentration,) = self.natural(WEIGHTS).standard
+        return concentration / concentration.sum(-1)
+
+    def locations(self) -> Tensor:
+        """A typical row of each component: means, and the most probable categories, [K, D]."""
+        rows = torch.zeros(self.sites.components, self.sites.width, device=self.device)
+        if self.sites.numbers:
+            rows[:, self.sites.numbers] = self.natural(parameter_of(NUMBERS)).loc.to(rows)  # type: ignore[attr-defined]
+        for column, _ in self.sites.categories:
+            rows[:, column] = self.probs(column_site(column)).argmax(-1).to(rows)
+        return rows
+
+    def counts(self) -> Tensor:
+        """How many rows each component stands for: float64 [K]."""
+        (concentration,) = self.natural(WEIGHTS).standard
+        return concentration - self.prior.c0

@@ -1,0 +1,137 @@
+"""The sites of a mixture of table rows: what each child of the assignment observes, and its prior."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+
+from pyro_fmvae.distributions import (
+    Category,
+    ColumnComponent,
+    ColumnNormalGamma,
+    MarginalComponent,
+    NormalWishart,
+)
+from pyro_fmvae.distributions.category import indicators
+from pyro_fmvae.models.shapes import check_integers
+from pyro_fmvae.nn.sizes import check_size
+
+LEFT_OUT: Final = 1
+"""Number of categories that says that a column is left out."""
+WEIGHTS: Final = "weights"
+"""Site of the mixing weights."""
+NUMBERS: Final = "x"
+"""Site of the columns of numbers."""
+_SUFFIX = "_parameter"
+
+
+@dataclass(frozen=True)
+class TablePrior:
+    """Hyperparameters of an :class:`ObservedMixture` of standardised columns.
+
+    Args:
+        c0: concentration of the Dirichlet over mixing weights.
+        s0: pseudo-observations behind the prior mean, 0, of the components' means.
+        a0, b0: shape and rate of the Gamma over precisions, so that a component's variances are about
+            b0 / a0. A full covariance has the same in every dimension: a Wishart of the rate matrix b0 I.
+        d0: concentration of the Dirichlet over the categories of a column.
+        l0: the same for labels. Far below 1, most components stand for a single value.
+    """
+
+    c0: float = 1.0
+    s0: float = 0.1
+    a0: float = 1.0
+    b0: float = 0.2
+    d0: float = 0.5
+    l0: float = 0.1
+
+
+class TableSites:
+    """The children of the assignment of an :class:`ObservedMixture`, whose arguments these are."""
+
+    def __init__(
+        self,
+        levels: Sequence[int],
+        components: int,
+        label_sizes: Sequence[int],
+        prior: TablePrior,
+        full: bool,
+    ) -> None:
+        if not levels or min(levels) < 0:
+            raise ValueError(f"levels: expected a number >= 0 for each column, got {tuple(levels)}")
+        self.components, self.prior, self.full = check_size("components", components), prior, full
+        self.width = len(levels)
+        self.numbers = [column for column, size in enumerate(levels) if not size]
+        self.categories = [(column, size) for column, size in enumerate(levels) if size > LEFT_OUT]
+        self.label_sizes = tuple(check_size("label_sizes", size) for size in label_sizes)
+
+    def priors(self) -> dict[str, Any]:
+        """Priors of the weights, batch shape [], and of the parameters of each child, [K]."""
+        prior = self.prior
+        found: dict[str, Any] = {WEIGHTS: _dirichlet(prior.c0, self.components)}
+        if self.numbers:
+            zero = torch.zeros(len(self.numbers))
+            if self.full:
+                of_numbers: Any = NormalWishart(zero, prior.s0, prior.a0, prior.b0**0.5)
+            else:
+                of_numbers = ColumnNormalGamma(zero, zero + prior.s0, zero + prior.a0, zero + prior.b0)
+            found[parameter_of(NUMBERS)] = of_numbers.expand([self.components])
+        for name, size, concentration in self._categorical():
+            found[parameter_of(name)] = _dirichlet(concentration, size).expand([self.components])
+        return found
+
+    def _categorical(self) -> Iterator[tuple[str, int, float]]:
+        """Name, size and concentration of each child with categories."""
+        for column, size in self.categories:
+            yield column_site(column), size, self.prior.d0
+        for label, size in enumerate(self.label_sizes):
+            yield label_site(label), size, self.prior.l0
+
+    def observations(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        """Values that each child observes, by site: see :meth:`ObservedMixture.observations`."""
+        labels = check_integers("labels", labels, (len(x), len(self.label_sizes)))
+        found = {NUMBERS: x[:, self.numbers]} if self.numbers else {}
+        for column, size in self.categories:
+            found[column_site(column)] = indicators(x[:, column], size)
+        if labels is not None:
+            for label, size in enumerate(self.label_sizes):
+                found[label_site(label)] = indicators(labels[:, label], size)
+        return found
+
+    def child(self, name: str) -> Any:
+        """Class of a child of the assignment."""
+        if name != NUMBERS:
+            return Category
+        return MarginalComponent if self.full else ColumnComponent
+
+    def incomplete(self, name: str, seen: Tensor) -> Tensor:
+        """Rows of a child that have a missing number, and tell nothing of its full covariances: bool [B]."""
+        apart = self.full and name == NUMBERS
+        return seen.isnan().any(-1) & apart
+
+
+def parameter_of(site: str) -> str:
+    """Site of the parameters of a child."""
+    return site + _SUFFIX
+
+
+def child_of(parameter: str) -> str:
+    """Invert :func:`parameter_of`."""
+    return parameter.removesuffix(_SUFFIX)
+
+
+def column_site(number: int) -> str:
+    """Site of a column of categories."""
+    return f"column_{number}"
+
+
+def label_site(number: int) -> str:
+    """Site of a label."""
+    return f"label_{number}"
+
+
+def _dirichlet(concentration: float, size: int) -> Any:
+    return dist.Dirichlet(torch.full((size,), concentration))

@@ -1,0 +1,147 @@
+"""Options of mixtures of table rows, and how the evidence chooses them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, Literal
+
+import torch
+from torch import Tensor
+
+from pyro_fmvae.data import Dataset, Preprocessing, hide_labels
+from pyro_fmvae.data.labels import check_amount
+from pyro_fmvae.learn.mixture_search import Fitted, search
+from pyro_fmvae.models import ObservedMixture, TablePrior
+from pyro_fmvae.models.table_sites import LEFT_OUT
+from pyro_fmvae.recipes.declarations import NAMES, SIZES, by_data
+from pyro_fmvae.recipes.options import TrainConfig
+from pyro_fmvae.recipes.ranges import count, positive, sizes
+
+MOST_COMPONENTS: Final = 30
+"""Largest number of components that is tried."""
+FEW_INCOMPLETE: Final = 0.2
+"""Largest share of rows with a missing number, from which full covariances learn nothing."""
+SEARCHED: Final = 2000
+"""Rows that the number of components is chosen by."""
+WIDEST_FULL: Final = 60
+"""Most columns of numbers whose full covariances are tried."""
+RATES: Final = tuple(0.5 * 2 ** (-step / 2) for step in reversed(range(13)))
+"""Values of ``component_variance`` that are tried."""
+
+
+@dataclass(frozen=True)
+class MixtureOptions(TrainConfig):
+    """Options of ``--model mixture``."""
+
+    labels: float | None = by_data(
+        "share of labels used, or number for each value",
+        check_amount,
+        example="20",
+    )
+    factors: tuple[int, ...] | None = by_data("number of components", sizes, SIZES, example="3")
+    covariance: Literal["diagonal", "full"] | None = by_data("covariance of a component's numbers")
+    component_variance: float | None = by_data(
+        "variance of a component that the prior expects, as a share of the column's", positive
+    )
+    ignore: tuple[str, ...] | None = by_data(
+        "columns that are left out, by name or by number from 1: id,date; none for none", parse=NAMES
+    )
+    starts: int | None = by_data("k-means starts, of which the best is kept", count(1))
+
+
+def column_names(preprocessing: Preprocessing) -> tuple[str, ...]:
+    """Names of the columns of a table: the file's, else their numbers from 1."""
+    count = preprocessing.event_shape[0]
+    return preprocessing.column_names or tuple(str(column + 1) for column in range(count))
+
+
+def levels_of(config: MixtureOptions, preprocessing: Preprocessing) -> tuple[int, ...]:
+    """Categories of each column, as :class:`ObservedMixture` takes them.
+
+    Raises:
+        ValueError: a column to leave out that there is not.
+    """
+    names = column_names(preprocessing)
+    numbers = {str(column + 1): column for column in range(len(names))}
+    numbers |= {name: column for column, name in enumerate(names)}
+    found = [2 if preprocessing.binary else 0] * len(names)
+    for column, words in enumerate(preprocessing.levels):
+        found[column] = len(words)
+    for column, values in enumerate(preprocessing.powers.values if preprocessing.powers else ()):
+        found[column] = found[column] or len(values)
+    for name in config.ignore or ():
+        if name not in numbers:
+            raise ValueError(f"ignore: expected columns out of {', '.join(names)}, got {name!r}")
+        found[numbers[name]] = LEFT_OUT
+    return tuple(found)
+
+
+def constant_columns(dataset: Dataset) -> tuple[str, ...]:
+    """Names of the columns that have a single value in the training rows."""
+    x = dataset.train.observations
+    low, high = x.nan_to_num(torch.inf).amin(0), x.nan_to_num(-torch.inf).amax(0)
+    names = column_names(dataset.preprocessing)
+    return tuple(names[column] for column in (low >= high).nonzero().flatten().tolist())
+
+
+def incomplete(x: Tensor, levels: Sequence[int]) -> float:
+    """Share of rows [n, D] in which a number is missing, of the columns that are not left out."""
+    numbers = [column for column, size in enumerate(levels) if not size]
+    return float(x[:, numbers].isnan().any(-1).double().mean())
+
+
+def model_of(config: MixtureOptions, levels: Sequence[int], num_data: int) -> ObservedMixture:
+    """A new model of resolved options."""
+    assert config.factors is not None and config.component_variance is not None
+    *label_sizes, components = config.factors
+    prior, full = TablePrior(b0=config.component_variance), config.covariance == "full"
+    return ObservedMixture(levels, components, num_data, label_sizes, prior, full)
+
+
+def chosen(
+    config: MixtureOptions, dataset: Dataset, levels: Sequence[int], label_sizes: tuple[int, ...]
+) -> MixtureOptions:
+    """Options with the components, covariance and prior of the greatest evidence of some training rows."""
+    train = dataset.train
+    rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed))[:SEARCHED]
+    x, labels = train.observations[rows], None
+    if label_sizes:
+        assert config.labels is not None
+        labels = hide_labels(train, config.labels, config.seed)[rows, : len(label_sizes)]
+    covariances: tuple[Literal["diagonal", "full"], ...] = ("full", "diagonal")
+    if config.covariance is not None:
+        covariances = (config.covariance,)
+    elif incomplete(train.x, levels) > FEW_INCOMPLETE or not 2 <= levels.count(0) <= WIDEST_FULL:
+        covariances = ("diagonal",)
+    if config.factors is not None:
+        numbers: Sequence[int] = (config.factors[-1],)
+    else:
+        numbers = range(max(label_sizes, default=1), max(MOST_COMPONENTS, *label_sizes, 0) + 1)
+    rates = RATES if config.component_variance is None else (config.component_variance,)
+    assert config.starts is not None
+    best: tuple[MixtureOptions, Fitted] | None = None
+    for covariance in covariances:
+        asked = replace(config, covariance=covariance)
+
+        rival = -math.inf if best is None else best[1].evidence
+        make = partial(_candidate, asked, label_sizes, levels, len(x))
+        found = search(make, x, labels, numbers, rates, config.seed, config.starts, rival)
+        if best is None or found.evidence > best[1].evidence:
+            best = asked, found
+    assert best is not None
+    asked, found = best
+    model = found.model
+    return replace(asked, factors=(*label_sizes, model.components), component_variance=model.prior.b0)
+
+
+def _candidate(
+    config: MixtureOptions,
+    label_sizes: tuple[int, ...],
+    levels: Sequence[int],
+    num_data: int,
+    number: int,
+    rate: float,
+) -> ObservedMixture:
+    given = replace(config, factors=(*label_sizes, number), component_variance=rate)
+    return model_of(given, levels, num_data)

@@ -1,0 +1,213 @@
+"""The recipe of observed mixtures: tables without networks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from pyro_fmvae import figures
+from pyro_fmvae.data import Batches, Dataset, Kind, SparseOptions, Split
+from pyro_fmvae.evaluate import edit_rows, label_agreement
+from pyro_fmvae.figures.columns import MOST_COLUMNS
+from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.mixture_ascent import MixtureAscent
+from pyro_fmvae.learn.mixture_search import STARTS
+from pyro_fmvae.learn.phase import Phase
+from pyro_fmvae.models import ObservedMixture
+from pyro_fmvae.models.table_sites import LEFT_OUT
+from pyro_fmvae.recipes.labelling import check_labels, check_numbered
+from pyro_fmvae.recipes.mixture_choice import (
+    SEARCHED,
+    MixtureOptions,
+    chosen,
+    column_names,
+    constant_columns,
+    incomplete,
+    levels_of,
+    model_of,
+)
+from pyro_fmvae.recipes.options import check_iterations, completed, shared_defaults
+from pyro_fmvae.recipes.pictures import TRAINING
+from pyro_fmvae.recipes.recipe import Recipe
+
+STEPS: Final = 100
+"""Updates of the whole table; on smaller batches, passes through it."""
+
+
+class Mixture(Recipe[MixtureOptions]):
+    """Rows of a table are drawn from components that are seen directly."""
+
+    name = "mixture"
+    title = "mixture of a table's rows, without networks"
+    options = MixtureOptions
+    factorial = True
+    tables = True
+    start = None
+    indexed = True
+    closed_form = True
+    misgiving = ""
+    against_overfitting = "fewer components (--factors)"
+    no_gap = "expected a model with an encoder, a mixture of rows has none"
+
+    @classmethod
+    def reading(cls, config: MixtureOptions, data: str) -> SparseOptions:
+        """Missing numbers and words are understood."""
+        return SparseOptions(mixed=True)
+
+    @classmethod
+    def resolve(cls, config: MixtureOptions, dataset: Dataset) -> MixtureOptions:
+        """Components, covariance and prior by the greatest evidence of the training rows.
+
+        Raises:
+            ValueError: pictures, or options that do not fit the data or each other.
+        """
+        preprocessing, number = dataset.preprocessing, len(dataset.train)
+        if len(preprocessing.event_shape) != 1 or preprocessing.kind is Kind.PATCHES:
+            raise ValueError("model: mixture learns tables; for pictures give --model fmvae")
+        defaults: dict[str, Any] = {
+            "labels": 0.0,
+            "batch_size": number,
+            "joint_iterations": STEPS,
+            "starts": STARTS,
+        }
+        config = completed(config, defaults | shared_defaults(config) | {"ignore": constant_columns(dataset)})
+        check_iterations(config)
+        names: tuple[str, ...] = ()
+        if config.labels:
+            names = dataset.label_names if config.label_names is None else config.label_names
+            check_numbered(dataset, names)
+            of_labels = tuple(max(size, 1) for size in dataset.label_sizes[: len(names)])
+            check_labels(dataset, names, of_labels, config.labels, config.seed)
+            if config.factors is not None and len(config.factors) == 1:
+                config = replace(config, factors=(*of_labels, *config.factors))
+        if config.factors is not None and len(config.factors) != len(names) + 1:
+            raise ValueError(f"factors: expected one number of components, got {config.factors}")
+        levels = levels_of(config, preprocessing)
+        if set(levels) == {LEFT_OUT}:
+            raise ValueError("data: expected a column whose values differ, got none that is not left out")
+        if None in (config.factors, config.covariance, config.component_variance):
+            config = chosen(config, dataset, levels, of_labels if names else ())
+        if config.covariance == "full" and incomplete(dataset.train.x, levels) == 1:
+            raise ValueError("covariance: expected diagonal, as every row lacks a number, got full")
+        return config
+
+    # ------------------------------------------------------------------ model and learning
+
+    @property
+    def factors(self) -> tuple[int, ...]:
+        """Sizes of the entries of a code: values of each label, then K."""
+        assert self.config.factors is not None
+        return self.config.factors
+
+    @property
+    def labels(self) -> float:
+        """As configured."""
+        return self.config.labels or 0.0
+
+    def build(self) -> ObservedMixture:
+        """Components of the columns that are not left out."""
+        return model_of(self.config, levels_of(self.config, self.preprocessing), self.num_data)
+
+    def augmentation(self) -> None:
+        """No transform of training batches: None."""
+
+    def phases(self, model: ObservedMixture, learning: Learning) -> list[Phase]:
+        """Coordinate ascent."""
+        config = self.config
+        assert config.starts is not None
+        budget = config.budgets()["joint"]
+        return [MixtureAscent(model, self.build, budget, config.seed, config.starts, SEARCHED)]
+
+    # ------------------------------------------------------------------ codes and samples
+
+    def code(self, model: ObservedMixture, x: Tensor) -> Tensor:
+        """The row itself, with what is missing filled in."""
+        return model.filled(x)
+
+    def decode(self, model: ObservedMixture, z: Tensor) -> Tensor:
+        """The row itself."""
+        return z
+
+    def reconstruct(self, model: ObservedMixture, x: Tensor) -> Tensor:
+        """The row, with what is missing filled in."""
+        return model.filled(x)
+
+    def encode(self, model: ObservedMixture, x: Tensor) -> dict[str, Tensor]:
+        """``codes`` [B, L + 1]; ``mean`` [B, D], the rows filled in; per entry i ``responsibilities_i``."""
+        probs = model.responsibilities(x)
+        return {
+            "codes": torch.stack([part.argmax(-1) for part in probs], -1),
+            "mean": model.filled(x),
+            **{f"responsibilities_{entry}": part for entry, part in enumerate(probs)},
+        }
+
+    def sample(self, model: ObservedMixture, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
+        """Draw rows given codes.
+
+        Returns:
+            The rows; the ``codes`` drawn beside them, and the words of each column of categories.
+        """
+        drawn = model.sample_codes(len(codes), codes)
+        rows = model.sample_latent(len(codes), drawn)
+        arrays = {"codes": drawn.cpu().numpy()}
+        for column, words in enumerate(self.preprocessing.levels):
+            if words:
+                arrays[f"words_{column}"] = np.array(words)[rows[:, column].long().cpu().numpy()]
+        return rows, arrays
+
+    def edit(self, model: ObservedMixture, x: Tensor, changes: Mapping[int, int]) -> Tensor:
+        """Rows moved to the components that the changes make likely."""
+        return edit_rows(model, x, changes)
+
+    # ------------------------------------------------------------------ reports and figures
+
+    def measures(
+        self,
+        model: ObservedMixture,
+        rows: Split,
+        batches: Batches,
+        label_names: Sequence[str],
+        split: str | None,
+    ) -> dict[str, Any]:
+        """Agreement of codes with labels, where there are any."""
+        if rows.labels is None:
+            return {}
+        found: dict[str, Any] = label_agreement(model, batches, label_names, self.factors_of(label_names))
+        return found
+
+    def summary(self, model: ObservedMixture) -> list[str]:
+        """Components in use and what they are like; the columns that were left out."""
+        *_, used = model.used_components()
+        lines = [
+            f"components in use: {used} of {model.components}, with {self.config.covariance} covariances, "
+            "learnt without networks"
+        ]
+        if self.config.ignore:
+            lines.append(f"columns left out: {', '.join(self.config.ignore)}")
+        powers = self.preprocessing.powers
+        if powers is not None and powers.number:
+            lines.append(f"skewed columns, of which powers are taken: {powers.number}")
+        return lines
+
+    def draw_figures(
+        self, model: ObservedMixture, rows: Split, split: str, records: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Figure]:
+        """The curves of training, and the means of the components."""
+        drawn = {TRAINING: figures.training_curves(records, self.factor_names)}
+        names = column_names(self.preprocessing)
+        shown = [column for column, size in enumerate(model.levels) if not size]
+        if 0 < len(shown) <= MOST_COLUMNS:
+            means = model.locations()[:, shown].cpu()
+            of_components = figures.Factors(
+                decode=lambda z: z,
+                sample_latent=lambda n, codes: means[codes[:, 0]],
+                means=[means],
+                shares=[model.counts().clamp(min=0).cpu()],
+                names=[self.factor_names[-1]],
+            )
+            drawn["columns"] = figures.column_means(of_components, [names[column] for column in shown])
+        return drawn

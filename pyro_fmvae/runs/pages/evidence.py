@@ -1,0 +1,91 @@
+"""Facts about a run that its folder holds, whatever of them there is: older runs lack some."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyro_fmvae.recipes.declarations import as_typed, flag
+from pyro_fmvae.runs.best import Kept
+from pyro_fmvae.runs.run import CONFIG, DERIVED, METRICS, REPORT, Run
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Facts known of a run: its training and its result."""
+
+    run: Run
+    records: list[dict[str, Any]]
+    """Of ``metrics.jsonl``, without damaged lines."""
+    report: dict[str, Any]
+    """Contents of ``report.json``; empty where there is none."""
+    kept: Kept | None
+    """Which model the run stands for; None of an older or unfinished run."""
+    derived: dict[str, Any]
+    """What ``config.json`` holds beside options."""
+
+    @classmethod
+    def of(cls, run: Run) -> "Evidence":
+        """Read the folder of a run."""
+        records = []
+        path = run.folder / METRICS
+        for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
+            record = _parsed(line)
+            if {"step", "phase", "elbo", "reconstruction"} <= record.keys():
+                records.append(record)
+        report = run.folder / REPORT
+        measured = _parsed(report.read_text(errors="replace")) if report.is_file() else {}
+        derived = json.loads((run.folder / CONFIG).read_text())[DERIVED]
+        return cls(run, records, measured, Kept.read(run.folder), derived)
+
+    @property
+    def tested(self) -> dict[str, Any]:
+        """Measures of the split that the report is about; empty where there is no report."""
+        measures: dict[str, Any] = self.report.get("splits", {}).get(self.report.get("split"), {})
+        return measures
+
+    @property
+    def bounded(self) -> bool:
+        """False if the model has no bound, as an auto-encoder."""
+        return "elbo" not in self.tested or self.tested["elbo"] is not None
+
+    @property
+    def last_phase(self) -> list[dict[str, Any]]:
+        """The records of the last phase."""
+        return [record for record in self.records if record["phase"] == self.records[-1]["phase"]]
+
+    @property
+    def closing(self) -> dict[str, Any]:
+        """The record of the model that was kept, else the last one; empty where there are no records."""
+        kept = self.kept.kept.total_steps if self.kept else None
+        return next(
+            (one for one in reversed(self.records) if one["step"] == kept), (self.records or [{}])[-1]
+        )
+
+    @property
+    def used(self) -> dict[str, tuple[int, int]]:
+        """Factor → number of its components in use, and of all."""
+        used = self.closing.get("used_components", [])
+        pairs = zip(self.run.factor_names, used, self.run.recipe.factors, strict=False)
+        return {name: (number, size) for name, number, size in pairs}
+
+    @property
+    def given(self) -> str:
+        """The options that were given, as they are typed."""
+        values = self.run.config.to_dict()
+        typed = (f"{flag(name)} {as_typed(values[name])}" for name in self.run.given if name in values)
+        return " ".join(typed) or "none"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Every option, resolved."""
+        return {flag(name): as_typed(value) for name, value in self.run.config.to_dict().items()}
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """A JSON object; an empty one if the text is something else."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return dict(value) if isinstance(value, Mapping) else {}

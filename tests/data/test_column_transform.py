@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+import torch
+from scipy.stats import skew
+from sklearn.preprocessing import PowerTransformer
+from torch.testing import assert_close
+
+from pyro_fmvae.data.column_transform import ColumnTransform
+from pyro_fmvae.data.preprocessing import Preprocessing
+
+RNG = np.random.default_rng(0)
+
+
+def columns(n=400):
+    """A symmetric column, one with a tail to the right, and one with a tail to the left."""
+    tail = RNG.lognormal(size=n)
+    return np.stack([RNG.normal(3, 2, n), 100 + 20 * tail, -5 * RNG.lognormal(size=n)], 1)
+
+
+def test_skewed_columns_become_symmetric_and_others_stay():
+    x = columns()
+    powers = ColumnTransform.fit(x)
+    found = powers(x)
+    assert powers.number == 2 and powers.power[0] == 1
+    np.testing.assert_array_equal(found[:, 0], x[:, 0])
+    assert (np.abs(skew(found)) < 0.5).all()
+
+
+def test_powers_are_scikit_learns_of_standardised_columns():
+    x = columns()[:, 1:2]
+    standard = (x - x.mean()) / x.std()
+    theirs = PowerTransformer(standardize=False).fit(standard)
+    powers = ColumnTransform.fit(x)
+    assert powers.power == pytest.approx(theirs.lambdas_, abs=1e-4)
+    np.testing.assert_allclose(powers(x), theirs.transform(standard), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("power", [-2.0, 0.0, 0.5, 2.0, 3.5])
+def test_the_inverse_undoes_it(power):
+    powers = ColumnTransform((1.0, 0.0), (2.0, 1.0), (power, 1.0), ((), ()))
+    x = np.stack([np.linspace(-4, 6, 50), np.linspace(-1, 1, 50)], 1)
+    x[3, 0] = np.nan
+    back = powers.inverse(torch.from_numpy(powers(x)))
+    assert_close(back, torch.from_numpy(x), equal_nan=True)
+    far = powers.inverse(torch.tensor([[1e6, 0.0], [-1e6, 0.0]]).double())
+    assert far.isfinite().all() and far[0, 0] > 6 > -4 > far[1, 0]
+
+
+def test_columns_that_may_not_be_transformed():
+    x = columns()
+    assert ColumnTransform.fit(x, skip=[1, 2]) is None
+    assert ColumnTransform.fit(x[:, :1]) is None
+    assert ColumnTransform.fit(np.full((5, 1), 7.0)) is None
+
+
+def test_tables_are_unskewed_and_stored():
+    x = columns()
+    x[::9, 1] = np.nan
+    preprocessing = Preprocessing.standardizing(x, True, unskew=True)
+    stored = preprocessing(x)
+    assert_close(stored.nanmean(0), torch.zeros(3).float(), rtol=0, atol=1e-5)
+    assert_close(preprocessing.undo(stored), torch.from_numpy(x), rtol=1e-4, atol=1e-3, equal_nan=True)
+    again = Preprocessing.from_dict(preprocessing.to_dict())
+    assert again == preprocessing and torch.equal(again(x).nan_to_num(9), stored.nan_to_num(9))
+
+
+def test_categories_are_not_standardised():
+    x = np.stack([RNG.normal(5, 2, 50), RNG.integers(0, 3, 50)], 1)
+    levels = ((), ("a", "b", "c"))
+    preprocessing = Preprocessing.standardizing(x, True, levels=levels, unskew=True)
+    assert torch.equal(preprocessing(x)[:, 1], torch.from_numpy(x[:, 1]).float())
+    assert Preprocessing.from_dict(preprocessing.to_dict()).levels == levels
+
+
+def test_columns_of_few_integers_are_categories():
+    x = np.stack(
+        [np.tile([3.0, 7, 9, 3], 25), RNG.normal(size=100), np.arange(100) % 11, np.full(100, 2.0)], 1
+    )
+    x[0, 0] = np.nan
+    columns_ = ColumnTransform.fit(x)
+    assert columns_.coded == [0] and columns_.values[0] == (3, 7, 9) and columns_.number == 0
+    coded = columns_(x)
+    assert coded[1:5, 0].tolist() == [1, 2, 0, 0] and np.isnan(coded[0, 0])
+    assert_close(columns_.inverse(torch.from_numpy(coded))[1:], torch.from_numpy(x)[1:])
+    other = x[:1].copy()
+    other[0, 0] = 8  # not seen in training
+    assert np.isnan(columns_(other)[0, 0])
+    preprocessing = Preprocessing.standardizing(x, True, unskew=True)
+    assert preprocessing(x)[1:5, 0].tolist() == [1, 2, 0, 0]
+    assert Preprocessing.from_dict(preprocessing.to_dict()) == preprocessing

@@ -1,0 +1,81 @@
+import math
+from functools import partial
+
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score
+
+from pyro_fmvae.learn.mixture_search import best_rate, best_start, climb, search
+from pyro_fmvae.models import ObservedMixture, TablePrior
+
+N, RATES = 150, (0.05, 0.1, 0.2, 0.5)
+
+
+def rows(labelled=0):
+    """Three clusters, standardised; labels of the first rows."""
+    torch.manual_seed(0)
+    kinds = torch.arange(N) % 3
+    x = torch.tensor([[0.0, 0.0], [4.0, 0.0], [0.0, 5.0]])[kinds] + torch.randn(N, 2)
+    labels = kinds.clone()
+    labels[labelled:] = -1
+    return (x - x.mean(0)) / x.std(0), kinds, labels.unsqueeze(-1)
+
+
+def make(size, rate=0.2, full=False, labels=()):
+    return ObservedMixture((0, 0), size, N, labels, TablePrior(b0=rate), full)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_the_number_of_components_is_found(full):
+    x, kinds, _ = rows()
+    found = search(partial(make, full=full), x, None, range(1, 9), RATES, seed=0)
+    assert found.model.components == 3
+    assert adjusted_rand_score(kinds, found.gamma.argmax(-1)) > 0.9
+    others = [search(partial(make, full=full), x, None, [size], RATES, seed=0) for size in (1, 2, 4)]
+    assert all(found.evidence > other.evidence for other in others)
+
+
+def test_a_rival_that_is_far_ahead_ends_the_search():
+    x, _, _ = rows()
+    asked = []
+
+    def counting(size, rate):
+        asked.append(size)
+        return make(size, rate)
+
+    search(counting, x, None, range(1, 9), RATES, seed=0, rival=1e6)
+    assert set(asked) == {1, 2}  # of the first size alone nothing is gained yet
+
+
+def test_evidence_counts_the_orders_of_components():
+    x, _, _ = rows()
+    found = best_start(lambda: make(3), x, None, torch.Generator().manual_seed(0))
+    assert found.evidence == pytest.approx(found.bound + math.log(6))
+
+
+def test_many_starts_are_at_least_as_good_as_one():
+    x, _, _ = rows()
+    bounds = [
+        best_start(lambda: make(3), x, None, torch.Generator().manual_seed(0), starts).bound
+        for starts in (1, 10)
+    ]
+    assert bounds[1] >= bounds[0]
+
+
+def test_a_better_rate_raises_the_bound():
+    x, _, _ = rows()
+    start = climb(make(3, 0.5), x, None, torch.nn.functional.one_hot(torch.arange(N) % 3, 3).double())
+    found = best_rate(partial(make, 3), start, x, None, RATES)
+    exhaustive = {rate: climb(make(3, rate), x, None, start.gamma).bound for rate in RATES}
+    assert found.model.prior.b0 == max(exhaustive, key=lambda rate: exhaustive[rate])
+    assert found.bound == pytest.approx(max(exhaustive.values()), abs=0.05)
+
+
+def test_labelled_rows_name_their_components():
+    """Also where a value has rows of two clusters: both are components of that value."""
+    x, kinds, labels = rows(labelled=30)
+    labels = torch.where(labels == 2, 0, labels)
+    found = search(partial(make, labels=(2,)), x, labels, range(2, 6), RATES, seed=0)
+    assert found.model.components == 3
+    predicted = found.model.codes(x)[:, 0]
+    assert (predicted == torch.where(kinds == 2, 0, kinds)).float().mean() > 0.95

@@ -1,0 +1,137 @@
+"""Tables without networks, through the command line and in Python."""
+
+import json
+
+import numpy as np
+import pytest
+
+import pyro_fmvae
+from pyro_fmvae.recipes.registry import DEFAULT, choose_model
+from pyro_fmvae.runs import Run
+from tests.small_runs import command, succeed, write_files
+
+pytestmark = pytest.mark.usefixtures("single_precision")
+
+SIZE = 90
+
+
+def write(path, missing=True):
+    """Three kinds in numbers and words, a constant column, and missing entries."""
+    rng = np.random.default_rng(0)
+    kinds = rng.integers(0, 3, SIZE)
+    lines = ["length,colour,width,same,label:kind"]
+    for row, kind in enumerate(kinds):
+        numbers = [f"{rng.normal(4.0 * kind, 1.0):.4f}", f"{100 * rng.normal(kind == 1, 0.3):.4f}"]
+        if missing and row % 10 == 0:
+            numbers[row % 20 // 10] = ("NA", "", "?")[row % 3]
+        colour = ("red", "green", "blue")[kind] if rng.random() < 0.9 else "red"
+        lines.append(f"{numbers[0]},{colour},{numbers[1]},7.5,{('ant', 'bee', 'cat')[kind]}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("table")
+    write(folder / "a.csv")
+    out = succeed("train", "--data", folder / "a.csv", "--labels", 5, "--out", folder / "run")
+    return folder, out
+
+
+def test_a_small_table_is_learnt_without_networks(trained):
+    folder, out = trained
+    assert "learnt without networks, by --model mixture; for networks give --model fmvae" in out
+    assert "columns left out: same" in out
+    config = json.loads((folder / "run" / "config.json").read_text())
+    assert config["model"] == "mixture" and config["ignore"] == ["same"]
+    assert config["factors"] == [3, 3] and config["covariance"] in ("full", "diagonal")
+    assert (folder / "run" / "figures" / "columns.png").exists()
+
+
+def test_labels_of_words_are_predicted(trained):
+    folder, _ = trained
+    result = json.loads(succeed("evaluate", folder / "run", "--data", folder / "a.csv", "--num-samples", 2))
+    assert result["accuracy"]["kind"] > 0.9
+    assert result["importance_weighted"] == pytest.approx(result["collapsed"])
+    run = pyro_fmvae.load(folder / "run")
+    rows = np.array([[4.0, np.nan, 100.0, 7.5], [8.0, np.nan, np.nan, 7.5]])
+    assert run.predict(rows)["kind"].tolist() == ["bee", "cat"]
+
+
+def test_in_python_rows_are_rows(trained):
+    folder, _ = trained
+    run = pyro_fmvae.load(folder / "run")
+    rows = np.array([[4.1, 1.0, np.nan, 7.5]])
+    filled = run.decode(run.encode(rows)["mean"])
+    assert filled[0, [0, 3]] == pytest.approx([4.1, 7.5], abs=1e-3) and 50 < filled[0, 2] < 150
+    moved = run.edit(rows, kind="cat")
+    assert moved[0, 0] > 6
+    drawn = run.sample(200, {"kind": "ant"})
+    assert set(drawn["words_1"]) <= {"red", "green", "blue"} and abs(np.median(drawn["x"][:, 0])) < 1
+    far = run.score(np.array([[4.0, 1.0, 100.0, 7.5], [40.0, 1.0, 100.0, 7.5]]))["iwae"]
+    assert far[1] > far[0] + 5
+
+
+def test_clusters_are_found_without_labels(trained, tmp_path):
+    folder, _ = trained
+    out = succeed("train", "--data", folder / "a.csv", "--out", tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    assert run.recipe.factors[0] >= 3 and run.recipe.labels == 0 and "components in use" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--factors", "2,2,2"), "factors: expected one number of components, got"),
+        (
+            ("--ignore", "nothing"),
+            "ignore: expected columns out of length, colour, width, same, got 'nothing'",
+        ),
+        (("--ignore", "length,colour,width,4"), "data: expected a column whose values differ"),
+        (("--latent-dim", "3"), "latent_dim: an option of"),
+    ],
+)
+def test_bad_options(trained, tmp_path, options, message):
+    folder, _ = trained
+    arguments = ("--data", folder / "a.csv", "--model", "mixture", "--out", tmp_path / "run", *options)
+    status, _, err = command("train", *arguments)
+    assert status == 2 and message in err and not (tmp_path / "run").exists()
+
+
+def test_pictures_are_refused(tmp_path):
+    files = write_files(tmp_path)
+    status, _, err = command(
+        "train", "--data", files["grey"], "--model", "mixture", "--out", tmp_path / "run"
+    )
+    assert status == 2 and "model: mixture learns tables; for pictures give --model fmvae" in err
+
+
+def test_networks_refuse_what_only_mixtures_take(trained, tmp_path):
+    folder, _ = trained
+    status, _, err = command(
+        "train", "--data", folder / "a.csv", "--model", "fmvae", "--out", tmp_path / "run"
+    )
+    assert status == 2 and "expected a number, got" in err
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "factors", "expected"),
+    [
+        ("csv", (), None, "mixture"),
+        ("table", (), None, "mixture"),
+        ("table", ("labels", "seed"), (3,), "mixture"),
+        ("table", (), (2, 2), DEFAULT),
+        ("table", ("network",), None, DEFAULT),
+        ("table", ("learning_rate",), None, DEFAULT),
+        ("binary", (), None, DEFAULT),
+        ("grey", (), None, DEFAULT),
+    ],
+)
+def test_the_model_of_data(tmp_path, kind, given, factors, expected):
+    assert choose_model(str(write_files(tmp_path)[kind]), given, factors) == expected
+
+
+def test_large_tables_and_named_data_get_networks(tmp_path):
+    for name, shape in (("wide", (20, 101)), ("long", (20_001, 2))):
+        np.savez(tmp_path / f"{name}.npz", x=np.random.default_rng(0).normal(size=shape))
+        assert choose_model(str(tmp_path / f"{name}.npz")) == DEFAULT
+    assert choose_model("smiley") == choose_model("mnist") == DEFAULT

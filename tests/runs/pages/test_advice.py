@@ -1,0 +1,68 @@
+"""Advice comes from a run's own figures, and only where they ask for it."""
+
+from dataclasses import replace
+
+import pytest
+
+from pyro_fmvae.runs.pages.advice import advice
+from pyro_fmvae.runs.pages.evidence import Evidence
+from tests.commands.labelled_run import RUN
+
+FLAT = [-50.0, -20.0, -19.9, -19.8, -19.8]
+
+
+def evidence(bounds=FLAT, used=(2, 3, 5), run=RUN, report=None):
+    records = [
+        {
+            "step": 10 * n,
+            "phase": "joint",
+            "elbo": bound,
+            "reconstruction": 0.0,
+            "used_components": list(used),
+        }
+        for n, bound in enumerate(bounds)
+    ]
+    return Evidence(run, records, report or {}, None, {})
+
+
+def with_accuracy(accuracy, majority):
+    scores = {"accuracy": accuracy, "majority": majority}
+    return {"split": "test", "splits": {"test": {"elbo": 0.0, "classification": {"hair": scores}}}}
+
+
+def test_nothing_stands_out():
+    assert advice(evidence()) == []
+    assert advice(evidence(bounds=[])) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"bounds": [-50.0, -18.0, -19.0, -30.5]}, ("best at step 10 (−18.00)", "fell by 12.50 nats")),
+        ({"bounds": [-50.0, -40.0, -30.0, -20.0, -10.0]}, ("still rising", "by 10.00 nats", "--max-minutes")),
+        ({"used": (2, 3, 4)}, ("Factor 2 uses 4 of its 5 components", "--prior-restarts")),
+        ({"report": with_accuracy(0.6, 0.6)}, ("hair (0.60, the majority 0.60)",)),
+    ],
+)
+def test_what_stands_out(changes, words):
+    (line,) = advice(evidence(**changes))
+    assert all(word in line for word in words)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"bounds": [-50.0, -18.0, -19.0, -18.4]},  # within half a nat of the best
+        {"bounds": [-5000.0, -1000.0, -1003.0]},  # within 0.5 %
+        {"used": (1, 3, 5)},  # a labelled factor
+        {"report": with_accuracy(0.8, 0.6)},
+    ],
+)
+def test_what_does_not(changes):
+    assert advice(evidence(**changes)) == []
+
+
+def test_labels_that_were_not_trained_on():
+    config = replace(RUN.recipe.config, labels=0.0, label_names=None)
+    (line,) = advice(evidence(run=replace(RUN, recipe=replace(RUN.recipe, config=config)), used=()))
+    assert "(eyes, hair, hat)" in line and "--labels 1" in line

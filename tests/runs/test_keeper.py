@@ -1,0 +1,149 @@
+"""The best model is kept, and phases that no longer gain end early, by real trainings of tiny models."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from pyro_fmvae import checkpoint
+from pyro_fmvae.data import load
+from pyro_fmvae.learn.fitting import Record
+from pyro_fmvae.learn.phase import Phase
+from pyro_fmvae.recipes.registry import configure
+from pyro_fmvae.runs import report
+from pyro_fmvae.runs.best import Kept
+from pyro_fmvae.runs.keeper import Keeper
+from pyro_fmvae.runs.run import CHECKPOINT, Run
+from pyro_fmvae.runs.trainer import Trainer
+from tests.small_runs import kill_and_resume, metrics, state, succeed, train, write_files
+
+pytestmark = pytest.mark.usefixtures("single_precision")
+
+OVERFITTED = {  # 48 points, networks and steps that learn them by heart
+    "model": "vae",
+    "factors": "2",
+    "hidden": "64",
+    "min_scale": "0.001",
+    "learning_rate": "0.01",
+    "weight_decay": 0,
+    "pretrain_iterations": 60,
+    "factor_dim": 5,
+    "joint_iterations": 200,
+}
+
+
+@pytest.fixture(autouse=True)
+def no_figures(monkeypatch):
+    monkeypatch.setattr(report, "draw", lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("data") / "noise.npz"
+    np.savez(path, x=rng.normal(size=(60, 20)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    """A run with patience that nothing happened to."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "draw", lambda *_: None)
+        patch.setattr(Phase, "record_every", 5)
+        status, _, err = train(run, data, patience=20, **OVERFITTED)
+    assert status == 0, err
+    return run
+
+
+def of_phase(run, name):
+    return {record["step"]: record["elbo"] for record in metrics(run) if record["phase"] == name}
+
+
+def validation_bound(run):
+    return json.loads(succeed("evaluate", run, "--split", "valid"))["elbo"]
+
+
+@pytest.mark.parametrize("patience", [0, 20])
+def test_a_run_stands_for_its_best_model(data, tmp_path, monkeypatch, patience):
+    monkeypatch.setattr(Phase, "record_every", 5)
+    run = tmp_path / "run"
+    status, out, err = train(run, data, patience=patience, **OVERFITTED)
+    assert status == 0, err
+    joint, kept = of_phase(run, "joint"), Kept.read(run)
+    first, last, best = min(joint), max(joint), max(joint, key=joint.get)
+    assert joint[last] < joint[best] - 0.5
+    assert (kept.kept.total_steps, kept.kept.value) == (best, joint[best])
+    assert (kept.end.total_steps, kept.end.value) == (last, joint[last])
+    assert validation_bound(run) == pytest.approx(joint[best], rel=1e-6)
+    training = json.loads(succeed("evaluate", run, "--split", "train", "--points", kept.points))
+    assert kept.points == 6 and np.isfinite(training["elbo"])
+    assert f"kept: joint step {best - first:,}, validation ELBO {joint[best]:.2f}; at the end, joint" in out
+    assert "points by heart" in " ".join(out.split())
+    if patience:
+        assert kept.stopped and last - best == patience < 200 - (best - first)
+        pretrained = of_phase(run, "pretrain")
+        assert joint[first] == pytest.approx(max(pretrained.values()))  # handed over at its best
+    else:
+        assert not kept.stopped and last - first == 200
+
+
+def test_without_patience_a_training_is_what_it_was_before_there_were_records(data, tmp_path, monkeypatch):
+    """Watching draws nothing from the training's generator, and phases hand over the model of their end."""
+    ends = []
+    for every in (1, 1000):
+        monkeypatch.setattr(Phase, "record_every", every)
+        run = tmp_path / f"every{every}"
+        assert train(run, data, patience=0, **OVERFITTED)[0] == 0
+        ends.append({phase: list(of_phase(run, phase).values())[-1] for phase in ("pretrain", "joint")})
+        random = checkpoint.load(run / CHECKPOINT)[0]["random"]["cpu"]
+        ends[-1]["random"] = random.tolist()
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("every", [0.0, float("inf")], ids=["every step", "at phase starts"])
+@pytest.mark.parametrize("number", [3, 40, 90])
+def test_killed_run_keeps_what_it_would_have_kept(data, whole, tmp_path, monkeypatch, number, every):
+    monkeypatch.setattr(Phase, "record_every", 5)
+    run = tmp_path / "run"
+    kill_and_resume(run, data, number, every, patience=20, **OVERFITTED)
+    assert state(run) == state(whole)
+    assert metrics(run) == metrics(whole)
+    assert Kept.read(run) == Kept.read(whole)
+
+
+def test_killed_between_the_end_of_a_phase_and_the_next_one(data, whole, tmp_path, monkeypatch):
+    """The checkpoint at the very end of a phase holds the model that is handed over."""
+    monkeypatch.setattr(Phase, "record_every", 5)
+    steps, run = max(of_phase(whole, "pretrain")), tmp_path / "run"
+    kill_and_resume(run, data, steps + 1, 0.0, patience=20, **OVERFITTED)  # at step 0 of joint
+    assert state(run) == state(whole)
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_model_of_lower_bound_is_kept_if_it_alone_has_learnt_the_labels_in_use(tmp_path, labelled):
+    """Validation points have no labels at all, as where a person has few of them."""
+    dataset = load(str(write_files(tmp_path)["binary"]))
+    dataset = replace(dataset, valid=replace(dataset.valid, labels=dataset.valid.labels.fill_(-1)))
+    options = {"labels": 1.0, "factors": (2, 2)} if labelled else {"factors": (2, 2)}
+    run = Run.new(tmp_path, configure("fmvae", "mine.npz", hidden=(4,), **options), dataset)
+    trainer = Trainer(run, dataset, torch.device("cpu"))
+    trainer.progress.phase = [phase.name for phase in trainer.phases].index("joint")
+    bounds = iter([-10.0, -12.0])
+    journal = SimpleNamespace(
+        validation=dataset.valid, measure="elbo", record=lambda _: {"elbo": next(bounds)}
+    )
+    keeper = Keeper(trainer, dataset, journal)
+    truth = {
+        tuple(x.flatten().tolist()): y
+        for x, y in zip(dataset.train.observations, dataset.train.labels, strict=True)
+    }
+    trainer.model.codes = lambda x: torch.stack([1 - truth[tuple(one.flatten().tolist())] for one in x])
+    keeper.follow(Record("joint", 0, 5, 0.0, None, 0.0))
+    trainer.model.codes = lambda x: torch.stack([truth[tuple(one.flatten().tolist())] for one in x])
+    keeper.follow(Record("joint", 50, 55, 0.5, 1.0, 0.0))
+    assert trainer.best.moment.step == (50 if labelled else 0)

@@ -1,0 +1,36 @@
+"""What the log says of the time that training takes."""
+
+import logging
+
+import pytest
+import torch
+
+from pyro_fmvae.learn.fitting import Record
+from pyro_fmvae.runs.outlook import Outlook, duration
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (0.2, "1 second"),
+        (119, "119 seconds"),
+        (120, "2 minutes"),
+        (7199, "120 minutes"),
+        (9000, "2.5 hours"),
+    ],
+)
+def test_duration(seconds, expected):
+    assert duration(seconds) == expected
+
+
+def test_estimate_comes_once_and_then_every_minute_what_is_left(caplog):
+    outlook = Outlook(torch.device("cpu"))
+    steps = [(1, None, None), (10, 0.04, 240.0), (11, 0.04, 239.0), (1500, 0.04, 180.0), (1501, 0.04, 179.0)]
+    with caplog.at_level(logging.INFO, "pyro_fmvae"):
+        for step, pace, left in steps:
+            outlook.update(Record("joint", step, step, 0.1, 1.0, 0.04 * step, pace, left))
+            if step == 1500:
+                outlook.update(Record("joint", step, step, 0.1, 1.0, 61.0, pace, left))
+    first, *others = caplog.messages
+    assert first.startswith("about 4 minutes: 6,010 steps of 40 ms; ") and first.endswith("of memory so far")
+    assert others == ["joint step 1500: about 3 minutes left"]
