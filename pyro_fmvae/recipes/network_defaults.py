@@ -21,6 +21,8 @@ SMALL_BELOW, DECAY_BELOW = 1000, 2000
 Chosen by validation bound on wine, breast cancer and digits of 8x8 pixels: 144, 457, 322 and 1,439 points.
 """
 SMALL, DECAY = (50,), 0.5
+POINTS_PER_COMPONENT = 8
+"""Training points of a person's own for each component of a factor, at least, as long as two are left."""
 
 _COMMON: dict[str, Any] = {
     "network": "mlp",
@@ -115,6 +117,9 @@ def network_defaults(config: NetworkOptions, dataset: Dataset) -> dict[str, Any]
         defaults |= decaying(config)
     if table and kind not in ("smiley", "sprites"):
         defaults |= {"min_scale": 0.05, "max_scale": 2.0}
+    if config.own_data:
+        most = max(2, len(dataset.train) // POINTS_PER_COMPONENT)
+        defaults["factors"] = tuple(min(components, most) for components in defaults["factors"])
     if config.own_data and kind in ("columns", "images"):
         defaults |= {"hidden": SMALL} if kind == "columns" and len(dataset.train) < SMALL_BELOW else {}
         defaults |= {"weight_decay": DECAY} if len(dataset.train) < DECAY_BELOW else {}

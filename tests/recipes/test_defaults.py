@@ -203,8 +203,18 @@ def test_free_factors_are_opened_even_without_a_refine_phase(closing):
     assert resolve(unlabelled, data) == unlabelled
 
 
+@pytest.mark.parametrize(("size", "components"), [(3, 2), (23, 2), (64, 8), (511, 63), (512, 64), (2000, 64)])
+def test_few_points_of_your_own_get_few_components(size, components):
+    pictures = dataset((64, 64, 3), Kind.IMAGE, (5,), size=size)
+    config = resolve(configure(data="photos"), pictures)
+    assert config.factors == (components,) and resolve(config, pictures) == config
+    assert resolve(configure(data="photos", labels=1.0), pictures).factors == (5, components)
+    assert resolve(configure(data="photos", factors=(64,)), pictures).factors == (64,)
+    assert resolve(configure(data="celeba"), pictures).factors == (64, 64)
+
+
 def test_factors_of_labels_come_first():
-    data = dataset(label_sizes=(2, 3, 5))
+    data = dataset(label_sizes=(2, 3, 5), size=128)
     assert resolve(configure(data="mine.npz"), data).factors == (16,)
     assert resolve(configure(data="mine.npz", labels=0.5), data).factors == (2, 3, 5, 16)
     chosen = configure(data="mine.npz", labels=0.5, label_names=("label0", "label1"))
