@@ -176,7 +176,7 @@ def _by_data(options: Mapping[str, Any], typed: Set[str]) -> str:
     own = options_of(DEFAULT)
     known = {**all_options(), **own}
     given = {name for name, value in options.items() if name in typed or value != known[name].default}
-    model = choose_model(options["data"], given, options.get("factors"))
+    model = choose_model(options["data"], given, options.get("factors"), options.get("ignore") or ())
     if model != DEFAULT:
         print(f"learnt without networks, by --model {model}; for networks give --model {DEFAULT}")
     return model
