@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyro_fmvae.data.column_transform import ColumnTransform
 from pyro_fmvae.data.patch_transform import PatchTransform
-from pyro_fmvae.data.storage import as_float, sample_binary, to_stored
+from pyro_fmvae.data.storage import as_float, sample_binary, to_real, to_stored
 
 Binarization = Literal["dynamic", "threshold"]
 
@@ -189,7 +189,7 @@ class Preprocessing:
         if self.patches is not None:
             return self.patches.apply(as_float(to_stored(raw, source)).double()).float()
         if self.kind is Kind.REAL:
-            return _real(raw, source)
+            return to_real(raw, source)
         if self.kind is Kind.TABLE:
             if not self.missing and np.isnan(raw).any():
                 raise ValueError(f"{source}: expected numbers, but some are missing (NaN)")
@@ -296,14 +296,3 @@ def check_binarization(binarization: str) -> Binarization:
 def _column(index: int, names: tuple[str, ...]) -> str:
     """Name a column in messages: by its name, or by its number from 1."""
     return f"column '{names[index]}'" if names else f"column {index + 1}"
-
-
-def _real(raw: np.ndarray, source: str) -> Tensor:
-    """Convert numbers as they are, and uint8 divided by 255, to float32 of the same shape."""
-    if raw.dtype == np.uint8:
-        return as_float(torch.from_numpy(raw))
-    with np.errstate(over="ignore"):
-        x = torch.from_numpy(raw.astype(np.float32))
-    if x.isinf().any():
-        raise ValueError(f"{source}: expected finite numbers that float32 holds, or NaN where one is missing")
-    return x
