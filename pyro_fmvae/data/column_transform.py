@@ -20,7 +20,7 @@ SKEWED: Final = 1.0
 LARGEST: Final = 5.0
 """Bound on the absolute value of a power."""
 DECIMALS: Final = 3
-"""Decimals of a power. Further ones may differ between machines, and a run checks that its data are the same."""
+"""Decimals of a power: further ones depend on the machine, and a run checks that its data are the same."""
 _FURTHEST = 50.0  # logarithm of a standardised number
 _MARGIN = 1e-6  # from the end of the range of a power, whose inverse is infinite there
 
