@@ -35,7 +35,7 @@ from pyro_fmvae.recipes.pictures import TRAINING
 from pyro_fmvae.recipes.recipe import Recipe
 
 STEPS: Final = 100
-"""Updates of the whole table; on smaller batches, passes through it."""
+"""Updates; by default each is on the whole table."""
 WORDS: Final = "words_{}"
 """Name of the array that holds the words drawn of a column, by its number."""
 
