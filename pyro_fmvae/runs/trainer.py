@@ -217,9 +217,7 @@ class Trainer:
         if not self.finished:
             self.phases[self.progress.phase].load_state_dict(state["phase"])
         self.best = Best.from_state(state.get("best"))
-        if (
-            "best" not in state
-        ):  # begun by an older version, which left out no short batch either
+        if "best" not in state:  # begun by an older version: short batches were not left out either
             self.patience, self.batches.full = 0, False
         self.batches.load_state_dict(state["batches"])
         torch.set_rng_state(state["random"]["cpu"])
