@@ -1,7 +1,6 @@
 """Distance to the nearest training point, as an outlier score (see `docs/outliers.md`)."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import pyro
@@ -15,11 +14,6 @@ NEAREST = "nearest"
 """Name of the score."""
 
 
-def has_neighbours(model: Any) -> bool:
-    """True of a model with an encoder, a decoder and a density of z, the models of :class:`Neighbours`."""
-    return isinstance(model, VAE | FactorialMixtureVAE) and model.bounded
-
-
 class Neighbours:
     """Training points as a model sees them, and distances to the nearest of them.
 
@@ -28,7 +22,7 @@ class Neighbours:
     both are means over the training points. The score is the Euclidean distance to the nearest of them.
 
     Args:
-        model: a model of :func:`has_neighbours`, in ``eval()`` mode.
+        model: with a density of z, in ``eval()`` mode.
         train: (x, ...) per batch of training points; at least two points.
 
     Raises:

@@ -120,6 +120,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
     name = "fmvae"
     title = "factorial mixture VAE"
     options = FMVAEOptions
+    gaussian = True
     factorial = True
     indexed = False
     no_gap = ""

@@ -46,6 +46,8 @@ class Recipe(ABC, Generic[Options]):
     """The model's options, a subclass of :class:`~pyro_fmvae.recipes.options.TrainConfig`."""
     factorial: ClassVar[bool] = False
     """True if z has factors, with components and codes."""
+    gaussian: ClassVar[bool] = False
+    """True if q(z | x) is Gaussian, or a point, and a network decodes z."""
     tables: ClassVar[bool] = False
     """True if data must be tables."""
     bars: ClassVar[str | None] = None

@@ -52,6 +52,7 @@ class PlainVAE(NetworkRecipe[VAEOptions]):
     name = "vae"
     title = "plain VAE"
     options = VAEOptions
+    gaussian = True
     factors = ()
     labels = 0.0
 
