@@ -168,6 +168,8 @@ def configuration(model: str | None, typed: Set[str], given: Mapping[str, Any]) 
         model = _by_data(options, typed)
     if given.get(DERIVED) is not None:  # an earlier run's, which may list options of all models
         options = {name: options[name] for name in options if name in options_of(model) or name in typed}
+    if "max_minutes" in typed and "time_limit" not in typed:  # of a file, such as an earlier run's
+        options["time_limit"] = None
     return configure(model, **options)
 
 

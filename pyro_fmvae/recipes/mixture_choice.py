@@ -123,7 +123,6 @@ def chosen(
     best: tuple[MixtureOptions, Fitted] | None = None
     for covariance in covariances:
         asked = replace(config, covariance=covariance)
-
         rival = -math.inf if best is None else best[1].evidence
         make = partial(_candidate, asked, label_sizes, levels, len(x))
         found = search(make, x, labels, numbers, rates, config.seed, config.starts, rival)

@@ -65,9 +65,10 @@ def _still_rising(evidence: Evidence) -> list[str]:
 
 def _unused_components(evidence: Evidence) -> list[str]:
     labelled = {evidence.run.factor_names[factor] for factor in evidence.run.labelled}
+    restarts = "--prior-restarts 10" if hasattr(evidence.run.config, "prior_restarts") else "--starts 50"
     return [
         f"{name[0].upper()}{name[1:]} uses {number} of its {size} components. If fewer clusters than "
-        "expected were found, try --prior-restarts 10 or another --seed; else lower its number in --factors."
+        f"expected were found, try {restarts} or another --seed; else lower its number in --factors."
         for name, (number, size) in evidence.used.items()
         if name not in labelled and number < MANY_UNUSED * size
     ]

@@ -1,12 +1,17 @@
 """Advice comes from a run's own figures, and only where they ask for it."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
+from pyro_fmvae.data import Kind, Preprocessing
+from pyro_fmvae.recipes.registry import configure, options_of
+from pyro_fmvae.recipes.table_mixture import Mixture
 from pyro_fmvae.runs.best import Kept, Moment
 from pyro_fmvae.runs.pages.advice import advice
 from pyro_fmvae.runs.pages.evidence import Evidence
+from pyro_fmvae.runs.run import Run
 from tests.commands.labelled_run import RUN
 
 FLAT = [-50.0, -20.0, -19.9, -19.8, -19.8]
@@ -75,3 +80,11 @@ def test_labels_that_were_not_trained_on():
     config = replace(RUN.recipe.config, labels=0.0, label_names=None)
     (line,) = advice(evidence(run=replace(RUN, recipe=replace(RUN.recipe, config=config)), used=()))
     assert "(eyes, hair, hat)" in line and "--labels 1" in line
+
+
+def test_a_mixture_is_advised_of_options_that_it_has():
+    config = configure("mixture", "mine.csv", factors=(5,), labels=0.0)
+    run = Run(RUN.folder, Mixture(config, Preprocessing(Kind.BINARY, (3,)), 9))
+    (line,) = advice(evidence(used=(4,), run=run))
+    typed = re.findall("--([a-z-]+)", line)
+    assert "starts" in typed and {name.replace("-", "_") for name in typed} <= set(options_of("mixture"))
