@@ -139,9 +139,9 @@ class Recipe(ABC, Generic[Options]):
         """Warning about the size of the model for its data; empty: none."""
 
     @property
+    @abstractmethod
     def against_overfitting(self) -> str:
         """Changes that would help where training points were learnt by heart, for a message."""
-        return "fewer iterations"
 
     # ------------------------------------------------------------------ codes and samples
 

@@ -50,6 +50,7 @@ class Mixture(Recipe[MixtureOptions]):
     indexed = True
     closed_form = True
     misgiving = ""
+    against_overfitting = "fewer components (--factors)"
     no_gap = "expected a model with an encoder, a mixture of rows has none"
 
     @classmethod

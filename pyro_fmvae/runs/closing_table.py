@@ -27,10 +27,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     for line in found["summary"]:
         text += wrap(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     if found["labelled"]:
-        used, of = found["labelled"]["used"], found["labelled"]["of"]
-        percent = 100 * used / of
-        share = f"{percent:.0f} %" if percent >= 1 else f"{percent:.1g} %"
-        text.append(f"labelled points used: {used:,} of {of:,} ({share})")
+        text.append(f"labelled points used: {labelled(found['labelled'])}")
     for name, measures in splits:
         if measures.get("classification"):
             text += ["", f"labels of {SPLITS[name]}", *_classification(measures["classification"])]
@@ -48,6 +45,13 @@ def lines(found: Mapping[str, Any]) -> list[str]:
         for warning in found["warnings"]:
             text += wrap(f"warning: {warning}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     return [*text, ""] if "" in text else text
+
+
+def labelled(found: Mapping[str, int]) -> str:
+    """How many training points are labelled, as text."""
+    percent = 100 * found["used"] / found["of"]
+    share = f"{percent:.0f} %" if percent >= 1 else f"{percent:.1g} %"
+    return f"{found['used']:,} of {found['of']:,} ({share})"
 
 
 def _bound_line(name: str, measures: Mapping[str, Any]) -> str:

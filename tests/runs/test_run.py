@@ -332,7 +332,7 @@ def test_rows_must_be_those_that_were_split(files, tmp_path, change):
 def test_images_must_be_those_that_were_split(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
-    for number in range(9):
+    for number in range(12):
         pixels = np.full((8, 8, 3), 20 * number, np.uint8)
         Image.fromarray(pixels).save(folder / f"{number}.png")
     train(tmp_path / "run", folder, image_size=8)

@@ -346,7 +346,11 @@ def test_what_is_no_run(folders, tmp_path):
 
 def test_a_notebook_shows_measures_and_a_figure(runs, folders):
     html = runs["photos"]._repr_html_()
-    record = json.loads((folders["photos"] / "metrics.jsonl").read_text().splitlines()[-1])
+    records = map(json.loads, (folders["photos"] / "metrics.jsonl").read_text().splitlines())
+    kept = json.loads((folders["photos"] / "kept.json").read_text())["kept"]
+    (record,) = (
+        one for one in records if (one["phase"], one["step"]) == (kept["phase"], kept["total_steps"])
+    )
     for name in ("elbo", "reconstruction", "kl_z", "kl_r"):
         assert f"validation {name}</th><td>{record[name]:.2f} nats" in html
     assert f"eyes</th><td>{record['used_components'][0]} of 3 components in use" in html

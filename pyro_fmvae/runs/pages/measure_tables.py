@@ -36,7 +36,8 @@ def measure_tables(evidence: Evidence) -> list[str]:
 
 
 def _bounds(evidence: Evidence) -> str:
-    measured = {SPLITS.get(name, name): values for name, values in evidence.report.get("splits", {}).items()}
+    splits = evidence.report.get("splits", {}).items()
+    measured = {SPLITS.get(name, name): values for name, values in splits if "reconstruction" in values}
     if not measured and evidence.records:
         measured = {"validation points, at the last step": evidence.closing}
     shown = [term for term in terms_of(evidence) if all(term in values for values in measured.values())]

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from pyro_fmvae.data import Dataset, Kind
 from pyro_fmvae.recipes.pictures import TRAINING
+from pyro_fmvae.runs.closing_table import labelled
 from pyro_fmvae.runs.pages import markup
 from pyro_fmvae.runs.pages.advice import advice
 from pyro_fmvae.runs.pages.evidence import Evidence
@@ -162,11 +163,8 @@ def _facts(evidence: Evidence, dataset: Dataset | None) -> dict[str, str]:
         splits = {"validation": dataset.valid, "test": dataset.test, "unseen combinations": dataset.unseen}
         kept = ", ".join(f"{len(split):,} {name}" for name, split in splits.items() if split is not None)
         found["kept apart"] = kept
-    if labelled := evidence.report.get("labelled"):
-        share = 100 * labelled["used"] / labelled["of"]
-        found["labels used"] = (
-            f"of {labelled['used']:,} of {labelled['of']:,} training points ({share:.2g} %)"
-        )
+    if found_labelled := evidence.report.get("labelled"):
+        found["labelled points used"] = labelled(found_labelled)
     if "given" in derived:
         found["options given"] = evidence.given
     found["seed"] = str(run.config.seed)

@@ -99,9 +99,18 @@ def test_the_closing_table_and_its_warnings(run):
     assert "1,234 test points −12.35 −1.50 9.00 1.80" in text or "1,234 test points −12.34 −1.50" in text
     assert "side <b> 1,200 0.751 0.720 – 0.780 0.700 0.690 0.745" in text
     assert "noise 6 1 0.500 0.100 0.200" in text
-    assert "24 of 48 training points (50 %)" in text
+    assert "labelled points used 24 of 48 (50 %)" in text
     assert "Warnings side: 96 % are called 1, of the labels 52 % are" in text
     assert "side <b> (0.75, the majority 0.74)" in text or "side <b> (0.75, the majority 0.75)" in text
+
+
+def test_labels_of_training_points_do_not_hide_bounds(run):
+    agreement = {"clustering": {"kind": {"n": 15, "factor": 0, "accuracy": 0.9, "ari": 0.8, "nmi": 0.7}}}
+    report = {**REPORT, "splits": {**REPORT["splits"], "train": agreement}}
+    (run.folder / "report.json").write_text(json.dumps(report))
+    write_page(run, run.folder / PAGE)
+    text = text_of(run.folder / PAGE)
+    assert "1,234 test points −12.3" in text and "kind 15 0 0.900 0.800 0.700" in text
 
 
 def test_what_a_folder_lacks_is_left_out(run):
