@@ -109,21 +109,22 @@ def search(
 ) -> Fitted:
     """The number of components and the rate of the prior whose mixture has the greatest evidence.
 
-    Sizes are tried in increasing order. Each is started with the rate that was best for the one before. A
-    greater size has to gain :data:`POSITIVE` nats. When two in a row do not, the search ends; and when a
-    rival would stay ahead even if every size that is left gained as much as the last one.
+    Sizes are tried in increasing order, the first from a third of the way up the rates, every other from the
+    rate that was best for the one before. A greater size has to gain :data:`POSITIVE` nats. When two in a row
+    do not, the search ends; and when a rival would stay ahead even if every size that is left gained as much
+    as the last one.
 
     Args:
         make: gives a new model, of a number of components and a rate b0.
         x, labels: as for :func:`climb`.
         sizes: numbers of components to try.
-        rates: values of b0 to try, at least one.
+        rates: values of b0 to try, increasing, at least one.
         seed: of the starts.
         starts: of each size.
         rival: evidence of the best mixture of another kind.
     """
     best: Fitted | None = None
-    rate, worse = rates[len(rates) // 2], 0
+    rate, worse = rates[len(rates) // 3], 0
     for left, size in zip(reversed(range(len(sizes))), sizes, strict=True):
         generator = torch.Generator().manual_seed(seed)
         found = best_start(partial(make, size, rate), x, labels, generator, starts)
