@@ -26,7 +26,7 @@ SEARCHED: Final = 2000
 """Rows that the number of components is chosen by."""
 WIDEST_FULL: Final = 60
 """Most columns of numbers whose full covariances are tried."""
-RATES: Final = tuple(0.5 * 2 ** (-step / 2) for step in reversed(range(13)))
+RATES: Final = tuple(4.0 * 2 ** (-step / 2) for step in reversed(range(19)))
 """Values of ``component_variance`` that are tried."""
 
 

@@ -62,6 +62,16 @@ def test_many_starts_are_at_least_as_good_as_one():
     assert bounds[1] >= bounds[0]
 
 
+def test_clusters_that_differ_where_the_variance_is_small_are_found():
+    """Two long strips side by side, that k-means of the rows themselves cuts across."""
+    torch.manual_seed(0)
+    kinds, along = torch.arange(N) % 2, torch.randn(N)
+    x = torch.stack([along, along + 0.5 * kinds + 0.05 * torch.randn(N)], -1)
+    x, generator = (x - x.mean(0)) / x.std(0), torch.Generator().manual_seed(0)
+    found = best_start(lambda: make(2, 0.05, full=True), x, None, generator, starts=4)
+    assert adjusted_rand_score(kinds, found.gamma.argmax(-1)) == 1
+
+
 def test_a_better_rate_raises_the_bound():
     x, _, _ = rows()
     start = climb(make(3, 0.5), x, None, torch.nn.functional.one_hot(torch.arange(N) % 3, 3).double())
