@@ -178,7 +178,7 @@ def _by_data(options: Mapping[str, Any], typed: Set[str]) -> str:
     own = options_of(DEFAULT)
     known = {**all_options(), **own}
     given = {name for name, value in options.items() if name in typed or value != known[name].default}
-    return choose_model(options["data"], given, options.get("factors"))
+    return choose_model(options["data"], given, options.get("factors"), options.get("ignore") or ())
 
 
 def _check_unchanged(given: Mapping[str, Any], out: str | None) -> None:

@@ -1,6 +1,7 @@
 """Distance to the nearest training point, as an outlier score (see `docs/outliers.md`)."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pyro

@@ -57,8 +57,8 @@ class Mixture(Recipe[MixtureOptions]):
 
     @classmethod
     def reading(cls, config: MixtureOptions, data: str) -> SparseOptions:
-        """Missing numbers and words are understood."""
-        return SparseOptions(mixed=True)
+        """Missing numbers and words are understood, and ignored columns may hold anything."""
+        return SparseOptions(mixed=True, ignore=config.ignore or ())
 
     @classmethod
     def resolve(cls, config: MixtureOptions, dataset: Dataset) -> MixtureOptions:

@@ -101,6 +101,31 @@ def test_clusters_are_found_without_labels(trained, tmp_path):
     assert run.recipe.factors[0] >= 3 and run.recipe.labels == 0 and "components in use" in out
 
 
+def test_ignored_columns_may_hold_names_and_dates(trained, tmp_path):
+    folder, _ = trained
+    header, *lines = (folder / "a.csv").read_text().splitlines()
+    rows = [
+        f"{line},person {row},2024-{row // 28 + 1:02d}-{row % 28 + 1:02d}" for row, line in enumerate(lines)
+    ]
+    table, new, run = tmp_path / "a.csv", tmp_path / "new.csv", tmp_path / "run"
+    table.write_text("\n".join([f"{header},full name,day", *rows]))
+    new.write_text(
+        "\n".join([f"{header},full name,day", "4.1,red,90,7.5,bee,7,2025", "?,blue,1,7.5,,Ann,no"])
+    )
+    arguments = ("--data", table, "--labels", 5, "--factors", 3, "--covariance", "diagonal")
+    status, _, err = command("train", *arguments, "--ignore", "same,day", "--out", run)
+    assert status == 2 and "at most 50 can be categories; leave it out with --ignore 'full name'" in err
+    out = succeed(
+        "train", *arguments, "--ignore", "same,full name,day", "--joint-iterations", 20, "--out", run
+    )
+    assert "columns left out: same, full name, day" in out
+    assert Run.open(run).preprocessing.ignored == (3, 4, 5)
+    succeed("evaluate", run, "--num-samples", 2)
+    succeed("score", run, "--data", new, "--num-samples", 2, "--out", tmp_path / "scores.npz")
+    elbo = np.load(tmp_path / "scores.npz")["elbo"]
+    assert elbo.shape == (2,) and np.isfinite(elbo).all()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
