@@ -1,6 +1,8 @@
 """How many components a table asks for: mixtures of every size from many starts, compared by their bounds."""
 
+import logging
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +21,8 @@ TOLERANCE = 1e-5  # nats per row: an update that adds less is the last
 NEGLIGIBLE = 1e-3  # of the largest standard deviation: a principal component of less is left out
 POSITIVE = 1.0  # nats of evidence that a greater size has to gain (Kass and Raftery, 1995: "positive")
 WORSE = 2  # sizes in a row that do not gain so much, after which no greater one is tried
+
+logger = logging.getLogger("pyro_fmvae")
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,7 @@ def search(
     seed: int,
     starts: int = STARTS,
     rival: float = -math.inf,
+    until: float = math.inf,
 ) -> Fitted:
     """The number of components and the rate of the prior whose mixture has the greatest evidence.
 
@@ -122,10 +127,14 @@ def search(
         seed: of the starts.
         starts: of each size.
         rival: evidence of the best mixture of another kind.
+        until: time of ``time.monotonic``, in seconds, after which no further size is begun.
     """
     best: Fitted | None = None
     rate, worse = rates[len(rates) // 3], 0
     for left, size in zip(reversed(range(len(sizes))), sizes, strict=True):
+        if best is not None and time.monotonic() > until:
+            logger.warning("no more than %d components were tried: the time is up", size - 1)
+            break
         generator = torch.Generator().manual_seed(seed)
         found = best_start(partial(make, size, rate), x, labels, generator, starts)
         found = best_rate(partial(make, size), found, x, labels, rates)

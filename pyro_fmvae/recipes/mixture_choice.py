@@ -1,6 +1,7 @@
 """Options of mixtures of table rows, and how the evidence chooses them."""
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -120,12 +121,16 @@ def chosen(
         numbers = range(max(label_sizes, default=1), max(MOST_COMPONENTS, *label_sizes, 0) + 1)
     rates = RATES if config.component_variance is None else (config.component_variance,)
     assert config.starts is not None
+    minutes = config.max_minutes or config.time_limit
+    until = time.monotonic() + 60 * minutes if minutes else math.inf
     best: tuple[MixtureOptions, Fitted] | None = None
     for covariance in covariances:
+        if best is not None and time.monotonic() > until:
+            break
         asked = replace(config, covariance=covariance)
         rival = -math.inf if best is None else best[1].evidence
         make = partial(_candidate, asked, label_sizes, levels, len(x))
-        found = search(make, x, labels, numbers, rates, config.seed, config.starts, rival)
+        found = search(make, x, labels, numbers, rates, config.seed, config.starts, rival, until)
         if best is None or found.evidence > best[1].evidence:
             best = asked, found
     assert best is not None

@@ -47,6 +47,13 @@ def test_a_rival_that_is_far_ahead_ends_the_search():
     assert set(asked) == {1, 2}  # of the first size alone nothing is gained yet
 
 
+def test_no_size_is_begun_after_the_time_is_up(caplog):
+    x, _, _ = rows()
+    found = search(make, x, None, range(1, 9), RATES, seed=0, until=-math.inf)
+    assert found.model.components == 1
+    assert "no more than 1 components were tried" in caplog.text
+
+
 def test_evidence_counts_the_orders_of_components():
     x, _, _ = rows()
     found = best_start(lambda: make(3), x, None, torch.Generator().manual_seed(0))
