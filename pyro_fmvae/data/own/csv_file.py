@@ -17,6 +17,7 @@ MOST_LEVELS = 50
 """Largest number of categories of a column."""
 _LABEL = "label:"
 _MISSING = {"", "na", "n/a", "nan", "?"}
+_MIXTURE = "; --model mixture takes missing entries and words"
 _FEW = 10  # rows, whose words may all differ by chance
 
 
@@ -246,9 +247,11 @@ def _feature(field: str, path: Path, line: int, missing: bool) -> float:
     try:
         value = float(field)
     except ValueError as error:
-        raise ValueError(f"{path}, line {line}: expected a number, got {field!r}{_hint(field)}") from error
+        hint = _hint(field) or ("" if missing else _MIXTURE)
+        raise ValueError(f"{path}, line {line}: expected a number, got {field!r}{hint}") from error
     if math.isinf(value) or (math.isnan(value) and not missing):
-        raise ValueError(f"{path}, line {line}: expected a finite number, got {field!r}")
+        hint = _MIXTURE if math.isnan(value) else ""
+        raise ValueError(f"{path}, line {line}: expected a finite number, got {field!r}{hint}")
     return value
 
 

@@ -88,7 +88,12 @@ def load_file(
     raw = read(path, preprocessing.allows_missing, levels, values, left_out, ignore)
     raw = _numbered(raw, values, path, left_out)
     preprocessing.check_columns(raw.column_names, str(path))
-    return _split(raw, preprocessing, source=f"{path}: 'x'"), raw.label_names
+    return _split(raw, preprocessing, source=_source(path)), raw.label_names
+
+
+def _source(path: Path) -> str:
+    """Observations of a file in messages."""
+    return str(path) if path.suffix.lower() == ".csv" else f"{path}: 'x'"
 
 
 def _numbered(
@@ -137,7 +142,7 @@ def split_file(
     staying = splitting.staying(raw.labels)
     expected = f"{path}: expected at least 3 rows"
     train, valid, test = split_rows(len(raw.x), seed, expected, splitting, staying)
-    source = f"{path}: 'x'"
+    source = _source(path)
     if as_is and path.suffix.lower() != ".csv":
         preprocessing = Preprocessing(Kind.REAL, raw.x.shape[1:])
     else:
