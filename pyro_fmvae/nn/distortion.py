@@ -11,20 +11,21 @@ import torch
 from torch import Tensor, nn
 
 ROTATION = math.radians(25)  # at strength 1
-SHIFT = 3 / 28  # of the side
+SHIFT = 3 / 28  # of the width, and of the height
 SCALE = 0.2
 SHEAR = 0.4
-BEND = 2.5 / 28  # of the side
+BEND = 2.5 / 28  # of the same
 KNOTS = 5  # along each side, where displacements are drawn
 
 
 class RandomWarp(nn.Module):
-    """Rotate, move, scale, shear and bend square images, each at random.
+    """Rotate, move, scale, shear and bend images of any height and width, each at random.
 
     The angle, the shifts along both sides, the logarithm of the scale and the shear are drawn uniformly from
     symmetric intervals. At strength 1 these reach to 25 degrees, 3/28 of the side, 0.2 and 0.4. Images are
     bent by displacements of up to 2.5/28 of the side along each axis. They are drawn at 5×5 knots and
-    smoothly interpolated between them (after Simard et al., 2003).
+    smoothly interpolated between them (after Simard et al., 2003). Angles and shears are those of pixels, so
+    that an image that is not square turns without being squeezed.
 
     Args:
         strength: factor > 0 on all intervals.
@@ -55,14 +56,12 @@ class RandomWarp(nn.Module):
         """Distort images ``[..., H, W]``, or ``[..., H, W, C]`` in colour.
 
         Raises:
-            ValueError: fewer dimensions than an image has, or images that are not square.
+            ValueError: fewer dimensions than an image has.
         """
         if x.dim() < self.event_dim:
             expected = "[..., H, W, C]" if self.event_dim == 3 else "[..., H, W]"
             raise ValueError(f"x: expected images {expected}, got a tensor of shape {list(x.shape)}")
         event = x.shape[x.dim() - self.event_dim :]
-        if event[0] != event[1]:
-            raise ValueError(f"x: expected square images, got {event[0]}×{event[1]} pixels")
         images = (x - self.background).reshape(-1, *event[:2], event[2:].numel()).movedim(-1, 1)
         with torch.autocast(x.device.type, enabled=False):  # places need more digits than bfloat16 has
             grid = self._places(images)
@@ -81,12 +80,13 @@ class RandomWarp(nn.Module):
         return places.unflatten(-1, (height, width)).movedim(1, -1)
 
     def _maps(self, count: int, like: Tensor) -> Tensor:
-        """Random affine maps [count, 2, 3]."""
+        """Random affine maps [count, 2, 3] of places from -1 to 1, for images [..., H, W]."""
+        aspect = like.shape[-2] / like.shape[-1]  # so that pixels turn, not the unit square
         uniform = self.strength * (2 * torch.rand(5, count, dtype=like.dtype, device=like.device) - 1)
         angle, scale, shear = ROTATION * uniform[0], (SCALE * uniform[1]).exp(), SHEAR * uniform[2]
         cos, sin = scale * angle.cos(), scale * angle.sin()
         right, down = 2 * SHIFT * uniform[3:]
-        rows = [[cos, shear * cos - sin, right], [sin, shear * sin + cos, down]]
+        rows = [[cos, aspect * (shear * cos - sin), right], [sin / aspect, shear * sin + cos, down]]
         return torch.stack([torch.stack(row, -1) for row in rows], -2)
 
     def _bends(self, count: int, like: Tensor) -> Tensor:

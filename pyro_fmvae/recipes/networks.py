@@ -91,7 +91,7 @@ def check_networks(config: NetworkOptions, dataset: Dataset) -> None:
     """Check that networks fit the data.
 
     Raises:
-        ValueError: a network for images of another shape, or warps of data that are no square images.
+        ValueError: a network for images of another shape, or warps of data that are no images.
     """
     for network, shape in (("conv28", (28, 28)), ("conv64", (64, 64, 3))):
         if config.network == network and dataset.event_shape != shape:
@@ -106,8 +106,6 @@ def check_networks(config: NetworkOptions, dataset: Dataset) -> None:
     for name in ("distortion", "augmentation"):
         if getattr(config, name) and not dataset.preprocessing.image:
             raise ValueError(f"{name}: expected images, the data are of shape {dataset.event_shape}")
-        if getattr(config, name) and dataset.event_shape[0] != dataset.event_shape[1]:
-            raise ValueError(f"{name}: expected square images, the data are of shape {dataset.event_shape}")
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,7 @@ def own_labelled(dataset: Dataset, amount: float, seed: int, columns: int) -> di
         if used.any():
             found["label_weight"] = CLASSIFICATION / used.double().mean().item()
     if dataset.preprocessing.image:
-        found["min_scale"] = 0.1
+        found |= {"min_scale": 0.1, "augmentation": 0.5}
         if math.prod(dataset.event_shape) >= MANY_NUMBERS:
             found["kl_weight"] = 20.0
-        height, width = dataset.event_shape[:2]
-        if height == width:
-            found["augmentation"] = 0.5
     return found

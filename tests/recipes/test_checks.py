@@ -47,8 +47,7 @@ from tests.recipes.choices import resolve
         ({"network": "conv28"}, dataset(), "^network: conv28 takes 28x28 images"),
         ({"network": "conv"}, dataset((5,)), r"^network: conv takes images of .* of shape \(5,\)$"),
         ({"distortion": 1.0}, dataset((5,)), "^distortion: expected images, the data"),
-        ({"distortion": 1.0}, dataset((3, 5)), "^distortion: expected square images, the data"),
-        ({"augmentation": 1.0}, dataset((3, 5)), "^augmentation: expected square images, the data"),
+        ({"augmentation": 1.0}, dataset((5,)), "^augmentation: expected images, the data"),
         (
             dict.fromkeys((f"{name}_iterations" for name in PHASES), 0),
             dataset(),

@@ -116,7 +116,7 @@ def test_labels_that_are_missing_count_as_hidden_ones_do():
     [
         ((8, 8), Kind.IMAGE, 0.5),
         ((8, 8, 3), Kind.IMAGE, 0.5),
-        ((8, 12), Kind.IMAGE, None),
+        ((8, 12), Kind.IMAGE, 0.5),
         ((6,), Kind.TABLE, None),
     ],
 )

@@ -1,5 +1,6 @@
 """Tables without networks, through the command line and in Python."""
 
+import csv
 import json
 
 import numpy as np
@@ -69,6 +70,28 @@ def test_in_python_rows_are_rows(trained):
     assert set(drawn["words_1"]) <= {"red", "green", "blue"} and abs(np.median(drawn["x"][:, 0])) < 1
     far = run.score(np.array([[4.0, 1.0, 100.0, 7.5], [40.0, 1.0, 100.0, 7.5]]))["iwae"]
     assert far[1] > far[0] + 5
+
+
+def test_draws_are_written_with_words_in_their_columns(trained, tmp_path):
+    folder, _ = trained
+    for ending in ("csv", "npz"):
+        succeed("sample", folder / "run", "--grid", "2x3", "--out", tmp_path / f"drawn.{ending}")
+    with (tmp_path / "drawn.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    with np.load(tmp_path / "drawn.npz") as archive:
+        assert [row["colour"] for row in rows] == archive["words_1"].tolist()
+        assert [float(row["width"]) for row in rows] == archive["x"][:, 2].tolist()
+    assert list(rows[0])[:6] == ["length", "colour", "width", "same", "kind code", "kind value"]
+    assert not any(name.startswith("words") for name in rows[0])
+
+
+def test_a_run_with_a_time_limit_by_default_can_be_trained_by_the_clock(trained, tmp_path):
+    folder, _ = trained
+    config = folder / "run" / "config.json"
+    assert json.loads(config.read_text())["time_limit"] > 0
+    succeed("train", "--config", config, "--max-minutes", 0.01, "--out", tmp_path / "run")
+    again = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (again["max_minutes"], again["time_limit"]) == (0.01, None)
 
 
 def test_clusters_are_found_without_labels(trained, tmp_path):
