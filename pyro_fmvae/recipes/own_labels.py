@@ -6,7 +6,7 @@ from typing import Any
 from pyro_fmvae.data import Dataset, hide_labels
 
 CLASSIFICATION = 50.0
-"""Δ times the share of labelled points, in nats per point."""
+"""Δ times the share of points whose label is known, in nats per point and label."""
 MANY_NUMBERS = 1000
 """Numbers in an image, channels counted, from which on KL[z] weighs little beside the reconstruction."""
 
@@ -25,7 +25,7 @@ def own_labelled(dataset: Dataset, amount: float, seed: int, columns: int) -> di
     """
     found: dict[str, Any] = {"refine_iterations": 0, "augment_until": 1.0}
     if dataset.train.labels is not None:
-        used = (hide_labels(dataset.train, amount, seed)[:, :columns] >= 0).any(-1)
+        used = hide_labels(dataset.train, amount, seed)[:, :columns] >= 0
         if used.any():
             found["label_weight"] = CLASSIFICATION / used.double().mean().item()
     if dataset.preprocessing.image:

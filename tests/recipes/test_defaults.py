@@ -102,13 +102,16 @@ def test_classification_of_own_data_weighs_as_much_as_that_of_sprites_however_fe
     assert config.label_weight * share == pytest.approx(published.label_weight * published.labels)
 
 
-def test_labels_that_are_missing_count_as_hidden_ones_do():
-    data = dataset(label_sizes=(2, 2), size=40)
-    data.train.labels[10:, 0] = -1
-    data.train.labels[:, 1] = -1
-    data.train.labels[15, 1] = 1  # 11 points have a label
-    config = resolve(configure(data="mine.npz", labels=1.0), data)
-    assert config.label_weight * 11 / 40 == pytest.approx(50)
+def test_labels_that_are_missing_count_as_hidden_ones_do_each_for_itself():
+    """Labels of different points do not add up: a weight by their union would be too small for each."""
+    data = dataset(label_sizes=(2, 2, 2), size=40)
+    data.train.labels[:] = -1
+    data.train.labels[:10, 0] = 0
+    data.train.labels[10:14, 1] = 1
+    data.train.labels[5:, 2] = 1
+    for names, share in ((("label0",), 10 / 40), (("label0", "label1"), 7 / 40), (None, 49 / 120)):
+        config = resolve(configure(data="mine.npz", labels=1.0, label_names=names), data)
+        assert config.label_weight * share == pytest.approx(50)
 
 
 @pytest.mark.parametrize(
