@@ -77,6 +77,21 @@ RUNS = {
         ["--generate=20", "--width=0.02", "--factors=2,2,2,3", "--iterations=4", "--out=pictures"],
         ["ms each", "162,770 training images", "300,000 iterations", "Eyeglasses", "pictures/figures"],
     ),
+    "benchmarks/own_data.py": (
+        [
+            "--rows",
+            "rows.jsonl",
+            "--only",
+            "iris",
+            "--tasks",
+            "clusters",
+            "--methods",
+            "baselines",
+            "--seeds",
+            "0",
+        ],
+        ["iris, clusters, k-means"],
+    ),
     "benchmarks/step.py": (
         ["--methods=-compiled", "--steps", "2", "--net", "mlp", "--setting", "1,4,4,8"],
         ["ratio", "captured", "TraceEnum"],

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pyro_fmvae.cli import build_parser
-from pyro_fmvae.recipes.registry import all_options, configure
+from pyro_fmvae.recipes.registry import DEFAULT, all_options, configure
 from tests.scripts import imported
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -101,7 +101,8 @@ def test_the_program_takes_the_options_of_every_row(s, monkeypatch):
     parser, sweep = build_parser(), s.outlier_sweep.Scores([], Path("rows"))
     for row in list(s.outlier_sweep.rows(given))[:6]:  # the others differ in the seed
         parsed = parser.parse_args(["train", *s.sweep.options(row.train), "--out", "runs/x"]).train
-        config = configure(**{name: getattr(parsed, name) for name in ("model", *all_options())})
+        options = {name: getattr(parsed, name) for name in all_options()}
+        config = configure(parsed.model or DEFAULT, **options)
         assert {name: getattr(config, name) for name in row.train} == dict(row.train)
         for name, command in sweep.evaluations(row, Path("runs/x")).items():
             asked = parser.parse_args(command).score

@@ -17,7 +17,7 @@ from PIL import Image
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.cli import build_parser
-from pyro_fmvae.recipes.registry import all_options, configure
+from pyro_fmvae.recipes.registry import DEFAULT, all_options, configure
 from tests.scripts import imported
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -484,7 +484,8 @@ def test_the_program_takes_the_options_of_every_row(s, monkeypatch, script):
     rows = rows_of(s, script, chosen(s, monkeypatch, *options))
     for row in rows if script != "mnist_clusters" else rows[:6]:  # the others differ in the seed
         parsed = parser.parse_args(["train", *s.sweep.options(row.train), "--out", "runs/x"]).train
-        config = configure(**{name: getattr(parsed, name) for name in ("model", *all_options())})
+        options = {name: getattr(parsed, name) for name in all_options()}
+        config = configure(parsed.model or DEFAULT, **options)
         assert {name: getattr(config, name) for name in row.train} == dict(row.train)
         assert (config.data_root, config.device) == ("there", "cpu")
         for given in row.evaluate.values():

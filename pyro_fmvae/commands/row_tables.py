@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from pyro_fmvae import checkpoint
+from pyro_fmvae.recipes.table_mixture import WORDS
 from pyro_fmvae.runs.factor_names import component_names, values_of
 from pyro_fmvae.runs.run import Run
 
@@ -54,14 +55,16 @@ def drawn_columns(run: Run, x: np.ndarray, arrays: Mapping[str, np.ndarray]) -> 
         arrays: drawn beside them, each [n, ...], by name.
 
     Returns:
-        Name → values [n]: the columns of the data, by their names if these are known; for each factor its
-        code and the name of its value; then ``z``, a column per dimension.
+        Name → values [n]: the columns of the data, by their names if these are known, with words for
+        categories; for each factor its code and the name of its value; then ``z``, a column per dimension.
     """
     names = run.preprocessing.column_names or [f"x_{column}" for column in range(x.shape[1])]
+    words = [WORDS.format(column) for column in range(x.shape[1])]
+    drawn = [arrays.get(name, numbers) for name, numbers in zip(words, x.T, strict=True)]
     return {
-        **dict(zip(names, x.T, strict=True)),
+        **dict(zip(names, drawn, strict=True)),
         **_factor_columns(run, arrays, []),
-        **_flat(arrays, without=(CODES,)),
+        **_flat(arrays, without=(CODES, *words)),
     }
 
 

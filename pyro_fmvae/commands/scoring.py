@@ -11,7 +11,7 @@ from pyro_fmvae.commands.command import Command
 from pyro_fmvae.commands.data_rows import add_rows, rows_of
 from pyro_fmvae.commands.output_files import check_different, check_ending, check_spares_data, save_arrays
 from pyro_fmvae.commands.seeds import add_seed, check_seed
-from pyro_fmvae.evaluate import NEAREST, Neighbours, has_neighbours, outlier_scores, threshold
+from pyro_fmvae.evaluate import NEAREST, Neighbours, outlier_scores, threshold
 from pyro_fmvae.runs.by_batches import COMPARED, in_order
 from pyro_fmvae.runs.run import Run, resolve_device
 
@@ -65,7 +65,7 @@ def score(
     scored, compared = in_order(rows, place, points), in_order(train, place, train_points)
     scores = outlier_scores(model, scored, num_samples, seed)
     usual = outlier_scores(model, compared, num_samples, seed)
-    if has_neighbours(model):
+    if opened.recipe.gaussian_codes and model.bounded:
         neighbours = Neighbours(model, compared)
         scores[NEAREST] = neighbours.distances(scored)
         usual[NEAREST] = neighbours.among_training_points()

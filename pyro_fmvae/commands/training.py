@@ -168,18 +168,17 @@ def configuration(model: str | None, typed: Set[str], given: Mapping[str, Any]) 
         model = _by_data(options, typed)
     if given.get(DERIVED) is not None:  # an earlier run's, which may list options of all models
         options = {name: options[name] for name in options if name in options_of(model) or name in typed}
+    if "max_minutes" in typed and "time_limit" not in typed:  # of a file, such as an earlier run's
+        options["time_limit"] = None
     return configure(model, **options)
 
 
 def _by_data(options: Mapping[str, Any], typed: Set[str]) -> str:
-    """The model of the data, where none is given; says so if it has no networks."""
+    """The model of the data, where none is given."""
     own = options_of(DEFAULT)
     known = {**all_options(), **own}
     given = {name for name, value in options.items() if name in typed or value != known[name].default}
-    model = choose_model(options["data"], given, options.get("factors"))
-    if model != DEFAULT:
-        print(f"learnt without networks, by --model {model}; for networks give --model {DEFAULT}")
-    return model
+    return choose_model(options["data"], given, options.get("factors"), options.get("ignore") or ())
 
 
 def _check_unchanged(given: Mapping[str, Any], out: str | None) -> None:
@@ -233,6 +232,8 @@ def start(
     trainer = Trainer(run, dataset, device)
     trainer.start()
     trainer.run = run.write(numbered=not out, held=held)
+    if run.recipe.tables:
+        print(f"learnt without networks, by --model {run.recipe.name}; for networks give --model {DEFAULT}")
     folder = trainer.run.folder
     with alone(folder):
         try:

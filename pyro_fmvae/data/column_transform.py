@@ -19,6 +19,8 @@ SKEWED: Final = 1.0
 """Columns whose skewness is beyond this are transformed."""
 LARGEST: Final = 5.0
 """Bound on the absolute value of a power."""
+DECIMALS: Final = 3
+"""Decimals of a power: further ones depend on the machine, and a run checks that its data are the same."""
 _FURTHEST = 50.0  # logarithm of a standardised number
 _MARGIN = 1e-6  # from the end of the range of a power, whose inverse is infinite there
 
@@ -63,7 +65,7 @@ class ColumnTransform:
             standard = (known - centre) / spread if spread > 0 else known
             if spread > 0 and abs(skew(standard)) > SKEWED:
                 found = np.clip(yeojohnson_normmax(standard), -LARGEST, LARGEST)
-                mean[column], std[column], power[column] = centre, spread, found
+                mean[column], std[column], power[column] = centre, spread, round(float(found), DECIMALS)
         if (power == 1).all() and not any(values):
             return None
         return cls(tuple(mean.tolist()), tuple(std.tolist()), tuple(power.tolist()), tuple(values))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyro_fmvae.data.column_transform import ColumnTransform
 from pyro_fmvae.data.patch_transform import PatchTransform
-from pyro_fmvae.data.storage import as_float, sample_binary, to_stored
+from pyro_fmvae.data.storage import as_float, sample_binary, to_real, to_stored
 
 Binarization = Literal["dynamic", "threshold"]
 
@@ -69,6 +69,8 @@ class Preprocessing:
     column_names: tuple[str, ...] = field(default=(), compare=False)
     """Names of the columns [D] if the training file gave them, else empty. They label and check columns, but
     the map, and so equality, does not depend on them."""
+    ignored: tuple[int, ...] = field(default=(), compare=False)
+    """Columns, from 0, that a model leaves out, so that files may hold anything there. With `Kind.TABLE`."""
 
     @classmethod
     def standardizing(
@@ -79,6 +81,7 @@ class Preprocessing:
         column_names: tuple[str, ...] = (),
         levels: tuple[tuple[str, ...], ...] = (),
         unskew: bool = False,
+        ignored: tuple[int, ...] = (),
     ) -> Preprocessing:
         """Fit the preprocessing of a table to its training rows.
 
@@ -89,6 +92,7 @@ class Preprocessing:
             column_names: names of the columns [D], or none.
             levels: names of categories, as above; they are not standardised.
             unskew: transform columns first: see `ColumnTransform`.
+            ignored: columns, from 0, that may have only missing numbers.
 
         Raises:
             ValueError: a column has only missing numbers, or a mean or standard deviation that float32 cannot
@@ -96,6 +100,8 @@ class Preprocessing:
         """
         training = training.astype(np.float64)
         empty = np.isnan(training).all(axis=0)
+        unread = [column for column in ignored if empty[column]]
+        empty[unread], training[:, unread] = False, 0.0  # constant, so they stay as they are
         if missing and empty.any():
             column = _column(int(empty.argmax()), column_names)
             raise ValueError(f"{source}: expected training numbers in each column, {column} has none")
@@ -127,6 +133,7 @@ class Preprocessing:
             powers=powers,
             levels=levels,
             column_names=column_names,
+            ignored=ignored,
         )
 
     @property
@@ -182,7 +189,7 @@ class Preprocessing:
         if self.patches is not None:
             return self.patches.apply(as_float(to_stored(raw, source)).double()).float()
         if self.kind is Kind.REAL:
-            return _real(raw, source)
+            return to_real(raw, source)
         if self.kind is Kind.TABLE:
             if not self.missing and np.isnan(raw).any():
                 raise ValueError(f"{source}: expected numbers, but some are missing (NaN)")
@@ -244,11 +251,12 @@ class Preprocessing:
             "powers": None if self.powers is None else self.powers.to_dict(),
             "levels": [list(names) for names in self.levels],
             "column_names": list(self.column_names),
+            "ignored": list(self.ignored),
         }
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Preprocessing:
-        """Invert `to_dict`; older runs lack `levels` and `powers`, or more of the last entries.
+        """Invert `to_dict`; older runs lack `ignored`, `levels` and `powers`, or more of the last entries.
 
         Raises:
             ValueError: `state` is not what `to_dict` writes.
@@ -267,6 +275,7 @@ class Preprocessing:
                 powers=None if powers is None else ColumnTransform.from_dict(powers),
                 levels=tuple(tuple(names) for names in state.get("levels", ())),
                 column_names=tuple(state.get("column_names", ())),
+                ignored=tuple(state.get("ignored", ())),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"preprocessing: not what to_dict() writes: {error!r}") from error
@@ -287,14 +296,3 @@ def check_binarization(binarization: str) -> Binarization:
 def _column(index: int, names: tuple[str, ...]) -> str:
     """Name a column in messages: by its name, or by its number from 1."""
     return f"column '{names[index]}'" if names else f"column {index + 1}"
-
-
-def _real(raw: np.ndarray, source: str) -> Tensor:
-    """Convert numbers as they are, and uint8 divided by 255, to float32 of the same shape."""
-    if raw.dtype == np.uint8:
-        return as_float(torch.from_numpy(raw))
-    with np.errstate(over="ignore"):
-        x = torch.from_numpy(raw.astype(np.float32))
-    if x.isinf().any():
-        raise ValueError(f"{source}: expected finite numbers that float32 holds, or NaN where one is missing")
-    return x

@@ -103,7 +103,7 @@ def load(
         return split_patches(open_pictures(path), name, options.patch_size, options, seed)
     if folder:
         return split_folder(path, image_size, seed, options.as_is, splitting, shape)
-    return split_file(path, seed, options.as_is, splitting, options.mixed)
+    return split_file(path, seed, options.as_is, splitting, options.mixed, options.ignore)
 
 
 def _check_sparse(data: str, options: SparseOptions) -> None:

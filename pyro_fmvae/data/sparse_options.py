@@ -34,6 +34,9 @@ class SparseOptions:
     mixed: bool = False
     """Read a table whose missing numbers are NaN, and whose columns of words are categories. Columns of
     numbers are standardised as ever, skewed ones after a power: see `ColumnTransform`."""
+    ignore: tuple[str, ...] = ()
+    """Columns of a .csv file, by name or by number from 1, that the model leaves out: they may hold anything.
+    One that cannot be read is NaN."""
 
     def __post_init__(self) -> None:
         if self.patch_size is not None and not 2 <= self.patch_size <= LARGEST_PATCH:

@@ -51,6 +51,25 @@ def to_stored(raw: np.ndarray, source: str) -> Tensor:
     return torch.from_numpy(raw.astype(np.float32))
 
 
+def to_real(raw: np.ndarray, source: str) -> Tensor:
+    """Convert numbers as they are, and uint8 divided by 255, to float32 of the same shape.
+
+    Args:
+        raw: numbers, NaN where one is missing.
+        source: name of the array in messages.
+
+    Raises:
+        ValueError: numbers that float32 does not hold.
+    """
+    if raw.dtype == np.uint8:
+        return as_float(torch.from_numpy(raw))
+    with np.errstate(over="ignore"):
+        x = torch.from_numpy(raw.astype(np.float32))
+    if x.isinf().any():
+        raise ValueError(f"{source}: expected finite numbers that float32 holds, or NaN where one is missing")
+    return x
+
+
 def to_uint8(pixels: Tensor) -> np.ndarray:
     """Round pixels in [0, 1], of any shape, to uint8 of the same shape; those beyond are clamped."""
     return pixels.clamp(0, 1).mul(255).round().to(torch.uint8).numpy()

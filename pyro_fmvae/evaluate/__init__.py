@@ -10,7 +10,7 @@ from pyro_fmvae.evaluate.encodings import Encodings, encode_split
 from pyro_fmvae.evaluate.judge import Judge, load_judge, save_judge, train_judge
 from pyro_fmvae.evaluate.judged import Edits, Generation, judged_edits, judged_generation
 from pyro_fmvae.evaluate.label_shares import Overcall, overcalled
-from pyro_fmvae.evaluate.neighbours import NEAREST, Neighbours, has_neighbours
+from pyro_fmvae.evaluate.neighbours import NEAREST, Neighbours
 from pyro_fmvae.evaluate.patch_restoration import psnr, restore
 from pyro_fmvae.evaluate.probes import Leakage, leakage, linear_probe, neighbour_probe
 from pyro_fmvae.evaluate.recovery import RECOVERED, UnitMatch, match_units
@@ -60,7 +60,6 @@ __all__ = [
     "edit_rows",
     "encode_split",
     "factor_accuracy",
-    "has_neighbours",
     "judged_edits",
     "judged_generation",
     "label_agreement",

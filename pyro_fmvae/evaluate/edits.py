@@ -123,7 +123,7 @@ def edit_rows(model: ObservedMixture, x: Tensor, changes: Mapping[int, int]) -> 
         changes: entry of the code → its new value.
 
     Returns:
-        Rows [B, D] with nothing missing; those that are where they should be already stay as they are.
+        Rows [B, D] with nothing missing; those whose codes have all these values already stay as they are.
 
     Raises:
         ValueError: an entry or a value out of range.
@@ -134,7 +134,8 @@ def edit_rows(model: ObservedMixture, x: Tensor, changes: Mapping[int, int]) -> 
         if not 0 <= entry < len(sizes) or not 0 <= value < sizes[entry]:
             raise ValueError(f"changes: expected values below {sizes}, got {value} of entry {entry}")
         codes[:, entry] = value
-    old, locations = model.codes(x)[:, -1], model.locations()
+    present, locations = model.codes(x), model.locations()
+    old, stays = present[:, -1], ((codes < 0) | (codes == present)).all(-1)
     new = torch.where(codes[:, -1] >= 0, codes[:, -1], model.given_labels(codes).argmax(-1))
     changed, numbers = locations[new], model.sites.numbers
     if numbers:
@@ -143,4 +144,4 @@ def edit_rows(model: ObservedMixture, x: Tensor, changes: Mapping[int, int]) -> 
         gap = (rows - locations[old])[:, numbers].double().unsqueeze(-1)
         white = torch.linalg.solve_triangular(spread[old], gap, upper=False)
         changed[:, numbers] += (spread[new] @ white).squeeze(-1).to(rows)
-    return torch.where((old == new).unsqueeze(-1), rows, changed)
+    return torch.where((stays | (old == new)).unsqueeze(-1), rows, changed)

@@ -9,15 +9,8 @@ import torch
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
-from pyro_fmvae.models import VAE, FactorialMixtureVAE
-
 NEAREST = "nearest"
 """Name of the score."""
-
-
-def has_neighbours(model: Any) -> bool:
-    """True of a model with an encoder, a decoder and a density of z, the models of :class:`Neighbours`."""
-    return isinstance(model, VAE | FactorialMixtureVAE) and model.bounded
 
 
 class Neighbours:
@@ -28,14 +21,14 @@ class Neighbours:
     both are means over the training points. The score is the Euclidean distance to the nearest of them.
 
     Args:
-        model: a model of :func:`has_neighbours`, in ``eval()`` mode.
+        model: one with an encoder to a Gaussian q(z | x) and a decoder, in ``eval()`` mode.
         train: (x, ...) per batch of training points; at least two points.
 
     Raises:
         ValueError: fewer than two training points with finite numbers.
     """
 
-    def __init__(self, model: VAE | FactorialMixtureVAE, train: Iterable[tuple[Tensor, ...]]) -> None:
+    def __init__(self, model: Any, train: Iterable[tuple[Tensor, ...]]) -> None:
         self._model = model
         mean, scale, residual = self._seen(train)
         finite = np.isfinite(mean).all(1) & np.isfinite(residual).all(1)

@@ -51,7 +51,8 @@ def confusion(classified: Mapping[str, Mapping[str, Any]]) -> Figure:
     page = Page(width, MARGIN + sum(heights) + NOTE * len(notes) + MARGIN)
     top = MARGIN
     for height, (label, measures) in zip(heights, classified.items(), strict=True):
-        title = f"{label}: {measures['accuracy']:.3f} of {measures['n']:,} points are right"
+        right = int(np.trace(np.asarray(measures["confusion"])))
+        title = f"{label}: {right:,} of {measures['n']:,} points are right"
         page.text(MARGIN, top + 14, shorten(title, width - 2 * MARGIN, 10, weight="bold"), 10, weight="bold")
         below = top + _TITLE + longest[label] + 8
         _map(page, np.asarray(measures["confusion"]), names[label], (indent, below), cells[label])

@@ -24,7 +24,7 @@ class MixtureAscent(Phase):
         model: learnt in place.
         make: gives a new, untrained model, for the starts.
         budget: of the phase.
-        seed: of the starts.
+        seed: of the rows that the starts are compared by, and of the starts.
         starts: how many k-means starts λ is chosen from.
         searched: rows at most that the starts are compared by.
         rate: ρ of each step on a batch that is not all data, from the number of steps taken so far.
@@ -60,10 +60,11 @@ class MixtureAscent(Phase):
         """
         check_number(batches, self.model.num_data)
         batch = next(iter(batches))
-        generator = torch.Generator().manual_seed(self.seed)
         order = batch[-1].argsort()  # so that the start does not depend on the order of the batch
-        order = order[torch.randperm(len(order), generator=generator)[: self.searched].to(order.device)]
+        drawn = torch.randperm(len(order), generator=torch.Generator().manual_seed(self.seed))
+        order = order[drawn[: self.searched].to(order.device)]
         x, labels = batch[0][order], batch[1][order] if len(batch) > 2 else None
+        generator = torch.Generator().manual_seed(self.seed)  # anew: the starts of the search
         found = best_start(self.make, x, labels, generator, self.starts)
         self.model.load_state_dict(found.model.state_dict())
 

@@ -1,6 +1,8 @@
 """How many components a table asks for: mixtures of every size from many starts, compared by their bounds."""
 
+import logging
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,8 +18,11 @@ STARTS = 10
 SHORT, LONG = 5, 200  # updates of every start, and of the best of them
 LEADING = 3  # starts that are improved to the end
 TOLERANCE = 1e-5  # nats per row: an update that adds less is the last
+NEGLIGIBLE = 1e-3  # of the largest standard deviation: a principal component of less is left out
 POSITIVE = 1.0  # nats of evidence that a greater size has to gain (Kass and Raftery, 1995: "positive")
 WORSE = 2  # sizes in a row that do not gain so much, after which no greater one is tried
+
+logger = logging.getLogger("pyro_fmvae")
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,9 @@ def best_start(
 ) -> Fitted:
     """The best of many starts by clusters: each is improved a little, and the best three to the end.
 
+    Where covariances are full, every other k-means is of whitened rows: k-means of the rows themselves finds
+    no clusters that differ in directions of small variance.
+
     Args:
         make: gives a new model.
         x, labels: as for :func:`climb`.
@@ -83,7 +91,8 @@ def best_start(
     """
     model = make()
     count, features = model.components, _features(x, model.levels)
-    clusterings = _clusterings(features, count, labels, generator, starts if count > 1 else 1)
+    spaces = (features, _whitened(features)) if model.sites.full else (features,)
+    clusterings = _clusterings(spaces, count, labels, generator, starts if count > 1 else 1)
     gammas = (torch.nn.functional.one_hot(clusters, count).double() for clusters in clusterings)
     tried = [climb(make(), x, labels, gamma, SHORT) for gamma in gammas]
     leading = sorted(tried, key=lambda fitted: -fitted.bound)[:LEADING]
@@ -101,25 +110,31 @@ def search(
     seed: int,
     starts: int = STARTS,
     rival: float = -math.inf,
+    until: float = math.inf,
 ) -> Fitted:
     """The number of components and the rate of the prior whose mixture has the greatest evidence.
 
-    Sizes are tried in increasing order. Each is started with the rate that was best for the one before. A
-    greater size has to gain :data:`POSITIVE` nats. When two in a row do not, the search ends; and when a
-    rival would stay ahead even if every size that is left gained as much as the last one.
+    Sizes are tried in increasing order, the first from a third of the way up the rates, every other from the
+    rate that was best for the one before. A greater size has to gain :data:`POSITIVE` nats. When two in a row
+    do not, the search ends; and when a rival would stay ahead even if every size that is left gained as much
+    as the last one.
 
     Args:
         make: gives a new model, of a number of components and a rate b0.
         x, labels: as for :func:`climb`.
         sizes: numbers of components to try.
-        rates: values of b0 to try, at least one.
+        rates: values of b0 to try, increasing, at least one.
         seed: of the starts.
         starts: of each size.
         rival: evidence of the best mixture of another kind.
+        until: time of ``time.monotonic``, in seconds, after which no further size is begun.
     """
     best: Fitted | None = None
-    rate, worse = rates[len(rates) // 2], 0
+    rate, worse = rates[len(rates) // 3], 0
     for left, size in zip(reversed(range(len(sizes))), sizes, strict=True):
+        if best is not None and time.monotonic() > until:
+            logger.warning("no more than %d components were tried: the time is up", size - 1)
+            break
         generator = torch.Generator().manual_seed(seed)
         found = best_start(partial(make, size, rate), x, labels, generator, starts)
         found = best_rate(partial(make, size), found, x, labels, rates)
@@ -162,15 +177,20 @@ def best_rate(
 
 
 def _clusterings(
-    features: Tensor, count: int, labels: Tensor | None, generator: torch.Generator, starts: int
+    spaces: Sequence[Tensor], count: int, labels: Tensor | None, generator: torch.Generator, starts: int
 ) -> Iterator[Tensor]:
-    """Clusters of the rows, int64 [N] each: by k-means, or every other one around labelled rows."""
+    """Clusters of the rows, int64 [N] each: by k-means of each space in turn, or around labelled rows.
+
+    Where there are labels, every other start is around them, in the first space.
+    """
     values = None if labels is None else _combinations(labels)
+    labelled = values is not None and int(values.max()) < count
     for start in range(starts):
-        if values is not None and int(values.max()) < count and start % 2 == 0:
-            yield _around(features, values, count, generator)
+        number, around = (start // 2, start % 2 == 0) if labelled else (start, False)
+        if values is not None and around:
+            yield _around(spaces[0], values, count, generator)
         else:
-            yield kmeans(features, count, generator)
+            yield kmeans(spaces[number % len(spaces)], count, generator)
 
 
 def _around(features: Tensor, values: Tensor, count: int, generator: torch.Generator) -> Tensor:
@@ -208,3 +228,10 @@ def _features(x: Tensor, levels: Sequence[int]) -> Tensor:
         for column, size in zip(x.unbind(-1), levels, strict=True)
     ]
     return torch.cat(parts, -1)
+
+
+def _whitened(features: Tensor) -> Tensor:
+    """Principal components of rows [N, F], each of unit variance, without those of next to no variance."""
+    centred = features - features.mean(0)
+    left, scales, _ = torch.linalg.svd(centred, full_matrices=False)
+    return math.sqrt(len(features)) * left[:, scales >= NEGLIGIBLE * scales[0]]

@@ -140,7 +140,7 @@ class ObservedMixture(TablePosterior):
         """Move λ towards the conjugate posterior λ* given responsibilities, by the rate ρ.
 
         With ρ = 1 and all rows this is coordinate ascent, and the bound rises. Full covariances are learnt
-        from the rows without a missing number.
+        from the rows without a missing number; where others have some, the bound may fall a little.
 
         Args:
             observations: of B rows that stand for all N.

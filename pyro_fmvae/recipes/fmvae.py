@@ -121,6 +121,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
     title = "factorial mixture VAE"
     options = FMVAEOptions
     factorial = True
+    gaussian_codes = True
     indexed = False
     no_gap = ""
 

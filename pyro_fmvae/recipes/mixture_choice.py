@@ -1,6 +1,7 @@
 """Options of mixtures of table rows, and how the evidence chooses them."""
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +27,7 @@ SEARCHED: Final = 2000
 """Rows that the number of components is chosen by."""
 WIDEST_FULL: Final = 60
 """Most columns of numbers whose full covariances are tried."""
-RATES: Final = tuple(0.5 * 2 ** (-step / 2) for step in reversed(range(13)))
+RATES: Final = tuple(4.0 * 2 ** (-step / 2) for step in reversed(range(19)))
 """Values of ``component_variance`` that are tried."""
 
 
@@ -120,13 +121,16 @@ def chosen(
         numbers = range(max(label_sizes, default=1), max(MOST_COMPONENTS, *label_sizes, 0) + 1)
     rates = RATES if config.component_variance is None else (config.component_variance,)
     assert config.starts is not None
+    minutes = config.max_minutes or config.time_limit
+    until = time.monotonic() + 60 * minutes if minutes else math.inf
     best: tuple[MixtureOptions, Fitted] | None = None
     for covariance in covariances:
+        if best is not None and time.monotonic() > until:
+            break
         asked = replace(config, covariance=covariance)
-
         rival = -math.inf if best is None else best[1].evidence
         make = partial(_candidate, asked, label_sizes, levels, len(x))
-        found = search(make, x, labels, numbers, rates, config.seed, config.starts, rival)
+        found = search(make, x, labels, numbers, rates, config.seed, config.starts, rival, until)
         if best is None or found.evidence > best[1].evidence:
             best = asked, found
     assert best is not None

@@ -46,6 +46,8 @@ class Recipe(ABC, Generic[Options]):
     """The model's options, a subclass of :class:`~pyro_fmvae.recipes.options.TrainConfig`."""
     factorial: ClassVar[bool] = False
     """True if z has factors, with components and codes."""
+    gaussian_codes: ClassVar[bool] = False
+    """True if q(z | x) is Gaussian and z is decoded, so that points have distances."""
     tables: ClassVar[bool] = False
     """True if data must be tables."""
     bars: ClassVar[str | None] = None

@@ -57,13 +57,19 @@ def recipe_named(model: str) -> type[Recipe[Any]]:
     return RECIPES[model]
 
 
-def choose_model(data: str, given: Collection[str] = (), factors: Sequence[int] | None = None) -> str:
+def choose_model(
+    data: str,
+    given: Collection[str] = (),
+    factors: Sequence[int] | None = None,
+    ignore: Collection[str] = (),
+) -> str:
     """The model of data, where none is asked for: a mixture of the rows of a small table, else networks.
 
     Args:
         data: name or path.
         given: names of the options that are given. One that only networks have asks for networks.
         factors: components of each factor, if given. More than one factor asks for networks.
+        ignore: columns of a table that are left out, by name or by number from 1.
 
     Raises:
         FileNotFoundError, ValueError: a malformed table.
@@ -74,7 +80,7 @@ def choose_model(data: str, given: Collection[str] = (), factors: Sequence[int] 
         return DEFAULT
     if others or (factors is not None and len(factors) > 1):
         return DEFAULT
-    x = read(path, missing=True, levels=()).x
+    x = read(path, missing=True, levels=(), ignore=ignore).x
     table = x.ndim == 2 and x.dtype not in (np.bool_, np.uint8)
     small = len(x) <= MOST_ROWS and x.shape[1] <= MOST_COLUMNS
     return SMALL_TABLES if table and small else DEFAULT

@@ -35,7 +35,9 @@ from pyro_fmvae.recipes.pictures import TRAINING
 from pyro_fmvae.recipes.recipe import Recipe
 
 STEPS: Final = 100
-"""Updates of the whole table; on smaller batches, passes through it."""
+"""Updates; by default each is on the whole table."""
+WORDS: Final = "words_{}"
+"""Name of the array that holds the words drawn of a column, by its number."""
 
 
 class Mixture(Recipe[MixtureOptions]):
@@ -55,8 +57,8 @@ class Mixture(Recipe[MixtureOptions]):
 
     @classmethod
     def reading(cls, config: MixtureOptions, data: str) -> SparseOptions:
-        """Missing numbers and words are understood."""
-        return SparseOptions(mixed=True)
+        """Missing numbers and words are understood, and ignored columns may hold anything."""
+        return SparseOptions(mixed=True, ignore=config.ignore or ())
 
     @classmethod
     def resolve(cls, config: MixtureOptions, dataset: Dataset) -> MixtureOptions:
@@ -156,7 +158,7 @@ class Mixture(Recipe[MixtureOptions]):
         arrays = {"codes": drawn.cpu().numpy()}
         for column, words in enumerate(self.preprocessing.levels):
             if words:
-                arrays[f"words_{column}"] = np.array(words)[rows[:, column].long().cpu().numpy()]
+                arrays[WORDS.format(column)] = np.array(words)[rows[:, column].long().cpu().numpy()]
         return rows, arrays
 
     def edit(self, model: ObservedMixture, x: Tensor, changes: Mapping[int, int]) -> Tensor:

@@ -50,6 +50,7 @@ class PlainVAE(NetworkRecipe[VAEOptions]):
     """z ~ N(0, I)."""
 
     name = "vae"
+    gaussian_codes = True
     title = "plain VAE"
     options = VAEOptions
     factors = ()

@@ -23,8 +23,8 @@ logger = logging.getLogger("pyro_fmvae")
 class Keeper:
     """Keeps the best model of each phase by the records of the journal.
 
-    Labels in use count beside those of validation points: a person with few labels has hardly any of the
-    latter, and by the bound alone the best model may be one that has not learnt its labels yet.
+    Labels in use count, and with ``--labels 1`` those of validation points, too. By the bound alone the best
+    model may be one that has not learnt its labels yet.
 
     Records are compared within a phase, from its step 0 on, which is what the phase before handed over. With
     a patience, a phase ends that many steps after its best record, and hands over its best model. Without one
@@ -44,7 +44,10 @@ class Keeper:
     def __init__(self, trainer: Trainer, dataset: Dataset, journal: Journal) -> None:
         self.trainer, self.journal = trainer, journal
         number, columns = len(journal.validation), len(trainer.run.labelled)
-        known = [known_rows(split, columns) for split in (trainer.training, dataset.valid)]
+        splits = [trainer.training]
+        if dataset.validated and trainer.run.recipe.labels == 1:
+            splits.append(dataset.valid)
+        known = [known_rows(split, columns) for split in splits]
         self.known = [rows for rows in known if rows is not None]
         self.validated = dataset.validated
         evenly = torch.linspace(0, len(dataset.train) - 1, min(number, len(dataset.train))).long()

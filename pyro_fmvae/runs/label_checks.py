@@ -25,10 +25,11 @@ def accuracies(trainer: Trainer, dataset: Dataset) -> dict[str, dict[str, float]
 
     Returns:
         ``train``, of the labels in use, and ``valid``, of those of validation points: label → accuracy. A
-        kind without known labels is left out.
+        kind without known labels is left out, and so is ``valid`` where no rows are kept for validation.
     """
     run, found = trainer.run, {}
-    for name, split in (("train", trainer.training), ("valid", dataset.valid)):
+    splits = {"train": trainer.training} | ({"valid": dataset.valid} if dataset.validated else {})
+    for name, split in splits.items():
         rows = known_rows(split, len(run.labelled))
         if rows is not None:
             names = run.label_names[: len(run.labelled)]

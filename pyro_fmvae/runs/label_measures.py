@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from pyro_fmvae.data import Split
@@ -13,7 +12,7 @@ from pyro_fmvae.recipes.recipe import codes_of
 from pyro_fmvae.runs.by_batches import in_order
 from pyro_fmvae.runs.run import Run
 
-REFERENCE_POINTS = 5000  # labelled training points, at most, that references are fitted to
+REFERENCE_POINTS = 5000  # training points with a label, at most, that its references are fitted to
 
 
 def references(
@@ -24,7 +23,7 @@ def references(
     Args:
         run: a run that was trained on labels.
         model: as trained.
-        train: the run's training rows. Of more than 5,000 labelled ones, 5,000 are drawn.
+        train: the run's training rows. Of more than 5,000 with a label, 5,000 are drawn for it.
         rows: points to classify, with labels.
         label_names: of the label columns of `rows`.
         device: the model's.
@@ -35,9 +34,9 @@ def references(
     """
     assert rows.labels is not None
     used = labelled_points(run.recipe, train).labels
-    labelled = (used >= 0).any(-1).nonzero().squeeze(-1)
-    order = torch.randperm(len(labelled), generator=torch.Generator().manual_seed(run.config.seed))
-    chosen = labelled[order[:REFERENCE_POINTS]]
+    order = torch.randperm(len(used), generator=torch.Generator().manual_seed(run.config.seed))
+    drawn = [order[used[order, factor] >= 0][:REFERENCE_POINTS] for factor in run.labelled]
+    chosen = torch.cat(drawn).unique()
     codes = codes_of(run.recipe, model, in_order(train.select(chosen), device)).double().numpy()
     test_codes = codes_of(run.recipe, model, in_order(rows, device)).double().numpy()
     found: dict[str, dict[str, float | None]] = {}
@@ -45,9 +44,9 @@ def references(
         truth = rows.labels[:, label_names.index(name)].numpy()
         if factor is None or not (truth >= 0).any():
             continue
-        known = used[chosen, factor].numpy()
-        fitted, scored = np.flatnonzero(known >= 0), np.flatnonzero(truth >= 0)
-        found[name] = reference_accuracies(codes[fitted], known[fitted], test_codes[scored], truth[scored])
+        fitted, scored = torch.isin(chosen, drawn[factor]).numpy(), truth >= 0
+        known = used[chosen, factor].numpy()[fitted]
+        found[name] = reference_accuracies(codes[fitted], known, test_codes[scored], truth[scored])
     return found
 
 

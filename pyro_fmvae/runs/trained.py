@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyro_fmvae.data import Split
 from pyro_fmvae.data.storage import to_uint8
-from pyro_fmvae.evaluate import NEAREST, Neighbours, has_neighbours, outlier_scores
+from pyro_fmvae.evaluate import NEAREST, Neighbours, outlier_scores
 from pyro_fmvae.recipes.ranges import count
 from pyro_fmvae.runs.by_batches import (
     COMPARED,
@@ -216,7 +216,7 @@ class TrainedRun:
     @cached_property
     def _neighbours(self) -> Neighbours | None:
         """The first training points; None if the model has no such score or their data are not there."""
-        if not has_neighbours(self.model):
+        if not (self.run.recipe.gaussian_codes and self.model.bounded):
             return None
         try:
             train = self.run.load_data().train

@@ -217,8 +217,8 @@ class Trainer:
         if not self.finished:
             self.phases[self.progress.phase].load_state_dict(state["phase"])
         self.best = Best.from_state(state.get("best"))
-        if "best" not in state:  # begun by an older version, which ended no phase early
-            self.patience = 0
+        if "best" not in state:  # begun by an older version: short batches were not left out either
+            self.patience, self.batches.full = 0, False
         self.batches.load_state_dict(state["batches"])
         torch.set_rng_state(state["random"]["cpu"])
         if self.device.type == "cuda" and state["random"]["cuda"] is not None:

@@ -328,7 +328,7 @@ def test_restore_needs_plain_patches(runs, files, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--starts 3", "starts: an option of bsc, max-sparse and linear-sparse, not of fmvae"),
+        ("--starts 3", "starts: an option of bsc, max-sparse, linear-sparse and mixture, not of fmvae"),
         ("--model bsc --preselect 3", "preselect: an option of max-sparse and linear-sparse, not of bsc"),
         ("--model max-sparse --group-size 2", "group_size: an option of bsc, not of max-sparse"),
         ("--model bsc --data bars --group-size 11", "group_size: expected at most 10, got 11"),

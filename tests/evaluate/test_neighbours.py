@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from pyro_fmvae.distributions import GaussianObservation
-from pyro_fmvae.evaluate import Neighbours, has_neighbours
-from pyro_fmvae.models import VAE, PointPosterior
+from pyro_fmvae.evaluate import Neighbours
+from pyro_fmvae.models import VAE
 
 TRAIN = torch.tensor([[0.0, 0.0], [4.0, 0.0], [0.0, 3.0]])
 
@@ -68,9 +68,3 @@ def test_points_without_finite_numbers_are_infinitely_far(model, neighbours):
 def test_one_training_point_is_too_few(model):
     with pytest.raises(ValueError, match="train: expected two points"):
         Neighbours(model, [(TRAIN[:1],)])
-
-
-def test_an_auto_encoder_has_no_such_score(model):
-    assert has_neighbours(model)
-    model.family = PointPosterior()
-    assert not has_neighbours(model)

@@ -24,7 +24,7 @@ def test_counts_shares_and_names():
     np.testing.assert_allclose(second.get_array(), [[1.0]])
     shown = texts(figure)
     assert shown.count("sunglasses") == shown.count("none") == 2
-    assert {"eyes: 0.700 of 10 points are right", "hat: 1.000 of 3 points are right"} <= set(shown)
+    assert {"eyes: 7 of 10 points are right", "hat: 3 of 3 points are right"} <= set(shown)
     assert sorted(text for text in shown if text.isdigit()) == ["1", "1", "2", "3", "6"]
     assert not overlaps(figure)
 

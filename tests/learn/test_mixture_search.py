@@ -47,6 +47,13 @@ def test_a_rival_that_is_far_ahead_ends_the_search():
     assert set(asked) == {1, 2}  # of the first size alone nothing is gained yet
 
 
+def test_no_size_is_begun_after_the_time_is_up(caplog):
+    x, _, _ = rows()
+    found = search(make, x, None, range(1, 9), RATES, seed=0, until=-math.inf)
+    assert found.model.components == 1
+    assert "no more than 1 components were tried" in caplog.text
+
+
 def test_evidence_counts_the_orders_of_components():
     x, _, _ = rows()
     found = best_start(lambda: make(3), x, None, torch.Generator().manual_seed(0))
@@ -60,6 +67,16 @@ def test_many_starts_are_at_least_as_good_as_one():
         for starts in (1, 10)
     ]
     assert bounds[1] >= bounds[0]
+
+
+def test_clusters_that_differ_where_the_variance_is_small_are_found():
+    """Two long strips side by side, that k-means of the rows themselves cuts across."""
+    torch.manual_seed(0)
+    kinds, along = torch.arange(N) % 2, torch.randn(N)
+    x = torch.stack([along, along + 0.5 * kinds + 0.05 * torch.randn(N)], -1)
+    x, generator = (x - x.mean(0)) / x.std(0), torch.Generator().manual_seed(0)
+    found = best_start(lambda: make(2, 0.05, full=True), x, None, generator, starts=4)
+    assert adjusted_rand_score(kinds, found.gamma.argmax(-1)) == 1
 
 
 def test_a_better_rate_raises_the_bound():

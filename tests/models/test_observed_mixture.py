@@ -251,6 +251,15 @@ def test_edits_move_rows_and_keep_how_they_differ(full):
         edit_rows(model, x, {2: 3})
 
 
+def test_an_edit_to_the_value_that_a_row_has_leaves_it_in_its_component():
+    """Also where another component is a likelier one of that value."""
+    model, x, _ = fitted(steps=20)
+    codes = model.codes(x)
+    have = codes[:, 0] == 0
+    assert len(codes[have, -1].unique()) == 2
+    assert torch.equal(edit_rows(model, x, {0: 0})[have], model.filled(x)[have])
+
+
 def test_it_is_evaluated_and_scored_as_any_model():
     model, x, _ = fitted(steps=20)
     found = bound(model, [(x,)])

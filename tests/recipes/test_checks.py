@@ -13,7 +13,12 @@ from tests.recipes.choices import resolve
 @pytest.mark.parametrize(
     ("changes", "data", "message"),
     [
-        ({"labels": 0.5}, dataset(), "^labels: the data set 'mine' has no labels"),
+        ({"labels": 0.5}, dataset(), "^labels: the data set 'mine' has no labels to train on$"),
+        (
+            {"labels": 0.5},
+            dataset((4,), Kind.TABLE),
+            "has no labels to train on; in a .csv file, name a column label:NAME to make it one$",
+        ),
         (
             {"labels": 0.5, "factors": (2,)},
             dataset(label_sizes=(2, 2)),

@@ -1,5 +1,6 @@
 """Tables without networks, through the command line and in Python."""
 
+import csv
 import json
 
 import numpy as np
@@ -71,11 +72,58 @@ def test_in_python_rows_are_rows(trained):
     assert far[1] > far[0] + 5
 
 
+def test_draws_are_written_with_words_in_their_columns(trained, tmp_path):
+    folder, _ = trained
+    for ending in ("csv", "npz"):
+        succeed("sample", folder / "run", "--grid", "2x3", "--out", tmp_path / f"drawn.{ending}")
+    with (tmp_path / "drawn.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    with np.load(tmp_path / "drawn.npz") as archive:
+        assert [row["colour"] for row in rows] == archive["words_1"].tolist()
+        assert [float(row["width"]) for row in rows] == archive["x"][:, 2].tolist()
+    assert list(rows[0])[:6] == ["length", "colour", "width", "same", "kind code", "kind value"]
+    assert not any(name.startswith("words") for name in rows[0])
+
+
+def test_a_run_with_a_time_limit_by_default_can_be_trained_by_the_clock(trained, tmp_path):
+    folder, _ = trained
+    config = folder / "run" / "config.json"
+    assert json.loads(config.read_text())["time_limit"] > 0
+    succeed("train", "--config", config, "--max-minutes", 0.01, "--out", tmp_path / "run")
+    again = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (again["max_minutes"], again["time_limit"]) == (0.01, None)
+
+
 def test_clusters_are_found_without_labels(trained, tmp_path):
     folder, _ = trained
     out = succeed("train", "--data", folder / "a.csv", "--out", tmp_path / "run")
     run = Run.open(tmp_path / "run")
     assert run.recipe.factors[0] >= 3 and run.recipe.labels == 0 and "components in use" in out
+
+
+def test_ignored_columns_may_hold_names_and_dates(trained, tmp_path):
+    folder, _ = trained
+    header, *lines = (folder / "a.csv").read_text().splitlines()
+    rows = [
+        f"{line},person {row},2024-{row // 28 + 1:02d}-{row % 28 + 1:02d}" for row, line in enumerate(lines)
+    ]
+    table, new, run = tmp_path / "a.csv", tmp_path / "new.csv", tmp_path / "run"
+    table.write_text("\n".join([f"{header},full name,day", *rows]))
+    new.write_text(
+        "\n".join([f"{header},full name,day", "4.1,red,90,7.5,bee,7,2025", "?,blue,1,7.5,,Ann,no"])
+    )
+    arguments = ("--data", table, "--labels", 5, "--factors", 3, "--covariance", "diagonal")
+    status, _, err = command("train", *arguments, "--ignore", "same,day", "--out", run)
+    assert status == 2 and "at most 50 can be categories; leave it out with --ignore 'full name'" in err
+    out = succeed(
+        "train", *arguments, "--ignore", "same,full name,day", "--joint-iterations", 20, "--out", run
+    )
+    assert "columns left out: same, full name, day" in out
+    assert Run.open(run).preprocessing.ignored == (3, 4, 5)
+    succeed("evaluate", run, "--num-samples", 2)
+    succeed("score", run, "--data", new, "--num-samples", 2, "--out", tmp_path / "scores.npz")
+    elbo = np.load(tmp_path / "scores.npz")["elbo"]
+    assert elbo.shape == (2,) and np.isfinite(elbo).all()
 
 
 @pytest.mark.parametrize(

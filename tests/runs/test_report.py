@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from pyro_fmvae.runs import REPORT, Run, report
+from pyro_fmvae.evaluate import reference_accuracies
+from pyro_fmvae.runs import REPORT, Run, label_measures, report
 from tests.small_runs import command, succeed, train
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -48,6 +49,26 @@ def test_few_labels_stay_in_training(files, tmp_path):
     assert "warning: no point that was kept apart" in out
     dataset = run.load_data()
     assert (dataset.train.labels >= 0).sum() == 14 and (dataset.valid.labels == -1).all()
+
+
+def test_references_of_a_rare_label_are_fitted_to_its_own_points(tmp_path, monkeypatch):
+    """However few points are drawn, and however many have another label."""
+    rng = np.random.default_rng(0)
+    common = np.arange(SIZE) % 2
+    rare = np.where(np.arange(SIZE) < 6, common, -1)
+    x = rng.normal(3.0 * common[:, None], 1.0, (SIZE, 3))
+    np.savez(tmp_path / "two.npz", x=x, labels=np.stack([common, rare], 1))
+    monkeypatch.setattr(label_measures, "REFERENCE_POINTS", 4)
+    fitted = []
+
+    def recorded(codes, truth, *others):
+        fitted.append(len(truth))
+        return reference_accuracies(codes, truth, *others)
+
+    monkeypatch.setattr(label_measures, "reference_accuracies", recorded)
+    _, found, _ = trained(tmp_path / "run", tmp_path / "two.npz", labels=1, test=0, valid=0)
+    assert set(found["splits"]["train"]["classification"]) == {"label0", "label1"}
+    assert fitted == [4, 4]
 
 
 def test_few_labels_are_tested_on_if_asked(files, tmp_path):

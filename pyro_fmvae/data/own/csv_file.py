@@ -2,9 +2,11 @@
 
 import csv
 import math
+import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +17,7 @@ MOST_LEVELS = 50
 """Largest number of categories of a column."""
 _LABEL = "label:"
 _MISSING = {"", "na", "n/a", "nan", "?"}
+_MIXTURE = "; --model mixture takes missing entries and words"
 _FEW = 10  # rows, whose words may all differ by chance
 
 
@@ -24,6 +27,7 @@ def read_csv(
     levels: Sequence[tuple[str, ...]] | None = None,
     values: Mapping[str, tuple[str, ...]] | None = None,
     left_out: dict[str, Counter[str]] | None = None,
+    ignore: Collection[str] = (),
 ) -> Raw:
     """Read a table of comma separated values.
 
@@ -39,6 +43,8 @@ def read_csv(
         values: names of the values of labels that are known already, by label. Others are found in the file.
         left_out: where words of such labels that are none of their values are counted, by label; None: they
             are errors.
+        ignore: columns of features, by name or by number from 1, that may hold anything. One that cannot be
+            read is NaN.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -50,7 +56,9 @@ def read_csv(
     if not rows:
         raise ValueError(f"{path}: the file is empty")
     (line, first), *others = rows
-    header = [] if _is_data(rows, path, missing, levels is not None) else [name.strip() for name in first]
+    header = (
+        [] if _is_data(rows, path, missing, levels is not None, ignore) else [name.strip() for name in first]
+    )
     label_columns = [column for column, name in enumerate(header) if name.startswith(_LABEL)]
     names = tuple(header[column].removeprefix(_LABEL).strip() for column in label_columns)
     if "" in names or len(set(names)) != len(names):
@@ -65,20 +73,27 @@ def read_csv(
     body = others if header else rows
     for line, row in body:
         if len(row) != len(first):
-            raise ValueError(f"{path}, line {line}: expected {len(first)} fields, got {len(row)}")
+            raise ValueError(
+                f"{path}, line {line}: expected {len(first)} fields, got {len(row)}{_hint(first[0])}"
+            )
+        if levels is not None and len(row) == 1 and _hint(row[0]):
+            raise ValueError(f"{path}, line {line}: expected several fields, got {row[0]!r}{_hint(row[0])}")
     if not body:
         raise ValueError(f"{path}: a header at line {line}, but no rows of numbers")
     columns = [[(line, row[column]) for line, row in body] for column in range(len(first))]
-    titles = [repr(header[column]) if header else str(column + 1) for column in feature_columns]
-    known: Sequence[tuple[str, ...] | None] = levels or [None if levels is None else ()] * len(titles)
-    if len(known) != len(titles):
-        raise ValueError(f"{path}: expected {len(known)} columns besides labels, got {len(titles)}")
+    if levels:
+        known = [words or None for words in levels]
+    else:
+        known = [None if levels is None else ()] * len(feature_columns)
+    if len(known) != len(feature_columns):
+        raise ValueError(f"{path}: expected {len(known)} columns besides labels, got {len(feature_columns)}")
+    read = [
+        _Column(path, columns[column], number, header[column] if header else "", words)
+        for number, (column, words) in enumerate(zip(feature_columns, known, strict=True), 1)
+    ]
+    ignored = tuple(column.number - 1 for column in read if {column.name, str(column.number)} & set(ignore))
     features, found = zip(
-        *(
-            _features(columns[column], path, title, missing, words)
-            for column, title, words in zip(feature_columns, titles, known, strict=True)
-        ),
-        strict=True,
+        *(_features(column, missing, column.number - 1 in ignored) for column in read), strict=True
     )
     labels, named = [], []
     for column, name in zip(label_columns, names, strict=True):
@@ -93,17 +108,24 @@ def read_csv(
         tuple(header[column] for column in feature_columns) if header else (),
         tuple(named) if any(named) else (),
         tuple(found) if any(found) else (),
+        ignored=ignored,
     )
 
 
-def _is_data(rows: list[tuple[int, list[str]]], path: Path, missing: bool, words: bool) -> bool:
+def _is_data(
+    rows: list[tuple[int, list[str]]], path: Path, missing: bool, words: bool, ignore: Collection[str]
+) -> bool:
     """Tell whether the first row holds data, not names.
 
     Raises:
         ValueError: it has numbers, and what may be names.
     """
     (line, first), *others = rows
-    filled = [column for column, field in enumerate(first) if not (missing and _is_missing(field))]
+    filled = [
+        column
+        for column, field in enumerate(first)
+        if not (missing and _is_missing(field)) and str(column + 1) not in ignore
+    ]
     texts = [column for column in filled if not _is_number(first[column])]
     if len(texts) == len(filled):
         return not filled
@@ -143,33 +165,78 @@ def _is_missing(field: str) -> bool:
     return field.strip().lower() in _MISSING
 
 
-def _features(
-    fields: list[tuple[int, str]], path: Path, title: str, missing: bool, words: tuple[str, ...] | None
-) -> tuple[np.ndarray, tuple[str, ...]]:
+class _Column(NamedTuple):
+    """A column of features."""
+
+    path: Path
+    fields: list[tuple[int, str]]
+    """Line and text of each row."""
+    number: int
+    """From 1."""
+    name: str
+    """Empty if there is no header."""
+    words: tuple[str, ...] | None
+    """Names of the categories; empty to find them if there are words; None refuses words."""
+
+    def __str__(self) -> str:
+        return f"column {self.name!r}" if self.name else f"column {self.number}"
+
+    @property
+    def advice(self) -> str:
+        """End of the message about words that are no categories."""
+        named = self.name and "," not in self.name
+        return f"; leave it out with --ignore {shlex.quote(self.name) if named else self.number}"
+
+
+def _features(column: _Column, missing: bool, ignored: bool) -> tuple[np.ndarray, tuple[str, ...]]:
     """The numbers of a column, or those of its categories with their names.
 
     Args:
-        fields: line and text of each row.
-        path, title: of the column, for messages.
+        column: to read.
         missing: accept missing fields.
-        words: names of the categories; empty to find them if there are words; None refuses words.
+        ignored: give NaN in the place of an error.
     """
-    texts = ["" if _is_missing(field) else field.strip() for _, field in fields]
-    if words is None or not (words or any(text and not _is_number(text) for text in texts)):
-        return np.array([_feature(field, path, line, missing) for line, field in fields]), ()
-    found = words or tuple(sorted({text for text in texts if text}))
-    if len(found) > MOST_LEVELS:
-        raise ValueError(
-            f"{path}: column {title} has {len(found):,} different words, at most {MOST_LEVELS} can be "
-            "categories; leave the column out, or give it numbers"
-        )
-    if len(fields) >= _FEW and len(found) == sum(map(bool, texts)):
-        raise ValueError(f"{path}: column {title} has another word in every row; leave the column out")
+    try:
+        texts = ["" if _is_missing(field) else field.strip() for _, field in column.fields]
+        words = sum(bool(text) and not _is_number(text) for text in texts)
+        if column.words or (words and column.words is not None):
+            return _categories(column, texts, words)
+        return np.array([_feature(field, column.path, line, missing) for line, field in column.fields]), ()
+    except ValueError:
+        if not ignored:
+            raise
+        return np.full(len(column.fields), math.nan), ()
+
+
+def _categories(column: _Column, texts: list[str], words: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The numbers of the categories of a column and their names.
+
+    Args:
+        column: to read.
+        texts: of its fields, empty where they are missing.
+        words: how many of them are no numbers.
+    """
+    filled = [text for text in texts if text]
+    found = column.words or tuple(sorted(set(filled)))
+    if not column.words:
+        if 2 * words <= len(filled):
+            row = next(row for row, text in enumerate(texts) if text and not _is_number(text))
+            raise ValueError(
+                f"{column.path}, line {column.fields[row][0]}: expected a number in {column}, "
+                f"got {texts[row]!r}{_hint(texts[row]) or '; leave the field empty if it is unknown'}"
+            )
+        if len(found) > MOST_LEVELS:
+            raise ValueError(
+                f"{column.path}: {column} has {len(found):,} different words, at most {MOST_LEVELS} can be "
+                f"categories{column.advice}"
+            )
+        if len(texts) >= _FEW and len(found) == len(filled):
+            raise ValueError(f"{column.path}: {column} has another word in every row{column.advice}")
     numbers = {text: float(number) for number, text in enumerate(found)} | {"": math.nan}
-    for (line, field), text in zip(fields, texts, strict=True):
+    for (line, field), text in zip(column.fields, texts, strict=True):
         if text not in numbers:
             raise ValueError(
-                f"{path}, line {line}: expected one of {', '.join(found)} in column {title}, got {field!r}"
+                f"{column.path}, line {line}: expected one of {', '.join(found)} in {column}, got {field!r}"
             )
     return np.array([numbers[text] for text in texts]), found
 
@@ -180,9 +247,11 @@ def _feature(field: str, path: Path, line: int, missing: bool) -> float:
     try:
         value = float(field)
     except ValueError as error:
-        raise ValueError(f"{path}, line {line}: expected a number, got {field!r}{_hint(field)}") from error
+        hint = _hint(field) or ("" if missing else _MIXTURE)
+        raise ValueError(f"{path}, line {line}: expected a number, got {field!r}{hint}") from error
     if math.isinf(value) or (math.isnan(value) and not missing):
-        raise ValueError(f"{path}, line {line}: expected a finite number, got {field!r}")
+        hint = _MIXTURE if math.isnan(value) else ""
+        raise ValueError(f"{path}, line {line}: expected a finite number, got {field!r}{hint}")
     return value
 
 

@@ -1,7 +1,7 @@
 """Data sets in a person's own files and folders."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,13 +28,14 @@ def read(
     levels: Sequence[tuple[str, ...]] | None = None,
     values: Mapping[str, tuple[str, ...]] | None = None,
     left_out: dict[str, Counter[str]] | None = None,
+    ignore: Collection[str] = (),
 ) -> Raw:
     """Read a file by its suffix.
 
     Args:
         path: the file.
         missing: accept missing numbers, as NaN.
-        levels, values, left_out: of the words of a .csv file: see `read_csv`.
+        levels, values, left_out, ignore: of a .csv file: see `read_csv`.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -43,9 +44,9 @@ def read(
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise ValueError(f"{path}: expected a file that ends in {' or '.join(READERS)}")
-    return (
-        reader(path, missing) if reader is not read_csv else read_csv(path, missing, levels, values, left_out)
-    )
+    if reader is read_csv:
+        return read_csv(path, missing, levels, values, left_out, ignore)
+    return reader(path, missing)
 
 
 def load_file(
@@ -83,10 +84,16 @@ def load_file(
         return load_folder(path, preprocessing, label_names, value_names, left_out)
     levels = preprocessing.levels or None
     values = dict(zip(label_names, value_names, strict=False))
-    raw = read(path, preprocessing.allows_missing, levels, values, left_out)
+    ignore = [str(column + 1) for column in preprocessing.ignored]
+    raw = read(path, preprocessing.allows_missing, levels, values, left_out, ignore)
     raw = _numbered(raw, values, path, left_out)
     preprocessing.check_columns(raw.column_names, str(path))
-    return _split(raw, preprocessing, source=f"{path}: 'x'"), raw.label_names
+    return _split(raw, preprocessing, source=_source(path)), raw.label_names
+
+
+def _source(path: Path) -> str:
+    """Observations of a file in messages."""
+    return str(path) if path.suffix.lower() == ".csv" else f"{path}: 'x'"
 
 
 def _numbered(
@@ -115,13 +122,14 @@ def split_file(
     as_is: bool = False,
     splitting: Splitting | None = None,
     mixed: bool = False,
+    ignore: Collection[str] = (),
 ) -> Dataset:
     """Make a data set of a file: 80 % training, 10 % validation, 10 % test (at least one row in each).
 
     Args:
         path: a .npz or .csv file.
         seed: of the permutation that makes the splits, at least 0.
-        as_is, mixed: see `SparseOptions`.
+        as_is, mixed, ignore: see `SparseOptions`.
         splitting: other shares.
 
     Raises:
@@ -129,11 +137,12 @@ def split_file(
         ValueError: the file is malformed or has too few rows, or a column cannot be standardised because it
             has no numbers or too large ones.
     """
-    raw, splitting = read(path, as_is or mixed, () if mixed else None), splitting or Splitting()
+    raw = read(path, as_is or mixed, () if mixed else None, ignore=ignore)
+    splitting = splitting or Splitting()
     staying = splitting.staying(raw.labels)
     expected = f"{path}: expected at least 3 rows"
     train, valid, test = split_rows(len(raw.x), seed, expected, splitting, staying)
-    source = f"{path}: 'x'"
+    source = _source(path)
     if as_is and path.suffix.lower() != ".csv":
         preprocessing = Preprocessing(Kind.REAL, raw.x.shape[1:])
     else:
@@ -205,7 +214,9 @@ def _fit(raw: Raw, train: np.ndarray, missing: bool, source: str, unskew: bool =
     if x.dtype == np.bool_ or (x.dtype == np.uint8 and x.max() <= 1):
         return Preprocessing(Kind.BINARY, x.shape[1:])
     if x.ndim == 2 and x.dtype != np.uint8:
-        return Preprocessing.standardizing(x[train], missing, source, raw.column_names, raw.levels, unskew)
+        return Preprocessing.standardizing(
+            x[train], missing, source, raw.column_names, raw.levels, unskew, raw.ignored
+        )
     return Preprocessing(Kind.IMAGE, x.shape[1:])
 
 

@@ -49,7 +49,7 @@ def _checked(file: Path) -> Header:
 def _size(headers: Sequence[Header]) -> tuple[int, int]:
     sizes = {(header.height, header.width) for header in headers}
     if len(sizes) > 1:
-        side = min(round(median(min(size) for size in sizes)), LONGEST)
+        side = min(round(median(min(header.height, header.width) for header in headers)), LONGEST)
         return side, side
     ((height, width),) = sizes
     scale = min(LONGEST / max(height, width), 1.0)

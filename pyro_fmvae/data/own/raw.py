@@ -31,6 +31,8 @@ class Raw(NamedTuple):
     are columns of numbers."""
     note: str = ""
     """Sentence on what was done to `x`; empty: nothing."""
+    ignored: tuple[int, ...] = ()
+    """Columns of `x`, from 0, that were asked to be ignored: NaN where they could not be read."""
 
 
 def is_decimal(text: str) -> bool:

@@ -5,6 +5,7 @@ from pyro_fmvae.runs.pages.measure_tables import number
 
 NATS, SHARE = 0.5, 0.005  # changes of the bound that count: the greater of the two
 RISING = 0.75  # share of the last phase after which the bound should be flat
+MANY_UNUSED = 0.5  # share of a factor's components, of which fewer in use are few
 BARELY = 0.02  # above the accuracy of always naming the commonest value
 
 
@@ -48,7 +49,8 @@ def _parted(evidence: Evidence) -> list[str]:
 
 def _still_rising(evidence: Evidence) -> list[str]:
     records = evidence.last_phase
-    if not (evidence.bounded and len(records) > 3):
+    ended_best = evidence.kept is None or evidence.kept.kept == evidence.kept.end
+    if not (evidence.bounded and len(records) > 3 and ended_best):
         return []
     first, last = records[0]["step"], records[-1]
     late = [record for record in records if record["step"] <= first + RISING * (last["step"] - first)]
@@ -63,11 +65,12 @@ def _still_rising(evidence: Evidence) -> list[str]:
 
 def _unused_components(evidence: Evidence) -> list[str]:
     labelled = {evidence.run.factor_names[factor] for factor in evidence.run.labelled}
+    restarts = "--prior-restarts 10" if hasattr(evidence.run.config, "prior_restarts") else "--starts 50"
     return [
         f"{name[0].upper()}{name[1:]} uses {number} of its {size} components. If fewer clusters than "
-        "expected were found, try --prior-restarts 10 or another --seed; else lower its number in --factors."
+        f"expected were found, try {restarts} or another --seed; else lower its number in --factors."
         for name, (number, size) in evidence.used.items()
-        if name not in labelled and number < size
+        if name not in labelled and number < MANY_UNUSED * size
     ]
 
 

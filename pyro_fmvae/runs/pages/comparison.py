@@ -73,7 +73,7 @@ def _measured(evidence: Evidence) -> dict[str, str]:
         last = evidence.records[-1]
         found = {"steps": f"{last['step']:,}", "time": duration(last["seconds"])}
     bounds = evidence.tested or evidence.closing
-    where = "test" if evidence.report.get("split") == "test" else "validation"
+    where = {"train": "training", "test": "test"}.get(evidence.report.get("split", ""), "validation")
     for term in terms_of(evidence):
         if bounds.get(term) is not None:
             found[f"{where} {TERMS[term]}"] = number(bounds[term], 2)

@@ -160,9 +160,10 @@ def _facts(evidence: Evidence, dataset: Dataset | None) -> dict[str, str]:
         found["factors"] = "; ".join(f"{name}: {size} components" for name, size in sizes)
     found["data"] = f"{run.config.data}: {describe_data(run)}"
     if dataset is not None:
-        splits = {"validation": dataset.valid, "test": dataset.test, "unseen combinations": dataset.unseen}
+        valid = dataset.valid if dataset.validated else None
+        splits = {"validation": valid, "test": dataset.test, "unseen combinations": dataset.unseen}
         kept = ", ".join(f"{len(split):,} {name}" for name, split in splits.items() if split is not None)
-        found["kept apart"] = kept
+        found["kept apart"] = kept or "nothing"
     if found_labelled := evidence.report.get("labelled"):
         found["labelled points used"] = labelled(found_labelled)
     if "given" in derived:

@@ -54,10 +54,13 @@ def test_column_names(tmp_path):
         ("1,5;2,5\n", ", line 1: .*, got '5;2' among numbers; fields are separated by commas$"),
         ("a,label:b;c\n1,0;2\n", ", line 2: .* label, got '0;2'; fields are separated by commas$"),
         ("label:b;a\n0;2\n", ", line 1: all columns are labels; .*; fields are separated by commas$"),
-        ("1,2\n3,x\n", ", line 2: expected a number, got 'x'$"),
-        ("a,b\n3,\n", ", line 2: expected a number, got ''"),
-        ("1,2\n3,nan\n", ", line 2: expected a finite number, got 'nan'"),
-        ("inf,2\n", ", line 1: expected a finite number, got 'inf'"),
+        (
+            "1,2\n3,x\n",
+            ", line 2: expected a number, got 'x'; --model mixture takes missing entries and words$",
+        ),
+        ("a,b\n3,\n", ", line 2: expected a number, got ''; --model mixture takes missing entries"),
+        ("1,2\n3,nan\n", ", line 2: expected a finite number, got 'nan'; --model mixture takes missing"),
+        ("inf,2\n", ", line 1: expected a finite number, got 'inf'$"),
         ("1,x\n3,4\n", ", line 1: expected a row of numbers or a header of names, got 'x' among numbers"),
         ("1,\n3,4\n", ", line 1: expected a row of numbers or a header of names, got '' among numbers"),
         ("a,label:b\n1,1.5\n", ", line 2: expected an integer label, got '1.5'; to learn from decimal"),
@@ -156,6 +159,8 @@ def test_known_categories_keep_their_numbers(tmp_path):
     assert raw.x[:, 1].tolist() == [1, 1]
     with pytest.raises(ValueError, match=r"a\.csv, line 2: expected one of blue, red in column 2, got 'tan'"):
         mixed(tmp_path, "1,red\n2,tan\n", levels=((), ("blue", "red")))
+    with pytest.raises(ValueError, match=r"a\.csv, line 2: expected a number, got 'x'$"):
+        mixed(tmp_path, "1,red\nx,blue\n", levels=((), ("blue", "red")))
     with pytest.raises(ValueError, match="expected 2 columns besides labels, got 1"):
         mixed(tmp_path, "1\n2\n", levels=((), ("blue", "red")))
 
@@ -163,13 +168,48 @@ def test_known_categories_keep_their_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([f"{i},word{i % 51}" for i in range(200)], "column 2 has 51 different words, at most 50"),
-        ([f"{i},word{i}" for i in range(20)], "column 2 has another word in every row"),
+        (
+            [f"{i},word{i % 51}" for i in range(200)],
+            "column 2 has 51 different words, at most 50 can be categories; leave it out with --ignore 2$",
+        ),
+        (
+            ["size,full name", *(f"{i},word{i}" for i in range(20))],
+            "column 'full name' has another word in every row; leave it out with --ignore 'full name'$",
+        ),
+        (
+            ["a,b", *(f"{i},{'oops' if i == 20 else i}" for i in range(40))],
+            "line 22: expected a number in column 'b', got 'oops'; leave the field empty if it is unknown$",
+        ),
+        (["1,2", "2,3,4", "3,x"], "line 2: expected 2 fields, got 3$"),
+        (
+            ["a;b", "1;2", "3;4"],
+            "line 2: expected several fields, got '1;2'; fields are separated by commas$",
+        ),
+        (["a;b", "1,5;2,5"], "line 2: expected 1 fields, got 3; fields are separated by commas$"),
     ],
 )
-def test_too_many_words(tmp_path, rows, message):
+def test_what_is_no_category(tmp_path, rows, message):
     with pytest.raises(ValueError, match=message):
         mixed(tmp_path, "\n".join(rows))
+
+
+@pytest.mark.parametrize(
+    ("header", "ignore"), [("id,size,day\n", ("id", "day")), ("id,size,day\n", ("1", "3")), ("", ("1", "3"))]
+)
+def test_ignored_columns_may_hold_anything(tmp_path, header, ignore):
+    text = header + "".join(f"person {row},{row},2024-01-{row:02d}\n" for row in range(1, 20))
+    with pytest.raises(ValueError, match="has another word in every row"):
+        mixed(tmp_path, text)
+    raw = mixed(tmp_path, text, ignore=ignore)
+    assert raw.ignored == (0, 2) and np.isnan(raw.x[:, [0, 2]]).all()
+    assert raw.x[:, 1].tolist() == list(range(1, 20))
+    again = read_csv(tmp_path / "a.csv", missing=True, levels=None, ignore=("1", "3"))
+    np.testing.assert_array_equal(again.x, raw.x)
+
+
+def test_ignored_columns_that_can_be_read_are_read(tmp_path):
+    raw = mixed(tmp_path, "1,red\n2,red\n", ignore=("1", "2"))
+    assert raw.x.tolist() == [[1, 0], [2, 0]] and raw.levels == ((), ("red",))
 
 
 def test_a_name_among_numbers_is_no_category(tmp_path):

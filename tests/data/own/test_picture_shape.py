@@ -32,6 +32,11 @@ def write(folder, sizes, mode="RGB"):
         ([(256, 200)], (64, 50), "of 200 x 256 pixels are resized to 50 x 64 in colour"),
         ([(200, 9)], (64, 8), "of 9 x 200 pixels are cropped and resized to 8 x 64 in colour"),
         ([(20, 30), (40, 24)], (22, 22), "of different sizes are cropped and resized to 22 x 22 in colour"),
+        (
+            [(20, 20), (20, 20), (20, 20), (50, 60), (90, 90)],
+            (20, 20),
+            "of different sizes are cropped and resized to 20 x 20",
+        ),
         ([(480, 640), (700, 500)], (64, 64), "of different sizes are cropped and resized to 64 x 64"),
     ],
 )
