@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from pyro_fmvae.data import Split
+from pyro_fmvae.data.own.in_memory import as_numbers
 from pyro_fmvae.data.storage import to_uint8
 from pyro_fmvae.evaluate import NEAREST, Neighbours, outlier_scores
 from pyro_fmvae.recipes.ranges import count
@@ -51,8 +52,8 @@ class TrainedRun:
 
     Arrays of data are [n, H, W], [n, H, W, 3] or [n, D], as in a ``.npz`` file: pictures as uint8, or as
     floats in [0, 1]; binary pixels as bool or as 0 and 1; tables in the units of their columns, which a data
-    frame names. They are preprocessed as in the training. Whatever the number of rows, the model sees 500 at
-    once, so that memory grows only with the data and the results.
+    frame names, with the words of the training data. They are preprocessed as in the training. Whatever the
+    number of rows, the model sees 500 at once, so that memory grows only with the data and the results.
 
     What the model decodes has the same units: means of pixels in [0, 1], or means of columns. The model is
     never changed, and neither are the states of random generators.
@@ -242,17 +243,22 @@ class TrainedRun:
             ValueError: other data than the run's; it names the argument ``array``.
         """
         preprocessing = self.run.preprocessing
+        columns = tuple(map(str, getattr(array, "columns", ())))  # of a data frame
+        preprocessing.check_columns(columns, "array")
         raw = np.require(array, requirements="W")  # torch warns of arrays that it must not write to
-        if raw.dtype.kind not in "buif":
-            raise ValueError(f"array: expected numbers, got dtype {raw.dtype}")
         if raw.shape == preprocessing.event_shape:
             raise ValueError(
                 f"array: expected observations [n, ...], got one of {list(raw.shape)}; add an axis"
             )
         if not raw.size:
             raise ValueError(f"array: expected at least one observation, got {list(raw.shape)}")
-        columns = getattr(array, "columns", ())  # of a data frame
-        preprocessing.check_columns(tuple(map(str, columns)), "array")
+        levels = preprocessing.levels
+        mixed = raw.dtype.kind == "O" or (levels and (columns or raw.dtype.kind not in "buif"))
+        if mixed and raw.ndim == 2 and len(preprocessing.event_shape) == 1:
+            levels = levels or ((),) * preprocessing.event_shape[0]
+            raw = as_numbers(raw, levels, preprocessing.column_names, preprocessing.ignored, "array")
+        if raw.dtype.kind not in "buif":
+            raise ValueError(f"array: expected numbers, got dtype {raw.dtype}")
         return Split(preprocessing(raw, "array"), signed=preprocessing.signed)
 
     def _map(self, rows: Split, function: Callable[[Tensor], Tensor]) -> Tensor:

@@ -109,6 +109,27 @@ def test_words_and_gaps_among_the_features_go_into_a_csv_file(table, tmp_path):
     assert lines[4].split(",")[1] == "" and lines[6].startswith(",")
     assert float(lines[1].split(",")[3]) == x[0, 1]
 
+    rows = np.array([*frame.contents.values()], dtype=object).T
+    names, codes = [*frame.columns], rows.copy()
+    codes[:, 1] = [{"clay": 0, "sand": 1, None: np.nan}[word] for word in words]
+    expected = run.encode(codes.astype(float))
+    found = run.encode(FrameOfNumbers(rows, names))
+    assert all((found[name] == expected[name]).all() for name in expected)
+    assert set(run.predict(FrameOfNumbers(rows, names))["label"]) <= set(KINDS)
+    assert run.score([[1.0, "", 1, 2.0]])["iwae"] == run.score(np.array([[1.0, np.nan, 1, 2.0]]))["iwae"]
+    for value, column, message in [
+        ("silt", 1, "one of clay, sand in column 'soil', got 'silt'"),
+        ("deep", 0, "a number in column 'u', got 'deep'"),
+    ]:
+        wrong = rows.copy()
+        wrong[2, column] = value
+        with pytest.raises(ValueError, match=f"array: expected {message}"):
+            run.predict(FrameOfNumbers(wrong, names))
+    with pytest.raises(ValueError, match="array: expected the columns u, soil, wet, v, got also 'kind'"):
+        run.encode(FrameOfNumbers(rows, [*names, "kind"]))
+    with pytest.raises(ValueError, match="got no 'v'"):
+        run.encode(FrameOfNumbers(rows, names[:-1]))
+
 
 def test_a_series_names_its_label(table, tmp_path):
     x, side = table

@@ -124,14 +124,14 @@ def _is_data(
     filled = [
         column
         for column, field in enumerate(first)
-        if not (missing and _is_missing(field)) and str(column + 1) not in ignore
+        if not (missing and is_missing(field)) and str(column + 1) not in ignore
     ]
     texts = [column for column in filled if not _is_number(first[column])]
     if len(texts) == len(filled):
         return not filled
     below = [row for _, row in others if len(row) == len(first)]
     for column in texts:
-        if not words or all(_is_number(row[column]) or _is_missing(row[column]) for row in below):
+        if not words or all(_is_number(row[column]) or is_missing(row[column]) for row in below):
             raise ValueError(
                 f"{path}, line {line}: expected a row of numbers or a header of names, "
                 f"got {first[column]!r} among numbers{_hint(first[column])}"
@@ -161,7 +161,8 @@ def _is_number(field: str) -> bool:
     return True
 
 
-def _is_missing(field: str) -> bool:
+def is_missing(field: str) -> bool:
+    """True for an empty field and the usual marks of missing numbers."""
     return field.strip().lower() in _MISSING
 
 
@@ -197,7 +198,7 @@ def _features(column: _Column, missing: bool, ignored: bool) -> tuple[np.ndarray
         ignored: give NaN in the place of an error.
     """
     try:
-        texts = ["" if _is_missing(field) else field.strip() for _, field in column.fields]
+        texts = ["" if is_missing(field) else field.strip() for _, field in column.fields]
         words = sum(bool(text) and not _is_number(text) for text in texts)
         if column.words or (words and column.words is not None):
             return _categories(column, texts, words)
@@ -242,7 +243,7 @@ def _categories(column: _Column, texts: list[str], words: int) -> tuple[np.ndarr
 
 
 def _feature(field: str, path: Path, line: int, missing: bool) -> float:
-    if missing and _is_missing(field):
+    if missing and is_missing(field):
         return math.nan
     try:
         value = float(field)

@@ -2,13 +2,14 @@
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from pyro_fmvae.data.own.csv_file import is_missing
 from pyro_fmvae.data.own.folder import code, find_values
 
 
@@ -52,6 +53,46 @@ def write_data(folder: Path, data: Any, labels: Any = None) -> Path:
     if len(known) < len(numbers):
         return _write_csv(folder / "data.csv", columns, chosen)
     return _write_npz(folder / "data.npz", x, list(columns), chosen)
+
+
+def as_numbers(
+    rows: np.ndarray,
+    levels: Sequence[tuple[str, ...]],
+    names: Sequence[str] = (),
+    ignored: Collection[int] = (),
+    source: str = "x",
+) -> np.ndarray:
+    """Read rows of numbers and words as :func:`write_data` and :func:`read_csv` do.
+
+    Args:
+        rows: [n, D], of any dtype.
+        levels: words of each column [D], which become 0, 1, …; empty for a column of numbers.
+        names: of the columns [D], for messages; empty: they go by their numbers from 1.
+        ignored: columns, from 0, that may hold anything, and become NaN.
+        source: name of the rows in messages.
+
+    Returns:
+        float64 [n, D], NaN where a value is missing.
+
+    Raises:
+        ValueError: another number of columns, an unknown word, or a word among numbers; it names the column.
+    """
+    if rows.shape[1] != len(levels):
+        raise ValueError(f"{source}: expected {len(levels)} columns, got {rows.shape[1]}")
+    found = np.full(rows.shape, math.nan)
+    for column, words in enumerate(levels):
+        known = {word: number for number, word in enumerate(words)}
+        for row, value in enumerate([] if column in ignored else rows[:, column].tolist()):
+            text = _text(value)
+            if is_missing(text):
+                continue
+            try:
+                found[row, column] = known[text] if words else float(value)
+            except (KeyError, TypeError, ValueError):
+                wanted = f"one of {', '.join(words)}" if words else "a number"
+                title = repr(names[column]) if names else column + 1
+                raise ValueError(f"{source}: expected {wanted} in column {title}, got {value!r}") from None
+    return found
 
 
 def _are_names(labels: Any) -> bool:
