@@ -1,22 +1,24 @@
 """Tables that commands write, a row per point: .csv, and Parquet where pyarrow is installed."""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import torch
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.recipes.table_mixture import WORDS
+from pyro_fmvae.runs.by_batches import in_units
 from pyro_fmvae.runs.factor_names import component_names, values_of
 from pyro_fmvae.runs.run import Run
 
 CSV, PARQUET = ".csv", ".parquet"
 TABLES: Final = (CSV, PARQUET)
 """Endings of the files that hold tables."""
-CODES = "codes"
+CODES, MEAN = "codes", "mean"
 
 
 def check_installed(target: Path) -> None:
@@ -37,13 +39,29 @@ def encoded_columns(
 
     Returns:
         Name → values [n]: ``file`` or ``row``; for each factor its code, the name of its value if there is
-        one, and the probability of the code; then every other array, a column per number.
+        one, and the probability of the code; then every other array, a column per number. Where a code is the
+        row itself, its columns have their names, units and words in place of ``mean``.
     """
     n = len(next(iter(arrays.values())))
     columns = {"row": np.arange(n)} if files is None else {"file": np.array(files)}
     gammas = [f"responsibilities_{factor}" for factor in range(len(run.recipe.factors))]
     columns |= _factor_columns(run, arrays, [arrays[name] for name in gammas])
+    if run.recipe.rows_are_codes:
+        for title, values in _filled_columns(run, arrays[MEAN]):
+            columns[f"{title} (data)" if title in columns else title] = values
+        gammas.append(MEAN)
     return columns | _flat(arrays, without=(CODES, *gammas))
+
+
+def _filled_columns(run: Run, rows: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Name and values [n] of each column that is not ignored, from rows [n, D] as the model sees them."""
+    preprocessing = run.preprocessing
+    values = in_units(preprocessing, torch.from_numpy(rows)).T
+    names = preprocessing.column_names or [f"x_{column}" for column in range(len(values))]
+    levels = preprocessing.levels or ((),) * len(values)
+    for column, (name, words) in enumerate(zip(names, levels, strict=True)):
+        if column not in preprocessing.ignored:
+            yield name, np.array(words)[values[column].astype(int)] if words else values[column]
 
 
 def drawn_columns(run: Run, x: np.ndarray, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

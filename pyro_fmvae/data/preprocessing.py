@@ -197,20 +197,6 @@ class Preprocessing:
         stored = to_stored(raw, source)
         return self._binary(stored, source) if self.binary else stored
 
-    def check_columns(self, names: tuple[str, ...], source: str = "x") -> None:
-        """Check that `names` are `column_names`, unless either is empty (unknown).
-
-        Raises:
-            ValueError: the names differ, in number, spelling or order.
-        """
-        if names and self.column_names and names != self.column_names:
-            extra = [repr(name) for name in names if name not in self.column_names]
-            absent = [repr(name) for name in self.column_names if name not in names]
-            got = ", ".join(names)
-            if bool(extra) != bool(absent):
-                got = f"also {', '.join(extra)}" if extra else f"no {', '.join(absent)}"
-            raise ValueError(f"{source}: expected the columns {', '.join(self.column_names)}, got {got}")
-
     def _standardised(self, raw: np.ndarray, source: str) -> Tensor:
         with np.errstate(over="ignore"):
             x = raw.astype(np.float64) if self.powers is None else self.powers(raw)

@@ -135,7 +135,7 @@ class NormalWishartFamily(ExponentialFamily):
     """N(μ; m, (sΛ)⁻¹) Wishart(Λ; 2a + D - 1, B⁻¹/2), the precision of all D dimensions being Λ.
 
     Packed as λ = (λ1, λ4, λ2[D(D+1)/2], λ3[D]), as in :class:`NormalGammaFamily`, with statistics
-    t = (log |Λ|, μᵀΛμ, Λ, Λμ):
+    t = (log det Λ, μᵀΛμ, Λ, Λμ):
 
         λ1 = a - 1/2,  λ4 = -s/2,  λ2 = -(B + s m mᵀ/2),  λ3 = s m
 
@@ -184,14 +184,14 @@ class NormalWishartFamily(ExponentialFamily):
         )
 
     def log_normalizer(self, natural: Tensor) -> Tensor:
-        """A(λ) = Σ_d log Γ(a + (d-1)/2) - ν/2 log |B| - D/2 log s (powers of π are in the base measure)."""
+        """A(λ) = Σ_d log Γ(a + (d-1)/2) - ν/2 log det B - D/2 log s (powers of π are in the base measure)."""
         m, s, a, tril = self.unpack(natural)
         shapes = _shapes(a, m.shape[-1])
         rates = shapes[..., -1] * packed.log_determinant(tril)
         return torch.lgamma(shapes).sum(-1) - rates - 0.5 * m.shape[-1] * s.log()
 
     def mean_stats(self, natural: Tensor) -> Tensor:
-        """E[t]: Σ_d ψ(a + (d-1)/2) - log |B|, D/s + mᵀE[Λ]m, E[Λ] = ν/2 B⁻¹, E[Λ]m. Bishop, 10.64-10.65."""
+        """E[t]: Σ_d ψ(a + (d-1)/2) - log det B, D/s + mᵀE[Λ]m, E[Λ] = ν/2 B⁻¹, E[Λ]m. Bishop, 10.64-10.65."""
         return self.stats_from_standard(*self.unpack(natural))
 
     def stats_from_standard(self, *standard: Tensor) -> Tensor:

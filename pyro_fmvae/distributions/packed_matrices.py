@@ -74,7 +74,7 @@ def divide(matrix: Tensor, tril: Tensor) -> Tensor:
 
 
 def log_determinant(tril: Tensor) -> Tensor:
-    """Log |L Lᵀ| [...] of a triangular L [..., D, D]."""
+    """Log det L Lᵀ [...] of a triangular L [..., D, D]."""
     return 2 * diagonal(tril).log().sum(-1)
 
 

@@ -48,6 +48,8 @@ class Recipe(ABC, Generic[Options]):
     """True if z has factors, with components and codes."""
     gaussian_codes: ClassVar[bool] = False
     """True if q(z | x) is Gaussian and z is decoded, so that points have distances."""
+    rows_are_codes: ClassVar[bool] = False
+    """True if z is the row of a table itself, with what is missing filled in."""
     tables: ClassVar[bool] = False
     """True if data must be tables."""
     bars: ClassVar[str | None] = None

@@ -47,6 +47,7 @@ class Mixture(Recipe[MixtureOptions]):
     title = "mixture of a table's rows, without networks"
     options = MixtureOptions
     factorial = True
+    rows_are_codes = True
     tables = True
     start = None
     indexed = True

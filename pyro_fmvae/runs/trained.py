@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyro_fmvae.data import Split
 from pyro_fmvae.data.own.in_memory import as_numbers
+from pyro_fmvae.data.own.raw import check_columns
 from pyro_fmvae.data.storage import to_uint8
 from pyro_fmvae.evaluate import NEAREST, Neighbours, outlier_scores
 from pyro_fmvae.recipes.ranges import count
@@ -244,7 +245,7 @@ class TrainedRun:
         """
         preprocessing = self.run.preprocessing
         columns = tuple(map(str, getattr(array, "columns", ())))  # of a data frame
-        preprocessing.check_columns(columns, "array")
+        check_columns(preprocessing.column_names, columns, "array")
         raw = np.require(array, requirements="W")  # torch warns of arrays that it must not write to
         if raw.shape == preprocessing.event_shape:
             raise ValueError(

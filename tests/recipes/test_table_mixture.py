@@ -94,6 +94,24 @@ def test_a_run_with_a_time_limit_by_default_can_be_trained_by_the_clock(trained,
     assert (again["max_minutes"], again["time_limit"]) == (0.01, None)
 
 
+def test_encoded_rows_are_filled_in_under_their_names(trained, tmp_path):
+    """What was known comes back, in its units and words; nothing is missing."""
+    folder, _ = trained
+    succeed("encode", folder / "run", "--data", folder / "a.csv", "--out", tmp_path / "out.csv")
+    given, found = (
+        list(csv.DictReader(path.read_text().splitlines()))
+        for path in (folder / "a.csv", tmp_path / "out.csv")
+    )
+    assert list(found[0])[-4:] == ["length", "colour", "width", "same"]
+    for before, after in zip(given, found, strict=True):
+        assert after["colour"] == before["colour"] and float(after["same"]) == 7.5
+        for name in ("length", "width"):
+            if before[name] in ("NA", "", "?"):
+                assert -100 < float(after[name]) < 250
+            else:
+                assert float(after[name]) == pytest.approx(float(before[name]), abs=1e-4)
+
+
 def test_clusters_are_found_without_labels(trained, tmp_path):
     folder, _ = trained
     out = succeed("train", "--data", folder / "a.csv", "--out", tmp_path / "run")

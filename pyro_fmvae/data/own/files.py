@@ -13,7 +13,7 @@ from pyro_fmvae.data.own.folder import code, find_values, load_folder, read_fold
 from pyro_fmvae.data.own.npz_file import read_npz
 from pyro_fmvae.data.own.picture_files import open_pictures
 from pyro_fmvae.data.own.picture_shape import choose_shape
-from pyro_fmvae.data.own.raw import Raw
+from pyro_fmvae.data.own.raw import Raw, check_columns
 from pyro_fmvae.data.patch_sets import load_patches
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.data.splitting import Splitting, split_fingerprint, split_rows
@@ -87,7 +87,7 @@ def load_file(
     ignore = [str(column + 1) for column in preprocessing.ignored]
     raw = read(path, preprocessing.allows_missing, levels, values, left_out, ignore)
     raw = _numbered(raw, values, path, left_out)
-    preprocessing.check_columns(raw.column_names, str(path))
+    check_columns(preprocessing.column_names, raw.column_names, str(path))
     return _split(raw, preprocessing, source=_source(path)), raw.label_names
 
 

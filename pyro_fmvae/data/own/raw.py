@@ -42,3 +42,18 @@ def is_decimal(text: str) -> bool:
     except ValueError:
         return False
     return math.isfinite(value) and not value.is_integer()
+
+
+def check_columns(expected: tuple[str, ...], names: tuple[str, ...], source: str) -> None:
+    """Check that names of columns are the expected ones, unless either are unknown (empty).
+
+    Raises:
+        ValueError: the names differ, in number, spelling or order.
+    """
+    if names and expected and names != expected:
+        extra = [repr(name) for name in names if name not in expected]
+        absent = [repr(name) for name in expected if name not in names]
+        got = ", ".join(names)
+        if bool(extra) != bool(absent):
+            got = f"also {', '.join(extra)}" if extra else f"no {', '.join(absent)}"
+        raise ValueError(f"{source}: expected the columns {', '.join(expected)}, got {got}")
