@@ -85,6 +85,6 @@ def test_labels_that_were_not_trained_on():
 def test_a_mixture_is_advised_of_options_that_it_has():
     config = configure("mixture", "mine.csv", factors=(5,), labels=0.0)
     run = Run(RUN.folder, Mixture(config, Preprocessing(Kind.BINARY, (3,)), 9))
-    (line,) = advice(evidence(used=(4,), run=run))
+    (line,) = advice(evidence(used=(2,), run=run))
     typed = re.findall("--([a-z-]+)", line)
     assert "starts" in typed and {name.replace("-", "_") for name in typed} <= set(options_of("mixture"))
