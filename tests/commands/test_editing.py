@@ -50,7 +50,7 @@ def expected(run, picture, changes):
     [
         ("binary", "side=1", {0: 1}),
         ("binary", "side=0,noise=1,2=2", {0: 0, 1: 1, 2: 2}),
-        ("colour", "0=15", {0: 15}),
+        ("colour", "0=5", {0: 5}),
     ],
 )
 def test_edit(runs, picture, tmp_path, kind, text, changes):
