@@ -133,7 +133,14 @@ PICTURES = {
     "smiley.py": ["properties.png", "reconstructions.png"],
     "mnist.py": ["components.png", "reconstructions.png", "samples.png"],
     "celeba.py": [
-        *("attributes.png", "components.png", "factors.png", "reconstructions.png", "samples.png"),
+        *(
+            "attributes.png",
+            "components.png",
+            "confusion.png",
+            "factors.png",
+            "reconstructions.png",
+            "samples.png",
+        ),
         *("spread.png", "training.png"),
     ],
 }
