@@ -16,6 +16,7 @@ class DirichletFamily(ExponentialFamily):
 
     distribution = Dirichlet
     names = ("concentration",)
+    monomials = frozenset({("log",)})
 
     def natural(self, *standard: Tensor) -> Tensor:
         """λ = c [..., K]."""
@@ -66,6 +67,18 @@ class DirichletFamily(ExponentialFamily):
     def random_start(self, prior: Tensor, count: float, generator: torch.Generator | None) -> Tensor:
         """``count`` observations of each category; nothing is random."""
         return prior + count
+
+    def size(self, event: torch.Size) -> int:
+        """K."""
+        return event.numel()
+
+    def locate(self, monomial: tuple[str, ...], elements: tuple[Tensor, ...], event: torch.Size) -> Tensor:
+        """Log π_k is number k."""
+        return elements[0]
+
+    def log_base_measure(self, stats: Tensor) -> Tensor:
+        """-Σ_k E[log π_k]."""
+        return -stats.sum(-1)
 
     def predictive(self, standard: tuple[Tensor, ...], dtype: torch.dtype) -> Categorical:
         """Category k has the probability c_k / Σ c."""

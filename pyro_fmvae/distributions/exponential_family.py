@@ -4,6 +4,10 @@ A density of the family is ``log p(θ) = λ·t(θ) - A(λ) + log h(θ)``, with n
 and log-normaliser A. Families pack λ, and E[t] with it, into the last dimension of one float64 tensor, in
 the same order.
 
+Plain programs never name a family: ``TraceConjugate_ELBO`` finds one by what a program computes. It asks each
+family which products of θ's elements t holds, by :attr:`ExponentialFamily.monomials`, and where, by
+:meth:`ExponentialFamily.locate`.
+
 A family is the conjugate prior of some observations x, whose log-density is linear in the same statistics:
 ``log p(x | θ) = T(x)·t(θ) + log h(x)``. Observing x adds T(x) to λ.
 
@@ -51,10 +55,16 @@ class ExponentialFamily(ABC):
     Attributes:
         distribution: class of the members in standard parameters, with their domains as ``arg_constraints``.
         names: the standard parameters, arguments and attributes of ``distribution``, in its order.
+        monomials: the products of functions of θ's elements that plain programs may have of θ, each a sorted
+            tuple of names: ``"x"`` an element itself, ``"1/x"`` its inverse, ``"log"`` its logarithm,
+            ``"log1m"`` that of one minus it, ``"logdet"`` the log-determinant of the whole θ. ``("x", "x")``
+            is a product of two elements, or a square. Empty for a family that takes no part in plain
+            programs; one that does implements :meth:`size`, :meth:`locate` and what they say.
     """
 
     distribution: ClassVar[Any]
     names: ClassVar[tuple[str, ...]]
+    monomials: ClassVar[frozenset[tuple[str, ...]]] = frozenset()
 
     @abstractmethod
     def natural(self, *standard: Tensor) -> Tensor:
@@ -164,6 +174,42 @@ class ExponentialFamily(ABC):
         """
         stats = self.data_stats(mean.double(), variance.double())
         return prior.double() + scale * weights.double().mT @ stats
+
+    def size(self, event: torch.Size) -> int:
+        """P, the inverse of :meth:`event_shape`, for θ of an event shape.
+
+        Raises:
+            ValueError: no member has values of that shape.
+        """
+        raise NotImplementedError(f"{type(self).__name__} takes no part in plain programs")
+
+    def locate(self, monomial: tuple[str, ...], elements: tuple[Tensor, ...], event: torch.Size) -> Tensor:
+        """Positions of a monomial in the last dimension of t, int64 of the elements' shape.
+
+        Args:
+            monomial: one of :attr:`monomials`.
+            elements: for each of its functions, numbers of the elements that it is of, in θ flattened, int64
+                of one shape. For ``"logdet"`` they mean nothing.
+            event: shape of θ.
+
+        Returns:
+            -1 where t does not hold the product of these elements.
+        """
+        raise NotImplementedError(f"{type(self).__name__} takes no part in plain programs")
+
+    def multiplicity(self, event: torch.Size) -> Tensor | None:
+        """How many times its monomial each entry of t is, float64 [P]; None if all are 1.
+
+        A symmetric matrix of which a triangle is kept has 2 off its diagonal.
+        """
+        return None
+
+    def log_base_measure(self, stats: Tensor) -> Tensor:
+        """E[log h(θ)] [...] from E[t] [..., P], in which log h has to be linear; with all constants.
+
+        E[log q(θ)] is λ·E[t] - A(λ) plus this.
+        """
+        return torch.zeros_like(stats[..., 0])
 
     def expected_stats(self, natural: Tensor) -> Tensor:
         """E[t] [..., P], whose backward delivers natural gradients to λ."""

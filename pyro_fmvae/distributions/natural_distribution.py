@@ -135,6 +135,48 @@ def natural_class(prior: Distribution) -> "type[NaturalDistribution] | None":
     return next((_NATURAL[base] for base in type(prior).__mro__ if base in _NATURAL), None)
 
 
+def natural_classes_on(
+    support: constraints.Constraint, event: torch.Size
+) -> "list[type[NaturalDistribution]]":
+    """The classes of families that take part in plain programs, with members on a support.
+
+    Args:
+        support: of a site's distribution; ``independent`` around it does not matter, nor whether 0 is in it.
+        event: shape of a site's values.
+
+    Returns:
+        Those with the fewest dimensions in an event first.
+    """
+    wanted = _elementary(support)
+    found = [
+        kind
+        for kind in dict.fromkeys(_NATURAL.values())
+        if kind.family.monomials
+        and event_dim_of(kind.family) <= len(event)
+        and _elementary(kind.family.distribution.support) == wanted
+    ]
+    return sorted(found, key=lambda kind: event_dim_of(kind.family))
+
+
+def event_dim_of(family: ExponentialFamily) -> int:
+    """The number of dimensions of a family's values."""
+    return int(family.distribution.support.event_dim)
+
+
+def _elementary(support: constraints.Constraint) -> tuple[Any, ...]:
+    """What tells one support from another, up to a set of measure 0."""
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    if support is constraints.real_vector:
+        support = constraints.real
+    bounds = [getattr(support, name, None) for name in ("lower_bound", "upper_bound")]
+    if bounds == [None, None]:
+        return (type(support),)
+    return tuple(
+        bound if bound is None else tuple(torch.as_tensor(bound).unique().tolist()) for bound in bounds
+    )
+
+
 def natural_of(member: Distribution, family: ExponentialFamily) -> Tensor:
     """λ of a family's member in either form, float64, broadcastable to its batch shape and P.
 

@@ -11,9 +11,19 @@ from torch.distributions import kl_divergence
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import NaturalParameter
-from pyro_fmvae.distributions.natural_distribution import natural_class, stats_under
+from pyro_fmvae.distributions.natural_distribution import (
+    event_dim_of,
+    natural_class,
+    stats_under,
+)
 
 EPS = torch.finfo(torch.float64).eps
+FUNCTIONS = {
+    "x": lambda x: x,
+    "1/x": torch.reciprocal,
+    "log": torch.log,
+    "log1m": lambda x: torch.log1p(-x),
+}
 DTYPES = (torch.float32, torch.float64)
 
 
@@ -126,6 +136,44 @@ class FamilyCase:
         form = form - family.log_normalizer(natural) + family.log_normalizer(other)
         expected = self.log_density(standard, value) - self.log_density(prior, value)
         assert_close(form, expected, rtol=1e-7, atol=1e-7)
+
+    # Plain programs
+
+    def test_base_measure(self, standard, prior):
+        family, value = self.family, self.draw(standard, 50)
+        if not family.monomials:
+            pytest.skip("takes no part in plain programs")
+        natural, stats = family.natural(*standard), family.stats(value)
+        density = stats @ natural - family.log_normalizer(natural) + family.log_base_measure(stats)
+        assert_close(density, self.log_density(standard, value), rtol=1e-7, atol=1e-7)
+
+    def test_monomials_are_where_they_are_located(self, standard, prior):
+        """Every product of elements that can be located is in t, and they are all of t."""
+        family, value = self.family, self.draw(standard, 20)
+        if not family.monomials:
+            pytest.skip("takes no part in plain programs")
+        event, natural = value.shape[1:], family.natural(*standard)
+        assert family.size(event) == natural.shape[-1] and family.event_shape(natural.shape[-1]) == event
+        assert event_dim_of(family) == len(event)
+        stats, times = family.stats(value), family.multiplicity(event)
+        stats = stats if times is None else stats / times
+        flat, found = value.reshape(len(value), -1), set()
+        for monomial in family.monomials:
+            assert tuple(sorted(monomial)) == monomial
+            numbers = torch.arange(event.numel())
+            elements = tuple(
+                grid.flatten() for grid in torch.meshgrid(*[numbers] * len(monomial), indexing="ij")
+            )
+            positions = family.locate(monomial, elements, event)
+            assert positions.shape == elements[0].shape and positions.dtype == torch.int64
+            product = torch.ones(len(value), len(positions), dtype=value.dtype)
+            for name, index in zip(monomial, elements, strict=True):
+                determinant = name == "logdet"
+                product *= value.logdet().unsqueeze(-1) if determinant else FUNCTIONS[name](flat)[:, index]
+            held = positions >= 0
+            assert_close(stats[:, positions[held]], product[:, held])
+            found |= set(positions[held].tolist())
+        assert found == set(range(natural.shape[-1]))
 
     def test_kl(self, standard, prior):
         family = self.family
