@@ -68,6 +68,11 @@ class DirichletFamily(ExponentialFamily):
         """``count`` observations of each category; nothing is random."""
         return prior + count
 
+    def scattered_start(self, prior: Tensor, count: float, generator: torch.Generator | None) -> Tensor:
+        """``count`` observations of each category on average, as random shares of all."""
+        shares = torch.rand(prior.shape, dtype=prior.dtype, generator=generator).to(prior.device)
+        return prior + count * prior.shape[-1] * shares / shares.sum(-1, keepdim=True)
+
     def size(self, event: torch.Size) -> int:
         """K."""
         return event.numel()

@@ -112,6 +112,14 @@ class ExponentialFamily(ABC):
         Components start apart, so that they divide the data among them.
         """
 
+    def scattered_start(self, prior: Tensor, count: float, generator: torch.Generator | None) -> Tensor:
+        """As :meth:`random_start`, but also members that a program treats alike start apart.
+
+        The weights of a mixture may start equal, its components may not. Override it where ``random_start``
+        has nothing random in it.
+        """
+        return self.random_start(prior, count, generator)
+
     def relative_entropy(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
         """KL(λ || λ₀) [...], differentiated as it stands. Override it where the terms nearly cancel.
 
