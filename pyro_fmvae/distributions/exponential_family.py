@@ -32,6 +32,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, ExpTransform, Transform, constraints, transform_to
 
+from pyro_fmvae.distributions.backward_rules import ExpectedStats, RelativeEntropy, Standard
+
 
 def blend(old: Tensor, new: Tensor, rate: float) -> Tensor:
     """(1 - ρ) old + ρ new: one step of natural gradients, and of stepwise EM.
@@ -50,11 +52,12 @@ class ExponentialFamily(ABC):
     """An exponential family that is a conjugate prior; stateless, so one instance serves all its members.
 
     A new family is a subclass of this and one of :class:`NaturalDistribution`, under ``register_family``.
-    Inference calls these methods; it never asks which family it is.
+    Inference calls these methods; it never asks which family it is. Families of mixture components also have
+    :meth:`data_stats` and :meth:`predictive`.
 
     Attributes:
         distribution: class of the members in standard parameters, with their domains as ``arg_constraints``.
-        names: the standard parameters, arguments and attributes of ``distribution``, in its order.
+        names: the standard parameters, keyword arguments and attributes of ``distribution``.
         monomials: the products of functions of θ's elements that plain programs may have of θ, each a sorted
             tuple of names: ``"x"`` an element itself, ``"1/x"`` its inverse, ``"log"`` its logarithm,
             ``"log1m"`` that of one minus it, ``"logdet"`` the log-determinant of the whole θ. ``("x", "x")``
@@ -103,14 +106,6 @@ class ExponentialFamily(ABC):
         """True where λ [..., P] is a proper member of the family: bool [...]."""
 
     @abstractmethod
-    def data_stats(self, mean: Tensor, variance: Tensor) -> Tensor:
-        """E[T(x)] [..., P] of observations with a mean and a variance, each [..., *shape of x].
-
-        The variance is that of each number in x, 0 where x is known. Observations whose T(x) is another
-        function of x than a quadratic one need a family of their own.
-        """
-
-    @abstractmethod
     def random_start(self, prior: Tensor, count: float, generator: torch.Generator | None) -> Tensor:
         """λ [..., P] as if ``count`` random observations had been added to a prior's λ₀ [..., P].
 
@@ -124,10 +119,6 @@ class ExponentialFamily(ABC):
         has nothing random in it.
         """
         return self.random_start(prior, count, generator)
-
-    @abstractmethod
-    def predictive(self, standard: tuple[Tensor, ...], dtype: torch.dtype) -> Distribution:
-        """p(x) with θ integrated out, batch shape [...], with parameters of the given type."""
 
     def relative_entropy(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
         """KL(λ || λ₀) [...], differentiated as it stands. Override it where the terms nearly cancel.
@@ -149,6 +140,10 @@ class ExponentialFamily(ABC):
         """Standard parameters of a ``distribution``, in float64."""
         return tuple(to_float64(getattr(member, name)) for name in self.names)
 
+    def member(self, *standard: Tensor) -> Any:
+        """The ``distribution`` with these standard parameters."""
+        return self.distribution(**dict(zip(self.names, standard, strict=True)))
+
     def pack(self, member: Distribution) -> Tensor:
         """λ of a ``distribution``, float64, broadcastable to its batch shape and P."""
         return self.natural(*self.standard_of(member))
@@ -156,6 +151,28 @@ class ExponentialFamily(ABC):
     def transforms(self) -> dict[str, Transform]:
         """Name of each standard parameter → the transform from any real numbers to its domain."""
         return {name: _transform_to(self.distribution.arg_constraints[name]) for name in self.names}
+
+    # Families of mixture components
+
+    def data_stats(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """E[T(x)] [..., P] of observations with a mean and a variance, each [..., *shape of x].
+
+        The variance is that of each number in x, 0 where x is known. Observations whose T(x) is another
+        function of x than a quadratic one need a family of their own.
+
+        Raises:
+            NotImplementedError: the family is not one of mixture components; plain programs need no such T.
+        """
+        raise NotImplementedError(_no_components(self, "data_stats"))
+
+    def predictive(self, standard: tuple[Tensor, ...], dtype: torch.dtype) -> Distribution:
+        """p(x) with θ integrated out, batch shape [...], with parameters of the given type.
+
+        Raises:
+            NotImplementedError: the family is not one of mixture components. It may have predictive
+                distributions of several kinds of x, each under a name of its own.
+        """
+        raise NotImplementedError(_no_components(self, "predictive"))
 
     def expected_log_likelihood(self, mean: Tensor, variance: Tensor, stats: Tensor) -> Tensor:
         """E[log p(x | θ_k)] of N observations under K members, differentiable: [..., N, K], as ``mean`` is.
@@ -182,6 +199,8 @@ class ExponentialFamily(ABC):
         """
         stats = self.data_stats(mean.double(), variance.double())
         return prior.double() + scale * weights.double().mT @ stats
+
+    # Plain programs
 
     def size(self, event: torch.Size) -> int:
         """P, the inverse of :meth:`event_shape`, for θ of an event shape.
@@ -219,15 +238,17 @@ class ExponentialFamily(ABC):
         """
         return torch.zeros_like(stats[..., 0])
 
+    # Natural gradients
+
     def expected_stats(self, natural: Tensor) -> Tensor:
         """E[t] [..., P], whose backward delivers natural gradients to λ."""
-        return _ExpectedStats.apply(natural, self)
+        return ExpectedStats.apply(natural, self)
 
     def standard(self, natural: Tensor) -> tuple[Tensor, ...]:
         """Standard parameters, whose backward delivers natural gradients to λ."""
         if torch.is_inference_mode_enabled():  # even where ``lazy_property`` has enabled gradients
             return self.unpack(natural)
-        return _Standard.apply(natural, self)
+        return Standard.apply(natural, self)
 
     def kl(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
         """KL(λ || λ₀) [...], whose backward delivers λ - λ₀ to λ, and the ordinary gradient to λ₀.
@@ -237,7 +258,11 @@ class ExponentialFamily(ABC):
             prior: λ₀, [..., P] or broadcastable to that.
             stats: E[t] at λ if it is known already, [..., P].
         """
-        return _RelativeEntropy.apply(natural, prior, None if stats is None else stats.detach(), self)
+        return RelativeEntropy.apply(natural, prior, None if stats is None else stats.detach(), self)
+
+
+def _no_components(family: ExponentialFamily, method: str) -> str:
+    return f"{type(family).__name__} is not a family of mixture components: it has no {method}"
 
 
 def _transform_to(domain: constraints.Constraint) -> Transform:
@@ -245,49 +270,6 @@ def _transform_to(domain: constraints.Constraint) -> Transform:
         domain = domain.base_constraint
     # That of the registry would add 0 after the exponential.
     return ExpTransform() if domain is constraints.positive else transform_to(domain)
-
-
-class _ExpectedStats(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, natural: Tensor, family: ExponentialFamily) -> Tensor:
-        return family.mean_stats(natural)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad, None
-
-
-class _Standard(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, natural: Tensor, family: ExponentialFamily) -> tuple[Tensor, ...]:
-        standard = tuple(parameter.clone() for parameter in family.unpack(natural))
-        ctx.save_for_backward(*standard)
-        ctx.family = family
-        return standard
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return ctx.family.inverse_fisher(ctx.saved_tensors, grads), None
-
-
-class _RelativeEntropy(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, natural: Tensor, prior: Tensor, stats: Tensor | None, family: ExponentialFamily
-    ) -> Tensor:
-        stats = family.mean_stats(natural) if stats is None else stats
-        ctx.save_for_backward(natural, prior, stats)
-        ctx.family = family
-        return family.relative_entropy(natural, prior, stats)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
-        natural, prior, stats = ctx.saved_tensors
-        grad = grad.unsqueeze(-1)
-        to_prior = None
-        if ctx.needs_input_grad[1]:
-            to_prior = (grad * (ctx.family.mean_stats(prior) - stats)).sum_to_size(prior.shape)
-        return (natural - prior).mul_(grad).sum_to_size(natural.shape), to_prior, None, None
 
 
 class _ScaleGradient(torch.autograd.Function):

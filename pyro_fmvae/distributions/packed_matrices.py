@@ -42,8 +42,13 @@ def pack_product(left: Tensor, right: Tensor) -> Tensor:
 def unpack(packed: Tensor, dim: int) -> Tensor:
     """The symmetric matrix [..., D, D] of a packed lower triangle."""
     index = torch.arange(dim, device=packed.device)
-    row, column = torch.maximum(index, index.unsqueeze(-1)), torch.minimum(index, index.unsqueeze(-1))
-    return packed[..., row * (row + 1) // 2 + column]
+    return packed[..., position(index, index.unsqueeze(-1))]
+
+
+def position(row: Tensor, column: Tensor) -> Tensor:
+    """Place of an element of a symmetric matrix in its packed lower triangle, by row and column."""
+    lower, upper = torch.maximum(row, column), torch.minimum(row, column)
+    return lower * (lower + 1) // 2 + upper
 
 
 def diagonal(matrix: Tensor) -> Tensor:

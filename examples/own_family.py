@@ -1,0 +1,184 @@
+"""Write your own conjugate family: three instruments of unknown precision.
+
+    python examples/own_family.py [--steps 30] [--seed 0]
+
+Every measurement has an error, whose size turned out later. Three instruments were in use, and nobody wrote
+down which one made which measurement. The size of an error of instrument k is half-normal, with a scale σ_k.
+
+The library has no conjugate prior of a scale itself, only of its square. Here is one: ``ScaleFamily``, the
+distribution of σ where 1/σ² has a Gamma. It is everything that inference has to know.
+"""
+
+import argparse
+import math
+from functools import partial
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro.infer import SVI
+from torch.distributions import PowerTransform, constraints, kl_divergence, register_kl
+
+from pyro_fmvae import (
+    Assignment,
+    AutoConjugate,
+    MixtureComponent,
+    NaturalDistribution,
+    NaturalGradient,
+    ScalarFamily,
+    TraceConjugate_ELBO,
+    component_table,
+    register_expected_log_prob,
+    register_family,
+)
+
+K, N = 3, 3000  # instruments, measurements
+SCALES = torch.tensor([0.1, 1.0, 10.0])
+
+
+class ScalePrior(dist.TransformedDistribution):
+    """The prior in standard parameters: σ = 1/√g with g ~ Gamma(a, b), each [...]."""
+
+    arg_constraints = {  # noqa: RUF012
+        "concentration": constraints.positive,
+        "rate": constraints.positive,
+    }
+    support = constraints.positive
+
+    def __init__(self, concentration, rate, validate_args=None):
+        super().__init__(dist.Gamma(concentration, rate), PowerTransform(torch.tensor(-0.5)), validate_args)
+
+    def expand(self, batch_shape, _instance=None):
+        return super().expand(batch_shape, self._get_checked_instance(ScalePrior, _instance))
+
+    @property
+    def concentration(self):
+        return self.base_dist.concentration
+
+    @property
+    def rate(self):
+        return self.base_dist.rate
+
+    @property
+    def mean(self):  # for a > 1/2
+        a, b = self.concentration, self.rate
+        return (torch.lgamma(a - 0.5) - torch.lgamma(a)).exp() * b.sqrt()
+
+
+class ScaleFamily(ScalarFamily):
+    """The algebra: p(σ) = 2 bᵃ/Γ(a) σ^(-2a-1) exp(-b/σ²), with t = (log σ, 1/σ²) and λ = (-2a, -b)."""
+
+    distribution, names = ScalePrior, ("concentration", "rate")
+    statistics = (("log",), ("1/x", "1/x"))
+
+    def natural(self, *standard):
+        a, b = standard
+        return torch.stack(torch.broadcast_tensors(-2 * a, -b), -1)
+
+    def unpack(self, natural):
+        return -0.5 * natural[..., 0], -natural[..., 1]
+
+    def log_normalizer(self, natural):
+        a, b = self.unpack(natural)
+        return torch.lgamma(a) - a * b.log()
+
+    def mean_stats(self, natural):  # the gradient of log_normalizer
+        a, b = self.unpack(natural)
+        return torch.stack([0.5 * (b.log() - torch.digamma(a)), a / b], -1)
+
+    def inverse_fisher(self, standard, grads):  # F⁻¹ = (∂E[t]/∂λ)⁻¹, times the gradient with respect to λ
+        (a, b), (grad_a, grad_b) = standard, grads
+        trigamma = torch.polygamma(1, a)
+        first, second = -2 * (a * grad_a + b * grad_b), -b * (grad_a + b * trigamma * grad_b)
+        return torch.stack([first, second], -1) / (a * trigamma - 1).unsqueeze(-1)
+
+    def in_domain(self, natural):
+        a, b = self.unpack(natural)
+        return (a > 0) & (b > 0)
+
+    def log_base_measure(self, stats):  # log(2/σ)
+        return math.log(2) - stats[..., 0]
+
+    def random_start(self, prior, count, generator):
+        a, b = self.unpack(prior)
+        size = torch.randn(a.shape, dtype=a.dtype, generator=generator).exp()
+        return self.natural(a + count / 2, b + count / 2 * size * b / a)
+
+    # What a mixture needs of its components: log p(x | σ) = -log σ - x²/(2σ²) + log(2/π)/2
+
+    def data_stats(self, mean, variance):
+        return torch.stack([-torch.ones_like(mean), -0.5 * (mean.square() + variance)], -1)
+
+    def expected_log_likelihood(self, mean, variance, stats):
+        return super().expected_log_likelihood(mean, variance, stats) + 0.5 * math.log(2 / math.pi)
+
+    def predictive(self, standard, dtype):
+        a, b = (parameter.to(dtype) for parameter in standard)
+        return dist.FoldedDistribution(dist.StudentT(2 * a, 0.0, (b / a).sqrt()))
+
+
+SCALE = ScaleFamily()
+
+
+@register_family(ScalePrior)
+class NaturalScale(NaturalDistribution, ScalePrior):
+    """The posterior, in natural parameters; ``base_dist`` makes its draws and densities."""
+
+    family = SCALE
+    transforms = [PowerTransform(torch.tensor(-0.5))]  # noqa: RUF012
+
+    @property
+    def base_dist(self):
+        return dist.Gamma(self.concentration, self.rate, validate_args=False)
+
+
+@register_kl(ScalePrior, ScalePrior)
+def _kl(q, p):  # for posteriors in standard parameters
+    return kl_divergence(q.base_dist, p.base_dist)
+
+
+class ErrorSize(MixtureComponent):
+    """The size of an error of the instrument that was in use."""
+
+    parents, family = ("scale", "assignment"), SCALE
+    support = constraints.positive
+    has_rsample = True
+
+    def given(self, parameter):
+        return dist.HalfNormal(parameter)
+
+
+register_expected_log_prob(dist.LogNormal, ErrorSize)(component_table)
+
+
+def model(size):
+    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
+    with pyro.plate("instruments", K):
+        scale = pyro.sample("scale", ScalePrior(torch.tensor(1.0), torch.tensor(0.01)))
+    with pyro.plate("measurements", len(size)):
+        instrument = pyro.sample("instrument", Assignment(weights), infer={"enumerate": "parallel"})
+        pyro.sample("size", ErrorSize(scale, instrument), obs=size)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    pyro.set_rng_seed(options.seed)
+    size = (SCALES[torch.randint(K, (N,))] * torch.randn(N)).abs()
+    guide = AutoConjugate(model)
+    svi = SVI(model, guide, NaturalGradient(1.0, partial(torch.optim.SGD, lr=0.0)), TraceConjugate_ELBO())
+    for step in range(options.steps):
+        loss = svi.step(size)
+        if step % max(options.steps // 5, 1) == 0:
+            print(f"step {step:3}: ELBO {-loss:10.2f}")
+    found = guide.posterior("scale")().mean.sort().values
+    for true, mean in zip(SCALES.tolist(), found.tolist(), strict=True):
+        print(f"an instrument whose errors have a scale of {true:4.1f}: found {mean:.3f}")
+
+
+if __name__ == "__main__":
+    main()

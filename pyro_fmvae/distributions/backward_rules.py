@@ -1,0 +1,61 @@
+"""Functions of natural parameters whose backward delivers natural gradients to λ.
+
+The rules are explained in :mod:`pyro_fmvae.distributions.exponential_family`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from pyro_fmvae.distributions.exponential_family import ExponentialFamily
+
+
+class ExpectedStats(torch.autograd.Function):
+    """λ → E[t]."""
+
+    @staticmethod
+    def forward(ctx: Any, natural: Tensor, family: "ExponentialFamily") -> Tensor:
+        return family.mean_stats(natural)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+
+class Standard(torch.autograd.Function):
+    """λ → standard parameters."""
+
+    @staticmethod
+    def forward(ctx: Any, natural: Tensor, family: "ExponentialFamily") -> tuple[Tensor, ...]:
+        standard = tuple(parameter.clone() for parameter in family.unpack(natural))
+        ctx.save_for_backward(*standard)
+        ctx.family = family
+        return standard
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.family.inverse_fisher(ctx.saved_tensors, grads), None
+
+
+class RelativeEntropy(torch.autograd.Function):
+    """λ, λ₀ → KL(λ || λ₀)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, natural: Tensor, prior: Tensor, stats: Tensor | None, family: "ExponentialFamily"
+    ) -> Tensor:
+        stats = family.mean_stats(natural) if stats is None else stats
+        ctx.save_for_backward(natural, prior, stats)
+        ctx.family = family
+        return family.relative_entropy(natural, prior, stats)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        natural, prior, stats = ctx.saved_tensors
+        grad = grad.unsqueeze(-1)
+        to_prior = None
+        if ctx.needs_input_grad[1]:
+            to_prior = (grad * (ctx.family.mean_stats(prior) - stats)).sum_to_size(prior.shape)
+        return (natural - prior).mul_(grad).sum_to_size(natural.shape), to_prior, None, None
