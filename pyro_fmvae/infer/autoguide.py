@@ -1,6 +1,6 @@
 """An autoguide: natural posteriors for the conjugate sites of any model, another guide for the rest."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyro
@@ -102,6 +102,7 @@ class AutoConjugate(nn.Module):
             trace = poutine.trace(self._model[0]).get_trace(*args, **kwargs)
         sites = sample_sites(trace)
         if not has_shorthand(sites.values()):
+            _check_priors(sites.values())
             self._set_up_plain(recognise_conjugacy(self._model[0], args, kwargs))
             return
         owners = {id(site["value"]): name for name, site in sites.items()}
@@ -129,10 +130,7 @@ class AutoConjugate(nn.Module):
                 if weights in self._sites and components in self._sites:
                     self._mixtures[name] = weights, components, fn.event_shape
         if not self._sites:
-            raise ValueError(
-                "model: no site with a conjugate prior is the parent of an Assignment or a component of a "
-                "mixture (give it the whole model: none of these may be hidden by poutine.block)"
-            )
+            raise ValueError(_NO_MIXTURE)
 
     def _set_up_plain(self, found: Recognised) -> None:
         for name, prior in found.priors.items():
@@ -142,7 +140,7 @@ class AutoConjugate(nn.Module):
             events = found.sites[name]["fn"].event_dim - event_dim_of(prior.family)
             self._sites[name] = {"cond_indep_stack": found.sites[name]["cond_indep_stack"], "events": events}
         if found.drawn and self._make_fallback is not None:
-            rest = poutine.block(self._model[0], hide=[*found.priors, *found.discrete])
+            rest = poutine.block(self._model[0], hide=[*found.priors, *found.discrete, *found.leaves])
             with _own_parameters():
                 self.fallback = as_module("fallback", self._make_fallback(rest))
 
@@ -212,6 +210,19 @@ class AutoConjugate(nn.Module):
         posterior = self.posteriors[name]
         assert isinstance(posterior, ConjugatePosterior)
         return posterior
+
+
+_NO_MIXTURE = (
+    "model: no site with a conjugate prior is the parent of an Assignment or a component of a mixture (give it "
+    "the whole model: none of these may be hidden by poutine.block)"
+)
+
+
+def _check_priors(sites: Iterable[Site]) -> None:
+    """Refuse priors that only the components of shorthands are conjugate to, where there are no shorthands."""
+    kinds = [natural_class(unwrap(site["fn"])) for site in sites if not site["is_observed"]]
+    if any(kind is not None and not kind.family.monomials for kind in kinds):
+        raise ValueError(_NO_MIXTURE)
 
 
 def _own_parameters() -> Any:

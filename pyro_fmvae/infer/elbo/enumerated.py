@@ -20,6 +20,7 @@ from pyro.poutine import Trace
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
+from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.structure import Site
 
 
@@ -52,13 +53,15 @@ class Enumerated(Messenger):
             return
         fn = msg["fn"]
         if not fn.has_enumerate_support:
-            while hasattr(fn, "base_dist"):
-                fn = fn.base_dist
-            raise ValueError(
-                f"site '{msg['name']}': {type(fn).__name__} has no finite support to sum over; write the "
-                "density of what hangs on it with the site summed out (a GammaPoisson for a Poisson of a "
-                "Gamma, say)"
-            )
+            inner = unwrap(fn)
+            if inner is not fn and inner.has_enumerate_support:
+                advice = "may not be wrapped by to_event where it is summed out; use a plate"
+            else:
+                advice = (
+                    "has no finite support to sum over; write the density of what hangs on it with the site "
+                    "summed out (a GammaPoisson for a Poisson of a Gamma, say)"
+                )
+            raise ValueError(f"site '{msg['name']}': {type(inner).__name__} {advice}")
         msg["infer"] = {**msg["infer"], "enumerate": "parallel"}
 
 

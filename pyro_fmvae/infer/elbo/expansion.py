@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import biject_to
+from torch.distributions import transform_to
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pyro_fmvae.infer.elbo.lazy import Call, Lazy, NeedsValueError, Site, is_lazy, sites_of
@@ -376,7 +376,7 @@ _RULES = {
 
 
 def _unknown(x: Lazy, use: str) -> NeedsValueError:
-    return NeedsValueError(sites_of(x), use if " " in use else f"'{use}'")
+    return NeedsValueError.of(sites_of(x), use if " " in use else f"'{use}'")
 
 
 def _arguments(call: Call, *names: str) -> list[Any]:
@@ -457,7 +457,7 @@ def _at_random(x: Any, known: dict[Any, Any] | None = None) -> Any:
         return x
     if isinstance(x.origin, Site):
         if x.origin.name not in known:
-            transform = biject_to(x.origin.support)
+            transform = transform_to(x.origin.support)
             free = torch.randn(transform.inverse_shape(x.shape), dtype=x.dtype)
             known[x.origin.name] = transform(free).to(x.device)
         return known[x.origin.name]

@@ -92,4 +92,6 @@ class _Seen(Messenger):
     def _pyro_sample(self, msg: Any) -> None:
         fn = unwrap(msg["fn"])
         self._shorthand |= has_shorthand([msg])
-        self._to_integrate |= isinstance(fn, NaturalDistribution) or is_discrete(msg)
+        self._to_integrate |= isinstance(fn, NaturalDistribution) or (
+            is_discrete(msg) and msg["fn"].has_enumerate_support
+        )

@@ -18,6 +18,7 @@ from pyro_fmvae.infer.elbo.operations import NUMBER_WANTED
 _SHAPE = {"size", "dim", "numel", "ndimension", "is_floating_point", "is_complex", "__len__", "element_size"}
 _VIEWS = {"T", "mT"}
 _CONSTANTS = {"ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full", "new_tensor"}
+_LIKE_ANOTHER = {"type_as", "expand_as", "view_as", "reshape_as", "to"}
 _COPIES = {
     torch.ops.aten.detach.default,
     torch.ops.aten.alias.default,
@@ -28,20 +29,33 @@ _COPIES = {
 class NeedsValueError(ValueError):
     """A program uses values that are not there in a way that has no closed form.
 
-    Args:
+    Attributes:
         sites: names of the sites whose values are needed.
         use: the function that needs them, in words.
     """
 
-    def __init__(self, sites: Set[str], use: str) -> None:
-        first = min(sites, default="?")
-        super().__init__(
-            f"site '{first}': its value is needed (by {use}), but TraceConjugate_ELBO integrates over it in "
-            "closed form and never draws it: a program may not branch on it, write it into a tensor, nor use "
-            "it in a way that has no expectation in closed form. Draw it instead, from a distribution other "
-            "than a natural one in the guide"
+    sites: Set[str] = frozenset()
+    use = ""
+
+    @classmethod
+    def of(cls, sites: Set[str], use: str) -> "NeedsValueError":
+        """The error for sites that are used in a way."""
+        error = cls(
+            f"site '{min(sites, default='?')}': its value is needed (by {use}), but TraceConjugate_ELBO "
+            "integrates over it in closed form and never draws it: a program may not branch on it, write it "
+            "into a tensor, nor use it in a way that has no expectation in closed form. Give it another "
+            "distribution than a natural one in the guide, which is then drawn (AutoConjugate does so)"
         )
-        self.sites, self.use = sites, use
+        error.sites, error.use = sites, use
+        return error
+
+    def first(self) -> "NeedsValueError":
+        """The error that was raised first, where Pyro has raised it anew to add the shapes of a trace."""
+        error: BaseException = self
+        while isinstance(error.__cause__, NeedsValueError):
+            error = error.__cause__
+        assert isinstance(error, NeedsValueError)
+        return error
 
 
 class Site(NamedTuple):
@@ -97,19 +111,19 @@ class Lazy(Tensor):
             return True
         in_place = (name.endswith("_") and not name.endswith("__")) or "out" in kwargs
         if name in NUMBER_WANTED or name == "__setitem__" or in_place:
-            raise NeedsValueError(sites_of((args, kwargs)), _in_words(name))
+            raise NeedsValueError.of(sites_of((args, kwargs)), _in_words(name))
         if name == "broadcast_tensors":
             tensors = args[0] if len(args) == 1 and isinstance(args[0], list | tuple) else args
             shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
             return tuple(tensor.expand(shape) for tensor in tensors)
-        if name in _CONSTANTS:
+        if name in _CONSTANTS or (name in _LIKE_ANOTHER and not isinstance(args[0], Lazy)):
             return func(*tree_map(_unwritten, args), **kwargs)
         device = next(leaf.device for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Lazy))
         with torch._C.DisableTorchFunctionSubclass():
             try:
                 result = func(*tree_map(_on_meta, args), **tree_map(_on_meta, kwargs))
             except NotImplementedError:  # a shape that depends on numbers
-                raise NeedsValueError(sites_of((args, kwargs)), _in_words(name)) from None
+                raise NeedsValueError.of(sites_of((args, kwargs)), _in_words(name)) from None
         leaves, spec = tree_flatten(result)
         calls = (Call(name, func, args, kwargs, number) for number in range(len(leaves)))
         values = [
@@ -126,7 +140,7 @@ class Lazy(Tensor):
             source = args[0]
             origin = Call("clone", torch.clone, (source,), {})
             return cls.make(source.shape, kwargs.get("dtype") or source.dtype, source.device, origin)
-        raise NeedsValueError(sites_of((args, kwargs)), _in_words(str(func)))
+        raise NeedsValueError.of(sites_of((args, kwargs)), _in_words(str(func)))
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"Lazy({self.origin.name}, {tuple(self.shape)})"

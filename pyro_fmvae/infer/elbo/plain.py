@@ -8,6 +8,7 @@ summed out over these expectations, by Pyro. Everything else is drawn from the g
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pyro.distributions as dist
@@ -111,8 +112,8 @@ def run_plain(model: Any, guide: Any, args: Any, kwargs: Any, plates: int, ident
         if site["type"] != "sample" or not is_discrete(site):
             drawn.add_node(name, **site)
     enumeration = EnumMessenger(first_available_dim=-1 - plates)
-    with enumeration, Enumerated(), Undrawn(leaves=True):
-        trace = poutine.trace(poutine.replay(model, trace=drawn)).get_trace(*args, **kwargs)
+    with Undrawn(leaves=True), poutine.replay(trace=drawn), enumeration, Enumerated():
+        trace = poutine.trace(model).get_trace(*args, **kwargs)
     sites, guide_sites = sample_sites(trace), sample_sites(guide_trace)
     for name, site in sites.items():
         if hasattr(unwrap(site["fn"]), "parents"):
@@ -123,11 +124,20 @@ def run_plain(model: Any, guide: Any, args: Any, kwargs: Any, plates: int, ident
                 "assignment picks)"
             )
         if name in guide_sites and not is_discrete(site):
-            check_shapes(site, guide_sites[name])
+            check_shapes(_without_enumeration(site, plates), _without_enumeration(guide_sites[name], plates))
     latents = [name for name, site in sites.items() if not site["is_observed"]]
     observed = [name for name, site in sites.items() if site["is_observed"]]
     structure = Structure(trace, [], latents, [], observed, auxiliary_sites(guide_sites, sites))
     return PlainProgram(structure, plates, identities, frozenset(used)), guide_trace
+
+
+def _without_enumeration(site: Site, plates: int) -> Site:
+    """A site whose distribution has the shapes that it would have if nothing were enumerated."""
+    fn = site["fn"]
+    batch = list(fn.batch_shape[max(len(fn.batch_shape) - plates, 0) :])
+    while batch[:1] == [1]:
+        del batch[0]
+    return {**site, "fn": SimpleNamespace(batch_shape=batch, event_shape=fn.event_shape)}
 
 
 @dataclass
@@ -297,9 +307,9 @@ class Bound:
         for term in terms:
             for name, factors in by_site(term).items():
                 if name not in self.moments:
-                    raise NeedsValueError({name}, "a density")
+                    raise NeedsValueError.of({name}, "a density")
                 if self.moments[name].expected(factors) is None:
-                    raise NeedsValueError({name}, "a product that its posterior has no expectation of")
+                    raise NeedsValueError.of({name}, "a product that its posterior has no expectation of")
 
     def _add(self, name: str, site: Site, table: Tensor, role: Role) -> None:
         """A term of one site, or a factor of the sum over discrete sites."""

@@ -14,7 +14,7 @@ import torch
 from pyro.poutine.enum_messenger import EnumMessenger
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
-from torch.distributions import biject_to
+from torch.distributions import transform_to
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
@@ -28,6 +28,7 @@ from pyro_fmvae.infer.elbo.lazy import Site as Origin
 from pyro_fmvae.infer.elbo.plain import FirstValues
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites, unmasked
 
+_UNOBSERVED = "_unobserved"  # the end of the names that Pyro gives to what obs_mask leaves out
 _FREE_SCALE = 0.1  # of random values of sites, on the real line that their supports are mapped from
 
 
@@ -41,6 +42,7 @@ class Recognised:
             parameters of the prior.
         drawn: other latent sites of continuous values, with the reason why they have to be drawn.
         discrete: names of the sites that are summed out.
+        leaves: names of the sites of ``obs_mask`` for what was not observed, where nothing depends on them.
         sites: all sample sites by name, from a run without enumeration.
     """
 
@@ -48,6 +50,7 @@ class Recognised:
     priors: dict[str, NaturalDistribution] = field(default_factory=dict)
     drawn: dict[str, str] = field(default_factory=dict)
     discrete: list[str] = field(default_factory=list)
+    leaves: list[str] = field(default_factory=list)
     sites: dict[str, Site] = field(default_factory=dict)
 
 
@@ -92,7 +95,7 @@ class _Values(Messenger):
         elif name in self._values:
             msg["value"] = self._values[name]
         else:
-            transform = biject_to(msg["fn"].support)
+            transform = transform_to(msg["fn"].support)
             free = torch.randn(transform.inverse_shape(msg["fn"].shape()))
             msg["value"] = transform(_FREE_SCALE * free)
         msg["done"] = True
@@ -105,6 +108,7 @@ class _Search:
         self._program = model, args, kwargs
         self._found = found
         self._latent = {n: s for n, s in found.sites.items() if is_latent(s) and not is_discrete(s)}
+        self._parents: set[str] = set()
         self._identities: dict[Hashable, bool] = {}
         frames = [f for site in found.sites.values() for f in site["cond_indep_stack"] if f.vectorized]
         self._plates = max((-frame.dim for frame in frames), default=0)
@@ -114,14 +118,18 @@ class _Search:
         candidates = dict(self._latent)
         for name, site in self._latent.items():
             reason = _no_candidate(site)
-            if reason is not None:
+            if reason is not None and not name.endswith(_UNOBSERVED):
                 self._drop(candidates, {name: reason})
         while True:
             try:
                 traced, seen, pairs = self._attempt(candidates)
             except NeedsValueError as error:
+                error = error.first()
                 self._drop(candidates, dict.fromkeys(error.sites, f"its value is needed by {error.use}"))
                 continue
+            for name in [n for n in candidates if n.endswith(_UNOBSERVED) and n not in self._parents]:
+                self._found.leaves.append(name)
+                del candidates[name]
             kinds = {n: _family_of(candidates[n], seen[n], n in pairs) for n in candidates}
             missing = {n: _no_family(seen[n]) for n, kind in kinds.items() if kind is None}
             if not missing:
@@ -143,25 +151,30 @@ class _Search:
         model, args, kwargs = self._program
         values = {name: site["value"] for name, site in self._latent.items() if name not in candidates}
         enumeration = EnumMessenger(first_available_dim=-1 - self._plates)
-        with poutine.block(), enumeration, Enumerated(), _Values(values, candidates):
+        with poutine.block(), _Values(values, candidates), enumeration, Enumerated():
             traced = sample_sites(poutine.trace(model).get_trace(*args, **kwargs))
         expansion = Expansion(self._identities)
         seen: dict[str, set[Monomial]] = {name: set() for name in candidates}
         pairs: set[str] = set()
 
+        own: set[str] = set()
+
         def read(table: Lazy) -> Tensor:
             for term in expansion.of(table):
                 for name, factors in by_site(term).items():
+                    self._parents |= {name} - own
                     found = monomial(factors)
                     if found is None:
                         powers = ", ".join(f"{f.function}^{f.power:g}" for f in factors)
-                        raise NeedsValueError({name}, f"the product '{powers}'")
+                        raise NeedsValueError.of({name}, f"the product '{powers}'")
                     seen[name].add(found[0])
                     if len({id(f.tensor) for f in found[1]}) > 1 or len({f.names for f in found[1]}) > 1:
                         pairs.add(name)
             return torch.zeros(table.shape, dtype=table.dtype, device=table.device)
 
+        self._parents = set()
         for site in traced.values():
+            own = {site["name"]}
             value = unmasked(site) if site["is_observed"] else site["value"]
             density = log_density(site["fn"], value, read)
             if isinstance(density, Lazy):
