@@ -62,7 +62,7 @@ class Run:
         if config.own_data:
             names = dataset.label_names if config.label_names is None else config.label_names
             check_learnable(dataset, names if getattr(config, "labels", None) else ())
-        return cls(folder, resolved(config, dataset), dataset.fingerprint, tuple(kept))
+        return cls(folder, resolved(config, dataset, kept), dataset.fingerprint, tuple(kept))
 
     def write(self, numbered: bool = False, held: Path | None = None) -> "Run":
         """Make the folder and write the configuration into it.

@@ -154,6 +154,7 @@ def test_ignored_columns_may_hold_names_and_dates(trained, tmp_path):
         ),
         (("--ignore", "length,colour,width,4"), "data: expected a column whose values differ"),
         (("--latent-dim", "3"), "latent_dim: an option of"),
+        (("--weight-decay", "0.5"), "weight_decay: an option of training by gradients, without effect here"),
     ],
 )
 def test_bad_options(trained, tmp_path, options, message):
