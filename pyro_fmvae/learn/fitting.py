@@ -182,7 +182,12 @@ def _time_of_steps(progress: Progress) -> float | None:
 
 
 def _fraction(phase: Phase, progress: Progress, pace: Pace | None) -> float:
-    """Share of a phase that is over. By the clock a step begins only if at least half of it still fits."""
+    """Share of a phase that is over, 0 before its first step: a phase takes one, whatever its set-up took.
+
+    By the clock any other step begins only if at least half of it still fits.
+    """
+    if not progress.step:
+        return 0.0
     end = _time_of_steps(progress)
     if end is None:
         return phase.budget.fraction(progress.step, progress.seconds)

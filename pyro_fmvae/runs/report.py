@@ -61,7 +61,8 @@ def report(trainer: Trainer, dataset: Dataset) -> None:
 def _measure(trainer: Trainer, dataset: Dataset, everything: Split) -> tuple[dict[str, Any], Split]:
     """Measures of the rows of a split that have a finite bound, and these rows."""
     run, model, device = trainer.run, trainer.model, trainer.device
-    bounds, rows = finite_bound(model, everything, device)
+    bounds, near = finite_bound(model, everything, device)
+    rows = everything if len(near) == len(everything) else everything.select(near)
     measures: dict[str, Any] = {**bounds, "left_out": len(everything) - len(rows)}
     if not model.bounded:
         measures |= {"elbo": None, "kl_z": None}

@@ -58,11 +58,14 @@ def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, interrupted: list[b
             values = keeper.follow(record)
             outlook.update(record)
             bar.update(record, values)
+            if keeper.ended is not None:
+                continue  # to the end; what is kept is written down before the last checkpoint
             if record.step == 0 or interrupted or time.monotonic() - saved > CHECKPOINT_EVERY:
                 trainer.save()
                 saved = time.monotonic()
             if interrupted:
                 return True
+    keeper.finish()
     trainer.save()
     return False
 
