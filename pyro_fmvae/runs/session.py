@@ -67,7 +67,7 @@ def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, interrupted: list[b
                 return True
     keeper.finish()
     trainer.save()
-    return False
+    return bool(interrupted)
 
 
 class _Bar:
