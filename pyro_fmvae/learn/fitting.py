@@ -231,12 +231,16 @@ def _record(
 
 
 def _left(phase: Phase, progress: Progress, ahead: Sequence[Phase], pace: float) -> float:
-    """Seconds until the end of training, if every step takes so many."""
+    """Seconds until the end of training, if every step takes so many; by the clock what the clock leaves."""
     if progress.by_clock:
         left = 60 * (progress.minutes or 0.0) - progress.seconds
     else:
         left = pace * ((phase.budget.iterations or 0) - progress.step)
-    return max(left, 0.0) + sum(_expected(later.budget, pace) for later in ahead)
+    left = max(left, 0.0) + sum(_expected(later.budget, pace) for later in ahead)
+    if phase.budget.minutes is None:
+        return left
+    minutes = phase.budget.minutes + sum(later.budget.minutes or 0.0 for later in ahead)
+    return max(min(left, 60 * minutes + progress.spare - progress.seconds), 0.0)
 
 
 def _expected(budget: Budget, pace: float) -> float:
