@@ -64,7 +64,7 @@ def edit(run: str, image: str, set: str, out: str, compare: str | None, device: 
 
 
 def _change(run: Run, codes: list[int], changes: Mapping[int, int]) -> str:
-    """What changed of an image of these codes, by the names of factors and values."""
+    """Describe the changes to an image of these codes, by the names of factors and values."""
     told = []
     for factor, component in changes.items():
         before, after = values_of(factor, np.array([codes[factor], component]), run)

@@ -76,6 +76,11 @@ class ColumnTransform:
         return [column for column, numbers in enumerate(self.values) if numbers]
 
     @property
+    def rounded(self) -> bool:
+        """False of an older version's, whose powers have more decimals."""
+        return self.power == tuple(round(power, DECIMALS) for power in self.power)
+
+    @property
     def number(self) -> int:
         """How many columns are transformed."""
         return sum(power != 1 for power in self.power)

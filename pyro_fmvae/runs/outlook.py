@@ -10,6 +10,7 @@ import torch
 
 from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.memory import most_used
+from pyro_fmvae.runs.duration import duration
 from pyro_fmvae.runs.trainer import Trainer
 
 EVERY = 60.0  # seconds
@@ -103,18 +104,6 @@ class Outlook:
         steps = record.total_steps + round(left / pace)
         length, memory = duration(record.seconds + left), _memory(self.device)
         logger.info("about %s: %s steps of %s%s", length, f"{steps:,}", _short(pace), memory)
-
-
-def duration(seconds: float) -> str:
-    """A length of time in words: seconds up to two minutes, then minutes, then hours.
-
-    >>> duration(100), duration(200), duration(40_000)
-    ('100 seconds', '3 minutes', '11.1 hours')
-    """
-    if seconds < 120:
-        number = max(round(seconds), 1)
-        return f"{number} second{'s' if number > 1 else ''}"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
 
 
 def _short(seconds: float) -> str:

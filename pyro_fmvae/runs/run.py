@@ -203,6 +203,12 @@ class Run:
             number = len(dataset.train)
             raise ValueError(f"data: {self.num_data} training points were expected, there are {number} now")
         if (dataset.preprocessing, dataset.label_names) != (self.preprocessing, self.label_names):
+            powers = self.preprocessing.powers
+            if powers is not None and not powers.rounded:
+                raise ValueError(
+                    f"run: {self.folder} is of an older version, which took other powers of skewed columns: "
+                    "train it anew, or give a file to evaluate or encode by --data"
+                )
             raise ValueError(f"data: '{config.data}' is not what it was when the run was started")
         if self.fingerprint and dataset.fingerprint != self.fingerprint:
             raise ValueError(

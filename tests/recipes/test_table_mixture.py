@@ -144,6 +144,19 @@ def test_ignored_columns_may_hold_names_and_dates(trained, tmp_path):
     assert elbo.shape == (2,) and np.isfinite(elbo).all()
 
 
+def test_runs_from_before_powers_were_rounded_say_so(tmp_path):
+    table, run = tmp_path / "a.csv", tmp_path / "run"
+    numbers = np.exp(np.random.default_rng(0).normal(size=(60, 2)))
+    table.write_text("\n".join(["u,v", *(f"{u},{v}" for u, v in numbers)]))
+    succeed("train", "--data", table, "--factors", 2, "--covariance", "diagonal", "--out", run)
+    values = json.loads((run / "config.json").read_text())
+    values["derived"]["preprocessing"]["powers"]["power"][0] += 1.234e-5
+    (run / "config.json").write_text(json.dumps(values))
+    status, _, err = command("evaluate", run)
+    assert status == 2 and "of an older version, which took other powers of skewed columns" in err
+    assert json.loads(succeed("evaluate", run, "--data", table))["n"] == 60
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

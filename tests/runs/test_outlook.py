@@ -10,27 +10,12 @@ from pyro_fmvae.data import load
 from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.recipes import RECIPES, configure
 from pyro_fmvae.recipes.registry import options_of
-from pyro_fmvae.runs.outlook import Outlook, announce, duration, rehearse
+from pyro_fmvae.runs.outlook import Outlook, announce, rehearse
 from pyro_fmvae.runs.run import Run
 from pyro_fmvae.runs.trainer import Trainer
 from tests.small_runs import write_files
 
-
 pytestmark = pytest.mark.usefixtures("single_precision")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [
-        (0.2, "1 second"),
-        (119, "119 seconds"),
-        (120, "2 minutes"),
-        (7199, "120 minutes"),
-        (9000, "2.5 hours"),
-    ],
-)
-def test_duration(seconds, expected):
-    assert duration(seconds) == expected
 
 
 def test_estimate_comes_once_and_then_every_minute_what_is_left(caplog):
@@ -42,8 +27,8 @@ def test_estimate_comes_once_and_then_every_minute_what_is_left(caplog):
             if step == 1500:
                 outlook.update(Record("joint", step, step, 0.1, 1.0, 61.0, pace, left))
     first, *others = caplog.messages
-    assert first.startswith("about 4 minutes: 6,010 steps of 40 ms; ") and first.endswith("of memory so far")
-    assert others == ["joint step 1500: about 3 minutes left"]
+    assert first.startswith("about 4 min: 6,010 steps of 40 ms; ") and first.endswith("of memory so far")
+    assert others == ["joint step 1500: about 3 min left"]
 
 
 def trainer_of(folder, model="fmvae", kind="binary", **options):
@@ -75,10 +60,10 @@ def test_steps_are_rehearsed_without_a_trace(tmp_path, options):
         ),
         (
             {"max_minutes": 3.0},
-            r"at most 3 minutes: steps of up to .* m?s, and then the report; .* GiB of memory",
+            r"at most 3 min: steps of up to .* m?s, and then the report; .* GiB of memory",
         ),
-        ({}, r"about .* or less: .* steps of up to .* m?s, cut short after 5 minutes, and then the report; "),
-        ({"model": "mixture", "kind": "table"}, "at most 5 minutes, and then the report; "),
+        ({}, r"about .* or less: .* steps of up to .* m?s, cut short after 5 min, and then the report; "),
+        ({"model": "mixture", "kind": "table"}, "at most 5 min, and then the report; "),
     ],
 )
 def test_time_and_memory_are_told_before_training(tmp_path, caplog, options, expected):
