@@ -75,10 +75,13 @@ class ColumnTransform:
         """Columns that are categories."""
         return [column for column, numbers in enumerate(self.values) if numbers]
 
-    @property
-    def rounded(self) -> bool:
-        """False of an older version's, whose powers have more decimals."""
-        return self.power == tuple(round(power, DECIMALS) for power in self.power)
+    def check_version(self) -> None:
+        """Raise ValueError of powers with more decimals, which an older version took."""
+        if self.power != tuple(round(power, DECIMALS) for power in self.power):
+            raise ValueError(
+                "run: of an older version, which took other powers of skewed columns: train it anew, or give "
+                "a file to evaluate or encode by --data"
+            )
 
     @property
     def number(self) -> int:

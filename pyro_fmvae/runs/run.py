@@ -197,18 +197,12 @@ class Run:
         """
         config = self.config
         root = data_root or config.data_root
-        shape = self.preprocessing.event_shape
-        dataset = load_data(config, Path(root) if root else None, shape)
-        if len(dataset.train) != self.num_data:
-            number = len(dataset.train)
+        dataset = load_data(config, Path(root) if root else None, self.preprocessing.event_shape)
+        if (number := len(dataset.train)) != self.num_data:
             raise ValueError(f"data: {self.num_data} training points were expected, there are {number} now")
         if (dataset.preprocessing, dataset.label_names) != (self.preprocessing, self.label_names):
-            powers = self.preprocessing.powers
-            if powers is not None and not powers.rounded:
-                raise ValueError(
-                    f"run: {self.folder} is of an older version, which took other powers of skewed columns: "
-                    "train it anew, or give a file to evaluate or encode by --data"
-                )
+            if self.preprocessing.powers is not None:
+                self.preprocessing.powers.check_version()
             raise ValueError(f"data: '{config.data}' is not what it was when the run was started")
         if self.fingerprint and dataset.fingerprint != self.fingerprint:
             raise ValueError(
