@@ -8,7 +8,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 
-from pyro_fmvae.distributions import Assignment, Component, Label, NormalGamma
+from pyro_fmvae.distributions import Assignment, Component, Label, LinearNormal, NormalGamma
 from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO
 from tests.infer.programs import Toy, globals_of
 
@@ -157,6 +157,11 @@ def label_of_the_weights(x):
     pyro.sample("label", Label(weights).to_event(0), obs=torch.zeros(K, dtype=torch.int64))
 
 
+def superposed_constants(x):
+    with pyro.plate("data", N, dim=-1):
+        pyro.sample("x", LinearNormal(torch.ones(N, K), torch.ones(D, K), 1.0), obs=torch.zeros(N, D))
+
+
 def auto(model):
     return model, AutoConjugate(model)
 
@@ -183,16 +188,18 @@ WRONG = {
     "a derived parent": (
         changed(component(loc_precision=lambda x: 2 * x)),
         "site 'z': argument 'loc_precision' of Component is not the value of a sample site but a tensor "
-        "derived from one (or a constant); give it the very tensor that pyro.sample returned",
+        "derived from that of 'loc_precision'; give it the very tensor that pyro.sample returned",
     ),
-    "a constant parent": (
-        changed(Replaced("assignment", lambda fn: Assignment(torch.full((2, 1, 3), 1 / 3)))),
-        "site 'assignment': argument 'weights' of Assignment is not the value of a sample site but a "
-        "tensor derived from one (or a constant); give it the very tensor that pyro.sample returned",
+    "a constant parent of a LinearNormal": (
+        lambda toy: (superposed_constants, lambda x: None),
+        "site 'x': argument 'causes' of LinearNormal is not the value of a sample site but a tensor derived "
+        "from one (or a constant); give it the very tensor that pyro.sample returned",
     ),
     "a site that is missing in the guide": (
         changed(guide=Skip("z")),
-        "site 'z': it is neither observed nor in the guide, and nothing integrates over it",
+        "site 'z': it is neither observed nor in the guide, and nothing integrates over it; sample it in the "
+        "guide. (AutoConjugate samples a site if an Assignment or a component is given its very value: the "
+        "mean and the precision of a Component are one site of a NormalGamma)",
     ),
     "a site that is missing in the model": (
         changed(guide=lambda guide: extra_site(guide, dist.Normal(0.0, 1.0))),
@@ -231,13 +238,13 @@ WRONG = {
     ),
     "labels of another length": (
         labelled(torch.zeros(2, 5, dtype=torch.int64)),
-        "site 'label': expected integer labels of shape (2, 6), that of their assignment, got torch.int64 of "
-        "shape (2, 5)",
+        "site 'label': its value is of shape (2, 5), but Label in plate 'data' of size 6, 'factors' of size 2 "
+        "has the batch shape (2, 6) and the event shape (): a batch of x needs pyro.plate(name, N, "
+        "subsample=x), all data a plate of their size",
     ),
     "labels that are no integers": (
         labelled(torch.zeros(2, 6, dtype=torch.float32)),
-        "site 'label': expected integer labels of shape (2, 6), that of their assignment, got "
-        "torch.float32 of shape (2, 6)",
+        "site 'label': expected integers as labels (-1: unknown), got torch.float32; convert them by .long()",
     ),
     "a label of something else": (
         lambda toy: auto(label_of_the_weights),
