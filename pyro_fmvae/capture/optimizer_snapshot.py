@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from pyro_fmvae.optim import refuse_natural_parameters
+from pyro_fmvae.optim.first_order import refuse_natural_parameters
 
 
 class OptimizerSnapshot:

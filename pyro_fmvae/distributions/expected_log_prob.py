@@ -92,7 +92,10 @@ def _assignment(q: Distribution, p: Assignment, posteriors: Posteriors) -> Tenso
         return DIRICHLET.mean_stats(weights.concentration)
     if isinstance(weights, dist.Delta):
         return weights.v.log()
-    raise NotImplementedError(f"weights: no closed form of E[log π] under {type(weights).__name__}")
+    raise NotImplementedError(
+        f"weights: no closed form of E[log π] under {type(weights).__name__}; give the guide a Dirichlet, a "
+        "NaturalDirichlet or a Delta"
+    )
 
 
 @register_expected_log_prob(dist.Delta, Label)
@@ -131,7 +134,10 @@ def _parameter_stats(p: Any, posteriors: Posteriors) -> Tensor:
     try:
         return stats_under(unwrap(posteriors[argument]), p.family)
     except NotImplementedError as error:
-        raise NotImplementedError(f"{argument}: {error}") from None
+        raise NotImplementedError(
+            f"{argument}: {error}; give the guide a {p.family.distribution.__name__}, in natural parameters "
+            "or not, or a Delta"
+        ) from None
 
 
 register_expected_log_prob(dist.Delta, MixtureComponent)(component_table)

@@ -3,7 +3,6 @@
 from typing import Any
 
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from pyro_fmvae.distributions import NaturalParameter
 
@@ -17,13 +16,10 @@ def refuse_natural_parameters(optimizer: Optimizer, args: Any, kwargs: Any) -> N
     for group in optimizer.param_groups:
         for p in group["params"]:
             if isinstance(p, NaturalParameter) and p.grad is not None:
+                kind, shape = type(optimizer).__name__, list(p.shape)
                 raise TypeError(
-                    f"{type(optimizer).__name__} was given a NaturalParameter of shape {list(p.shape)}, whose "
-                    "gradient is the natural gradient already: train the program by SVI(model, guide, "
-                    "NaturalGradient(rate), loss), or NaturalGradient(rate, partial(torch.optim.Adam, "
-                    "lr=1e-3)) if it has other parameters, or give the guide standard parameters by "
-                    "to_standard(posterior)"
+                    f"{kind} was given a NaturalParameter of shape {shape}, whose gradient is a natural "
+                    "gradient already: train the program by SVI(model, guide, NaturalGradient(rate), loss), "
+                    "with NaturalGradient(rate, partial(torch.optim.Adam, lr=1e-3)) if it has other "
+                    "parameters too, or give the guide standard parameters (to_standard)"
                 )
-
-
-register_optimizer_step_pre_hook(refuse_natural_parameters)

@@ -121,11 +121,11 @@ class NaturalGradient(PyroOptim):
         shapes = [str(list(p.shape)) for p in params]
         if shapes and self._make_others is None:
             raise TypeError(
-                _wrong_maker(f"none for the {len(shapes)} parameters of shape {', '.join(shapes)} to be learnt")
+                _wrong_maker(f"none for the {len(shapes)} parameters of shape {', '.join(shapes)}")
             )
 
     def adopt(self, params: Iterable[Tensor]) -> None:
-        """Give parameters that are not natural, and that it does not have yet, to the torch optimiser, if any."""
+        """Give the torch optimiser, if any, parameters that are not natural and that it does not have yet."""
         new = [p for p in params if p not in self._known]
         if not new or self._make_others is None:
             return

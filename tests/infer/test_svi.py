@@ -187,7 +187,7 @@ def test_a_step_that_is_refused_leaves_nothing_behind(kind, recompute):
 def test_networks_need_an_optimiser_and_posteriors_none(kind):
     toy = Toy()
     other, x = copy.deepcopy(toy), toy.data(6)
-    with pytest.raises(TypeError, match="others: expected a function .* got none for the 4 parameters"):
+    with pytest.raises(TypeError, match=r"others: expected a function .* got none for the 4 parameters"):
         kind(toy.model, toy.guide, NaturalGradient(RATE), TraceConjugate_ELBO()).step(x)
     assert_same(toy, other)
     for network in (toy.encoder, toy.decoder):

@@ -1,7 +1,5 @@
 """Natural parameters under optimisers that would take their natural gradients for ordinary ones."""
 
-from functools import partial
-
 import pyro
 import pytest
 import torch
@@ -14,7 +12,9 @@ from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.optim import NaturalGradient
 from tests.infer.programs import Toy
 
-REFUSED = r"NaturalParameter of shape \[.*\], .*: train the program by SVI\(model, guide, NaturalGradient\(rate\)"
+REFUSED = (
+    r"NaturalParameter of shape \[.*\], .*: train the program by SVI\(model, guide, NaturalGradient\(rate\)"
+)
 
 
 @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.SGD, torch.optim.LBFGS])
@@ -63,7 +63,9 @@ def test_other_parameters_need_one():
     natural, other = params = NaturalParameter(torch.ones(3)), Parameter(torch.ones(2))
     for p in params:
         p.grad = torch.ones_like(p)
-    message = r"others: expected .* partial\(torch.optim.Adam, lr=1e-3\), got none for the 1 parameters of shape"
+    message = (
+        r"others: expected .* partial\(torch.optim.Adam, lr=1e-3\), got none for the 1 parameters of shape"
+    )
     with pytest.raises(TypeError, match=message):
         NaturalGradient(0.5)(params)
     assert torch.equal(natural, torch.ones(3)) and other.grad is None

@@ -233,7 +233,7 @@ def _log_probs(site: Site, num_components: int) -> Tensor:
         q = q.categorical
     if not isinstance(q, torch.distributions.Categorical):
         raise NotImplementedError(
-            f"site '{site['name']}': expected a Categorical in the guide, got {type(q).__name__}"
+            f"site '{site['name']}': expected a Categorical in the guide, or no site, got {type(q).__name__}"
         )
     if q.logits.shape[-1] != num_components:
         raise ValueError(

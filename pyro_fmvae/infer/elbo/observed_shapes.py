@@ -10,9 +10,8 @@ def check_observed(site: dict[str, Any]) -> None:
     """Refuse an observed value that does not fit the distribution at its site.
 
     Raises:
-        ValueError: it is no tensor, or of a shape that does not broadcast to that of the distribution, or (for
-            a site with recognised parents) of events of another shape. The message names the site and both
-            shapes.
+        ValueError: it is no tensor, or its shape does not broadcast to that of the distribution, or (at a
+            site with recognised parents) its events have another shape. The message has both shapes.
     """
     name, fn, value = site["name"], site["fn"], site["value"]
     if not isinstance(value, Tensor):
@@ -28,11 +27,11 @@ def check_observed(site: dict[str, Any]) -> None:
     plates = ", ".join(f"'{f.name}' of size {f.size}" for f in site["cond_indep_stack"] if f.dim is not None)
     where = f"in plate {plates}" if plates else "in no plate"
     if same_events:
-        advice = "a batch of x needs pyro.plate(name, N, subsample=x), all data a plate of their size"
+        advice = "for a batch write pyro.plate(name, N, subsample=batch), for all data a plate of their size"
     elif value.shape == fn.shape()[:-1] and fn.event_shape == (1,):
-        advice = "numbers without a dimension of their own get one by x.unsqueeze(-1)"
+        advice = "single numbers become events by value.unsqueeze(-1)"
     else:
-        advice = f"an event of x has to be of shape {tuple(fn.event_shape)}, that of the parameters"
+        advice = f"give events of shape {tuple(fn.event_shape)}, or parameters of another size"
     raise ValueError(
         f"site '{name}': its value is of shape {tuple(value.shape)}, but {type(fn).__name__} {where} has the "
         f"batch shape {tuple(fn.batch_shape)} and the event shape {tuple(fn.event_shape)}: {advice}"

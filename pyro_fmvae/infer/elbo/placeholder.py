@@ -55,7 +55,7 @@ class Unsampled(Tensor):
                     f"site '{site}': its value is needed, but TraceConjugate_ELBO integrates over it in "
                     "closed form and never draws it: a program may not branch on it, write it into a tensor, "
                     "nor build a distribution from it, except of a class that register_expected_log_prob "
-                    "knows"
+                    "knows. A posterior in standard parameters (to_standard) is drawn"
                 )
             return tree_map(lambda value: _poison(value, site), result)
 
@@ -113,14 +113,14 @@ class PlaceholderMessenger(Messenger):
 
 
 def is_imputed(site: Any) -> bool:
-    """True for what ``obs_mask=`` leaves unobserved at a site with recognised parents, and that nothing uses."""
+    """True for what ``obs_mask=`` leaves unobserved at a site with recognised parents."""
     return hasattr(unwrap(site["fn"]), "parents") and site["name"].endswith("_unobserved")
 
 
 def missing_in_guide(name: str) -> str:
     """The message for a latent site of the model that the guide does not have."""
     return (
-        f"site '{name}': it is neither observed nor in the guide, and nothing integrates over it; sample it in "
-        "the guide. (AutoConjugate samples a site if an Assignment or a component is given its very value: the "
-        "mean and the precision of a Component are one site of a NormalGamma)"
+        f"site '{name}': it is neither observed nor in the guide, and nothing integrates over it; sample it "
+        "in the guide. (AutoConjugate samples a site if an Assignment or a component is given its very "
+        "value: the mean and the precision of a Component are one site of a NormalGamma)"
     )

@@ -142,14 +142,14 @@ def _check_class(site: Site, owners: dict[int, str], mixtures: dict[str, Mixture
     name, fn = site["name"], site["fn"]
     if not hasattr(fn, "parents") and hasattr(unwrap(fn), "parents"):
         raise ValueError(
-            f"site '{name}': {type(unwrap(fn)).__name__} may not be wrapped by to_event; put the site into a "
-            "pyro.plate for each dimension"
+            f"site '{name}': {type(unwrap(fn)).__name__} may not be wrapped by to_event; use a plate"
         )
     if "assignment" in getattr(fn, "parents", ()):
         assignment = _owner(site, "assignment", owners)
         if assignment not in mixtures:
             raise ValueError(
-                f"site '{name}': argument 'assignment' is the value of '{assignment}', which is no Assignment"
+                f"site '{name}': argument 'assignment' is the value of '{assignment}', which is no "
+                "Assignment; give it that of a pyro.sample(name, Assignment(weights))"
             )
 
 
@@ -159,8 +159,8 @@ def _check_shapes(site: Site, guide_site: Site) -> None:
         (batch, event), (guide_batch, guide_event) = shapes
         raise ValueError(
             f"site '{site['name']}': batch and event shape are {tuple(batch)} and {tuple(event)} in the "
-            f"model but {tuple(guide_batch)} and {tuple(guide_event)} in the guide (is it inside the same "
-            "plates in both?)"
+            f"model but {tuple(guide_batch)} and {tuple(guide_event)} in the guide; give it the same plates "
+            "and the same to_event in both"
         )
 
 
@@ -174,7 +174,7 @@ def _attach(
     if batch_shape != assignment_fn.batch_shape:
         raise ValueError(
             f"site '{name}': its batch shape {tuple(batch_shape)} is not that of its assignment "
-            f"'{assignment}', {tuple(assignment_fn.batch_shape)} (is it inside the same plates?)"
+            f"'{assignment}', {tuple(assignment_fn.batch_shape)}; put both into the same plates"
         )
     if isinstance(site["fn"], Label) and site["is_observed"]:
         _check_label(name, site["value"])
@@ -189,12 +189,12 @@ def _integrated(site: Site, owners: dict[int, str], sites: dict[str, Site]) -> C
     parents = _conjugate_parents(site, owners, sites)
     name, shape = site["name"], site["fn"].batch_shape
     if not site["is_observed"]:
-        raise ValueError(f"site '{name}': {type(site['fn']).__name__} has to be observed")
+        raise ValueError(f"site '{name}': {type(site['fn']).__name__} has to be observed, by obs=")
     for argument, parent in parents.items():
         if sites[parent]["fn"].batch_shape != shape:
             raise ValueError(
                 f"site '{name}': its batch shape {tuple(shape)} is not that of '{parent}', its argument "
-                f"'{argument}', {tuple(sites[parent]['fn'].batch_shape)} (is it inside the same plates?)"
+                f"'{argument}', {tuple(sites[parent]['fn'].batch_shape)}; put both into the same plates"
             )
     return Child(name, parents)
 
@@ -220,7 +220,7 @@ def _check_components(site: Site, argument: str, parent: Site, assignment: str, 
         if frame.dim == -1 and frame.name in inside:
             raise ValueError(
                 f"site '{name}': components may not lie in plate '{frame.name}', which holds "
-                f"'{site['name']}' too"
+                f"'{site['name']}' too; put them into a plate of their own, outside of it"
             )
 
 
@@ -279,11 +279,12 @@ def _auxiliary_sites(guide_sites: dict[str, Site], sites: dict[str, Site]) -> li
         site = guide_sites[name]
         if not (site["infer"].get("is_auxiliary") or site["is_observed"]):
             raise ValueError(
-                f"site '{name}': it is in the guide but not in the model, and not marked as auxiliary"
+                f"site '{name}': it is in the guide but not in the model; sample it in the model too, or "
+                "mark it by infer={'is_auxiliary': True}"
             )
         if not (site["is_observed"] or site["fn"].has_rsample):
             raise ValueError(
                 f"site '{name}': {type(unwrap(site['fn'])).__name__} in the guide has no reparameterised "
-                "sampler"
+                "sampler; give it a distribution that has_rsample"
             )
     return auxiliary

@@ -1,7 +1,5 @@
 """Parents that no site returned, against a sum written down for them."""
 
-from functools import partial
-
 import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
@@ -11,8 +9,8 @@ from pyro.infer import TraceEnum_ELBO
 from torch import nn
 from torch.testing import assert_close
 
-from pyro_fmvae.distributions import Assignment, Component, Label, NormalGamma
-from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO, param_statements, with_assignments
+from pyro_fmvae.distributions import Assignment, Component, NormalGamma
+from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO, with_assignments
 from pyro_fmvae.optim import NaturalGradient
 from tests.infer.elbo.test_structure import log_evidence, table
 from tests.infer.programs import Toy, bound, globals_of, seeded
@@ -20,7 +18,9 @@ from tests.infer.programs import Toy, bound, globals_of, seeded
 K, D, N = 3, 2, 7
 EXACT = {"rtol": 1e-11, "atol": 1e-11}
 PROBS = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
-POINTS = torch.tensor([[[0.3, -1.2], [2.0, 1.0]], [[1.1, 0.4], [0.5, 3.0]], [[-0.7, 0.9], [1.5, 2.5]]]).double()
+POINTS = torch.tensor(
+    [[[0.3, -1.2], [2.0, 1.0]], [[1.1, 0.4], [0.5, 3.0]], [[-0.7, 0.9], [1.5, 2.5]]]
+).double()
 
 
 def model(x):
@@ -57,7 +57,9 @@ def test_weights_by_do(x, guide):
 
 def test_components_by_do(x, guide):
     losses = TraceConjugate_ELBO().loss_per_site(poutine.do(model, {"loc_precision": POINTS}), guide, x)
-    assert_close(losses["x"] + losses["r"], -log_evidence(guide.posterior("weights"), [log_normal(x)]), **EXACT)
+    assert_close(
+        losses["x"] + losses["r"], -log_evidence(guide.posterior("weights"), [log_normal(x)]), **EXACT
+    )
 
 
 @pytest.mark.parametrize("r", [torch.arange(N) % K, torch.tensor(2), 1])
@@ -70,7 +72,10 @@ def test_assignments_by_do(x, guide, r):
     optim = NaturalGradient(1.0)
     elbo.differentiable_loss(intervened, guide, x).backward()
     optim(guide.parameters())
-    prior, gamma = NormalGamma(torch.zeros(D), 1.0, 1.0, 1.0).expand([K]), nn.functional.one_hot(r, K).double()
+    prior, gamma = (
+        NormalGamma(torch.zeros(D), 1.0, 1.0, 1.0).expand([K]),
+        nn.functional.one_hot(r, K).double(),
+    )
     family = guide.posterior("loc_precision").kind.family
     exact = family.conjugate_update(family.pack(prior), gamma, x, torch.zeros_like(x))
     assert_close(guide.posterior("loc_precision").natural_value(), exact, **EXACT)

@@ -209,7 +209,7 @@ def test_masked_observations_need_not_be_numbers(how, missing):
 
 
 def test_what_obs_mask_leaves_unobserved_is_integrated_out():
-    """The bound is that of the observed points and of the others' assignments; a use of the rest is an error."""
+    """As if masked: all assignments stay in the bound. A use of what was not observed is an error."""
     keep, x = torch.tensor([True, False, True, True, False, True]), torch.randn(B, 2)
 
     def model(x, used=False, **masked):

@@ -35,12 +35,16 @@ def mixture(component, prior, plate=N):
 @pytest.mark.parametrize(
     ("dim", "shape", "advice"),
     [
-        (2, (5, 2), r"\(5, 2\), but .* in plate 'data' of size 7 has .* \(7,\) .* \(2,\): a batch of x needs"),
-        (2, (7, 3), r"\(7, 3\), but .* the event shape \(2,\): an event of x has to be of shape \(2,\)"),
-        (2, (7, 1), r"\(7, 1\), but .* the event shape \(2,\): an event of x has to be of shape \(2,\)"),
-        (2, (), r"\(\), but .* the event shape \(2,\): an event of x has to be of shape \(2,\)"),
-        (1, (7,), r"\(7,\), but .* the event shape \(1,\): numbers .* by x.unsqueeze\(-1\)"),
-        (2, (4, 7, 2), r"\(4, 7, 2\), but .* \(7,\) .* a batch of x needs pyro.plate\(name, N, subsample=x\)"),
+        (2, (5, 2), r"\(5, 2\), but .* in plate 'data' of size 7 has .* \(7,\) .* \(2,\): for a batch write"),
+        (2, (7, 3), r"\(7, 3\), but .* the event shape \(2,\): give events of shape \(2,\), or"),
+        (2, (7, 1), r"\(7, 1\), but .* the event shape \(2,\): give events of shape \(2,\), or"),
+        (2, (), r"\(\), but .* the event shape \(2,\): give events of shape \(2,\), or"),
+        (1, (7,), r"\(7,\), but .* the event shape \(1,\): single numbers .* by value.unsqueeze\(-1\)"),
+        (
+            2,
+            (4, 7, 2),
+            r"\(4, 7, 2\), but .* \(7,\) .* for a batch write pyro.plate\(name, N, subsample=batch\)",
+        ),
     ],
 )
 def test_values_of_other_shapes(kind, dim, shape, advice, validate):
@@ -48,14 +52,19 @@ def test_values_of_other_shapes(kind, dim, shape, advice, validate):
     model = mixture(component, prior(dim))
     guide, elbo = AutoConjugate(model), TraceConjugate_ELBO()
     guide.setup(torch.zeros(N, dim))
-    with pyro.validation_enabled(validate), pytest.raises(ValueError, match="site 'x': .* of shape " + advice):
+    with (
+        pyro.validation_enabled(validate),
+        pytest.raises(ValueError, match="site 'x': .* of shape " + advice),
+    ):
         elbo.loss(model, guide, torch.zeros(shape))
 
 
 def test_a_value_that_is_no_tensor():
     model = mixture(*[part if i == 0 else part(2) for i, part in enumerate(KINDS["diagonal"])])
     with pytest.raises(ValueError, match="site 'x': expected a tensor as its value, got ndarray"):
-        TraceConjugate_ELBO().loss(model, AutoConjugate(lambda _: model(torch.zeros(N, 2))), torch.zeros(N, 2).numpy())
+        TraceConjugate_ELBO().loss(
+            model, AutoConjugate(lambda _: model(torch.zeros(N, 2))), torch.zeros(N, 2).numpy()
+        )
 
 
 def test_other_sites_are_checked_too():
@@ -68,7 +77,9 @@ def test_other_sites_are_checked_too():
         pyro.sample("mu", dist.Normal(0.0, 1.0))
 
     TraceConjugate_ELBO().loss(model, guide, torch.zeros(N))
-    with pytest.raises(ValueError, match=r"site 'x': its value is of shape \(5,\), but Normal in plate 'data'"):
+    with pytest.raises(
+        ValueError, match=r"site 'x': its value is of shape \(5,\), but Normal in plate 'data'"
+    ):
         TraceConjugate_ELBO().loss(model, guide, torch.zeros(5))
 
 
