@@ -3,7 +3,6 @@
 Members are weighed by how probable they make labels that they have not seen (stacking; Wolpert, 1992).
 """
 
-import logging
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -28,8 +27,6 @@ EQUAL: Final = 2.0  # rows that speak for each member before any is seen
 SPREAD: Final = 0.01  # share of a prediction that goes to all values alike, so that no row decides alone
 BELIEVED: Final = 1000.0  # rows that speak for the shares among labelled rows before any is seen
 UPDATES: Final = 200  # of weights, and of shares
-
-logger = logging.getLogger("pyro_fmvae")
 
 
 def labelled_first(rows: Tensor, labels: Tensor | None) -> Tensor:

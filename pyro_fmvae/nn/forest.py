@@ -19,7 +19,7 @@ class Forest(nn.Module):
         feature: column that a node looks at, int64 [S].
         threshold: rows that are not above it go to the left, float64 [S].
         below: left and right child of each node, int64 [S, 2].
-        probs: of classes at each node, [S, C]; only those of leaves are used.
+        probs: of classes at each node, float32 [S, C]; only those of leaves are used.
     """
 
     roots: Tensor
@@ -35,7 +35,7 @@ class Forest(nn.Module):
         self.register_buffer("feature", torch.zeros(nodes, dtype=torch.int64))
         self.register_buffer("threshold", torch.zeros(nodes, dtype=torch.float64))
         self.register_buffer("below", torch.stack([leaves, leaves], -1))
-        self.register_buffer("probs", torch.zeros(nodes, classes))
+        self.register_buffer("probs", torch.zeros(nodes, classes, dtype=torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
         """Probabilities of classes, [B, C], of rows [B, F]."""
