@@ -71,7 +71,7 @@ class Structure:
         """
         site = self.model.nodes[name]
         if site["is_observed"]:
-            return dist.Delta(_unmasked(site), event_dim=site["fn"].event_dim)
+            return dist.Delta(unmasked(site), event_dim=site["fn"].event_dim)
         site = guide.nodes[name]
         return dist.Delta(site["value"], event_dim=site["fn"].event_dim) if name in self.drawn else site["fn"]
 
@@ -85,6 +85,14 @@ def sample_sites(trace: Trace) -> dict[str, Site]:
         and type(site["fn"]).__name__ != "_Subsample"
         and not site["infer"].get("_deterministic", False)
     }
+
+
+def in_order(model: Trace, guide: Trace, name: str) -> bool:
+    """True if whatever precedes a site in the model precedes it in the guide."""
+    before = list(sample_sites(model))
+    before = before[: before.index(name)]
+    in_guide = list(sample_sites(guide))
+    return set(before).isdisjoint(in_guide[in_guide.index(name) :])
 
 
 def recognise(model: Trace, guide: Trace) -> Structure:
@@ -107,7 +115,7 @@ def recognise(model: Trace, guide: Trace) -> Structure:
         _check_class(site, owners, mixtures)
     for name, site in sites.items():
         if name in guide_sites:
-            _check_shapes(site, guide_sites[name])
+            check_shapes(site, guide_sites[name])
         if name in mixtures:
             continue
         if not site["is_observed"] and name not in guide_sites:
@@ -122,7 +130,7 @@ def recognise(model: Trace, guide: Trace) -> Structure:
             program.observed.append(name)
         else:
             program.latents.append(name)
-    program.auxiliary = _auxiliary_sites(guide_sites, sites)
+    program.auxiliary = auxiliary_sites(guide_sites, sites)
     return program
 
 
@@ -141,7 +149,8 @@ def _check_class(site: Site, owners: dict[int, str], mixtures: dict[str, Mixture
             )
 
 
-def _check_shapes(site: Site, guide_site: Site) -> None:
+def check_shapes(site: Site, guide_site: Site) -> None:
+    """Raise a ValueError if a site has other shapes in the guide than in the model."""
     shapes = [(fn.batch_shape, fn.event_shape) for fn in (site["fn"], guide_site["fn"])]
     if shapes[0] != shapes[1]:
         (batch, event), (guide_batch, guide_event) = shapes
@@ -242,7 +251,7 @@ def _owner(site: Site, argument: str, owners: dict[int, str]) -> str:
     return name
 
 
-def _unmasked(site: Site) -> Tensor:
+def unmasked(site: Site) -> Tensor:
     """The value of a site, with zeros for numbers that are not finite where it is masked out."""
     value, mask = site["value"], site["mask"]
     if mask is None or not value.is_floating_point():
@@ -251,7 +260,12 @@ def _unmasked(site: Site) -> Tensor:
     return value.where(mask | value.isfinite(), 0.0)
 
 
-def _auxiliary_sites(guide_sites: dict[str, Site], sites: dict[str, Site]) -> list[str]:
+def auxiliary_sites(guide_sites: dict[str, Site], sites: dict[str, Site]) -> list[str]:
+    """Names of the sites of a guide that are not in its model.
+
+    Raises:
+        ValueError: one that is not marked as auxiliary, or that can't be drawn with gradients.
+    """
     auxiliary = [name for name in guide_sites if name not in sites]
     for name in auxiliary:
         site = guide_sites[name]

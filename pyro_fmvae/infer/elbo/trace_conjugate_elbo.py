@@ -16,6 +16,7 @@ from torch import Tensor
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.dependence import dependence_terms
+from pyro_fmvae.infer.elbo.kind import Kinds, Run
 from pyro_fmvae.infer.elbo.mixture_terms import (
     MixtureTables,
     Role,
@@ -26,6 +27,7 @@ from pyro_fmvae.infer.elbo.mixture_terms import (
     tabulate,
 )
 from pyro_fmvae.infer.elbo.own_values import OwnValues
+from pyro_fmvae.infer.elbo.plain import Bound, PlainProgram, responsibilities
 from pyro_fmvae.infer.elbo.placeholder import PlaceholderMessenger
 from pyro_fmvae.infer.elbo.site_terms import (
     as_module,
@@ -109,6 +111,7 @@ class TraceConjugate_ELBO(ELBO):
         self.label_weight, self.kl_weight = label_weight, kl_weight
         self.independence_weight = independence_weight
         self._is_independent()
+        self._kinds = Kinds()
 
     def _is_independent(self) -> bool:
         """True if blocks of z that depend on the labels of other factors are penalised."""
@@ -203,6 +206,8 @@ class TraceConjugate_ELBO(ELBO):
         """
         with torch.no_grad():
             program, guide_trace = self.trace(model, guide, *args, **kwargs)
+            if isinstance(program, PlainProgram):
+                return responsibilities(program, guide_trace)
             tables = self.tabulate(program, guide_trace)
             return {table.site["name"]: table.responsibilities(clamped)[0] for table in tables}
 
@@ -219,11 +224,11 @@ class TraceConjugate_ELBO(ELBO):
             for same in zip(*runs, strict=True)
         ]
 
-    def traces(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> list[tuple[Structure, Trace]]:
+    def traces(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> list[Run]:
         """One :meth:`trace` per particle, or a single one for all of them if they are vectorised."""
         return list(self._get_traces(model, guide, args, kwargs))
 
-    def trace(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> tuple[Structure, Trace]:
+    def trace(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Run:
         """Run the guide, and the model against it, with placeholders for whatever is integrated out.
 
         Returns:
@@ -234,7 +239,23 @@ class TraceConjugate_ELBO(ELBO):
         """
         return self._get_trace(model, guide, args, kwargs)
 
-    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Structure, Trace]:
+    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Run:
+        run = self._kinds.run(model, guide, args, kwargs, lambda: self._recognise(model, guide, args, kwargs))
+        if isinstance(run[0], PlainProgram):
+            self._check_plain()
+        return run
+
+    def _check_plain(self) -> None:
+        """Refuse options that only programs of shorthands have."""
+        for name, value in (*WEIGHTS.items(), ("vectorize_particles", False)):
+            given = getattr(self, name)
+            if isinstance(given, Tensor) or given != value:
+                raise ValueError(
+                    f"{name}: expected {value} for a program of Pyro's own distributions; only programs "
+                    "written with Assignment and Component have it"
+                )
+
+    def _recognise(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Structure, Trace]:
         with PlaceholderMessenger():
             guide_trace, used = trace_guide(guide, args, kwargs)
             replayed = poutine.replay(model, trace=guide_trace)
@@ -248,8 +269,10 @@ class TraceConjugate_ELBO(ELBO):
                 check_site_shape({**site, "log_prob": shape}, self.max_plate_nesting)
         return program, guide_trace
 
-    def terms_of(self, program: Structure, guide: Trace) -> list[Term]:
+    def terms_of(self, program: Structure | PlainProgram, guide: Trace) -> list[Term]:
         """The summands of the loss for one pair of traces."""
+        if isinstance(program, PlainProgram):
+            return Bound(program, guide).all_terms()
         terms = self.conjugate_terms(program, guide)
         done = {term.name for term in terms}
         terms += [latent_term(program, guide, name) for name in program.latents if name not in done]
