@@ -20,8 +20,8 @@ def log1p_gap(x: Tensor) -> Tensor:
     """
     w = x / (2 + x)
     square = w * w
-    series = square / 13
-    for power in range(11, 1, -2):
+    series = square / 11
+    for power in range(9, 1, -2):
         series = (series + 1 / power) * square
     return torch.where(x.abs() < 0.1, w * (x - 2 * series), x - torch.log1p(x))
 

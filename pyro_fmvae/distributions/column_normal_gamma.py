@@ -110,7 +110,6 @@ class ColumnNormalGammaFamily(ExponentialFamily):
 
     distribution = ColumnNormalGamma
     names = ("loc", "mean_concentration", "concentration", "rate")
-    monomials = frozenset({("log",), ("x",), ("x", "x"), ("x", "x", "x")})
 
     def natural(self, *standard: Tensor) -> Tensor:
         """Pack m, s, a and b, each [..., D], into [..., 4D]."""
@@ -160,24 +159,6 @@ class ColumnNormalGammaFamily(ExponentialFamily):
     def in_domain(self, natural: Tensor) -> Tensor:
         """True where every s, a and b is positive."""
         return NORMAL_GAMMA.in_domain(_by_column(natural)).all(-1)
-
-    def size(self, event: torch.Size) -> int:
-        """4D."""
-        if len(event) != 2 or event[0] != 2:
-            raise ValueError(f"ColumnNormalGammaFamily: expected values of shape (2, D), got {list(event)}")
-        return 4 * event[1]
-
-    def locate(self, monomial: tuple[str, ...], elements: tuple[Tensor, ...], event: torch.Size) -> Tensor:
-        """Places of log α, α μ², α and α μ of one column; any other product is not in t."""
-        element = torch.stack(elements)
-        row, column = element.div(event[1], rounding_mode="floor"), element % event[1]
-        place = {("log",): 0, ("x", "x", "x"): 1, ("x",): 2, ("x", "x"): 3}[monomial]
-        held = (row.sum(0) == 1) & (column == column[0]).all(0)  # α once, all else μ
-        return torch.where(held, 4 * column[0] + place, -1)
-
-    def log_base_measure(self, stats: Tensor) -> Tensor:
-        """-D log(2π)/2."""
-        return torch.full_like(stats[..., 0], -stats.shape[-1] / 8 * math.log(2 * math.pi))
 
     def data_stats(self, mean: Tensor, variance: Tensor) -> Tensor:
         """Statistics of :class:`NormalGammaFamily` column by column, 0 where ``mean`` is NaN: [..., 4D]."""
