@@ -116,38 +116,35 @@ class Factors:
         return sum(parts[1:], parts[0])
 
     def posteriors(self) -> dict[str, Tensor]:
-        """Probabilities of each discrete site's values, optimal or given: [..., K] with its batch shape in front."""
-        nodes, probes = self._trace.nodes, {}
-        found = {}
+        """Probabilities of each discrete site's values, optimal or given: [..., K] with its plates in front.
+
+        The optimal ones are the gradient of the sum with respect to the site's table.
+        """
+        tables, probes = {}, {}
         with torch.enable_grad():
-            for name, site in nodes.items():
-                dim = enum_dim(site)
-                if dim is None:
+            for name, site in self._trace.nodes.items():
+                if enum_dim(site) is None:
                     continue
                 if name in self._given:
-                    found[name] = self._given[name].exp()
+                    tables[name] = self._given[name].exp()
                     continue
-                table = site["unscaled_log_prob"].detach()
-                probes[name] = torch.zeros_like(table, requires_grad=True)
-                site["unscaled_log_prob"] = table + probes[name]
-                site["log_prob"] = site["unscaled_log_prob"]
+                probes[name] = torch.zeros_like(site["unscaled_log_prob"], requires_grad=True)
+                site["unscaled_log_prob"] = site["unscaled_log_prob"].detach() + probes[name]
             if probes:
-                grads = torch.autograd.grad(self.log_sum(), list(probes.values()))
-                found.update(zip(probes, grads, strict=True))
-        result = {}
-        for name, weights in found.items():
-            site = nodes[name]
-            batch, dim = len(site["fn"].batch_shape), enum_dim(site)
-            assert dim is not None
-            size = weights.shape[dim]
-            others = [d for d in range(-weights.dim(), -_plates(site)) if d != dim]
-            weights = weights.sum(others, keepdim=True) if others else weights
-            weights = weights.movedim(dim, -1)
-            plates = _plates(site)
-            weights = weights.reshape(*weights.shape[weights.dim() - 1 - plates : -1], size)
-            result[name] = weights / weights.sum(-1, keepdim=True)
-            del batch
-        return result
+                slopes = torch.autograd.grad(self.log_sum(), list(probes.values()))
+                tables.update(zip(probes, slopes, strict=True))
+        return {name: _marginal(table, self._trace.nodes[name]) for name, table in tables.items()}
+
+
+def _marginal(table: Tensor, site: Site) -> Tensor:
+    """A site's own probabilities [..., K] from weights [enumerated dimensions..., plates...]."""
+    dim, plates = enum_dim(site), _plates(site)
+    assert dim is not None
+    size = table.shape[dim]
+    others = [d for d in range(-table.dim(), -plates) if d != dim]
+    weights = (table.sum(others, keepdim=True) if others else table).movedim(dim, -1)
+    weights = weights.reshape(*weights.shape[weights.dim() - 1 - plates : -1], size)
+    return weights / weights.sum(-1, keepdim=True)
 
 
 def _plates(site: Site) -> int:
