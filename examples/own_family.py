@@ -17,7 +17,7 @@ import pyro
 import pyro.distributions as dist
 import torch
 from pyro.infer import SVI
-from torch.distributions import PowerTransform, constraints, kl_divergence, register_kl
+from torch.distributions import constraints, kl_divergence, register_kl
 
 from pyro_fmvae import (
     Assignment,
@@ -36,7 +36,7 @@ K, N = 3, 3000  # instruments, measurements
 SCALES = torch.tensor([0.1, 1.0, 10.0])
 
 
-class ScalePrior(dist.TransformedDistribution):
+class ScalePrior(dist.TorchDistribution):
     """The prior in standard parameters: σ = 1/√g with g ~ Gamma(a, b), each [...]."""
 
     arg_constraints = {  # noqa: RUF012
@@ -44,25 +44,34 @@ class ScalePrior(dist.TransformedDistribution):
         "rate": constraints.positive,
     }
     support = constraints.positive
+    has_rsample = True
 
     def __init__(self, concentration, rate, validate_args=None):
-        super().__init__(dist.Gamma(concentration, rate), PowerTransform(torch.tensor(-0.5)), validate_args)
+        self.concentration, self.rate = torch.broadcast_tensors(concentration, rate)
+        super().__init__(self.rate.shape, validate_args=validate_args)
 
     def expand(self, batch_shape, _instance=None):
-        return super().expand(batch_shape, self._get_checked_instance(ScalePrior, _instance))
+        new = self._get_checked_instance(ScalePrior, _instance)
+        parameters = (t.expand(batch_shape) for t in (self.concentration, self.rate))
+        ScalePrior.__init__(new, *parameters, validate_args=self._validate_args)
+        return new
 
     @property
-    def concentration(self):
-        return self.base_dist.concentration
-
-    @property
-    def rate(self):
-        return self.base_dist.rate
+    def precision(self):
+        return dist.Gamma(self.concentration, self.rate, validate_args=False)
 
     @property
     def mean(self):  # for a > 1/2
         a, b = self.concentration, self.rate
         return (torch.lgamma(a - 0.5) - torch.lgamma(a)).exp() * b.sqrt()
+
+    def rsample(self, sample_shape=()):
+        return self.precision.rsample(torch.Size(sample_shape)).rsqrt()
+
+    def log_prob(self, value):
+        a, b = self.concentration, self.rate
+        constant = math.log(2) + a * b.log() - torch.lgamma(a)
+        return constant - (2 * a + 1) * value.log() - b * value**-2
 
 
 class ScaleFamily(ScalarFamily):
@@ -122,19 +131,14 @@ SCALE = ScaleFamily()
 
 @register_family(ScalePrior)
 class NaturalScale(NaturalDistribution, ScalePrior):
-    """The posterior, in natural parameters; ``base_dist`` makes its draws and densities."""
+    """The posterior in natural parameters; it draws and has densities as its prior does."""
 
     family = SCALE
-    transforms = [PowerTransform(torch.tensor(-0.5))]  # noqa: RUF012
-
-    @property
-    def base_dist(self):
-        return dist.Gamma(self.concentration, self.rate, validate_args=False)
 
 
 @register_kl(ScalePrior, ScalePrior)
 def _kl(q, p):  # for posteriors in standard parameters
-    return kl_divergence(q.base_dist, p.base_dist)
+    return kl_divergence(q.precision, p.precision)
 
 
 class ErrorSize(MixtureComponent):

@@ -1,4 +1,4 @@
-"""Functions of natural parameters whose backward delivers natural gradients to λ.
+"""Functions with a backward of their own, by which natural gradients reach λ.
 
 The rules are explained in :mod:`pyro_fmvae.distributions.exponential_family`.
 """
@@ -59,3 +59,27 @@ class RelativeEntropy(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             to_prior = (grad * (ctx.family.mean_stats(prior) - stats)).sum_to_size(prior.shape)
         return (natural - prior).mul_(grad).sum_to_size(natural.shape), to_prior, None, None
+
+
+class _ScaleGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, factor: Tensor | float) -> Tensor:
+        ctx.factor = factor
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad * ctx.factor, None
+
+
+def scale_gradient(tensor: Tensor, factor: Tensor | float) -> Tensor:
+    """Multiply the gradient by ``factor`` on the way back; the values stay as they are.
+
+    Args:
+        tensor: of any shape.
+        factor: a number or a tensor. Where the tensor lacks its dimensions it is expanded to them, so that
+            each part of the gradient is multiplied by its own factor before they are added up.
+    """
+    if isinstance(factor, Tensor):
+        tensor = tensor.expand(torch.broadcast_shapes(tensor.shape, factor.shape))
+    return _ScaleGradient.apply(tensor, factor)

@@ -54,7 +54,8 @@ class BetaFamily(ScalarFamily):
         """The divergence of the means times c₁ + c₀ of the prior, plus that of the concentrations: [...]."""
         total, total0 = natural.sum(-1, keepdim=True), prior.sum(-1, keepdim=True)
         means = x_log_x_gap(prior, natural * (total0 / total)).sum(-1)
-        return means + stirling_gap(prior, natural).sum(-1) - stirling_gap(total0, total).squeeze(-1)
+        counts = stirling_gap(torch.cat([prior, total0], -1), torch.cat([natural, total], -1))
+        return means + counts[..., 0] + counts[..., 1] - counts[..., 2]
 
     def log_base_measure(self, stats: Tensor) -> Tensor:
         """-E[log θ] - E[log(1 - θ)]."""

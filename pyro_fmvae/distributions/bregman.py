@@ -9,8 +9,8 @@ divergence of log Γ is split by Stirling's formula, ``log Γ(x) = x log x - x +
 import torch
 from torch import Tensor
 
-_SHIFT = 10  # from here on, Stirling's series has float64's digits
-_STIRLING = (0, 1 / 12, 0, -1 / 360, 0, 1 / 1260, 0, -1 / 1680, 0, 1 / 1188, 0, -691 / 360360)  # of x^-k
+_SHIFT = 32  # from here on, Stirling's series needs four terms
+_STIRLING = (0, 1 / 12, 0, -1 / 360, 0, 1 / 1260, 0, -1 / 1680)  # of x^-k
 
 
 def log1p_gap(x: Tensor) -> Tensor:
@@ -20,10 +20,10 @@ def log1p_gap(x: Tensor) -> Tensor:
     """
     w = x / (2 + x)
     square = w * w
-    series = torch.zeros_like(x)
-    for power in range(21, 1, -2):
+    series = square / 11
+    for power in range(9, 1, -2):
         series = (series + 1 / power) * square
-    return torch.where(x.abs() < 0.25, w * (x - 2 * series), x - torch.log1p(x))
+    return torch.where(x.abs() < 0.1, w * (x - 2 * series), x - torch.log1p(x))
 
 
 def x_log_x_gap(to: Tensor, at: Tensor) -> Tensor:
@@ -39,17 +39,19 @@ def log_gamma_gap(to: Tensor, at: Tensor) -> Tensor:
 def stirling_gap(to: Tensor, at: Tensor) -> Tensor:
     """The divergence of s(x) = log Γ(x) - x log x + x, of positive numbers.
 
-    From x = 10 on, s(x) = -log(x)/2 + log(2π)/2 + p(1/x), where p is a polynomial. Smaller numbers are moved
-    there by log Γ(x) = log Γ(x + 10) - Σ_j log(x + j), j from 0 to 9.
+    From x = 32 on, s(x) = -log(x)/2 + log(2π)/2 + p(1/x), where p is a polynomial. Smaller numbers are moved
+    there by log Γ(x) = log Γ(x + 32) - Σ_j log(x + j), j from 0 to 31.
     """
-    gap = to - at
-    steps = torch.arange(_SHIFT, dtype=at.dtype, device=at.device)
-    moves = log1p_gap(gap.unsqueeze(-1) / (at.unsqueeze(-1) + steps)).sum(-1)
-    moves = moves + (to + _SHIFT) * log1p_gap(-gap / (to + _SHIFT)) - x_log_x_gap(to, at)
-    small = torch.minimum(to, at) < _SHIFT
+    gap, small = to - at, torch.minimum(to, at) < _SHIFT
     u, v = (1 / torch.where(small, x + _SHIFT, x) for x in (to, at))
-    value = slope = curve = torch.zeros_like(u * v)  # p(v), p'(v), (p(u) - p(v) - (u - v) p'(v)) / (u - v)²
+    steps = torch.arange(_SHIFT, dtype=at.dtype, device=at.device)
+    moves = gap.unsqueeze(-1) / (at.unsqueeze(-1) + steps)
+    ends = torch.stack([-gap / (to + _SHIFT), -gap / to, gap * v], -1)
+    gaps = log1p_gap(torch.cat([moves, ends], -1))
+    moved = gaps[..., :_SHIFT].sum(-1) + (to + _SHIFT) * gaps[..., -3] - to * gaps[..., -2]
+    value = slope = curve = torch.zeros_like(gap)  # p(v), p'(v) and (p(u) - p(v) - (u - v) p'(v)) / (u - v)²
     for coefficient in reversed(_STIRLING):
-        curve, slope, value = curve * u + slope, slope * v + value, value * v + coefficient
-    series = 0.5 * log1p_gap(gap * v) + (gap * u * v).square() * (slope / u + curve)
-    return torch.where(small, moves, 0.0) + series
+        curve, slope = torch.addcmul(slope, curve, u), torch.addcmul(value, slope, v)
+        value = value * v + coefficient
+    series = 0.5 * gaps[..., -1] + (gap * u * v).square() * (slope / u + curve)
+    return torch.where(small, moved, 0.0) + series

@@ -1,7 +1,7 @@
 """The Dirichlet family: the conjugate prior of categories. Paquet et al. (2018), Section 2.2, equation 14."""
 
 import torch
-from pyro.distributions import Categorical, Dirichlet
+from pyro.distributions import Categorical, Dirichlet, DirichletMultinomial
 from torch import Tensor
 
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily
@@ -89,6 +89,13 @@ class DirichletFamily(ExponentialFamily):
         """Category k has the probability c_k / Σ c."""
         (concentration,) = standard
         return Categorical(probs=concentration.to(dtype))
+
+    def predictive_multinomial(
+        self, standard: tuple[Tensor, ...], dtype: torch.dtype, total_count: int | Tensor = 1
+    ) -> DirichletMultinomial:
+        """p(x) of x ~ Multinomial(total_count, π): the Dirichlet-multinomial distribution."""
+        (concentration,) = standard
+        return DirichletMultinomial(concentration.to(dtype), total_count)
 
 
 DIRICHLET = DirichletFamily()

@@ -272,30 +272,6 @@ def _transform_to(domain: constraints.Constraint) -> Transform:
     return ExpTransform() if domain is constraints.positive else transform_to(domain)
 
 
-class _ScaleGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, factor: Tensor | float) -> Tensor:
-        ctx.factor = factor
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad * ctx.factor, None
-
-
-def scale_gradient(tensor: Tensor, factor: Tensor | float) -> Tensor:
-    """Multiply the gradient by ``factor`` on the way back; the values stay as they are.
-
-    Args:
-        tensor: of any shape.
-        factor: a number or a tensor. Where the tensor lacks its dimensions it is expanded to them, so that
-            each part of the gradient is multiplied by its own factor before they are added up.
-    """
-    if isinstance(factor, Tensor):
-        tensor = tensor.expand(torch.broadcast_shapes(tensor.shape, factor.shape))
-    return _ScaleGradient.apply(tensor, factor)
-
-
 def to_float64(tensor: Tensor) -> Tensor:
     """The tensor in float64, on the CPU if its own device has no float64 (Apple's)."""
     return tensor.to("cpu" if tensor.device.type == "mps" else tensor.device, torch.float64)

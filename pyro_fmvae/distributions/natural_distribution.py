@@ -12,7 +12,8 @@ from torch.distributions import Distribution, constraints, register_kl
 from torch.distributions.utils import lazy_property
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from pyro_fmvae.distributions.exponential_family import ExponentialFamily, scale_gradient, to_float64
+from pyro_fmvae.distributions.backward_rules import scale_gradient
+from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64
 
 N = TypeVar("N", bound="type[NaturalDistribution]")
 
@@ -171,7 +172,7 @@ def event_dim_of(family: ExponentialFamily) -> int:
 
 
 def _elementary(support: constraints.Constraint) -> tuple[Any, ...]:
-    """What tells one support from another, up to a set of measure 0."""
+    """Kind and bounds of a support, by which supports are equal up to a set of measure 0."""
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     if support is constraints.real_vector:

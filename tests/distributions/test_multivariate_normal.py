@@ -1,8 +1,9 @@
 import math
 
 import mpmath
+import pyro.distributions as dist
 import torch
-from torch.distributions import MultivariateNormal, Normal
+from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import MULTIVARIATE_NORMAL, NORMAL, NaturalMultivariateNormal
@@ -15,7 +16,7 @@ FEATURES, SCALE = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64), 0.7
 
 def line(weights):
     """Of an observation of a regression."""
-    return Normal(weights @ FEATURES, SCALE)
+    return dist.Normal(weights @ FEATURES, SCALE)
 
 
 def regression(y, features):
@@ -50,8 +51,7 @@ class TestMultivariateNormal(AlgebraCase):
     misshapen = {str(size): torch.ones(size).double() for size in ((), (3,), (6,))}  # noqa: RUF012
     likelihoods = {  # noqa: RUF012
         "regression": Likelihood(
-            lambda weights, count: line(weights).sample((count,)),
-            lambda weights, y: line(weights).log_prob(y),
+            line,
             lambda y: regression(y, FEATURES.expand(len(y), 3)),
             lambda family, standard, dtype: family.predictive_linear(standard, dtype, FEATURES, SCALE),
         ),

@@ -10,7 +10,7 @@ from torch.distributions import Gamma, HalfNormal, TransformedDistribution
 from torch.distributions.transforms import PowerTransform
 from torch.testing import assert_close
 
-from tests.distributions.family_case import FamilyCase, assert_mean, tensors
+from tests.distributions.family_case import AlgebraCase, FamilyCase, Likelihood, assert_mean, tensors
 from tests.infer.conjugate_case import ConjugateCase
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/own_family.py"
@@ -29,6 +29,14 @@ class TestScaleFamily(FamilyCase):
     extreme = {"sharp": tensors(1e5, 3e4), "vague": tensors(0.01, 0.01)}  # noqa: RUF012
     outside = {"a": tensors([0.1, -1.0])[0], "b": tensors([-1.0, 0.0])[0]}  # noqa: RUF012
     misshapen = {"scalar": tensors(1.0)[0], "three": tensors([1.0, -1.0, 1.0])[0]}  # noqa: RUF012
+
+    likelihoods = {  # noqa: RUF012
+        "Normal": Likelihood(
+            lambda scale: dist.Normal(1.5, scale),
+            lambda x: torch.stack([-torch.ones_like(x), -0.5 * (x - 1.5).square()], -1),
+        )
+    }
+    test_one_step_of_a_plain_program_is_exact = AlgebraCase.test_one_step_of_a_plain_program_is_exact
 
     def log_density(self, standard, value):
         return TransformedDistribution(Gamma(*standard), PowerTransform(-0.5)).log_prob(value)

@@ -24,8 +24,8 @@ def monomial(factors: Sequence[Factor]) -> tuple[Monomial, list[Factor]] | None:
     """The monomial that factors of one site are, and its factors in the same order; None if it is none."""
     parts: list[tuple[str, Factor]] = []
     for f in factors:
-        if f.power == -1 and f.function == "x":
-            parts.append(("1/x", f))
+        if f.function == "x" and f.power == int(f.power) < 0:
+            parts += [("1/x", f)] * int(-f.power)
         elif f.power == int(f.power) and f.power > 0:
             parts += [(f.function, f)] * int(f.power)
         else:
