@@ -32,7 +32,6 @@ from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, sites_of
 from pyro_fmvae.infer.elbo.lazy import Site as Origin
 from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, total, with_gradient_divided
 from pyro_fmvae.infer.elbo.observed_shapes import check_observed
-from pyro_fmvae.infer.elbo.placeholder import missing_in_guide
 from pyro_fmvae.infer.elbo.site_terms import kl_sum, latent_term, log_prob_sum, role_of
 from pyro_fmvae.infer.elbo.structure import (
     Site,
@@ -284,7 +283,11 @@ class Bound:
             and (name in sites_of(each["value"]) or name in sites_of(list(vars(unwrap(each["fn"])).values())))
         ]
         if users:
-            raise ValueError(missing_in_guide(name))
+            raise ValueError(
+                f"site '{name}': it is neither observed nor in the guide, and nothing integrates over it; "
+                "sample it in the guide, from a natural posterior if it is conjugate (AutoConjugate(model) "
+                "samples every site)"
+            )
 
     def _expected(self, site: Site, value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """E[log p] of a site, numbers: [enumerated dimensions..., batch shape]."""
