@@ -11,7 +11,13 @@ from pyro.infer import TraceEnum_ELBO
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import Component, NaturalDirichlet, NaturalGamma, NaturalNormal, NormalGamma
-from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO, with_assignments
+from pyro_fmvae.infer import (
+    AutoConjugate,
+    ConjugateSVI,
+    NaturalPosterior,
+    TraceConjugate_ELBO,
+    with_assignments,
+)
 from pyro_fmvae.optim import NaturalGradient
 from tests.infer.plain_programs import PROGRAMS, hidden_markov
 
@@ -352,3 +358,34 @@ def nested(x):
     with pyro.plate("rows", 2, dim=-2), pyro.plate("columns", 3, dim=-1):
         a = pyro.sample("a", dist.Bernoulli(0.5))
         pyro.sample("x", dist.Poisson(rate * (1 + a)), obs=x)
+
+
+def test_float32_far_from_zero():
+    """5,000 standard deviations away, where squares of data have lost all digits behind the point."""
+    x = torch.cat([torch.randn(30), 8 + 2 * torch.randn(30), -9 + 0.5 * torch.randn(20)]) + 5000.0
+    x = x.float().double()
+    posterior = NaturalPosterior(
+        NaturalNormal, torch.stack([4 * torch.tensor([4991.0, 5000.0, 5008.0]), torch.full((3,), -2.0)], -1)
+    )
+
+    def model(x):
+        with pyro.plate("components", 3):
+            locs = pyro.sample("locs", dist.Normal(0.0, 1e4))
+        with pyro.plate("data", len(x)):
+            a = pyro.sample("a", dist.Categorical(torch.ones(3)))
+            pyro.sample("x", dist.Normal(locs[a], 1.0), obs=x)
+
+    def guide(x):
+        with pyro.plate("components", 3):
+            pyro.sample("locs", posterior())
+
+    losses, grads = [], []
+    for dtype in (torch.float64, torch.float32):
+        torch.set_default_dtype(dtype)
+        loss = TraceConjugate_ELBO().differentiable_loss(model, guide, x.to(dtype))
+        loss.backward()
+        losses.append(loss.item())
+        grads.append(posterior.natural.grad.clone())
+        posterior.zero_grad()
+    assert abs(losses[0] - losses[1]) < 0.02
+    assert_close(grads[1], grads[0], rtol=1e-5, atol=0)
