@@ -185,6 +185,11 @@ def _elementary(support: constraints.Constraint) -> tuple[Any, ...]:
     )
 
 
+def known_priors() -> list[str]:
+    """Names of the classes of priors whose families are registered."""
+    return [prior.__name__ for prior in _NATURAL]
+
+
 def natural_of(member: Distribution, family: ExponentialFamily) -> Tensor:
     """λ of a family's member in either form, float64, broadcastable to its batch shape and P.
 

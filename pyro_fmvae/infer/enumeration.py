@@ -46,7 +46,11 @@ def with_assignments(model: Callable[..., Any], guide: Callable[..., Any]) -> Ca
                 ]
             else:
                 mixtures = elbo.tabulate(program, trace)
-                added = [(tables.site, tables.responsibilities()[1]) for tables in mixtures]
+                added = [
+                    (tables.site, tables.responsibilities()[1])
+                    for tables in mixtures
+                    if tables.site["type"] == "sample"
+                ]
         with poutine.replay(trace=subsamples(trace)):
             result = guide(*args, **kwargs)
         for site, logits in added:

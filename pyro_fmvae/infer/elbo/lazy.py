@@ -41,7 +41,7 @@ class NeedsValueError(ValueError):
     def of(cls, sites: Set[str], use: str) -> "NeedsValueError":
         """The error for sites that are used in a way."""
         error = cls(
-            f"site '{min(sites, default='?')}': its value is needed (by {use}), but TraceConjugate_ELBO "
+            f"site '{min(sites, default='?')}': its value is needed (for {use}), but TraceConjugate_ELBO "
             "integrates over it in closed form and never draws it: a program may not branch on it, write it "
             "into a tensor, nor use it in a way that has no expectation in closed form. Give it another "
             "distribution than a natural one in the guide, which is then drawn (AutoConjugate does so)"

@@ -32,7 +32,9 @@ from pyro_fmvae.infer.elbo.expectation import Moments, by_site, expectation_of
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, is_lazy, sites_of
 from pyro_fmvae.infer.elbo.lazy import Site as Origin
 from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, total, with_gradient_divided
+from pyro_fmvae.infer.elbo.placeholder import missing_in_guide
 from pyro_fmvae.infer.elbo.site_terms import kl_sum, latent_term, log_prob_sum, role_of
+from pyro_fmvae.infer.elbo.observed_shapes import check_observed
 from pyro_fmvae.infer.elbo.structure import (
     Site,
     Structure,
@@ -123,6 +125,8 @@ def run_plain(model: Any, guide: Any, args: Any, kwargs: Any, plates: int, ident
                 "distributions too (for a Component, a Normal of the locations and precisions that the "
                 "assignment picks)"
             )
+        if site["is_observed"]:
+            check_observed(site)
         if name in guide_sites and not is_discrete(site):
             check_shapes(_without_enumeration(site, plates), _without_enumeration(guide_sites[name], plates))
     latents = [name for name, site in sites.items() if not site["is_observed"]]
@@ -272,9 +276,7 @@ class Bound:
             if other != name and (name in sites_of(each["value"]) or name in sites_of(list(vars(unwrap(each["fn"])).values())))
         ]
         if users:
-            raise ValueError(
-                f"site '{name}': it is neither observed nor in the guide, and nothing integrates over it"
-            )
+            raise ValueError(missing_in_guide(name))
 
     def _expected(self, site: Site, value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """E[log p] of a site, numbers: [enumerated dimensions..., batch shape]."""

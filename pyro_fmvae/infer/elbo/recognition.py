@@ -125,7 +125,7 @@ class _Search:
                 traced, seen, pairs = self._attempt(candidates)
             except NeedsValueError as error:
                 error = error.first()
-                self._drop(candidates, dict.fromkeys(error.sites, f"its value is needed by {error.use}"))
+                self._drop(candidates, dict.fromkeys(error.sites, f"its value is needed for {error.use}"))
                 continue
             for name in [n for n in candidates if n.endswith(_UNOBSERVED) and n not in self._parents]:
                 self._found.leaves.append(name)
@@ -165,8 +165,8 @@ class _Search:
                     self._parents |= {name} - own
                     found = monomial(factors)
                     if found is None:
-                        powers = ", ".join(f"{f.function}^{f.power:g}" for f in factors)
-                        raise NeedsValueError.of({name}, f"the product '{powers}'")
+                        powers = "·".join(f"{f.function}^{f.power:g}" for f in factors)
+                        raise NeedsValueError.of({name}, powers)
                     seen[name].add(found[0])
                     if len({id(f.tensor) for f in found[1]}) > 1 or len({f.names for f in found[1]}) > 1:
                         pairs.add(name)

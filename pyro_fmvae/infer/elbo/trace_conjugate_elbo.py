@@ -28,6 +28,7 @@ from pyro_fmvae.infer.elbo.mixture_terms import (
 )
 from pyro_fmvae.infer.elbo.own_values import OwnValues
 from pyro_fmvae.infer.elbo.plain import Bound, PlainProgram, responsibilities
+from pyro_fmvae.infer.elbo.plan import Plan, plan_of
 from pyro_fmvae.infer.elbo.placeholder import PlaceholderMessenger
 from pyro_fmvae.infer.elbo.site_terms import (
     as_module,
@@ -50,11 +51,21 @@ WEIGHTS = {"kl_weight": 1.0, "label_weight": 0.0, "independence_weight": 0.0}
 
 
 class TraceConjugate_ELBO(ELBO):
-    """An ELBO that sums assignments out and integrates conjugate parents analytically.
+    """An ELBO that sums discrete sites out and integrates conjugate ones analytically.
+
+    It takes programs in Pyro's own distributions as they are, with a guide such as ``AutoConjugate(model)``:
+
+    * a site with a natural posterior in the guide is not drawn. Every log-density that it enters counts by its
+      expectation, which is found by expanding what the program computes into sums of products of elements;
+    * a discrete site is enumerated by Pyro and summed out, at its optimal probabilities or at the guide's;
+    * all other sites are drawn from the guide; their own densities count in closed form where that is known.
+
+    :meth:`plan` prints which sites are which. A model may use this library's shorthands instead, which have
+    faster formulas; the two kinds of sites do not go together in one model.
 
     It works wherever Pyro's own ELBOs do, as ``SVI(model, guide, optim, loss=TraceConjugate_ELBO())`` or as
-    ``TraceConjugate_ELBO()(model, guide)``, and needs no annotation in the program. A site is treated as
-    follows:
+    ``TraceConjugate_ELBO()(model, guide)``, and needs no annotation in the program. In a program of
+    shorthands, a site is treated as follows:
 
     * an ``Assignment`` that is not observed is summed out, at its optimal probabilities (equation 5) or,
       where the guide has the site too, at the guide's;
@@ -210,6 +221,15 @@ class TraceConjugate_ELBO(ELBO):
                 return responsibilities(program, guide_trace)
             tables = self.tabulate(program, guide_trace)
             return {table.site["name"]: table.responsibilities(clamped)[0] for table in tables}
+
+    def plan(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Plan:
+        """How each site of a program is treated, and why: an object that prints as a table.
+
+        Raises:
+            ValueError: a program that is not of a recognised shape; the message names the site. Where only the
+                use of a value has no closed form, there is a row that says so, instead.
+        """
+        return plan_of(self, model, guide, args, kwargs)
 
     def terms(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> list[Term]:
         """Every summand of the loss, averaged over the particles."""

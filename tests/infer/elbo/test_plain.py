@@ -75,7 +75,7 @@ def with_discrete(model, guide, probabilities):
 
     def complete(*args):
         guide(*args)
-        with FromTable(probabilities), pyro.poutine.block(expose=[*probabilities]):
+        with pyro.poutine.block(expose=[*probabilities]), FromTable(probabilities):
             model(*args)
 
     return complete
