@@ -25,6 +25,14 @@ class TestBeta(AlgebraCase):
     outside = {"0": tensors([0.0, 1.0])[0], "negative": tensors([1.0, -1.0])[0]}  # noqa: RUF012
     misshapen = {"scalar": tensors(1.0)[0], "three": tensors([1.0, 1.0, 1.0])[0]}  # noqa: RUF012
     likelihoods = {  # noqa: RUF012
+        "Bernoulli": Likelihood(
+            dist.Bernoulli,
+            lambda x: torch.stack([x, 1 - x], -1),
+        ),
+        "NegativeBinomial": Likelihood(
+            lambda p: dist.NegativeBinomial(4, p),
+            lambda x: torch.stack([x, torch.full_like(x, 4.0)], -1),
+        ),
         "Binomial": Likelihood(
             lambda p: dist.Binomial(6, p),
             lambda x: torch.stack([x, 6 - x], -1),
