@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, ExpTransform, Transform, constraints, transform_to
 
-from pyro_fmvae.distributions.backward_rules import ExpectedStats, RelativeEntropy, Standard
+from pyro_fmvae.distributions import backward_rules
 
 
 def blend(old: Tensor, new: Tensor, rate: float) -> Tensor:
@@ -242,13 +242,13 @@ class ExponentialFamily(ABC):
 
     def expected_stats(self, natural: Tensor) -> Tensor:
         """E[t] [..., P], whose backward delivers natural gradients to λ."""
-        return ExpectedStats.apply(natural, self)
+        return backward_rules.expected_stats(natural, self)
 
     def standard(self, natural: Tensor) -> tuple[Tensor, ...]:
         """Standard parameters, whose backward delivers natural gradients to λ."""
         if torch.is_inference_mode_enabled():  # even where ``lazy_property`` has enabled gradients
             return self.unpack(natural)
-        return Standard.apply(natural, self)
+        return backward_rules.standard_parameters(natural, self)
 
     def kl(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
         """KL(λ || λ₀) [...], whose backward delivers λ - λ₀ to λ, and the ordinary gradient to λ₀.
@@ -258,7 +258,9 @@ class ExponentialFamily(ABC):
             prior: λ₀, [..., P] or broadcastable to that.
             stats: E[t] at λ if it is known already, [..., P].
         """
-        return RelativeEntropy.apply(natural, prior, None if stats is None else stats.detach(), self)
+        return backward_rules.relative_entropy(
+            natural, prior, None if stats is None else stats.detach(), self
+        )
 
 
 def _no_components(family: ExponentialFamily, method: str) -> str:

@@ -240,8 +240,10 @@ def _check_whole(site: Site) -> None:
 
 
 def _harmless_value(site: Site) -> Tensor:
-    """Prior means for conjugate sites (draws from vague priors overflow), draws for all others."""
+    """Prior means for conjugate sites (draws from vague priors overflow) if they are finite, else draws."""
     if natural_class(unwrap(site["fn"])) is not None:
-        return site["fn"].mean.expand(site["fn"].shape())
+        mean = site["fn"].mean
+        if mean.isfinite().all():  # that of an inverse Gamma with a <= 1 is not
+            return mean.expand(site["fn"].shape())
     with torch.no_grad():
         return site["fn"].sample()
