@@ -84,8 +84,8 @@ class ConjugateSVI(SVI):
         stored = [name for name, p in pyro.get_param_store().named_parameters() if self.optim.knows(p)]
         if stored:
             raise ValueError(
-                f"deepcopy: the parameter '{stored[0]}' is in Pyro's global store, so that a copy would train it "
-                "too; make it a torch.nn.Parameter of a module"
+                f"deepcopy: the parameter '{stored[0]}' is in Pyro's global store, so that a copy would train "
+                "it too; make it a torch.nn.Parameter of a module"
             )
         new = type(self).__new__(type(self))
         memo[id(self)] = new
