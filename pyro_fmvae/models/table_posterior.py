@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.distributions.category import indicators
 from pyro_fmvae.infer.posteriors import NaturalPosterior, PosteriorDict, natural_prior, random_posterior
 from pyro_fmvae.models.table_sites import (
     NUMBERS,
@@ -13,6 +14,7 @@ from pyro_fmvae.models.table_sites import (
     TablePrior,
     TableSites,
     column_site,
+    label_site,
     parameter_of,
 )
 
@@ -98,3 +100,18 @@ class TablePosterior(nn.Module):
         """How many rows each component stands for: float64 [K]."""
         (concentration,) = self.natural(WEIGHTS).standard
         return concentration - self.prior.c0
+
+    def predictive(self, component: Tensor | None = None) -> Any:
+        """The Student-t of the numbers of all components, or of given ones [n], in float64."""
+        q = self.natural(parameter_of(NUMBERS))
+        own = q.standard if component is None else tuple(part[component] for part in q.standard)
+        return q.family.predictive(own, torch.float64)
+
+    def given_labels(self, codes: Tensor) -> Tensor:
+        """Log-weights of components given the labels of codes [n, L + 1], -1 = unknown: [n, K]."""
+        logits = self.weights().log().expand(len(codes), -1)
+        for label, size in enumerate(self.sites.label_sizes):
+            logits = (
+                logits + indicators(codes[:, label], size).double() @ self.probs(label_site(label)).log().mT
+            )
+        return logits

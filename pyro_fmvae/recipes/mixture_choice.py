@@ -13,9 +13,10 @@ from torch import Tensor
 from pyro_fmvae.data import Dataset, Preprocessing, hide_labels
 from pyro_fmvae.data.labels import check_amount
 from pyro_fmvae.learn.mixture_search import Fitted, search
+from pyro_fmvae.learn.stacking import labelled_first
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.table_sites import LEFT_OUT
-from pyro_fmvae.recipes.declarations import NAMES, SIZES, by_data
+from pyro_fmvae.recipes.declarations import NAMES, SIZES, by_data, option
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.ranges import count, positive, sizes
 
@@ -47,6 +48,10 @@ class MixtureOptions(TrainConfig):
     )
     ignore: tuple[str, ...] | None = by_data(
         "columns that are left out, by name or by number from 1: id,date; none for none", parse=NAMES
+    )
+    stacking: bool = option(
+        True,
+        "predict labels by the mixture, a logistic regression and a random forest, weighed on held-out ones",
     )
     starts: int | None = by_data("k-means starts, of which the best is kept", count(1))
 
@@ -105,11 +110,12 @@ def chosen(
 ) -> MixtureOptions:
     """Options with the components, covariance and prior of the greatest evidence of some training rows."""
     train = dataset.train
-    rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed))[:SEARCHED]
-    x, labels = train.observations[rows], None
+    rows, labels = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed)), None
     if label_sizes:
         assert config.labels is not None
-        labels = hide_labels(train, config.labels, config.seed)[rows, : len(label_sizes)]
+        labels = hide_labels(train, config.labels, config.seed)[:, : len(label_sizes)]
+    rows = labelled_first(rows, labels)[:SEARCHED]
+    x, labels = train.observations[rows], None if labels is None else labels[rows]
     covariances: tuple[Literal["diagonal", "full"], ...] = ("full", "diagonal")
     if config.covariance is not None:
         covariances = (config.covariance,)

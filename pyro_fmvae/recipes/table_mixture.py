@@ -123,7 +123,9 @@ class Mixture(Recipe[MixtureOptions]):
         config = self.config
         assert config.starts is not None
         budget = config.budgets()["joint"]
-        return [MixtureAscent(model, self.build, budget, config.seed, config.starts, SEARCHED)]
+        return [
+            MixtureAscent(model, self.build, budget, config.seed, config.starts, SEARCHED, config.stacking)
+        ]
 
     # ------------------------------------------------------------------ codes and samples
 
@@ -189,6 +191,9 @@ class Mixture(Recipe[MixtureOptions]):
             f"components in use: {used} of {model.components}, with {self.config.covariance} covariances, "
             "learnt without networks"
         ]
+        for factor in self.labelled:
+            if (predictor := model.predictor_of(factor)) is not None:
+                lines.append(f"{self.factor_names[factor]} predicted by: {predictor.told()}")
         if self.config.ignore:
             lines.append(f"columns left out: {', '.join(self.config.ignore)}")
         powers = self.preprocessing.powers
