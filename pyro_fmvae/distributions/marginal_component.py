@@ -52,7 +52,7 @@ class MarginalComponent(FullComponent):
 
 
 class Conditional(NamedTuple):
-    """What n rows that miss m numbers each say of them, under K Gaussians. They have u patterns."""
+    """Missing numbers given the others, under K Gaussians: of n rows that miss m each, in u patterns."""
 
     rows: Tensor
     """int64 [n]."""
