@@ -173,6 +173,7 @@ class CapturedSVI(ConjugateSVI):
         try:
             state = [*params, *assumptions.tensors, *rehearsal.written, *(inside.tensors if inside else ())]
             recording = record(step, step.inputs, state)
+            self.optim.check_others(step.used)
             assumptions.check(recording)
         finally:
             rehearsal.undo()

@@ -135,6 +135,11 @@ def natural_class(prior: Distribution) -> "type[NaturalDistribution] | None":
     return next((_NATURAL[base] for base in type(prior).__mro__ if base in _NATURAL), None)
 
 
+def known_priors() -> list[str]:
+    """Names of the classes of priors whose families are registered."""
+    return [prior.__name__ for prior in _NATURAL]
+
+
 def natural_of(member: Distribution, family: ExponentialFamily) -> Tensor:
     """λ of a family's member in either form, float64, broadcastable to its batch shape and P.
 

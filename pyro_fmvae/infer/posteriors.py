@@ -16,7 +16,7 @@ from torch.distributions import (
 
 from pyro_fmvae.distributions import NaturalDistribution, NaturalParameter
 from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.distributions.natural_distribution import natural_class, natural_of
+from pyro_fmvae.distributions.natural_distribution import known_priors, natural_class, natural_of
 
 _TAKEN = frozenset(dir(nn.ModuleDict()))
 
@@ -140,7 +140,10 @@ def natural_prior(prior: Distribution) -> NaturalDistribution:
     prior = unwrap(prior)
     kind = natural_class(prior)
     if kind is None:
-        raise NotImplementedError(f"no conjugate posterior is known for {type(prior).__name__}")
+        raise NotImplementedError(
+            f"no conjugate posterior is known for {type(prior).__name__}; take a prior of a family that has "
+            f"one ({', '.join(sorted(known_priors()))}), or add the family with register_family"
+        )
     natural = natural_of(prior, kind.family).detach()
     return kind(natural.expand(*prior.batch_shape, natural.shape[-1]))
 

@@ -23,6 +23,7 @@ Traces = list[tuple[Structure, Trace]]
 OPTIMISER = (
     "current_rate",
     "adopt",
+    "check_others",
     "step_others",
     "step_natural",
 )  # the part of NaturalGradient that is used

@@ -183,6 +183,23 @@ def test_a_step_that_is_refused_leaves_nothing_behind(kind, recompute):
     assert_same(toy, other)
 
 
+@pytest.mark.parametrize("kind", [SVI, ConjugateSVI, CapturedSVI])
+def test_networks_need_an_optimiser_and_posteriors_none(kind):
+    toy = Toy()
+    other, x = copy.deepcopy(toy), toy.data(6)
+    with pytest.raises(TypeError, match=r"others: expected a function .* got none for the 4 parameters"):
+        kind(toy.model, toy.guide, NaturalGradient(RATE), TraceConjugate_ELBO()).step(x)
+    assert_same(toy, other)
+    for network in (toy.encoder, toy.decoder):
+        network.requires_grad_(False)
+    svi = kind(toy.model, toy.guide, NaturalGradient(RATE), TraceConjugate_ELBO())
+    optima = bound(other, TraceConjugate_ELBO(), x).optimum(x, other)
+    svi.step(x)
+    for name, best in zip(("weights", "loc_precision"), optima, strict=True):
+        start, end = (getattr(t, name).natural_value() for t in (other, toy))
+        assert_close(end, (1 - RATE) * start + RATE * best, rtol=1e-11, atol=1e-11)
+
+
 @pytest.mark.parametrize("kind", [ConjugateSVI, CapturedSVI])
 def test_what_is_no_natural_gradient_or_no_conjugate_elbo_is_refused(kind):
     toy, optim = Toy(), NaturalGradient(RATE, adam)

@@ -38,7 +38,8 @@ def kl_sum(q: Distribution, site: Site) -> Tensor:
     except NotImplementedError:
         raise NotImplementedError(
             f"site '{site['name']}': no closed form of KL(q || p) is registered for q = "
-            f"{type(unwrap(q)).__name__} and p = {type(unwrap(site['fn'])).__name__}"
+            f"{type(unwrap(q)).__name__} and p = {type(unwrap(site['fn'])).__name__}; add one with "
+            "torch.distributions.register_kl, or give the guide another distribution"
         ) from None
     return scale_and_mask(kl, site["scale"], site["mask"]).sum()
 
@@ -60,7 +61,8 @@ def latent_term(program: Structure, guide: Trace, name: str) -> Term:
     if not (q.has_rsample or _is_integrated(program, name)):
         raise ValueError(
             f"site '{name}': {type(unwrap(q)).__name__} in the guide has no reparameterised sampler, and no "
-            "registered class sums it out"
+            "registered class sums it out; give the guide a distribution that has_rsample, or the program to "
+            "pyro.infer.TraceEnum_ELBO"
         )
     if not isinstance(unwrap(q), dist.Delta) and _in_order(program, guide, name):
         try:
