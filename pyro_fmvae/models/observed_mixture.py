@@ -14,7 +14,6 @@ from pyro_fmvae.distributions.exponential_family import blend
 from pyro_fmvae.distributions.marginal_component import (
     expected_numbers,
     marginal_log_predictive,
-    marginal_table,
 )
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.models.label_predictor import LabelPredictor, predictors_of
@@ -128,21 +127,15 @@ class ObservedMixture(TablePosterior):
         """E[log π_k] + Σ E[log p(x | θ_k)], the exponent of the responsibilities: float64 [B, K]."""
         total = self.natural(WEIGHTS).expected_stats()
         for name, seen in observations.items():
-            q = self.natural(parameter_of(name))
-            seen = seen.double()
-            if self.sites.incomplete(name, seen).any():
-                total = total + marginal_table(seen, q.standard)
-            else:
-                nothing = torch.zeros_like(seen)
-                total = total + q.family.expected_log_likelihood(seen, nothing, q.expected_stats())
+            total = total + self.log_likelihoods(name, seen)
         return total.expand(len(seen), -1)
 
     @torch.no_grad()
     def ascend(self, observations: Mapping[str, Tensor], gamma: Tensor, rate: float = 1.0) -> None:
         """Move λ towards the conjugate posterior λ* given responsibilities, by the rate ρ.
 
-        With ρ = 1 and all rows this is coordinate ascent, and the bound rises. Full covariances are learnt
-        from the rows without a missing number; where others have some, the bound may fall a little.
+        With ρ = 1 and all rows this is coordinate ascent, and the bound rises. For full covariances, missing
+        numbers are filled in as the present posterior expects them.
 
         Args:
             observations: of B rows that stand for all N.
@@ -154,11 +147,7 @@ class ObservedMixture(TablePosterior):
             if name == WEIGHTS:
                 target = prior.natural + scale * gamma.double().sum(0)
             elif child_of(name) in observations:
-                seen = observations[child_of(name)].double()
-                incomplete = self.sites.incomplete(child_of(name), seen).unsqueeze(-1)
-                seen, weights = seen.masked_fill(incomplete, 0.0), gamma.masked_fill(incomplete, 0.0)
-                nothing = torch.zeros_like(seen)
-                target = prior.family.conjugate_update(prior.natural, weights, seen, nothing, scale)
+                target = self.conjugate(child_of(name), observations[child_of(name)], gamma, scale)
             else:  # no label is known
                 target = prior.natural
             natural = self.posterior_of(name).natural

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.category import indicators
+from pyro_fmvae.distributions.marginal_component import marginal_table, marginal_update
 from pyro_fmvae.infer.posteriors import NaturalPosterior, PosteriorDict, natural_prior, random_posterior
 from pyro_fmvae.models.table_sites import (
     NUMBERS,
@@ -69,6 +70,28 @@ class TablePosterior(nn.Module):
         """The priors, on a device."""
         with device:
             return self.sites.priors()
+
+    @torch.no_grad()
+    def forget(self) -> None:
+        """Move λ to the priors, so that nothing random is left of it."""
+        for name, prior in self.natural_priors().items():
+            self.posterior_of(name).natural.copy_(prior.natural)
+
+    def log_likelihoods(self, child: str, seen: Tensor) -> Tensor:
+        """E[log p(x | θ_k)] of what a child observes, or the bound on it: float64 [B, K]."""
+        stats, seen = self.natural(parameter_of(child)).expected_stats(), seen.double()
+        if self.sites.full and child == NUMBERS:
+            return marginal_table(seen, stats)
+        family = self.posterior_of(parameter_of(child)).kind.family
+        return family.expected_log_likelihood(seen, torch.zeros_like(seen), stats)
+
+    def conjugate(self, child: str, seen: Tensor, gamma: Tensor, scale: float) -> Tensor:
+        """λ* of a child's parameters, given responsibilities [B, K] of rows that stand for ``scale`` each."""
+        name, seen = parameter_of(child), seen.double()
+        prior = self.natural_priors()[name]
+        if self.sites.full and child == NUMBERS:
+            return marginal_update(prior.natural, gamma, seen, self.natural(name).expected_stats(), scale)
+        return prior.family.conjugate_update(prior.natural, gamma, seen, torch.zeros_like(seen), scale)
 
     @torch.no_grad()
     def divergence(self, other: "TablePosterior | None" = None) -> Tensor:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Final, Literal
 
 import torch
-from torch import Tensor
 
 from pyro_fmvae.data import Dataset, Preprocessing, hide_labels
 from pyro_fmvae.data.labels import check_amount
@@ -22,8 +21,6 @@ from pyro_fmvae.recipes.ranges import count, positive, sizes
 
 MOST_COMPONENTS: Final = 30
 """Largest number of components that is tried."""
-FEW_INCOMPLETE: Final = 0.2
-"""Largest share of rows with a missing number, from which full covariances learn nothing."""
 SEARCHED: Final = 2000
 """Rows that the number of components is chosen by."""
 WIDEST_FULL: Final = 60
@@ -91,12 +88,6 @@ def constant_columns(dataset: Dataset) -> tuple[str, ...]:
     return tuple(names[column] for column in (low >= high).nonzero().flatten().tolist())
 
 
-def incomplete(x: Tensor, levels: Sequence[int]) -> float:
-    """Share of rows [n, D] in which a number is missing, of the columns that are not left out."""
-    numbers = [column for column, size in enumerate(levels) if not size]
-    return float(x[:, numbers].isnan().any(-1).double().mean())
-
-
 def model_of(config: MixtureOptions, levels: Sequence[int], num_data: int) -> ObservedMixture:
     """A new model of resolved options."""
     assert config.factors is not None and config.component_variance is not None
@@ -119,7 +110,7 @@ def chosen(
     covariances: tuple[Literal["diagonal", "full"], ...] = ("full", "diagonal")
     if config.covariance is not None:
         covariances = (config.covariance,)
-    elif incomplete(train.x, levels) > FEW_INCOMPLETE or not 2 <= levels.count(0) <= WIDEST_FULL:
+    elif not 2 <= levels.count(0) <= WIDEST_FULL:
         covariances = ("diagonal",)
     if config.factors is not None:
         numbers: Sequence[int] = (config.factors[-1],)

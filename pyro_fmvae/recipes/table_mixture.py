@@ -26,7 +26,6 @@ from pyro_fmvae.recipes.mixture_choice import (
     chosen,
     column_names,
     constant_columns,
-    incomplete,
     levels_of,
     model_of,
 )
@@ -94,8 +93,6 @@ class Mixture(Recipe[MixtureOptions]):
             raise ValueError("data: expected a column whose values differ, got none that is not left out")
         if None in (config.factors, config.covariance, config.component_variance):
             config = chosen(config, dataset, levels, of_labels if names else ())
-        if config.covariance == "full" and incomplete(dataset.train.x, levels) == 1:
-            raise ValueError("covariance: expected diagonal, as every row lacks a number, got full")
         return config
 
     # ------------------------------------------------------------------ model and learning
