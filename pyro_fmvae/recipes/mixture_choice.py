@@ -119,7 +119,7 @@ def chosen(
     rates = RATES if config.component_variance is None else (config.component_variance,)
     assert config.starts is not None
     minutes = config.max_minutes or config.time_limit
-    until = time.monotonic() + 60 * minutes if minutes else math.inf
+    until = time.monotonic() + 60 * minutes / 2 if minutes else math.inf  # the rest is for training
     best: tuple[MixtureOptions, Fitted] | None = None
     for covariance in covariances:
         if best is not None and time.monotonic() > until:

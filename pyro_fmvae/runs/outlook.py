@@ -29,9 +29,7 @@ def announce(trainer: Trainer) -> None:
     limit = 60 * minutes if minutes else math.inf
     began = time.monotonic()
     pace = rehearse(trainer)
-    seconds = time.monotonic() - began
-    trainer.progress.total_seconds += seconds
-    trainer.progress.spare -= seconds
+    trainer.spend(time.monotonic() - began)
     steps = sum(phase.budget.iterations or 0 for phase in trainer.phases)
     if pace is not None and config.max_minutes is None:
         short = f", cut short after {duration(limit)}" if minutes else ""
