@@ -106,7 +106,7 @@ def best_start(
     spaces = (features, _whitened(features)) if model.sites.full else (features,)
     clusterings = _clusterings(spaces, count, labels, generator, starts if count > 1 else 1)
     gammas = (torch.nn.functional.one_hot(clusters, count).double() for clusters in clusterings)
-    tried = [climb(make(), x, labels, gamma, SHORT) for gamma in gammas]
+    tried = [climb(_blank(make()), x, labels, gamma, SHORT) for gamma in gammas]
     leading = sorted(tried, key=lambda fitted: -fitted.bound)[:LEADING]
     return max(
         (climb(fitted.model, x, labels, fitted.gamma) for fitted in leading), key=lambda found: found.bound
@@ -156,6 +156,12 @@ def search(
             break
     assert best is not None
     return best
+
+
+def _blank(model: ObservedMixture) -> ObservedMixture:
+    """A new model at its priors: the first update fills missing numbers in by its posterior."""
+    model.forget()
+    return model
 
 
 def _clusterings(
