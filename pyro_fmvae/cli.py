@@ -49,7 +49,7 @@ def build_parser(arguments: Sequence[str] = ()) -> ArgumentParser:
         subparser = Parser(description=command.description)
         command.add_arguments(subparser)
         if command.brief:
-            subparser.brief = command.brief
+            subparser.brief, subparser.usage = command.brief, f"{PROGRAM} {command.name} [options]"
             subparser.add_argument("--help-all", action=HelpAll)
         subparser.positional = {action.dest for action in subparser._actions if not action.option_strings}
         parser.positional |= subparser.positional

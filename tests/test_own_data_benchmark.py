@@ -5,6 +5,7 @@ import json
 import subprocess
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -61,7 +62,8 @@ def tiny_trainings(b, monkeypatch):
         if status:
             raise subprocess.CalledProcessError(status, arguments, stderr=err)
 
-    monkeypatch.setattr(b.own_data_runs.subprocess, "run", run)
+    only_here = SimpleNamespace(run=run)  # scikit-learn starts processes, too
+    monkeypatch.setattr(b.own_data_runs, "subprocess", only_here)
     monkeypatch.setattr(report, "draw", lambda *_: None)
     judge = partial(b.own_data_runs.train_judge, iterations=200)
     monkeypatch.setattr(b.own_data_runs, "train_judge", judge)

@@ -84,6 +84,10 @@ class CapturedSVI(ConjugateSVI):
         self._steps: dict[Hashable, CapturedStep] = {}
         self._captures: Counter[Hashable] = Counter()
 
+    def _copied(self) -> dict[str, Any]:
+        """A copy captures its own steps: those that there are work on these parameters."""
+        return {**vars(self), "_steps": {}, "_captures": Counter()}
+
     def step(self, *args: Any, **kwargs: Any) -> float:
         """One step on a batch; returns the loss before it, in nats, for all N points.
 
@@ -173,6 +177,7 @@ class CapturedSVI(ConjugateSVI):
         try:
             state = [*params, *assumptions.tensors, *rehearsal.written, *(inside.tensors if inside else ())]
             recording = record(step, step.inputs, state)
+            self.optim.check_others(step.used)
             assumptions.check(recording)
         finally:
             rehearsal.undo()

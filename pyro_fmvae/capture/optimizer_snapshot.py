@@ -7,6 +7,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from pyro_fmvae.optim.first_order import refuse_natural_parameters
+
 
 class OptimizerSnapshot:
     """An optimiser with its state, settings and hooks at one time.
@@ -55,11 +57,12 @@ class OptimizerSnapshot:
 
 
 def step_hooks(optimizer: Optimizer | None) -> tuple[Any, ...]:
-    """Hooks that run before and after an optimiser's step: its own, and the global ones."""
+    """Hooks that run before and after an optimiser's step: its own, and the global ones but the library's."""
     if optimizer is None:
         return ()
+    given = (hook for hook in _global_optimizer_pre_hooks.items() if hook[1] is not refuse_natural_parameters)
     return (
-        *(("before", *hook) for hook in _global_optimizer_pre_hooks.items()),
+        *(("before", *hook) for hook in given),
         *(("before", *hook) for hook in optimizer._optimizer_step_pre_hooks.items()),
         *(("after", *hook) for hook in optimizer._optimizer_step_post_hooks.items()),
         *(("after", *hook) for hook in _global_optimizer_post_hooks.items()),

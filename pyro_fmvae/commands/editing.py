@@ -1,7 +1,9 @@
 """The command ``edit``: change properties of an image."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 from jsonargparse import ArgumentParser
 
@@ -12,7 +14,8 @@ from pyro_fmvae.commands.output_files import check_different, check_ending, chec
 from pyro_fmvae.data import whole
 from pyro_fmvae.data.own.folder import read_image
 from pyro_fmvae.evaluate import edit_latent
-from pyro_fmvae.runs.run import resolve_device
+from pyro_fmvae.runs.factor_names import values_of
+from pyro_fmvae.runs.run import Run, resolve_device
 
 TITLES = ("image", "reconstruction", "edited")
 
@@ -56,17 +59,19 @@ def edit(run: str, image: str, set: str, out: str, compare: str | None, device: 
     save_pixels(target, pictures[-1])
     if compare is not None:
         figures.save(figures.sample_grid(pictures, 1, len(TITLES), TITLES), Path(compare))
-    before = codes[0].tolist()
-    after = [changes.get(factor, code) for factor, code in enumerate(before)]
-    change = f"code {_text(before)} became {_text(after)}"
-    if after == before:
-        change = f"nothing changed, the image has the code {_text(before)} already"
-    print(f"wrote {target}: {change}")
+    print(f"wrote {target}: {_change(opened, codes[0].tolist(), changes)}")
     return 0
 
 
-def _text(codes: list[int]) -> str:
-    return ",".join(map(str, codes))
+def _change(run: Run, codes: list[int], changes: Mapping[int, int]) -> str:
+    """Describe the changes to an image of these codes, by the names of factors and values."""
+    told = []
+    for factor, component in changes.items():
+        before, after = values_of(factor, np.array([codes[factor], component]), run)
+        change = f"{after} already" if component == codes[factor] else f"{before} became {after}"
+        told.append(f"{run.factor_names[factor]}: {change}")
+    same = all(component == codes[factor] for factor, component in changes.items())
+    return ("nothing changed, " if same else "") + ", ".join(told)
 
 
 COMMAND = Command(

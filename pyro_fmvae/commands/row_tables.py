@@ -27,6 +27,11 @@ def check_installed(target: Path) -> None:
         raise ValueError("out: Parquet needs pyarrow: pip install 'pyro_fmvae[parquet]', or write .csv")
 
 
+def point_names(n: int, files: Sequence[str] | None) -> dict[str, np.ndarray]:
+    """The column that names n points: ``file``, the first n of these; ``row``, from 0, if they are None."""
+    return {"row": np.arange(n)} if files is None else {"file": np.array(files[:n])}
+
+
 def encoded_columns(
     run: Run, arrays: Mapping[str, np.ndarray], files: Sequence[str] | None = None
 ) -> dict[str, np.ndarray]:
@@ -42,8 +47,7 @@ def encoded_columns(
         one, and the probability of the code; then every other array, a column per number. Where a code is the
         row itself, its columns have their names, units and words in place of ``mean``.
     """
-    n = len(next(iter(arrays.values())))
-    columns = {"row": np.arange(n)} if files is None else {"file": np.array(files)}
+    columns = point_names(len(next(iter(arrays.values()))), files)
     gammas = [f"responsibilities_{factor}" for factor in range(len(run.recipe.factors))]
     columns |= _factor_columns(run, arrays, [arrays[name] for name in gammas])
     if run.recipe.rows_are_codes:
@@ -74,15 +78,17 @@ def drawn_columns(run: Run, x: np.ndarray, arrays: Mapping[str, np.ndarray]) -> 
 
     Returns:
         Name → values [n]: the columns of the data, by their names if these are known, with words for
-        categories; for each factor its code and the name of its value; then ``z``, a column per dimension.
+        categories; for each factor its code and the name of its value; then ``z``, a column per dimension,
+        unless z is the row itself.
     """
     names = run.preprocessing.column_names or [f"x_{column}" for column in range(x.shape[1])]
     words = [WORDS.format(column) for column in range(x.shape[1])]
+    redundant = ("z",) if run.recipe.rows_are_codes else ()
     drawn = [arrays.get(name, numbers) for name, numbers in zip(words, x.T, strict=True)]
     return {
         **dict(zip(names, drawn, strict=True)),
         **_factor_columns(run, arrays, []),
-        **_flat(arrays, without=(CODES, *words)),
+        **_flat(arrays, without=(CODES, *redundant, *words)),
     }
 
 

@@ -8,8 +8,9 @@ import numpy as np
 from jsonargparse import ArgumentParser
 
 from pyro_fmvae.commands.command import Command
-from pyro_fmvae.commands.data_rows import add_rows, rows_of
+from pyro_fmvae.commands.data_rows import add_rows, file_names, rows_of
 from pyro_fmvae.commands.output_files import check_different, check_ending, check_spares_data, save_arrays
+from pyro_fmvae.commands.row_tables import TABLES, check_installed, point_names, save_table
 from pyro_fmvae.commands.seeds import add_seed, check_seed
 from pyro_fmvae.evaluate import NEAREST, Neighbours, outlier_scores, threshold
 from pyro_fmvae.runs.by_batches import COMPARED, in_order
@@ -19,7 +20,7 @@ from pyro_fmvae.runs.run import Run, resolve_device
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of :func:`score`."""
     add_rows(parser)
-    parser.add_argument("--out", type=str, required=True, help="file to write: .npz")
+    parser.add_argument("--out", type=str, required=True, help="file to write: .npz, .csv or .parquet")
     text = "share of the training points that a threshold is not to be exceeded by"
     parser.add_argument("--quantile", type=float, default=0.95, help=text)
     parser.add_argument("--num-samples", type=int, default=16, help="draws per point")
@@ -42,7 +43,9 @@ def score(
     seed: int,
     device: str,
 ) -> int:
-    """Write outlier scores of data, in row order, and thresholds; print a summary as one JSON object.
+    """Write outlier scores of data, in row order; print thresholds and a summary as one JSON object.
+
+    An .npz has the thresholds, too; a table (.csv, .parquet) has a row per point.
 
     Raises:
         ValueError: bad data, a bad number or file name.
@@ -54,7 +57,8 @@ def score(
             raise ValueError(f"{name}: expected a number >= 1, got {number}")
     check_seed(seed)
     target = Path(out)
-    check_ending(target, (".npz",))
+    check_ending(target, (".npz", *TABLES))
+    check_installed(target)
     check_different(data=data, out=out)
     opened = Run.open(Path(run))
     check_spares_data(opened, target)
@@ -70,7 +74,11 @@ def score(
         scores[NEAREST] = neighbours.distances(scored)
         usual[NEAREST] = neighbours.among_training_points()
     limits = {kind: threshold(values, quantile) for kind, values in usual.items()}
-    save_arrays(target, _arrays(scores, limits))
+    if target.suffix in TABLES:
+        names = point_names(scored.num_data, file_names(opened, data))
+        save_table(target, names | _columns(scores, limits))
+    else:
+        save_arrays(target, _arrays(scores, limits))
     print(json.dumps(_summary(scores, limits, len(usual["reconstruction"]), quantile, num_samples)))
     return 0
 
@@ -85,6 +93,14 @@ def _arrays(scores: dict[str, np.ndarray], limits: dict[str, float]) -> dict[str
             f"{kind}_outlying": values > limits[kind],
         }
     return arrays
+
+
+def _columns(scores: dict[str, np.ndarray], limits: dict[str, float]) -> dict[str, np.ndarray]:
+    """Collect each score with a column of what lies above its threshold."""
+    columns: dict[str, np.ndarray] = {}
+    for kind, values in scores.items():
+        columns |= {kind: values, f"{kind} outlying": values > limits[kind]}
+    return columns
 
 
 def _summary(
@@ -110,7 +126,7 @@ def _summary(
 COMMAND = Command(
     "score",
     "write outlier scores of data",
-    "Write outlier scores of data, thresholds, and what lies above them (.npz).",
+    "Write outlier scores of data, thresholds, and what lies above them (.npz, .csv, .parquet).",
     add_arguments,
     score,
 )

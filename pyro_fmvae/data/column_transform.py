@@ -75,6 +75,14 @@ class ColumnTransform:
         """Columns that are categories."""
         return [column for column, numbers in enumerate(self.values) if numbers]
 
+    def check_version(self) -> None:
+        """Raise ValueError of powers with more decimals, which an older version took."""
+        if self.power != tuple(round(power, DECIMALS) for power in self.power):
+            raise ValueError(
+                "run: of an older version, which took other powers of skewed columns: train it anew, or give "
+                "a file to evaluate or encode by --data"
+            )
+
     @property
     def number(self) -> int:
         """How many columns are transformed."""

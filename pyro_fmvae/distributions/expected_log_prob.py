@@ -92,7 +92,10 @@ def _assignment(q: Distribution, p: Assignment, posteriors: Posteriors) -> Tenso
         return DIRICHLET.mean_stats(weights.concentration)
     if isinstance(weights, dist.Delta):
         return weights.v.log()
-    raise NotImplementedError(f"weights: no closed form of E[log π] under {type(weights).__name__}")
+    raise NotImplementedError(
+        f"weights: no closed form of E[log π] under {type(weights).__name__}; give the guide a Dirichlet, a "
+        "NaturalDirichlet or a Delta"
+    )
 
 
 @register_expected_log_prob(dist.Delta, Label)
@@ -115,7 +118,14 @@ def component_table(q: Distribution, p: Any, posteriors: Posteriors) -> Tensor:
     Raises:
         NotImplementedError: the posterior of θ is neither of the component's family nor a point mass.
     """
-    return p.family.expected_log_likelihood(q.mean, q.variance, _parameter_stats(p, posteriors))
+    return _table(p, q.mean, q.variance, _parameter_stats(p, posteriors))
+
+
+def _table(p: Any, mean: Tensor, spread: Tensor, stats: Tensor) -> Tensor:
+    """The family's table [..., B, K], or [K] for a single point outside all plates."""
+    if mean.dim() > len(p.event_shape):
+        return p.family.expected_log_likelihood(mean, spread, stats)
+    return p.family.expected_log_likelihood(mean.unsqueeze(0), spread.unsqueeze(0), stats).squeeze(0)
 
 
 def _parameter_stats(p: Any, posteriors: Posteriors) -> Tensor:
@@ -124,7 +134,10 @@ def _parameter_stats(p: Any, posteriors: Posteriors) -> Tensor:
     try:
         return stats_under(unwrap(posteriors[argument]), p.family)
     except NotImplementedError as error:
-        raise NotImplementedError(f"{argument}: {error}") from None
+        raise NotImplementedError(
+            f"{argument}: {error}; give the guide a {p.family.distribution.__name__}, in natural parameters "
+            "or not, or a Delta"
+        ) from None
 
 
 register_expected_log_prob(dist.Delta, MixtureComponent)(component_table)
@@ -138,4 +151,4 @@ for _normal in ("Normal", "MultivariateNormal", "LowRankMultivariateNormal"):
 def _full_component(q: Any, p: FullComponent, posteriors: Posteriors) -> Tensor:
     """The table under a q with covariances, -tr(E[Λ_k] Cov)/2 whole."""
     stats = _parameter_stats(p, posteriors)
-    return p.family.expected_log_likelihood(q.mean, q.covariance_matrix, stats)
+    return _table(p, q.mean, q.covariance_matrix, stats)

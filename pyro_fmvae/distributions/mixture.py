@@ -44,7 +44,7 @@ class Assignment(TorchDistribution):
 
     def __init__(self, weights: Tensor, validate_args: bool | None = None) -> None:
         if weights.dim() == 0:
-            raise ValueError("weights: expected shape [..., K], got a scalar")
+            raise ValueError("weights: expected shape [..., K], as a Dirichlet's draws have, got a scalar")
         self.weights = weights
         super().__init__(weights.shape[:-1], torch.Size(), validate_args=validate_args)
 

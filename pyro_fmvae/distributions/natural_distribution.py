@@ -101,7 +101,7 @@ class _Domain(constraints.Constraint):
         return self.family.in_domain(value)
 
     def __repr__(self) -> str:
-        return f"the domain of {type(self.family).__name__}"
+        return f"the domain of {type(self.family).__name__} ({self.family.domain})"
 
 
 def register_family(prior: type[Distribution]) -> Callable[[N], N]:
@@ -133,6 +133,11 @@ def _parameter(number: int, member: NaturalDistribution) -> Tensor:
 def natural_class(prior: Distribution) -> "type[NaturalDistribution] | None":
     """The class of the conjugate posteriors of a prior, the most specific one registered; None if none is."""
     return next((_NATURAL[base] for base in type(prior).__mro__ if base in _NATURAL), None)
+
+
+def known_priors() -> list[str]:
+    """Names of the classes of priors whose families are registered."""
+    return [prior.__name__ for prior in _NATURAL]
 
 
 def natural_of(member: Distribution, family: ExponentialFamily) -> Tensor:

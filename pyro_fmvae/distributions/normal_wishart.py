@@ -20,9 +20,10 @@ from torch import Tensor
 from torch.distributions import constraints, register_kl
 
 from pyro_fmvae.distributions import packed_matrices as packed
-from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64
+from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64, unless_cancelled
 from pyro_fmvae.distributions.gaussian_table import full_gaussian_table
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
+from pyro_fmvae.distributions.normal_gamma import NEAR
 
 _SMALLEST_PRECISION = 1e-30  # near a = 0, most draws are smaller than any float
 
@@ -146,6 +147,7 @@ class NormalWishartFamily(ExponentialFamily):
 
     distribution = NormalWishart
     names = ("loc", "mean_concentration", "concentration", "rate_tril")
+    domain = f"s and a > 0, B positive definite, {NEAR}"
 
     def natural(self, *standard: Tensor) -> Tensor:
         """Pack m [..., D], s [...], a [...] and L [..., D, D], the Cholesky factor of B."""
@@ -156,11 +158,17 @@ class NormalWishartFamily(ExponentialFamily):
         )
 
     def unpack(self, natural: Tensor) -> tuple[Tensor, ...]:
-        """(m [..., D], s [...], a [...], L [..., D, D]); L is NaN where B is not positive definite."""
+        """(m [..., D], s [...], a [...], L [..., D, D]); L is NaN where B is not positive definite.
+
+        It is NaN too where fewer than five digits are left of a diagonal element's square.
+        """
         first, fourth, second, third = packed.split(natural)
         m = third / (-2 * fourth).unsqueeze(-1)
         rate = -packed.unpack(second + 0.5 * packed.pack_product(third, m), m.shape[-1])
-        return m, -2 * fourth, first + 0.5, packed.cholesky_or_nan(rate)
+        tril = packed.cholesky_or_nan(rate)
+        left = unless_cancelled(packed.diagonal(tril).square(), packed.diagonal(rate) + 0.5 * third * m)
+        cancelled = left.isnan().any(-1)[..., None, None]
+        return m, -2 * fourth, first + 0.5, tril.masked_fill(cancelled, torch.nan)
 
     def event_shape(self, size: int) -> torch.Size:
         """(D+1, D)."""

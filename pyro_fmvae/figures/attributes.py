@@ -7,7 +7,7 @@ from torch import Tensor
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.figures.draws import draw_latent
 from pyro_fmvae.figures.factors import Factors, with_block
-from pyro_fmvae.figures.page import MARGIN, QUIET, Page, text_width, two_lines
+from pyro_fmvae.figures.page import MARGIN, QUIET, Page, shorten, text_width, two_lines
 from pyro_fmvae.figures.tiles import as_images, cell_size
 
 _TARGET = 128
@@ -16,6 +16,7 @@ _APART = 28  # between the base and the rest
 _HEAD = 48
 _LINE = 20
 _CAPTION = 24
+_ARROW = 16
 _NOTES = (
     "one factor drawn anew, all else as in the base (component before → after)",
     "one factor drawn anew, all else as in the base",
@@ -73,7 +74,9 @@ def attribute_rows(factors: Factors, rows: int = 6, seed: int = 0) -> Figure:
         for column, left in enumerate(lefts):
             page.picture(images[column * rows + row], left, top, (height, width))
             if column:
-                caption = f"{codes[row, column - 1]} → {others[row, column - 1]}"
+                factor = column - 1
+                names = (factors.component_name(factor, int(drawn[row, factor])) for drawn in (codes, others))
+                caption = " → ".join(shorten(name, (width - _ARROW) / 2, 7) for name in names)
                 middle = left + width / 2
                 page.text(middle, top + height + 15, caption, 7, ha="center", va="baseline", color=QUIET)
     return page.figure

@@ -33,7 +33,11 @@ def with_assignments(model: Callable[..., Any], guide: Callable[..., Any]) -> Ca
         with poutine.block(), torch.no_grad():
             program, trace = elbo.trace(model, guide, *args, **kwargs)
             mixtures = elbo.tabulate(program, trace)
-            added = [(tables.site, tables.responsibilities()[1]) for tables in mixtures]
+            added = [
+                (tables.site, tables.responsibilities()[1])
+                for tables in mixtures
+                if tables.site["type"] == "sample"
+            ]
         with poutine.replay(trace=subsamples(trace)):
             result = guide(*args, **kwargs)
         for site, logits in added:

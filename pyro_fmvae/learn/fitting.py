@@ -182,7 +182,12 @@ def _time_of_steps(progress: Progress) -> float | None:
 
 
 def _fraction(phase: Phase, progress: Progress, pace: Pace | None) -> float:
-    """Share of a phase that is over. By the clock a step begins only if at least half of it still fits."""
+    """Share of a phase that is over, 0 before its first step: a phase takes one, whatever its set-up took.
+
+    By the clock any other step begins only if at least half of it still fits.
+    """
+    if not progress.step:
+        return 0.0
     end = _time_of_steps(progress)
     if end is None:
         return phase.budget.fraction(progress.step, progress.seconds)
@@ -226,12 +231,16 @@ def _record(
 
 
 def _left(phase: Phase, progress: Progress, ahead: Sequence[Phase], pace: float) -> float:
-    """Seconds until the end of training, if every step takes so many."""
+    """Seconds until the end of training, if every step takes so many; by the clock what the clock leaves."""
     if progress.by_clock:
         left = 60 * (progress.minutes or 0.0) - progress.seconds
     else:
         left = pace * ((phase.budget.iterations or 0) - progress.step)
-    return max(left, 0.0) + sum(_expected(later.budget, pace) for later in ahead)
+    left = max(left, 0.0) + sum(_expected(later.budget, pace) for later in ahead)
+    if phase.budget.minutes is None:
+        return left
+    minutes = phase.budget.minutes + sum(later.budget.minutes or 0.0 for later in ahead)
+    return max(min(left, 60 * minutes + progress.spare - progress.seconds), 0.0)
 
 
 def _expected(budget: Budget, pace: float) -> float:

@@ -7,6 +7,7 @@ import torch
 
 from pyro_fmvae.learn.mixture_search import STARTS, best_start
 from pyro_fmvae.learn.phase import Budget, Phase, check_number, check_rows
+from pyro_fmvae.learn.stacking import labelled_first, learn_predictors
 from pyro_fmvae.learn.stepwise_em import STEPWISE
 from pyro_fmvae.models import ObservedMixture
 
@@ -26,7 +27,9 @@ class MixtureAscent(Phase):
         budget: of the phase.
         seed: of the rows that the starts are compared by, and of the starts.
         starts: how many k-means starts λ is chosen from.
-        searched: rows at most that the starts are compared by.
+        searched: rows at most that the starts are compared by; labelled ones come first.
+        stacking: learn predictors of labels, on the first batch: see
+            :func:`~pyro_fmvae.learn.stacking.learn_predictors`.
         rate: ρ of each step on a batch that is not all data, from the number of steps taken so far.
         name: for records.
     """
@@ -39,12 +42,13 @@ class MixtureAscent(Phase):
         seed: int = 0,
         starts: int = STARTS,
         searched: int = 2000,
+        stacking: bool = False,
         rate: Callable[[int], float] = STEPWISE,
         name: str = "joint",
     ) -> None:
         super().__init__(name, budget, model)
         self.model, self.make, self.seed, self.starts, self.rate = model, make, seed, starts, rate
-        self.searched = searched
+        self.searched, self.stacking = searched, stacking
         self.record_every = max(budget.iterations // RECORDS, 1) if budget.iterations else BY_THE_CLOCK
 
     def enter(self) -> None:
@@ -61,12 +65,15 @@ class MixtureAscent(Phase):
         check_number(batches, self.model.num_data)
         batch = next(iter(batches))
         order = batch[-1].argsort()  # so that the start does not depend on the order of the batch
-        drawn = torch.randperm(len(order), generator=torch.Generator().manual_seed(self.seed))
-        order = order[drawn[: self.searched].to(order.device)]
         x, labels = batch[0][order], batch[1][order] if len(batch) > 2 else None
+        drawn = torch.randperm(len(order), generator=torch.Generator().manual_seed(self.seed))
+        rows = labelled_first(drawn.to(order.device), labels)[: self.searched]
         generator = torch.Generator().manual_seed(self.seed)  # anew: the starts of the search
-        found = best_start(self.make, x, labels, generator, self.starts)
+        of_rows = None if labels is None else labels[rows]
+        found = best_start(self.make, x[rows], of_rows, generator, self.starts)
         self.model.load_state_dict(found.model.state_dict())
+        if self.stacking and labels is not None:
+            learn_predictors(self.model, self.make, x, labels, rows, self.seed)
 
     @torch.no_grad()
     def step(self, *batch: Any) -> float:

@@ -94,7 +94,7 @@ def best_start(
     spaces = (features, _whitened(features)) if model.sites.full else (features,)
     clusterings = _clusterings(spaces, count, labels, generator, starts if count > 1 else 1)
     gammas = (torch.nn.functional.one_hot(clusters, count).double() for clusters in clusterings)
-    tried = [climb(make(), x, labels, gamma, SHORT) for gamma in gammas]
+    tried = [climb(_blank(make()), x, labels, gamma, SHORT) for gamma in gammas]
     leading = sorted(tried, key=lambda fitted: -fitted.bound)[:LEADING]
     return max(
         (climb(fitted.model, x, labels, fitted.gamma) for fitted in leading), key=lambda found: found.bound
@@ -170,10 +170,16 @@ def best_rate(
         rate = min(divergence, key=lambda each: divergence[each])
         if rate == fitted.model.prior.b0 or divergence[rate] >= fitted.model.divergence().item():
             return fitted
-        better = climb(make(rate), x, labels, fitted.gamma)
+        better = climb(_blank(make(rate)), x, labels, fitted.gamma)
         if better.bound <= fitted.bound:
             return fitted
         fitted = better
+
+
+def _blank(model: ObservedMixture) -> ObservedMixture:
+    """A new model at its priors: the first update fills missing numbers in by its posterior."""
+    model.forget()
+    return model
 
 
 def _clusterings(

@@ -6,18 +6,17 @@ from typing import Any
 import pyro
 import pyro.distributions as dist
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
 
 from pyro_fmvae.distributions import Assignment
-from pyro_fmvae.distributions.category import indicators
 from pyro_fmvae.distributions.exponential_family import blend
 from pyro_fmvae.distributions.marginal_component import (
     expected_numbers,
     marginal_log_predictive,
-    marginal_table,
 )
 from pyro_fmvae.infer.parameters import param_statements
+from pyro_fmvae.models.label_predictor import LabelPredictor, predictors_of
 from pyro_fmvae.models.shapes import check_codes
 from pyro_fmvae.models.table_posterior import TablePosterior
 from pyro_fmvae.models.table_sites import (
@@ -58,6 +57,7 @@ class ObservedMixture(TablePosterior):
         full: Σ_k is any covariance, else it is diagonal.
 
     Attributes:
+        predictors: of labels, by their sites; none at first. The mixture alone predicts a label without one.
         latent_dim: D. The row itself takes the place of a latent vector.
         num_components: sizes of the entries of a code: those of labels, then K.
 
@@ -82,6 +82,7 @@ class ObservedMixture(TablePosterior):
         self.components, self.label_sizes = self.sites.components, self.sites.label_sizes
         self.num_components = (*self.label_sizes, self.components)
         self.latent_dim = self.dim = len(self.levels)
+        self.predictors = nn.ModuleDict()
 
     # ------------------------------------------------------------------ the program
 
@@ -126,21 +127,15 @@ class ObservedMixture(TablePosterior):
         """E[log π_k] + Σ E[log p(x | θ_k)], the exponent of the responsibilities: float64 [B, K]."""
         total = self.natural(WEIGHTS).expected_stats()
         for name, seen in observations.items():
-            q = self.natural(parameter_of(name))
-            seen = seen.double()
-            if self.sites.incomplete(name, seen).any():
-                total = total + marginal_table(seen, q.standard)
-            else:
-                nothing = torch.zeros_like(seen)
-                total = total + q.family.expected_log_likelihood(seen, nothing, q.expected_stats())
+            total = total + self.log_likelihoods(name, seen)
         return total.expand(len(seen), -1)
 
     @torch.no_grad()
     def ascend(self, observations: Mapping[str, Tensor], gamma: Tensor, rate: float = 1.0) -> None:
         """Move λ towards the conjugate posterior λ* given responsibilities, by the rate ρ.
 
-        With ρ = 1 and all rows this is coordinate ascent, and the bound rises. Full covariances are learnt
-        from the rows without a missing number; where others have some, the bound may fall a little.
+        With ρ = 1 and all rows this is coordinate ascent, and the bound rises. For full covariances, missing
+        numbers are filled in as the present posterior expects them.
 
         Args:
             observations: of B rows that stand for all N.
@@ -152,11 +147,7 @@ class ObservedMixture(TablePosterior):
             if name == WEIGHTS:
                 target = prior.natural + scale * gamma.double().sum(0)
             elif child_of(name) in observations:
-                seen = observations[child_of(name)].double()
-                incomplete = self.sites.incomplete(child_of(name), seen).unsqueeze(-1)
-                seen, weights = seen.masked_fill(incomplete, 0.0), gamma.masked_fill(incomplete, 0.0)
-                nothing = torch.zeros_like(seen)
-                target = prior.family.conjugate_update(prior.natural, weights, seen, nothing, scale)
+                target = self.conjugate(child_of(name), observations[child_of(name)], gamma, scale)
             else:  # no label is known
                 target = prior.natural
             natural = self.posterior_of(name).natural
@@ -178,11 +169,29 @@ class ObservedMixture(TablePosterior):
     def responsibilities(self, x: Tensor) -> list[Tensor]:
         """Probabilities of the entries of a code, labels not given: of each label's values [B, K_l], then γ.
 
-        The last tensor is γ, [B, K]. A label's is Σ_k γ_k E[ψ_k].
+        A label's are those of its predictor, q(y | x), or without one the mixture's own. The last tensor is
+        γ, [B, K]: Σ_y q(y | x) p(r | x, y), label by label (Jeffrey's rule). With the mixture's own
+        predictions that is p(r | x).
         """
         gamma = self.table(self.observations(x)).softmax(-1)
-        values = [gamma @ self.probs(label_site(label)) for label in range(len(self.label_sizes))]
+        values = self.own_predictions(gamma)
+        for label, own in enumerate(values):
+            if (predictor := self.predictor_of(label)) is not None:
+                values[label], probs = predictor(self.features(x), own), self.probs(label_site(label))
+                gamma = gamma * ((values[label] / (gamma @ probs)) @ probs.mT)
         return [part.to(x) for part in (*values, gamma)]
+
+    def predictor_of(self, label: int) -> LabelPredictor | None:
+        """The predictor of a label, by its number; None: the mixture alone predicts it."""
+        return dict(self.predictors.items()).get(label_site(label))  # type: ignore[return-value]
+
+    def own_predictions(self, gamma: Tensor) -> list[Tensor]:
+        """The mixture's p(y | x) = Σ_k γ_k E[ψ_k] of each label, float64 [B, K_l], of γ = p(r | x) [B, K]."""
+        return [gamma @ self.probs(label_site(label)) for label in range(len(self.label_sizes))]
+
+    def features(self, x: Tensor) -> Tensor:
+        """Rows as predictors of labels see them, float64 [B, F]: numbers, 0 where missing, and indicators."""
+        return torch.cat([seen.nan_to_num(0.0).double() for seen in self.observations(x).values()], -1)
 
     def codes(self, x: Tensor) -> Tensor:
         """The most probable value of each label, then the most probable component: int64 [B, L + 1]."""
@@ -229,12 +238,6 @@ class ObservedMixture(TablePosterior):
                 total = total + seen.double() @ self.probs(name).log().mT
         return total.expand(len(x), -1).logsumexp(-1)
 
-    def predictive(self, component: Tensor | None = None) -> Any:
-        """The Student-t of the numbers of all components, or of given ones [n], in float64."""
-        q = self.natural(parameter_of(NUMBERS))
-        own = q.standard if component is None else tuple(part[component] for part in q.standard)
-        return q.family.predictive(own, torch.float64)
-
     def log_weights(self, x: Tensor, num_samples: int) -> Tensor:
         """The log-density itself, as no z is drawn: [num_samples, B]."""
         return self.log_predictive(x).expand(num_samples, -1)
@@ -264,15 +267,6 @@ class ObservedMixture(TablePosterior):
             entries.append(torch.where(given[:, label] >= 0, given[:, label], value))
         return torch.stack([*entries, component], -1)
 
-    def given_labels(self, codes: Tensor) -> Tensor:
-        """Log-weights of components given the labels of codes [n, L + 1], -1 = unknown: [n, K]."""
-        logits = self.weights().log().expand(len(codes), -1)
-        for label, size in enumerate(self.label_sizes):
-            logits = (
-                logits + indicators(codes[:, label], size).double() @ self.probs(label_site(label)).log().mT
-            )
-        return logits
-
     @torch.no_grad()
     def sample_latent(self, num_samples: int, codes: Tensor | None = None) -> Tensor:
         """Draw rows from the posterior predictive, [num_samples, D]; see :meth:`sample_codes`."""
@@ -291,4 +285,5 @@ class ObservedMixture(TablePosterior):
         """Initialise from data: nothing to do, its phase seeds the components."""
 
     def match(self, state_dict: Mapping[str, Any]) -> None:
-        """Prepare for loading a state dictionary: nothing to do, parameters have only one form."""
+        """Prepare for loading a state dictionary: take over the shapes of its predictors of labels."""
+        self.predictors = nn.ModuleDict(predictors_of(state_dict, "predictors.")).to(self.device)

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.distributions.category import indicators
+from pyro_fmvae.distributions.marginal_component import marginal_table, marginal_update
 from pyro_fmvae.infer.posteriors import NaturalPosterior, PosteriorDict, natural_prior, random_posterior
 from pyro_fmvae.models.table_sites import (
     NUMBERS,
@@ -13,6 +15,7 @@ from pyro_fmvae.models.table_sites import (
     TablePrior,
     TableSites,
     column_site,
+    label_site,
     parameter_of,
 )
 
@@ -69,6 +72,28 @@ class TablePosterior(nn.Module):
             return self.sites.priors()
 
     @torch.no_grad()
+    def forget(self) -> None:
+        """Move λ to the priors, so that nothing random is left of it."""
+        for name, prior in self.natural_priors().items():
+            self.posterior_of(name).natural.copy_(prior.natural)
+
+    def log_likelihoods(self, child: str, seen: Tensor) -> Tensor:
+        """E[log p(x | θ_k)] of what a child observes, or the bound on it: float64 [B, K]."""
+        stats, seen = self.natural(parameter_of(child)).expected_stats(), seen.double()
+        if self.sites.full and child == NUMBERS:
+            return marginal_table(seen, stats)
+        family = self.posterior_of(parameter_of(child)).kind.family
+        return family.expected_log_likelihood(seen, torch.zeros_like(seen), stats)
+
+    def conjugate(self, child: str, seen: Tensor, gamma: Tensor, scale: float) -> Tensor:
+        """λ* of a child's parameters, given responsibilities [B, K] of rows that stand for ``scale`` each."""
+        name, seen = parameter_of(child), seen.double()
+        prior = self.natural_priors()[name]
+        if self.sites.full and child == NUMBERS:
+            return marginal_update(prior.natural, gamma, seen, self.natural(name).expected_stats(), scale)
+        return prior.family.conjugate_update(prior.natural, gamma, seen, torch.zeros_like(seen), scale)
+
+    @torch.no_grad()
     def divergence(self, other: "TablePosterior | None" = None) -> Tensor:
         """KL of all parameters from their priors, or from those of another model with the same sites."""
         priors = (other or self).natural_priors()
@@ -98,3 +123,18 @@ class TablePosterior(nn.Module):
         """How many rows each component stands for: float64 [K]."""
         (concentration,) = self.natural(WEIGHTS).standard
         return concentration - self.prior.c0
+
+    def predictive(self, component: Tensor | None = None) -> Any:
+        """The Student-t of the numbers of all components, or of given ones [n], in float64."""
+        q = self.natural(parameter_of(NUMBERS))
+        own = q.standard if component is None else tuple(part[component] for part in q.standard)
+        return q.family.predictive(own, torch.float64)
+
+    def given_labels(self, codes: Tensor) -> Tensor:
+        """Log-weights of components given the labels of codes [n, L + 1], -1 = unknown: [n, K]."""
+        logits = self.weights().log().expand(len(codes), -1)
+        for label, size in enumerate(self.sites.label_sizes):
+            logits = (
+                logits + indicators(codes[:, label], size).double() @ self.probs(label_site(label)).log().mT
+            )
+        return logits

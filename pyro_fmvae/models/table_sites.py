@@ -107,11 +107,6 @@ class TableSites:
             return Category
         return MarginalComponent if self.full else ColumnComponent
 
-    def incomplete(self, name: str, seen: Tensor) -> Tensor:
-        """Rows of a child that have a missing number, and tell nothing of its full covariances: bool [B]."""
-        apart = self.full and name == NUMBERS
-        return seen.isnan().any(-1) & apart
-
 
 def parameter_of(site: str) -> str:
     """Site of the parameters of a child."""

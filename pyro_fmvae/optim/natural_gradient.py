@@ -28,7 +28,7 @@ class NaturalGradient(PyroOptim):
         rate: ρ in (0, 1], or a schedule that maps the number of steps taken so far to ρ.
         others: makes a torch optimiser from a list of parameters, such as ``partial(torch.optim.Adam,
             lr=1e-3)``. It is called once, at construction if ``parameters`` are given, else at the first
-            step.
+            step. Not needed where natural parameters are all that is learnt.
         parameters: all parameters to optimise, if known beforehand; later ones are added as they come. Give
             them if :meth:`state_dict` is to be loaded in another process: ``SVI`` hands over parameters as a
             set, whose order is certain only for those in Pyro's parameter store.
@@ -39,13 +39,14 @@ class NaturalGradient(PyroOptim):
 
     Raises:
         ValueError: ρ outside (0, 1], at construction or at the step.
-        TypeError: ``others`` is an optimiser of Pyro's, or its result is no torch optimiser.
+        TypeError: ``others`` is an optimiser of Pyro's, or its result is no torch optimiser, or there is none
+            at a step that other parameters have gradients for.
     """
 
     def __init__(
         self,
         rate: float | Callable[[int], float],
-        others: Callable[[list[Tensor]], Optimizer],
+        others: Callable[[list[Tensor]], Optimizer] | None = None,
         parameters: Iterable[Tensor] = (),
     ) -> None:
         super().__init__(torch.optim.SGD, {})
@@ -99,6 +100,7 @@ class NaturalGradient(PyroOptim):
     def step_others(self, params: Iterable[Tensor]) -> None:
         """Take the torch optimiser's step on the other parameters among ``params``, and no further ones."""
         given = [p for p in dict.fromkeys(params) if not isinstance(p, NaturalParameter)]
+        self.check_others(p for p in given if p.grad is not None)
         self.adopt(given)
         if self.others is None:
             return
@@ -110,10 +112,26 @@ class NaturalGradient(PyroOptim):
         for p, grad in kept:
             p.grad = grad
 
+    def check_others(self, params: Iterable[Tensor]) -> None:
+        """Refuse to learn parameters that are not natural without an optimiser for them.
+
+        Raises:
+            TypeError: there are some, and ``others`` was not given.
+        """
+        shapes = [str(list(p.shape)) for p in params]
+        if shapes and self._make_others is None:
+            raise TypeError(
+                _wrong_maker(f"none for the {len(shapes)} parameters of shape {', '.join(shapes)}")
+            )
+
+    def knows(self, p: Tensor) -> bool:
+        """True if the torch optimiser has the parameter."""
+        return p in self._known
+
     def adopt(self, params: Iterable[Tensor]) -> None:
-        """Give parameters that are not natural, and that it does not have yet, to the torch optimiser."""
+        """Give the torch optimiser, if any, parameters that are not natural and that it does not have yet."""
         new = [p for p in params if p not in self._known]
-        if not new:
+        if not new or self._make_others is None:
             return
         new.sort(key=lambda p: pyro.get_param_store().param_name(p) or "")  # SVI hands over a set
         if self.others is None:

@@ -11,6 +11,9 @@ from pyro_fmvae.data.dataset import SPLITS
 from pyro_fmvae.data.own.folder import SPARSE, sparse
 from pyro_fmvae.recipes.recipe import Recipe
 
+LISTED = 8
+"""Values that a message names, at most."""
+
 
 def check_numbered(dataset: Dataset, names: Sequence[str]) -> None:
     """Check that the values of these labels are numbered, so that a factor can have a component for each.
@@ -82,7 +85,7 @@ class LabelledPoints(NamedTuple):
     labels: Tensor
     """Labels of all training points, int64 [N, L'], -1 where they are unknown or hidden."""
     scarce: list[str]
-    """Sentences about values of which there are fewer points than were asked for."""
+    """A sentence for each label with values of which there are fewer points than were asked for."""
 
     @property
     def used(self) -> int:
@@ -99,12 +102,20 @@ def labelled_points(recipe: Recipe[Any], train: Split) -> LabelledPoints:
     """
     labels = hide_labels(train, recipe.labels, recipe.config.seed)[:, list(recipe.labelled)]
     scarce = []
-    for factor in recipe.labelled:
+    for factor in recipe.labelled if recipe.labels > 1 else ():
         values, counts = labels[labels[:, factor] >= 0, factor].unique(return_counts=True)
-        for value, count in zip(values.tolist(), counts.tolist(), strict=True):
-            if 1 < recipe.labels > count:
-                name, text = recipe.label_names[factor], recipe.value_text(factor, value)
-                scarce.append(
-                    f"labels: {count} training points have the {name} '{text}', not {recipe.labels:.0f}"
-                )
+        few = [
+            f"'{recipe.value_text(factor, value)}' ({count})"
+            for value, count in zip(values.tolist(), counts.tolist(), strict=True)
+            if count < recipe.labels
+        ]
+        if few:
+            wanted, name = f"{recipe.labels:.0f}", recipe.label_names[factor]
+            scarce.append(f"labels: fewer than {wanted} training points have the {name} {shortened(few)}")
     return LabelledPoints(labels, scarce)
+
+
+def shortened(texts: Sequence[str]) -> str:
+    """Texts separated by commas, of many the first ones: ``'ant', 'bee' and 40 others``."""
+    rest = len(texts) - LISTED
+    return ", ".join(texts[:LISTED]) + (f" and {rest} other{'s'[: rest - 1]}" if rest > 0 else "")

@@ -8,21 +8,19 @@ from functools import partial
 from typing import Final, Literal
 
 import torch
-from torch import Tensor
 
 from pyro_fmvae.data import Dataset, Preprocessing, hide_labels
 from pyro_fmvae.data.labels import check_amount
 from pyro_fmvae.learn.mixture_search import Fitted, search
+from pyro_fmvae.learn.stacking import labelled_first
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.table_sites import LEFT_OUT
-from pyro_fmvae.recipes.declarations import NAMES, SIZES, by_data
+from pyro_fmvae.recipes.declarations import NAMES, SIZES, by_data, option
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.ranges import count, positive, sizes
 
 MOST_COMPONENTS: Final = 30
 """Largest number of components that is tried."""
-FEW_INCOMPLETE: Final = 0.2
-"""Largest share of rows with a missing number, from which full covariances learn nothing."""
 SEARCHED: Final = 2000
 """Rows that the number of components is chosen by."""
 WIDEST_FULL: Final = 60
@@ -47,6 +45,10 @@ class MixtureOptions(TrainConfig):
     )
     ignore: tuple[str, ...] | None = by_data(
         "columns that are left out, by name or by number from 1: id,date; none for none", parse=NAMES
+    )
+    stacking: bool = option(
+        True,
+        "predict labels by the mixture, a logistic regression and a random forest, weighed on held-out ones",
     )
     starts: int | None = by_data("k-means starts, of which the best is kept", count(1))
 
@@ -86,12 +88,6 @@ def constant_columns(dataset: Dataset) -> tuple[str, ...]:
     return tuple(names[column] for column in (low >= high).nonzero().flatten().tolist())
 
 
-def incomplete(x: Tensor, levels: Sequence[int]) -> float:
-    """Share of rows [n, D] in which a number is missing, of the columns that are not left out."""
-    numbers = [column for column, size in enumerate(levels) if not size]
-    return float(x[:, numbers].isnan().any(-1).double().mean())
-
-
 def model_of(config: MixtureOptions, levels: Sequence[int], num_data: int) -> ObservedMixture:
     """A new model of resolved options."""
     assert config.factors is not None and config.component_variance is not None
@@ -105,15 +101,16 @@ def chosen(
 ) -> MixtureOptions:
     """Options with the components, covariance and prior of the greatest evidence of some training rows."""
     train = dataset.train
-    rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed))[:SEARCHED]
-    x, labels = train.observations[rows], None
+    rows, labels = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed)), None
     if label_sizes:
         assert config.labels is not None
-        labels = hide_labels(train, config.labels, config.seed)[rows, : len(label_sizes)]
+        labels = hide_labels(train, config.labels, config.seed)[:, : len(label_sizes)]
+    rows = labelled_first(rows, labels)[:SEARCHED]
+    x, labels = train.observations[rows], None if labels is None else labels[rows]
     covariances: tuple[Literal["diagonal", "full"], ...] = ("full", "diagonal")
     if config.covariance is not None:
         covariances = (config.covariance,)
-    elif incomplete(train.x, levels) > FEW_INCOMPLETE or not 2 <= levels.count(0) <= WIDEST_FULL:
+    elif not 2 <= levels.count(0) <= WIDEST_FULL:
         covariances = ("diagonal",)
     if config.factors is not None:
         numbers: Sequence[int] = (config.factors[-1],)

@@ -12,7 +12,7 @@ from pyro_fmvae.data.own.files import READERS, read
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.recipes.bsc import BSC
 from pyro_fmvae.recipes.fmvae import FMVAE
-from pyro_fmvae.recipes.options import TrainConfig
+from pyro_fmvae.recipes.options import TrainConfig, refuse
 from pyro_fmvae.recipes.recipe import Recipe
 from pyro_fmvae.recipes.slab_sparse_coding import LinearSparse, MaxSparse
 from pyro_fmvae.recipes.table_mixture import Mixture
@@ -28,15 +28,9 @@ DEFAULT: Final = FMVAE.name
 SMALL_TABLES: Final = Mixture.name
 """The model of small tables, by default."""
 MOST_ROWS, MOST_COLUMNS = 20_000, 100  # of a table that is learnt without networks by default
-_OF_GRADIENTS = {
-    "learning_rate",
-    "final_learning_rate",
-    "joint_learning_rate",
-    "weight_decay",
-    "eager",
-    "compile",
-    "autocast",
-}
+_OF_GRADIENTS = {"learning_rate", "final_learning_rate", "joint_learning_rate", "weight_decay", "autocast"}
+"""Options that all models share, and that have no effect on those that are learnt in closed form."""
+_OF_NETWORKS = _OF_GRADIENTS | {"eager", "compile"}
 """Options that all models share, and that ask for a model with networks."""
 GENERATED = "bars"  # as the name of data: those bars that the model could have generated
 
@@ -75,7 +69,7 @@ def choose_model(
         FileNotFoundError, ValueError: a malformed table.
     """
     path = Path(data)
-    others = set(given) - set(options_of(SMALL_TABLES)) | set(given) & _OF_GRADIENTS
+    others = set(given) - set(options_of(SMALL_TABLES)) | set(given) & _OF_NETWORKS
     if data in LOADERS or path.suffix.lower() not in READERS or not path.is_file():
         return DEFAULT
     if others or (factors is not None and len(factors) > 1):
@@ -147,15 +141,25 @@ def models_with(option: str) -> list[str]:
     return [model for model in RECIPES if option in options_of(model)]
 
 
-def resolved(config: TrainConfig, dataset: Dataset) -> Recipe[Any]:
+def resolved(config: TrainConfig, dataset: Dataset, given: Collection[str] | None = None) -> Recipe[Any]:
     """The recipe of a new run, its options resolved.
 
+    Args:
+        config: options as given.
+        dataset: the run's data.
+        given: names of the options that count as given; None: those that are not as by default.
+
     Raises:
-        ValueError: options that do not fit the data or each other.
+        ValueError: options that do not fit the data or each other, or that have no effect.
     """
     kind = recipe_of(config)
     names = dataset.label_names, dataset.value_names
-    return kind(kind.resolve(config, dataset), dataset.preprocessing, len(dataset.train), *names)
+    recipe = kind(kind.resolve(config, dataset), dataset.preprocessing, len(dataset.train), *names)
+    if recipe.closed_form:
+        asked = _OF_GRADIENTS & set(config.given if given is None else given)
+        wanting = tuple(sorted(name for name in asked if getattr(config, name)))  # 0 asks for nothing
+        refuse(config, wanting, "training by gradients")
+    return recipe
 
 
 def read_config(values: Mapping[str, Any]) -> TrainConfig:

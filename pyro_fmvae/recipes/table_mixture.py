@@ -26,7 +26,6 @@ from pyro_fmvae.recipes.mixture_choice import (
     chosen,
     column_names,
     constant_columns,
-    incomplete,
     levels_of,
     model_of,
 )
@@ -94,8 +93,6 @@ class Mixture(Recipe[MixtureOptions]):
             raise ValueError("data: expected a column whose values differ, got none that is not left out")
         if None in (config.factors, config.covariance, config.component_variance):
             config = chosen(config, dataset, levels, of_labels if names else ())
-        if config.covariance == "full" and incomplete(dataset.train.x, levels) == 1:
-            raise ValueError("covariance: expected diagonal, as every row lacks a number, got full")
         return config
 
     # ------------------------------------------------------------------ model and learning
@@ -123,7 +120,9 @@ class Mixture(Recipe[MixtureOptions]):
         config = self.config
         assert config.starts is not None
         budget = config.budgets()["joint"]
-        return [MixtureAscent(model, self.build, budget, config.seed, config.starts, SEARCHED)]
+        return [
+            MixtureAscent(model, self.build, budget, config.seed, config.starts, SEARCHED, config.stacking)
+        ]
 
     # ------------------------------------------------------------------ codes and samples
 
@@ -189,6 +188,9 @@ class Mixture(Recipe[MixtureOptions]):
             f"components in use: {used} of {model.components}, with {self.config.covariance} covariances, "
             "learnt without networks"
         ]
+        for factor in self.labelled:
+            if (predictor := model.predictor_of(factor)) is not None:
+                lines.append(f"{self.factor_names[factor]} predicted by: {predictor.told()}")
         if self.config.ignore:
             lines.append(f"columns left out: {', '.join(self.config.ignore)}")
         powers = self.preprocessing.powers

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ class Moment:
         value: of the main measure, the higher the better, in nats per point.
         right: share of the known labels that are predicted right; None where none is trained on.
         known: number of these labels.
+        left_out: numbers of the validation points that have no finite bound, and that `value` leaves out.
     """
 
     phase: str
@@ -35,13 +37,21 @@ class Moment:
     value: float
     right: float | None = None
     known: int = 0
+    left_out: tuple[int, ...] = ()
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Moment":
+        """The inverse of ``vars``, also after JSON has made lists of tuples."""
+        return cls(**{**values, "left_out": tuple(values.get("left_out", ()))})
 
     def worth_more_than(self, other: "Moment", tolerance: float = 0.0) -> bool:
         """Compare two models of one phase.
 
         Clearly more labels predicted right decide: more by twice the standard error of the difference of two
         shares, each of which has one more right and one more wrong, so that a few labels prove nothing.
-        Otherwise the bound decides, if it is greater by more than the tolerance.
+        Otherwise the bound decides, if it is greater by more than the tolerance. Bounds are compared only if
+        they are means of the same points. If not, the model with fewer points left out is the better one: a
+        point without a finite bound outweighs all others.
         """
         if self.right is not None and other.right is not None:
             mine, theirs = (
@@ -50,6 +60,8 @@ class Moment:
             error = math.sqrt((mine * (1 - mine) + theirs * (1 - theirs)) / self.known)
             if abs(mine - theirs) > 2 * error:
                 return mine > theirs
+        if self.left_out != other.left_out:
+            return len(self.left_out) < len(other.left_out)
         return self.value > other.value + tolerance
 
     def __str__(self) -> str:
@@ -75,7 +87,7 @@ class Best:
     @classmethod
     def from_state(cls, state: dict[str, Any] | None) -> "Best | None":
         """The inverse of :meth:`state_dict`; None of None."""
-        return None if state is None else cls(Moment(**state["moment"]), state["model"])
+        return None if state is None else cls(Moment.from_dict(state["moment"]), state["model"])
 
 
 def copied(model: torch.nn.Module) -> dict[str, Tensor]:
@@ -96,7 +108,7 @@ class Kept:
     Attributes:
         measure: ``elbo``, or ``reconstruction`` of models without a bound; all values are in nats per point.
         kept, end: the moments of the model that was kept and of the end, which may be one.
-        points: validation points that the values are of, and as many training points.
+        points: validation points that the values are of, and about as many training points.
         training, training_at_end: the measure on these training points, of both models.
         stopped: True if the last phase was ended early.
         advice: what to try when training and validation parted.
@@ -116,6 +128,7 @@ class Kept:
         """True if training went on to model training points better and validation points worse."""
         return (
             self.kept != self.end
+            and self.kept.left_out == self.end.left_out
             and self.training_at_end > self.training
             and self.end.value < self.kept.value
         )
@@ -128,14 +141,21 @@ class Kept:
 
     @classmethod
     def read(cls, folder: Path) -> "Kept | None":
-        """Read it from a run's folder; None if the run is not finished, or older than this file."""
+        """Read it from a run's folder; None if the run is not finished, or compares no models.
+
+        Raises:
+            ValueError: the file is damaged.
+        """
         path = folder / KEPT
         if not path.is_file():
             return None
-        values = json.loads(path.read_text())
-        moments = {name: Moment(**values[name]) for name in ("kept", "end")}
-        del values["parted"]
-        return cls(**{**values, **moments})
+        try:
+            values = json.loads(path.read_text())
+            moments = {name: Moment.from_dict(values[name]) for name in ("kept", "end")}
+            del values["parted"]
+            return cls(**{**values, **moments})
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"run: {path} is damaged ({error})") from None
 
     def summary(self) -> list[str]:
         """Lines for the closing table: none if the model is that of the end."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.data import Dataset, Split
@@ -36,13 +37,18 @@ class Journal:
         trainer: of the run.
         dataset: its data.
         resumed: whether there is a journal already, to continue from where the last checkpoint was.
+
+    Attributes:
+        validation: up to 500 validation points, the first ones, without labels.
+        measure: name of the main measure.
+        left_out: numbers of those points that had no finite bound at the last record.
     """
 
     def __init__(self, trainer: Trainer, dataset: Dataset, resumed: bool) -> None:
         self.trainer, self.dataset, self.path = trainer, dataset, trainer.run.folder / METRICS
         rows = torch.arange(min(MONITORED_POINTS, len(dataset.valid)))
         self.validation = replace(dataset.valid.select(rows), labels=None)
-        self.measure, self.left_out = main_measure(trainer), 0
+        self.measure, self.left_out = main_measure(trainer), tuple[int, ...]()
         if resumed:
             self._drop_later_records()
 
@@ -72,10 +78,10 @@ class Journal:
         if record.step % phase.record_every and record.fraction < 1:
             return None
         with evaluating(model, phase.program):
-            measures, rows = finite_bound(phase.program, self.validation, self.trainer.device)
-        left_out = len(self.validation) - len(rows)
+            measures, near = finite_bound(phase.program, self.validation, self.trainer.device)
+        left_out = tuple(sorted(set(range(len(self.validation))) - set(near.tolist())))
         if left_out != self.left_out:
-            logger.warning("validation points that are left out: %d, %s", left_out, BEYOND)
+            logger.warning("validation points that are left out: %d, %s", len(left_out), BEYOND)
             self.left_out = left_out
         used = self.trainer.run.recipe.used_components(model)
         if phase.program is not model:  # it has nothing of the prior yet
@@ -109,17 +115,19 @@ def _listed(accuracy: dict[str, dict[str, float]]) -> str:
     )
 
 
-def finite_bound(model: Any, rows: Split, device: torch.device) -> tuple[dict[str, float], Split]:
-    """The bound of some rows, and those of them that it is the mean of: all that have a finite one."""
+def finite_bound(model: Any, rows: Split, device: torch.device) -> tuple[dict[str, float], Tensor]:
+    """The bound of some rows, and the numbers of those that it is the mean of: all that have a finite one."""
     try:
-        return bound(model, in_order(rows, device)), rows
+        return bound(model, in_order(rows, device)), torch.arange(len(rows))
     except ValueError:
         far = rows_without_bound(model, in_order(rows, device))
         if not 0 < len(far) < len(rows):
             raise
-    near = torch.ones(len(rows), dtype=torch.bool)
-    near[far] = False
-    return finite_bound(model, rows.select(near.nonzero().squeeze(-1)), device)
+    mask = torch.ones(len(rows), dtype=torch.bool)
+    mask[far] = False
+    near = mask.nonzero().squeeze(-1)
+    measures, nearer = finite_bound(model, rows.select(near), device)
+    return measures, near[nearer]
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,19 @@ from pyro_fmvae.runs.label_checks import known_rows
 from pyro_fmvae.runs.trainer import Trainer
 
 logger = logging.getLogger("pyro_fmvae")
+
+
+class Ended(NamedTuple):
+    """The end of a training."""
+
+    kept: Moment
+    """Of the model that the run stands for."""
+    end: Moment
+    """Of the model at the end."""
+    state: dict[str, Tensor]
+    """Its state dictionary."""
+    stopped: bool
+    """True if the last phase was ended early."""
 
 
 class Keeper:
@@ -39,7 +52,12 @@ class Keeper:
         trainer: of the run; what was best so far is a part of its checkpoints.
         dataset: its data.
         journal: measures the validation bound.
+
+    Attributes:
+        ended: the end of the training, once it is there; None where the last phase compares no models.
     """
+
+    ended: Ended | None = None
 
     def __init__(self, trainer: Trainer, dataset: Dataset, journal: Journal) -> None:
         self.trainer, self.journal = trainer, journal
@@ -52,6 +70,27 @@ class Keeper:
         self.validated = dataset.validated
         evenly = torch.linspace(0, len(dataset.train) - 1, min(number, len(dataset.train))).long()
         self.training: Split = replace(dataset.train.select(evenly), labels=None)
+
+    def finish(self) -> None:
+        """After training: write down which model the run stands for, and how good it is on training points.
+
+        This takes none of the training's time. A run whose last phase compares no models writes nothing.
+        """
+        if self.ended is None:
+            return
+        kept, end, state, stopped = self.ended
+        model, recipe = self.trainer.model, self.trainer.run.recipe
+        training, rows = self._on_training_points(self.training)
+        at_end = training
+        if kept != end:
+            best = copied(model)
+            model.load_state_dict(state)
+            at_end, common = self._on_training_points(rows)
+            model.load_state_dict(best)
+            if len(common) < len(rows):  # both of the same points
+                training, rows = self._on_training_points(common)
+        values = len(rows), training, at_end, stopped, recipe.against_overfitting
+        Kept(self.journal.measure, kept, end, *values).write(self.trainer.run.folder)
 
     def follow(self, record: Record) -> dict[str, Any] | None:
         """Measure, if it is time to; keep the model if it is the best; end the phase if it no longer gains.
@@ -83,6 +122,7 @@ class Keeper:
         if self.known and phase.program is self.trainer.model:
             right = torch.cat([self._right(rows) for rows in self.known])
             share = {"right": right.double().mean().item(), "known": len(right)}
+        share["left_out"] = self.journal.left_out
         return Moment(record.phase, record.step, record.total_steps, values[self.journal.measure], **share)
 
     def _right(self, rows: Split) -> Tensor:
@@ -95,31 +135,21 @@ class Keeper:
         return (codes[:, : labels.shape[1]] == labels)[labels >= 0]
 
     def _hand_over(self, end: Moment, best: Best) -> None:
-        """Give the model its best state, if that is better than the end's; at the very end, write it down."""
+        """Give the model its best state, if that is better than the end's."""
         trainer = self.trainer
         last = all(phase.budget.empty for phase in trainer.phases[trainer.progress.phase + 1 :])
         enough = tolerance(best.moment.value) if last else 0.0
         back = best.moment.worth_more_than(end, enough) and (last or trainer.patience > 0)
-        at_end = self._on_training_points() if last else 0.0
+        if last:
+            kept = best.moment if back else end
+            self.ended = Ended(kept, end, copied(trainer.model), trainer.progress.stopped)
         if back:
             trainer.model.load_state_dict(best.model)
             logger.info("%s: back to the model of %s", end, best.moment)
-        if last:
-            kept = Kept(
-                self.journal.measure,
-                best.moment if back else end,
-                end,
-                len(self.training),
-                self._on_training_points() if back else at_end,
-                at_end,
-                trainer.progress.stopped,
-                trainer.run.recipe.against_overfitting,
-            )
-            kept.write(trainer.run.folder)
 
-    def _on_training_points(self) -> float:
-        """The main measure on training points, as many as validation points."""
+    def _on_training_points(self, rows: Split) -> tuple[float, Split]:
+        """The main measure of the model on training points, and those that have it."""
         model = self.trainer.model
         with evaluating(model):
-            measures, _ = finite_bound(model, self.training, self.trainer.device)
-        return measures[self.journal.measure]
+            measures, near = finite_bound(model, rows, self.trainer.device)
+        return measures[self.journal.measure], rows.select(near)

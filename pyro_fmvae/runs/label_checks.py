@@ -74,6 +74,8 @@ def collapses(trainer: Trainer) -> list[str]:
             value = values_of(factor, np.array([found.value]), run)[0]
             sentences.append(
                 f"{run.label_names[factor]}: {found.predicted:.0%} of the training points without this label "
-                f"are called {value}, of the labels {found.labelled:.0%} are"
+                f"are called {value}, of the labels {found.labelled:.0%} are; either the factor has "
+                f"collapsed, or {value} is commoner in the data than among the labels, as where these were "
+                "chosen value by value"
             )
     return sentences

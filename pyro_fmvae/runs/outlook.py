@@ -1,16 +1,81 @@
-"""How long a training will take, for its log."""
+"""How long a training will take, and how much memory, for its log."""
 
 import logging
 import math
+import time
+from copy import copy, deepcopy
+from dataclasses import replace
 
 import torch
 
 from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.memory import most_used
+from pyro_fmvae.runs.duration import duration
+from pyro_fmvae.runs.trainer import Trainer
 
 EVERY = 60.0  # seconds
+REHEARSED = 2  # steps; the first one is slow
 
 logger = logging.getLogger("pyro_fmvae")
+
+
+def announce(trainer: Trainer) -> None:
+    """Log how long a training that has not begun will take at most, and how much memory.
+
+    Both are measured, by steps on a copy of the model. The time of these counts as training.
+    """
+    config = trainer.run.config
+    minutes = config.max_minutes or config.time_limit
+    limit = 60 * minutes if minutes else math.inf
+    began = time.monotonic()
+    pace = rehearse(trainer)
+    seconds = time.monotonic() - began
+    trainer.progress.total_seconds += seconds
+    trainer.progress.spare -= seconds
+    steps = sum(phase.budget.iterations or 0 for phase in trainer.phases)
+    if pace is not None and config.max_minutes is None:
+        short = f", cut short after {duration(limit)}" if minutes else ""
+        length = duration(min(steps * pace, limit))
+        text = f"about {length} or less: {steps:,} steps of up to {_short(pace)}{short}"
+    elif minutes:
+        text = f"at most {duration(limit)}" + (f": steps of up to {_short(pace)}" if pace else "")
+    else:
+        return
+    logger.info("%s, and then the report%s", text, _memory(trainer.device))
+
+
+def rehearse(trainer: Trainer) -> float | None:
+    """Take two eager steps of the first phase on a copy of the model, and time the second one.
+
+    Nothing of the training changes: neither its model and batches nor any generator.
+
+    Returns:
+        Its seconds, which are those of a captured step at most. None of a training in closed form, or if
+        a step fails: training then says why.
+    """
+    run, device = trainer.run, trainer.device
+    if run.recipe.closed_form:
+        return None
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        learning = replace(trainer.learning, eager=True, compile=False)
+        phases = run.recipe.phases(deepcopy(trainer.model), learning)
+        phase = next(phase for phase in phases if not phase.budget.empty)
+        batch = next(iter(copy(trainer.batches)))
+        phase.enter()
+        phase.before_step(0.0)
+        try:
+            for _ in range(REHEARSED):
+                began = time.perf_counter()
+                phase.step(*batch)
+        except ValueError:
+            return None
+        return time.perf_counter() - began
+
+
+def _memory(device: torch.device) -> str:
+    """The most memory that was used, to follow other words; nothing where the system does not tell."""
+    used = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else most_used()
+    return "" if used is None else f"; {used / 2**30:.1f} GiB of memory so far"
 
 
 class Outlook:
@@ -37,23 +102,8 @@ class Outlook:
 
     def _estimate(self, record: Record, left: float, pace: float) -> None:
         steps = record.total_steps + round(left / pace)
-        cuda = self.device.type == "cuda"
-        memory = torch.cuda.max_memory_allocated(self.device) if cuda else most_used()
-        held = "" if memory is None else f"; {memory / 2**30:.1f} GiB of memory so far"
-        length = duration(record.seconds + left)
-        logger.info("about %s: %s steps of %s%s", length, f"{steps:,}", _short(pace), held)
-
-
-def duration(seconds: float) -> str:
-    """A length of time in words: seconds up to two minutes, then minutes, then hours.
-
-    >>> duration(100), duration(200), duration(40_000)
-    ('100 seconds', '3 minutes', '11.1 hours')
-    """
-    if seconds < 120:
-        number = max(round(seconds), 1)
-        return f"{number} second{'s' if number > 1 else ''}"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+        length, memory = duration(record.seconds + left), _memory(self.device)
+        logger.info("about %s: %s steps of %s%s", length, f"{steps:,}", _short(pace), memory)
 
 
 def _short(seconds: float) -> str:

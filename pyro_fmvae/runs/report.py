@@ -1,7 +1,7 @@
 """The report at the end of a training: measures on test data, printed and saved, figures, and the page."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,11 +12,11 @@ import torch
 from pyro_fmvae import checkpoint, figures
 from pyro_fmvae.data import Dataset, Split
 from pyro_fmvae.evaluate import label_agreement
-from pyro_fmvae.recipes.labelling import labelled_points
+from pyro_fmvae.recipes.labelling import labelled_points, shortened
 from pyro_fmvae.recipes.pictures import TRAINING
 from pyro_fmvae.runs.best import Kept
 from pyro_fmvae.runs.by_batches import in_order
-from pyro_fmvae.runs.closing_table import lines
+from pyro_fmvae.runs.closing_table import SPLITS, lines
 from pyro_fmvae.runs.journal import finite_bound
 from pyro_fmvae.runs.label_checks import collapses
 from pyro_fmvae.runs.label_measures import named, references
@@ -61,7 +61,8 @@ def report(trainer: Trainer, dataset: Dataset) -> None:
 def _measure(trainer: Trainer, dataset: Dataset, everything: Split) -> tuple[dict[str, Any], Split]:
     """Measures of the rows of a split that have a finite bound, and these rows."""
     run, model, device = trainer.run, trainer.model, trainer.device
-    bounds, rows = finite_bound(model, everything, device)
+    bounds, near = finite_bound(model, everything, device)
+    rows = everything if len(near) == len(everything) else everything.select(near)
     measures: dict[str, Any] = {**bounds, "left_out": len(everything) - len(rows)}
     if not model.bounded:
         measures |= {"elbo": None, "kl_z": None}
@@ -119,7 +120,28 @@ def _warnings(run: Run, dataset: Dataset, measures: Mapping[str, Any]) -> list[s
             f"no point that was kept apart has a known label of {', '.join(missing)}; "
             "--test 0.2 keeps a fifth of all points apart, labelled ones too"
         )
+    return found + _untested(run, dataset, set(missing))
+
+
+def _untested(run: Run, dataset: Dataset, missing: Set[str]) -> list[str]:
+    """A sentence for each label, but for the missing ones, with values that no tested point has."""
+    found = []
+    for factor in run.labelled:
+        name, splits = run.label_names[factor], (dataset.train, dataset.split(dataset.tested))
+        trained, tested = (_values(split, factor) for split in splits)
+        if name not in missing and trained - tested:
+            values = [f"'{run.recipe.value_text(factor, value)}'" for value in sorted(trained - tested)]
+            found.append(
+                f"of the {SPLITS[dataset.tested]} none has the {name} {shortened(values)}, of which the "
+                "measures say nothing; with --fold 1/5, 2/5, … every point is tested on once"
+            )
     return found
+
+
+def _values(rows: Split, column: int) -> set[int]:
+    """The known values of a label."""
+    values = set() if rows.labels is None else set(rows.labels[:, column].unique().tolist())
+    return {value for value in values if value >= 0}
 
 
 @torch.no_grad()

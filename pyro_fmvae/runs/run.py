@@ -62,7 +62,7 @@ class Run:
         if config.own_data:
             names = dataset.label_names if config.label_names is None else config.label_names
             check_learnable(dataset, names if getattr(config, "labels", None) else ())
-        return cls(folder, resolved(config, dataset), dataset.fingerprint, tuple(kept))
+        return cls(folder, resolved(config, dataset, kept), dataset.fingerprint, tuple(kept))
 
     def write(self, numbered: bool = False, held: Path | None = None) -> "Run":
         """Make the folder and write the configuration into it.
@@ -197,12 +197,12 @@ class Run:
         """
         config = self.config
         root = data_root or config.data_root
-        shape = self.preprocessing.event_shape
-        dataset = load_data(config, Path(root) if root else None, shape)
-        if len(dataset.train) != self.num_data:
-            number = len(dataset.train)
+        dataset = load_data(config, Path(root) if root else None, self.preprocessing.event_shape)
+        if (number := len(dataset.train)) != self.num_data:
             raise ValueError(f"data: {self.num_data} training points were expected, there are {number} now")
         if (dataset.preprocessing, dataset.label_names) != (self.preprocessing, self.label_names):
+            if self.preprocessing.powers is not None:
+                self.preprocessing.powers.check_version()
             raise ValueError(f"data: '{config.data}' is not what it was when the run was started")
         if self.fingerprint and dataset.fingerprint != self.fingerprint:
             raise ValueError(

@@ -17,7 +17,7 @@ from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.nn import ConvDecoder
 from pyro_fmvae.runs.journal import Journal, main_measure
 from pyro_fmvae.runs.keeper import Keeper
-from pyro_fmvae.runs.outlook import Outlook
+from pyro_fmvae.runs.outlook import Outlook, announce
 from pyro_fmvae.runs.report import report
 from pyro_fmvae.runs.trainer import Trainer
 
@@ -40,6 +40,8 @@ def follow(trainer: Trainer, dataset: Dataset, resumed: bool) -> int:
         decoder = getattr(trainer.model, "decoder", None)
         if isinstance(decoder, ConvDecoder) and (change := decoder.canvas.describe()):
             logger.info("%s for the networks", change)
+        if not resumed:
+            announce(trainer)
         if _loop(trainer, dataset, resumed, interrupted):
             print(f"\nStopped. Continue with: pyro-fmvae train --resume {folder}", file=sys.stderr)
             return 130
@@ -58,13 +60,16 @@ def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, interrupted: list[b
             values = keeper.follow(record)
             outlook.update(record)
             bar.update(record, values)
+            if keeper.ended is not None:
+                continue  # to the end; what is kept is written down before the last checkpoint
             if record.step == 0 or interrupted or time.monotonic() - saved > CHECKPOINT_EVERY:
                 trainer.save()
                 saved = time.monotonic()
             if interrupted:
                 return True
+    keeper.finish()
     trainer.save()
-    return False
+    return bool(interrupted)
 
 
 class _Bar:

@@ -7,6 +7,7 @@ from pyro_fmvae.commands import editing
 from pyro_fmvae.data.own.folder import read_image
 from pyro_fmvae.evaluate import edit_latent
 from pyro_fmvae.runs.run import Run
+from tests.commands.labelled_run import RUN
 from tests.small_runs import command, succeed, train, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -60,18 +61,19 @@ def test_edit(runs, picture, tmp_path, kind, text, changes):
     assert written.dtype == np.uint8
     assert written.shape == pixels.shape
     assert np.abs(written / 255 - pixels).max() <= 0.5 / 255 + 1e-6
-    after = [changes.get(factor, code) for factor, code in enumerate(codes.tolist())]
-    assert out.strip().endswith(
-        f"code {','.join(map(str, codes.tolist()))} became {','.join(map(str, after))}"
-    )
+    names = Run.open(runs[kind]).factor_names
+    for factor, component in changes.items():
+        before = codes[factor]
+        change = f"{component} already" if before == component else f"{before} became {component}"
+        assert f"{names[factor]}: {change}" in out
 
 
 def test_an_edit_says_if_the_image_has_what_was_asked_for(runs, picture, tmp_path):
     _, codes = expected(runs["binary"], picture, {})
     asked = ",".join(f"{factor}={code}" for factor, code in enumerate(codes.tolist()))
     out = succeed("edit", runs["binary"], "--image", picture, "--set", asked, "--out", tmp_path / "e.png")
-    code = ",".join(map(str, codes.tolist()))
-    assert out.strip().endswith(f"nothing changed, the image has the code {code} already")
+    side, noise, *_ = codes.tolist()
+    assert f"e.png: nothing changed, side: {side} already, noise: {noise} already, factor 2: " in out
 
 
 def test_comparison(runs, picture, tmp_path, monkeypatch):
@@ -110,3 +112,8 @@ def test_complaints(runs, picture, tmp_path, monkeypatch, kind, changes, part):
     assert (status, out) == (2, "")
     assert part in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["picture.png"]
+
+
+def test_changes_are_told_by_name():
+    told = editing._change(RUN, [1, 0, 4], {0: 0, 1: 1, 2: 4})
+    assert told == "eyes: 1 became 0, hair: blond became dark, factor 2: 4 already"

@@ -1,3 +1,4 @@
+import csv
 import json
 
 import numpy as np
@@ -71,6 +72,19 @@ def test_scores_of_every_row_with_thresholds(runs, files, tmp_path, kind):
             "outlying": outlying.mean(),
             "mean": pytest.approx(values.mean()),
         }
+
+
+def test_a_table_of_scores_says_the_same(runs, files, tmp_path):
+    arguments = ("--data", files["table"], "--points", 7)
+    printed, arrays = score(runs["table"], tmp_path / "scores.npz", *arguments)
+    out = succeed("score", runs["table"], "--out", tmp_path / "scores.csv", *arguments)
+    assert json.loads(out) == printed
+    with (tmp_path / "scores.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["row"]) for row in rows] == list(range(7))
+    for kind in KINDS:
+        assert [float(row[kind]) for row in rows] == arrays[kind].tolist()
+        assert [row[f"{kind} outlying"] for row in rows] == [str(b) for b in arrays[f"{kind}_outlying"]]
 
 
 def test_scores_are_those_of_the_library(runs, files, tmp_path):

@@ -134,6 +134,9 @@ class TestAttributeRows:
         figure = attribute_rows(Generator((2, 2)).factors(names=("eyes", "mouth")), rows=1)
         assert {"base", "eyes", "mouth"} <= set(texts(figure))
         assert all(text in ("0 → 1", "1 → 0") for text in texts(figure) if text[0].isdigit())
+        named = Generator((2, 2)).factors(labelled=1, value_names=[("open", "closed")])
+        captions = {text for text in texts(attribute_rows(named, rows=8)) if " → " in text}
+        assert captions == {"open → closed", "closed → open", "0 → 1", "1 → 0"}
 
     def test_leaves_the_random_stream_alone(self):
         before = torch.get_rng_state()

@@ -1,5 +1,7 @@
 """Programs under Pyro's own TraceEnum_ELBO, and with Pyro's other tools."""
 
+from functools import partial
+
 import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
@@ -13,6 +15,7 @@ from torch.testing import assert_close
 
 from pyro_fmvae.distributions import Assignment, Component, NormalGamma
 from pyro_fmvae.infer import TraceConjugate_ELBO, with_assignments
+from pyro_fmvae.optim import NaturalGradient
 from tests.infer.programs import (
     Adjust,
     Toy,
@@ -128,7 +131,8 @@ def test_enumeration_in_the_model_is_the_tighter_bound():
 def test_svi_with_trace_enum_trains_the_same_program():
     toy = Toy()
     x = toy.data()
-    svi = pyro.infer.SVI(toy.model, toy.guide, pyro.optim.Adam({"lr": 1e-2}), enumerating(num_particles=1))
+    optim = NaturalGradient(0.1, partial(torch.optim.Adam, lr=1e-2))
+    svi = pyro.infer.SVI(toy.model, toy.guide, optim, enumerating(num_particles=1))
     before = toy.encoder.weight.detach().clone()
     svi.step(x)
     assert not torch.equal(before, toy.encoder.weight)

@@ -7,7 +7,7 @@ from pyro_fmvae.data import Kind, Split
 from pyro_fmvae.recipes import configure
 from pyro_fmvae.recipes.options import PHASES
 from tests.datasets import dataset
-from tests.recipes.choices import resolve
+from tests.recipes.choices import build, resolve
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,12 @@ def test_every_label_is_known_of_a_training_point(share, columns, message):
         ({"em_forgetting": 0.9}, "em_forgetting: an option of batches in closed form, without effect here"),
         ({"patches": 30}, "patches: an option of --patch-size, without effect here"),
         ({"whiten": False}, "whiten: an option of --patch-size, without effect here"),
+        ({"learning_rate": 0.01}, "learning_rate: an option of training by gradients, without effect here"),
     ],
 )
 def test_options_that_have_no_effect_on_a_coder(options, message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        resolve(configure("bsc", "mine.npz", **options), dataset((3, 5), Kind.REAL))
+        build(configure("bsc", "mine.npz", **options), dataset((3, 5), Kind.REAL))
 
 
 @pytest.mark.parametrize(

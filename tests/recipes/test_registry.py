@@ -88,6 +88,7 @@ def test_help_of_a_model_shows_its_options_and_no_others(capsys, model, written)
     own = {name.replace("_", "-") for name in options_of(model)}
     assert options == own | {"model", "config", "print_config", "out", "resume", "help-all"}
     assert f"here {model}: {RECIPES[model].title}" in " ".join(text.split())
+    assert text.startswith("usage: pyro-fmvae train [options]\n\n")
 
 
 @pytest.mark.parametrize("arguments", [(), ("--seed", "1"), ("--model",), ("--model", "nonsense")])

@@ -82,7 +82,7 @@ def test_draws_are_written_with_words_in_their_columns(trained, tmp_path):
         assert [row["colour"] for row in rows] == archive["words_1"].tolist()
         assert [float(row["width"]) for row in rows] == archive["x"][:, 2].tolist()
     assert list(rows[0])[:6] == ["length", "colour", "width", "same", "kind code", "kind value"]
-    assert not any(name.startswith("words") for name in rows[0])
+    assert not any(name.startswith(("words", "z")) for name in rows[0])
 
 
 def test_a_run_with_a_time_limit_by_default_can_be_trained_by_the_clock(trained, tmp_path):
@@ -144,6 +144,19 @@ def test_ignored_columns_may_hold_names_and_dates(trained, tmp_path):
     assert elbo.shape == (2,) and np.isfinite(elbo).all()
 
 
+def test_runs_from_before_powers_were_rounded_say_so(tmp_path):
+    table, run = tmp_path / "a.csv", tmp_path / "run"
+    numbers = np.exp(np.random.default_rng(0).normal(size=(60, 2)))
+    table.write_text("\n".join(["u,v", *(f"{u},{v}" for u, v in numbers)]))
+    succeed("train", "--data", table, "--factors", 2, "--covariance", "diagonal", "--out", run)
+    values = json.loads((run / "config.json").read_text())
+    values["derived"]["preprocessing"]["powers"]["power"][0] += 1.234e-5
+    (run / "config.json").write_text(json.dumps(values))
+    status, _, err = command("evaluate", run)
+    assert status == 2 and "of an older version, which took other powers of skewed columns" in err
+    assert json.loads(succeed("evaluate", run, "--data", table))["n"] == 60
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -154,6 +167,7 @@ def test_ignored_columns_may_hold_names_and_dates(trained, tmp_path):
         ),
         (("--ignore", "length,colour,width,4"), "data: expected a column whose values differ"),
         (("--latent-dim", "3"), "latent_dim: an option of"),
+        (("--weight-decay", "0.5"), "weight_decay: an option of training by gradients, without effect here"),
     ],
 )
 def test_bad_options(trained, tmp_path, options, message):

@@ -34,6 +34,18 @@ def test_labels_that_are_all_right_are_no_proof_if_they_are_few():
     assert moment(-12.0, 1.0, 30).worth_more_than(moment(-10.0, 0.0, 30))
 
 
+def test_bounds_of_different_points_are_not_compared():
+    """A point without a finite bound counts for more than all others."""
+    whole = moment(-20.0)
+    one, other, two = (replace(moment(-10.0), left_out=rows) for rows in ((3,), (4,), (3, 4)))
+    assert whole.worth_more_than(one) and not one.worth_more_than(whole)
+    assert one.worth_more_than(two) and not two.worth_more_than(one)
+    assert not one.worth_more_than(other) and not other.worth_more_than(one)
+    assert replace(one, value=-9.0).worth_more_than(one)
+    parted = replace(KEPT_EARLY, end=replace(KEPT_EARLY.end, left_out=(2,)))
+    assert KEPT_EARLY.parted and not parted.parted
+
+
 @pytest.mark.parametrize(("value", "expected"), [(-1000.0, 0.5), (-20.0, 0.1), (20.0, 0.1), (0.0, 0.0)])
 def test_the_end_may_fall_short_by_half_a_nat_or_half_a_percent(value, expected):
     assert tolerance(value) == pytest.approx(expected)
@@ -77,6 +89,14 @@ def test_no_warning_without_cause(changes, lines):
 
 def test_written_and_read(tmp_path):
     assert Kept.read(tmp_path) is None
-    KEPT_EARLY.write(tmp_path)
-    assert Kept.read(tmp_path) == KEPT_EARLY
+    kept = replace(KEPT_EARLY, kept=replace(KEPT_EARLY.kept, left_out=(2, 5)))
+    kept.write(tmp_path)
+    assert Kept.read(tmp_path) == kept
     assert [path.name for path in tmp_path.iterdir()] == [KEPT]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"kept": {"phase": "joint"}, "end": {}, "parted": false}'])
+def test_a_damaged_file_is_named(tmp_path, text):
+    (tmp_path / KEPT).write_text(text)
+    with pytest.raises(ValueError, match=rf"^run: .*{KEPT} is damaged \("):
+        Kept.read(tmp_path)

@@ -116,6 +116,14 @@ def test_killed_run_keeps_what_it_would_have_kept(data, whole, tmp_path, monkeyp
     assert Kept.read(run) == Kept.read(whole)
 
 
+def test_a_phase_whose_time_is_over_before_its_first_step_takes_one_and_keeps_a_model(data, tmp_path):
+    run = tmp_path / "run"
+    status, _, err = train(run, data, **OVERFITTED | {"max_minutes": 1e-6})
+    assert status == 0, err
+    assert [record["step"] for record in metrics(run)] == [0, 1, 1, 2]
+    assert Kept.read(run).end.total_steps == 2
+
+
 def test_killed_between_the_end_of_a_phase_and_the_next_one(data, whole, tmp_path, monkeypatch):
     """The checkpoint at the very end of a phase holds the model that is handed over."""
     monkeypatch.setattr(Phase, "record_every", 5)
@@ -135,7 +143,7 @@ def test_a_model_of_lower_bound_is_kept_if_it_alone_has_learnt_the_labels_in_use
     trainer.progress.phase = [phase.name for phase in trainer.phases].index("joint")
     bounds = iter([-10.0, -12.0])
     journal = SimpleNamespace(
-        validation=dataset.valid, measure="elbo", record=lambda _: {"elbo": next(bounds)}
+        validation=dataset.valid, measure="elbo", left_out=(), record=lambda _: {"elbo": next(bounds)}
     )
     keeper = Keeper(trainer, dataset, journal)
     truth = {

@@ -1,26 +1,21 @@
 """What the log says of the time that training takes."""
 
 import logging
+import re
 
 import pytest
 import torch
 
+from pyro_fmvae.data import load
 from pyro_fmvae.learn.fitting import Record
-from pyro_fmvae.runs.outlook import Outlook, duration
+from pyro_fmvae.recipes import RECIPES, configure
+from pyro_fmvae.recipes.registry import options_of
+from pyro_fmvae.runs.outlook import Outlook, announce, rehearse
+from pyro_fmvae.runs.run import Run
+from pyro_fmvae.runs.trainer import Trainer
+from tests.small_runs import write_files
 
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [
-        (0.2, "1 second"),
-        (119, "119 seconds"),
-        (120, "2 minutes"),
-        (7199, "120 minutes"),
-        (9000, "2.5 hours"),
-    ],
-)
-def test_duration(seconds, expected):
-    assert duration(seconds) == expected
+pytestmark = pytest.mark.usefixtures("single_precision")
 
 
 def test_estimate_comes_once_and_then_every_minute_what_is_left(caplog):
@@ -32,5 +27,54 @@ def test_estimate_comes_once_and_then_every_minute_what_is_left(caplog):
             if step == 1500:
                 outlook.update(Record("joint", step, step, 0.1, 1.0, 61.0, pace, left))
     first, *others = caplog.messages
-    assert first.startswith("about 4 minutes: 6,010 steps of 40 ms; ") and first.endswith("of memory so far")
-    assert others == ["joint step 1500: about 3 minutes left"]
+    assert first.startswith("about 4 min: 6,010 steps of 40 ms; ") and first.endswith("of memory so far")
+    assert others == ["joint step 1500: about 3 min left"]
+
+
+def trainer_of(folder, model="fmvae", kind="binary", **options):
+    """Of a training that has not begun."""
+    data = str(write_files(folder)[kind])
+    given = {name: value for name, value in {"hidden": (6,), **options}.items() if name in options_of(model)}
+    config = configure(model, data, **given)
+    sparse = RECIPES[model].reading(config, data)
+    dataset = load(data, sparse=sparse)
+    return Trainer(Run.new(folder / "run", config, dataset), dataset, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("options", [{"labels": 1.0}, {"pretrain_iterations": 0}, {"model": "vae"}])
+def test_steps_are_rehearsed_without_a_trace(tmp_path, options):
+    trainer = trainer_of(tmp_path, **options)
+    state = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    random, batch = torch.get_rng_state(), trainer.batches.state_dict()
+    assert 0 < rehearse(trainer) < 60
+    assert torch.equal(torch.get_rng_state(), random) and trainer.batches.state_dict() == batch
+    assert all(torch.equal(value, state[name]) for name, value in trainer.model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (
+            {"joint_iterations": 7, "pretrain_iterations": 2},
+            r"about .* or less: 209 steps of up to .* m?s, and",
+        ),
+        (
+            {"max_minutes": 3.0},
+            r"at most 3 min: steps of up to .* m?s, and then the report; .* GiB of memory",
+        ),
+        ({}, r"about .* or less: .* steps of up to .* m?s, cut short after 5 min, and then the report; "),
+        ({"model": "mixture", "kind": "table"}, "at most 5 min, and then the report; "),
+    ],
+)
+def test_time_and_memory_are_told_before_training(tmp_path, caplog, options, expected):
+    trainer = trainer_of(tmp_path, **options)
+    with caplog.at_level(logging.INFO, "pyro_fmvae"):
+        announce(trainer)
+    assert re.match(expected, caplog.messages[-1])
+    assert trainer.progress.spare == -trainer.progress.total_seconds <= 0
+
+
+def test_a_step_that_fails_is_left_to_the_training(tmp_path):
+    trainer = trainer_of(tmp_path, kind="table")
+    trainer.batches._x.fill_(float("inf"))
+    assert rehearse(trainer) is None

@@ -107,10 +107,22 @@ def test_without_other_rows_the_report_goes_by_training_rows(files, tmp_path):
 
 def test_a_number_of_labels_for_each_value(files, tmp_path, caplog):
     run, found, out = trained(tmp_path / "run", files["few"], labels=3)
-    told = "labels: 2 training points have the side '2', not 3"
+    told = "labels: fewer than 3 training points have the side '2' (2)"
     assert found["labelled"] == {"used": 8, "of": 48} and told in found["warnings"]
     assert f"warning: {told}" in out and told in caplog.messages
     assert run.config.labels == 3
+
+
+def test_values_that_no_tested_point_has_are_named(tmp_path):
+    """59 of one class, one of the other."""
+    labels = (np.arange(SIZE) == 3).astype(int)
+    x = np.random.default_rng(0).normal(size=(SIZE, 3))
+    np.savez(tmp_path / "rare.npz", x=x, labels=labels, label_names=["side"])
+    run, found, _ = trained(tmp_path / "run", tmp_path / "rare.npz", labels=1)
+    dataset = run.load_data()
+    assert 1 in dataset.train.labels and 1 not in dataset.test.labels
+    (warning,) = found["warnings"]
+    assert warning.startswith("of the test points none has the side '1', of which the measures say nothing")
 
 
 def test_folds_are_tested_on_in_turn(files, tmp_path):

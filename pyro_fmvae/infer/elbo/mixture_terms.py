@@ -11,6 +11,7 @@ from pyro.distributions.util import scale_and_mask
 from pyro.poutine import Trace
 from torch import Tensor
 from torch.distributions import Distribution
+from torch.nn.functional import one_hot
 
 from pyro_fmvae.distributions import Assignment, Label, NaturalDistribution, expected_log_prob
 from pyro_fmvae.distributions.expected_log_prob import unwrap
@@ -123,7 +124,9 @@ def tabulate(
         table = expected_log_prob(observed, Label(site["value"]), {"assignment": fn})
         labels.append((site, _where_unmasked(table, site)))
     given = None
-    if not site["is_observed"] and mixture.name in guide.nodes:
+    if site["type"] == "constant":
+        given = one_hot(site["value"].expand(fn.batch_shape), fn.num_components).double().log()
+    elif not site["is_observed"] and mixture.name in guide.nodes:
         given = _log_probs(guide.nodes[mixture.name], fn.num_components)
     log_weights = expectation(site, fn, weights)
     if children:
@@ -153,8 +156,9 @@ def mixture_terms(
             kl = _total(-expected - _entropy(guide.nodes[child.name]["fn"]), site)
             terms.append(Term(child.name, Role.KL_Z, kl_weight * kl))
     log_ratio = torch.where(gamma > 0, log_gamma - tables.log_weights, 0.0)  # where γ is 0, so may be π
-    kl_r = (gamma * log_ratio).sum(-1)
-    terms.append(Term(tables.site["name"], Role.KL_R, _total(kl_r, tables.site)))
+    if tables.site["type"] != "constant":
+        kl_r = (gamma * log_ratio).sum(-1)
+        terms.append(Term(tables.site["name"], Role.KL_R, _total(kl_r, tables.site)))
     weighted = isinstance(label_weight, Tensor) or label_weight > 0
     for site, table in tables.labels:
         if weighted:
@@ -229,7 +233,7 @@ def _log_probs(site: Site, num_components: int) -> Tensor:
         q = q.categorical
     if not isinstance(q, torch.distributions.Categorical):
         raise NotImplementedError(
-            f"site '{site['name']}': expected a Categorical in the guide, got {type(q).__name__}"
+            f"site '{site['name']}': expected a Categorical in the guide, or no site, got {type(q).__name__}"
         )
     if q.logits.shape[-1] != num_components:
         raise ValueError(

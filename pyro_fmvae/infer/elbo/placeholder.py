@@ -55,7 +55,7 @@ class Unsampled(Tensor):
                     f"site '{site}': its value is needed, but TraceConjugate_ELBO integrates over it in "
                     "closed form and never draws it: a program may not branch on it, write it into a tensor, "
                     "nor build a distribution from it, except of a class that register_expected_log_prob "
-                    "knows"
+                    "knows. A posterior in standard parameters (to_standard) is drawn"
                 )
             return tree_map(lambda value: _poison(value, site), result)
 
@@ -102,12 +102,25 @@ class PlaceholderMessenger(Messenger):
             dtype = torch.int64
         elif isinstance(fn, torch.distributions.Bernoulli) or hasattr(fn, "superposed_variance"):
             dtype = fn.mean.dtype
+        elif is_imputed(msg):
+            dtype = torch.get_default_dtype()
         elif hasattr(fn, "parents"):
-            raise ValueError(
-                f"site '{msg['name']}': it is neither observed nor in the guide, and nothing integrates over "
-                "it"
-            )
+            raise ValueError(missing_in_guide(msg["name"]))
         else:
             return
         msg["value"] = Unsampled.like(msg["fn"].shape(), dtype, msg["name"])
         msg["done"] = True
+
+
+def is_imputed(site: Any) -> bool:
+    """True for what ``obs_mask=`` leaves unobserved at a site with recognised parents."""
+    return hasattr(unwrap(site["fn"]), "parents") and site["name"].endswith("_unobserved")
+
+
+def missing_in_guide(name: str) -> str:
+    """The message for a latent site of the model that the guide does not have."""
+    return (
+        f"site '{name}': it is neither observed nor in the guide, and nothing integrates over it; sample it "
+        "in the guide. (AutoConjugate samples a site if an Assignment or a component is given its very "
+        "value: the mean and the precision of a Component are one site of a NormalGamma)"
+    )

@@ -11,13 +11,15 @@ from typing import Any
 
 import pyro.distributions as dist
 import torch
-from pyro.distributions.util import broadcast_shape
 from pyro.poutine import Trace
 from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_fmvae.distributions import Assignment, Label
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.infer.elbo.constants import add_constants
+from pyro_fmvae.infer.elbo.observed_shapes import check_observed
+from pyro_fmvae.infer.elbo.placeholder import Unsampled, is_imputed, missing_in_guide
 
 Site = dict[str, Any]
 
@@ -97,31 +99,40 @@ def recognise(model: Trace, guide: Trace) -> Structure:
     owners: dict[int, str] = {}
     for name, site in sites.items():
         owners.setdefault(id(site["value"]), name)
+    add_constants(model, sites, owners)
+    parents = {**sites, **{name: node for name, node in model.nodes.items() if node["type"] == "constant"}}
     mixtures = {
-        name: MixtureSites(name, _conjugate_parents(site, owners, sites))
-        for name, site in sites.items()
+        name: MixtureSites(name, _conjugate_parents(site, owners, parents))
+        for name, site in parents.items()
         if isinstance(site["fn"], Assignment)
     }
-    program = Structure(model, list(mixtures.values()), [], [], [], [])
+    program = Structure(model, [], [], [], [], [])
     for site in sites.values():
         _check_class(site, owners, mixtures)
     for name, site in sites.items():
+        if site["is_observed"]:
+            check_observed(site)
         if name in guide_sites:
             _check_shapes(site, guide_sites[name])
         if name in mixtures:
             continue
         if not site["is_observed"] and name not in guide_sites:
-            raise ValueError(
-                f"site '{name}': it is neither observed nor in the guide, and nothing integrates over it"
-            )
+            if is_imputed(site):
+                continue  # it integrates to 1
+            raise ValueError(missing_in_guide(name))
         if "assignment" in getattr(site["fn"], "parents", ()):
-            _attach(site, owners, sites, mixtures)
+            _attach(site, owners, parents, mixtures)
         elif hasattr(site["fn"], "parents"):
-            program.integrated.append(_integrated(site, owners, sites))
+            program.integrated.append(_integrated(site, owners, parents))
         elif site["is_observed"]:
             program.observed.append(name)
         else:
             program.latents.append(name)
+    program.mixtures = [  # an assignment that nothing hangs on integrates to 1
+        mixture
+        for name, mixture in mixtures.items()
+        if mixture.children or name in guide_sites or parents[name]["is_observed"]
+    ]
     program.auxiliary = _auxiliary_sites(guide_sites, sites)
     return program
 
@@ -137,7 +148,8 @@ def _check_class(site: Site, owners: dict[int, str], mixtures: dict[str, Mixture
         assignment = _owner(site, "assignment", owners)
         if assignment not in mixtures:
             raise ValueError(
-                f"site '{name}': argument 'assignment' is the value of '{assignment}', which is no Assignment"
+                f"site '{name}': argument 'assignment' is the value of '{assignment}', which is no "
+                "Assignment; give it that of a pyro.sample(name, Assignment(weights))"
             )
 
 
@@ -147,8 +159,8 @@ def _check_shapes(site: Site, guide_site: Site) -> None:
         (batch, event), (guide_batch, guide_event) = shapes
         raise ValueError(
             f"site '{site['name']}': batch and event shape are {tuple(batch)} and {tuple(event)} in the "
-            f"model but {tuple(guide_batch)} and {tuple(guide_event)} in the guide (is it inside the same "
-            "plates in both?)"
+            f"model but {tuple(guide_batch)} and {tuple(guide_event)} in the guide; give it the same plates "
+            "and the same to_event in both"
         )
 
 
@@ -162,10 +174,10 @@ def _attach(
     if batch_shape != assignment_fn.batch_shape:
         raise ValueError(
             f"site '{name}': its batch shape {tuple(batch_shape)} is not that of its assignment "
-            f"'{assignment}', {tuple(assignment_fn.batch_shape)} (is it inside the same plates?)"
+            f"'{assignment}', {tuple(assignment_fn.batch_shape)}; put both into the same plates"
         )
     if isinstance(site["fn"], Label) and site["is_observed"]:
-        _check_label(name, site["value"], batch_shape)
+        _check_label(name, site["value"])
     parents = _conjugate_parents(site, owners, sites)
     for argument, parent in parents.items():
         _check_components(site, argument, sites[parent], assignment, assignment_fn.num_components)
@@ -177,25 +189,21 @@ def _integrated(site: Site, owners: dict[int, str], sites: dict[str, Site]) -> C
     parents = _conjugate_parents(site, owners, sites)
     name, shape = site["name"], site["fn"].batch_shape
     if not site["is_observed"]:
-        raise ValueError(f"site '{name}': {type(site['fn']).__name__} has to be observed")
+        raise ValueError(f"site '{name}': {type(site['fn']).__name__} has to be observed, by obs=")
     for argument, parent in parents.items():
         if sites[parent]["fn"].batch_shape != shape:
             raise ValueError(
                 f"site '{name}': its batch shape {tuple(shape)} is not that of '{parent}', its argument "
-                f"'{argument}', {tuple(sites[parent]['fn'].batch_shape)} (is it inside the same plates?)"
+                f"'{argument}', {tuple(sites[parent]['fn'].batch_shape)}; put both into the same plates"
             )
     return Child(name, parents)
 
 
-def _check_label(name: str, label: Tensor, batch_shape: torch.Size) -> None:
-    try:
-        fits = broadcast_shape(label.shape, batch_shape) == batch_shape
-    except ValueError:
-        fits = False
-    if not fits or label.is_floating_point():
+def _check_label(name: str, label: Tensor) -> None:
+    if label.is_floating_point():
         raise ValueError(
-            f"site '{name}': expected integer labels of shape {tuple(batch_shape)}, that of their "
-            f"assignment, got {label.dtype} of shape {tuple(label.shape)}"
+            f"site '{name}': expected integers as labels (-1: unknown), got {label.dtype}; convert them by "
+            ".long()"
         )
 
 
@@ -212,7 +220,7 @@ def _check_components(site: Site, argument: str, parent: Site, assignment: str, 
         if frame.dim == -1 and frame.name in inside:
             raise ValueError(
                 f"site '{name}': components may not lie in plate '{frame.name}', which holds "
-                f"'{site['name']}' too"
+                f"'{site['name']}' too; put them into a plate of their own, outside of it"
             )
 
 
@@ -223,21 +231,35 @@ def _conjugate_parents(site: Site, owners: dict[int, str], sites: dict[str, Site
         if argument != "assignment"
     }
     for argument, name in names.items():
-        if isinstance(sites[name]["fn"], Assignment):
+        prior = unwrap(sites[name]["fn"])
+        if isinstance(prior, Assignment):
             raise ValueError(
-                f"site '{site['name']}': argument '{argument}' is the value of the assignment '{name}'"
+                f"site '{site['name']}': argument '{argument}' is the value of the assignment '{name}'; give "
+                "it the value of a conjugate site"
             )
+        if isinstance(site["fn"], Assignment) and not isinstance(prior, dist.Delta):
+            _check_weights(name, prior, site)
     return names
+
+
+def _check_weights(name: str, prior: Any, assignment: Site) -> None:
+    if not isinstance(prior.support, type(dist.constraints.simplex)):
+        raise ValueError(
+            f"site '{name}': it has the probabilities of the {assignment['fn'].num_components} components of "
+            f"'{assignment['name']}', which have to add up to 1; its prior should be a Dirichlet, not "
+            f"{type(prior).__name__}"
+        )
 
 
 def _owner(site: Site, argument: str, owners: dict[int, str]) -> str:
     value: Tensor = getattr(site["fn"], argument)
     name = owners.get(id(value))
     if name is None:
+        origin = f"that of '{value.site}'" if isinstance(value, Unsampled) else "one (or a constant)"
         raise ValueError(
             f"site '{site['name']}': argument '{argument}' of {type(site['fn']).__name__} is not the value "
-            "of a sample site but a tensor derived from one (or a constant); give it the very tensor that "
-            "pyro.sample returned"
+            f"of a sample site but a tensor derived from {origin}; give it the very tensor that pyro.sample "
+            "returned"
         )
     return name
 
@@ -257,11 +279,12 @@ def _auxiliary_sites(guide_sites: dict[str, Site], sites: dict[str, Site]) -> li
         site = guide_sites[name]
         if not (site["infer"].get("is_auxiliary") or site["is_observed"]):
             raise ValueError(
-                f"site '{name}': it is in the guide but not in the model, and not marked as auxiliary"
+                f"site '{name}': it is in the guide but not in the model; sample it in the model too, or "
+                "mark it by infer={'is_auxiliary': True}"
             )
         if not (site["is_observed"] or site["fn"].has_rsample):
             raise ValueError(
                 f"site '{name}': {type(unwrap(site['fn'])).__name__} in the guide has no reparameterised "
-                "sampler"
+                "sampler; give it a distribution that has_rsample"
             )
     return auxiliary

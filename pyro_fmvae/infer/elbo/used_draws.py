@@ -50,7 +50,7 @@ def take_at_draws(program: Structure, guide: Trace, used: Set[str]) -> None:
         if not q.has_rsample:
             raise ValueError(
                 f"site '{name}': the guide uses its draw, and {type(unwrap(q)).__name__} has no "
-                "reparameterised sampler"
+                "reparameterised sampler; give it a distribution that has_rsample"
             )
 
 

@@ -7,10 +7,11 @@ from typing import Final
 
 from pyro_fmvae.figures import compared_curves
 from pyro_fmvae.recipes.pictures import TRAINING
+from pyro_fmvae.runs.duration import duration
 from pyro_fmvae.runs.pages import markup
 from pyro_fmvae.runs.pages.evidence import Evidence
 from pyro_fmvae.runs.pages.measure_tables import TERMS, number, terms_of
-from pyro_fmvae.runs.pages.run_page import CAPTIONS, describe_data, duration, picture
+from pyro_fmvae.runs.pages.run_page import CAPTIONS, describe_data, picture
 from pyro_fmvae.runs.run import Run
 
 FIRST: Final = ("reconstructions", "columns", "components", "dictionary", "confusion")

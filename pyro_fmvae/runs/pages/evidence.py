@@ -78,8 +78,17 @@ class Evidence:
 
     @property
     def options(self) -> dict[str, str]:
-        """Every option, resolved."""
-        return {flag(name): as_typed(value) for name, value in self.run.config.to_dict().items()}
+        """Every option, resolved, to be read: numbers are rounded, and ``none`` stands for nothing."""
+        return {flag(name): _read(value) for name, value in self.run.config.to_dict().items()}
+
+
+def _read(value: Any) -> str:
+    """The value of an option as it is read."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_read, value)) or "none"
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    return {None: "none", True: "yes", False: "no"}[value] if isinstance(value, bool | None) else str(value)
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from pyro_fmvae.data import Dataset, Kind
 from pyro_fmvae.recipes.pictures import TRAINING
 from pyro_fmvae.runs.closing_table import labelled
+from pyro_fmvae.runs.duration import duration
 from pyro_fmvae.runs.pages import markup
 from pyro_fmvae.runs.pages.advice import advice
 from pyro_fmvae.runs.pages.evidence import Evidence
@@ -138,17 +139,6 @@ def describe_data(run: Run) -> str:
         else f"{number} points of {shape[0]} numbers"
     )
     return kinds.get(preprocessing.kind, plain)
-
-
-def duration(seconds: float) -> str:
-    """A time in words, such as ``3 min 20 s``."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    parts = {"h": hours, "min": minutes, "s": rest}
-    return (
-        " ".join(f"{number}\N{NO-BREAK SPACE}{unit}" for unit, number in parts.items() if number)
-        or "less than a second"
-    )
 
 
 def _facts(evidence: Evidence, dataset: Dataset | None) -> dict[str, str]:

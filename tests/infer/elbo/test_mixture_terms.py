@@ -1,6 +1,7 @@
 """Labels, given responsibilities, scales and masks: what a mixture contributes to the bound."""
 
 import contextlib
+from functools import partial
 
 import pyro
 import pyro.distributions as dist
@@ -177,24 +178,24 @@ def test_masked_points_contribute_nothing(masked_sites):
 
 
 @pytest.mark.parametrize("missing", [torch.nan, torch.inf])
-@pytest.mark.parametrize("how", ["mask", "obs_mask"])
+@pytest.mark.parametrize("how", ["mask", "obs_mask", "obs_mask with q"])
 def test_masked_observations_need_not_be_numbers(how, missing):
     keep = torch.tensor([True, False, True, True, False, True])
     unobserved = dist.Normal(torch.zeros(B, 2), 1.0).to_event(1)
 
     def model(x):
         weights, loc_precision = globals_of()
-        masked = {"obs_mask": keep} if how == "obs_mask" else {}
+        masked = {} if how == "mask" else {"obs_mask": keep}
         mask = contextlib.nullcontext() if masked else poutine.mask(mask=keep)
         with pyro.plate("data", B, dim=-1), mask:
             assignment = pyro.sample("assignment", Assignment(weights))
             pyro.sample("x", Component(loc_precision, assignment), obs=x, **masked)
 
-    globals_guide = AutoConjugate(poutine.block(model, hide=["x_unobserved"]) if how == "obs_mask" else model)
+    globals_guide = AutoConjugate(model)
 
     def guide(x):
         globals_guide(x)
-        if how == "obs_mask":
+        if how == "obs_mask with q":
             with pyro.plate("data", B, dim=-1):
                 pyro.sample("x_unobserved", unobserved)
 
@@ -205,6 +206,29 @@ def test_masked_observations_need_not_be_numbers(how, missing):
     found = elbo.differentiable_loss(model, guide, x.masked_fill(~keep[:, None], missing))
     assert_close(found, expected, **EXACT)
     assert_close(gradients(found, globals_guide), gradient, **EXACT)
+
+
+def test_what_obs_mask_leaves_unobserved_is_integrated_out():
+    """As if masked: all assignments stay in the bound. A use of what was not observed is an error."""
+    keep, x = torch.tensor([True, False, True, True, False, True]), torch.randn(B, 2)
+
+    def model(x, used=False, **masked):
+        weights, loc_precision = globals_of()
+        with pyro.plate("data", B, dim=-1):
+            r = pyro.sample("assignment", Assignment(weights))
+            with contextlib.nullcontext() if masked else poutine.mask(mask=keep):
+                z = pyro.sample("x", Component(loc_precision, r), obs=x, **masked)
+            if used:
+                pyro.sample("y", dist.Normal(z, 1.0).to_event(1), obs=x)
+
+    guide, elbo = AutoConjugate(model), TraceConjugate_ELBO()
+    guide(x)
+    expected = elbo.differentiable_loss(model, guide, x)
+    found = elbo.differentiable_loss(partial(model, obs_mask=keep), guide, x)
+    assert_close(found, expected, **EXACT)
+    assert_close(gradients(found, guide), gradients(expected, guide), **EXACT)
+    with pytest.raises(ValueError, match="site 'x_unobserved': its value is needed"):
+        elbo.loss(partial(model, used=True, obs_mask=keep), guide, x)
 
 
 @pytest.mark.parametrize("weight", [0.3, 20.0])

@@ -142,12 +142,12 @@ def test_called_it_is_a_module_with_the_parameters_of_both(local, wrap):
     with pyro.settings.context(module_local_params=local):
         loss = elbo(*pair)
         assert set(loss.parameters()) == set(toy.parameters())
-        optim = torch.optim.SGD(loss.parameters(), lr=1e-3)
+        optim = NaturalGradient(0.1, partial(torch.optim.SGD, lr=1e-3))
         before = toy.encoder.weight.detach().clone()
         value = seeded(loss, x)
         assert_close(value, bound(toy, elbo, x).total, **EXACT)
         value.backward()
-        optim.step()
+        optim(loss.parameters())
     assert not torch.equal(before, toy.encoder.weight)
 
 

@@ -8,7 +8,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 
-from pyro_fmvae.distributions import Assignment, Component, Label, NormalGamma
+from pyro_fmvae.distributions import Assignment, Component, Label, LinearNormal, NormalGamma
 from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO
 from tests.infer.programs import Toy, globals_of
 
@@ -157,6 +157,66 @@ def label_of_the_weights(x):
     pyro.sample("label", Label(weights).to_event(0), obs=torch.zeros(K, dtype=torch.int64))
 
 
+def superposed_constants(x):
+    with pyro.plate("data", N, dim=-1):
+        pyro.sample(
+            "x", LinearNormal(torch.ones(N, K), torch.ones(D, K), torch.tensor(1.0)), obs=torch.zeros(N, D)
+        )
+
+
+def latent_superposition(x):
+    with pyro.plate("data", N, dim=-1):
+        causes = pyro.sample("causes", dist.Normal(torch.zeros(K), 1.0).to_event(1))
+        pyro.sample("x", LinearNormal(causes, torch.ones(D, K), torch.tensor(1.0)))
+
+
+def same_without_observations(x):
+    """A guide for it."""
+    with pyro.plate("data", N, dim=-1):
+        pyro.sample("causes", dist.Normal(torch.zeros(K), 1.0).to_event(1))
+        pyro.sample("x", dist.Normal(torch.zeros(D), 1.0).to_event(1))
+
+
+def mixture(points, weights=None, theta=None, size=N):
+    """A mixture of given points, whose priors may be of another kind."""
+
+    def model(x):
+        pi = pyro.sample("weights", dist.Dirichlet(torch.ones(K)) if weights is None else weights)
+        with pyro.plate("components", K, dim=-1):
+            prior = NormalGamma(torch.zeros(D), 1.0, 1.0, 1.0) if theta is None else theta
+            loc_precision = pyro.sample("loc_precision", prior)
+        with pyro.plate("data", size, dim=-1):
+            pyro.sample("z", Component(loc_precision, pyro.sample("r", Assignment(pi))), obs=points)
+
+    return model
+
+
+def stacked(x):
+    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
+    with pyro.plate("components", K, dim=-1):
+        loc = pyro.sample("loc", dist.Normal(torch.zeros(D), 1.0).to_event(1))
+        precision = pyro.sample("precision", dist.Gamma(torch.ones(D), 1.0).to_event(1))
+    with pyro.plate("data", N, dim=-1):
+        r = pyro.sample("r", Assignment(weights))
+        pyro.sample("z", Component(torch.stack([loc, precision], -2), r), obs=torch.zeros(N, D))
+
+
+def betas():
+    return dist.Beta(torch.ones(K), 1.0).to_event(1)
+
+
+def guided_by(**sites):
+    """A guide with other distributions of the globals of a mixture."""
+
+    def guide(x):
+        pyro.sample("weights", sites.get("weights", dist.Dirichlet(torch.ones(K))))
+        with pyro.plate("components", K, dim=-1):
+            prior = NormalGamma(torch.zeros(D), 1.0, 1.0, 1.0)
+            pyro.sample("loc_precision", sites.get("loc_precision", prior))
+
+    return guide
+
+
 def auto(model):
     return model, AutoConjugate(model)
 
@@ -183,24 +243,80 @@ WRONG = {
     "a derived parent": (
         changed(component(loc_precision=lambda x: 2 * x)),
         "site 'z': argument 'loc_precision' of Component is not the value of a sample site but a tensor "
-        "derived from one (or a constant); give it the very tensor that pyro.sample returned",
+        "derived from that of 'loc_precision'; give it the very tensor that pyro.sample returned",
     ),
-    "a constant parent": (
-        changed(Replaced("assignment", lambda fn: Assignment(torch.full((2, 1, 3), 1 / 3)))),
-        "site 'assignment': argument 'weights' of Assignment is not the value of a sample site but a "
-        "tensor derived from one (or a constant); give it the very tensor that pyro.sample returned",
+    "a constant parent of a LinearNormal": (
+        lambda toy: (superposed_constants, lambda x: None),
+        "site 'x': argument 'causes' of LinearNormal is not the value of a sample site but a tensor derived "
+        "from one (or a constant); give it the very tensor that pyro.sample returned",
     ),
     "a site that is missing in the guide": (
         changed(guide=Skip("z")),
-        "site 'z': it is neither observed nor in the guide, and nothing integrates over it",
+        "site 'z': it is neither observed nor in the guide, and nothing integrates over it; sample it in the "
+        "guide. (AutoConjugate samples a site if an Assignment or a component is given its very value: the "
+        "mean and the precision of a Component are one site of a NormalGamma)",
     ),
     "a site that is missing in the model": (
         changed(guide=lambda guide: extra_site(guide, dist.Normal(0.0, 1.0))),
-        "site 'extra': it is in the guide but not in the model, and not marked as auxiliary",
+        "site 'extra': it is in the guide but not in the model; sample it in the model too, or mark it by "
+        "infer={'is_auxiliary': True}",
+    ),
+    "a plate of another size than the data, `subsample=` forgotten": (
+        lambda toy: auto(mixture(torch.zeros(5, D))),
+        "site 'z': its value is of shape (5, 2), but Component in plate 'data' of size 7 has the batch shape "
+        "(7,) and the event shape (2,): for a batch write pyro.plate(name, N, subsample=batch), for all data "
+        "a plate of their size",
+    ),
+    "points of another size than the components": (
+        lambda toy: auto(mixture(torch.zeros(N, D + 1))),
+        "site 'z': its value is of shape (7, 3), but Component in plate 'data' of size 7 has the batch shape "
+        "(7,) and the event shape (2,): give events of shape (2,), or parameters of another size",
+    ),
+    "single numbers as points": (
+        lambda toy: auto(mixture(torch.zeros(N), theta=NormalGamma(torch.zeros(1), 1.0, 1.0, 1.0))),
+        "site 'z': its value is of shape (7,), but Component in plate 'data' of size 7 has the batch shape "
+        "(7,) and the event shape (1,): single numbers become events by value.unsqueeze(-1)",
+    ),
+    "a Beta for a Dirichlet": (
+        lambda toy: (mixture(torch.zeros(N, D), weights=betas()), guided_by(weights=betas())),
+        "site 'weights': it has the probabilities of the 3 components of 'r', which have to add up to 1; its "
+        "prior should be a Dirichlet, not Beta",
+    ),
+    "a mean and a precision of their own, stacked, under AutoConjugate": (
+        lambda toy: auto(stacked),
+        "site 'loc': it is neither observed nor in the guide, and nothing integrates over it; sample it in "
+        "the guide. (AutoConjugate samples a site if an Assignment or a component is given its very value: "
+        "the mean and the precision of a Component are one site of a NormalGamma)",
+    ),
+    "a prior without a conjugate family, under AutoConjugate": (
+        lambda toy: auto(mixture(torch.zeros(N, D), theta=dist.Laplace(torch.zeros(2, D), 1.0).to_event(2))),
+        "site 'loc_precision': no conjugate posterior is known for Laplace; take a prior of a family that "
+        "has one (",
+    ),
+    "weights of another kind in the guide": (
+        lambda toy: (
+            mixture(torch.zeros(N, D)),
+            guided_by(weights=dist.LogisticNormal(torch.zeros(K - 1), 1.0)),
+        ),
+        "weights: no closed form of E[log π] under LogisticNormal; give the guide a Dirichlet, a "
+        "NaturalDirichlet or a Delta",
+    ),
+    "components of another kind in the guide": (
+        lambda toy: (
+            mixture(torch.zeros(N, D)),
+            guided_by(loc_precision=dist.LogNormal(torch.zeros(2, D), 1.0).to_event(2)),
+        ),
+        "loc_precision: no closed form of E[log p] under LogNormal; give the guide a NormalGamma, in natural "
+        "parameters or not, or a Delta",
+    ),
+    "a superposition that is not observed": (
+        lambda toy: (latent_superposition, same_without_observations),
+        "site 'x': LinearNormal has to be observed, by obs=",
     ),
     "components in the plate of the data": (
         lambda toy: auto(components_in_the_data_plate),
-        "site 'loc_precision': components may not lie in plate 'data', which holds 'z' too",
+        "site 'loc_precision': components may not lie in plate 'data', which holds 'z' too; put them into a "
+        "plate of their own, outside of it",
     ),
     "a child outside its assignment's plates": (
         lambda toy: auto(z_outside_factors),
@@ -208,8 +324,8 @@ WRONG = {
     ),
     "components in a plate that the data are not in": (
         lambda toy: auto(components_of_other_factors),
-        "site 'z': its batch shape (2, 7) is not that of its assignment 'assignment', (7,) (is it inside "
-        "the same plates?)",
+        "site 'z': its batch shape (2, 7) is not that of its assignment 'assignment', (7,); put both into "
+        "the same plates",
     ),
     "too few components": (
         lambda toy: auto(too_few_components),
@@ -218,8 +334,8 @@ WRONG = {
     ),
     "shapes that differ between model and guide": (
         changed(guide=lambda guide: Replaced("z", other_shape)(guide)),
-        "site 'z': batch and event shape are (2, 6) and (2,) in the model but (2, 1) and (2,) in the guide "
-        "(is it inside the same plates in both?)",
+        "site 'z': batch and event shape are (2, 6) and (2,) in the model but (2, 1) and (2,) in the guide; "
+        "give it the same plates and the same to_event in both",
     ),
     "to_event around an assignment": (
         lambda toy: (in_event_dimensions, lambda x: None),
@@ -231,21 +347,23 @@ WRONG = {
     ),
     "labels of another length": (
         labelled(torch.zeros(2, 5, dtype=torch.int64)),
-        "site 'label': expected integer labels of shape (2, 6), that of their assignment, got torch.int64 of "
-        "shape (2, 5)",
+        "site 'label': its value is of shape (2, 5), but Label in plate 'data' of size 6, 'factors' of size "
+        "2 has the batch shape (2, 6) and the event shape (): for a batch write pyro.plate(name, N, "
+        "subsample=batch), for all data a plate of their size",
     ),
     "labels that are no integers": (
         labelled(torch.zeros(2, 6, dtype=torch.float32)),
-        "site 'label': expected integer labels of shape (2, 6), that of their assignment, got "
-        "torch.float32 of shape (2, 6)",
+        "site 'label': expected integers as labels (-1: unknown), got torch.float32; convert them by .long()",
     ),
     "a label of something else": (
         lambda toy: auto(label_of_the_weights),
-        "site 'label': argument 'assignment' is the value of 'weights', which is no Assignment",
+        "site 'label': argument 'assignment' is the value of 'weights', which is no Assignment; give it that "
+        "of a pyro.sample(name, Assignment(weights))",
     ),
     "a Categorical in the place of an Assignment": (
         lambda toy: auto(categorical_assignment),
-        "site 'z': argument 'assignment' is the value of 'assignment', which is no Assignment",
+        "site 'z': argument 'assignment' is the value of 'assignment', which is no Assignment; give it that "
+        "of a pyro.sample(name, Assignment(weights))",
     ),
     "a q without a closed form": (
         changed(guide=lambda guide: Replaced("z", lognormal)(guide)),
@@ -256,7 +374,8 @@ WRONG = {
         lambda toy: (branching(toy), toy.guide),
         "site 'weights': its value is needed, but TraceConjugate_ELBO integrates over it in closed form "
         "and never draws it: a program may not branch on it, write it into a tensor, nor build a "
-        "distribution from it, except of a class that register_expected_log_prob knows",
+        "distribution from it, except of a class that register_expected_log_prob knows. A posterior in "
+        "standard parameters (to_standard) is drawn",
     ),
     "another distribution of an assignment's value": (
         using("assignment", lambda r: dist.Normal(1.0 * r, 1.0).to_event(2), torch.zeros(2, 6)),
@@ -273,11 +392,12 @@ WRONG = {
     "a latent site that cannot be reparameterised": (
         lambda toy: [extra_site(run, dist.Poisson(3.0)) for run in (toy.model, toy.guide)],
         "site 'extra': Poisson in the guide has no reparameterised sampler, and no registered class sums "
-        "it out",
+        "it out; give the guide a distribution that has_rsample, or the program to pyro.infer.TraceEnum_ELBO",
     ),
     "an auxiliary site that cannot be reparameterised": (
         lambda toy: (toy.model, extra_site(toy.guide, dist.Poisson(3.0), infer={"is_auxiliary": True})),
-        "site 'extra': Poisson in the guide has no reparameterised sampler",
+        "site 'extra': Poisson in the guide has no reparameterised sampler; give it a distribution that "
+        "has_rsample",
     ),
     "an assignment with another number of components in the guide": (
         assigned(dist.Categorical(torch.ones(2, 6, 2))),
@@ -285,7 +405,7 @@ WRONG = {
     ),
     "an assignment of another class in the guide": (
         assigned(dist.Poisson(torch.ones(2, 6))),
-        "site 'assignment': expected a Categorical in the guide, got Poisson",
+        "site 'assignment': expected a Categorical in the guide, or no site, got Poisson",
     ),
 }
 

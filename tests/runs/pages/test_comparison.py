@@ -16,7 +16,10 @@ pytestmark = pytest.mark.usefixtures("single_precision")
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     files, runs = write_files(tmp_path_factory.mktemp("data")), tmp_path_factory.mktemp("runs")
-    for name, options in (("few", {"factors": "2"}), ("plain", {"model": "vae", "latent_dim": 3})):
+    for name, options in (
+        ("few", {"factors": "2", "kl_weight": 1 / 3}),
+        ("plain", {"model": "vae", "latent_dim": 3}),
+    ):
         status, _, err = train(runs / name, files["binary"], seed=len(name), **options)
         assert status == 0, err
     return runs / "few", runs / "plain"
@@ -30,6 +33,7 @@ def test_two_models_side_by_side(folders, tmp_path):
     for row in ("--model fmvae vae", "--seed 3 5", "steps 9 6", "components in use, factor 0 2 of 2"):
         assert row in text
     assert "--batch-size 32 32" not in text  # they are alike in it
+    assert "--kl-weight 0.333333 1" in text and "null" not in text
     for heading in ("Training", "Drawn from the model"):
         assert heading in text
 

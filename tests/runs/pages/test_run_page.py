@@ -9,7 +9,6 @@ import pytest
 
 import pyro_fmvae
 from pyro_fmvae.runs.pages import PAGE, write_page
-from pyro_fmvae.runs.pages.run_page import duration
 from pyro_fmvae.runs.run import Run
 from tests.runs.pages.browser import BROWSER, opened
 from tests.small_runs import succeed, train, write_files
@@ -133,14 +132,6 @@ def test_without_its_data_the_page_says_so(run):
     (run.folder / "config.json").write_text(json.dumps(config))
     succeed("report", run.folder)
     assert "There are no training pictures here: data: expected one of" in text_of(run.folder / PAGE)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.2, "less than a second"), (59.7, "1 min"), (3725, "1 h 2 min 5 s"), (7200, "2 h")],
-)
-def test_times_in_words(seconds, text):
-    assert duration(seconds).replace("\N{NO-BREAK SPACE}", " ") == text
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium")

@@ -1,0 +1,38 @@
+"""Checks of observed values, with both shapes in the message."""
+
+from typing import Any
+
+from pyro.distributions.util import broadcast_shape
+from torch import Tensor
+
+
+def check_observed(site: dict[str, Any]) -> None:
+    """Refuse an observed value that does not fit the distribution at its site.
+
+    Raises:
+        ValueError: it is no tensor, or its shape does not broadcast to that of the distribution, or (at a
+            site with recognised parents) its events have another shape. The message has both shapes.
+    """
+    name, fn, value = site["name"], site["fn"], site["value"]
+    if not isinstance(value, Tensor):
+        raise ValueError(f"site '{name}': expected a tensor as its value, got {type(value).__name__}")
+    events = len(fn.event_shape)
+    same_events = value.shape[value.dim() - events :] == fn.event_shape if value.dim() >= events else False
+    try:
+        fits = broadcast_shape(value.shape, fn.shape()) == fn.shape()
+    except ValueError:
+        fits = False
+    if fits and (same_events or not hasattr(fn, "parents")):
+        return
+    plates = ", ".join(f"'{f.name}' of size {f.size}" for f in site["cond_indep_stack"] if f.dim is not None)
+    where = f"in plate {plates}" if plates else "in no plate"
+    if same_events:
+        advice = "for a batch write pyro.plate(name, N, subsample=batch), for all data a plate of their size"
+    elif value.shape == fn.shape()[:-1] and fn.event_shape == (1,):
+        advice = "single numbers become events by value.unsqueeze(-1)"
+    else:
+        advice = f"give events of shape {tuple(fn.event_shape)}, or parameters of another size"
+    raise ValueError(
+        f"site '{name}': its value is of shape {tuple(value.shape)}, but {type(fn).__name__} {where} has the "
+        f"batch shape {tuple(fn.batch_shape)} and the event shape {tuple(fn.event_shape)}: {advice}"
+    )
