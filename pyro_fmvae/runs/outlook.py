@@ -41,7 +41,8 @@ def announce(trainer: Trainer) -> None:
         text = f"at most {duration(limit)}" + (f": steps of up to {_short(pace)}" if pace else "")
     else:
         return
-    logger.info("%s, and then the report%s", text, _memory(trainer.device))
+    memory = _memory(trainer.device, "about {}" if pace else "{} so far")
+    logger.info("%s, and then the report%s", text, memory)
 
 
 def rehearse(trainer: Trainer) -> float | None:
@@ -72,10 +73,10 @@ def rehearse(trainer: Trainer) -> float | None:
         return time.perf_counter() - began
 
 
-def _memory(device: torch.device) -> str:
-    """The most memory that was used, to follow other words; nothing where the system does not tell."""
+def _memory(device: torch.device, words: str) -> str:
+    """The most memory that was used, in these words behind others; nothing where the system does not tell."""
     used = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else most_used()
-    return "" if used is None else f"; {used / 2**30:.1f} GiB of memory so far"
+    return "" if used is None else "; " + words.format(f"{used / 2**30:.1f} GiB of memory")
 
 
 class Outlook:
@@ -102,7 +103,7 @@ class Outlook:
 
     def _estimate(self, record: Record, left: float, pace: float) -> None:
         steps = record.total_steps + round(left / pace)
-        length, memory = duration(record.seconds + left), _memory(self.device)
+        length, memory = duration(record.seconds + left), _memory(self.device, "{} so far")
         logger.info("about %s: %s steps of %s%s", length, f"{steps:,}", _short(pace), memory)
 
 

@@ -65,16 +65,20 @@ class Trainer:
         if self.patience:
             for phase in self.phases:
                 phase.record_every = min(phase.record_every, max(self.patience // LOOKS, 1))
-        labels = None
+        labels = taught = None
         if recipe.labels:
             labelled = labelled_points(recipe, dataset.train)
             labels = labelled.labels
             for line in labelled.scarce:
                 logger.warning("%s", line)
+            taught = recipe.taught(dataset.train, labels)
+            for name, told in zip(recipe.factor_names, (taught != labels).sum(0).tolist(), strict=False):
+                if told:
+                    logger.info("%s: %d more training points are labelled by their neighbours", name, told)
         self.training = replace(dataset.train, labels=labels)
         """Training rows, with the labels in use."""
         self.batches = Batches(
-            self.training,
+            replace(dataset.train, labels=taught),
             config.batch_size,
             seed=config.seed,
             device=device,
