@@ -63,7 +63,7 @@ class Unsampled(Tensor):
 
 
 def _harmless(value: Any, device: torch.device | None) -> Any:
-    """A plain tensor beside the others while an operation runs, with indices of 0, so that it has a result."""
+    """A plain tensor beside the others while an operation runs, with indices of 0, so that it succeeds."""
     if not isinstance(value, Unsampled):
         return value
     number = _poison_of(value.dtype) if value.is_floating_point() else 0
