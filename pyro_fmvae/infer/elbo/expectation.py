@@ -67,7 +67,7 @@ class Moments:
             self._entries = self._about(self.centre)
 
     def centred(self, batch_dims: int, dtype: torch.dtype) -> "Moments":
-        """The same about the mean of E[x] over the first dimensions; itself, unless t is of x and x xᵀ alone.
+        """Moments about the mean of E[x] over the first dimensions; itself, unless t is of x and x xᵀ alone.
 
         Squares of values that are far from 0 against their spread then lose no digits in float32: numbers are
         gathered, (data - c), before anything is squared. ``dtype`` is that of the value: c is rounded to it.

@@ -1,0 +1,62 @@
+"""Reading recorded calls: their names, their arguments, and the error for those without a rule."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, NeedsValueError, sites_of
+
+_ALIASES = {
+    "__add__": "add",
+    "__radd__": "add",
+    "__sub__": "sub",
+    "subtract": "sub",
+    "__rsub__": "rsub",
+    "__mul__": "mul",
+    "__rmul__": "mul",
+    "multiply": "mul",
+    "__truediv__": "div",
+    "divide": "div",
+    "true_divide": "div",
+    "__rtruediv__": "rdiv",
+    "__rdiv__": "rdiv",
+    "__pow__": "pow",
+    "__neg__": "neg",
+    "negative": "neg",
+    "__matmul__": "matmul",
+    "__rmatmul__": "rmatmul",
+    "mv": "matmul",
+    "mm": "matmul",
+    "dot": "matmul",
+    "bmm": "matmul",
+}
+COPIES = {"expand", "expand_as", "broadcast_to", "contiguous", "clone", "to", "float", "double", "type_as"}
+"""Functions whose value is that of their first argument."""
+
+
+def name_of(call: Computed) -> str:
+    """One name for a function, its method and its operator."""
+    return _ALIASES.get(call.name, call.name)
+
+
+def unknown(x: Lazy, use: str) -> NeedsValueError:
+    """The error for a value that has no rule: a function's name, or words."""
+    return NeedsValueError.of(sites_of(x), use if " " in use else f"'{use}'")
+
+
+def arguments(call: Computed, *names: str) -> list[Any]:
+    """Arguments behind the first, by position or by name; None if they are not given."""
+    return [call.args[i] if i < len(call.args) else call.kwargs.get(name) for i, name in enumerate(names, 1)]
+
+
+def dim_of(call: Computed, a: Lazy) -> int:
+    """The dimension that a function acts on, counted from the last."""
+    (dim,) = arguments(call, "dim")
+    return dim - a.dim() if dim >= 0 else dim
+
+
+def cumulating(x: Lazy, dim: int) -> Tensor:
+    """The matrix of a cumulative sum."""
+    size = x.shape[dim]
+    return torch.ones(size, size, dtype=x.dtype, device=x.device).tril()
