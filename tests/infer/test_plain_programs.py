@@ -41,7 +41,7 @@ def test_bound_is_that_of_its_definition(entry):
     bound, error = brute_force(entry.twin, guide, *args)
     loss = TraceConjugate_ELBO().loss(entry.model, guide, *args)
     assert abs(loss + bound) < 4 * error + 1e-9 * abs(bound)
-    assert error < 0.2  # so that the comparison has power
+    assert error < max(0.2, 0.01 * abs(bound))  # so that the comparison has power
 
 
 @every
@@ -50,7 +50,7 @@ def test_gradient_is_that_of_the_bound(entry):
     args, guide = entry.setup()
     step(entry, guide, args, 0.6)
     step(entry, guide, args, 0.0)
-    parameters, width = naturals(guide), 1e-4
+    parameters, width = naturals(guide), 3e-5
     start = {name: p.detach().clone() for name, p in parameters.items()}
     along = {name: width * p.detach().abs() * torch.randn_like(p) for name, p in parameters.items()}
     families = {name: guide.get_submodule(name.rpartition(".")[0]).kind.family for name in parameters}

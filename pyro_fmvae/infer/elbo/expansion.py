@@ -187,8 +187,8 @@ class Expansion:
         return self._matmul(x, call, b, a)
 
     def _linear(self, x: Lazy, call: Call, a: Any, b: Any) -> Sum:
-        bias = _arguments(call._replace(args=call.args[1:]), "weight", "bias")[1]
-        product = call.args[0] @ call.args[1].mT
+        weight, bias = _arguments(call, "weight", "bias")
+        product = a @ weight.mT
         return self.of(product if bias is None else product + bias)
 
     def _einsum(self, x: Lazy, call: Call, a: Any, b: Any) -> Sum:

@@ -443,7 +443,7 @@ def capture_and_recapture(captures):
             pyro.sample(f"y_{t}", dist.Bernoulli(seen * z), obs=captures[:, t].double())
 
 
-@program(lambda: torch.tensor([[1, 1, 0, 0], [0, 1, 1, 0], [1, 0, 0, 0]]), exact="phi, rho", enumerated="z_0, z_1, z_2, z_3", observed="y_0, y_1, y_2, y_3")
+@program(lambda: torch.tensor([[1, 0, 1, 0], [0, 1, 0, 0]]), exact="phi, rho", enumerated="z_0, z_1, z_2, z_3", observed="y_0, y_1, y_2, y_3")
 def capture_and_recapture_with_masks(captures):
     phi = pyro.sample("phi", dist.Uniform(0.0, 1.0))
     rho = pyro.sample("rho", dist.Uniform(0.0, 1.0))

@@ -2,7 +2,7 @@
 
 import torch
 from torch import Tensor
-from torch.distributions import Beta, Dirichlet, Distribution, Gamma, Independent, Wishart
+from torch.distributions import Beta, Dirichlet, Distribution, Gamma, Independent
 
 
 def mean_log(q: Distribution) -> Tensor:
@@ -15,7 +15,6 @@ def mean_log(q: Distribution) -> Tensor:
         return q.concentration1.digamma() - (q.concentration1 + q.concentration0).digamma()
     if isinstance(q, Dirichlet):
         return q.concentration.digamma() - q.concentration.sum(-1, keepdim=True).digamma()
-    assert isinstance(q, Wishart)
     dim = q.event_shape[-1]
     parts = 0.5 * (q.df.unsqueeze(-1) - torch.arange(dim))
     return parts.digamma().sum(-1) + dim * torch.tensor(2.0).log() + q.covariance_matrix.logdet()

@@ -109,13 +109,11 @@ def _(x, y):
     return gaussian_evidence(y, 0.0, basis @ torch.tensor([9.0, 4.0, 1.0]).diag() @ basis.mT + 0.49 * torch.eye(8))
 
 
-@program(table, exact="w", observed="y")
-def regression_on_features_of_a_network(x, y):
-    torch.manual_seed(0)
-    features = nn.Sequential(nn.Linear(3, 4), nn.Tanh())(x).detach()
+@program(lambda: (nn.Sequential(nn.Linear(3, 4), nn.Tanh()), *table()), exact="w", observed="y")
+def regression_on_features_of_a_network(network, x, y):
     w = pyro.sample("w", dist.Normal(torch.zeros(4, 1), 1.0).to_event(2))
     with pyro.plate("data", len(x)):
-        pyro.sample("y", dist.Normal((features @ w).squeeze(-1), 0.7), obs=y)
+        pyro.sample("y", dist.Normal((network(x) @ w).squeeze(-1), 0.7), obs=y)
 
 
 @program(lambda: table()[1], exact="w, c", observed="y")
@@ -204,12 +202,11 @@ def hierarchical_regression(x, y, group):
 
 @hierarchical_regression.known_update
 def _(q, x, y, group):
-    common = normal(4 * q["own"].mean.sum(0), torch.tensor([1 / 4 + 3 * 4]))
     belongs = (group == torch.arange(3)[:, None]).double()
     first = 4 * q["common"].mean + belongs @ (x * y[:, None]) / 0.49
     second = 4 * torch.eye(3) + torch.einsum("gn,nd,ne->gde", belongs, x, x) / 0.49
-    own = multivariate_normal(first, second)
-    return {"own": own, "common": multivariate_normal(common.mean / common.variance, common.variance.reciprocal().diag())}
+    common = normal(4 * q["own"].mean.sum(0), torch.full((3,), 1 / 4 + 3 * 4))
+    return {"own": multivariate_normal(first, second), "common": common}
 
 
 @program(lambda: table()[0], exact="loadings, precision, z", observed="x")
