@@ -25,7 +25,9 @@ def restated_log_prob(fn: Distribution, value: Tensor) -> Tensor:
     return fn.log_prob(value)
 
 
-def _restate(*classes: type[Distribution]) -> Callable[[Callable[[Any, Tensor], Tensor]], Callable[..., Tensor]]:
+def _restate(
+    *classes: type[Distribution],
+) -> Callable[[Callable[[Any, Tensor], Tensor]], Callable[..., Tensor]]:
     def decorate(formula: Callable[[Any, Tensor], Tensor]) -> Callable[..., Tensor]:
         _RESTATED.update(dict.fromkeys(classes, formula))
         return formula

@@ -42,9 +42,9 @@ class AutoConjugate(nn.Module):
     The family of each posterior is found by what the model computes; ``TraceConjugate_ELBO().plan(model,
     guide, x)`` prints which. Sites without one are left to ``fallback``, discrete sites to the ELBO.
 
-    In a model with shorthands, posteriors are made for the parents of assignments and components alone. There,
-    and with ``fallback=None``, call it first in a guide, with the arguments of the model. The guide then samples
-    the remaining sites, and may enter the model's plates itself, since this creates none::
+    In a model with shorthands, posteriors are made for the parents of assignments and components alone.
+    There, and with ``fallback=None``, call it first in a guide, with the arguments of the model. The guide
+    then samples the remaining sites, and may enter the model's plates itself, since this creates none::
 
         class Guide(nn.Module):
             def __init__(self):
@@ -213,13 +213,13 @@ class AutoConjugate(nn.Module):
 
 
 _NO_MIXTURE = (
-    "model: no site with a conjugate prior is the parent of an Assignment or a component of a mixture (give it "
-    "the whole model: none of these may be hidden by poutine.block)"
+    "model: no site with a conjugate prior is the parent of an Assignment or a component of a mixture (give "
+    "it the whole model: none of these may be hidden by poutine.block)"
 )
 
 
 def _check_priors(sites: Iterable[Site]) -> None:
-    """Refuse priors that only the components of shorthands are conjugate to, where there are no shorthands."""
+    """Refuse priors of the components of shorthands, where there are no shorthands."""
     kinds = [natural_class(unwrap(site["fn"])) for site in sites if not site["is_observed"]]
     if any(kind is not None and not kind.family.monomials for kind in kinds):
         raise ValueError(_NO_MIXTURE)

@@ -68,7 +68,9 @@ def bits():
 
 
 def points():
-    return (torch.randn(20, 2) + 6 * torch.tensor([[0.0, 0.0], [1.0, 1.0], [-1.0, 1.0]])[torch.arange(20) % 3],)
+    return (
+        torch.randn(20, 2) + 6 * torch.tensor([[0.0, 0.0], [1.0, 1.0], [-1.0, 1.0]])[torch.arange(20) % 3],
+    )
 
 
 def linear():
@@ -80,7 +82,9 @@ def weights():
     return pyro.sample("weights", dist.Dirichlet(torch.tensor([1.0, 2.0, 0.5])))
 
 
-@case("Gaussian mixture, means and precisions", clusters, weights="Dirichlet", locs="Normal", precisions="Gamma")
+@case(
+    "Gaussian mixture, means and precisions", clusters, weights="Dirichlet", locs="Normal", precisions="Gamma"
+)
 def gaussian_mixture(x):
     pi = weights()
     with pyro.plate("components", K):
@@ -108,7 +112,9 @@ def shared_scale(x):
         pyro.sample("x", dist.Normal(locs[a], scale), obs=x)
 
 
-@case("Gaussian mixture with variances", clusters, weights="Dirichlet", locs="Normal", variances="InverseGamma")
+@case(
+    "Gaussian mixture with variances", clusters, weights="Dirichlet", locs="Normal", variances="InverseGamma"
+)
 def variances(x):
     pi = weights()
     with pyro.plate("components", K):
@@ -139,7 +145,12 @@ def bernoulli_mixture(x):
         pyro.sample("x", dist.Bernoulli(probs[a]).to_event(1), obs=x)
 
 
-@case("Multinomial mixture", lambda: (torch.poisson(4 * torch.rand(9, 5)),), weights="Dirichlet", topics="Dirichlet")
+@case(
+    "Multinomial mixture",
+    lambda: (torch.poisson(4 * torch.rand(9, 5)),),
+    weights="Dirichlet",
+    topics="Dirichlet",
+)
 def multinomial_mixture(x):
     pi = weights()
     with pyro.plate("components", K):
@@ -171,7 +182,9 @@ def full_covariances(x):
     pi = weights()
     with pyro.plate("components", K):
         locs = pyro.sample("locs", dist.MultivariateNormal(torch.zeros(2), 25 * torch.eye(2)))
-        precisions = pyro.sample("precisions", dist.Wishart(torch.tensor(4.0), covariance_matrix=torch.eye(2)))
+        precisions = pyro.sample(
+            "precisions", dist.Wishart(torch.tensor(4.0), covariance_matrix=torch.eye(2))
+        )
     with pyro.plate("data", len(x)):
         a = pyro.sample("a", dist.Categorical(pi))
         pyro.sample("x", dist.MultivariateNormal(locs[a], precision_matrix=precisions[a]), obs=x)
@@ -239,7 +252,14 @@ def hidden_markov(x):
         pyro.sample(f"x{t}", dist.Normal(locs[state], 1.0), obs=x[t])
 
 
-@case("two assignments of one mean", clusters, first="Dirichlet", second="Dirichlet", locs="Normal", independent=False)
+@case(
+    "two assignments of one mean",
+    clusters,
+    first="Dirichlet",
+    second="Dirichlet",
+    locs="Normal",
+    independent=False,
+)
 def two_assignments(x):
     first = pyro.sample("first", dist.Dirichlet(torch.ones(2)))
     second = pyro.sample("second", dist.Dirichlet(torch.ones(3)))

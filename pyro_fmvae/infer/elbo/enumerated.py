@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from opt_einsum import shared_intermediates
+from opt_einsum import shared_intermediates  # type: ignore[import-untyped]
 from pyro.infer.traceenum_elbo import _compute_model_factors
 from pyro.ops import packed
 from pyro.ops.contract import contract_tensor_tree
@@ -91,7 +91,8 @@ class Factors:
         trace.pack_tensors()
         nodes = {name: trace.nodes[name] for name in self._given}
         log_q = {
-            name: packed.pack(self._given[name], site["infer"]["_dim_to_symbol"]) for name, site in nodes.items()
+            name: packed.pack(self._given[name], site["infer"]["_dim_to_symbol"])
+            for name, site in nodes.items()
         }
         guide = SimpleNamespace(
             nodes={name: {**site, "packed": {"log_prob": log_q[name]}} for name, site in nodes.items()},
@@ -110,7 +111,10 @@ class Factors:
                 ring = LogRing(cache=cache, dim_to_size=sizes)
                 factors = contract_tensor_tree(factors, sum_dims, ring=ring)
             every += [packed.scale_and_mask(t, scale=scale) for terms in factors.values() for t in terms]
-        every += [packed.neg(packed.scale_and_mask(q, nodes[n]["scale"], nodes[n]["packed"]["mask"])) for n, q in log_q.items()]
+        every += [
+            packed.neg(packed.scale_and_mask(q, nodes[n]["scale"], nodes[n]["packed"]["mask"]))
+            for n, q in log_q.items()
+        ]
         symbols = {nodes[name]["infer"]["_enumerate_symbol"]: q for name, q in log_q.items()}
         parts = [_mean(cost, symbols) for cost in every]
         return sum(parts[1:], parts[0])
@@ -167,13 +171,14 @@ def packed_inputs(site: Site) -> dict[str, Any]:
     return {"unscaled_log_prob": table, "log_prob": scaled}
 
 
-def _mean(cost: Tensor, given: Mapping[str, Tensor]) -> Tensor:
-    """The sum of a cost's entries, weighted by the given probabilities of the discrete sites that it is of."""
-    dims: Any = cost._pyro_dims
-    weights = [q.exp() for symbol, q in given.items() if symbol in dims]
-    if not weights:
-        return cost.sum()
-    formula = ",".join([dims, *(q._pyro_dims for symbol, q in given.items() if symbol in dims)])
+def _mean(cost: Any, given: Mapping[str, Tensor]) -> Tensor:
+    """The sum of a packed cost, weighted by the probabilities that are given for its discrete sites."""
+    dims = cost._pyro_dims
+    own: list[Any] = [q for symbol, q in given.items() if symbol in dims]
+    if not own:
+        total: Tensor = cost.sum()
+        return total
+    formula = ",".join([dims, *(q._pyro_dims for q in own)])
     letters = {symbol: chr(97 + i) for i, symbol in enumerate(dict.fromkeys(formula.replace(",", "")))}
     renamed = "".join(letters.get(symbol, symbol) for symbol in formula)
-    return torch.einsum(f"{renamed}->", cost, *weights)
+    return torch.einsum(f"{renamed}->", cost, *(q.exp() for q in own))

@@ -192,8 +192,9 @@ class Expansion:
         return self.of(product if bias is None else product + bias)
 
     def _einsum(self, x: Lazy, call: Call, a: Any, b: Any) -> Sum:
-        formula, operands = call.args[0], call.args[1:]
-        operands = operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
+        formula, operands = call.args[0], list(call.args[1:])
+        if len(operands) == 1 and isinstance(operands[0], list | tuple):
+            operands = list(operands[0])
         inputs, arrow, output = formula.replace(" ", "").partition("->")
         letters = inputs.split(",")
         if not arrow or "." in formula or any(len(set(each)) < len(each) for each in (*letters, output)):
@@ -208,7 +209,8 @@ class Expansion:
             if not is_plain(term) or len(known) + len(logs) < len(term) or len(logs) > 1:
                 raise _unknown(x, "exp")
             if not logs:
-                result = multiply(result, [[number(math.prod(_whole(f, x) for f in known).exp())]])
+                exponents = [_whole(f, x) for f in known]
+                result = multiply(result, [[number(math.prod(exponents[1:], start=exponents[0]).exp())]])
             elif all(isinstance(f.tensor, float) for f in known):
                 exponent = math.prod(float(f.tensor) for f in known)
                 result = multiply(result, [[logs[0]._replace(function="x", power=exponent)]])
@@ -286,7 +288,7 @@ class Expansion:
     # Logarithms
 
     def log(self, x: Any, kind: str = "log") -> Sum:
-        """Log x, or log(1 - x) for ``kind`` "log1m", as a sum of products."""
+        """The logarithm of x, or of 1 - x for ``kind`` "log1m", as a sum of products."""
         if not isinstance(x, Lazy):
             tensor = torch.as_tensor(x, dtype=None if isinstance(x, Tensor) else torch.get_default_dtype())
             value = tensor.log() if kind == "log" else (-tensor).log1p()
@@ -299,7 +301,12 @@ class Expansion:
             return terms
         found = self._log_of_call(x, call) if kind == "log" else None
         if found is None:
-            raise _unknown(x, f"the logarithm of one minus '{call.name}'" if kind != "log" else f"the logarithm of '{call.name}'")
+            raise _unknown(
+                x,
+                f"the logarithm of one minus '{call.name}'"
+                if kind != "log"
+                else f"the logarithm of '{call.name}'",
+            )
         return found
 
     def _log_of_call(self, x: Lazy, call: Call) -> Sum | None:
@@ -348,7 +355,11 @@ class Expansion:
     def _is_one(self, x: Lazy) -> bool:
         """True for a sum of probabilities, which is 1 whatever the values of the sites."""
         call = x.origin
-        return isinstance(call, Call) and call.name == "sum" and self._adds_to_one(call.args[0], call, lambda p: p)
+        return (
+            isinstance(call, Call)
+            and call.name == "sum"
+            and self._adds_to_one(call.args[0], call, lambda p: p)
+        )
 
     def _adds_to_one(self, terms: Lazy, call: Call, function: Callable[[Tensor], Tensor]) -> bool:
         """True if a function of terms adds to 1 in the last dimension: tried on draws of the sites, once."""
@@ -423,7 +434,9 @@ def _without_views(x: Lazy) -> Lazy:
     while isinstance(x.origin, Call) and x.origin.args and isinstance(x.origin.args[0], Lazy):
         call, source = x.origin, x.origin.args[0]
         whole = source.shape[-1:] == x.shape[-1:]
-        if not whole or not (call.name in _SAME or (call.name == "__getitem__" and _by_rows(call.args[1], source))):
+        if not whole or not (
+            call.name in _SAME or (call.name == "__getitem__" and _by_rows(call.args[1], source))
+        ):
             break
         x = source
     return x

@@ -85,7 +85,10 @@ class Moments:
 
     def _entry(self, functions: Monomial, block: Tensor, inside: tuple[Tensor, ...]) -> Tensor:
         where = self.family.locate(functions, inside, self.event)
-        return self._entries[block * self.stats.shape[-1] + where]
+        index = block * self.stats.shape[-1] + where
+        return self._entries[index.flatten()].view(
+            index.shape
+        )  # one index alone would be asked for its number
 
 
 def _index(f: Factor) -> Tensor:

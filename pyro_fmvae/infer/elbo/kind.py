@@ -50,8 +50,8 @@ class Kinds:
             else:
                 if not seen.plain:
                     return result
-            torch.set_rng_state(random_state)
             self._plates[model, guide] = plates_of(model, guide, args, kwargs)
+            torch.set_rng_state(random_state)
         while True:
             plates = self._plates[model, guide]
             program, trace = run_plain(model, guide, args, kwargs, plates, self._identities)

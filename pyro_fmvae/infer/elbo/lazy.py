@@ -93,7 +93,7 @@ class Lazy(Tensor):
     @staticmethod
     def make(shape: torch.Size, dtype: torch.dtype, device: torch.device, origin: Site | Call) -> "Lazy":
         """A value of a given origin."""
-        new: Lazy = Tensor._make_wrapper_subclass(Lazy, shape, dtype=dtype, device=device)  # type: ignore[attr-defined]
+        new: Lazy = Tensor._make_wrapper_subclass(Lazy, shape, dtype=dtype, device=device)
         new.origin = origin
         return new
 
@@ -133,7 +133,9 @@ class Lazy(Tensor):
         return tree_unflatten(values, spec)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """What arrives here came past ``__torch_function__``: a copy, or a use of numbers."""
         kwargs = kwargs or {}
         if func in _COPIES:
@@ -142,7 +144,7 @@ class Lazy(Tensor):
             return cls.make(source.shape, kwargs.get("dtype") or source.dtype, source.device, origin)
         raise NeedsValueError.of(sites_of((args, kwargs)), _in_words(str(func)))
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"Lazy({self.origin.name}, {tuple(self.shape)})"
 
 
@@ -168,7 +170,9 @@ def _on_meta(value: Any) -> Any:
 
 def _unwritten(value: Any) -> Any:
     """A tensor in the place of a value that is not there, on its own device."""
-    return torch.empty(value.shape, dtype=value.dtype, device=value.device) if isinstance(value, Lazy) else value
+    return (
+        torch.empty(value.shape, dtype=value.dtype, device=value.device) if isinstance(value, Lazy) else value
+    )
 
 
 def is_lazy(*values: Any) -> bool:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
 from pyro.infer.util import is_validation_enabled
@@ -29,12 +28,12 @@ from pyro_fmvae.infer.elbo.density import has_lazy_arguments, log_density
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, Factors, enum_dim, is_discrete, is_latent
 from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Moments, by_site, expectation_of
-from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, is_lazy, sites_of
+from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, sites_of
 from pyro_fmvae.infer.elbo.lazy import Site as Origin
 from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, total, with_gradient_divided
+from pyro_fmvae.infer.elbo.observed_shapes import check_observed
 from pyro_fmvae.infer.elbo.placeholder import missing_in_guide
 from pyro_fmvae.infer.elbo.site_terms import kl_sum, latent_term, log_prob_sum, role_of
-from pyro_fmvae.infer.elbo.observed_shapes import check_observed
 from pyro_fmvae.infer.elbo.structure import (
     Site,
     Structure,
@@ -85,18 +84,20 @@ class Undrawn(Messenger):
     def _pyro_sample(self, msg: Any) -> None:
         if msg["done"] or not is_latent(msg):
             return
-        fn = unwrap(msg["fn"])
+        fn: Any = unwrap(msg["fn"])
         if isinstance(fn, NaturalDistribution):
-            dtype, device = fn.dtype, fn.natural.device
+            dtype, device, support = fn.dtype, fn.natural.device, fn.family.distribution.support
         elif self._leaves and not is_discrete(msg):
-            dtype, device = torch.get_default_dtype(), torch.device("cpu")
+            dtype, device, support = torch.get_default_dtype(), torch.device("cpu"), fn.support
         else:
             return
-        origin = Origin(msg["name"], fn.family.distribution.support if isinstance(fn, NaturalDistribution) else fn.support)
+        origin = Origin(msg["name"], support)
         msg["value"], msg["done"] = Lazy.make(msg["fn"].shape(), dtype, device, origin), True
 
 
-def run_plain(model: Any, guide: Any, args: Any, kwargs: Any, plates: int, identities: dict[Hashable, bool]) -> tuple[PlainProgram, Trace]:
+def run_plain(
+    model: Any, guide: Any, args: Any, kwargs: Any, plates: int, identities: dict[Hashable, bool]
+) -> tuple[PlainProgram, Trace]:
     """Run the guide, and the model against it with its discrete sites enumerated.
 
     Args:
@@ -168,7 +169,9 @@ class Bound:
                 self.moments[name] = Moments(*self._stats(name), site["value"].shape)
 
     def _is_natural(self, name: str) -> bool:
-        return name in self.guide_sites and isinstance(unwrap(self.guide_sites[name]["fn"]), NaturalDistribution)
+        return name in self.guide_sites and isinstance(
+            unwrap(self.guide_sites[name]["fn"]), NaturalDistribution
+        )
 
     def posterior(self, name: str) -> Any:
         """The natural posterior of a site, with the natural gradient of the unscaled site."""
@@ -177,7 +180,7 @@ class Bound:
         return q if unscaled else with_gradient_divided(q, scale)
 
     def _stats(self, name: str) -> tuple[Any, Tensor]:
-        q = unwrap(self.posterior(name))
+        q: Any = unwrap(self.posterior(name))
         stats = q.expected_stats()
         return q.family, stats.expand(*q.batch_shape, stats.shape[-1])
 
@@ -187,7 +190,9 @@ class Bound:
             if is_discrete(site):
                 self._discrete(name, site)
             elif site["is_observed"]:
-                self._add(name, site, self._expected(site, unmasked(site)), role_of(site, Role.RECONSTRUCTION))
+                self._add(
+                    name, site, self._expected(site, unmasked(site)), role_of(site, Role.RECONSTRUCTION)
+                )
             elif self._is_natural(name):
                 self._natural(name, site)
             elif name in self.guide_sites:
@@ -228,10 +233,12 @@ class Bound:
             self.terms.append(Term(name, Role.KL_GLOBAL, kl_sum(q, site), natural=True))
             return
         self._add(name, site, self._expected(site, site["value"], torch.float64), Role.KL_GLOBAL)
-        self.terms.append(Term(name, Role.KL_GLOBAL, total(_mean_log_density(q, self.moments[name]), site), natural=True))
+        self.terms.append(
+            Term(name, Role.KL_GLOBAL, total(_mean_log_density(q, self.moments[name]), site), natural=True)
+        )
 
     def _drawn(self, name: str, site: Site) -> None:
-        """A site that is drawn for others. Its own density counts in closed form where that is the same bound."""
+        """A site that is drawn for others; its own density counts in closed form where it may."""
         q = self.guide_sites[name]["fn"]
         enumerated = len(site["fn"].batch_shape) > max(self.program.plates, len(q.batch_shape))
         if not (has_lazy_arguments(site["fn"]) or enumerated):
@@ -273,7 +280,8 @@ class Bound:
         users = [
             other
             for other, each in self.sites.items()
-            if other != name and (name in sites_of(each["value"]) or name in sites_of(list(vars(unwrap(each["fn"])).values())))
+            if other != name
+            and (name in sites_of(each["value"]) or name in sites_of(list(vars(unwrap(each["fn"])).values())))
         ]
         if users:
             raise ValueError(missing_in_guide(name))

@@ -54,7 +54,8 @@ class Plan:
         cells = [[field.name for field in fields(PlannedSite)], *map(list, map(astuple, self.rows))]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in cells
         ]
         return "\n".join(lines)
 
@@ -69,7 +70,9 @@ def plan_of(elbo: Any, model: Any, guide: Any, args: Any, kwargs: Any) -> Plan:
             with Undrawn():
                 guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
     if isinstance(program, Structure):
-        return Plan([_of_shorthand(program, guide_trace, site) for site in sample_sites(program.model).values()])
+        return Plan(
+            [_of_shorthand(program, guide_trace, site) for site in sample_sites(program.model).values()]
+        )
     found = recognise_conjugacy(model, args, kwargs)
     sites = found.sites if program is None else _in_model(program)
     return Plan([_of_plain(found, guide_trace, site) for site in sites.values()])
@@ -108,7 +111,9 @@ def _of_shorthand(program: Structure, guide: Trace, site: Site) -> PlannedSite:
     if site["is_observed"]:
         return PlannedSite(name, "", "observed", "")
     if name in {mixture.name for mixture in program.mixtures}:
-        return PlannedSite(name, posterior or "optimal", "summed out", "at the guide's probabilities" if posterior else "")
+        return PlannedSite(
+            name, posterior or "optimal", "summed out", "at the guide's probabilities" if posterior else ""
+        )
     if posterior and isinstance(unwrap(guide.nodes[name]["fn"]), NaturalDistribution):
         return PlannedSite(name, posterior, "exact", "")
     if not posterior:

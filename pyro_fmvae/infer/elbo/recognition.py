@@ -147,7 +147,7 @@ class _Search:
     def _attempt(
         self, candidates: dict[str, Site]
     ) -> tuple[dict[str, Site], dict[str, set[Monomial]], set[str]]:
-        """Run the model without the values of candidates; its sites, their monomials, and which have pairs."""
+        """Run the model without values of candidates: its sites, their monomials, and which have pairs."""
         model, args, kwargs = self._program
         values = {name: site["value"] for name, site in self._latent.items() if name not in candidates}
         enumeration = EnumMessenger(first_available_dim=-1 - self._plates)

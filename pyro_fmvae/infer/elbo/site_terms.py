@@ -14,7 +14,7 @@ from torch.distributions import Distribution, kl_divergence
 
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, expectation
-from pyro_fmvae.infer.elbo.structure import Child, Site, Structure, in_order, sample_sites
+from pyro_fmvae.infer.elbo.structure import Child, Site, Structure, in_order
 
 
 def log_prob_sum(site: Site) -> Tensor:

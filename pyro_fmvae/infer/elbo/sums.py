@@ -89,7 +89,13 @@ def times(left: Product, right: Product) -> Product:
                         value = place(value, small.names, large.names)
                     result[i] = large._replace(tensor=value * large.tensor)
                     break
-            elif f.site and f[:2] == g[:2] and f.function == "x" and f.names == g.names and f.tensor is g.tensor:
+            elif (
+                f.site
+                and f[:2] == g[:2]
+                and f.function == "x"
+                and f.names == g.names
+                and f.tensor is g.tensor
+            ):
                 result[i] = g._replace(power=f.power + g.power)
                 break
         else:
@@ -201,7 +207,9 @@ def matrix_product(left: Sum, right: Sum, left_dim: int, right_dim: int, size: i
 def contraction(operands: list[Sum], letters: list[str], output: str, shapes: list[torch.Size]) -> Sum:
     """The sum over all letters that are not of the output, as ``einsum`` has it; no letter twice in one."""
     marks = {letter: -(10**6) - i for i, letter in enumerate(sorted(set("".join(letters))))}
-    sizes = {a: n for each, shape in zip(letters, shapes, strict=True) for a, n in zip(each, shape, strict=True)}
+    sizes = {
+        a: n for each, shape in zip(letters, shapes, strict=True) for a, n in zip(each, shape, strict=True)
+    }
     result: Sum = [[]]
     for terms, each in zip(operands, letters, strict=True):
         names = {i - len(each): marks[letter] for i, letter in enumerate(each)}

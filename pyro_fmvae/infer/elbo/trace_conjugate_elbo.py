@@ -27,9 +27,9 @@ from pyro_fmvae.infer.elbo.mixture_terms import (
     tabulate,
 )
 from pyro_fmvae.infer.elbo.own_values import OwnValues
+from pyro_fmvae.infer.elbo.placeholder import PlaceholderMessenger
 from pyro_fmvae.infer.elbo.plain import Bound, PlainProgram, responsibilities
 from pyro_fmvae.infer.elbo.plan import Plan, plan_of
-from pyro_fmvae.infer.elbo.placeholder import PlaceholderMessenger
 from pyro_fmvae.infer.elbo.site_terms import (
     as_module,
     check_finite,

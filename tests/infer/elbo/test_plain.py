@@ -47,7 +47,10 @@ def fitted(case, steps=3, rate=0.5):
 def test_families(case):
     conjugate = AutoConjugate(case.model, fallback=None)
     conjugate.setup(*case.arguments())
-    found = {name: posterior.kind.__name__.removeprefix("Natural") for name, posterior in conjugate.posteriors.items()}
+    found = {
+        name: posterior.kind.__name__.removeprefix("Natural")
+        for name, posterior in conjugate.posteriors.items()
+    }
     assert found == case.families
 
 
@@ -65,7 +68,9 @@ def test_bound_is_that_of_trace_enum_at_the_same_posterior(case):
     with torch.no_grad():
         ours = torch.tensor([elbo.loss(case.model, guide, *args) for _ in range(60 if case.drawn else 1)])
         theirs = torch.tensor([enum.loss(model, complete, *args) for _ in range(120)])
-    error = math.hypot(theirs.std() / len(theirs) ** 0.5, ours.std() / len(ours) ** 0.5 if len(ours) > 1 else 0)
+    error = math.hypot(
+        theirs.std() / len(theirs) ** 0.5, ours.std() / len(ours) ** 0.5 if len(ours) > 1 else 0
+    )
     assert abs(theirs.mean() - ours.mean()) < 4 * error
     assert error < 0.05 * abs(ours.mean())
 
@@ -127,5 +132,7 @@ def test_mixture_distribution_is_summed_over_as_an_assignment():
             a = pyro.sample("a", dist.Categorical(weights))
             pyro.sample("x", dist.Normal(locs[a], 1.0), obs=x)
 
-    losses = [TraceConjugate_ELBO().differentiable_loss(model, guide, x) for model in (case.model, written_out)]
+    losses = [
+        TraceConjugate_ELBO().differentiable_loss(model, guide, x) for model in (case.model, written_out)
+    ]
     assert_close(*losses, rtol=0, atol=1e-10)
