@@ -67,6 +67,7 @@ _VIEWS = _RESHAPES | {
 _POWERS = {"square": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
 _MOST_FACTORS = 4  # of one sum in a power of it
 _CLOSE = 1e-4
+_IMPOSSIBLE = -1e30  # in the place of log 0, so that 0 log 0 is 0
 _GUARD = 1e-6  # a clamp no further than this from the end of an interval keeps a logarithm finite
 
 
@@ -291,7 +292,7 @@ class Expansion:
         """The logarithm of x, or of 1 - x for ``kind`` "log1m", as a sum of products."""
         if not isinstance(x, Lazy):
             tensor = torch.as_tensor(x, dtype=None if isinstance(x, Tensor) else torch.get_default_dtype())
-            value = tensor.log() if kind == "log" else (-tensor).log1p()
+            value = (tensor.log() if kind == "log" else (-tensor).log1p()).clamp(min=_IMPOSSIBLE)
             return [[number(value if isinstance(x, Tensor) else value.item())]]
         if isinstance(x.origin, Site):
             return [[f._replace(function=kind) for f in self.of(x)[0]]]
@@ -299,7 +300,12 @@ class Expansion:
         terms = self._selected(x, call, lambda y: self.log(y, kind))
         if terms is not None:
             return terms
+        remainder = _one_minus(call)
+        if remainder is not None:
+            return self.log(remainder, "log" if kind == "log1m" else "log1m")
         found = self._log_of_call(x, call) if kind == "log" else None
+        if found is None:
+            found = self._log_of_cases(x, kind)
         if found is None:
             raise _unknown(
                 x,
@@ -318,10 +324,6 @@ class Expansion:
             return self.log(a) + scale(self.log(b), -1)
         if name == "exp":
             return self.of(a)
-        if name == "rsub" and _is_plain_one(b):
-            return self.log(a, "log1m")
-        if name == "sub" and _is_plain_one(a):
-            return self.log(b, "log1m")
         if name == "cumprod":
             return apply(self.log(a), _dim(call, a), _lower(x, _dim(call, a)))
         if name == "pad":
@@ -341,6 +343,35 @@ class Expansion:
             else [number(float(f.power)), f._replace(function="log", power=1)]
             for f in terms[0]
         ]
+
+    def _log_of_cases(self, x: Lazy, kind: str) -> Sum | None:
+        """The logarithm of a sum in which numbers, indicators say, leave at most one term at each position."""
+        result: Sum = []
+        terms = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
+        for term in self.of(x):
+            factors = [f for f in term if not f.is_number]
+            if not is_plain(term) or any(f.function != "x" for f in factors):
+                return None
+            known = math.prod(
+                (_whole(f, x) for f in term if f.is_number),
+                start=torch.ones((), dtype=x.dtype, device=x.device),
+            )
+            if kind == "log1m" and factors:
+                if len(factors) > 1 or factors[0].power != 1 or not bool(((known == 0) | (known == 1)).all()):
+                    return None
+                result.append([number(known), factors[0]._replace(function=kind)])
+            elif kind == "log1m":
+                result += self.log(known.expand(x.shape), kind)
+            else:
+                chosen = (known != 0).to(x.dtype)
+                result.append([number(chosen * _log_of_size(known))])
+                result += [[number(chosen * f.power), f._replace(function="log", power=1)] for f in factors]
+            terms = terms + (known != 0)
+        if bool((terms > 1).any()):
+            return None
+        if kind == "log":
+            result.append([number(_IMPOSSIBLE * (terms == 0).to(x.dtype))])
+        return result
 
     def _log_of_padded(self, x: Lazy, call: Call) -> Sum | None:
         source, (pads, mode, value) = call.args[0], _arguments(call, "pad", "mode", "value")
@@ -367,7 +398,7 @@ class Expansion:
         dims = [dim] if isinstance(dim, int) else list(dim or ())
         if dims not in ([-1], [terms.dim() - 1]):
             return False
-        inner = _without_views(terms)
+        inner = self._without_views(terms)
         structure = _structure(inner)
         if structure is None:
             return False
@@ -376,6 +407,42 @@ class Expansion:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 sums = [function(_at_random(inner)).sum(-1) for _ in range(2)]
             self._identities[key] = all(bool((s - 1).abs().max() < _CLOSE) for s in sums)
+        return self._identities[key]
+
+    def _without_views(self, x: Lazy) -> Lazy:
+        """The value inside of functions that leave its last dimension whole, and in order."""
+        while isinstance(x.origin, Call) and x.origin.args and isinstance(x.origin.args[0], Lazy):
+            call, source = x.origin, x.origin.args[0]
+            by_rows = call.name in _SAME | _RESHAPES | {"unsqueeze"}
+            if call.name == "__getitem__":
+                by_rows = self._is_by_rows(call.args[1], source)
+            if call.name == "index_select":
+                by_rows = _dim(call, source) != -1
+            if not by_rows or source.shape[-1:] != x.shape[-1:]:
+                break
+            x = source
+        return x
+
+    def _is_by_rows(self, index: Any, source: Lazy) -> bool:
+        """True if an index leaves the last dimension of a value alone; ``Vindex`` may write it as a range."""
+        index = index if isinstance(index, tuple) else (index,)
+        last = index[-1]
+        if isinstance(last, slice) and last == slice(None):
+            return True
+        if (
+            not any(each is Ellipsis for each in index)
+            and sum(each is not None for each in index) < source.dim()
+        ):
+            return True
+        if not isinstance(last, Tensor) or last.shape != source.shape[-1:]:
+            return False
+        key = (
+            "range",
+            _structure(source),
+            tuple(each.shape if isinstance(each, Tensor) else None for each in index),
+        )
+        if key not in self._identities:
+            self._identities[key] = torch.equal(last.cpu(), torch.arange(len(last)))
         return self._identities[key]
 
 
@@ -414,11 +481,18 @@ def _whole(known: Factor, x: Lazy) -> Tensor:
 
 
 def _log_of_size(value: Tensor | float) -> Tensor | float:
-    return value.abs().log() if isinstance(value, Tensor) else math.log(abs(value))
+    if isinstance(value, Tensor):
+        return value.abs().log().clamp(min=_IMPOSSIBLE)
+    return math.log(abs(value)) if value else _IMPOSSIBLE
 
 
-def _is_plain_one(value: Any) -> bool:
-    return isinstance(value, int | float) and value == 1
+def _one_minus(call: Call) -> Any:
+    """The y of a call that computes 1 - y; None for another call."""
+    a, b = (*call.args, None, None)[:2]
+    name = _ALIASES.get(call.name, call.name)
+    one, other = (b, a) if name == "rsub" else (a, b)
+    is_one = name in ("sub", "rsub") and isinstance(one, int | float) and one == 1
+    return other if is_one and not call.kwargs else None
 
 
 def _is_guard(call: Call) -> bool:
@@ -427,28 +501,6 @@ def _is_guard(call: Call) -> bool:
     if not isinstance(low, int | float | None) or not isinstance(high, int | float | None):
         return False
     return abs(low or 0.0) < _GUARD and (high is None or abs(1 - high) < _GUARD)
-
-
-def _without_views(x: Lazy) -> Lazy:
-    """The value inside of functions that leave its last dimension whole, and in order."""
-    while isinstance(x.origin, Call) and x.origin.args and isinstance(x.origin.args[0], Lazy):
-        call, source = x.origin, x.origin.args[0]
-        whole = source.shape[-1:] == x.shape[-1:]
-        if not whole or not (
-            call.name in _SAME or (call.name == "__getitem__" and _by_rows(call.args[1], source))
-        ):
-            break
-        x = source
-    return x
-
-
-def _by_rows(index: Any, source: Lazy) -> bool:
-    """True if an index leaves the last dimension of a value alone."""
-    index = index if isinstance(index, tuple) else (index,)
-    if isinstance(index[-1], slice) and index[-1] == slice(None):
-        return True
-    whole = not any(each is Ellipsis for each in index)
-    return whole and sum(each is not None for each in index) < source.dim()
 
 
 def _structure(x: Any) -> Hashable | None:

@@ -97,8 +97,7 @@ def zero_inflated_poisson(x):
     rate = pyro.sample("rate", dist.Gamma(2.0, 0.5))
     with pyro.plate("data", len(x)):
         is_zero = pyro.sample("is_zero", dist.Bernoulli(gate))
-        scales = torch.tensor([1.0, 1e-3])
-        pyro.sample("x", dist.Poisson(rate * scales[is_zero.long()]), obs=x)
+        pyro.sample("x", dist.Poisson(rate * (1 - is_zero)), obs=x)
 
 
 @program(

@@ -6,7 +6,7 @@ import pyro
 import pyro.distributions as dist
 import torch
 
-from tests.infer.plain.moments import mean_log, mean_log1m, mean_square, normal
+from tests.infer.plain.moments import mean_square, normal
 from tests.infer.plain.program import program
 
 
@@ -430,20 +430,28 @@ def _(q, x):
     }
 
 
-@program(lambda: torch.tensor([[1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 0, 0]]), exact="alive, seen", enumerated="z_1, z_2, z_3", observed="y_1, y_2, y_3")
+@program(
+    lambda: torch.tensor([[1, 0, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]]).double(),
+    exact="alive, seen",
+    enumerated="z_1, z_2, z_3",
+    observed="y_1, y_2, y_3",
+)
 def capture_and_recapture(captures):
-    """All animals are marked at time 0. Dead or alive, in states 0 and 1."""
     alive = pyro.sample("alive", dist.Beta(1.0, 1.0))
     seen = pyro.sample("seen", dist.Beta(1.0, 2.0))
-    states = torch.stack([torch.stack([torch.tensor(1.0), torch.tensor(0.0)]), torch.stack([1 - alive, alive])])
     with pyro.plate("animals", len(captures)):
-        z = torch.ones(len(captures), dtype=torch.long)
+        z = torch.ones(len(captures))  # all are marked at time 0
         for t in pyro.markov(range(1, captures.shape[1])):
-            z = pyro.sample(f"z_{t}", dist.Categorical(states[z]))
-            pyro.sample(f"y_{t}", dist.Bernoulli(seen * z), obs=captures[:, t].double())
+            z = pyro.sample(f"z_{t}", dist.Bernoulli(alive * z))
+            pyro.sample(f"y_{t}", dist.Bernoulli(seen * z), obs=captures[:, t])
 
 
-@program(lambda: torch.tensor([[1, 0, 1, 0], [0, 1, 0, 0]]), exact="phi, rho", enumerated="z_0, z_1, z_2, z_3", observed="y_0, y_1, y_2, y_3")
+@program(
+    lambda: torch.tensor([[1, 0, 1, 0], [0, 1, 0, 0]]),
+    exact="phi, rho",
+    enumerated="z_0, z_1, z_2, z_3",
+    observed="y_0, y_1, y_2, y_3",
+)
 def capture_and_recapture_with_masks(captures):
     phi = pyro.sample("phi", dist.Uniform(0.0, 1.0))
     rho = pyro.sample("rho", dist.Uniform(0.0, 1.0))

@@ -313,7 +313,9 @@ def assignment_that_hangs_on_another(x):
         pyro.sample("x", dist.Normal(Vindex(locs)[a, b], 1.0), obs=x)
 
 
-@program(lambda: (numbers(), numbers().roll(2) > 1), exact="weights, locs, p", enumerated="a", observed="x, y")
+@program(
+    lambda: (numbers(), numbers().roll(2) > 1), exact="weights, locs, p", enumerated="a", observed="x, y"
+)
 def two_kinds_of_data_for_one_assignment(x, y):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
     with pyro.plate("components", K):

@@ -106,7 +106,9 @@ def polynomial_regression(x, y):
 @polynomial_regression.known_evidence
 def _(x, y):
     basis = torch.stack([x[:, 0] ** i for i in range(3)], -1)
-    return gaussian_evidence(y, 0.0, basis @ torch.tensor([9.0, 4.0, 1.0]).diag() @ basis.mT + 0.49 * torch.eye(8))
+    return gaussian_evidence(
+        y, 0.0, basis @ torch.tensor([9.0, 4.0, 1.0]).diag() @ basis.mT + 0.49 * torch.eye(8)
+    )
 
 
 @program(lambda: (nn.Sequential(nn.Linear(3, 4), nn.Tanh()), *table()), exact="w", observed="y")
@@ -154,7 +156,8 @@ def random_walk(y):
 def _(q, y):
     means = [torch.tensor(0.0), *(q[f"z_{t}"].mean for t in range(4))]
     inner = {
-        f"z_{t}": normal(4 * (means[t] + means[t + 2]) + y[t] / 0.49, torch.tensor(8 + 1 / 0.49)) for t in range(3)
+        f"z_{t}": normal(4 * (means[t] + means[t + 2]) + y[t] / 0.49, torch.tensor(8 + 1 / 0.49))
+        for t in range(3)
     }
     return {**inner, "z_3": normal(4 * means[3] + y[3] / 0.49, torch.tensor(4 + 1 / 0.49))}
 
@@ -314,5 +317,3 @@ def sine_of_an_angle(y):
 def _(q, y):
     square = (y - q["angle"].mean.sin()).square().sum()
     return {"precision": dist.Gamma(torch.tensor(2 + len(y) / 2), 1 + square / 2)}
-
-

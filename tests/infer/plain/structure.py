@@ -149,7 +149,12 @@ def plate_that_is_entered_twice(x):
         pyro.sample("y", dist.Normal(locs[b] + locs[a], 1.0), obs=x.flip(0))
 
 
-@program(lambda: numbers()[:4], exact="weights, locs", enumerated="a_0, a_1, a_2, a_3", observed="x_0, x_1, x_2, x_3")
+@program(
+    lambda: numbers()[:4],
+    exact="weights, locs",
+    enumerated="a_0, a_1, a_2, a_3",
+    observed="x_0, x_1, x_2, x_3",
+)
 def sequential_plate(x):
     weights, locs = globals_of_a_mixture()
     for n in pyro.plate("data", len(x)):
@@ -200,7 +205,9 @@ class MixtureGuide(nn.Module):
         return self.conjugate.posterior(name)
 
 
-@program(lambda: numbers()[[0, 3, 4]], MixtureGuide, exact="weights, locs", drawn="z", enumerated="a", observed="x")
+@program(
+    lambda: numbers()[[0, 3, 4]], MixtureGuide, exact="weights, locs", drawn="z", enumerated="a", observed="x"
+)
 def mixture_behind_a_decoder(x):
     weights, locs = globals_of_a_mixture()
     with pyro.plate("data", len(x)):
