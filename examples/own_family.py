@@ -2,11 +2,12 @@
 
     python examples/own_family.py [--steps 30] [--seed 0]
 
-Every measurement has an error, whose size turned out later. Three instruments were in use, and nobody wrote
-down which one made which measurement. The size of an error of instrument k is half-normal, with a scale σ_k.
+Every measurement has an error, which turned out later. Three instruments were in use, and nobody wrote down
+which one made which measurement. Errors of instrument k are normal, with the standard deviation σ_k.
 
-The library has no conjugate prior of a scale itself, only of its square. Here is one: ``ScaleFamily``, the
-distribution of σ where 1/σ² has a Gamma. It is everything that inference has to know.
+The library has conjugate priors of a variance and of a precision, but none of a standard deviation itself.
+Here is one: ``ScaleFamily``, the distribution of σ where 1/σ² has a Gamma. It is everything that inference
+has to know: the model is an ordinary Pyro program.
 """
 
 import argparse
@@ -20,15 +21,11 @@ from pyro.infer import SVI
 from torch.distributions import constraints, kl_divergence, register_kl
 
 from pyro_fmvae import (
-    Assignment,
     AutoConjugate,
-    MixtureComponent,
     NaturalDistribution,
     NaturalGradient,
     ScalarFamily,
     TraceConjugate_ELBO,
-    component_table,
-    register_expected_log_prob,
     register_family,
 )
 
@@ -113,18 +110,6 @@ class ScaleFamily(ScalarFamily):
         size = torch.randn(a.shape, dtype=a.dtype, generator=generator).exp()
         return self.natural(a + count / 2, b + count / 2 * size * b / a)
 
-    # What a mixture needs of its components: log p(x | σ) = -log σ - x²/(2σ²) + log(2/π)/2
-
-    def data_stats(self, mean, variance):
-        return torch.stack([-torch.ones_like(mean), -0.5 * (mean.square() + variance)], -1)
-
-    def expected_log_likelihood(self, mean, variance, stats):
-        return super().expected_log_likelihood(mean, variance, stats) + 0.5 * math.log(2 / math.pi)
-
-    def predictive(self, standard, dtype):
-        a, b = (parameter.to(dtype) for parameter in standard)
-        return dist.FoldedDistribution(dist.StudentT(2 * a, 0.0, (b / a).sqrt()))
-
 
 SCALE = ScaleFamily()
 
@@ -141,27 +126,13 @@ def _kl(q, p):  # for posteriors in standard parameters
     return kl_divergence(q.precision, p.precision)
 
 
-class ErrorSize(MixtureComponent):
-    """The size of an error of the instrument that was in use."""
-
-    parents, family = ("scale", "assignment"), SCALE
-    support = constraints.positive
-    has_rsample = True
-
-    def given(self, parameter):
-        return dist.HalfNormal(parameter)
-
-
-register_expected_log_prob(dist.LogNormal, ErrorSize)(component_table)
-
-
-def model(size):
+def model(error):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
     with pyro.plate("instruments", K):
         scale = pyro.sample("scale", ScalePrior(torch.tensor(1.0), torch.tensor(0.01)))
-    with pyro.plate("measurements", len(size)):
-        instrument = pyro.sample("instrument", Assignment(weights), infer={"enumerate": "parallel"})
-        pyro.sample("size", ErrorSize(scale, instrument), obs=size)
+    with pyro.plate("measurements", len(error)):
+        instrument = pyro.sample("instrument", dist.Categorical(weights), infer={"enumerate": "parallel"})
+        pyro.sample("error", dist.Normal(0.0, scale[instrument]), obs=error)
 
 
 def main():
@@ -172,11 +143,11 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     pyro.set_rng_seed(options.seed)
-    size = (SCALES[torch.randint(K, (N,))] * torch.randn(N)).abs()
+    error = SCALES[torch.randint(K, (N,))] * torch.randn(N)
     guide = AutoConjugate(model)
     svi = SVI(model, guide, NaturalGradient(1.0, partial(torch.optim.SGD, lr=0.0)), TraceConjugate_ELBO())
     for step in range(options.steps):
-        loss = svi.step(size)
+        loss = svi.step(error)
         if step % max(options.steps // 5, 1) == 0:
             print(f"step {step:3}: ELBO {-loss:10.2f}")
     found = guide.posterior("scale")().mean.sort().values

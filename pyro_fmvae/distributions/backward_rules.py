@@ -12,9 +12,24 @@ if TYPE_CHECKING:
     from pyro_fmvae.distributions.exponential_family import ExponentialFamily
 
 
-class ExpectedStats(torch.autograd.Function):
-    """λ → E[t]."""
+def expected_stats(natural: Tensor, family: "ExponentialFamily") -> Tensor:
+    """E[t] [..., P] of λ [..., P], whose gradient passes to λ unchanged."""
+    return _ExpectedStats.apply(natural, family)
 
+
+def standard_parameters(natural: Tensor, family: "ExponentialFamily") -> tuple[Tensor, ...]:
+    """Standard parameters of λ [..., P], whose gradients reach λ through the inverse Fisher matrix."""
+    return _Standard.apply(natural, family)
+
+
+def relative_entropy(
+    natural: Tensor, prior: Tensor, stats: Tensor | None, family: "ExponentialFamily"
+) -> Tensor:
+    """KL(λ || λ₀) [...], which gives λ the gradient λ - λ₀ and λ₀ the ordinary one; E[t] may be given."""
+    return _RelativeEntropy.apply(natural, prior, stats, family)
+
+
+class _ExpectedStats(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, natural: Tensor, family: "ExponentialFamily") -> Tensor:
         return family.mean_stats(natural)
@@ -24,9 +39,7 @@ class ExpectedStats(torch.autograd.Function):
         return grad, None
 
 
-class Standard(torch.autograd.Function):
-    """λ → standard parameters."""
-
+class _Standard(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, natural: Tensor, family: "ExponentialFamily") -> tuple[Tensor, ...]:
         standard = tuple(parameter.clone() for parameter in family.unpack(natural))
@@ -39,9 +52,7 @@ class Standard(torch.autograd.Function):
         return ctx.family.inverse_fisher(ctx.saved_tensors, grads), None
 
 
-class RelativeEntropy(torch.autograd.Function):
-    """λ, λ₀ → KL(λ || λ₀)."""
-
+class _RelativeEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, natural: Tensor, prior: Tensor, stats: Tensor | None, family: "ExponentialFamily"

@@ -36,9 +36,10 @@ class BetaFamily(ScalarFamily):
         return natural.unbind(-1)
 
     def standard_of(self, member: Distribution) -> tuple[Tensor, ...]:
-        """(c₁, c₀) of a Beta, or of the Uniform between 0 and 1, in float64."""
+        """(c₁, c₀) of a Beta, or of the Uniform between 0 and 1, in float64; NaN for another Uniform."""
         if isinstance(member, Uniform):
-            one = torch.ones_like(to_float64(member.low))
+            low, high = to_float64(member.low), to_float64(member.high)
+            one = torch.ones_like(low).where((low == 0) & (high == 1), torch.nan)
             return one, one
         return super().standard_of(member)
 

@@ -32,7 +32,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, ExpTransform, Transform, constraints, transform_to
 
-from pyro_fmvae.distributions.backward_rules import ExpectedStats, RelativeEntropy, Standard
+from pyro_fmvae.distributions import backward_rules
+
+LEAST_SHARE = 1e-11  # that a difference has to keep of its terms, which float64 rounds at 1e-16
 
 
 def blend(old: Tensor, new: Tensor, rate: float) -> Tensor:
@@ -63,11 +65,13 @@ class ExponentialFamily(ABC):
             ``"log1m"`` that of one minus it, ``"logdet"`` the log-determinant of the whole θ. ``("x", "x")``
             is a product of two elements, or a square. Empty for a family that takes no part in plain
             programs; one that does implements :meth:`size`, :meth:`locate` and what they say.
+        domain: what :meth:`in_domain` asks for, in words for an error message.
     """
 
     distribution: ClassVar[Any]
     names: ClassVar[tuple[str, ...]]
     monomials: ClassVar[frozenset[tuple[str, ...]]] = frozenset()
+    domain: ClassVar[str] = "a proper member"
 
     @abstractmethod
     def natural(self, *standard: Tensor) -> Tensor:
@@ -242,13 +246,13 @@ class ExponentialFamily(ABC):
 
     def expected_stats(self, natural: Tensor) -> Tensor:
         """E[t] [..., P], whose backward delivers natural gradients to λ."""
-        return ExpectedStats.apply(natural, self)
+        return backward_rules.expected_stats(natural, self)
 
     def standard(self, natural: Tensor) -> tuple[Tensor, ...]:
         """Standard parameters, whose backward delivers natural gradients to λ."""
         if torch.is_inference_mode_enabled():  # even where ``lazy_property`` has enabled gradients
             return self.unpack(natural)
-        return Standard.apply(natural, self)
+        return backward_rules.standard_parameters(natural, self)
 
     def kl(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
         """KL(λ || λ₀) [...], whose backward delivers λ - λ₀ to λ, and the ordinary gradient to λ₀.
@@ -258,7 +262,9 @@ class ExponentialFamily(ABC):
             prior: λ₀, [..., P] or broadcastable to that.
             stats: E[t] at λ if it is known already, [..., P].
         """
-        return RelativeEntropy.apply(natural, prior, None if stats is None else stats.detach(), self)
+        return backward_rules.relative_entropy(
+            natural, prior, None if stats is None else stats.detach(), self
+        )
 
 
 def _no_components(family: ExponentialFamily, method: str) -> str:
@@ -270,6 +276,16 @@ def _transform_to(domain: constraints.Constraint) -> Transform:
         domain = domain.base_constraint
     # That of the registry would add 0 after the exponential.
     return ExpTransform() if domain is constraints.positive else transform_to(domain)
+
+
+def unless_cancelled(difference: Tensor, term: Tensor) -> Tensor:
+    """A difference of nearly equal float64 numbers, NaN where rounding leaves fewer than five digits of it.
+
+    Args:
+        difference: what is left, [...].
+        term: the number that something was taken from, of the same shape.
+    """
+    return difference.where(difference > LEAST_SHARE * term, torch.nan)
 
 
 def to_float64(tensor: Tensor) -> Tensor:

@@ -102,7 +102,7 @@ class _Domain(constraints.Constraint):
         return self.family.in_domain(value)
 
     def __repr__(self) -> str:
-        return f"the domain of {type(self.family).__name__}"
+        return f"the domain of {type(self.family).__name__} ({self.family.domain})"
 
 
 def register_family(prior: type[Distribution]) -> Callable[[N], N]:
@@ -132,15 +132,8 @@ def _parameter(number: int, member: NaturalDistribution) -> Tensor:
 
 
 def natural_class(prior: Distribution) -> "type[NaturalDistribution] | None":
-    """The class of the conjugate posteriors of a prior, the most specific one registered; None if none is.
-
-    A prior whose support depends on its parameters has to have that of the family.
-    """
-    kind = next((_NATURAL[base] for base in type(prior).__mro__ if base in _NATURAL), None)
-    if kind is None or not constraints.is_dependent(type(prior).support):
-        return kind
-    support: Any = prior.support
-    return kind if _elementary(support) == _elementary(kind.family.distribution.support) else None
+    """The class of the conjugate posteriors of a prior, the most specific one registered; None if none is."""
+    return next((_NATURAL[base] for base in type(prior).__mro__ if base in _NATURAL), None)
 
 
 def natural_classes_on(

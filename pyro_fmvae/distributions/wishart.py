@@ -53,6 +53,9 @@ class RateWishart(TorchDistribution):
     Args:
         concentration: a > 0, [...]. A variance (Λ⁻¹)_dd by itself is 1/Gamma(a, B_dd).
         rate_tril: lower Cholesky factor of B, [..., D, D].
+
+    Raises:
+        ValueError: shapes that don't fit, or (with validation on) a parameter outside its domain.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {  # noqa: RUF012

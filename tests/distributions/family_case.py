@@ -21,6 +21,7 @@ from pyro_fmvae.distributions.natural_distribution import (
     stats_under,
 )
 from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO
+from pyro_fmvae.infer.posteriors import StandardPosterior
 from pyro_fmvae.optim import NaturalGradient
 
 EPS = torch.finfo(torch.float64).eps
@@ -409,6 +410,18 @@ class AlgebraCase:
         for fn in (q, scaled):
             fn.expected_stats().sin().sum().backward()
         assert_close(q.natural.grad, 1.25 * self.family.mean_stats(q.natural).cos().detach())
+
+    def test_posterior_in_standard_parameters(self, standard, prior):
+        """For a first-order optimiser: any real numbers stand for a member."""
+        natural = self.family.natural(*standard)
+        posterior = StandardPosterior(self.kind, natural.expand(2, 3, -1))
+        assert_close(posterior.natural_value(), natural.expand(2, 3, -1))
+        assert type(posterior()) is self.family.distribution and posterior().batch_shape == (2, 3)
+        value = self.draw(standard, 1)[0]
+        assert_close(posterior().log_prob(value), self.log_density(standard, value).expand(2, 3))
+        for parameter in posterior.parameters():
+            parameter.data += 3 * torch.randn_like(parameter)
+        assert self.family.in_domain(posterior.natural_value()).all()
 
     def test_the_registry_knows_its_priors(self, standard, prior):
         assert natural_class(self.family.member(*prior)) is self.kind

@@ -1,11 +1,13 @@
 import mpmath
 import pyro.distributions as dist
+import pytest
 import torch
 from torch.distributions import Beta, Uniform, kl_divergence
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import NaturalBeta
 from pyro_fmvae.distributions.natural_distribution import natural_class
+from pyro_fmvae.infer import natural_prior
 from tests.distributions.family_case import AlgebraCase, Likelihood, tensors
 
 
@@ -23,6 +25,14 @@ class TestBeta(AlgebraCase):
     outside = {"0": tensors([0.0, 1.0])[0], "negative": tensors([1.0, -1.0])[0]}  # noqa: RUF012
     misshapen = {"scalar": tensors(1.0)[0], "three": tensors([1.0, 1.0, 1.0])[0]}  # noqa: RUF012
     likelihoods = {  # noqa: RUF012
+        "Bernoulli": Likelihood(
+            dist.Bernoulli,
+            lambda x: torch.stack([x, 1 - x], -1),
+        ),
+        "NegativeBinomial": Likelihood(
+            lambda p: dist.NegativeBinomial(4, p),
+            lambda x: torch.stack([x, torch.full_like(x, 4.0)], -1),
+        ),
         "Binomial": Likelihood(
             lambda p: dist.Binomial(6, p),
             lambda x: torch.stack([x, 6 - x], -1),
@@ -56,5 +66,6 @@ def test_a_uniform_between_0_and_1_is_a_beta():
     for prior in (Uniform(0.0, 1.0), dist.Uniform(torch.zeros(4), torch.ones(4))):
         assert natural_class(prior) is NaturalBeta
         assert_close(kl_divergence(q, prior), expected.expand(prior.batch_shape))
-    assert natural_class(Uniform(0.0, 2.0)) is None
-    assert natural_class(dist.Uniform(torch.zeros(2), torch.tensor([1.0, 2.0]))) is None
+    for other in (Uniform(0.0, 2.0), dist.Uniform(torch.tensor([0.0, -1.0]), torch.ones(2))):
+        with pytest.raises(ValueError, match="the domain of BetaFamily"):
+            natural_prior(other)

@@ -42,6 +42,14 @@ class TestGamma(AlgebraCase):
             dist.Exponential,
             lambda x: torch.stack([torch.ones_like(x), -x], -1),
         ),
+        "Gamma": Likelihood(
+            lambda rate: dist.Gamma(3.0, rate),
+            lambda x: torch.stack([torch.full_like(x, 3.0), -x], -1),
+        ),
+        "LogNormal": Likelihood(
+            lambda precision: dist.LogNormal(0.3, precision.rsqrt()),
+            lambda x: torch.stack([torch.full_like(x, 0.5), -0.5 * (x.log() - 0.3).square()], -1),
+        ),
         "Normal": Likelihood(
             lambda precision: dist.Normal(1.5, precision.rsqrt()),
             lambda x: torch.stack([torch.full_like(x, 0.5), -0.5 * (x - 1.5).square()], -1),

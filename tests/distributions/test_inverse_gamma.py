@@ -20,6 +20,10 @@ class TestInverseGamma(AlgebraCase):
     outside = {"a": tensors([0.1, -1.0])[0], "b": tensors([-1.0, 0.0])[0]}  # noqa: RUF012
     misshapen = {"scalar": tensors(1.0)[0], "three": tensors([1.0, -1.0, 1.0])[0]}  # noqa: RUF012
     likelihoods = {  # noqa: RUF012
+        "Exponential": Likelihood(
+            lambda mean: dist.Exponential(1 / mean),
+            lambda x: torch.stack([-torch.ones_like(x), -x], -1),
+        ),
         "Normal": Likelihood(
             lambda variance: dist.Normal(1.5, variance.sqrt()),
             lambda x: torch.stack([torch.full_like(x, -0.5), -0.5 * (x - 1.5).square()], -1),

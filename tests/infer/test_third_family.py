@@ -1,15 +1,23 @@
-"""A family that the library does not have, made by an example alone."""
+"""A family that the library does not have, made by an example, and components of a mixture made here."""
 
 import importlib.util
+import math
 from pathlib import Path
 
 import pyro.distributions as dist
 import pytest
 import torch
-from torch.distributions import Gamma, HalfNormal, TransformedDistribution
+from torch.distributions import Gamma, HalfNormal, TransformedDistribution, constraints
 from torch.distributions.transforms import PowerTransform
 from torch.testing import assert_close
 
+from pyro_fmvae.distributions import (
+    MixtureComponent,
+    NaturalDistribution,
+    component_table,
+    register_expected_log_prob,
+    register_family,
+)
 from tests.distributions.family_case import AlgebraCase, FamilyCase, Likelihood, assert_mean, tensors
 from tests.infer.conjugate_case import ConjugateCase
 
@@ -17,11 +25,52 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples/own_family.py"
 _spec = importlib.util.spec_from_file_location("own_family", EXAMPLE)
 own_family = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(own_family)
-ErrorSize = own_family.ErrorSize
+
+
+class SizePrior(own_family.ScalePrior):
+    """The same distribution, of a family that has components."""
+
+
+class SizeFamily(own_family.ScaleFamily):
+    """With sizes of errors for observations: log p(x | σ) = -log σ - x²/(2σ²) + log(2/π)/2."""
+
+    distribution = SizePrior
+
+    def data_stats(self, mean, variance):
+        return torch.stack([-torch.ones_like(mean), -0.5 * (mean.square() + variance)], -1)
+
+    def expected_log_likelihood(self, mean, variance, stats):
+        return super().expected_log_likelihood(mean, variance, stats) + 0.5 * math.log(2 / math.pi)
+
+    def predictive(self, standard, dtype):
+        a, b = (parameter.to(dtype) for parameter in standard)
+        return dist.FoldedDistribution(dist.StudentT(2 * a, 0.0, (b / a).sqrt()))
+
+
+SIZE = SizeFamily()
+
+
+@register_family(SizePrior)
+class NaturalSize(NaturalDistribution, SizePrior):
+    family = SIZE
+
+
+class ErrorSize(MixtureComponent):
+    """The size of an error, whose scale is that of its component."""
+
+    parents, family = ("scale", "assignment"), SIZE
+    support = constraints.positive
+    has_rsample = True
+
+    def given(self, parameter):
+        return dist.HalfNormal(parameter)
+
+
+register_expected_log_prob(dist.LogNormal, ErrorSize)(component_table)
 
 
 class TestScaleFamily(FamilyCase):
-    kind = own_family.NaturalScale
+    kind = NaturalSize
     moderate = {  # noqa: RUF012
         "many": (tensors(30.0, 12.0), tensors(2.0, 1.0)),
         "few": (tensors(1.7, 3.0), tensors(1.5, 0.5)),
@@ -52,11 +101,11 @@ class TestScaleFamily(FamilyCase):
 
 
 class TestMixtureOfScales(ConjugateCase):
-    kind, component = own_family.NaturalScale, ErrorSize
+    kind, component = NaturalSize, ErrorSize
     parameters = ["log_concentration", "log_rate"]  # noqa: RUF012
 
     def prior(self):
-        return own_family.ScalePrior(torch.tensor(2.0), torch.tensor(1.5))
+        return SizePrior(torch.tensor(2.0), torch.tensor(1.5))
 
     def q(self, loc, scale):
         return dist.LogNormal(0.1 * loc, scale / (1 + scale))  # finite moments
