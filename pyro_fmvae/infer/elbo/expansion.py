@@ -348,7 +348,7 @@ class Expansion:
         ]
 
     def _log_of_cases(self, x: Lazy, kind: str) -> Sum | None:
-        """The logarithm of a sum in which numbers, indicators say, leave at most one term at each position."""
+        """The logarithm of a sum in which numbers (indicators, say) leave one term or none at a position."""
         result: Sum = []
         terms = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
         for term in self.of(x):
@@ -427,25 +427,28 @@ class Expansion:
         return x
 
     def _is_by_rows(self, index: Any, source: Lazy) -> bool:
-        """True if an index leaves the last dimension of a value alone; ``Vindex`` may write it as a range."""
-        index = index if isinstance(index, tuple) else (index,)
-        last = index[-1]
+        """True if an index leaves rows whole, in any order; ``Vindex`` may write them as a range."""
+        *others, last = index if isinstance(index, tuple) else (index,)
         if isinstance(last, slice) and last == slice(None):
             return True
-        if (
-            not any(each is Ellipsis for each in index)
-            and sum(each is not None for each in index) < source.dim()
-        ):
+        whole = not any(each is Ellipsis for each in (*others, last))
+        if whole and sum(each is not None for each in (*others, last)) < source.dim():
             return True
-        if not isinstance(last, Tensor) or last.shape != source.shape[-1:]:
+        if not isinstance(last, Tensor | list) or len(last) != source.shape[-1]:
             return False
+        tensors = [each for each in others if isinstance(each, Tensor)]
+        if any(each.shape[-1:].numel() > 1 for each in tensors) or (tensors and len(tensors) < len(others)):
+            return False
+        shapes = tuple(each.shape for each in tensors)
         key = (
-            "range",
+            "rows",
             _structure(source),
-            tuple(each.shape if isinstance(each, Tensor) else None for each in index),
+            len(others),
+            shapes,
+            repr(last) if isinstance(last, list) else last.shape,
         )
         if key not in self._identities:
-            self._identities[key] = torch.equal(last.cpu(), torch.arange(len(last)))
+            self._identities[key] = torch.as_tensor(last).sort()[0].tolist() == list(range(len(last)))
         return self._identities[key]
 
 

@@ -112,7 +112,8 @@ def brute_force(model: Any, guide: Any, *args: Any) -> tuple[float, float]:
     """log Σ_a exp E[log p(x, a, θ)] - E[log q(θ)], the bound of a program, and its standard error.
 
     Expectations are averages over draws of θ from q, and the sum is over all joint values ``a`` of all
-    discrete sites together. Where discrete sites are under a scale, as in a subsample, the sum is scaled as a whole.
+    discrete sites together. Where discrete sites are under a scale, as in a subsample, the sum is scaled as a
+    whole.
     """
     q = posteriors(guide, *args)
     with warnings.catch_warnings():

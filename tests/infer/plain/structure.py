@@ -188,6 +188,14 @@ def _(x):
     return dist.MultivariateNormal(torch.zeros(5), 4 * torch.ones(5, 5) + torch.eye(5)).log_prob(x)
 
 
+@program(lambda: torch.tensor([0, 1, 1]), drawn="rows", observed="x")
+def weights_on_a_diagonal(x):
+    """The weights are not normalised by themselves, so the sum over them has no closed form."""
+    rows = pyro.sample("rows", dist.Dirichlet(torch.ones(2, 2)).to_event(1))
+    with pyro.plate("data", len(x)):
+        pyro.sample("x", dist.Categorical(rows[torch.arange(2), torch.arange(2)]), obs=x)
+
+
 class MixtureGuide(nn.Module):
     """A guide by hand: natural posteriors for the globals, and a Normal for the points of a decoder."""
 
