@@ -33,6 +33,8 @@ _ALIASES = {
 }
 COPIES = {"expand", "expand_as", "broadcast_to", "contiguous", "clone", "to", "float", "double", "type_as"}
 """Functions whose value is that of their first argument."""
+RESHAPES = {"reshape", "view", "flatten", "squeeze"}
+"""Functions that keep the order of elements."""
 
 
 def name_of(call: Computed) -> str:

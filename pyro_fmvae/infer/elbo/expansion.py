@@ -12,27 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_fmvae.infer.elbo.calls import COPIES, arguments, cumulating, dim_of, name_of, unknown
+from pyro_fmvae.infer.elbo.calls import COPIES, RESHAPES, arguments, name_of, unknown
 from pyro_fmvae.infer.elbo.identities import adds_to_one, is_one
 from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, Sampled, is_lazy
 from pyro_fmvae.infer.elbo.linear_rules import LINEAR, joined
+from pyro_fmvae.infer.elbo.logarithms import log_of_call, log_of_number, whole
 from pyro_fmvae.infer.elbo.sums import (
-    Factor,
     Sum,
-    apply,
     element,
     gather,
     is_plain,
     multiply,
     number,
-    place,
     scale,
     select,
-    total,
 )
 
-_RESHAPES = {"reshape", "view", "flatten", "squeeze"}
-_VIEWS = _RESHAPES | {
+_VIEWS = RESHAPES | {
     *("unsqueeze", "transpose", "permute", "mT", "T", "t", "__getitem__", "select", "index_select", "gather"),
     *("flip", "narrow", "unbind", "diagonal", "swapaxes", "movedim", "take_along_dim", "split", "chunk"),
 }
@@ -54,7 +50,7 @@ class Expansion:
     """
 
     def __init__(self, identities: dict[Hashable, bool], centres: Mapping[str, Tensor] | None = None) -> None:
-        self._identities, self._centres = identities, centres or {}
+        self.identities, self._centres = identities, centres or {}
         self._known: dict[int, tuple[Lazy, Sum]] = {}
 
     def of(self, x: Any) -> Sum:
@@ -137,7 +133,7 @@ class Expansion:
                     for f in terms[0]
                 ]
             ]
-        if exponent == -1 and is_one(x, self._identities):
+        if exponent == -1 and is_one(x, self.identities):
             return [[number(1.0)]]
         if whole and 1 < exponent <= _MOST_FACTORS:
             result = terms
@@ -154,7 +150,7 @@ class Expansion:
             if not is_plain(term) or len(known) + len(logs) < len(term) or len(logs) > 1:
                 raise unknown(x, "exp")
             if not logs:
-                exponents = [_whole(f, x) for f in known]
+                exponents = [whole(f, x) for f in known]
                 result = multiply(result, [[number(math.prod(exponents[1:], start=exponents[0]).exp())]])
             elif all(isinstance(f.tensor, float) for f in known):
                 exponent = math.prod(float(f.tensor) for f in known)
@@ -164,7 +160,7 @@ class Expansion:
         return result
 
     def _logsumexp(self, x: Lazy, call: Computed, a: Lazy, b: Any) -> Sum:
-        if adds_to_one(a, call, torch.exp, self._identities):
+        if adds_to_one(a, call, torch.exp, self.identities):
             return []
         raise unknown(x, "logsumexp")
 
@@ -184,7 +180,7 @@ class Expansion:
 
     def _selected(self, x: Lazy, call: Computed, expand: Callable[[Any], Sum]) -> Sum | None:
         name, args = call.name, call.args
-        if name in COPIES or (name in _RESHAPES and x.shape == args[0].shape):
+        if name in COPIES or (name in RESHAPES and x.shape == args[0].shape):
             return expand(args[0])
         if name == "clamp" and _is_guard(call):
             return expand(args[0])  # expectations in closed form need none
@@ -206,16 +202,14 @@ class Expansion:
     def log(self, x: Any, kind: str = "log") -> Sum:
         """The logarithm of x, or of 1 - x for ``kind`` "log1m", as a sum of products."""
         if not isinstance(x, Lazy):
-            tensor = torch.as_tensor(x, dtype=None if isinstance(x, Tensor) else torch.get_default_dtype())
-            value = tensor.log() if kind == "log" else (-tensor).log1p()
-            return [[number(value if isinstance(x, Tensor) else value.item())]]
+            return log_of_number(x, kind)
         if isinstance(x.origin, Sampled):
             return [[f._replace(function=kind) for f in self.of(x)[0]]]
         call = x.origin
         terms = self._selected(x, call, lambda y: self.log(y, kind))
         if terms is not None:
             return terms
-        found = self._log_of_call(x, call) if kind == "log" else None
+        found = log_of_call(self, x, call, kind)
         if found is None:
             raise unknown(
                 x,
@@ -225,67 +219,11 @@ class Expansion:
             )
         return found
 
-    def _log_of_call(self, x: Lazy, call: Computed) -> Sum | None:
-        name = name_of(call)
-        a, b = (*call.args, None, None)[:2]
-        if name == "mul":
-            return self.log(a) + self.log(b)
-        if name == "div":
-            return self.log(a) + scale(self.log(b), -1)
-        if name == "exp":
-            return self.of(a)
-        if name == "rsub" and _is_plain_one(b):
-            return self.log(a, "log1m")
-        if name == "sub" and _is_plain_one(a):
-            return self.log(b, "log1m")
-        if name == "cumprod":
-            return apply(self.log(a), dim_of(call, a), cumulating(x, dim_of(call, a)))
-        if name == "pad":
-            return self._log_of_padded(x, call)
-        if name == "prod" and isinstance(b, int):
-            return total(self.log(a), a.shape, [dim_of(call, a)], bool(arguments(call, "dim", "keepdim")[1]))
-        if name == "sum" and is_one(x, self._identities):
-            return []
-        if name in ("add", "sub", "rsub", "sum"):
-            return None
-        terms = self.of(a if name == "abs" else x)
-        if len(terms) != 1 or not is_plain(terms[0]) or any(f.function not in ("", "x") for f in terms[0]):
-            return None
-        return [
-            [f._replace(tensor=_log_of_size(f.tensor))]
-            if f.is_number
-            else [number(float(f.power)), f._replace(function="log", power=1)]
-            for f in terms[0]
-        ]
-
-    def _log_of_padded(self, x: Lazy, call: Computed) -> Sum | None:
-        source, (pads, mode, value) = call.args[0], arguments(call, "pad", "mode", "value")
-        if value != 1 or mode not in (None, "constant") or len(pads) != 2:
-            return None
-        size = source.shape[-1]
-        eye = torch.eye(size + sum(pads), dtype=x.dtype, device=x.device)
-        return apply(self.log(source), -1, eye[:, pads[0] : pads[0] + size])
-
 
 _RULES = {
     *("add", "sub", "rsub", "neg", "mul", "div", "rdiv", "log", "log1p", "xlogy"),
     *("exp", "logsumexp"),
 }
-
-
-def _whole(known: Factor, x: Lazy) -> Tensor:
-    """A known factor with the dimensions of a value."""
-    if isinstance(known.tensor, float):
-        return torch.tensor(known.tensor, dtype=x.dtype, device=x.device)
-    return place(known.tensor, known.names, range(-x.dim(), 0))
-
-
-def _log_of_size(value: Tensor | float) -> Tensor | float:
-    return value.abs().log() if isinstance(value, Tensor) else math.log(abs(value))
-
-
-def _is_plain_one(value: Any) -> bool:
-    return isinstance(value, int | float) and value == 1
 
 
 def _is_guard(call: Computed) -> bool:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import transform_to
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pyro_fmvae.infer.elbo.calls import COPIES, arguments
+from pyro_fmvae.infer.elbo.calls import COPIES, RESHAPES, arguments, dim_of
 from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, Sampled
 
 _CLOSE = 1e-4
@@ -44,7 +44,7 @@ def adds_to_one(
     dims = [dim] if isinstance(dim, int) else list(dim or ())
     if dims not in ([-1], [terms.dim() - 1]):
         return False
-    inner = _without_views(terms)
+    inner = _without_views(terms, known)
     structure = _structure(inner)
     if structure is None:
         return False
@@ -56,26 +56,40 @@ def adds_to_one(
     return known[key]
 
 
-def _without_views(x: Lazy) -> Lazy:
-    """The value inside of functions that leave its last dimension whole, and in order."""
+def _without_views(x: Lazy, known: dict[Hashable, bool]) -> Lazy:
+    """The value inside of functions that leave its last dimension whole, in any order."""
     while isinstance(x.origin, Computed) and x.origin.args and isinstance(x.origin.args[0], Lazy):
         call, source = x.origin, x.origin.args[0]
-        whole = source.shape[-1:] == x.shape[-1:]
-        if not whole or not (
-            call.name in COPIES or (call.name == "__getitem__" and _by_rows(call.args[1], source))
-        ):
+        by_rows = call.name in COPIES | RESHAPES | {"unsqueeze"}
+        if call.name == "__getitem__":
+            by_rows = _is_by_rows(call.args[1], source, known)
+        if call.name == "index_select":
+            by_rows = dim_of(call, source) != -1
+        if not by_rows or source.shape[-1:] != x.shape[-1:]:
             break
         x = source
     return x
 
 
-def _by_rows(index: Any, source: Lazy) -> bool:
-    """True if an index leaves the last dimension of a value alone."""
-    index = index if isinstance(index, tuple) else (index,)
-    if isinstance(index[-1], slice) and index[-1] == slice(None):
+def _is_by_rows(index: Any, source: Lazy, known: dict[Hashable, bool]) -> bool:
+    """True if an index leaves rows whole, in any order; ``Vindex`` may write them as a range."""
+    *others, last = index if isinstance(index, tuple) else (index,)
+    if isinstance(last, slice) and last == slice(None):
         return True
-    whole = not any(each is Ellipsis for each in index)
-    return whole and sum(each is not None for each in index) < source.dim()
+    whole = not any(each is Ellipsis for each in (*others, last))
+    if whole and sum(each is not None for each in (*others, last)) < source.dim():
+        return True
+    if not isinstance(last, Tensor | list) or len(last) != source.shape[-1]:
+        return False
+    tensors = [each for each in others if isinstance(each, Tensor)]
+    if any(each.shape[-1:].numel() > 1 for each in tensors) or (tensors and len(tensors) < len(others)):
+        return False
+    shapes = tuple(each.shape for each in tensors)
+    numbers = repr(last) if isinstance(last, list) else last.shape
+    key = ("rows", _structure(source), len(others), shapes, numbers)
+    if key not in known:
+        known[key] = torch.as_tensor(last).sort()[0].tolist() == list(range(len(last)))
+    return known[key]
 
 
 def _structure(x: Any) -> Hashable | None:

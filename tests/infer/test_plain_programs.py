@@ -1,0 +1,51 @@
+"""Plain Pyro programs, each against the definition of the bound and what is known of it in closed form."""
+
+import pytest
+from torch.testing import assert_close
+
+from pyro_fmvae.infer import TraceConjugate_ELBO
+from pyro_fmvae.infer.elbo.recognition import recognise_conjugacy
+from tests.infer.plain import counts, hierarchies, mixtures, regressions, sequences, structure
+from tests.infer.plain.oracles import assert_bound, assert_gradient, posteriors, step
+from tests.infer.plain.program import PROGRAMS
+
+FILES = [counts, hierarchies, mixtures, regressions, sequences, structure]  # importing these fills the table
+
+
+def entries(has=lambda entry: True):
+    found = {name: entry for name, entry in PROGRAMS.items() if has(entry)}
+    return pytest.mark.parametrize("entry", found.values(), ids=found.keys())
+
+
+@entries()
+def test_plan(entry):
+    args = entry.arguments()
+    found = recognise_conjugacy(entry.model, args, {})
+    plan = dict.fromkeys(found.kinds, "exact") | dict.fromkeys(found.drawn, "drawn")
+    assert plan | dict.fromkeys(found.discrete, "enumerated") == entry.latents
+
+
+@entries()
+def test_bound_and_gradient(entry):
+    args, guide = entry.setup()
+    step(entry.model, guide, *args, rate=0.6)
+    assert_bound(entry.model, guide, *args, twin=entry.twin)
+    assert_gradient(entry.model, guide, *args)
+
+
+@entries(lambda entry: entry.update)
+def test_step_is_the_update_derived_by_hand(entry):
+    args, guide = entry.setup()
+    expected = entry.update(posteriors(guide, *args), *args)
+    step(entry.model, guide, *args, rate=1.0)
+    for site, wanted in expected.items():
+        posterior = guide.posterior(site)
+        assert_close(posterior.natural_value(), posterior.kind.family.pack(wanted), rtol=1e-8, atol=1e-8)
+
+
+@entries(lambda entry: entry.evidence)
+def test_one_step_reaches_the_evidence(entry):
+    args, guide = entry.setup()
+    step(entry.model, guide, *args, rate=1.0)
+    loss = TraceConjugate_ELBO().loss(entry.model, guide, *args)
+    assert -loss == pytest.approx(float(entry.evidence(*args)), rel=1e-8)
