@@ -62,3 +62,27 @@ def cumulating(x: Lazy, dim: int) -> Tensor:
     """The matrix of a cumulative sum."""
     size = x.shape[dim]
     return torch.ones(size, size, dtype=x.dtype, device=x.device).tril()
+
+
+def slim_index(index: Any, dims: int, constant: frozenset[int]) -> Any:
+    """An index whose tensors are of size 1 where they index dimensions along which nothing varies.
+
+    Args:
+        index: of a tensor.
+        dims: the number of its dimensions.
+        constant: the negative numbers of those along which it does not vary.
+    """
+    parts = index if isinstance(index, tuple) else (index,)
+    used = sum(part is not None and part is not Ellipsis for part in parts)
+    if not constant or any(isinstance(part, Tensor) and part.dtype == torch.bool for part in parts):
+        return index
+    result, dim = [], -dims
+    for part in parts:
+        if isinstance(part, Tensor) and dim in constant:
+            part = part.new_zeros([1] * part.dim())
+        result.append(part)
+        if part is Ellipsis:
+            dim += dims - used
+        elif part is not None:
+            dim += 1
+    return tuple(result)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_fmvae.infer.elbo.calls import COPIES, RESHAPES, arguments, name_of, unknown
+from pyro_fmvae.infer.elbo.calls import COPIES, RESHAPES, arguments, name_of, slim_index, unknown
 from pyro_fmvae.infer.elbo.identities import adds_to_one, is_one
 from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, Sampled, is_lazy
 from pyro_fmvae.infer.elbo.linear_rules import LINEAR, joined
@@ -43,7 +43,8 @@ class Expansion:
     Args:
         identities: what was found out about expressions, by their structure. It may be kept between runs: an
             identity that holds for random values of the sites holds for all.
-        centres: name of a site → numbers c of its value's shape, if the products are to be those of x - c.
+        centres: name of a site → numbers c, if the products are to be those of x - c, of as many dimensions
+            as x and broadcastable to it.
 
     Raises:
         NeedsValueError: (by the methods) a function that is no sum of products.
@@ -186,7 +187,9 @@ class Expansion:
             return expand(args[0])  # expectations in closed form need none
         if name in _VIEWS and not is_lazy(args[1:], call.kwargs):
 
-            def pick(tensor: Tensor) -> Tensor:
+            def pick(tensor: Tensor, constant: frozenset[int]) -> Tensor:
+                if name == "__getitem__":
+                    return tensor[slim_index(args[1], tensor.dim(), constant)]
                 result = call.function(tensor, *args[1:], **call.kwargs)
                 return result[call.output] if isinstance(result, tuple | list) else result
 

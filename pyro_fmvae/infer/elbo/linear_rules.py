@@ -77,7 +77,7 @@ def _logdet(of: Expand, x: Lazy, call: Computed) -> Sum:
     alone = len(terms) == 1 and len(terms[0]) == 1 and terms[0][0].function == "x"
     if not alone or terms[0][0].power != 1:
         raise unknown(x, "logdet")
-    return select([[terms[0][0]._replace(function="logdet")]], a.shape, lambda t: t[..., 0, 0])
+    return select([[terms[0][0]._replace(function="logdet")]], a.shape, lambda t, constant: t[..., 0, 0])
 
 
 def _slogdet(of: Expand, x: Lazy, call: Computed) -> Sum:
