@@ -34,6 +34,8 @@ from torch.distributions import Distribution, ExpTransform, Transform, constrain
 
 from pyro_fmvae.distributions import backward_rules
 
+LEAST_SHARE = 1e-11  # that a difference has to keep of its terms, which float64 rounds at 1e-16
+
 
 def blend(old: Tensor, new: Tensor, rate: float) -> Tensor:
     """(1 - ρ) old + ρ new: one step of natural gradients, and of stepwise EM.
@@ -63,11 +65,13 @@ class ExponentialFamily(ABC):
             ``"log1m"`` that of one minus it, ``"logdet"`` the log-determinant of the whole θ. ``("x", "x")``
             is a product of two elements, or a square. Empty for a family that takes no part in plain
             programs; one that does implements :meth:`size`, :meth:`locate` and what they say.
+        domain: what :meth:`in_domain` asks for, in words for an error message.
     """
 
     distribution: ClassVar[Any]
     names: ClassVar[tuple[str, ...]]
     monomials: ClassVar[frozenset[tuple[str, ...]]] = frozenset()
+    domain: ClassVar[str] = "a proper member"
 
     @abstractmethod
     def natural(self, *standard: Tensor) -> Tensor:
@@ -272,6 +276,16 @@ def _transform_to(domain: constraints.Constraint) -> Transform:
         domain = domain.base_constraint
     # That of the registry would add 0 after the exponential.
     return ExpTransform() if domain is constraints.positive else transform_to(domain)
+
+
+def unless_cancelled(difference: Tensor, term: Tensor) -> Tensor:
+    """A difference of nearly equal float64 numbers, NaN where rounding leaves fewer than five digits of it.
+
+    Args:
+        difference: what is left, [...].
+        term: the number that something was taken from, of the same shape.
+    """
+    return difference.where(difference > LEAST_SHARE * term, torch.nan)
 
 
 def to_float64(tensor: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ from pyro_fmvae.distributions.exponential_family import blend
 from pyro_fmvae.distributions.marginal_component import (
     expected_numbers,
     marginal_log_predictive,
-    marginal_table,
 )
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.models.label_predictor import LabelPredictor, predictors_of
@@ -56,6 +55,8 @@ class ObservedMixture(TablePosterior):
         label_sizes: for each label, how many values it has.
         prior: hyperparameters.
         full: Σ_k is any covariance, else it is diagonal.
+        learn_prior: a0 and b0 of ``prior`` are where the prior of the numbers starts, which :meth:`ascend`
+            chooses by the bound.
 
     Attributes:
         predictors: of labels, by their sites; none at first. The mixture alone predicts a label without one.
@@ -77,8 +78,10 @@ class ObservedMixture(TablePosterior):
         label_sizes: Sequence[int] = (),
         prior: TablePrior | None = None,
         full: bool = False,
+        learn_prior: bool = False,
     ) -> None:
-        super().__init__(TableSites(levels, components, label_sizes, prior or TablePrior(), full))
+        sites = TableSites(levels, components, label_sizes, prior or TablePrior(), full)
+        super().__init__(sites, learn_prior)
         self.levels, self.num_data = tuple(levels), check_size("num_data", num_data)
         self.components, self.label_sizes = self.sites.components, self.sites.label_sizes
         self.num_components = (*self.label_sizes, self.components)
@@ -128,41 +131,33 @@ class ObservedMixture(TablePosterior):
         """E[log π_k] + Σ E[log p(x | θ_k)], the exponent of the responsibilities: float64 [B, K]."""
         total = self.natural(WEIGHTS).expected_stats()
         for name, seen in observations.items():
-            q = self.natural(parameter_of(name))
-            seen = seen.double()
-            if self.sites.incomplete(name, seen).any():
-                total = total + marginal_table(seen, q.standard)
-            else:
-                nothing = torch.zeros_like(seen)
-                total = total + q.family.expected_log_likelihood(seen, nothing, q.expected_stats())
+            total = total + self.log_likelihoods(name, seen)
         return total.expand(len(seen), -1)
 
     @torch.no_grad()
     def ascend(self, observations: Mapping[str, Tensor], gamma: Tensor, rate: float = 1.0) -> None:
         """Move λ towards the conjugate posterior λ* given responsibilities, by the rate ρ.
 
-        With ρ = 1 and all rows this is coordinate ascent, and the bound rises. Full covariances are learnt
-        from the rows without a missing number; where others have some, the bound may fall a little.
+        With ρ = 1 and all rows this is coordinate ascent, and the bound rises. For full covariances, missing
+        numbers are filled in as the present posterior expects them.
 
         Args:
             observations: of B rows that stand for all N.
             gamma: responsibilities of these rows, [B, K].
-            rate: ρ in (0, 1].
+            rate: ρ in (0, 1]. A prior that is learnt follows.
         """
         scale = self.num_data / len(gamma)
         for name, prior in self.natural_priors().items():
             if name == WEIGHTS:
                 target = prior.natural + scale * gamma.double().sum(0)
             elif child_of(name) in observations:
-                seen = observations[child_of(name)].double()
-                incomplete = self.sites.incomplete(child_of(name), seen).unsqueeze(-1)
-                seen, weights = seen.masked_fill(incomplete, 0.0), gamma.masked_fill(incomplete, 0.0)
-                nothing = torch.zeros_like(seen)
-                target = prior.family.conjugate_update(prior.natural, weights, seen, nothing, scale)
+                seen = observations[child_of(name)]
+                target = self.conjugate(child_of(name), prior.natural, seen, gamma, scale)
             else:  # no label is known
                 target = prior.natural
             natural = self.posterior_of(name).natural
             natural.copy_(blend(natural, target, rate))
+        self.learn_prior()
 
     @torch.no_grad()
     def bound(self, table: Tensor) -> float:

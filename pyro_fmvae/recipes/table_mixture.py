@@ -26,7 +26,6 @@ from pyro_fmvae.recipes.mixture_choice import (
     chosen,
     column_names,
     constant_columns,
-    incomplete,
     levels_of,
     model_of,
 )
@@ -63,7 +62,7 @@ class Mixture(Recipe[MixtureOptions]):
 
     @classmethod
     def resolve(cls, config: MixtureOptions, dataset: Dataset) -> MixtureOptions:
-        """Components, covariance and prior by the greatest evidence of the training rows.
+        """Components and covariance by the greatest evidence of the training rows.
 
         Raises:
             ValueError: pictures, or options that do not fit the data or each other.
@@ -92,10 +91,8 @@ class Mixture(Recipe[MixtureOptions]):
         levels = levels_of(config, preprocessing)
         if set(levels) == {LEFT_OUT}:
             raise ValueError("data: expected a column whose values differ, got none that is not left out")
-        if None in (config.factors, config.covariance, config.component_variance):
+        if None in (config.factors, config.covariance):
             config = chosen(config, dataset, levels, of_labels if names else ())
-        if config.covariance == "full" and incomplete(dataset.train.x, levels) == 1:
-            raise ValueError("covariance: expected diagonal, as every row lacks a number, got full")
         return config
 
     # ------------------------------------------------------------------ model and learning

@@ -1,3 +1,6 @@
+import math
+from itertools import product
+
 import pyro.distributions as dist
 import torch
 from torch.distributions import MultivariateNormal
@@ -8,11 +11,13 @@ from pyro_fmvae.distributions import (
     MarginalComponent,
     NaturalNormalWishart,
     expected_log_prob,
+    marginal_component,
 )
 from pyro_fmvae.distributions.marginal_component import (
     expected_numbers,
     marginal_log_predictive,
     marginal_table,
+    marginal_update,
 )
 from tests.distributions.family_case import assert_mean
 
@@ -50,22 +55,61 @@ def log_likelihoods(draws):
     return torch.stack(parts, 1)
 
 
-def test_expectations_and_densities_by_draws():
-    q = NaturalNormalWishart(NORMAL_WISHART.natural(*standard()))
-    likelihoods = log_likelihoods(q.sample((40_000,)).double())
-    assert_mean(likelihoods, marginal_table(X, standard()))
+def posterior():
+    return NaturalNormalWishart(NORMAL_WISHART.natural(*standard()))
+
+
+def integrals():
+    """Log ∫ exp E[log N(x; μ_k, Λ_k⁻¹)] dx_m on grids of what is missing, and 0 where everything is."""
+    stats, grid = posterior().expected_stats(), torch.linspace(-30, 30, 601).double()
+    rows = []
+    for row in X:
+        missing = row.isnan().nonzero().squeeze(-1)
+        if len(missing) == 3:
+            rows.append(torch.zeros(2).double())
+            continue
+        points = torch.tensor(list(product(grid.tolist(), repeat=len(missing)))).double()
+        x = row.repeat(len(points), 1)
+        x[:, missing] = points
+        values = NORMAL_WISHART.expected_log_likelihood(x, torch.zeros_like(x), stats)
+        rows.append(values.logsumexp(0) + len(missing) * math.log(0.1))
+    return torch.stack(rows)
+
+
+def test_the_bound_integrates_over_what_is_missing():
+    assert_close(marginal_table(X, posterior().expected_stats()), integrals())
+
+
+def test_bound_and_densities_by_draws():
+    likelihoods = log_likelihoods(posterior().sample((40_000,)).double())
     assert_mean(likelihoods.exp(), marginal_log_predictive(X, standard()).exp())
+    table, exact = marginal_table(X, posterior().expected_stats()), likelihoods.mean(0)
+    error = likelihoods.std(0) / len(likelihoods) ** 0.5
+    assert (table <= exact + 4 * error).all()
+    assert ((table - exact).abs() < 4 * error)[0].all() and (table < exact - 4 * error)[1].all()
 
 
-def test_complete_rows_are_as_ever_and_carry_the_gradient():
+def test_the_gradient_is_that_of_rows_filled_in(monkeypatch):
+    """Its own way through the closed form; also row by row, as when there are too many for one tensor."""
+    stats = posterior().expected_stats().requires_grad_()
+    weights = torch.rand(5, 2).double()
+    (weights * marginal_table(X, stats)).sum().backward()
+    filled = marginal_update(torch.zeros_like(stats), weights, X, stats.detach())
+    assert_close(filled, stats.grad)
+    assert_close(3 * filled, marginal_update(0 * stats.detach(), weights, X, stats.detach(), 3.0))
+    monkeypatch.setattr(marginal_component, "LARGEST", 1)
+    assert_close(marginal_update(0 * stats.detach(), weights, X, stats.detach()), filled)
+
+
+def test_natural_gradients_are_those_of_the_program():
     natural = NORMAL_WISHART.natural(*standard()).requires_grad_()
-    q = NaturalNormalWishart(natural)
     child = MarginalComponent(torch.zeros(2, 4, 3).double(), torch.zeros(5).long())
+    q = NaturalNormalWishart(natural)
     table = expected_log_prob(dist.Delta(X, event_dim=1), child, {"loc_precision": q})
-    assert_close(table, marginal_table(X, standard()))
+    assert_close(table, integrals())
     table.sum().backward()
-    stats = NORMAL_WISHART.data_stats(X[:1], torch.zeros(1, 3).double())
-    assert_close(natural.grad, stats.expand(2, -1))
+    stats = posterior().expected_stats()
+    assert_close(natural.grad, marginal_update(torch.zeros_like(stats), torch.ones(5, 2), X, stats))
 
 
 def test_rows_are_scored_by_what_is_there():
