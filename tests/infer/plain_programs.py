@@ -26,8 +26,8 @@ class PlainCase:
         data: makes its arguments.
         families: conjugate site → the name of its family's standard distribution.
         drawn: sites without a closed form, with a distribution to draw them from.
-        independent: True if each discrete site is a sample statement that depends on no other discrete one, so
-            that its own probabilities are all of its posterior.
+        independent: True if each discrete site is a sample statement that depends on no other discrete one,
+            so that its own probabilities are all of its posterior.
     """
 
     model: Callable[..., Any]

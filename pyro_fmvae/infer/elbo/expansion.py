@@ -6,7 +6,7 @@ what the form is good for: the expectation of each product is a product of expec
 """
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch
@@ -76,13 +76,14 @@ class Expansion:
     Args:
         identities: what was found out about expressions, by their structure. It may be kept between runs: an
             identity that holds for random values of the sites holds for all.
+        centres: name of a site → numbers c of its value's shape, if the products are to be those of x - c.
 
     Raises:
         NeedsValueError: (by the methods) a function that is no sum of products.
     """
 
-    def __init__(self, identities: dict[Hashable, bool]) -> None:
-        self._identities = identities
+    def __init__(self, identities: dict[Hashable, bool], centres: Mapping[str, Tensor] | None = None) -> None:
+        self._identities, self._centres = identities, centres or {}
         self._known: dict[int, tuple[Lazy, Sum]] = {}
 
     def of(self, x: Any) -> Sum:
@@ -95,7 +96,9 @@ class Expansion:
 
     def _of(self, x: Lazy) -> Sum:
         if isinstance(x.origin, Site):
-            return [[element(x.origin.name, torch.arange(x.numel(), device=x.device).view(x.shape))]]
+            itself = [element(x.origin.name, torch.arange(x.numel(), device=x.device).view(x.shape))]
+            centre = self._centres.get(x.origin.name)
+            return [itself] if centre is None else [itself, [number(centre.to(x.dtype))]]
         call = x.origin
         name = _ALIASES.get(call.name, call.name)
         a, b = (*call.args, None, None)[:2]
@@ -187,8 +190,8 @@ class Expansion:
         return self._matmul(x, call, b, a)
 
     def _linear(self, x: Lazy, call: Call, a: Any, b: Any) -> Sum:
-        bias = _arguments(call._replace(args=call.args[1:]), "weight", "bias")[1]
-        product = call.args[0] @ call.args[1].mT
+        weight, bias = _arguments(call, "weight", "bias")
+        product = a @ weight.mT
         return self.of(product if bias is None else product + bias)
 
     def _einsum(self, x: Lazy, call: Call, a: Any, b: Any) -> Sum:

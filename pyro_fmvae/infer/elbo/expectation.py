@@ -51,16 +51,50 @@ class Moments:
         family: of its posterior.
         stats: E[t], float64 [..., P], one for each block of the value.
         shape: of the site's value; its last dimensions are those of a block.
+        centre: numbers c of the value's shape, if the expectations are to be those of x - c, in place of x.
     """
 
     family: ExponentialFamily
     stats: Tensor
     shape: torch.Size
+    centre: Tensor | None = None
 
     def __post_init__(self) -> None:
         self.event = self.shape[len(self.shape) - event_dim_of(self.family) :]
         times = self.family.multiplicity(self.event)
         self._entries = (self.stats if times is None else self.stats / times.to(self.stats)).reshape(-1)
+        if self.centre is not None:
+            self._entries = self._about(self.centre)
+
+    def centred(self, batch_dims: int, dtype: torch.dtype) -> "Moments":
+        """The same about the mean of E[x] over the first dimensions; itself, unless t is of x and x xᵀ alone.
+
+        Squares of values that are far from 0 against their spread then lose no digits in float32: numbers are
+        gathered, (data - c), before anything is squared. ``dtype`` is that of the value: c is rounded to it.
+        """
+        if self.family.monomials != {("x",), ("x", "x")}:
+            return self
+        index = torch.arange(self.shape.numel(), device=self.stats.device)
+        with torch.no_grad():
+            inside, block = index % self.event.numel(), index // self.event.numel()
+            mean = self._entry(("x",), block, (inside,)).view(self.shape)
+            dims = tuple(range(batch_dims))
+            centre = (mean.mean(dims, keepdim=True) if dims else mean).to(dtype).to(mean)
+        return Moments(self.family, self.stats, self.shape, centre.expand(self.shape))
+
+    def _about(self, centre: Tensor) -> Tensor:
+        """The entries of t at x - c."""
+        size, count = self.event.numel(), self.stats.shape[-1]
+        entries = self._entries.view(-1, count)
+        c = centre.reshape(-1, size)
+        numbers = torch.arange(size, device=c.device)
+        row, column = (each.flatten() for each in torch.meshgrid(numbers, numbers, indexing="ij"))
+        singles = self.family.locate(("x",), (numbers,), self.event)
+        pairs = self.family.locate(("x", "x"), (row, column), self.event)
+        x = entries[:, singles]
+        shift = torch.zeros_like(entries).index_copy(1, singles, -c)
+        products = c[:, row] * c[:, column] - c[:, row] * x[:, column] - x[:, row] * c[:, column]
+        return (entries + shift.index_copy(1, pairs, products)).reshape(-1)
 
     def expected(self, factors: list[Factor]) -> tuple[Tensor, tuple[int, ...]] | None:
         """E of a product of elements, float64, and the names of its dimensions; None if it is not known."""

@@ -32,7 +32,6 @@ from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, sites_of
 from pyro_fmvae.infer.elbo.lazy import Site as Origin
 from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, total, with_gradient_divided
 from pyro_fmvae.infer.elbo.observed_shapes import check_observed
-from pyro_fmvae.infer.elbo.placeholder import missing_in_guide
 from pyro_fmvae.infer.elbo.site_terms import kl_sum, latent_term, log_prob_sum, role_of
 from pyro_fmvae.infer.elbo.structure import (
     Site,
@@ -129,7 +128,10 @@ def run_plain(
         if site["is_observed"]:
             check_observed(site)
         if name in guide_sites and not is_discrete(site):
-            check_shapes(_without_enumeration(site, plates), _without_enumeration(guide_sites[name], plates))
+            q = guide_sites[name]
+            check_shapes(
+                _without_enumeration(site, plates), _without_enumeration(q, len(q["fn"].batch_shape))
+            )
     latents = [name for name, site in sites.items() if not site["is_observed"]]
     observed = [name for name, site in sites.items() if site["is_observed"]]
     structure = Structure(trace, [], latents, [], observed, auxiliary_sites(guide_sites, sites))
@@ -137,7 +139,7 @@ def run_plain(
 
 
 def _without_enumeration(site: Site, plates: int) -> Site:
-    """A site whose distribution has the shapes that it would have if nothing were enumerated."""
+    """A site with the last batch dimensions of its distribution alone, as if nothing were enumerated."""
     fn = site["fn"]
     batch = list(fn.batch_shape[max(len(fn.batch_shape) - plates, 0) :])
     while batch[:1] == [1]:
@@ -159,14 +161,18 @@ class Bound:
     moments: dict[str, Moments] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.expansion = Expansion(self.program.identities)
         self.sites = sample_sites(self.program.model)
         self.guide_sites = sample_sites(self.guide)
         self.factors: list[Site] = []
         self.given: dict[str, Tensor] = {}
         for name, site in self.sites.items():
             if self._is_natural(name):
-                self.moments[name] = Moments(*self._stats(name), site["value"].shape)
+                moments = Moments(*self._stats(name), site["value"].shape)
+                self.moments[name] = moments.centred(
+                    site["value"].dim() - site["fn"].event_dim, site["value"].dtype
+                )
+        centres = {name: each.centre for name, each in self.moments.items() if each.centre is not None}
+        self.expansion = Expansion(self.program.identities, centres)
 
     def _is_natural(self, name: str) -> bool:
         return name in self.guide_sites and isinstance(
@@ -284,7 +290,11 @@ class Bound:
             and (name in sites_of(each["value"]) or name in sites_of(list(vars(unwrap(each["fn"])).values())))
         ]
         if users:
-            raise ValueError(missing_in_guide(name))
+            raise ValueError(
+                f"site '{name}': it is neither observed nor in the guide, and nothing integrates over it; "
+                "sample it in the guide, from a natural posterior if it is conjugate (AutoConjugate(model) "
+                "samples every site)"
+            )
 
     def _expected(self, site: Site, value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """E[log p] of a site, numbers: [enumerated dimensions..., batch shape]."""

@@ -236,7 +236,7 @@ def _no_candidate(site: Site) -> str | None:
 
 
 def _family_of(site: Site, seen: set[Monomial], has_pairs: bool) -> type[NaturalDistribution] | None:
-    """The class of natural posteriors that has all monomials: a joint one, where products of elements occur."""
+    """The class of natural posteriors with all monomials: a joint one, if products of elements occur."""
     kinds = natural_classes_on(site["fn"].support, site["fn"].event_shape)
     if has_pairs:
         kinds.sort(key=lambda kind: event_dim_of(kind.family) == 0)

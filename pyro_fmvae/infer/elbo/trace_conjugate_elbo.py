@@ -55,8 +55,8 @@ class TraceConjugate_ELBO(ELBO):
 
     It takes programs in Pyro's own distributions as they are, with a guide such as ``AutoConjugate(model)``:
 
-    * a site with a natural posterior in the guide is not drawn. Every log-density that it enters counts by its
-      expectation, which is found by expanding what the program computes into sums of products of elements;
+    * a site with a natural posterior in the guide is not drawn. Every log-density that it enters counts by
+      its expectation, found by expanding what the program computes into sums of products of elements;
     * a discrete site is enumerated by Pyro and summed out, at its optimal probabilities or at the guide's;
     * all other sites are drawn from the guide; their own densities count in closed form where that is known.
 
@@ -226,8 +226,8 @@ class TraceConjugate_ELBO(ELBO):
         """How each site of a program is treated, and why: an object that prints as a table.
 
         Raises:
-            ValueError: a program that is not of a recognised shape; the message names the site. Where only the
-                use of a value has no closed form, there is a row that says so, instead.
+            ValueError: a program that is not of a recognised shape; the message names the site. Where only
+                the use of a value has no closed form, there is a row that says so, instead.
         """
         return plan_of(self, model, guide, args, kwargs)
 
