@@ -88,7 +88,7 @@ class Moments:
         entries = self._entries.view(-1, count)
         c = centre.reshape(-1, size)
         numbers = torch.arange(size, device=c.device)
-        row, column = (each.flatten() for each in torch.meshgrid(numbers, numbers, indexing="ij"))
+        row, column = torch.tril_indices(size, size, device=c.device)  # each product once, for the backward
         singles = self.family.locate(("x",), (numbers,), self.event)
         pairs = self.family.locate(("x", "x"), (row, column), self.event)
         x = entries[:, singles]
