@@ -154,6 +154,11 @@ class Trainer:
         """True if every phase is done."""
         return self.progress.phase >= len(self.phases)
 
+    def spend(self, seconds: float) -> None:
+        """Count time before the first step, such as that of choosing options, as time of the training."""
+        self.progress.total_seconds += seconds
+        self.progress.spare -= seconds
+
     def start(self) -> None:
         """Take over networks of the run that this one is to start from, if there is one.
 
