@@ -25,6 +25,7 @@ def folder(tmp_path_factory):
     pictures(path / "five", 5)
     pictures(path / "dots", 30, (1, 1))
     pictures(path / "one_class", labels=lambda row: "cat")
+    pictures(path / "rare", 60, labels=lambda row: "dog" if row == 7 else "cat")
     pictures(path / "unlabelled", labels=lambda row: "")
     pictures(path / "absent")
     (path / "absent" / "labels.csv").write_text("file,kind\nelsewhere.png,cat\n")
@@ -49,6 +50,10 @@ def folder(tmp_path_factory):
         (("--data", "dots"), "0.png: expected at least 8 pixels on each side, got 1 x 1"),
         (("--data", "dot.npz"), "data: expected pictures of more than one pixel"),
         (("--data", "one_class", "--labels", "1"), "labels: expected at least two values of 'kind'"),
+        (
+            ("--data", "rare", "--labels", "1"),
+            "have the same; others were kept apart, which --valid 0 --test 0 prevent",
+        ),
         (("--data", "unlabelled", "--labels", "1"), "none has a known 'kind'"),
         (("--data", "absent", "--labels", "1"), "no image 'elsewhere.png' in the folder"),
         (

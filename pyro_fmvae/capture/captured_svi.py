@@ -84,6 +84,10 @@ class CapturedSVI(ConjugateSVI):
         self._steps: dict[Hashable, CapturedStep] = {}
         self._captures: Counter[Hashable] = Counter()
 
+    def _copied(self) -> dict[str, Any]:
+        """A copy captures its own steps: those that there are work on these parameters."""
+        return {**self.__dict__, "_steps": {}, "_captures": Counter()}
+
     def step(self, *args: Any, **kwargs: Any) -> float:
         """One step on a batch; returns the loss before it, in nats, for all N points.
 

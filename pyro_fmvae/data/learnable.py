@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
-from pyro_fmvae.data.dataset import SPLITS, Dataset
+import torch
+from torch import Tensor
+
+from pyro_fmvae.data.dataset import SPLITS, Dataset, Split
 
 FEWEST: Final = 10
 """Points of the smallest data set, of which one is for validation and one for testing."""
@@ -35,17 +38,26 @@ def check_learnable(dataset: Dataset, label_names: Sequence[str] = ()) -> None:
 
 def _check_label(dataset: Dataset, name: str) -> None:
     """Raise ValueError unless a label has several values, with two training points each on average."""
-    assert dataset.train.labels is not None
-    known = dataset.train.labels[:, dataset.label_names.index(name)]
-    known = known[known >= 0]
+    known = _known(dataset.train, dataset.label_names.index(name))
     values = len(known.unique())
     if values < 2 <= len(known):
+        apart = [split for split in (dataset.valid, dataset.test) if split is not None]
+        found = torch.cat([_known(split, dataset.label_names.index(name)) for split in apart])
+        hint = (
+            "; others were kept apart, which --valid 0 --test 0 prevent" if (found != known[0]).any() else ""
+        )
         raise ValueError(
             f"labels: expected at least two values of '{name}' in training, "
-            f"all {len(known):,} known points have the same"
+            f"all {len(known):,} known points have the same{hint}"
         )
     if 2 * values > len(known):
         raise ValueError(
             f"labels: expected at least two training points for each value of '{name}', on average; "
             f"there are {values:,} values for {len(known):,} points"
         )
+
+
+def _known(split: Split, column: int) -> Tensor:
+    """The known values of a label, int64 [n]."""
+    assert split.labels is not None
+    return split.labels[split.labels[:, column] >= 0, column]

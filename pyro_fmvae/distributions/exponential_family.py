@@ -28,6 +28,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, ExpTransform, Transform, constraints, transform_to
 
+LEAST_SHARE = 1e-11  # that a difference has to keep of its terms, which float64 rounds at 1e-16
+
 
 def blend(old: Tensor, new: Tensor, rate: float) -> Tensor:
     """(1 - ρ) old + ρ new: one step of natural gradients, and of stepwise EM.
@@ -51,10 +53,12 @@ class ExponentialFamily(ABC):
     Attributes:
         distribution: class of the members in standard parameters, with their domains as ``arg_constraints``.
         names: the standard parameters, arguments and attributes of ``distribution``, in its order.
+        domain: what :meth:`in_domain` asks for, in words for an error message.
     """
 
     distribution: ClassVar[Any]
     names: ClassVar[tuple[str, ...]]
+    domain: ClassVar[str] = "a proper member"
 
     @abstractmethod
     def natural(self, *standard: Tensor) -> Tensor:
@@ -258,6 +262,16 @@ def scale_gradient(tensor: Tensor, factor: Tensor | float) -> Tensor:
     if isinstance(factor, Tensor):
         tensor = tensor.expand(torch.broadcast_shapes(tensor.shape, factor.shape))
     return _ScaleGradient.apply(tensor, factor)
+
+
+def unless_cancelled(difference: Tensor, term: Tensor) -> Tensor:
+    """A difference of nearly equal float64 numbers, NaN where rounding leaves fewer than five digits of it.
+
+    Args:
+        difference: what is left, [...].
+        term: the number that something was taken from, of the same shape.
+    """
+    return difference.where(difference > LEAST_SHARE * term, torch.nan)
 
 
 def to_float64(tensor: Tensor) -> Tensor:

@@ -101,7 +101,7 @@ class _Domain(constraints.Constraint):
         return self.family.in_domain(value)
 
     def __repr__(self) -> str:
-        return f"the domain of {type(self.family).__name__}"
+        return f"the domain of {type(self.family).__name__} ({self.family.domain})"
 
 
 def register_family(prior: type[Distribution]) -> Callable[[N], N]:

@@ -15,10 +15,13 @@ from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
-from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64
+from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64, unless_cancelled
 from pyro_fmvae.distributions.gaussian_table import gaussian_table
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
 
+NEAR = (
+    "m within 300,000 spreads of 0; standardise the data, or subtract their mean, also from the prior's loc"
+)
 _SMALLEST_PRECISION = 1e-30  # half of all draws from Gamma(0.01, 0.01) are smaller
 
 
@@ -133,12 +136,13 @@ class NormalGammaFamily(ExponentialFamily):
 
         λ1 = a - 1/2,  λ4 = -s/2,  λ2 = -(b + s m²/2),  λ3 = s m                              (equation 12)
 
-    ``b = -λ2 - λ3²/(2s)`` subtracts nearly equal numbers when m is large against the spread, so λ
-    has to be float64.
+    ``b = -λ2 - λ3²/(2s)`` subtracts nearly equal numbers when m is large against the spread, so λ has to be
+    float64. At 300,000 spreads from the origin, bounds are off by 1e-5 nats per point; b is NaN beyond.
     """
 
     distribution = NormalGamma
     names = ("loc", "mean_concentration", "concentration", "rate")
+    domain = f"s, a and b > 0, {NEAR}"
 
     def natural(self, *standard: Tensor) -> Tensor:
         """Pack m [..., D], s [...], a [...] and b [..., D] into [..., 2D+2]."""
@@ -151,13 +155,13 @@ class NormalGammaFamily(ExponentialFamily):
         return torch.cat([part.expand(*batch, size) for part, size in zip(parts, sizes, strict=True)], -1)
 
     def unpack(self, natural: Tensor) -> tuple[Tensor, ...]:
-        """(m [..., D], s [...], a [...], b [..., D])."""
+        """(m [..., D], s [...], a [...], b [..., D]); b is NaN where few of its digits are left."""
         dim = natural.shape[-1] // 2 - 1
         first, fourth, second, third = natural.split([1, 1, dim, dim], -1)
         s = -2 * fourth
         m = third * s.reciprocal()  # a division for each dimension would cost more than all the rest
         b = torch.addcmul(second, third, m, value=0.5).neg_()
-        return m, s.squeeze(-1), first.squeeze(-1) + 0.5, b
+        return m, s.squeeze(-1), first.squeeze(-1) + 0.5, unless_cancelled(b, -second)
 
     def event_shape(self, size: int) -> torch.Size:
         """(2, D)."""
@@ -231,7 +235,7 @@ class NormalGammaFamily(ExponentialFamily):
         return self.natural(*(to_float64(parameter) for parameter in member._given))
 
     def in_domain(self, natural: Tensor) -> Tensor:
-        """True where s, a and every b are positive (b is NaN where m is not finite)."""
+        """True where s, a and every b are positive (b is NaN where m is not finite, or too far out)."""
         _, s, a, b = self.unpack(natural)
         return (s > 0) & (a > 0) & (b > 0).all(-1)
 

@@ -43,7 +43,8 @@ class AutoConjugate(nn.Module):
                 self.conjugate(x)
                 ...  # pyro.sample("z", ...)
 
-    Parameters exist after the first call, or after :meth:`setup`.
+    Parameters exist after the first call, or after :meth:`setup`. A state that was loaded before takes effect
+    then.
 
     Args:
         model: a recognised model, whole: posteriors are made for its conjugate sites alone.
@@ -66,7 +67,8 @@ class AutoConjugate(nn.Module):
         """Find the conjugate sites and make their posteriors; arguments as for the model.
 
         Raises:
-            ValueError: the model has no conjugate site, or one inside a plate that is subsampled.
+            ValueError: the model has no conjugate site, or one inside a plate that is subsampled, or a prior
+                outside the domain of its family.
             NotImplementedError: a parent of a recognised site has no known conjugate posterior.
         """
         with poutine.block(), InitMessenger(_harmless_value), OwnValues():
@@ -84,8 +86,8 @@ class AutoConjugate(nn.Module):
                 _check_whole(site)
                 try:
                     self._priors[name] = natural_prior(site["fn"])
-                except NotImplementedError as error:
-                    raise NotImplementedError(f"site '{name}': {error}") from None
+                except (NotImplementedError, ValueError) as error:
+                    raise type(error)(f"site '{name}': {error}") from None
                 self.posteriors[name] = random_posterior(site["fn"], self.count)
                 self._sites[name] = {"cond_indep_stack": site["cond_indep_stack"]}
         for name, site in sites.items():
@@ -109,8 +111,12 @@ class AutoConjugate(nn.Module):
         param_statements("AutoConjugate", self)
         values = {}
         for name, site in self._sites.items():
+            try:
+                posterior = self.posterior(name)()
+            except ValueError as error:
+                raise ValueError(f"site '{name}': {error}") from None
             with frames_of(site):
-                values[name] = pyro.sample(name, self.posterior(name)())
+                values[name] = pyro.sample(name, posterior)
         return values
 
     @torch.no_grad()

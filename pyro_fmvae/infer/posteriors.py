@@ -180,12 +180,39 @@ def random_posterior(
 
 
 class PosteriorDict(nn.ModuleDict):
-    """Modules by the names of sites; a name may contain dots or equal that of a module's method."""
+    """Modules by the names of sites; a name may contain dots or equal that of a module's method.
+
+    A state may be loaded before the modules are there, as in an ``AutoConjugate`` that has not run yet. What
+    belongs to a site then waits until its module is set, and stays in the state of this module.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: dict[str, dict[str, Tensor]] = {}
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Keep the tensors of sites that have no module yet."""
+        for name in [name for name in state_dict if name.startswith(prefix)]:
+            key, _, parameter = name.removeprefix(prefix).partition(".")
+            if key not in self._modules and parameter:
+                self._waiting.setdefault(key, {})[parameter] = state_dict.pop(name).detach().clone()
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for key, state in self._waiting.items():
+            destination.update({f"{prefix}{key}.{parameter}": value for parameter, value in state.items()})
 
     def __getitem__(self, key: str) -> nn.Module:
         return super().__getitem__(_key(key))
 
     def __setitem__(self, key: str, module: nn.Module) -> None:
+        state = self._waiting.get(_key(key))
+        if state is not None:
+            if isinstance(module, NaturalPosterior) and "natural" not in state:
+                module = to_standard(module)
+            module.load_state_dict(state)
+            del self._waiting[_key(key)]
         super().__setitem__(_key(key), module)
 
     def __delitem__(self, key: str) -> None:

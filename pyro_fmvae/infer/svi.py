@@ -1,8 +1,10 @@
 """SVI with a choice of when the responsibilities for the natural-gradient step are computed."""
 
+import copy
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import pyro
 import pyro.poutine as poutine
 import torch
 from pyro.infer import SVI
@@ -15,7 +17,7 @@ from pyro_fmvae.distributions import NaturalParameter
 from pyro_fmvae.infer.elbo.frames import subsamples
 from pyro_fmvae.infer.elbo.mixture_terms import Term
 from pyro_fmvae.infer.elbo.placeholder import PlaceholderMessenger
-from pyro_fmvae.infer.elbo.site_terms import check_gradients, sum_terms
+from pyro_fmvae.infer.elbo.site_terms import as_module, check_gradients, sum_terms
 from pyro_fmvae.infer.elbo.structure import Structure
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
 
@@ -24,6 +26,7 @@ OPTIMISER = (
     "current_rate",
     "adopt",
     "check_others",
+    "knows",
     "step_others",
     "step_natural",
 )  # the part of NaturalGradient that is used
@@ -68,6 +71,30 @@ class ConjugateSVI(SVI):
         self.elbo = loss
         self.recompute = recompute
         self.autocast = autocast
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Copy the program with its modules, and the optimiser with its state.
+
+        Raises:
+            TypeError: model or guide is a function that uses a module, which a copy would train too.
+            ValueError: parameters are in Pyro's global store, of which there is one only.
+        """
+        as_module("model", self.model)
+        as_module("guide", self.guide)
+        stored = [name for name, p in pyro.get_param_store().named_parameters() if self.optim.knows(p)]
+        if stored:
+            raise ValueError(
+                f"deepcopy: the parameter '{stored[0]}' is in Pyro's global store, so that a copy would "
+                "train it too; make it a torch.nn.Parameter of a module"
+            )
+        new = type(self).__new__(type(self))
+        memo[id(self)] = new
+        new.__dict__.update(copy.deepcopy(self._copied(), memo))
+        return new
+
+    def _copied(self) -> dict[str, Any]:
+        """Attributes that a copy takes over."""
+        return self.__dict__
 
     def step(self, *args: Any, **kwargs: Any) -> float:
         """One step on a batch; returns the loss before it, in nats, for all N points.

@@ -15,11 +15,11 @@ from pyro_fmvae.infer.seeding import kmeans
 from pyro_fmvae.models.observed_mixture import ObservedMixture
 
 STARTS = 10
-SHORT, LONG = 5, 200  # updates of every start, and of the best of them
+SHORT, LONG = 10, 200  # updates of every start, and of the best of them
 LEADING = 3  # starts that are improved to the end
 TOLERANCE = 1e-5  # nats per row: an update that adds less is the last
 NEGLIGIBLE = 1e-3  # of the largest standard deviation: a principal component of less is left out
-POSITIVE = 1.0  # nats of evidence that a greater size has to gain (Kass and Raftery, 1995: "positive")
+POSITIVE = 1.0  # nats of evidence to gain at least (Kass and Raftery, 1995: "positive")
 WORSE = 2  # sizes in a row that do not gain so much, after which no greater one is tried
 
 logger = logging.getLogger("pyro_fmvae")
@@ -33,16 +33,28 @@ class Fitted:
         model: with the posterior that was reached.
         gamma: responsibilities of the rows, [N, K].
         bound: of the model, in nats for all rows.
+        rows: part of the bound that each row has, [N]; the rest is the divergence from the priors.
     """
 
     model: ObservedMixture
     gamma: Tensor
     bound: float
+    rows: Tensor
 
     @property
     def evidence(self) -> float:
-        """The bound plus log K!: any order of the components is as good (Bishop, 2006, Section 10.2.4)."""
-        return self.bound + math.lgamma(self.model.components + 1)
+        """The bound plus log K!, less what was gained by choosing the prior.
+
+        Any order of the components is as good (Bishop, 2006, Section 10.2.4).
+        """
+        return self.bound + math.lgamma(self.model.components + 1) - self.model.prior_cost()
+
+    def error(self, other: "Fitted") -> float:
+        """Standard error of the difference in evidence from another mixture of these rows, in nats.
+
+        As if the rows were drawn anew (Vuong, 1989, Likelihood ratio tests for model selection).
+        """
+        return float((self.rows - other.rows).std(correction=0)) * len(self.rows) ** 0.5
 
 
 def climb(
@@ -68,7 +80,7 @@ def climb(
         if bound - before < TOLERANCE * len(x):
             break
         before = bound
-    return Fitted(model, gamma, bound)
+    return Fitted(model, gamma, bound, table.logsumexp(-1))
 
 
 def best_start(
@@ -102,78 +114,48 @@ def best_start(
 
 
 def search(
-    make: Callable[[int, float], ObservedMixture],
+    make: Callable[[int], ObservedMixture],
     x: Tensor,
     labels: Tensor | None,
     sizes: Sequence[int],
-    rates: Sequence[float],
     seed: int,
     starts: int = STARTS,
     rival: float = -math.inf,
     until: float = math.inf,
 ) -> Fitted:
-    """The number of components and the rate of the prior whose mixture has the greatest evidence.
+    """The number of components whose mixture has the greatest evidence, but for its standard error.
 
-    Sizes are tried in increasing order, the first from a third of the way up the rates, every other from the
-    rate that was best for the one before. A greater size has to gain :data:`POSITIVE` nats. When two in a row
-    do not, the search ends; and when a rival would stay ahead even if every size that is left gained as much
-    as the last one.
+    Sizes are tried in increasing order. A greater one has to gain more than :data:`POSITIVE` nats, and more
+    than the standard error of the gain, as in the rule of one standard error of Breiman et al. (1984). When
+    two in a row do not, the search ends; and when a rival would stay ahead even if every size that is left
+    gained as much as the last one.
 
     Args:
-        make: gives a new model, of a number of components and a rate b0.
+        make: gives a new model of a number of components.
         x, labels: as for :func:`climb`.
-        sizes: numbers of components to try.
-        rates: values of b0 to try, increasing, at least one.
+        sizes: numbers of components to try, increasing.
         seed: of the starts.
         starts: of each size.
         rival: evidence of the best mixture of another kind.
         until: time of ``time.monotonic``, in seconds, after which no further size is begun.
     """
     best: Fitted | None = None
-    rate, worse = rates[len(rates) // 3], 0
+    worse = 0
     for left, size in zip(reversed(range(len(sizes))), sizes, strict=True):
         if best is not None and time.monotonic() > until:
             logger.warning("no more than %d components were tried: the time is up", size - 1)
             break
         generator = torch.Generator().manual_seed(seed)
-        found = best_start(partial(make, size, rate), x, labels, generator, starts)
-        found = best_rate(partial(make, size), found, x, labels, rates)
-        rate = found.model.prior.b0
+        found = best_start(partial(make, size), x, labels, generator, starts)
         gain = math.inf if best is None else found.evidence - best.evidence
-        worse = 0 if gain > POSITIVE else worse + 1
+        least = 0.0 if best is None else max(POSITIVE, found.error(best))
+        worse = 0 if gain > least else worse + 1
         if not worse:
             best = found
         if worse == WORSE or found.evidence + left * max(gain, 0) < rival:
             break
     assert best is not None
     return best
-
-
-def best_rate(
-    make: Callable[[float], ObservedMixture],
-    fitted: Fitted,
-    x: Tensor,
-    labels: Tensor | None,
-    rates: Sequence[float],
-) -> Fitted:
-    """The mixture with the rate b0 of greatest bound (type II maximum likelihood), by turns.
-
-    Args:
-        make: gives a new model of a rate.
-        fitted: where to start.
-        x, labels: as for :func:`climb`.
-        rates: values of b0 to try.
-    """
-    models = {rate: make(rate) for rate in rates}
-    while True:
-        divergence = {rate: fitted.model.divergence(other).item() for rate, other in models.items()}
-        rate = min(divergence, key=lambda each: divergence[each])
-        if rate == fitted.model.prior.b0 or divergence[rate] >= fitted.model.divergence().item():
-            return fitted
-        better = climb(_blank(make(rate)), x, labels, fitted.gamma)
-        if better.bound <= fitted.bound:
-            return fitted
-        fitted = better
 
 
 def _blank(model: ObservedMixture) -> ObservedMixture:

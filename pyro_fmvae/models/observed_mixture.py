@@ -55,6 +55,8 @@ class ObservedMixture(TablePosterior):
         label_sizes: for each label, how many values it has.
         prior: hyperparameters.
         full: Σ_k is any covariance, else it is diagonal.
+        learn_prior: a0 and b0 of ``prior`` are where the prior of the numbers starts, which :meth:`ascend`
+            chooses by the bound.
 
     Attributes:
         predictors: of labels, by their sites; none at first. The mixture alone predicts a label without one.
@@ -76,8 +78,10 @@ class ObservedMixture(TablePosterior):
         label_sizes: Sequence[int] = (),
         prior: TablePrior | None = None,
         full: bool = False,
+        learn_prior: bool = False,
     ) -> None:
-        super().__init__(TableSites(levels, components, label_sizes, prior or TablePrior(), full))
+        sites = TableSites(levels, components, label_sizes, prior or TablePrior(), full)
+        super().__init__(sites, learn_prior)
         self.levels, self.num_data = tuple(levels), check_size("num_data", num_data)
         self.components, self.label_sizes = self.sites.components, self.sites.label_sizes
         self.num_components = (*self.label_sizes, self.components)
@@ -140,7 +144,7 @@ class ObservedMixture(TablePosterior):
         Args:
             observations: of B rows that stand for all N.
             gamma: responsibilities of these rows, [B, K].
-            rate: ρ in (0, 1].
+            rate: ρ in (0, 1]. A prior that is learnt follows.
         """
         scale = self.num_data / len(gamma)
         for name, prior in self.natural_priors().items():
@@ -153,6 +157,7 @@ class ObservedMixture(TablePosterior):
                 target = prior.natural
             natural = self.posterior_of(name).natural
             natural.copy_(blend(natural, target, rate))
+        self.learn_prior()
 
     @torch.no_grad()
     def bound(self, table: Tensor) -> float:

@@ -9,6 +9,7 @@ from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.category import indicators
 from pyro_fmvae.distributions.marginal_component import marginal_table, marginal_update
 from pyro_fmvae.infer.posteriors import NaturalPosterior, PosteriorDict, natural_prior, random_posterior
+from pyro_fmvae.models.learnt_prior import LearntPrior
 from pyro_fmvae.models.table_sites import (
     NUMBERS,
     WEIGHTS,
@@ -25,18 +26,23 @@ class TablePosterior(nn.Module):
 
     Args:
         sites: of the program.
+        learn_prior: choose the prior of the numbers by the bound.
 
     Attributes:
         posteriors: posterior of each site of parameters, random at first.
+        learnt: the prior of the numbers, if it is learnt.
     """
 
-    def __init__(self, sites: TableSites) -> None:
+    def __init__(self, sites: TableSites, learn_prior: bool = False) -> None:
         super().__init__()
-        self.sites = sites
+        self.sites, prior = sites, sites.prior
+        self.learnt: LearntPrior | None = None
+        if learn_prior and sites.numbers:
+            self.learnt = LearntPrior(len(sites.numbers), sites.full, prior.a0, prior.b0 / prior.a0)
         self._made: dict[torch.device, dict[str, NaturalDistribution]] = {}
         self.posteriors = PosteriorDict()
-        for name, prior in sites.priors().items():
-            self.posteriors[name] = random_posterior(prior, count=10.0)
+        for name, of_site in sites.priors(self.learnt).items():
+            self.posteriors[name] = random_posterior(of_site, count=10.0)
 
     @property
     def prior(self) -> TablePrior:
@@ -60,16 +66,27 @@ class TablePosterior(nn.Module):
         return self.posterior_of(WEIGHTS).natural.device
 
     def natural_priors(self) -> dict[str, NaturalDistribution]:
-        """The priors in natural parameters. They never change, so they are made once per device."""
-        if self.device not in self._made:
-            on_device = self.priors_on(self.device).items()
-            self._made[self.device] = {name: natural_prior(prior) for name, prior in on_device}
-        return self._made[self.device]
+        """The priors in natural parameters, made once per device if none is learnt."""
+        made = self._made.get(self.device)
+        if made is None:
+            made = {name: natural_prior(prior) for name, prior in self.priors_on(self.device).items()}
+            if self.learnt is None:
+                self._made[self.device] = made
+        return made
 
     def priors_on(self, device: torch.device) -> dict[str, Any]:
         """The priors, on a device."""
         with device:
-            return self.sites.priors()
+            return self.sites.priors(self.learnt)
+
+    def learn_prior(self) -> None:
+        """Move the prior of the numbers, if it is learnt, to the greatest bound at this posterior."""
+        if self.learnt is not None:
+            self.learnt.update(self.natural(parameter_of(NUMBERS)))
+
+    def prior_cost(self) -> float:
+        """Nats by which the bound is too high as the prior was chosen by it: :meth:`LearntPrior.cost`."""
+        return 0.0 if self.learnt is None else self.learnt.cost(self.natural(parameter_of(NUMBERS)))
 
     @torch.no_grad()
     def forget(self) -> None:
@@ -102,10 +119,9 @@ class TablePosterior(nn.Module):
         return family.conjugate_update(prior, gamma, seen, torch.zeros_like(seen), scale)
 
     @torch.no_grad()
-    def divergence(self, other: "TablePosterior | None" = None) -> Tensor:
-        """KL of all parameters from their priors, or from those of another model with the same sites."""
-        priors = (other or self).natural_priors()
-        pairs = ((self.natural(name), prior) for name, prior in priors.items())
+    def divergence(self) -> Tensor:
+        """KL of all parameters from their priors."""
+        pairs = ((self.natural(name), prior) for name, prior in self.natural_priors().items())
         return torch.stack([q.family.kl(q.natural, p.natural).sum() for q, p in pairs]).sum()
 
     def probs(self, name: str) -> Tensor:

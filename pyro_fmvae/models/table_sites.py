@@ -16,6 +16,7 @@ from pyro_fmvae.distributions import (
     NormalWishart,
 )
 from pyro_fmvae.distributions.category import indicators
+from pyro_fmvae.models.learnt_prior import LearntPrior
 from pyro_fmvae.models.shapes import check_integers
 from pyro_fmvae.nn.sizes import check_size
 
@@ -68,14 +69,20 @@ class TableSites:
         self.categories = [(column, size) for column, size in enumerate(levels) if size > LEFT_OUT]
         self.label_sizes = tuple(check_size("label_sizes", size) for size in label_sizes)
 
-    def priors(self) -> dict[str, Any]:
-        """Priors of the weights, batch shape [], and of the parameters of each child, [K]."""
+    def priors(self, learnt: LearntPrior | None = None) -> dict[str, Any]:
+        """Priors of the weights, batch shape [], and of the parameters of each child, [K].
+
+        Args:
+            learnt: the prior of the numbers, if it is learnt.
+        """
         prior = self.prior
         found: dict[str, Any] = {WEIGHTS: _dirichlet(prior.c0, self.components)}
         if self.numbers:
             zero = torch.zeros(len(self.numbers))
-            if self.full:
-                of_numbers: Any = NormalWishart(zero, prior.s0, prior.a0, prior.b0**0.5)
+            if learnt is not None:
+                of_numbers: Any = learnt.distribution(prior.s0)
+            elif self.full:
+                of_numbers = NormalWishart(zero, prior.s0, prior.a0, prior.b0**0.5)
             else:
                 of_numbers = ColumnNormalGamma(zero, zero + prior.s0, zero + prior.a0, zero + prior.b0)
             found[parameter_of(NUMBERS)] = of_numbers.expand([self.components])

@@ -124,6 +124,10 @@ class NaturalGradient(PyroOptim):
                 _wrong_maker(f"none for the {len(shapes)} parameters of shape {', '.join(shapes)}")
             )
 
+    def knows(self, p: Tensor) -> bool:
+        """True if the torch optimiser has the parameter."""
+        return p in self._known
+
     def adopt(self, params: Iterable[Tensor]) -> None:
         """Give the torch optimiser, if any, parameters that are not natural and that it does not have yet."""
         new = [p for p in params if p not in self._known]

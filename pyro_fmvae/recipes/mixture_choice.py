@@ -19,14 +19,17 @@ from pyro_fmvae.recipes.declarations import NAMES, SIZES, by_data, option
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.ranges import count, positive, sizes
 
-MOST_COMPONENTS: Final = 30
+MOST_COMPONENTS: Final = 50
 """Largest number of components that is tried."""
+EVERY: Final = 8
+"""Up to so many, every number of components is tried; from there on, steps are a fifth."""
 SEARCHED: Final = 2000
 """Rows that the number of components is chosen by."""
 WIDEST_FULL: Final = 60
 """Most columns of numbers whose full covariances are tried."""
-RATES: Final = tuple(4.0 * 2 ** (-step / 2) for step in reversed(range(19)))
-"""Values of ``component_variance`` that are tried."""
+LEARNT: Final = TablePrior(c0=4.0, b0=0.3)
+"""Prior of mixtures that learn the one of the numbers. With c0 = 4, shares stay away from 0
+(Frühwirth-Schnatter, 2006, Finite mixture and Markov switching models, Section 4.2.2)."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,9 @@ class MixtureOptions(TrainConfig):
     factors: tuple[int, ...] | None = by_data("number of components", sizes, SIZES, example="3")
     covariance: Literal["diagonal", "full"] | None = by_data("covariance of a component's numbers")
     component_variance: float | None = by_data(
-        "variance of a component that the prior expects, as a share of the column's", positive
+        "variance of a component that the prior expects, as a share of the column's; without it, the prior "
+        "is learnt",
+        positive,
     )
     ignore: tuple[str, ...] | None = by_data(
         "columns that are left out, by name or by number from 1: id,date; none for none", parse=NAMES
@@ -90,16 +95,27 @@ def constant_columns(dataset: Dataset) -> tuple[str, ...]:
 
 def model_of(config: MixtureOptions, levels: Sequence[int], num_data: int) -> ObservedMixture:
     """A new model of resolved options."""
-    assert config.factors is not None and config.component_variance is not None
+    assert config.factors is not None
     *label_sizes, components = config.factors
-    prior, full = TablePrior(b0=config.component_variance), config.covariance == "full"
-    return ObservedMixture(levels, components, num_data, label_sizes, prior, full)
+    given = config.component_variance
+    prior = LEARNT if given is None else TablePrior(b0=given)
+    full, learn = config.covariance == "full", given is None
+    return ObservedMixture(levels, components, num_data, label_sizes, prior, full, learn)
+
+
+def numbers_tried(least: int) -> list[int]:
+    """Numbers of components from the least to :data:`MOST_COMPONENTS`, or the least alone if it is more."""
+    found = [least]
+    while found[-1] < MOST_COMPONENTS:
+        step = found[-1] // 5 if found[-1] >= EVERY else 1
+        found.append(min(found[-1] + step, MOST_COMPONENTS))
+    return found
 
 
 def chosen(
     config: MixtureOptions, dataset: Dataset, levels: Sequence[int], label_sizes: tuple[int, ...]
 ) -> MixtureOptions:
-    """Options with the components, covariance and prior of the greatest evidence of some training rows."""
+    """Options with the components and covariance of the greatest evidence of some training rows."""
     train = dataset.train
     rows, labels = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed)), None
     if label_sizes:
@@ -112,14 +128,12 @@ def chosen(
         covariances = (config.covariance,)
     elif not 2 <= levels.count(0) <= WIDEST_FULL:
         covariances = ("diagonal",)
+    numbers: Sequence[int] = numbers_tried(max(label_sizes, default=1))
     if config.factors is not None:
-        numbers: Sequence[int] = (config.factors[-1],)
-    else:
-        numbers = range(max(label_sizes, default=1), max(MOST_COMPONENTS, *label_sizes, 0) + 1)
-    rates = RATES if config.component_variance is None else (config.component_variance,)
+        numbers = (config.factors[-1],)
     assert config.starts is not None
     minutes = config.max_minutes or config.time_limit
-    until = time.monotonic() + 60 * minutes if minutes else math.inf
+    until = time.monotonic() + 60 * minutes / 2 if minutes else math.inf  # the rest is for training
     best: tuple[MixtureOptions, Fitted] | None = None
     for covariance in covariances:
         if best is not None and time.monotonic() > until:
@@ -127,13 +141,12 @@ def chosen(
         asked = replace(config, covariance=covariance)
         rival = -math.inf if best is None else best[1].evidence
         make = partial(_candidate, asked, label_sizes, levels, len(x))
-        found = search(make, x, labels, numbers, rates, config.seed, config.starts, rival, until)
+        found = search(make, x, labels, numbers, config.seed, config.starts, rival, until)
         if best is None or found.evidence > best[1].evidence:
             best = asked, found
     assert best is not None
     asked, found = best
-    model = found.model
-    return replace(asked, factors=(*label_sizes, model.components), component_variance=model.prior.b0)
+    return replace(asked, factors=(*label_sizes, found.model.components))
 
 
 def _candidate(
@@ -142,7 +155,5 @@ def _candidate(
     levels: Sequence[int],
     num_data: int,
     number: int,
-    rate: float,
 ) -> ObservedMixture:
-    given = replace(config, factors=(*label_sizes, number), component_variance=rate)
-    return model_of(given, levels, num_data)
+    return model_of(replace(config, factors=(*label_sizes, number)), levels, num_data)

@@ -62,7 +62,7 @@ class Mixture(Recipe[MixtureOptions]):
 
     @classmethod
     def resolve(cls, config: MixtureOptions, dataset: Dataset) -> MixtureOptions:
-        """Components, covariance and prior by the greatest evidence of the training rows.
+        """Components and covariance by the greatest evidence of the training rows.
 
         Raises:
             ValueError: pictures, or options that do not fit the data or each other.
@@ -91,7 +91,7 @@ class Mixture(Recipe[MixtureOptions]):
         levels = levels_of(config, preprocessing)
         if set(levels) == {LEFT_OUT}:
             raise ValueError("data: expected a column whose values differ, got none that is not left out")
-        if None in (config.factors, config.covariance, config.component_variance):
+        if None in (config.factors, config.covariance):
             config = chosen(config, dataset, levels, of_labels if names else ())
         return config
 

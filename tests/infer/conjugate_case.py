@@ -31,6 +31,7 @@ from pyro_fmvae.infer.seeding import better_mixture, coordinate_ascent, kmeans, 
 from pyro_fmvae.optim import NaturalGradient
 from tests.capture.captured import CLOSE, assert_twins
 from tests.infer.programs import (
+    Adjust,
     assert_equal_in_expectation,
     estimate,
     gradients,
@@ -263,6 +264,64 @@ class ConjugateCase(PosteriorCase):
         assert_close(scaled, scale * plain, **EXACT)
         for found, expected in zip(*map(mixture.natural_gradients, (scaled, plain)), strict=True):
             assert_close(found, expected, **EXACT)
+
+    @pytest.mark.parametrize("factored", ["model", "guide"])
+    def test_a_factor_adds_its_number_alone(self, mixture, x, factored):
+        elbo, number = TraceConjugate_ELBO(), torch.tensor(0.7)
+
+        def with_factor(program):
+            def run(x):
+                program(x)
+                pyro.factor("factor", number, has_rsample=True)
+
+            return run
+
+        programs = {"model": mixture.model, "guide": mixture.guide}
+        plain = seeded(elbo.differentiable_loss, *programs.values(), x)
+        programs[factored] = with_factor(programs[factored])
+        found = seeded(elbo.differentiable_loss, *programs.values(), x)
+        assert_close(found, plain - (number if factored == "model" else -number), **EXACT)
+        for one, other in zip(*map(mixture.natural_gradients, (found, plain)), strict=True):
+            assert_close(one, other, **EXACT)
+
+    def test_a_factor_of_a_value_that_is_not_drawn_is_refused(self, mixture, x):
+        def model(x):
+            theta = poutine.trace(mixture.model).get_trace(x).nodes["theta"]["value"]
+            pyro.factor("factor", -theta.square().sum())
+
+        with pytest.raises(ValueError, match="site 'theta': its value is needed"):
+            TraceConjugate_ELBO().loss(model, mixture.guide, x)
+
+    def test_a_factor_of_a_draw_in_standard_parameters(self, x):
+        mixture = Mixture(self, standard=True)
+
+        def model(x):
+            theta = poutine.trace(mixture.model).get_trace(x).nodes["theta"]["value"]
+            pyro.factor("factor", -theta.square().sum())
+
+        elbo = TraceConjugate_ELBO()
+        (loss, plain) = (
+            seeded(elbo.differentiable_loss, m, mixture.guide, x) for m in (model, mixture.model)
+        )
+        with torch.no_grad():
+            theta = seeded(nodes, mixture.guide, x)["theta"]["value"]
+        assert_close(loss, plain + theta.square().sum(), **EXACT)
+
+    def test_scale_around_the_points_counts_them_more(self, x):
+        """Also with one scale for each point, and under recomputed responsibilities."""
+        mixture, elbo = Mixture(self), TraceConjugate_ELBO()
+        weight = torch.linspace(0.5, 3, B)
+
+        def scaled(x):
+            with Adjust(["assignment", "z"], scale=weight):
+                mixture.model(x)
+
+        gamma = elbo.responsibilities(mixture.model, mixture.guide, x)["assignment"]
+        best = mixture.optimum(x, weight.unsqueeze(-1) * gamma)
+        svi = ConjugateSVI(scaled, mixture.guide, NaturalGradient(1.0), elbo, recompute=True)
+        svi.step(x)
+        for posterior, expected in zip((mixture.weights, mixture.theta), best, strict=True):
+            assert_close(posterior.natural_value(), expected, **EXACT)
 
     @pytest.mark.parametrize("weight", [0.3, torch.tensor(20.0)])
     def test_natural_gradients_do_not_see_the_weight_of_the_divergence(self, x, weight):

@@ -280,3 +280,32 @@ def test_seed_where_one_tensor_is_observed_at_several_sites():
     guide.setup()
     guide.seed("z", z, torch.ones_like(z), torch.Generator().manual_seed(0))
     assert_close(guide.posterior("weights").natural_value().sum(), torch.tensor(9.0))
+
+
+@pytest.mark.parametrize("standard", [False, True])
+def test_a_state_is_loaded_before_the_first_call(standard):
+    toy = Toy()
+    x = toy.data(6)
+    kept, fresh = AutoConjugate(toy.model), AutoConjugate(toy.model)
+    kept.setup(x)
+    if standard:
+        kept.posteriors["weights"] = to_standard(kept.posterior("weights"))
+    state = {name: value.clone() for name, value in kept.state_dict().items()}
+    assert fresh.load_state_dict(state) == ([], [])
+    assert fresh.state_dict().keys() == state.keys()  # nothing is lost if it is saved as it is
+    fresh(x)
+    assert type(fresh.posterior("weights")) is type(kept.posterior("weights"))
+    for name, value in fresh.state_dict().items():
+        assert torch.equal(value, state[name])
+    with torch.no_grad():
+        fresh.posterior("loc_precision").natural.zero_()  # the state that was given is another's
+    assert state["posteriors.loc_precision.natural"].any()
+
+
+def test_a_state_of_other_sizes_is_refused_at_the_first_call():
+    states = AutoConjugate(Toy(components=3).model), AutoConjugate(Toy(components=4).model)
+    x = Toy().data(6)
+    states[0].setup(x)
+    states[1].load_state_dict(states[0].state_dict())
+    with pytest.raises(RuntimeError, match="size mismatch for natural"):
+        states[1].setup(x)

@@ -207,3 +207,49 @@ def test_what_is_no_natural_gradient_or_no_conjugate_elbo_is_refused(kind):
         kind(toy.model, toy.guide, pyro.optim.Adam({}), TraceConjugate_ELBO())
     with pytest.raises(ValueError, match=r"^loss: expected a TraceConjugate_ELBO, got TraceEnum_ELBO"):
         kind(toy.model, toy.guide, optim, TraceEnum_ELBO())
+
+
+@pytest.mark.parametrize("kind", [ConjugateSVI, CapturedSVI])
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_copy_goes_on_by_itself(kind, steps):
+    toy = Toy()
+    x = toy.data(6)
+    svi = kind(toy.model, toy.guide, NaturalGradient(RATE, adam, toy.parameters()), TraceConjugate_ELBO())
+    for step in range(steps):
+        seeded(svi.step, x, seed=step)
+    before = copy.deepcopy(toy)
+    other = copy.deepcopy(svi)
+    assert other.elbo.label_weight == svi.elbo.label_weight and other.elbo is not svi.elbo
+    copied = other.model.__self__
+    assert other.guide.__self__ is copied
+    losses = [seeded(other.step, x, seed=9 + step) for step in range(3)]
+    assert_same(toy, before)
+    assert other.optim.steps == steps + 3 and svi.optim.steps == steps
+    assert losses == [seeded(svi.step, x, seed=9 + step) for step in range(3)]
+    assert_same(toy, copied)
+
+
+@pytest.mark.parametrize("kind", [ConjugateSVI, CapturedSVI])
+def test_programs_that_no_copy_could_have_for_itself(kind):
+    toy = Toy()
+
+    def model(x):
+        return toy.model(x)
+
+    svi = kind(model, toy.guide, NaturalGradient(RATE, adam), TraceConjugate_ELBO())
+    with pytest.raises(TypeError, match=r"model: expected .*, got a function that uses the module 'toy'"):
+        copy.deepcopy(svi)
+
+    def guide(x):
+        scale = pyro.param("scale", torch.tensor(1.0), constraint=pyro.distributions.constraints.positive)
+        pyro.sample("z", pyro.distributions.Normal(0.0, scale))
+
+    def observed(x):
+        pyro.sample(
+            "x", pyro.distributions.Normal(pyro.sample("z", pyro.distributions.Normal(0.0, 1.0)), 1.0), obs=x
+        )
+
+    svi = kind(observed, guide, NaturalGradient(RATE, adam), TraceConjugate_ELBO())
+    svi.step(torch.tensor(0.3))
+    with pytest.raises(ValueError, match="deepcopy: the parameter 'scale' is in Pyro's global store"):
+        copy.deepcopy(svi)

@@ -5,10 +5,10 @@ import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from pyro_fmvae.learn.mixture_search import best_rate, best_start, climb, search
+from pyro_fmvae.learn.mixture_search import POSITIVE, best_start, search
 from pyro_fmvae.models import ObservedMixture, TablePrior
 
-N, RATES = 150, (0.05, 0.1, 0.2, 0.5)
+N = 150
 
 
 def rows(labelled=0):
@@ -21,17 +21,17 @@ def rows(labelled=0):
     return (x - x.mean(0)) / x.std(0), kinds, labels.unsqueeze(-1)
 
 
-def make(size, rate=0.2, full=False, labels=()):
-    return ObservedMixture((0, 0), size, N, labels, TablePrior(b0=rate), full)
+def make(size, full=False, labels=(), learn_prior=True):
+    return ObservedMixture((0, 0), size, N, labels, TablePrior(c0=4.0), full, learn_prior)
 
 
 @pytest.mark.parametrize("full", [False, True])
 def test_the_number_of_components_is_found(full):
     x, kinds, _ = rows()
-    found = search(partial(make, full=full), x, None, range(1, 9), RATES, seed=0)
+    found = search(partial(make, full=full), x, None, range(1, 9), seed=0)
     assert found.model.components == 3
     assert adjusted_rand_score(kinds, found.gamma.argmax(-1)) > 0.9
-    others = [search(partial(make, full=full), x, None, [size], RATES, seed=0) for size in (1, 2, 4)]
+    others = [search(partial(make, full=full), x, None, [size], seed=0) for size in (1, 2, 4)]
     assert all(found.evidence > other.evidence for other in others)
 
 
@@ -39,24 +39,24 @@ def test_a_rival_that_is_far_ahead_ends_the_search():
     x, _, _ = rows()
     asked = []
 
-    def counting(size, rate):
+    def counting(size):
         asked.append(size)
-        return make(size, rate)
+        return make(size)
 
-    search(counting, x, None, range(1, 9), RATES, seed=0, rival=1e6)
+    search(counting, x, None, range(1, 9), seed=0, rival=1e6)
     assert set(asked) == {1, 2}  # of the first size alone nothing is gained yet
 
 
 def test_no_size_is_begun_after_the_time_is_up(caplog):
     x, _, _ = rows()
-    found = search(make, x, None, range(1, 9), RATES, seed=0, until=-math.inf)
+    found = search(make, x, None, range(1, 9), seed=0, until=-math.inf)
     assert found.model.components == 1
     assert "no more than 1 components were tried" in caplog.text
 
 
 def test_evidence_counts_the_orders_of_components():
     x, _, _ = rows()
-    found = best_start(lambda: make(3), x, None, torch.Generator().manual_seed(0))
+    found = best_start(lambda: make(3, learn_prior=False), x, None, torch.Generator().manual_seed(0))
     assert found.evidence == pytest.approx(found.bound + math.log(6))
 
 
@@ -75,24 +75,34 @@ def test_clusters_that_differ_where_the_variance_is_small_are_found():
     kinds, along = torch.arange(N) % 2, torch.randn(N)
     x = torch.stack([along, along + 0.5 * kinds + 0.05 * torch.randn(N)], -1)
     x, generator = (x - x.mean(0)) / x.std(0), torch.Generator().manual_seed(0)
-    found = best_start(lambda: make(2, 0.05, full=True), x, None, generator, starts=4)
+    found = best_start(lambda: make(2, full=True), x, None, generator, starts=4)
     assert adjusted_rand_score(kinds, found.gamma.argmax(-1)) == 1
 
 
-def test_a_better_rate_raises_the_bound():
+def test_a_learnt_prior_is_paid_for():
     x, _, _ = rows()
-    start = climb(make(3, 0.5), x, None, torch.nn.functional.one_hot(torch.arange(N) % 3, 3).double())
-    found = best_rate(partial(make, 3), start, x, None, RATES)
-    exhaustive = {rate: climb(make(3, rate), x, None, start.gamma).bound for rate in RATES}
-    assert found.model.prior.b0 == max(exhaustive, key=lambda rate: exhaustive[rate])
-    assert found.bound == pytest.approx(max(exhaustive.values()), abs=0.05)
+    found = best_start(lambda: make(3), x, None, torch.Generator().manual_seed(0))
+    assert found.evidence == pytest.approx(found.bound + math.log(6) - found.model.prior_cost())
+    assert found.model.prior_cost() > 1
+
+
+def test_a_gain_has_a_standard_error():
+    x, _, _ = rows()
+    two, three = (
+        best_start(lambda size=size: make(size), x, None, torch.Generator().manual_seed(0)) for size in (2, 3)
+    )
+    rng = torch.Generator().manual_seed(1)
+    gains = three.rows - two.rows
+    drawn = torch.stack([gains[torch.randint(N, (N,), generator=rng)].sum() for _ in range(4000)])
+    assert three.error(two) == pytest.approx(drawn.std().item(), rel=0.05)
+    assert three.error(three) == 0 and three.evidence - two.evidence > max(POSITIVE, three.error(two))
 
 
 def test_labelled_rows_name_their_components():
     """Also where a value has rows of two clusters: both are components of that value."""
     x, kinds, labels = rows(labelled=30)
     labels = torch.where(labels == 2, 0, labels)
-    found = search(partial(make, labels=(2,)), x, labels, range(2, 6), RATES, seed=0)
+    found = search(partial(make, labels=(2,)), x, labels, range(2, 6), seed=0)
     assert found.model.components == 3
     predicted = found.model.codes(x)[:, 0]
     assert (predicted == torch.where(kinds == 2, 0, kinds)).float().mean() > 0.95

@@ -82,7 +82,8 @@ def test_trains(runs, model):
     records = metrics(runs[model])
     assert sum(record["phase"] == "joint" for record in records) >= 2
     bounds = [record["elbo"] for record in records]
-    assert all(map(math.isfinite, bounds)) and bounds[-1] > bounds[0]
+    assert all(map(math.isfinite, bounds))
+    assert bounds[-1] > bounds[0] or RECIPES[model].closed_form  # which starts at its best
     assert (runs[model] / "figures" / "training.png").exists()
 
 

@@ -8,13 +8,16 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
 from pyro.distributions.util import scale_and_mask
+from pyro.infer.util import is_validation_enabled
 from pyro.poutine import Trace
 from torch import Tensor
 from torch.distributions import Distribution, kl_divergence
 
+from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, expectation
 from pyro_fmvae.infer.elbo.structure import Child, Site, Structure, sample_sites
+from pyro_fmvae.infer.posteriors import natural_prior
 
 
 def log_prob_sum(site: Site) -> Tensor:
@@ -32,7 +35,10 @@ def kl_sum(q: Distribution, site: Site) -> Tensor:
 
     Raises:
         NotImplementedError: torch knows no closed form for the pair.
+        ValueError: (with validation on) a prior whose λ is outside the domain of its family.
     """
+    if is_validation_enabled() and isinstance(unwrap(q), NaturalDistribution):
+        _check_prior(site)
     try:
         kl = kl_divergence(q, site["fn"])
     except NotImplementedError:
@@ -42,6 +48,15 @@ def kl_sum(q: Distribution, site: Site) -> Tensor:
             "torch.distributions.register_kl, or give the guide another distribution"
         ) from None
     return scale_and_mask(kl, site["scale"], site["mask"]).sum()
+
+
+def _check_prior(site: Site) -> None:
+    try:
+        natural_prior(site["fn"])
+    except ValueError as error:
+        raise ValueError(f"site '{site['name']}': {error}") from None
+    except NotImplementedError:
+        pass  # a prior of another class, whose divergence says so
 
 
 def latent_term(program: Structure, guide: Trace, name: str) -> Term:

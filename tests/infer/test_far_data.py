@@ -1,0 +1,106 @@
+"""Points far from the origin, where λ loses the digits of the spread: exact, or refused by name."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+from pyro_fmvae.capture import CapturedSVI
+from pyro_fmvae.distributions import Assignment, Component, FullComponent, NormalGamma, NormalWishart
+from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO
+from pyro_fmvae.optim import NaturalGradient
+
+K, D, N = 3, 2, 300
+KINDS = {"diagonal": (Component, NormalGamma), "full": (FullComponent, NormalWishart)}
+REFUSED = r"site '{}': .*the domain of .* within 300,000 spreads of 0; standardise the data, or subtract"
+
+
+def program(kind, offset):
+    """A mixture of points around an offset, which the prior knows, and its guide at the exact posterior."""
+    component, prior = KINDS[kind]
+    theta = prior(torch.full((D,), offset), 1.0, 1.0 * D, 1.0)
+    source = torch.Generator().manual_seed(0)
+    x = offset + 10 * (torch.arange(N) % K).unsqueeze(-1) + torch.randn(N, D, generator=source)
+
+    def model(x):
+        weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
+        with pyro.plate("components", K):
+            loc_precision = pyro.sample("loc_precision", theta)
+        with pyro.plate("data", N):
+            pyro.sample("x", component(loc_precision, pyro.sample("r", Assignment(weights))), obs=x)
+
+    return model, x
+
+
+def fitted(kind, offset, make=ConjugateSVI):
+    """The losses of exact updates."""
+    model, x = program(kind, offset)
+    guide = AutoConjugate(model)
+    guide(program(kind, 0.0)[1] + offset)
+    guide.seed("x", x, torch.zeros_like(x), torch.Generator().manual_seed(0))
+    svi = make(model, guide, NaturalGradient(1.0), TraceConjugate_ELBO())
+    return torch.tensor([svi.step(x) for _ in range(4)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("offset", "error"), [(1e3, 1e-6), (1e4, 1e-4), (1e5, 1e-2)])
+def test_the_bound_moves_along(kind, offset, error):
+    """Within 1e-5 nats per point and less, as the numbers that cancel are smaller."""
+    near, far = fitted(kind, 0.0), fitted(kind, offset)
+    assert (near - far).abs().max() < error
+
+
+@pytest.mark.parametrize("make", [ConjugateSVI, CapturedSVI])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("offset", [1e6, 1e7, 1e9])
+def test_too_far_is_refused(kind, offset, make):
+    with pytest.raises(ValueError, match=REFUSED.format("loc_precision")):
+        fitted(kind, offset, make)
+
+
+@pytest.mark.parametrize("make", [ConjugateSVI, CapturedSVI])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_posterior_that_wanders_off_is_refused(kind, make):
+    """The prior is at the origin, and so vague that it does not hold the posterior there."""
+    component, prior = KINDS[kind]
+    theta, x = prior(torch.zeros(D), 1e-9, 1.0 * D, 1.0), 1e7 + torch.randn(N, D)
+
+    def model(x):
+        weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
+        with pyro.plate("components", K):
+            loc_precision = pyro.sample("loc_precision", theta)
+        with pyro.plate("data", N):
+            pyro.sample("x", component(loc_precision, pyro.sample("r", Assignment(weights))), obs=x)
+
+    guide = AutoConjugate(model)
+    svi = make(model, guide, NaturalGradient(1.0), TraceConjugate_ELBO())
+    with pytest.raises(ValueError, match=REFUSED.format("loc_precision")):
+        for _ in range(4):
+            svi.step(x)
+
+
+def test_without_validation_nothing_is_silently_wrong():
+    with pyro.validation_enabled(False):
+        model, x = program("diagonal", 1e7)
+        guide = AutoConjugate(model)
+        guide(x)
+        assert TraceConjugate_ELBO().differentiable_loss(model, guide, x).isnan()
+
+
+def test_a_prior_too_far_out_is_named():
+    """Of a guide by hand, whose posterior is near the origin."""
+    extreme = NormalGamma(torch.full((D,), 1e6), 413.0, 1.0, 1.3e-6).expand([K])
+    near = AutoConjugate(program("diagonal", 0.0)[0])
+    _, x = program("diagonal", 0.0)
+    near(x)
+
+    def model(x):
+        weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
+        with pyro.plate("components", K):
+            loc_precision = pyro.sample("loc_precision", extreme)
+        with pyro.plate("data", N):
+            pyro.sample("x", Component(loc_precision, pyro.sample("r", Assignment(weights))), obs=x)
+
+    for guide in (near, AutoConjugate(model)):
+        with pytest.raises(ValueError, match=REFUSED.format("loc_precision")):
+            TraceConjugate_ELBO().loss(model, guide, x)

@@ -1,0 +1,129 @@
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import wishart
+
+from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
+from pyro_fmvae.infer import TraceConjugate_ELBO, natural_prior
+from pyro_fmvae.models import ObservedMixture, TablePrior
+from pyro_fmvae.models.learnt_prior import LEAST_VARIANCE, SHAPES, LearntPrior
+
+N, K, D = 60, 3, 3
+BOTH = pytest.mark.parametrize("full", [False, True])
+
+
+def rows():
+    """Three clusters of about the same covariance."""
+    torch.manual_seed(0)
+    kinds = torch.arange(N) % K
+    x = torch.randn(N, D) @ torch.tensor([[1.0, 0.8, 0.0], [0.0, 0.5, 0.0], [0.3, 0.0, 0.7]])
+    return (x + 3 * torch.eye(K)[kinds]).double(), torch.nn.functional.one_hot(kinds, K).double()
+
+
+def fitted(full, steps=30, levels=(0,) * D):
+    """A mixture at the end of its ascent, and its bounds."""
+    x, gamma = rows()
+    model, bounds = ObservedMixture(levels, K, N, (), TablePrior(), full, learn_prior=True), []
+    seen = model.observations(x)
+    for _ in range(steps):
+        model.ascend(seen, gamma)
+        table = model.table(seen)
+        bounds.append(model.bound(table))
+        gamma = table.softmax(-1)
+    return model, x, bounds
+
+
+@BOTH
+def test_the_bound_rises_and_is_that_of_the_elbo(full):
+    model, x, bounds = fitted(full)
+    assert all(later >= earlier - 1e-6 for earlier, later in pairwise(bounds))
+    assert TraceConjugate_ELBO().loss(model.model, model.guide, x) == pytest.approx(-bounds[-1], rel=1e-6)
+    fixed = ObservedMixture((0,) * D, K, N, (), TablePrior(), full)
+    seen = fixed.observations(x)
+    gamma = model.table(model.observations(x)).softmax(-1)
+    for _ in range(30):
+        fixed.ascend(seen, gamma)
+        gamma = fixed.table(seen).softmax(-1)
+    assert bounds[-1] > fixed.bound(fixed.table(seen)) + 1
+
+
+@BOTH
+def test_no_other_prior_has_a_greater_bound_at_the_same_posterior(full):
+    """The gradient of the divergence is zero, by finite differences in the shape and every entry of B."""
+    model, _, _ = fitted(full, steps=5)
+    learnt = model.learnt
+    shape, rate, least = learnt.shape.clone(), learnt.rate.clone(), model.divergence().item()
+    assert SHAPES[0] < shape < SHAPES[1]
+    step = 1e-4
+    for direction in [None, *range(rate.numel())]:
+        around = []
+        for sign in (-step, step):
+            changed = rate.clone()
+            if direction is not None:
+                changed.view(-1)[direction] += sign
+                changed = 0.5 * (changed + changed.mT) if full else changed
+            learnt.shape.copy_(shape + (sign if direction is None else 0.0))
+            learnt.rate.copy_(changed)
+            around.append(model.divergence().item())
+        assert min(around) > least - 1e-9
+        assert abs(around[1] - around[0]) / (2 * step) < 1e-2
+    learnt.shape.copy_(shape), learnt.rate.copy_(rate)
+
+
+def test_the_prior_that_precisions_were_drawn_from_is_found():
+    """Of drawn precisions that their posteriors know exactly."""
+    scale, shapes, rates = np.array([[0.2, 0.05], [0.05, 0.1]]), 6.0, np.array([2.0, 0.5])
+    wisharts = torch.from_numpy(wishart(14, scale).rvs(4000, random_state=0))
+    gammas = torch.from_numpy(np.random.default_rng(0).gamma(shapes, 1 / rates, (4000, 2)))
+    zero, known = torch.zeros(4000, 2).double(), torch.tensor(1e6).double()
+    of_wisharts = NormalWishart(zero, 1.0, known, torch.linalg.cholesky(known * wisharts.inverse()))
+    of_gammas = ColumnNormalGamma(zero, zero + 1, zero + known, known / gammas)
+    for posterior, shape, rate in (
+        (of_wisharts, 6.5, np.linalg.inv(scale) / 2),
+        (of_gammas, shapes, rates),
+    ):
+        learnt = LearntPrior(2, full=posterior is of_wisharts, shape=1.0, variance=0.2)
+        learnt.update(natural_prior(posterior))
+        assert learnt.shape.item() == pytest.approx(shape, rel=0.05)
+        assert learnt.rate.numpy() == pytest.approx(rate, rel=0.08)
+
+
+def test_one_component_costs_as_by_schwarz():
+    """Its prior is a point, which the rows alone tell about: log(1 + N/2) / 2 nats for each parameter."""
+    model = ObservedMixture((0,) * D, 1, N, (), TablePrior(), True, learn_prior=True)
+    x, _ = rows()
+    seen = model.observations(x)
+    for _ in range(100):
+        model.ascend(seen, torch.ones(N, 1).double())
+    assert model.prior_cost() == pytest.approx(0.5 * 6 * math.log(1 + N / 2), rel=0.02)
+
+
+@BOTH
+def test_columns_that_are_the_same_have_the_least_variance(full):
+    x, gamma = rows()
+    x = torch.cat([x, x[:, :1]], -1)
+    model = ObservedMixture((0,) * (D + 1), K, N, (), TablePrior(), full, learn_prior=True)
+    seen = model.observations(x)
+    for _ in range(50):
+        model.ascend(seen, gamma)
+    assert math.isfinite(model.bound(model.table(seen)))
+    if full:
+        smallest = torch.linalg.eigvalsh(model.learnt.rate)[0] / (model.learnt.shape + D / 2)
+        assert smallest == pytest.approx(LEAST_VARIANCE)
+
+
+def test_words_alone_need_no_prior_of_numbers():
+    model = ObservedMixture((2,), 2, N, learn_prior=True)
+    assert model.learnt is None and model.prior_cost() == 0
+    model.learn_prior()
+
+
+def test_a_checkpoint_has_the_prior():
+    model, x, bounds = fitted(True)
+    new = ObservedMixture((0,) * D, K, N, (), TablePrior(), True, learn_prior=True)
+    new.divergence()
+    new.load_state_dict(model.state_dict())
+    assert new.bound(new.table(new.observations(x))) == pytest.approx(bounds[-1])
