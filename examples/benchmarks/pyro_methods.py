@@ -1,6 +1,5 @@
 """Training steps of the library: ``SVI`` with ``TraceConjugate_ELBO``, and the captured step."""
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -34,6 +33,6 @@ def captured(
 
 def captured_prior(model: FactorialMixtureVAE, compiled: bool = False) -> Step:
     """The captured step on the mixture alone, given encodings, without networks."""
-    optim = NaturalGradient(0.01, partial(torch.optim.SGD, lr=0.0))
+    optim = NaturalGradient(0.01)
     elbo = TraceConjugate_ELBO()
     return CapturedSVI(model.prior_model, model.prior_guide, optim, elbo, compile=compiled).step

@@ -86,7 +86,7 @@ class CapturedSVI(ConjugateSVI):
 
     def _copied(self) -> dict[str, Any]:
         """A copy captures its own steps: those that there are work on these parameters."""
-        return {**vars(self), "_steps": {}, "_captures": Counter()}
+        return {**self.__dict__, "_steps": {}, "_captures": Counter()}
 
     def step(self, *args: Any, **kwargs: Any) -> float:
         """One step on a batch; returns the loss before it, in nats, for all N points.

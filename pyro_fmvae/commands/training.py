@@ -1,6 +1,7 @@
 """Start a run, or continue one."""
 
 import shutil
+import time
 from argparse import SUPPRESS
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields, replace
@@ -228,8 +229,10 @@ def start(
     device = resolve_device(config.device)
     config = _with_full_paths(replace(config, data=data_name(recipe_of(config).name, config.data)))
     dataset = load_data(config, Path(config.data_root) if config.data_root else None)
+    began = time.monotonic()
     run = Run.new(Path(out) if out else Path("runs") / dataset.name, config, dataset, given)
     trainer = Trainer(run, dataset, device)
+    trainer.spend(time.monotonic() - began)
     trainer.start()
     trainer.run = run.write(numbered=not out, held=held)
     if run.recipe.tables:

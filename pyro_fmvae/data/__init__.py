@@ -2,6 +2,7 @@
 
 from pyro_fmvae.data.batches import Batches, whole
 from pyro_fmvae.data.dataset import Dataset, Split
+from pyro_fmvae.data.label_spreading import spread_labels
 from pyro_fmvae.data.labels import choose_labels, hide_labels, hold_out
 from pyro_fmvae.data.own.files import load_file
 from pyro_fmvae.data.patch_transform import PatchTransform
@@ -35,5 +36,6 @@ __all__ = [
     "load_file",
     "luminance",
     "smiley",
+    "spread_labels",
     "whole",
 ]

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributions import constraints, register_kl
 
 from pyro_fmvae.distributions import packed_matrices as packed
-from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64, unless_cancelled
+from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64
 from pyro_fmvae.distributions.gaussian_table import full_gaussian_table
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
 from pyro_fmvae.distributions.normal_gamma import NEAR
@@ -153,22 +153,15 @@ class NormalWishartFamily(ExponentialFamily):
         """Pack m [..., D], s [...], a [...] and L [..., D, D], the Cholesky factor of B."""
         m, s, a, tril = standard
         third = s.unsqueeze(-1) * m
-        return packed.join(
-            a - 0.5, -0.5 * s, -packed.pack(tril @ tril.mT) - 0.5 * packed.pack_product(third, m), third
-        )
+        second = -packed.pack(tril @ tril.mT) - 0.5 * packed.pack_product(third, m)
+        return packed.join(a - 0.5, -0.5 * s, second, third)
 
     def unpack(self, natural: Tensor) -> tuple[Tensor, ...]:
-        """(m [..., D], s [...], a [...], L [..., D, D]); L is NaN where B is not positive definite.
-
-        It is NaN too where fewer than five digits are left of a diagonal element's square.
-        """
+        """(m [..., D], s [...], a [...], L [..., D, D]); L is NaN where B has none, or few digits."""
         first, fourth, second, third = packed.split(natural)
         m = third / (-2 * fourth).unsqueeze(-1)
         rate = -packed.unpack(second + 0.5 * packed.pack_product(third, m), m.shape[-1])
-        tril = packed.cholesky_or_nan(rate)
-        left = unless_cancelled(packed.diagonal(tril).square(), packed.diagonal(rate) + 0.5 * third * m)
-        cancelled = left.isnan().any(-1)[..., None, None]
-        return m, -2 * fourth, first + 0.5, tril.masked_fill(cancelled, torch.nan)
+        return m, -2 * fourth, first + 0.5, packed.cholesky_or_nan(rate, 0.5 * third * m)
 
     def event_shape(self, size: int) -> torch.Size:
         """(D+1, D)."""
@@ -242,9 +235,8 @@ class NormalWishartFamily(ExponentialFamily):
         core = symmetric + torch.diag_embed(first.unsqueeze(-1).expand_as(m))
         rate = tril @ core @ tril.mT / half_dof[..., None, None]
         across = 0.5 * (packed.pack_product(scaled, m) + packed.pack_product(m, scaled))
-        return packed.join(
-            first, fourth, packed.pack_product(moved, m) - packed.pack(rate) - across, scaled - 2 * moved
-        )
+        second = packed.pack_product(moved, m) - packed.pack(rate) - across
+        return packed.join(first, fourth, second, scaled - 2 * moved)
 
     def in_domain(self, natural: Tensor) -> Tensor:
         """True where s and a are positive and B is positive definite (B is NaN where m is not finite)."""

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints, transform_to
 
+from pyro_fmvae.distributions.exponential_family import unless_cancelled
+
 
 def dim_of(size: int) -> int:
     """D of two numbers, a packed matrix and a vector, D(D+3)/2 + 2 in all; for other sizes rounded down."""
@@ -62,10 +64,18 @@ def halved(matrix: Tensor) -> Tensor:
     return 0.5 * matrix * (1 + torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device))
 
 
-def cholesky_or_nan(matrix: Tensor) -> Tensor:
-    """Lower Cholesky factor [..., D, D], NaN where there is none: to raise an error would wait for a GPU."""
+def cholesky_or_nan(matrix: Tensor, taken: Tensor) -> Tensor:
+    """Lower Cholesky factor [..., D, D], NaN where there is none: to raise an error would wait for a GPU.
+
+    Args:
+        matrix: a difference of two, float64 [..., D, D].
+        taken: diagonal of the one that was taken from the other, [..., D]. Where it has left few digits of
+            the square of a diagonal element of the factor, that is NaN too.
+    """
     factor, info = torch.linalg.cholesky_ex(matrix)
-    return factor.masked_fill((info != 0)[..., None, None], torch.nan)
+    left = unless_cancelled(diagonal(factor).square(), diagonal(matrix) + taken)
+    lost = (info != 0) | left.isnan().any(-1)
+    return factor.masked_fill(lost[..., None, None], torch.nan)
 
 
 def divide(matrix: Tensor, tril: Tensor) -> Tensor:

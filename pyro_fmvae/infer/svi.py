@@ -84,17 +84,17 @@ class ConjugateSVI(SVI):
         stored = [name for name, p in pyro.get_param_store().named_parameters() if self.optim.knows(p)]
         if stored:
             raise ValueError(
-                f"deepcopy: the parameter '{stored[0]}' is in Pyro's global store, so that a copy would train "
-                "it too; make it a torch.nn.Parameter of a module"
+                f"deepcopy: the parameter '{stored[0]}' is in Pyro's global store, so that a copy would "
+                "train it too; make it a torch.nn.Parameter of a module"
             )
         new = type(self).__new__(type(self))
         memo[id(self)] = new
-        vars(new).update(copy.deepcopy(self._copied(), memo))
+        new.__dict__.update(copy.deepcopy(self._copied(), memo))
         return new
 
     def _copied(self) -> dict[str, Any]:
         """Attributes that a copy takes over."""
-        return vars(self)
+        return self.__dict__
 
     def step(self, *args: Any, **kwargs: Any) -> float:
         """One step on a batch; returns the loss before it, in nats, for all N points.

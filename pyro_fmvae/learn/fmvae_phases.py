@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterable
 from copy import copy
-from functools import partial
 from typing import Any
 
 import torch
@@ -68,7 +67,7 @@ class PriorFitting(GradientPhase):
         """Natural steps only; the networks' parameters are handed to no optimiser."""
         for group in self.model.factor_groups():
             group.use_natural()
-        optim = NaturalGradient(self.learning.rate, partial(torch.optim.SGD, lr=0.0))
+        optim = NaturalGradient(self.learning.rate)
         model = self.model
         self.svi = self.learning.svi(model.prior_model, model.prior_guide, optim, TraceConjugate_ELBO())
 

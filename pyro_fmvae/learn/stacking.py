@@ -19,8 +19,9 @@ from pyro_fmvae.models.table_sites import label_site
 
 FOLDS: Final = 5
 STARTS: Final = 4  # of the mixture of a fold
-TREES: Final = 200
+TREES: Final = 100
 LEAVES: Final = 1000  # of a tree, at most
+LARGEST: Final = 2**24  # probabilities that a forest keeps, at most
 POWERS: Final = tuple(5.0 ** (step / 12) for step in range(-12, 13))  # tried for each member
 CERTAIN: Final = 4.0  # nats that a power of e costs
 EQUAL: Final = 2.0  # rows that speak for each member before any is seen
@@ -72,10 +73,11 @@ def learn_predictors(
         known, rows = labels[:, label] >= 0, searched[tried[:, label] >= 0]
         fold, truth = folds[tried[:, label] >= 0], labels[rows, label]
         size = model.label_sizes[label]
-        others = [_held_out(kind, features[rows], truth, fold, size) for kind in _classifiers(seed)]
+        others = [_held_out(kind, features[rows], truth, fold, size) for kind in _classifiers(size, seed)]
         members = torch.stack([mixtures[label][tried[:, label] >= 0], *others])
         regression, forest = (
-            kind.fit(_array(features[known]), _array(labels[known, label])) for kind in _classifiers(seed)
+            kind.fit(_array(features[known]), _array(labels[known, label]))
+            for kind in _classifiers(size, seed)
         )
         predictor = stored(regression, forest, size).to(x.device)
         powers, weights = calibrated(members, truth)
@@ -165,8 +167,9 @@ def stored(regression: LogisticRegression, forest: RandomForestClassifier, size:
     return predictor
 
 
-def _classifiers(seed: int) -> tuple[Any, Any]:
-    forest = RandomForestClassifier(TREES, max_leaf_nodes=LEAVES, random_state=seed)
+def _classifiers(size: int, seed: int) -> tuple[Any, Any]:
+    leaves = max(min(LEAVES, LARGEST // (2 * TREES * size)), 2)
+    forest = RandomForestClassifier(TREES, max_leaf_nodes=leaves, random_state=seed)
     return LogisticRegression(max_iter=2000), forest
 
 

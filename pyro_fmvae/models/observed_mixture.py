@@ -158,7 +158,8 @@ class ObservedMixture(TablePosterior):
             if name == WEIGHTS:
                 target = prior.natural + scale * gamma.double().sum(0)
             elif child_of(name) in observations:
-                target = self.conjugate(child_of(name), observations[child_of(name)], gamma, scale)
+                seen = observations[child_of(name)]
+                target = self.conjugate(child_of(name), prior.natural, seen, gamma, scale)
             else:  # no label is known
                 target = prior.natural
             natural = self.posterior_of(name).natural

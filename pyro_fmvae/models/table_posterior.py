@@ -102,13 +102,21 @@ class TablePosterior(nn.Module):
         family = self.posterior_of(parameter_of(child)).kind.family
         return family.expected_log_likelihood(seen, torch.zeros_like(seen), stats)
 
-    def conjugate(self, child: str, seen: Tensor, gamma: Tensor, scale: float) -> Tensor:
-        """λ* of a child's parameters, given responsibilities [B, K] of rows that stand for ``scale`` each."""
+    def conjugate(self, child: str, prior: Tensor, seen: Tensor, gamma: Tensor, scale: float) -> Tensor:
+        """λ* of a child's parameters.
+
+        Args:
+            child: site.
+            prior: λ of the parameters' prior, [K, P].
+            seen: what rows observe, [B, ...].
+            gamma: responsibilities, [B, K].
+            scale: rows that each row stands for.
+        """
         name, seen = parameter_of(child), seen.double()
-        prior = self.natural_priors()[name]
         if self.sites.full and child == NUMBERS:
-            return marginal_update(prior.natural, gamma, seen, self.natural(name).expected_stats(), scale)
-        return prior.family.conjugate_update(prior.natural, gamma, seen, torch.zeros_like(seen), scale)
+            return marginal_update(prior, gamma, seen, self.natural(name).expected_stats(), scale)
+        family = self.posterior_of(name).kind.family
+        return family.conjugate_update(prior, gamma, seen, torch.zeros_like(seen), scale)
 
     @torch.no_grad()
     def divergence(self) -> Tensor:

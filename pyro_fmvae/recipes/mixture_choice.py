@@ -133,7 +133,7 @@ def chosen(
         numbers = (config.factors[-1],)
     assert config.starts is not None
     minutes = config.max_minutes or config.time_limit
-    until = time.monotonic() + 60 * minutes if minutes else math.inf
+    until = time.monotonic() + 60 * minutes / 2 if minutes else math.inf  # the rest is for training
     best: tuple[MixtureOptions, Fitted] | None = None
     for covariance in covariances:
         if best is not None and time.monotonic() > until:

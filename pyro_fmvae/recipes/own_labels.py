@@ -3,32 +3,36 @@
 import math
 from typing import Any
 
-from pyro_fmvae.data import Dataset, hide_labels
+from torch import Tensor
+
+from pyro_fmvae.data import Dataset, spread_labels
 
 CLASSIFICATION = 50.0
 """Δ times the share of points whose label is known, in nats per point and label."""
 MANY_NUMBERS = 1000
 """Numbers in an image, channels counted, from which on KL[z] weighs little beside the reconstruction."""
+PRECISION = 0.95
+"""Share of hidden labels that neighbours have to tell before they label images without one."""
 
 
-def own_labelled(dataset: Dataset, amount: float, seed: int, columns: int) -> dict[str, Any]:
+def own_labelled(dataset: Dataset, labels: Tensor | None, spread: float | None) -> dict[str, Any]:
     """Find the defaults; the page on the model has the reason of each.
 
     Args:
         dataset: the person's own data.
-        amount: of labels that are used: see :func:`~pyro_fmvae.data.hide_labels`.
-        seed: of their choice.
-        columns: number of label columns that are trained on, the leading ones.
+        labels: in use, of all training points, int64 [N, L'], -1 = unknown; None without any.
+        spread: of the options, None if it was not given.
 
     Returns:
         Values by name of the option.
     """
-    found: dict[str, Any] = {"refine_iterations": 0, "augment_until": 1.0}
-    if dataset.train.labels is not None:
-        used = hide_labels(dataset.train, amount, seed)[:, :columns] >= 0
-        if used.any():
-            found["label_weight"] = CLASSIFICATION / used.double().mean().item()
-    if dataset.preprocessing.image:
+    image = dataset.preprocessing.image
+    spread = (PRECISION if image else 0.0) if spread is None else spread
+    found: dict[str, Any] = {"refine_iterations": 0, "augment_until": 1.0, "spread": spread}
+    if labels is not None and (labels >= 0).any():
+        known = spread_labels(dataset.train, labels, spread) >= 0
+        found["label_weight"] = CLASSIFICATION / known.double().mean().item()
+    if image:
         found |= {"min_scale": 0.1, "augmentation": 0.5}
         if math.prod(dataset.event_shape) >= MANY_NUMBERS:
             found["kl_weight"] = 20.0

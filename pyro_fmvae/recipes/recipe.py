@@ -110,6 +110,15 @@ class Recipe(ABC, Generic[Options]):
 
     # ------------------------------------------------------------------ model and learning
 
+    def taught(self, train: Split, labels: Tensor) -> Tensor:
+        """Labels that the phases learn from, int64 [N, L'].
+
+        Args:
+            train: the training points.
+            labels: those in use, -1 where they are unknown or hidden.
+        """
+        return labels
+
     @abstractmethod
     def build(self) -> Any:
         """The untrained model, with the networks that it needs."""

@@ -29,9 +29,7 @@ def announce(trainer: Trainer) -> None:
     limit = 60 * minutes if minutes else math.inf
     began = time.monotonic()
     pace = rehearse(trainer)
-    seconds = time.monotonic() - began
-    trainer.progress.total_seconds += seconds
-    trainer.progress.spare -= seconds
+    trainer.spend(time.monotonic() - began)
     steps = sum(phase.budget.iterations or 0 for phase in trainer.phases)
     if pace is not None and config.max_minutes is None:
         short = f", cut short after {duration(limit)}" if minutes else ""
@@ -41,7 +39,8 @@ def announce(trainer: Trainer) -> None:
         text = f"at most {duration(limit)}" + (f": steps of up to {_short(pace)}" if pace else "")
     else:
         return
-    logger.info("%s, and then the report%s", text, _memory(trainer.device))
+    memory = _memory(trainer.device, "about {}" if pace else "{} so far")
+    logger.info("%s, and then the report%s", text, memory)
 
 
 def rehearse(trainer: Trainer) -> float | None:
@@ -72,10 +71,10 @@ def rehearse(trainer: Trainer) -> float | None:
         return time.perf_counter() - began
 
 
-def _memory(device: torch.device) -> str:
-    """The most memory that was used, to follow other words; nothing where the system does not tell."""
+def _memory(device: torch.device, words: str) -> str:
+    """The most memory that was used, in these words behind others; nothing where the system does not tell."""
     used = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else most_used()
-    return "" if used is None else f"; {used / 2**30:.1f} GiB of memory so far"
+    return "" if used is None else "; " + words.format(f"{used / 2**30:.1f} GiB of memory")
 
 
 class Outlook:
@@ -102,7 +101,7 @@ class Outlook:
 
     def _estimate(self, record: Record, left: float, pace: float) -> None:
         steps = record.total_steps + round(left / pace)
-        length, memory = duration(record.seconds + left), _memory(self.device)
+        length, memory = duration(record.seconds + left), _memory(self.device, "{} so far")
         logger.info("about %s: %s steps of %s%s", length, f"{steps:,}", _short(pace), memory)
 
 

@@ -65,16 +65,20 @@ class Trainer:
         if self.patience:
             for phase in self.phases:
                 phase.record_every = min(phase.record_every, max(self.patience // LOOKS, 1))
-        labels = None
+        labels = taught = None
         if recipe.labels:
             labelled = labelled_points(recipe, dataset.train)
             labels = labelled.labels
             for line in labelled.scarce:
                 logger.warning("%s", line)
+            taught = recipe.taught(dataset.train, labels)
+            for name, told in zip(recipe.factor_names, (taught != labels).sum(0).tolist(), strict=False):
+                if told:
+                    logger.info("%s: %d more training points are labelled by their neighbours", name, told)
         self.training = replace(dataset.train, labels=labels)
         """Training rows, with the labels in use."""
         self.batches = Batches(
-            self.training,
+            replace(dataset.train, labels=taught),
             config.batch_size,
             seed=config.seed,
             device=device,
@@ -149,6 +153,11 @@ class Trainer:
     def finished(self) -> bool:
         """True if every phase is done."""
         return self.progress.phase >= len(self.phases)
+
+    def spend(self, seconds: float) -> None:
+        """Count time before the first step, such as that of choosing options, as time of the training."""
+        self.progress.total_seconds += seconds
+        self.progress.spare -= seconds
 
     def start(self) -> None:
         """Take over networks of the run that this one is to start from, if there is one.

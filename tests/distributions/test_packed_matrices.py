@@ -34,9 +34,13 @@ def test_factors():
     assert_close(packed.log_determinant(tril), matrix.logdet())
     assert_close(packed.divide(matrix, tril) @ tril, matrix)
     indefinite = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
-    factor = packed.cholesky_or_nan(torch.stack([matrix[0], indefinite, matrix[2]]))
+    matrices, taken = torch.stack([matrix[0], indefinite, matrix[2]]), torch.zeros(3, 2)
+    factor = packed.cholesky_or_nan(matrices, taken)
     assert_close(factor[[0, 2]], tril[[0, 2]])
     assert factor[1].isnan().all()
+    taken[0, 1] = 1e12  # of which less than 1e-11 is left
+    factor = packed.cholesky_or_nan(matrices, taken)
+    assert factor[0].isnan().all() and not factor[2].isnan().any()
 
 
 def test_points_above_factors():

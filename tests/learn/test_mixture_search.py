@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from pyro_fmvae.learn.mixture_search import POSITIVE, _grown, _halved, _whitened, best_start, search
+from pyro_fmvae.learn.mixture_search import POSITIVE, _halved, best_start, search
 from pyro_fmvae.models import ObservedMixture, TablePrior
 
 N = 150
@@ -77,18 +77,6 @@ def test_the_widest_clusters_are_halved():
     found = _halved(x, clusters, 7, torch.Generator().manual_seed(0))
     assert found.unique().tolist() == list(range(7))
     assert found[:20].unique().tolist() == [0] and found[20:40].unique().tolist() == [1]
-
-
-def test_mixtures_that_grow_start_from_improved_ones():
-    """Rows of two strips side by side: what k-means cuts across is mended before it is halved."""
-    torch.manual_seed(0)
-    kinds, along = torch.arange(N) % 2, torch.randn(N)
-    x = torch.stack([2 * along, along + 1.5 * kinds + 0.05 * torch.randn(N)], -1)
-    x, generator = (x - x.mean(0)) / x.std(0), torch.Generator().manual_seed(0)
-    model = make(4, full=True)
-    found = _grown(model, _whitened(x), x, None, generator)
-    shares = torch.stack([kinds[found == cluster].double().mean() for cluster in range(4)])
-    assert ((shares < 0.1) | (shares > 0.9)).all()
 
 
 def test_clusters_that_differ_where_the_variance_is_small_are_found():

@@ -139,6 +139,20 @@ def test_kl_weighs_more_beside_many_pixels_of_own_labelled_images(shape, weight)
     assert (config.kl_weight, config.min_scale) == (weight, 0.1)
 
 
+def test_labels_of_own_images_are_spread_and_count_in_the_weight():
+    """Two kinds of images, half of each labelled: neighbours tell the other half."""
+    data = dataset((3, 3), Kind.IMAGE, (2,), size=80)
+    data.train.x[40:] = True
+    data.train.labels[40:] = 1
+    data.train.labels[::2] = -1
+    for given, spread, known in ((None, 0.95, 1.0), (0.0, 0.0, 0.5)):
+        config = resolve(configure(data="mine.npz", labels=1.0, spread=given), data)
+        assert config.spread == spread and config.label_weight * known == pytest.approx(50)
+    table = dataset((6,), Kind.TABLE, (2,), size=40)
+    assert resolve(configure(data="mine.npz", labels=1.0), table).spread == 0
+    assert resolve(configure(labels=0.5), dataset(label_sizes=(2,))).spread is None
+
+
 def test_published_names_keep_their_defaults():
     data = dataset((32, 32), label_sizes=(2, 2, 2, 2), name="smiley", size=40)
     config = resolve(configure(), data)

@@ -43,7 +43,7 @@ def trained(tmp_path_factory):
 def test_a_small_table_is_learnt_without_networks(trained):
     folder, out = trained
     assert "learnt without networks, by --model mixture; for networks give --model fmvae" in out
-    assert "columns left out: same" in out
+    assert "columns left out: same" in out and "kind predicted by: mixture" in out
     config = json.loads((folder / "run" / "config.json").read_text())
     assert config["model"] == "mixture" and config["ignore"] == ["same"]
     assert config["factors"] == [3, 3] and config["covariance"] in ("full", "diagonal")
@@ -58,6 +58,28 @@ def test_labels_of_words_are_predicted(trained):
     run = pyro_fmvae.load(folder / "run")
     rows = np.array([[4.0, np.nan, 100.0, 7.5], [8.0, np.nan, np.nan, 7.5]])
     assert run.predict(rows)["kind"].tolist() == ["bee", "cat"]
+
+
+def test_all_commands_agree_on_the_prediction(trained):
+    """The codes are those of the classifiers' weighted mean; the mixture by itself has others."""
+    folder, _ = trained
+    run = pyro_fmvae.load(folder / "run")
+    rng = np.random.default_rng(1)
+    rows = np.stack(
+        [rng.uniform(-2, 10, 60), rng.integers(0, 3, 60), rng.uniform(-50, 150, 60), 0 * rng.random(60)], -1
+    )
+    predicted, encoded = run.predict(rows)["kind"], run.encode(rows)
+    assert [("ant", "bee", "cat")[code] for code in encoded["codes"][:, 0]] == predicted.tolist()
+    assert encoded["responsibilities_0"].argmax(-1).tolist() == encoded["codes"][:, 0].tolist()
+    for value in ("ant", "bee", "cat"):
+        chosen = predicted == value
+        assert run.edit(rows, kind=value)[chosen] == pytest.approx(
+            run.decode(encoded["mean"])[chosen], abs=1e-3
+        )
+    own = run.model.own_predictions(
+        run.model.table(run.model.observations(run._rows(rows).observations)).softmax(-1)
+    )
+    assert (own[0].argmax(-1).numpy() != encoded["codes"][:, 0]).any()
 
 
 def test_in_python_rows_are_rows(trained):

@@ -13,9 +13,10 @@ from pyro_fmvae.data import load
 from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.recipes.registry import configure
+from pyro_fmvae.runs import keeper as keeper_module
 from pyro_fmvae.runs import report
-from pyro_fmvae.runs.best import Kept
-from pyro_fmvae.runs.keeper import Keeper
+from pyro_fmvae.runs.best import Kept, Moment, copied
+from pyro_fmvae.runs.keeper import Ended, Keeper
 from pyro_fmvae.runs.run import CHECKPOINT, Run
 from pyro_fmvae.runs.trainer import Trainer
 from tests.small_runs import kill_and_resume, metrics, state, succeed, train, write_files
@@ -155,3 +156,30 @@ def test_a_model_of_lower_bound_is_kept_if_it_alone_has_learnt_the_labels_in_use
     trainer.model.codes = lambda x: torch.stack([truth[tuple(one.flatten().tolist())] for one in x])
     keeper.follow(Record("joint", 50, 55, 0.5, 1.0, 0.0))
     assert trainer.best.moment.step == (50 if labelled else 0)
+
+
+def test_both_models_are_measured_on_the_same_training_points(tmp_path, monkeypatch):
+    """The model of the end has no finite bound at the first of them."""
+    dataset = load(str(write_files(tmp_path)["binary"]))
+    run = Run.new(tmp_path, configure("fmvae", "mine.npz", hidden=(4,), factors=(2,)), dataset)
+    trainer = Trainer(run, dataset, torch.device("cpu"))
+    keeper = Keeper(trainer, dataset, SimpleNamespace(validation=dataset.valid, measure="elbo", left_out=()))
+    best, end = (copied(trainer.model) for _ in range(2))
+    name = next(iter(end))
+    end[name] += 1
+    measured = []
+
+    def finite(model, rows, device):
+        at_end = torch.equal(model.state_dict()[name], end[name])
+        near = torch.arange(int(at_end and len(rows) == number), len(rows))
+        measured.append((at_end, len(near)))
+        return {"elbo": -float(len(near))}, near
+
+    monkeypatch.setattr(keeper_module, "finite_bound", finite)
+    number = len(keeper.training)
+    keeper.ended = Ended(Moment("joint", 1, 1, -1.0), Moment("joint", 2, 2, -3.0), end, False)
+    keeper.finish()
+    assert measured == [(False, number), (True, number - 1), (False, number - 1)]
+    kept = Kept.read(tmp_path)
+    assert (kept.points, kept.training, kept.training_at_end) == (number - 1, 1.0 - number, 1.0 - number)
+    assert torch.equal(trainer.model.state_dict()[name], best[name])

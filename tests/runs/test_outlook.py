@@ -60,7 +60,7 @@ def test_steps_are_rehearsed_without_a_trace(tmp_path, options):
         ),
         (
             {"max_minutes": 3.0},
-            r"at most 3 min: steps of up to .* m?s, and then the report; .* GiB of memory",
+            r"at most 3 min: steps of up to .* m?s, and then the report; about .* GiB of memory$",
         ),
         ({}, r"about .* or less: .* steps of up to .* m?s, cut short after 5 min, and then the report; "),
         ({"model": "mixture", "kind": "table"}, "at most 5 min, and then the report; "),

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.recipes.labelling import labelled_points
 from pyro_fmvae.runs import journal, report
 from pyro_fmvae.runs.best import Kept
-from pyro_fmvae.runs.run import REPORT, Run
+from pyro_fmvae.runs.run import METRICS, REPORT, Run
 from pyro_fmvae.runs.trainer import Trainer
 from tests.small_runs import metrics, succeed, train, write_files
 
@@ -99,6 +100,20 @@ def test_a_factor_that_has_collapsed_is_named_in_the_closing_table(files, tmp_pa
     share = (used[used[:, 0] >= 0, 0] == 0).double().mean().item()
     called = "side: 100% of the training points without this label are called 0"
     assert f"warning: {called}, of the labels {share:.0%} are; either" in " ".join(out.split())
+
+
+def test_the_choice_of_options_counts_as_time_of_the_training(files, tmp_path, monkeypatch):
+    """It may be a long search for components."""
+
+    def slow(*arguments, new=Run.new):
+        time.sleep(0.5)
+        return new(*arguments)
+
+    monkeypatch.setattr(Run, "new", slow)
+    assert train(tmp_path / "run", files["table"], model="mixture", max_minutes=0.005)[0] == 0
+    records = [json.loads(line) for line in (tmp_path / "run" / METRICS).read_text().splitlines()]
+    assert records[0]["seconds"] >= 0.5
+    assert records[-1]["step"] == 1  # one step although no time is left
 
 
 def test_only_chosen_labels_are_trained_on(files, tmp_path):

@@ -1,5 +1,6 @@
 """How the steps of a run are taken."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -87,6 +88,27 @@ def test_divergence_says_what_to_change(tmp_path, kind):
         advice += r", or with a higher --min-scale, such as 0\.01"
     with pytest.raises(ValueError, match=rf"^pretrain diverged at step \d+: .*(finite|scale).*\. {advice}$"):
         list(trainer.records())
+
+
+def test_labels_are_spread_for_the_phases_alone(tmp_path, caplog):
+    """Neighbours label what the phases see; what is measured is right by the given labels."""
+    truth = np.arange(200) % 2
+    pictures = (200 * truth[:, None, None] + np.random.default_rng(0).integers(0, 50, (200, 3, 3))).astype(
+        "u1"
+    )
+    path = tmp_path / "two.npz"
+    np.savez(
+        path, x=pictures, labels=np.where(np.arange(200) < 100, truth, -1)[:, None], label_names=["kind"]
+    )
+    dataset = load(str(path))
+    run = Run.new(tmp_path / "run", configure(data=str(path), labels=1.0), dataset)
+    with caplog.at_level("INFO"):
+        learnt = Trainer(run, dataset, torch.device("cpu"))
+    unknown = (learnt.training.labels < 0).sum()
+    assert unknown > 50 and torch.equal(learnt.training.labels, dataset.train.labels)
+    assert f"kind: {unknown} more training points are labelled by their neighbours" in caplog.text
+    for x, labels in learnt.batches:
+        assert torch.equal(labels[:, 0], (x.mean((1, 2)) > 0).long())
 
 
 def phases(path, folder, **options):

@@ -1,5 +1,6 @@
 """Stand-ins for values that ``TraceConjugate_ELBO`` integrates over instead of drawing them."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,7 +49,8 @@ class Unsampled(Tensor):
             versions = [x._version for x in others]
             needed = getattr(func, "__name__", "") in _CONCRETE
             if not needed:
-                args, kwargs = tree_map(_harmless, (args, kwargs))
+                device = next((x.device for x in others), None)
+                args, kwargs = tree_map(partial(_harmless, device=device), (args, kwargs))
                 result = func(*args, **kwargs)
             if needed or versions != [x._version for x in others]:
                 raise ValueError(
@@ -60,11 +62,12 @@ class Unsampled(Tensor):
             return tree_map(lambda value: _poison(value, site), result)
 
 
-def _harmless(value: Any) -> Any:
-    """Replace impossible indices by 0 while an operation runs, so that it gets as far as its result."""
-    if isinstance(value, Unsampled) and not value.is_floating_point():
-        return torch.zeros(value.shape, dtype=value.dtype, device=value.device)
-    return value
+def _harmless(value: Any, device: torch.device | None) -> Any:
+    """A plain tensor beside the others while an operation runs, with indices of 0, so that it succeeds."""
+    if not isinstance(value, Unsampled):
+        return value
+    number = _poison_of(value.dtype) if value.is_floating_point() else 0
+    return torch.full((), number, dtype=value.dtype, device=device or value.device).expand(value.shape)
 
 
 def _mark(tensor: Tensor, site: str) -> Unsampled:

@@ -1,5 +1,7 @@
 """Parents that no site returned, against a sum written down for them."""
 
+import copy
+
 import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
@@ -9,8 +11,9 @@ from pyro.infer import TraceEnum_ELBO
 from torch import nn
 from torch.testing import assert_close
 
+from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import Assignment, Component, NormalGamma
-from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO, with_assignments
+from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO, with_assignments
 from pyro_fmvae.optim import NaturalGradient
 from tests.infer.elbo.test_structure import log_evidence, table
 from tests.infer.programs import Toy, bound, globals_of, seeded
@@ -148,3 +151,27 @@ def test_a_mean_and_a_precision_of_their_own_are_taken_at_their_draws(x):
     losses = TraceConjugate_ELBO().loss_per_site(stacked, guide, x)
     log_weights = torch.ones(K).digamma() - torch.tensor(1.0 * K).digamma()
     assert_close(losses["x"] + losses["r"], -(log_weights + log_normal(x)).logsumexp(-1).sum(), **EXACT)
+
+
+def masked(x):
+    """The mixture, with every other point unobserved."""
+    weights, loc_precision = globals_of()
+    with pyro.plate("data", N, dim=-1):
+        r = pyro.sample("r", Assignment(weights))
+        pyro.sample("x", Component(loc_precision, r), obs=x, obs_mask=torch.arange(N) % 2 > 0)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [masked, *(poutine.do(model, data) for data in ({"weights": PROBS}, {"r": torch.arange(N) % K}))],
+)
+def test_captured_steps_are_those_of_svi(program, x, guide):
+    guides = guide, copy.deepcopy(guide)
+    steps = [
+        kind(program, each, NaturalGradient(0.5), TraceConjugate_ELBO()).step
+        for kind, each in zip((ConjugateSVI, CapturedSVI), guides, strict=True)
+    ]
+    for _ in range(3):
+        ours, theirs = (step(x) for step in steps)
+        assert ours == theirs
+    assert all(torch.equal(p, q) for p, q in zip(*(each.parameters() for each in guides), strict=True))

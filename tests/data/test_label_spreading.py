@@ -1,0 +1,81 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.semi_supervised import LabelSpreading
+
+from pyro_fmvae.data import Split, spread_labels
+
+
+def blobs(apart, per_blob=60, known=10, dim=5):
+    """Three clouds of points, the labels of some of them, and all labels: x, labels, truth [N, 1]."""
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.arange(3).repeat(per_blob)
+    x = torch.randn(3 * per_blob, dim, generator=generator) + apart * torch.eye(3, dim)[truth]
+    labels = torch.where(torch.arange(len(truth)) < 3 * known, truth, -1)
+    return Split(x.float()), labels[:, None], truth[:, None]
+
+
+def test_points_of_clear_clusters_get_the_label_of_their_cluster():
+    split, labels, truth = blobs(apart=20)
+    assert torch.equal(spread_labels(split, labels, 0.9), truth)
+
+
+def test_probabilities_and_labels_are_those_of_scikit_learn():
+    """With hidden labels all told right, the least sure of them sets the limit."""
+    split, labels, _ = blobs(apart=5)
+    spread = spread_labels(split, labels, 0.9)[:, 0].numpy()
+    fitted = LabelSpreading(kernel="knn", n_neighbors=7).fit(split.x.double().numpy(), labels[:, 0].numpy())
+    taken = (spread >= 0) & (labels[:, 0].numpy() < 0)
+    assert np.array_equal(spread[taken], fitted.transduction_[taken])
+    sure = fitted.label_distributions_.max(-1)
+    left = spread < 0
+    assert taken.any() and left.any() and sure[taken].min() >= sure[left].max()
+
+
+def test_labels_that_neighbours_do_not_tell_stay_unknown():
+    split, labels, _ = blobs(apart=0)
+    assert torch.equal(spread_labels(split, labels, 0.9), labels)
+
+
+def test_what_is_spread_is_right_as_often_as_was_asked_for():
+    split, labels, truth = blobs(apart=2, per_blob=300, known=60)
+    spread = spread_labels(split, labels, 0.95)
+    taken = (labels < 0) & (spread >= 0)
+    every = spread_labels(split, labels, 0.5)
+    assert 0 < taken.sum() < ((labels < 0) & (every >= 0)).sum()
+    right, all_right = ((found == truth)[labels < 0].sum() for found in (spread, every))
+    wrong = taken.sum() - right
+    assert right / taken.sum() > all_right / (every >= 0)[labels < 0].sum()
+    assert wrong <= 0.05 * taken.sum() + 4 * (0.05 * 0.95 * taken.sum()) ** 0.5
+
+
+def test_columns_are_spread_each_for_itself_and_known_labels_stay():
+    split, labels, truth = blobs(apart=20)
+    noise = torch.randint(0, 2, truth.shape, generator=torch.Generator().manual_seed(1))
+    other = torch.where(labels >= 0, noise, -1)
+    labels[0] = 2  # a wrong one
+    spread = spread_labels(split, torch.cat([labels, other], -1), 0.9)
+    assert (spread[1:, 0] == truth[1:, 0]).all() and spread[0, 0] == 2
+    assert torch.equal(spread[:, 1:], other)
+
+
+@pytest.mark.parametrize("known", [0, 1, 3])
+def test_few_labels_prove_nothing(known):
+    split, labels, _ = blobs(apart=20, known=known)
+    assert torch.equal(spread_labels(split, labels, 0.95), labels)
+
+
+def test_images_are_compared_by_their_principal_components_and_the_argument_is_left_alone():
+    split, labels, truth = blobs(apart=20, dim=100)
+    before = labels.clone()
+    assert torch.equal(spread_labels(Split(split.x.reshape(-1, 10, 10)), labels, 0.9), truth)
+    assert torch.equal(labels, before)
+
+
+def test_nothing_is_spread_without_a_share_without_neighbours_or_with_gaps():
+    split, labels, _ = blobs(apart=20)
+    gap = Split(split.x.clone().index_fill_(0, torch.tensor([0]), torch.nan))
+    few = torch.arange(7)
+    assert torch.equal(spread_labels(split, labels, 0.0), labels)
+    assert torch.equal(spread_labels(gap, labels, 0.5), labels)
+    assert torch.equal(spread_labels(split.select(few), labels[few], 0.5), labels[few])
