@@ -108,7 +108,7 @@ def best_start(
     spaces = (features, _whitened(features)) if model.sites.full else (features,)
     clusterings = _clusterings(model, spaces, x, labels, generator, starts if count > 1 else 1)
     gammas = (torch.nn.functional.one_hot(clusters, count).double() for clusters in clusterings)
-    tried = [climb(model.resized(count), x, labels, gamma, SHORT) for gamma in gammas]
+    tried = [climb(_resized(model, count), x, labels, gamma, SHORT) for gamma in gammas]
     leading = sorted(tried, key=lambda fitted: -fitted.bound)[:LEADING]
     return max(
         (climb(fitted.model, x, labels, fitted.gamma) for fitted in leading), key=lambda found: found.bound
@@ -160,6 +160,14 @@ def search(
     return best
 
 
+def _resized(model: ObservedMixture, components: int) -> ObservedMixture:
+    """A new model of another number of components, at its priors."""
+    prior, full, learn = model.prior, model.sites.full, model.learnt is not None
+    new = ObservedMixture(model.levels, components, model.num_data, model.label_sizes, prior, full, learn)
+    new.forget()
+    return new
+
+
 def _clusterings(
     model: ObservedMixture,
     spaces: Sequence[Tensor],
@@ -193,7 +201,7 @@ def _grown(
     clusters = kmeans(space, size, generator)
     while size < model.components:
         gamma = torch.nn.functional.one_hot(clusters, size).double()
-        found = climb(model.resized(size), x, labels, gamma, SHORT)
+        found = climb(_resized(model, size), x, labels, gamma, SHORT)
         size = min(2 * size, model.components)
         clusters = _halved(space, found.gamma.argmax(-1), size, generator)
     return clusters

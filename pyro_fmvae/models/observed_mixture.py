@@ -88,13 +88,6 @@ class ObservedMixture(TablePosterior):
         self.latent_dim = self.dim = len(self.levels)
         self.predictors = nn.ModuleDict()
 
-    def resized(self, components: int) -> "ObservedMixture":
-        """A new model of another number of components, at its priors."""
-        prior, full, learn = self.prior, self.sites.full, self.learnt is not None
-        new = ObservedMixture(self.levels, components, self.num_data, self.label_sizes, prior, full, learn)
-        new.forget()
-        return new
-
     # ------------------------------------------------------------------ the program
 
     def observations(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
