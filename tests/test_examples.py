@@ -17,6 +17,7 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 # Example: arguments that make it small, and words that its output must contain.
 RUNS = {
     "own_model.py": (["--steps", "20", "--seed-at", "10"], ["matching accuracy", "components in use"]),
+    "own_family.py": (["--steps", "20"], ["have a scale of 10.0: found"]),
     "compare_traceenum.py": (["--steps", "20", "--samples", "30"], ["the first two differ by"]),
     "smiley.py": (
         ["--points", "300", "--iterations", "4", "--out", "pictures"],

@@ -1,5 +1,6 @@
 """Densities and conjugate algebra: exponential families, mixtures, and expectations in closed form."""
 
+from pyro_fmvae.distributions.beta import BETA, BetaFamily, NaturalBeta
 from pyro_fmvae.distributions.category import Category
 from pyro_fmvae.distributions.column_normal_gamma import (
     COLUMN_NORMAL_GAMMA,
@@ -18,13 +19,21 @@ from pyro_fmvae.distributions.expected_superposition import expected_linear_norm
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily
 from pyro_fmvae.distributions.factorial_mixture import FactorialMixture
 from pyro_fmvae.distributions.full_component import FullComponent
+from pyro_fmvae.distributions.gamma import GAMMA, GammaFamily, NaturalGamma
+from pyro_fmvae.distributions.inverse_gamma import INVERSE_GAMMA, InverseGammaFamily, NaturalInverseGamma
 from pyro_fmvae.distributions.marginal_component import MarginalComponent
 from pyro_fmvae.distributions.mixture import Assignment, Component, Label, MixtureComponent
+from pyro_fmvae.distributions.multivariate_normal import (
+    MULTIVARIATE_NORMAL,
+    MultivariateNormalFamily,
+    NaturalMultivariateNormal,
+)
 from pyro_fmvae.distributions.natural_distribution import (
     NaturalDistribution,
     NaturalParameter,
     register_family,
 )
+from pyro_fmvae.distributions.normal import NORMAL, NaturalNormal, NormalFamily
 from pyro_fmvae.distributions.normal_gamma import (
     NORMAL_GAMMA,
     NaturalNormalGamma,
@@ -39,17 +48,26 @@ from pyro_fmvae.distributions.normal_wishart import (
 )
 from pyro_fmvae.distributions.observation import BernoulliObservation, GaussianObservation, Observation
 from pyro_fmvae.distributions.relaxation import Concrete, ShiftedSigmoid, SpikeDraws, StraightThrough
+from pyro_fmvae.distributions.scalar_family import ScalarFamily
 from pyro_fmvae.distributions.spike_and_slab import SpikeAndSlab
 from pyro_fmvae.distributions.spike_and_slab_mixture import SpikeAndSlabMixture
 from pyro_fmvae.distributions.superposition import LinearNormal, MaxNormal
+from pyro_fmvae.distributions.wishart import WISHART, NaturalWishart, RateWishart, WishartFamily
 
 __all__ = [
+    "BETA",
     "COLUMN_NORMAL_GAMMA",
     "DIRICHLET",
+    "GAMMA",
+    "INVERSE_GAMMA",
+    "MULTIVARIATE_NORMAL",
+    "NORMAL",
     "NORMAL_GAMMA",
     "NORMAL_WISHART",
+    "WISHART",
     "Assignment",
     "BernoulliObservation",
+    "BetaFamily",
     "Category",
     "ColumnComponent",
     "ColumnNormalGamma",
@@ -60,28 +78,41 @@ __all__ = [
     "ExponentialFamily",
     "FactorialMixture",
     "FullComponent",
+    "GammaFamily",
     "GaussianObservation",
+    "InverseGammaFamily",
     "Label",
     "LinearNormal",
     "MarginalComponent",
     "MaxNormal",
     "MixtureComponent",
+    "MultivariateNormalFamily",
+    "NaturalBeta",
     "NaturalColumnNormalGamma",
     "NaturalDirichlet",
     "NaturalDistribution",
+    "NaturalGamma",
+    "NaturalInverseGamma",
+    "NaturalMultivariateNormal",
+    "NaturalNormal",
     "NaturalNormalGamma",
     "NaturalNormalWishart",
     "NaturalParameter",
+    "NaturalWishart",
+    "NormalFamily",
     "NormalGamma",
     "NormalGammaFamily",
     "NormalWishart",
     "NormalWishartFamily",
     "Observation",
+    "RateWishart",
+    "ScalarFamily",
     "ShiftedSigmoid",
     "SpikeAndSlab",
     "SpikeAndSlabMixture",
     "SpikeDraws",
     "StraightThrough",
+    "WishartFamily",
     "component_table",
     "expected_linear_normal",
     "expected_log_prob",

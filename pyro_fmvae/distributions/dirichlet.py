@@ -1,7 +1,7 @@
 """The Dirichlet family: the conjugate prior of categories. Paquet et al. (2018), Section 2.2, equation 14."""
 
 import torch
-from pyro.distributions import Categorical, Dirichlet
+from pyro.distributions import Categorical, Dirichlet, DirichletMultinomial
 from torch import Tensor
 
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily
@@ -16,6 +16,7 @@ class DirichletFamily(ExponentialFamily):
 
     distribution = Dirichlet
     names = ("concentration",)
+    monomials = frozenset({("log",)})
 
     def natural(self, *standard: Tensor) -> Tensor:
         """λ = c [..., K]."""
@@ -67,10 +68,34 @@ class DirichletFamily(ExponentialFamily):
         """``count`` observations of each category; nothing is random."""
         return prior + count
 
+    def scattered_start(self, prior: Tensor, count: float, generator: torch.Generator | None) -> Tensor:
+        """``count`` observations of each category on average, as random shares of all."""
+        shares = torch.rand(prior.shape, dtype=prior.dtype, generator=generator).to(prior.device)
+        return prior + count * prior.shape[-1] * shares / shares.sum(-1, keepdim=True)
+
+    def size(self, event: torch.Size) -> int:
+        """K."""
+        return event.numel()
+
+    def locate(self, monomial: tuple[str, ...], elements: tuple[Tensor, ...], event: torch.Size) -> Tensor:
+        """Log π_k is number k."""
+        return elements[0]
+
+    def log_base_measure(self, stats: Tensor) -> Tensor:
+        """-Σ_k E[log π_k]."""
+        return -stats.sum(-1)
+
     def predictive(self, standard: tuple[Tensor, ...], dtype: torch.dtype) -> Categorical:
         """Category k has the probability c_k / Σ c."""
         (concentration,) = standard
         return Categorical(probs=concentration.to(dtype))
+
+    def predictive_multinomial(
+        self, standard: tuple[Tensor, ...], dtype: torch.dtype, total_count: int | Tensor = 1
+    ) -> DirichletMultinomial:
+        """p(x) of x ~ Multinomial(total_count, π): the Dirichlet-multinomial distribution."""
+        (concentration,) = standard
+        return DirichletMultinomial(concentration.to(dtype), total_count)
 
 
 DIRICHLET = DirichletFamily()

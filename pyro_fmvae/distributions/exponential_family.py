@@ -4,6 +4,10 @@ A density of the family is ``log p(θ) = λ·t(θ) - A(λ) + log h(θ)``, with n
 and log-normaliser A. Families pack λ, and E[t] with it, into the last dimension of one float64 tensor, in
 the same order.
 
+Plain programs never name a family: ``TraceConjugate_ELBO`` finds one by what a program computes. It asks each
+family which products of θ's elements t holds, by :attr:`ExponentialFamily.monomials`, and where, by
+:meth:`ExponentialFamily.locate`.
+
 A family is the conjugate prior of some observations x, whose log-density is linear in the same statistics:
 ``log p(x | θ) = T(x)·t(θ) + log h(x)``. Observing x adds T(x) to λ.
 
@@ -28,6 +32,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, ExpTransform, Transform, constraints, transform_to
 
+from pyro_fmvae.distributions import backward_rules
+
 LEAST_SHARE = 1e-11  # that a difference has to keep of its terms, which float64 rounds at 1e-16
 
 
@@ -48,16 +54,23 @@ class ExponentialFamily(ABC):
     """An exponential family that is a conjugate prior; stateless, so one instance serves all its members.
 
     A new family is a subclass of this and one of :class:`NaturalDistribution`, under ``register_family``.
-    Inference calls these methods; it never asks which family it is.
+    Inference calls these methods; it never asks which family it is. Families of mixture components also have
+    :meth:`data_stats` and :meth:`predictive`.
 
     Attributes:
         distribution: class of the members in standard parameters, with their domains as ``arg_constraints``.
-        names: the standard parameters, arguments and attributes of ``distribution``, in its order.
+        names: the standard parameters, keyword arguments and attributes of ``distribution``.
+        monomials: the products of functions of θ's elements that plain programs may have of θ, each a sorted
+            tuple of names: ``"x"`` an element itself, ``"1/x"`` its inverse, ``"log"`` its logarithm,
+            ``"log1m"`` that of one minus it, ``"logdet"`` the log-determinant of the whole θ. ``("x", "x")``
+            is a product of two elements, or a square. Empty for a family that takes no part in plain
+            programs; one that does implements :meth:`size`, :meth:`locate` and what they say.
         domain: what :meth:`in_domain` asks for, in words for an error message.
     """
 
     distribution: ClassVar[Any]
     names: ClassVar[tuple[str, ...]]
+    monomials: ClassVar[frozenset[tuple[str, ...]]] = frozenset()
     domain: ClassVar[str] = "a proper member"
 
     @abstractmethod
@@ -97,23 +110,19 @@ class ExponentialFamily(ABC):
         """True where λ [..., P] is a proper member of the family: bool [...]."""
 
     @abstractmethod
-    def data_stats(self, mean: Tensor, variance: Tensor) -> Tensor:
-        """E[T(x)] [..., P] of observations with a mean and a variance, each [..., *shape of x].
-
-        The variance is that of each number in x, 0 where x is known. Observations whose T(x) is another
-        function of x than a quadratic one need a family of their own.
-        """
-
-    @abstractmethod
     def random_start(self, prior: Tensor, count: float, generator: torch.Generator | None) -> Tensor:
         """λ [..., P] as if ``count`` random observations had been added to a prior's λ₀ [..., P].
 
         Components start apart, so that they divide the data among them.
         """
 
-    @abstractmethod
-    def predictive(self, standard: tuple[Tensor, ...], dtype: torch.dtype) -> Distribution:
-        """p(x) with θ integrated out, batch shape [...], with parameters of the given type."""
+    def scattered_start(self, prior: Tensor, count: float, generator: torch.Generator | None) -> Tensor:
+        """As :meth:`random_start`, but also members that a program treats alike start apart.
+
+        The weights of a mixture may start equal, its components may not. Override it where ``random_start``
+        has nothing random in it.
+        """
+        return self.random_start(prior, count, generator)
 
     def relative_entropy(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
         """KL(λ || λ₀) [...], differentiated as it stands. Override it where the terms nearly cancel.
@@ -135,6 +144,10 @@ class ExponentialFamily(ABC):
         """Standard parameters of a ``distribution``, in float64."""
         return tuple(to_float64(getattr(member, name)) for name in self.names)
 
+    def member(self, *standard: Tensor) -> Any:
+        """The ``distribution`` with these standard parameters."""
+        return self.distribution(**dict(zip(self.names, standard, strict=True)))
+
     def pack(self, member: Distribution) -> Tensor:
         """λ of a ``distribution``, float64, broadcastable to its batch shape and P."""
         return self.natural(*self.standard_of(member))
@@ -142,6 +155,28 @@ class ExponentialFamily(ABC):
     def transforms(self) -> dict[str, Transform]:
         """Name of each standard parameter → the transform from any real numbers to its domain."""
         return {name: _transform_to(self.distribution.arg_constraints[name]) for name in self.names}
+
+    # Families of mixture components
+
+    def data_stats(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """E[T(x)] [..., P] of observations with a mean and a variance, each [..., *shape of x].
+
+        The variance is that of each number in x, 0 where x is known. Observations whose T(x) is another
+        function of x than a quadratic one need a family of their own.
+
+        Raises:
+            NotImplementedError: the family is not one of mixture components; plain programs need no such T.
+        """
+        raise NotImplementedError(_no_components(self, "data_stats"))
+
+    def predictive(self, standard: tuple[Tensor, ...], dtype: torch.dtype) -> Distribution:
+        """p(x) with θ integrated out, batch shape [...], with parameters of the given type.
+
+        Raises:
+            NotImplementedError: the family is not one of mixture components. It may have predictive
+                distributions of several kinds of x, each under a name of its own.
+        """
+        raise NotImplementedError(_no_components(self, "predictive"))
 
     def expected_log_likelihood(self, mean: Tensor, variance: Tensor, stats: Tensor) -> Tensor:
         """E[log p(x | θ_k)] of N observations under K members, differentiable: [..., N, K], as ``mean`` is.
@@ -169,15 +204,55 @@ class ExponentialFamily(ABC):
         stats = self.data_stats(mean.double(), variance.double())
         return prior.double() + scale * weights.double().mT @ stats
 
+    # Plain programs
+
+    def size(self, event: torch.Size) -> int:
+        """P, the inverse of :meth:`event_shape`, for θ of an event shape.
+
+        Raises:
+            ValueError: no member has values of that shape.
+        """
+        raise NotImplementedError(f"{type(self).__name__} takes no part in plain programs")
+
+    def locate(self, monomial: tuple[str, ...], elements: tuple[Tensor, ...], event: torch.Size) -> Tensor:
+        """Positions of a monomial in the last dimension of t, int64 of the elements' shape.
+
+        Args:
+            monomial: one of :attr:`monomials`.
+            elements: for each of its functions, numbers of the elements that it is of, in θ flattened, int64
+                of one shape. For ``"logdet"`` they mean nothing.
+            event: shape of θ.
+
+        Returns:
+            -1 where t does not hold the product of these elements.
+        """
+        raise NotImplementedError(f"{type(self).__name__} takes no part in plain programs")
+
+    def multiplicity(self, event: torch.Size) -> Tensor | None:
+        """How many times its monomial each entry of t is, float64 [P]; None if all are 1.
+
+        A symmetric matrix of which a triangle is kept has 2 off its diagonal.
+        """
+        return None
+
+    def log_base_measure(self, stats: Tensor) -> Tensor:
+        """E[log h(θ)] [...] from E[t] [..., P], in which log h has to be linear; with all constants.
+
+        E[log q(θ)] is λ·E[t] - A(λ) plus this.
+        """
+        return torch.zeros_like(stats[..., 0])
+
+    # Natural gradients
+
     def expected_stats(self, natural: Tensor) -> Tensor:
         """E[t] [..., P], whose backward delivers natural gradients to λ."""
-        return _ExpectedStats.apply(natural, self)
+        return backward_rules.expected_stats(natural, self)
 
     def standard(self, natural: Tensor) -> tuple[Tensor, ...]:
         """Standard parameters, whose backward delivers natural gradients to λ."""
         if torch.is_inference_mode_enabled():  # even where ``lazy_property`` has enabled gradients
             return self.unpack(natural)
-        return _Standard.apply(natural, self)
+        return backward_rules.standard_parameters(natural, self)
 
     def kl(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
         """KL(λ || λ₀) [...], whose backward delivers λ - λ₀ to λ, and the ordinary gradient to λ₀.
@@ -187,7 +262,13 @@ class ExponentialFamily(ABC):
             prior: λ₀, [..., P] or broadcastable to that.
             stats: E[t] at λ if it is known already, [..., P].
         """
-        return _RelativeEntropy.apply(natural, prior, None if stats is None else stats.detach(), self)
+        return backward_rules.relative_entropy(
+            natural, prior, None if stats is None else stats.detach(), self
+        )
+
+
+def _no_components(family: ExponentialFamily, method: str) -> str:
+    return f"{type(family).__name__} is not a family of mixture components: it has no {method}"
 
 
 def _transform_to(domain: constraints.Constraint) -> Transform:
@@ -195,73 +276,6 @@ def _transform_to(domain: constraints.Constraint) -> Transform:
         domain = domain.base_constraint
     # That of the registry would add 0 after the exponential.
     return ExpTransform() if domain is constraints.positive else transform_to(domain)
-
-
-class _ExpectedStats(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, natural: Tensor, family: ExponentialFamily) -> Tensor:
-        return family.mean_stats(natural)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad, None
-
-
-class _Standard(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, natural: Tensor, family: ExponentialFamily) -> tuple[Tensor, ...]:
-        standard = tuple(parameter.clone() for parameter in family.unpack(natural))
-        ctx.save_for_backward(*standard)
-        ctx.family = family
-        return standard
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return ctx.family.inverse_fisher(ctx.saved_tensors, grads), None
-
-
-class _RelativeEntropy(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, natural: Tensor, prior: Tensor, stats: Tensor | None, family: ExponentialFamily
-    ) -> Tensor:
-        stats = family.mean_stats(natural) if stats is None else stats
-        ctx.save_for_backward(natural, prior, stats)
-        ctx.family = family
-        return family.relative_entropy(natural, prior, stats)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
-        natural, prior, stats = ctx.saved_tensors
-        grad = grad.unsqueeze(-1)
-        to_prior = None
-        if ctx.needs_input_grad[1]:
-            to_prior = (grad * (ctx.family.mean_stats(prior) - stats)).sum_to_size(prior.shape)
-        return (natural - prior).mul_(grad).sum_to_size(natural.shape), to_prior, None, None
-
-
-class _ScaleGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, factor: Tensor | float) -> Tensor:
-        ctx.factor = factor
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad * ctx.factor, None
-
-
-def scale_gradient(tensor: Tensor, factor: Tensor | float) -> Tensor:
-    """Multiply the gradient by ``factor`` on the way back; the values stay as they are.
-
-    Args:
-        tensor: of any shape.
-        factor: a number or a tensor. Where the tensor lacks its dimensions it is expanded to them, so that
-            each part of the gradient is multiplied by its own factor before they are added up.
-    """
-    if isinstance(factor, Tensor):
-        tensor = tensor.expand(torch.broadcast_shapes(tensor.shape, factor.shape))
-    return _ScaleGradient.apply(tensor, factor)
 
 
 def unless_cancelled(difference: Tensor, term: Tensor) -> Tensor:

@@ -12,7 +12,8 @@ from torch.distributions import Distribution, constraints, register_kl
 from torch.distributions.utils import lazy_property
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from pyro_fmvae.distributions.exponential_family import ExponentialFamily, scale_gradient, to_float64
+from pyro_fmvae.distributions.backward_rules import scale_gradient
+from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64
 
 N = TypeVar("N", bound="type[NaturalDistribution]")
 
@@ -133,6 +134,48 @@ def _parameter(number: int, member: NaturalDistribution) -> Tensor:
 def natural_class(prior: Distribution) -> "type[NaturalDistribution] | None":
     """The class of the conjugate posteriors of a prior, the most specific one registered; None if none is."""
     return next((_NATURAL[base] for base in type(prior).__mro__ if base in _NATURAL), None)
+
+
+def natural_classes_on(
+    support: constraints.Constraint, event: torch.Size
+) -> "list[type[NaturalDistribution]]":
+    """The classes of families that take part in plain programs, with members on a support.
+
+    Args:
+        support: of a site's distribution; ``independent`` around it does not matter, nor whether 0 is in it.
+        event: shape of a site's values.
+
+    Returns:
+        Those with the fewest dimensions in an event first.
+    """
+    wanted = _elementary(support)
+    found = [
+        kind
+        for kind in dict.fromkeys(_NATURAL.values())
+        if kind.family.monomials
+        and event_dim_of(kind.family) <= len(event)
+        and _elementary(kind.family.distribution.support) == wanted
+    ]
+    return sorted(found, key=lambda kind: event_dim_of(kind.family))
+
+
+def event_dim_of(family: ExponentialFamily) -> int:
+    """The number of dimensions of a family's values."""
+    return int(family.distribution.support.event_dim)
+
+
+def _elementary(support: constraints.Constraint) -> tuple[Any, ...]:
+    """Kind and bounds of a support, by which supports are equal up to a set of measure 0."""
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    if support is constraints.real_vector:
+        support = constraints.real
+    bounds = [getattr(support, name, None) for name in ("lower_bound", "upper_bound")]
+    if bounds == [None, None]:
+        return (type(support),)
+    return tuple(
+        bound if bound is None else tuple(torch.as_tensor(bound).unique().tolist()) for bound in bounds
+    )
 
 
 def known_priors() -> list[str]:

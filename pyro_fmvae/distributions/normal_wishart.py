@@ -24,8 +24,7 @@ from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_fl
 from pyro_fmvae.distributions.gaussian_table import full_gaussian_table
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
 from pyro_fmvae.distributions.normal_gamma import NEAR
-
-_SMALLEST_PRECISION = 1e-30  # near a = 0, most draws are smaller than any float
+from pyro_fmvae.distributions.wishart import draw_factor, wishart_shapes
 
 
 class NormalWishart(TorchDistribution):
@@ -94,21 +93,18 @@ class NormalWishart(TorchDistribution):
     @property
     def mean(self) -> Tensor:
         """(m, E[T]), [..., D+1, D]."""
-        shapes = _shapes(self.concentration, self.event_shape[-1])
+        shapes = wishart_shapes(self.concentration, self.event_shape[-1])
         diagonal = (torch.lgamma(shapes + 0.5) - torch.lgamma(shapes)).exp()
         return packed.above(self.loc, packed.divide(torch.diag_embed(diagonal), self.rate_tril))
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Reparameterised draws, [*sample_shape, ..., D+1, D], by Bartlett's decomposition.
+        """Reparameterised draws, [*sample_shape, ..., D+1, D], of T by Bartlett's decomposition.
 
-        TᵀT is W(ν, B⁻¹/2) for T = G L⁻¹, with B = LLᵀ, squares of G_dd that are Gamma(a + (d-1)/2, 1), and
-        G_de ~ N(0, 1/2) for d > e. Drawn in float64, as those of a Normal-Gamma are.
+        Drawn in float64, as those of a Normal-Gamma are.
         """
         *batch, _, dim = self._extended_shape(sample_shape)
         m, s, a, tril = (to_float64(t) for t in self.standard)
-        squares = torch._standard_gamma(_shapes(a, dim).expand(*batch, dim)).clamp(min=_SMALLEST_PRECISION)
-        below = math.sqrt(0.5) * torch.randn(*batch, dim, dim, dtype=m.dtype, device=m.device).tril(-1)
-        factor = packed.divide(below + torch.diag_embed(squares.sqrt()), tril)
+        factor = draw_factor(a, tril, batch)
         noise = torch.randn(*batch, dim, 1, dtype=m.dtype, device=m.device)
         gap = torch.linalg.solve_triangular(factor, noise, upper=False).squeeze(-1)
         return packed.above(m + gap * s.unsqueeze(-1).rsqrt(), factor).to(self.loc)
@@ -118,7 +114,7 @@ class NormalWishart(TorchDistribution):
         if self._validate_args:
             self._validate_sample(value)
         dim, loc, factor = value.shape[-1], value[..., 0, :], value[..., 1:, :]
-        s, tril, shapes = self.mean_concentration, self.rate_tril, _shapes(self.concentration, dim)
+        s, tril, shapes = self.mean_concentration, self.rate_tril, wishart_shapes(self.concentration, dim)
         log_diagonal = packed.diagonal(factor).log()
         white = (factor @ (loc - self.loc).unsqueeze(-1)).squeeze(-1)
         normal = 0.5 * dim * (s.log() - math.log(2 * math.pi)) - 0.5 * s * white.square().sum(-1)
@@ -187,7 +183,7 @@ class NormalWishartFamily(ExponentialFamily):
     def log_normalizer(self, natural: Tensor) -> Tensor:
         """A(λ) = Σ_d log Γ(a + (d-1)/2) - ν/2 log det B - D/2 log s (powers of π are in the base measure)."""
         m, s, a, tril = self.unpack(natural)
-        shapes = _shapes(a, m.shape[-1])
+        shapes = wishart_shapes(a, m.shape[-1])
         rates = shapes[..., -1] * packed.log_determinant(tril)
         return torch.lgamma(shapes).sum(-1) - rates - 0.5 * m.shape[-1] * s.log()
 
@@ -198,7 +194,7 @@ class NormalWishartFamily(ExponentialFamily):
     def stats_from_standard(self, *standard: Tensor) -> Tensor:
         """E[t] at m [..., D], s and a [...] and L [..., D, D], without the digits that λ would lose."""
         m, s, a, tril = standard
-        shapes = _shapes(a, m.shape[-1])
+        shapes = wishart_shapes(a, m.shape[-1])
         precision = shapes[..., -1, None, None] * torch.cholesky_inverse(tril)
         scaled_loc = (precision @ m.unsqueeze(-1)).squeeze(-1)
         log_precision = torch.digamma(shapes).sum(-1) - packed.log_determinant(tril)
@@ -211,7 +207,7 @@ class NormalWishartFamily(ExponentialFamily):
         s, a, dim = -2 * fourth, first + 0.5, third.shape[-1]
         log_precision, _, precision, _ = packed.split(self.mean_stats(natural) if stats is None else stats)
         m0, s0, a0, tril0 = self.unpack(prior)
-        gap, shapes, shapes0 = third / s.unsqueeze(-1) - m0, _shapes(a, dim), _shapes(a0, dim)
+        gap, shapes, shapes0 = third / s.unsqueeze(-1) - m0, wishart_shapes(a, dim), wishart_shapes(a0, dim)
         ratio, digamma = s0 / s, torch.digamma(shapes).sum(-1)
         shared = 0.5 * dim * (ratio - ratio.log() - 1) - dim * shapes[..., -1] + (a - a0) * digamma
         shared = shared + (torch.lgamma(shapes0) - torch.lgamma(shapes)).sum(-1)
@@ -223,7 +219,7 @@ class NormalWishartFamily(ExponentialFamily):
     def inverse_fisher(self, standard: tuple[Tensor, ...], grads: tuple[Tensor, ...]) -> Tensor:
         """From (∂m, ∂s, ∂a, ∂L), solved by hand: the metric has the blocks (m), (s) and (a, B)."""
         (m, s, a, tril), (grad_m, grad_s, grad_a, grad_tril) = standard, grads
-        dim, shapes = m.shape[-1], _shapes(a, m.shape[-1])
+        dim, shapes = m.shape[-1], wishart_shapes(a, m.shape[-1])
         half_dof = shapes[..., -1]
         lower = tril.mT @ grad_tril
         symmetric = 0.5 * (lower.tril() + lower.tril(-1).mT)  # ∂B = L⁻ᵀ (this) L⁻¹
@@ -276,11 +272,6 @@ class NormalWishartFamily(ExponentialFamily):
         m, s, a, tril = standard
         scale_tril = ((s + 1) / (s * a)).sqrt()[..., None, None] * tril
         return MultivariateStudentT(*(t.to(dtype) for t in (2 * a, m, scale_tril)))
-
-
-def _shapes(a: Tensor, dim: int) -> Tensor:
-    """Shapes of the Gammas in a Wishart, a + (d-1)/2 for d = 1 to D, the last of which is ν/2: [..., D]."""
-    return a.unsqueeze(-1) + 0.5 * torch.arange(dim, dtype=a.dtype, device=a.device)
 
 
 NORMAL_WISHART = NormalWishartFamily()

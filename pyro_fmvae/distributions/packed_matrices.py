@@ -44,8 +44,13 @@ def pack_product(left: Tensor, right: Tensor) -> Tensor:
 def unpack(packed: Tensor, dim: int) -> Tensor:
     """The symmetric matrix [..., D, D] of a packed lower triangle."""
     index = torch.arange(dim, device=packed.device)
-    row, column = torch.maximum(index, index.unsqueeze(-1)), torch.minimum(index, index.unsqueeze(-1))
-    return packed[..., row * (row + 1) // 2 + column]
+    return packed[..., position(index, index.unsqueeze(-1))]
+
+
+def position(row: Tensor, column: Tensor) -> Tensor:
+    """Place of an element of a symmetric matrix in its packed lower triangle, by row and column."""
+    lower, upper = torch.maximum(row, column), torch.minimum(row, column)
+    return lower * (lower + 1) // 2 + upper
 
 
 def diagonal(matrix: Tensor) -> Tensor:
@@ -64,17 +69,19 @@ def halved(matrix: Tensor) -> Tensor:
     return 0.5 * matrix * (1 + torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device))
 
 
-def cholesky_or_nan(matrix: Tensor, taken: Tensor) -> Tensor:
+def cholesky_or_nan(matrix: Tensor, taken: Tensor | None = None) -> Tensor:
     """Lower Cholesky factor [..., D, D], NaN where there is none: to raise an error would wait for a GPU.
 
     Args:
-        matrix: a difference of two, float64 [..., D, D].
-        taken: diagonal of the one that was taken from the other, [..., D]. Where it has left few digits of
-            the square of a diagonal element of the factor, that is NaN too.
+        matrix: float64 [..., D, D].
+        taken: if it is a difference of two, the diagonal of the one that was taken from the other, [..., D].
+            Where it has left few digits of the square of a diagonal element of the factor, that is NaN too.
     """
     factor, info = torch.linalg.cholesky_ex(matrix)
-    left = unless_cancelled(diagonal(factor).square(), diagonal(matrix) + taken)
-    lost = (info != 0) | left.isnan().any(-1)
+    lost = info != 0
+    if taken is not None:
+        left = unless_cancelled(diagonal(factor).square(), diagonal(matrix) + taken)
+        lost = lost | left.isnan().any(-1)
     return factor.masked_fill(lost[..., None, None], torch.nan)
 
 

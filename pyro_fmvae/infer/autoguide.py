@@ -1,20 +1,24 @@
-"""An autoguide for the conjugate globals of any recognised model."""
+"""An autoguide: natural posteriors for the conjugate sites of any model, another guide for the rest."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyro
 import pyro.poutine as poutine
 import torch
+from pyro.infer.autoguide import AutoNormal
 from pyro.infer.autoguide.initialization import InitMessenger
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from pyro_fmvae.distributions import MixtureComponent, NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.distributions.natural_distribution import natural_class
+from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class
 from pyro_fmvae.infer.elbo.frames import frames_of
+from pyro_fmvae.infer.elbo.kind import has_shorthand
 from pyro_fmvae.infer.elbo.own_values import OwnValues
+from pyro_fmvae.infer.elbo.recognition import Recognised, recognise_conjugacy
+from pyro_fmvae.infer.elbo.site_terms import as_module
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.infer.posteriors import (
@@ -28,10 +32,19 @@ from pyro_fmvae.infer.seeding import kmeans, posterior_weights
 
 
 class AutoConjugate(nn.Module):
-    """Natural posteriors for every conjugate site that is the parent of an assignment or of a component.
+    """Natural posteriors for every conjugate site of a model, and another guide for its other sites.
 
-    Call it first in a guide, with the arguments of the model. The guide then samples the remaining sites, and
-    may enter the model's plates itself, since this creates none::
+    With a model in Pyro's own distributions it is a whole guide::
+
+        guide = AutoConjugate(model)
+        svi = ConjugateSVI(model, guide, NaturalGradient(1.0, adam), TraceConjugate_ELBO())
+
+    The family of each posterior is found by what the model computes; ``TraceConjugate_ELBO().plan(model,
+    guide, x)`` prints which. Sites without one are left to ``fallback``, discrete sites to the ELBO.
+
+    In a model with shorthands, posteriors are made for the parents of assignments and components alone.
+    There, and with ``fallback=None``, call it first in a guide, with the arguments of the model. The guide
+    then samples the remaining sites, and may enter the model's plates itself, since this creates none::
 
         class Guide(nn.Module):
             def __init__(self):
@@ -47,21 +60,36 @@ class AutoConjugate(nn.Module):
     then.
 
     Args:
-        model: a recognised model, whole: posteriors are made for its conjugate sites alone.
+        model: the model, whole: posteriors are made for its conjugate sites alone.
         count: pseudo-observations behind the random initial posteriors, > 0. :meth:`seed` gives better
             starting points once there are encoded data.
+        fallback: makes the guide of all other sites from a model in which the rest is hidden: a class such as
+            ``AutoNormal`` or a function; None to leave them out.
+
+    Attributes:
+        fallback: that guide; None if it has nothing to do, or before the first call.
     """
 
-    def __init__(self, model: Callable[..., Any], count: float = 10.0) -> None:
+    fallback: nn.Module | None
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        count: float = 10.0,
+        fallback: Callable[[Callable[..., Any]], Callable[..., Any]] | None = AutoNormal,
+    ) -> None:
         super().__init__()
         if not count > 0:
             raise ValueError(f"count: expected a number > 0, got {count}")
         self._model = (model,)  # in a tuple, so that the model does not become a submodule
+        self._make_fallback = fallback
+        self.fallback = None
         self.count = count
         self.posteriors = PosteriorDict()
         self._sites: dict[str, Site] = {}
         self._priors: dict[str, NaturalDistribution] = {}
         self._mixtures: dict[str, tuple[str, str, torch.Size]] = {}
+        self._is_set_up = False
 
     def setup(self, *args: Any, **kwargs: Any) -> None:
         """Find the conjugate sites and make their posteriors; arguments as for the model.
@@ -71,9 +99,14 @@ class AutoConjugate(nn.Module):
                 outside the domain of its family.
             NotImplementedError: a parent of a recognised site has no known conjugate posterior.
         """
+        self._is_set_up = True
         with poutine.block(), InitMessenger(_harmless_value), OwnValues():
             trace = poutine.trace(self._model[0]).get_trace(*args, **kwargs)
         sites = sample_sites(trace)
+        if not has_shorthand(sites.values()):
+            _check_priors(sites.values())
+            self._set_up_plain(recognise_conjugacy(self._model[0], args, kwargs))
+            return
         owners = {id(site["value"]): name for name, site in sites.items()}
         wanted = {
             owners.get(id(getattr(site["fn"], argument)))
@@ -89,7 +122,7 @@ class AutoConjugate(nn.Module):
                 except (NotImplementedError, ValueError) as error:
                     raise type(error)(f"site '{name}': {error}") from None
                 self.posteriors[name] = random_posterior(site["fn"], self.count)
-                self._sites[name] = {"cond_indep_stack": site["cond_indep_stack"]}
+                self._sites[name] = {"cond_indep_stack": site["cond_indep_stack"], "events": 0}
         for name, site in sites.items():
             fn = site["fn"]
             if isinstance(fn, MixtureComponent):
@@ -99,14 +132,23 @@ class AutoConjugate(nn.Module):
                 if weights in self._sites and components in self._sites:
                     self._mixtures[name] = weights, components, fn.event_shape
         if not self._sites:
-            raise ValueError(
-                "model: no site with a conjugate prior is the parent of an Assignment or a component of a "
-                "mixture (give it the whole model: none of these may be hidden by poutine.block)"
-            )
+            raise ValueError(_NO_MIXTURE)
+
+    def _set_up_plain(self, found: Recognised) -> None:
+        for name, prior in found.priors.items():
+            natural = prior.family.scattered_start(prior.natural, self.count, None)
+            self._priors[name] = prior
+            self.posteriors[name] = NaturalPosterior(type(prior), natural)
+            events = found.sites[name]["fn"].event_dim - event_dim_of(prior.family)
+            self._sites[name] = {"cond_indep_stack": found.sites[name]["cond_indep_stack"], "events": events}
+        if found.drawn and self._make_fallback is not None:
+            rest = poutine.block(self._model[0], hide=[*found.priors, *found.discrete, *found.leaves])
+            with _own_parameters():
+                self.fallback = as_module("fallback", self._make_fallback(rest))
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample every conjugate site; arguments as for the model. Returns the values by site name."""
-        if not self._sites:
+        if not self._is_set_up:
             self.setup(*args, **kwargs)
         param_statements("AutoConjugate", self)
         values = {}
@@ -116,7 +158,10 @@ class AutoConjugate(nn.Module):
             except ValueError as error:
                 raise ValueError(f"site '{name}': {error}") from None
             with frames_of(site):
-                values[name] = pyro.sample(name, posterior)
+                values[name] = pyro.sample(name, posterior.to_event(site["events"]))
+        if self.fallback is not None:
+            with _own_parameters():
+                values.update(self.fallback(*args, **kwargs))
         return values
 
     @torch.no_grad()
@@ -173,6 +218,24 @@ class AutoConjugate(nn.Module):
         return posterior
 
 
+_NO_MIXTURE = (
+    "model: no site with a conjugate prior is the parent of an Assignment or a component of a mixture (give "
+    "it the whole model: none of these may be hidden by poutine.block)"
+)
+
+
+def _check_priors(sites: Iterable[Site]) -> None:
+    """Refuse priors of the components of shorthands, where there are no shorthands."""
+    kinds = [natural_class(unwrap(site["fn"])) for site in sites if not site["is_observed"]]
+    if any(kind is not None and not kind.family.monomials for kind in kinds):
+        raise ValueError(_NO_MIXTURE)
+
+
+def _own_parameters() -> Any:
+    """Keep a Pyro module's parameters out of the global store, where a second program could find them."""
+    return pyro.settings.context(module_local_params=True)
+
+
 def _check_whole(site: Site) -> None:
     for frame in site["cond_indep_stack"]:
         if frame.full_size not in (None, frame.size):
@@ -183,8 +246,10 @@ def _check_whole(site: Site) -> None:
 
 
 def _harmless_value(site: Site) -> Tensor:
-    """Prior means for conjugate sites (draws from vague priors overflow), draws for all others."""
+    """Prior means for conjugate sites (draws from vague priors overflow) if they are finite, else draws."""
     if natural_class(unwrap(site["fn"])) is not None:
-        return site["fn"].mean.expand(site["fn"].shape())
+        mean = site["fn"].mean
+        if mean.isfinite().all():  # that of an inverse Gamma with a <= 1 is not
+            return mean.expand(site["fn"].shape())
     with torch.no_grad():
         return site["fn"].sample()

@@ -9,6 +9,7 @@ import pyro.poutine as poutine
 import torch
 
 from pyro_fmvae.infer.elbo.frames import frames_of, subsamples
+from pyro_fmvae.infer.elbo.plain import PlainProgram, responsibilities
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
 
 
@@ -19,6 +20,9 @@ def with_assignments(model: Callable[..., Any], guide: Callable[..., Any]) -> Ca
     and guide under ``TraceConjugate_ELBO``. (With the assignment enumerated in the model alone, that bound is
     a tighter one.) Where the guide uses its own draws it is a looser one, with the probabilities of other
     draws.
+
+    Discrete sites of plain programs get their own probabilities each. Where they depend on each other, as the
+    states of a hidden Markov model do, that makes the bound a looser one.
 
     Args:
         model: a recognised model.
@@ -32,12 +36,21 @@ def with_assignments(model: Callable[..., Any], guide: Callable[..., Any]) -> Ca
     def guide_with_assignments(*args: Any, **kwargs: Any) -> Any:
         with poutine.block(), torch.no_grad():
             program, trace = elbo.trace(model, guide, *args, **kwargs)
-            mixtures = elbo.tabulate(program, trace)
-            added = [
-                (tables.site, tables.responsibilities()[1])
-                for tables in mixtures
-                if tables.site["type"] == "sample"
-            ]
+            if isinstance(program, PlainProgram):
+                found = responsibilities(program, trace)
+                tiny = torch.finfo(torch.get_default_dtype()).tiny
+                added = [
+                    (program.model.nodes[name], probabilities.clamp(min=tiny).log())
+                    for name, probabilities in found.items()
+                    if name not in trace.nodes
+                ]
+            else:
+                mixtures = elbo.tabulate(program, trace)
+                added = [
+                    (tables.site, tables.responsibilities()[1])
+                    for tables in mixtures
+                    if tables.site["type"] == "sample"
+                ]
         with poutine.replay(trace=subsamples(trace)):
             result = guide(*args, **kwargs)
         for site, logits in added:

@@ -118,7 +118,7 @@ class StandardPosterior(ConjugatePosterior):
     def forward(self) -> Distribution:
         """The family's distribution in standard parameters, in torch's default dtype."""
         dtype = torch.get_default_dtype()
-        return self.kind.family.distribution(*(parameter.to(dtype) for parameter in self._standard()))
+        return self.kind.family.member(*(parameter.to(dtype) for parameter in self._standard()))
 
     def natural_value(self) -> Tensor:
         """λ, detached."""

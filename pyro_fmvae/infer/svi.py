@@ -15,13 +15,15 @@ from torch.utils._pytree import tree_leaves
 
 from pyro_fmvae.distributions import NaturalParameter
 from pyro_fmvae.infer.elbo.frames import subsamples
+from pyro_fmvae.infer.elbo.kind import Run
 from pyro_fmvae.infer.elbo.mixture_terms import Term
 from pyro_fmvae.infer.elbo.placeholder import PlaceholderMessenger
+from pyro_fmvae.infer.elbo.plain import PlainProgram
 from pyro_fmvae.infer.elbo.site_terms import as_module, check_gradients, sum_terms
 from pyro_fmvae.infer.elbo.structure import Structure
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
 
-Traces = list[tuple[Structure, Trace]]
+Traces = list[Run]
 OPTIMISER = (
     "current_rate",
     "adopt",
@@ -143,6 +145,11 @@ class ConjugateSVI(SVI):
         """Run the program; its traces, and the terms of its loss, averaged over the particles."""
         with self._autocast(args, kwargs):
             traces = self.elbo.traces(self.model, self.guide, *args, **kwargs)
+            if self.recompute and any(isinstance(program, PlainProgram) for program, _ in traces):
+                raise ValueError(
+                    "recompute: expected False for a program of Pyro's own distributions; only programs "
+                    "written with Assignment and Component have a second pass over the guide alone"
+                )
             return traces, self.elbo.average([self.elbo.terms_of(*pair) for pair in traces])
 
     def _refreshed(self, traces: Traces, args: Any, kwargs: Any) -> list[Term]:
@@ -150,7 +157,10 @@ class ConjugateSVI(SVI):
         with self._autocast(args, kwargs):
             return self.elbo.average([self._conjugate_terms(*pair, args, kwargs) for pair in traces])
 
-    def _conjugate_terms(self, program: Structure, guide: Trace, args: Any, kwargs: Any) -> list[Term]:
+    def _conjugate_terms(
+        self, program: Structure | PlainProgram, guide: Trace, args: Any, kwargs: Any
+    ) -> list[Term]:
+        assert isinstance(program, Structure)
         rerun = self.guide
         if self.elbo.vectorize_particles:
             rerun = self.elbo._vectorized_num_particles(rerun)

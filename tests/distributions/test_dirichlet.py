@@ -1,6 +1,6 @@
 import pytest
 import torch
-from torch.distributions import Dirichlet, OneHotCategorical, kl_divergence
+from torch.distributions import Dirichlet, Multinomial, OneHotCategorical, kl_divergence
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import DIRICHLET, NaturalDirichlet
@@ -34,6 +34,14 @@ class TestDirichlet(FamilyCase):
 
     def as_event(self, x):
         return x.argmax(-1)
+
+
+def test_predictive_of_counts_is_that_of_bayes_theorem():
+    (c,), (value,) = TestDirichlet.moderate["5"]
+    p, x = Dirichlet(value).sample(), torch.tensor([2.0, 0.0, 1.0, 3.0, 0.0])
+    predictive = DIRICHLET.predictive_multinomial((c,), torch.float64, total_count=6)
+    expected = Multinomial(6, p).log_prob(x) + Dirichlet(c).log_prob(p) - Dirichlet(c + x).log_prob(p)
+    assert_close(predictive.log_prob(x), expected)
 
 
 @pytest.mark.parametrize("name", TestDirichlet.moderate)

@@ -1,26 +1,9 @@
 import pytest
 import torch
 
-from pyro_fmvae.distributions.exponential_family import scale_gradient, to_float64
+from pyro_fmvae.distributions import GAMMA
+from pyro_fmvae.distributions.exponential_family import to_float64
 from pyro_fmvae.distributions.natural_distribution import check_natural
-
-
-@pytest.mark.parametrize("factor", [0.25, torch.tensor([1.0, 2.0, -3.0])])
-def test_scale_gradient(factor):
-    x = torch.randn(2, 3, requires_grad=True)
-    scaled = scale_gradient(x, factor)
-    torch.testing.assert_close(scaled, x, rtol=0, atol=0)
-    scaled.square().sum().backward()
-    torch.testing.assert_close(x.grad, 2 * x.detach() * factor)
-
-
-def test_scale_gradient_by_a_factor_of_more_dimensions():
-    """Each part of the gradient is multiplied by its own factor, and only then are they added up."""
-    x, weight, factor = torch.randn(3, requires_grad=True), torch.randn(4, 2, 3), torch.randn(2, 1)
-    scaled = scale_gradient(x, factor)
-    torch.testing.assert_close(scaled, x.expand(2, 3), rtol=0, atol=0)
-    (weight * scaled).sum().backward()
-    torch.testing.assert_close(x.grad, (factor * weight).sum((0, 1)))
 
 
 def test_float64_is_asked_for():
@@ -28,3 +11,13 @@ def test_float64_is_asked_for():
     with pytest.raises(ValueError, match="natural: expected float64"):
         check_natural(torch.ones(2, dtype=torch.float32))
     assert to_float64(torch.ones(2, dtype=torch.float32)).dtype == torch.float64
+
+
+def test_a_family_that_has_no_components_says_so():
+    one = torch.ones(1)
+    for method, arguments in (("data_stats", (one, one)), ("predictive", ((), torch.float32))):
+        message = f"GammaFamily is not a family of mixture components: it has no {method}"
+        with pytest.raises(NotImplementedError, match=message):
+            getattr(GAMMA, method)(*arguments)
+    with pytest.raises(NotImplementedError, match="it has no data_stats"):
+        GAMMA.conjugate_update(torch.ones(1, 2), torch.ones(1, 1), one, one)

@@ -7,6 +7,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro.infer.autoguide import AutoNormal
 from torch import nn
 from torch.testing import assert_close
 
@@ -159,9 +160,10 @@ def test_count_out_of_range(toy, count):
         AutoConjugate(toy.model, count=count)
 
 
-def test_a_model_without_conjugate_sites():
-    with pytest.raises(ValueError, match="model: no site with a conjugate prior is the parent of"):
-        AutoConjugate(lambda: pyro.sample("x", dist.Normal(0.0, 1.0)))()
+def test_a_model_without_conjugate_sites_is_left_to_the_fallback():
+    guide = AutoConjugate(lambda: pyro.sample("x", dist.Cauchy(0.0, 1.0)))
+    assert set(guide()) == {"x"} and not len(guide.posteriors)
+    assert isinstance(guide.fallback, AutoNormal)
 
 
 def test_a_model_that_hides_the_children_of_its_conjugate_sites(toy):

@@ -113,7 +113,7 @@ def tabulate(
         child_site = program.model.nodes[child.name]
         parents = {argument: posterior(name) for argument, name in child.parents.items()}
         if not child_site["is_observed"] and not (isinstance(kl_weight, float) and kl_weight == 1.0):
-            parents = {argument: _with_gradient_divided(q, kl_weight) for argument, q in parents.items()}
+            parents = {argument: with_gradient_divided(q, kl_weight) for argument, q in parents.items()}
         table = expectation(child_site, program.posterior(guide, child.name), {**parents, "assignment": fn})
         if isinstance(child_site["fn"], Label):
             labels.append((child_site, _where_unmasked(table, child_site)))
@@ -151,21 +151,21 @@ def mixture_terms(
     for child, site, table in tables.children:
         expected = (gamma * table).sum(-1)
         if site["is_observed"]:
-            terms.append(Term(child.name, Role.RECONSTRUCTION, -_total(expected, site)))
+            terms.append(Term(child.name, Role.RECONSTRUCTION, -total(expected, site)))
         else:
-            kl = _total(-expected - _entropy(guide.nodes[child.name]["fn"]), site)
+            kl = total(-expected - _entropy(guide.nodes[child.name]["fn"]), site)
             terms.append(Term(child.name, Role.KL_Z, kl_weight * kl))
     log_ratio = torch.where(gamma > 0, log_gamma - tables.log_weights, 0.0)  # where γ is 0, so may be π
     if tables.site["type"] != "constant":
         kl_r = (gamma * log_ratio).sum(-1)
-        terms.append(Term(tables.site["name"], Role.KL_R, _total(kl_r, tables.site)))
+        terms.append(Term(tables.site["name"], Role.KL_R, total(kl_r, tables.site)))
     weighted = isinstance(label_weight, Tensor) or label_weight > 0
     for site, table in tables.labels:
         if weighted:
             log_probs = tables.logits().log_softmax(-1)
             log_likelihood = torch.where(table == 0, log_probs, 0.0).sum(-1)
             known = (table < 0).any(-1)
-            loss = -label_weight * _total(torch.where(known, log_likelihood, 0.0), site)
+            loss = -label_weight * total(torch.where(known, log_likelihood, 0.0), site)
             name = f"{site['name']}/label" if site is tables.site else site["name"]
             terms.append(Term(name, Role.LABEL, loss))
     return terms
@@ -181,12 +181,13 @@ def natural_posteriors(program: Structure, guide: Trace) -> Posterior:
     def posterior(name: str) -> Distribution:
         q, scale = program.posterior(guide, name), program.model.nodes[name]["scale"]
         unscaled = not isinstance(scale, Tensor) and scale == 1
-        return q if unscaled else _with_gradient_divided(q, scale)
+        return q if unscaled else with_gradient_divided(q, scale)
 
     return posterior
 
 
-def _with_gradient_divided(q: Distribution, scale: float | Tensor) -> Distribution:
+def with_gradient_divided(q: Distribution, scale: float | Tensor) -> Distribution:
+    """A natural posterior whose λ receives gradients divided by a site's scale; any other as it is."""
     natural = unwrap(q)
     if not isinstance(natural, NaturalDistribution):
         return q
@@ -256,7 +257,8 @@ def _entropy(q: Distribution) -> Tensor:
     return -q.log_prob(point.v) if isinstance(point, dist.Delta) else q.entropy()
 
 
-def _total(tensor: Tensor, site: Site) -> Tensor:
+def total(tensor: Tensor, site: Site) -> Tensor:
+    """Scaled and masked as a site is, and summed."""
     return scale_and_mask(tensor, site["scale"], site["mask"]).sum()
 
 

@@ -8,6 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+NUMBER_WANTED = {"__bool__", "__int__", "__float__", "__index__", "item", "tolist", "numpy"} | {
+    "__contains__",
+    "__array__",
+    "__array_interface__",
+    "__dlpack__",
+}
+"""Names of functions that ask a tensor for its numbers."""
+
 
 def memory_of(value: Any) -> int:
     """An identifier of the memory that a tensor's values are in; 0 for anything else."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pyro_fmvae.infer.elbo.mixture_terms import Role
 from pyro_fmvae.infer.elbo.placeholder import Unsampled
+from pyro_fmvae.infer.elbo.plain import PlainProgram
 from pyro_fmvae.infer.elbo.site_terms import sum_terms
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
@@ -37,10 +38,16 @@ def loss_per_point(
         Every :class:`Role` → nats per point, [B] in the order of the plate; 0 if there is no such loss.
 
     Raises:
-        ValueError: a program that is not of a recognised shape, or without a site in such a plate.
+        ValueError: a program that is not of a recognised shape, or of Pyro's own distributions, or one
+            without a site in such a plate.
     """
     with torch.no_grad():
         traces = elbo.traces(model, guide, *args, **kwargs)
+    if any(isinstance(program, PlainProgram) for program, _ in traces):
+        raise ValueError(
+            "model: the losses of single points are known only for programs written with Assignment and "
+            "Component"
+        )
     with torch.enable_grad():
         weight, frame = _weight(traces[0][0].model, plate)
         for program, guide_trace in traces:

@@ -11,12 +11,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from pyro_fmvae.distributions import Assignment, NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.infer.elbo.operations import NUMBER_WANTED
 
-_CONCRETE = {"__bool__", "__int__", "__float__", "__index__", "item", "tolist", "numpy"} | {
-    "__array__",
-    "__array_interface__",
-    "__dlpack__",
-}
 _GETTERS: tuple[Any, ...] = (Tensor.shape, Tensor.dtype, Tensor.device)
 _SHAPE = {*(getter.__get__ for getter in _GETTERS), Tensor.dim, Tensor.size}
 
@@ -47,7 +43,7 @@ class Unsampled(Tensor):
             site = next((x.site for x in inputs if isinstance(x, Unsampled) and hasattr(x, "site")), "?")
             others = [x for x in inputs if isinstance(x, Tensor) and not isinstance(x, Unsampled)]
             versions = [x._version for x in others]
-            needed = getattr(func, "__name__", "") in _CONCRETE
+            needed = getattr(func, "__name__", "") in NUMBER_WANTED
             if not needed:
                 device = next((x.device for x in others), None)
                 args, kwargs = tree_map(partial(_harmless, device=device), (args, kwargs))

@@ -16,7 +16,7 @@ from torch.distributions import Distribution, kl_divergence
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, expectation
-from pyro_fmvae.infer.elbo.structure import Child, Site, Structure, sample_sites
+from pyro_fmvae.infer.elbo.structure import Child, Site, Structure, in_order
 from pyro_fmvae.infer.posteriors import natural_prior
 
 
@@ -79,7 +79,7 @@ def latent_term(program: Structure, guide: Trace, name: str) -> Term:
             "registered class sums it out; give the guide a distribution that has_rsample, or the program to "
             "pyro.infer.TraceEnum_ELBO"
         )
-    if not isinstance(unwrap(q), dist.Delta) and _in_order(program, guide, name):
+    if not isinstance(unwrap(q), dist.Delta) and in_order(program.model, guide, name):
         try:
             return Term(name, role, kl_sum(q, site))
         except NotImplementedError:
@@ -103,13 +103,6 @@ def integrated_term(program: Structure, guide: Trace, child: Child) -> Term:
 
 def _is_integrated(program: Structure, name: str) -> bool:
     return any(name in child.parents.values() for child in program.integrated)
-
-
-def _in_order(program: Structure, guide: Trace, name: str) -> bool:
-    before = list(sample_sites(program.model))
-    before = before[: before.index(name)]
-    in_guide = list(sample_sites(guide))
-    return set(before).isdisjoint(in_guide[in_guide.index(name) :])
 
 
 def _is_parent(program: Structure, name: str) -> bool:

@@ -73,7 +73,7 @@ class Structure:
         """
         site = self.model.nodes[name]
         if site["is_observed"]:
-            return dist.Delta(_unmasked(site), event_dim=site["fn"].event_dim)
+            return dist.Delta(unmasked(site), event_dim=site["fn"].event_dim)
         site = guide.nodes[name]
         return dist.Delta(site["value"], event_dim=site["fn"].event_dim) if name in self.drawn else site["fn"]
 
@@ -87,6 +87,14 @@ def sample_sites(trace: Trace) -> dict[str, Site]:
         and type(site["fn"]).__name__ != "_Subsample"
         and not site["infer"].get("_deterministic", False)
     }
+
+
+def in_order(model: Trace, guide: Trace, name: str) -> bool:
+    """True if whatever precedes a site in the model precedes it in the guide."""
+    before = list(sample_sites(model))
+    before = before[: before.index(name)]
+    in_guide = list(sample_sites(guide))
+    return set(before).isdisjoint(in_guide[in_guide.index(name) :])
 
 
 def recognise(model: Trace, guide: Trace) -> Structure:
@@ -113,7 +121,7 @@ def recognise(model: Trace, guide: Trace) -> Structure:
         if site["is_observed"]:
             check_observed(site)
         if name in guide_sites:
-            _check_shapes(site, guide_sites[name])
+            check_shapes(site, guide_sites[name])
         if name in mixtures:
             continue
         if not site["is_observed"] and name not in guide_sites:
@@ -133,7 +141,7 @@ def recognise(model: Trace, guide: Trace) -> Structure:
         for name, mixture in mixtures.items()
         if mixture.children or name in guide_sites or parents[name]["is_observed"]
     ]
-    program.auxiliary = _auxiliary_sites(guide_sites, sites)
+    program.auxiliary = auxiliary_sites(guide_sites, sites)
     return program
 
 
@@ -153,7 +161,8 @@ def _check_class(site: Site, owners: dict[int, str], mixtures: dict[str, Mixture
             )
 
 
-def _check_shapes(site: Site, guide_site: Site) -> None:
+def check_shapes(site: Site, guide_site: Site) -> None:
+    """Raise a ValueError if a site has other shapes in the guide than in the model."""
     shapes = [(fn.batch_shape, fn.event_shape) for fn in (site["fn"], guide_site["fn"])]
     if shapes[0] != shapes[1]:
         (batch, event), (guide_batch, guide_event) = shapes
@@ -264,7 +273,7 @@ def _owner(site: Site, argument: str, owners: dict[int, str]) -> str:
     return name
 
 
-def _unmasked(site: Site) -> Tensor:
+def unmasked(site: Site) -> Tensor:
     """The value of a site, with zeros for numbers that are not finite where it is masked out."""
     value, mask = site["value"], site["mask"]
     if mask is None or not value.is_floating_point():
@@ -273,7 +282,12 @@ def _unmasked(site: Site) -> Tensor:
     return value.where(mask | value.isfinite(), 0.0)
 
 
-def _auxiliary_sites(guide_sites: dict[str, Site], sites: dict[str, Site]) -> list[str]:
+def auxiliary_sites(guide_sites: dict[str, Site], sites: dict[str, Site]) -> list[str]:
+    """Names of the sites of a guide that are not in its model.
+
+    Raises:
+        ValueError: one that is not marked as auxiliary, or that can't be drawn with gradients.
+    """
     auxiliary = [name for name in guide_sites if name not in sites]
     for name in auxiliary:
         site = guide_sites[name]

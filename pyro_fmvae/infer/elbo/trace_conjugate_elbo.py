@@ -16,6 +16,7 @@ from torch import Tensor
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.dependence import dependence_terms
+from pyro_fmvae.infer.elbo.kind import Kinds, Run
 from pyro_fmvae.infer.elbo.mixture_terms import (
     MixtureTables,
     Role,
@@ -27,6 +28,8 @@ from pyro_fmvae.infer.elbo.mixture_terms import (
 )
 from pyro_fmvae.infer.elbo.own_values import OwnValues
 from pyro_fmvae.infer.elbo.placeholder import PlaceholderMessenger
+from pyro_fmvae.infer.elbo.plain import Bound, PlainProgram, responsibilities
+from pyro_fmvae.infer.elbo.plan import Plan, plan_of
 from pyro_fmvae.infer.elbo.site_terms import (
     as_module,
     check_finite,
@@ -48,11 +51,21 @@ WEIGHTS = {"kl_weight": 1.0, "label_weight": 0.0, "independence_weight": 0.0}
 
 
 class TraceConjugate_ELBO(ELBO):
-    """An ELBO that sums assignments out and integrates conjugate parents analytically.
+    """An ELBO that sums discrete sites out and integrates conjugate ones analytically.
+
+    It takes programs in Pyro's own distributions as they are, with a guide such as ``AutoConjugate(model)``:
+
+    * a site with a natural posterior in the guide is not drawn. Every log-density that it enters counts by
+      its expectation, found by expanding what the program computes into sums of products of elements;
+    * a discrete site is enumerated by Pyro and summed out, at its optimal probabilities or at the guide's;
+    * all other sites are drawn from the guide; their own densities count in closed form where that is known.
+
+    :meth:`plan` prints which sites are which. A model may use this library's shorthands instead, which have
+    faster formulas; the two kinds of sites do not go together in one model.
 
     It works wherever Pyro's own ELBOs do, as ``SVI(model, guide, optim, loss=TraceConjugate_ELBO())`` or as
-    ``TraceConjugate_ELBO()(model, guide)``, and needs no annotation in the program. A site is treated as
-    follows:
+    ``TraceConjugate_ELBO()(model, guide)``, and needs no annotation in the program. In a program of
+    shorthands, a site is treated as follows:
 
     * an ``Assignment`` that is not observed is summed out, at its optimal probabilities (equation 5) or,
       where the guide has the site too, at the guide's;
@@ -109,6 +122,7 @@ class TraceConjugate_ELBO(ELBO):
         self.label_weight, self.kl_weight = label_weight, kl_weight
         self.independence_weight = independence_weight
         self._is_independent()
+        self._kinds = Kinds()
 
     def _is_independent(self) -> bool:
         """True if blocks of z that depend on the labels of other factors are penalised."""
@@ -203,8 +217,19 @@ class TraceConjugate_ELBO(ELBO):
         """
         with torch.no_grad():
             program, guide_trace = self.trace(model, guide, *args, **kwargs)
+            if isinstance(program, PlainProgram):
+                return responsibilities(program, guide_trace)
             tables = self.tabulate(program, guide_trace)
             return {table.site["name"]: table.responsibilities(clamped)[0] for table in tables}
+
+    def plan(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Plan:
+        """How each site of a program is treated, and why: an object that prints as a table.
+
+        Raises:
+            ValueError: a program that is not of a recognised shape; the message names the site. Where only
+                the use of a value has no closed form, there is a row that says so, instead.
+        """
+        return plan_of(self, model, guide, args, kwargs)
 
     def terms(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> list[Term]:
         """Every summand of the loss, averaged over the particles."""
@@ -219,11 +244,11 @@ class TraceConjugate_ELBO(ELBO):
             for same in zip(*runs, strict=True)
         ]
 
-    def traces(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> list[tuple[Structure, Trace]]:
+    def traces(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> list[Run]:
         """One :meth:`trace` per particle, or a single one for all of them if they are vectorised."""
         return list(self._get_traces(model, guide, args, kwargs))
 
-    def trace(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> tuple[Structure, Trace]:
+    def trace(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Run:
         """Run the guide, and the model against it, with placeholders for whatever is integrated out.
 
         Returns:
@@ -234,7 +259,23 @@ class TraceConjugate_ELBO(ELBO):
         """
         return self._get_trace(model, guide, args, kwargs)
 
-    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Structure, Trace]:
+    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Run:
+        run = self._kinds.run(model, guide, args, kwargs, lambda: self._recognise(model, guide, args, kwargs))
+        if isinstance(run[0], PlainProgram):
+            self._check_plain()
+        return run
+
+    def _check_plain(self) -> None:
+        """Refuse options that only programs of shorthands have."""
+        for name, value in (*WEIGHTS.items(), ("vectorize_particles", False)):
+            given = getattr(self, name)
+            if isinstance(given, Tensor) or given != value:
+                raise ValueError(
+                    f"{name}: expected {value} for a program of Pyro's own distributions; only programs "
+                    "written with Assignment and Component have it"
+                )
+
+    def _recognise(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Structure, Trace]:
         with PlaceholderMessenger():
             guide_trace, used = trace_guide(guide, args, kwargs)
             replayed = poutine.replay(model, trace=guide_trace)
@@ -248,8 +289,10 @@ class TraceConjugate_ELBO(ELBO):
                 check_site_shape({**site, "log_prob": shape}, self.max_plate_nesting)
         return program, guide_trace
 
-    def terms_of(self, program: Structure, guide: Trace) -> list[Term]:
+    def terms_of(self, program: Structure | PlainProgram, guide: Trace) -> list[Term]:
         """The summands of the loss for one pair of traces."""
+        if isinstance(program, PlainProgram):
+            return Bound(program, guide).all_terms()
         terms = self.conjugate_terms(program, guide)
         done = {term.name for term in terms}
         terms += [latent_term(program, guide, name) for name in program.latents if name not in done]

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.infer.elbo.lazy import Lazy
 from pyro_fmvae.infer.elbo.operations import memory_of, uncompiled
 from pyro_fmvae.infer.elbo.placeholder import Unsampled
 from pyro_fmvae.infer.elbo.structure import Structure, sample_sites
@@ -82,7 +83,7 @@ class _Uses(Messenger):
     def look_at(self, *values: Any) -> None:
         """Take note of the draws among these, and in the containers among them."""
         for value in tree_leaves(values):
-            if isinstance(value, Tensor):
+            if isinstance(value, Tensor) and not isinstance(value, Lazy):
                 self.names |= self._drawn.get(memory_of(value), set())
 
     def _pyro_post_sample(self, msg: Any) -> None:
@@ -92,7 +93,7 @@ class _Uses(Messenger):
         self.look_at(vars(unwrap(msg["fn"])), msg["scale"], msg["mask"])
         if msg["is_observed"]:
             self.look_at(value)
-        elif isinstance(value, Tensor) and not isinstance(value, Unsampled):
+        elif isinstance(value, Tensor) and not isinstance(value, Unsampled | Lazy):
             if not self._drawn:  # before there is a draw, there is nothing to watch for
                 self._watching.enter_context(uncompiled())
                 self._watching.enter_context(_Operations(self))

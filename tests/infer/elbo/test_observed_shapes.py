@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from pyro_fmvae.distributions import Assignment, Component, FullComponent, NormalGamma, NormalWishart
 from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO
-from tests.infer.test_third_family import Waiting
+from tests.infer.test_third_family import ErrorSize, SizePrior
 
 K, N = 3, 7
 KINDS = {
@@ -83,9 +83,10 @@ def test_other_sites_are_checked_too():
         TraceConjugate_ELBO().loss(model, guide, torch.zeros(5))
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "waiting"])
+@pytest.mark.parametrize("kind", [*KINDS, "own"])
 def test_one_point_needs_no_plate(kind):
-    component, prior = KINDS[kind] if kind in KINDS else (Waiting, lambda d: dist.Gamma(2.0, 1.0))
+    own = ErrorSize, lambda d: SizePrior(torch.tensor(2.0), torch.tensor(1.0))
+    component, prior = KINDS.get(kind, own)
     x = torch.rand(2) if kind in KINDS else torch.rand(())
     models = [mixture(component, prior(2), plate) for plate in (None, 1)]
     guide, elbo = AutoConjugate(models[0]), TraceConjugate_ELBO()

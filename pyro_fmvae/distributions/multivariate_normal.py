@@ -1,0 +1,160 @@
+"""The multivariate Normal family: the conjugate prior of locations and of regression weights.
+
+Bishop (2006), Pattern Recognition and Machine Learning, Sections 2.3.3 and 3.3.
+"""
+
+import math
+
+import torch
+from pyro.distributions import MultivariateNormal, Normal
+from torch import Tensor
+
+from pyro_fmvae.distributions import packed_matrices as packed
+from pyro_fmvae.distributions.bregman import log1p_gap
+from pyro_fmvae.distributions.exponential_family import ExponentialFamily
+from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
+
+
+class MultivariateNormalFamily(ExponentialFamily):
+    """N(m, P⁻¹) of D dimensions, the standard parameters being m and L with P⁻¹ = LLᵀ.
+
+    Packed as λ = (λ1[D], λ2[D(D+1)/2]) with the statistics t = (θ, θθᵀ):
+
+        λ1 = P m,  λ2 = diag(P)/2 - P
+
+    Of symmetric matrices the lower triangle is kept, row by row; an element below the diagonal of λ2 counts
+    for the one above it as well. L is the inverse of a triangular factor of P, so P itself is never inverted.
+    """
+
+    distribution = MultivariateNormal
+    names = ("loc", "scale_tril")
+    domain = "P positive definite and m finite"
+    monomials = frozenset({("x",), ("x", "x")})
+
+    def natural(self, *standard: Tensor) -> Tensor:
+        """Pack m [..., D] and L [..., D, D] into [..., D(D+3)/2]."""
+        m, tril = standard
+        batch = torch.broadcast_shapes(m.shape[:-1], tril.shape[:-2])
+        m, tril = m.expand(*batch, *m.shape[-1:]), tril.expand(*batch, *tril.shape[-2:])
+        first = torch.cholesky_solve(m.unsqueeze(-1), tril).squeeze(-1)
+        return torch.cat([first, -0.5 * packed.pack(packed.doubled(torch.cholesky_inverse(tril)))], -1)
+
+    def unpack(self, natural: Tensor) -> tuple[Tensor, ...]:
+        """(m [..., D], L [..., D, D]), NaN where P is not positive definite."""
+        dim = _dim_of(natural.shape[-1])
+        first, second = natural[..., :dim], natural[..., dim:]
+        precision = -2 * packed.halved(packed.unpack(second, dim))
+        factor = packed.cholesky_or_nan(precision.flip(-1, -2)).flip(-1, -2).mT  # P = UᵀU, U lower triangular
+        identity = torch.eye(dim, dtype=natural.dtype, device=natural.device)
+        tril = torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
+        return _product(tril, _product(tril.mT, first)), tril
+
+    def event_shape(self, size: int) -> torch.Size:
+        """(D,)."""
+        dim = _dim_of(size)
+        if dim < 1 or size != dim * (dim + 3) // 2:
+            raise ValueError(
+                f"natural: expected shape [..., D(D+3)/2] with D >= 1, got {size} in the last dimension"
+            )
+        return torch.Size((dim,))
+
+    def size(self, event: torch.Size) -> int:
+        """D(D+3)/2."""
+        if len(event) != 1:
+            raise ValueError(f"MultivariateNormalFamily: expected values of one dimension, got {list(event)}")
+        return event[0] * (event[0] + 3) // 2
+
+    def locate(self, monomial: tuple[str, ...], elements: tuple[Tensor, ...], event: torch.Size) -> Tensor:
+        """Of θ_i: i. Of θ_i θ_j: its place in the triangle."""
+        if len(monomial) == 1:
+            return elements[0]
+        return event[0] + packed.position(*elements)
+
+    def stats(self, value: Tensor) -> Tensor:
+        """The statistics at θ [..., D]."""
+        return torch.cat([value, packed.pack_product(value, value)], -1)
+
+    def log_normalizer(self, natural: Tensor) -> Tensor:
+        """A(λ) = (mᵀPm - log det P)/2."""
+        m, tril = self.unpack(natural)
+        return 0.5 * ((m * natural[..., : m.shape[-1]]).sum(-1) + packed.log_determinant(tril))
+
+    def mean_stats(self, natural: Tensor) -> Tensor:
+        """E[t] = (m, P⁻¹ + m mᵀ)."""
+        return self.stats_from_standard(*self.unpack(natural))
+
+    def stats_from_standard(self, *standard: Tensor) -> Tensor:
+        """E[t] at m [..., D] and L [..., D, D]."""
+        m, tril = standard
+        squares = packed.pack(tril @ tril.mT) + packed.pack_product(m, m)
+        return torch.cat([m.expand(*squares.shape[:-1], m.shape[-1]), squares], -1)
+
+    def relative_entropy(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
+        """Half of ``Σ_d (r_d - 1 - log r_d) + |T below its diagonal|² + |L₀⁻¹(m - m₀)|²``: [...].
+
+        T = L₀⁻¹ L is triangular, and r are the squares of its diagonal.
+        """
+        (m, tril), (m0, tril0) = self.unpack(natural), self.unpack(prior)
+        shape = torch.broadcast_shapes(tril.shape, tril0.shape)
+        tril, tril0 = tril.expand(shape), tril0.expand(shape)
+        below = torch.linalg.solve_triangular(tril0, tril, upper=False).tril(-1).square().sum((-2, -1))
+        own, own0 = packed.diagonal(tril), packed.diagonal(tril0)
+        spread = log1p_gap((own - own0) * (own + own0) / own0.square()).sum(-1)
+        gap = torch.linalg.solve_triangular(tril0, (m - m0).unsqueeze(-1), upper=False).square()
+        return 0.5 * (spread + below + gap.sum((-2, -1)))
+
+    def log_base_measure(self, stats: Tensor) -> Tensor:
+        """-D log(2π)/2."""
+        return torch.full_like(stats[..., 0], -0.5 * _dim_of(stats.shape[-1]) * math.log(2 * math.pi))
+
+    def inverse_fisher(self, standard: tuple[Tensor, ...], grads: tuple[Tensor, ...]) -> Tensor:
+        """From (∂m, ∂L): the gradient with respect to E[t], of which m and LLᵀ are simple functions."""
+        (m, tril), (grad_m, grad_tril) = standard, grads
+        lower = tril.mT @ grad_tril
+        symmetric = 0.5 * (lower.tril() + lower.tril(-1).mT)
+        left = torch.linalg.solve_triangular(tril.mT, symmetric, upper=True)
+        covariance = torch.linalg.solve_triangular(tril, left, upper=False, left=False)  # ∂(LLᵀ)
+        first = grad_m - 2 * _product(covariance, m)
+        return torch.cat([first, packed.pack(packed.doubled(covariance))], -1)
+
+    def in_domain(self, natural: Tensor) -> Tensor:
+        """True where P is positive definite and m is finite."""
+        m, _ = self.unpack(natural)
+        return m.isfinite().all(-1)
+
+    def random_start(self, prior: Tensor, count: float, generator: torch.Generator | None) -> Tensor:
+        """``count`` observations, each as informative as the prior, around a draw from the prior."""
+        m, tril = self.unpack(prior)
+        noise = torch.randn(m.shape, dtype=m.dtype, generator=generator).to(m.device)
+        return self.natural(m + _product(tril, noise), tril / math.sqrt(1 + count))
+
+    def predictive_linear(
+        self, standard: tuple[Tensor, ...], dtype: torch.dtype, features: Tensor, scale: float | Tensor
+    ) -> Normal:
+        """p(y) of y ~ N(xᵀθ, scale²) with features x [..., D], for each y by itself. Bishop, 3.58."""
+        m, tril = standard
+        variance = _product(tril.mT, features).square().sum(-1) + scale**2
+        return Normal((features * m).sum(-1).to(dtype), variance.sqrt().to(dtype))
+
+
+def _dim_of(size: int) -> int:
+    """D of D(D+3)/2 numbers; for other sizes rounded down."""
+    return packed.dim_of(size + 2)
+
+
+def _product(matrix: Tensor, vector: Tensor) -> Tensor:
+    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+
+
+MULTIVARIATE_NORMAL = MultivariateNormalFamily()
+
+
+@register_family(torch.distributions.MultivariateNormal)
+class NaturalMultivariateNormal(NaturalDistribution, MultivariateNormal):
+    """A multivariate Normal posterior in natural parameters λ: see :class:`NaturalDistribution`."""
+
+    family = MULTIVARIATE_NORMAL
+
+    @property
+    def _unbroadcasted_scale_tril(self) -> Tensor:
+        return self.scale_tril

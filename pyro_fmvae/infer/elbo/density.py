@@ -1,0 +1,76 @@
+"""Log-densities of distributions whose value or arguments are not there."""
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from pyro.distributions import ExpandedDistribution, MaskedDistribution
+from torch import Tensor
+from torch.distributions import Distribution, Independent, MixtureSameFamily
+
+from pyro_fmvae.distributions.restated import restated_log_prob
+from pyro_fmvae.infer.elbo.lazy import Lazy, is_lazy
+
+Evaluate = Callable[[Lazy], Tensor]
+
+
+def has_lazy_arguments(fn: Distribution) -> bool:
+    """True if a distribution, or one inside of it, was made from values that are not there."""
+    return is_lazy(list(_held(fn)))
+
+
+def _held(fn: Distribution) -> Iterator[Any]:
+    for value in vars(fn).values():
+        if isinstance(value, Distribution):
+            yield from _held(value)
+        else:
+            yield value
+
+
+def log_density(fn: Distribution, value: Tensor, evaluate: Evaluate) -> Tensor:
+    """``fn.log_prob(value)``, a :class:`Lazy` where value or arguments are not there, else numbers.
+
+    Args:
+        fn, value: of a site.
+        evaluate: takes the expectation of a lazy table of log-densities. A ``MixtureSameFamily`` asks for it
+            before it sums over its components, as over an assignment at its optimal probabilities.
+    """
+    if not (is_lazy(value) or has_lazy_arguments(fn)):
+        return fn.log_prob(value)
+    if isinstance(fn, Independent):
+        base = log_density(fn.base_dist, value, evaluate)
+        last = fn.reinterpreted_batch_ndims
+        return base.flatten(base.dim() - last).sum(-1) if last else base
+    if isinstance(fn, ExpandedDistribution):
+        return log_density(fn.base_dist, value, evaluate)
+    if isinstance(fn, MaskedDistribution):
+        base = log_density(fn.base_dist, value, evaluate)
+        mask = torch.as_tensor(fn._mask, device=base.device)
+        return torch.where(mask, base, torch.zeros((), dtype=base.dtype, device=base.device))
+    if isinstance(fn, MixtureSameFamily):
+        return _mixture(fn, value, evaluate)
+    return restated_log_prob(_slim(fn), value)
+
+
+def _mixture(fn: MixtureSameFamily, value: Tensor, evaluate: Evaluate) -> Tensor:
+    parts = log_density(fn.component_distribution, fn._pad(value), evaluate), _log_weights(fn)
+    tables = [evaluate(part) if isinstance(part, Lazy) else part for part in parts]
+    return (tables[0] + tables[1]).logsumexp(-1)
+
+
+def _log_weights(fn: MixtureSameFamily) -> Tensor:
+    categorical = fn.mixture_distribution
+    return categorical.probs.log() if has_lazy_arguments(categorical) else categorical.logits
+
+
+def _slim(fn: Distribution) -> Distribution:
+    """The distribution with numbers as they were before they were expanded to its batch shape."""
+    fn, events = copy.copy(fn), len(fn.event_shape)
+    for name, value in vars(fn).items():
+        if isinstance(value, Tensor) and not isinstance(value, Lazy):
+            batch = range(value.dim() - events)
+            vars(fn)[name] = value[tuple(slice(0, 1) if value.stride(i) == 0 else slice(None) for i in batch)]
+        elif isinstance(value, Distribution):
+            vars(fn)[name] = _slim(value)
+    return fn

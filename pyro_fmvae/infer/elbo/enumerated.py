@@ -1,0 +1,184 @@
+"""Discrete sites summed out: Pyro's enumeration and contraction, over expected log-densities.
+
+With log-densities replaced by their expectations under the posteriors of everything else, summing the
+discrete sites out gives the bound at their optimal posterior: Hoffman et al. (2013), Stochastic variational
+inference, Section 2. Obermeyer et al. (2019), Tensor variable elimination for plated factor graphs, do the
+sum.
+"""
+
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from opt_einsum import shared_intermediates  # type: ignore[import-untyped]
+from pyro.infer.traceenum_elbo import _compute_model_factors
+from pyro.ops import packed
+from pyro.ops.contract import contract_tensor_tree
+from pyro.ops.rings import LogRing
+from pyro.poutine import Trace
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+
+from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.infer.elbo.structure import Site
+
+
+def is_latent(site: Site) -> bool:
+    """True for a site of unobserved values, plates' index sites and deterministic values left out."""
+    named = not site["infer"].get("_deterministic") and type(site["fn"]).__name__ != "_Subsample"
+    return named and not site["is_observed"]
+
+
+def is_discrete(site: Site) -> bool:
+    """True for a latent site of discrete values."""
+    return is_latent(site) and bool(site["fn"].support.is_discrete)
+
+
+def enum_dim(site: Site) -> int | None:
+    """The dimension that a site is enumerated in, or None."""
+    dim: int | None = site["infer"].get("_enumerate_dim")
+    return dim
+
+
+class Enumerated(Messenger):
+    """Marks every discrete site that is not observed for enumeration in parallel.
+
+    Raises:
+        ValueError: a site that can't be enumerated.
+    """
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["done"] or not is_discrete(msg):
+            return
+        fn = msg["fn"]
+        if not fn.has_enumerate_support:
+            inner = unwrap(fn)
+            if inner is not fn and inner.has_enumerate_support:
+                advice = "may not be wrapped by to_event where it is summed out; use a plate"
+            else:
+                advice = (
+                    "has no finite support to sum over; write the density of what hangs on it with the site "
+                    "summed out (a GammaPoisson for a Poisson of a Gamma, say)"
+                )
+            raise ValueError(f"site '{msg['name']}': {type(inner).__name__} {advice}")
+        msg["infer"] = {**msg["infer"], "enumerate": "parallel"}
+
+
+class Factors:
+    """The part of a program that depends on discrete sites, its log-densities being tables over their values.
+
+    Args:
+        sites: the discrete sites and all that depend on them, from the model's trace, each with its table
+            ``unscaled_log_prob`` [enumerated dimensions..., batch shape].
+        given: name of a discrete site → log q of its enumerated values, where the guide gives it.
+    """
+
+    def __init__(self, sites: Iterable[Site], given: Mapping[str, Tensor]) -> None:
+        self._trace = Trace()
+        for site in sites:
+            scaled = packed_inputs(site)
+            self._trace.add_node(site["name"], **{**site, **scaled, "infer": dict(site["infer"])})
+        self._given = given
+
+    def log_sum(self) -> Tensor:
+        """The sum over discrete sites, a scalar; for those that are given, the bound at the guide's q.
+
+        Raises:
+            ValueError: sites under different scales.
+        """
+        trace = self._trace
+        trace.pack_tensors()
+        nodes = {name: trace.nodes[name] for name in self._given}
+        log_q = {
+            name: packed.pack(self._given[name], site["infer"]["_dim_to_symbol"])
+            for name, site in nodes.items()
+        }
+        guide = SimpleNamespace(
+            nodes={name: {**site, "packed": {"log_prob": log_q[name]}} for name, site in nodes.items()},
+            plate_to_symbol=trace.plate_to_symbol,
+        )
+        costs, factors, _, sum_dims, scale = _compute_model_factors(trace, guide)
+        every = [cost for terms in costs.values() for cost in terms]
+        if factors:
+            sizes = {
+                symbol: size
+                for terms in factors.values()
+                for term in terms
+                for symbol, size in zip(term._pyro_dims, term.shape, strict=True)
+            }
+            with shared_intermediates() as cache:
+                ring = LogRing(cache=cache, dim_to_size=sizes)
+                factors = contract_tensor_tree(factors, sum_dims, ring=ring)
+            every += [packed.scale_and_mask(t, scale=scale) for terms in factors.values() for t in terms]
+        every += [
+            packed.neg(packed.scale_and_mask(q, nodes[n]["scale"], nodes[n]["packed"]["mask"]))
+            for n, q in log_q.items()
+        ]
+        symbols = {nodes[name]["infer"]["_enumerate_symbol"]: q for name, q in log_q.items()}
+        parts = [_mean(cost, symbols) for cost in every]
+        return sum(parts[1:], parts[0])
+
+    def posteriors(self) -> dict[str, Tensor]:
+        """Probabilities of each discrete site's values, optimal or given: [..., K] with its plates in front.
+
+        The optimal ones are the gradient of the sum with respect to the site's table.
+        """
+        tables, probes = {}, {}
+        with torch.enable_grad():
+            for name, site in self._trace.nodes.items():
+                if enum_dim(site) is None:
+                    continue
+                if name in self._given:
+                    tables[name] = self._given[name].exp()
+                    continue
+                probes[name] = torch.zeros_like(site["unscaled_log_prob"], requires_grad=True)
+                site["unscaled_log_prob"] = site["unscaled_log_prob"].detach() + probes[name]
+            if probes:
+                slopes = torch.autograd.grad(self.log_sum(), list(probes.values()))
+                tables.update(zip(probes, slopes, strict=True))
+        return {name: _marginal(table, self._trace.nodes[name]) for name, table in tables.items()}
+
+
+def _marginal(table: Tensor, site: Site) -> Tensor:
+    """A site's own probabilities [..., K] from weights [enumerated dimensions..., plates...]."""
+    dim, plates = enum_dim(site), _plates(site)
+    assert dim is not None
+    size = table.shape[dim]
+    others = [d for d in range(-table.dim(), -plates) if d != dim]
+    weights = (table.sum(others, keepdim=True) if others else table).movedim(dim, -1)
+    weights = weights.reshape(*weights.shape[weights.dim() - 1 - plates : -1], size)
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def _plates(site: Site) -> int:
+    """The number of dimensions that a site's plates take, from the last."""
+    return max((-frame.dim for frame in site["cond_indep_stack"] if frame.vectorized), default=0)
+
+
+def packed_inputs(site: Site) -> dict[str, Any]:
+    """A site's log-densities as Pyro's contraction takes them.
+
+    A discrete site that is masked out has no say in the sum: its values are equally likely there.
+    """
+    table, mask, dim = site["unscaled_log_prob"], site["mask"], enum_dim(site)
+    if dim is not None and mask is not None:
+        uniform = -torch.tensor(float(table.shape[dim])).log().to(table)
+        table = torch.where(torch.as_tensor(mask, device=table.device), table, uniform)
+    scaled = table * site["scale"]
+    if mask is not None:
+        scaled = torch.where(torch.as_tensor(mask, device=table.device), scaled, 0.0)
+    return {"unscaled_log_prob": table, "log_prob": scaled}
+
+
+def _mean(cost: Any, given: Mapping[str, Tensor]) -> Tensor:
+    """The sum of a packed cost, weighted by the probabilities that are given for its discrete sites."""
+    dims = cost._pyro_dims
+    own: list[Any] = [q for symbol, q in given.items() if symbol in dims]
+    if not own:
+        total: Tensor = cost.sum()
+        return total
+    formula = ",".join([dims, *(q._pyro_dims for q in own)])
+    letters = {symbol: chr(97 + i) for i, symbol in enumerate(dict.fromkeys(formula.replace(",", "")))}
+    renamed = "".join(letters.get(symbol, symbol) for symbol in formula)
+    return torch.einsum(f"{renamed}->", cost, *(q.exp() for q in own))

@@ -1,0 +1,97 @@
+"""The one place where a program's kind is found out: written with this library's shorthands, or plain.
+
+A shorthand is a distribution that remembers its parents, such as ``Assignment``. Programs with any have the
+fast path of :mod:`pyro_fmvae.infer.elbo.structure`. Programs without, in which something is to be integrated
+or summed out, are plain: :mod:`pyro_fmvae.infer.elbo.plain`. All others, such as a plain VAE, need neither,
+and take the first path.
+"""
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+import torch
+from pyro.poutine import Trace
+from pyro.poutine.messenger import Messenger
+
+from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.infer.elbo.enumerated import is_discrete
+from pyro_fmvae.infer.elbo.plain import PlainProgram, plates_of, run_plain
+from pyro_fmvae.infer.elbo.structure import Site, Structure, sample_sites
+
+Run = tuple[Structure | PlainProgram, Trace]
+
+
+class Kinds:
+    """Remembers which programs are plain, and what was found out about them."""
+
+    def __init__(self) -> None:
+        self._plates: dict[tuple[Any, Any], int] = {}
+        self._identities: dict[Hashable, bool] = {}
+
+    def run(self, model: Any, guide: Any, args: Any, kwargs: Any, shorthand: Callable[[], Run]) -> Run:
+        """Run a program in the way of its kind.
+
+        Args:
+            model, guide, args, kwargs: the program.
+            shorthand: runs it as a program of shorthands.
+
+        Raises:
+            ValueError: a program that is not of a recognised shape; the message names the site.
+        """
+        if (model, guide) not in self._plates:
+            random_state, seen = torch.get_rng_state(), _Seen()
+            try:
+                with seen:
+                    result = shorthand()
+            except (ValueError, RuntimeError, TypeError, NotImplementedError):
+                if not seen.plain:
+                    raise
+            else:
+                if not seen.plain:
+                    return result
+            self._plates[model, guide] = plates_of(model, guide, args, kwargs)
+            torch.set_rng_state(random_state)
+        while True:
+            plates = self._plates[model, guide]
+            program, trace = run_plain(model, guide, args, kwargs, plates, self._identities)
+            deepest = _deepest(program.model, trace)
+            if deepest <= plates:
+                return program, trace
+            self._plates[model, guide] = deepest
+
+
+def _deepest(*traces: Trace) -> int:
+    frames = [
+        frame
+        for trace in traces
+        for site in sample_sites(trace).values()
+        for frame in site["cond_indep_stack"]
+        if frame.vectorized
+    ]
+    return max((-frame.dim for frame in frames), default=0)
+
+
+def has_shorthand(sites: Iterable[Site]) -> bool:
+    """True if any of a model's sites has a distribution that remembers its parents."""
+    return any(hasattr(unwrap(site["fn"]), "parents") for site in sites)
+
+
+class _Seen(Messenger):
+    """Takes note of the kinds of sites."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shorthand = self._to_integrate = False
+
+    @property
+    def plain(self) -> bool:
+        """True if there is something to be integrated or summed out, and no shorthand."""
+        return self._to_integrate and not self._shorthand
+
+    def _pyro_sample(self, msg: Any) -> None:
+        fn = unwrap(msg["fn"])
+        self._shorthand |= has_shorthand([msg])
+        self._to_integrate |= isinstance(fn, NaturalDistribution) or (
+            is_discrete(msg) and msg["fn"].has_enumerate_support
+        )

@@ -1,0 +1,198 @@
+"""Values that are not there: they have a shape and a dtype, and know what they were computed from.
+
+Hoffman, Johnson and Tran (2018), Autoconj: recognizing and exploiting conjugacy without a domain-specific
+language, trace a program in this way. :mod:`pyro_fmvae.infer.elbo.expansion` reads what was recorded.
+"""
+
+import sys
+from collections.abc import Set
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributions.constraints import Constraint
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from pyro_fmvae.infer.elbo.operations import NUMBER_WANTED
+
+_SHAPE = {"size", "dim", "numel", "ndimension", "is_floating_point", "is_complex", "__len__", "element_size"}
+_VIEWS = {"T", "mT"}
+_CONSTANTS = {"ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full", "new_tensor"}
+_LIKE_ANOTHER = {"type_as", "expand_as", "view_as", "reshape_as", "to"}
+_COPIES = {
+    torch.ops.aten.detach.default,
+    torch.ops.aten.alias.default,
+    torch.ops.aten._to_copy.default,
+}
+
+
+class NeedsValueError(ValueError):
+    """A program uses values that are not there in a way that has no closed form.
+
+    Attributes:
+        sites: names of the sites whose values are needed.
+        use: the function that needs them, in words.
+    """
+
+    sites: Set[str] = frozenset()
+    use = ""
+
+    @classmethod
+    def of(cls, sites: Set[str], use: str) -> "NeedsValueError":
+        """The error for sites that are used in a way."""
+        error = cls(
+            f"site '{min(sites, default='?')}': its value is needed (for {use}), but TraceConjugate_ELBO "
+            "integrates over it in closed form and never draws it: a program may not branch on it, write it "
+            "into a tensor, nor use it in a way that has no expectation in closed form. Give it another "
+            "distribution than a natural one in the guide, which is then drawn (AutoConjugate does so)"
+        )
+        error.sites, error.use = sites, use
+        return error
+
+    def first(self) -> "NeedsValueError":
+        """The error that was raised first, where Pyro has raised it anew to add the shapes of a trace."""
+        error: BaseException = self
+        while isinstance(error.__cause__, NeedsValueError):
+            error = error.__cause__
+        assert isinstance(error, NeedsValueError)
+        return error
+
+
+class Site(NamedTuple):
+    """The origin of a value: a sample site, with the support of its distribution."""
+
+    name: str
+    support: Constraint
+
+
+class Call(NamedTuple):
+    """The origin of a value: a function of others.
+
+    Attributes:
+        name: of the function.
+        function, args, kwargs: the call.
+        output: the number of this value among the outputs.
+    """
+
+    name: str
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: int = 0
+
+
+class Lazy(Tensor):
+    """A value with a shape, a dtype and a device but no numbers; ``origin`` tells how it came to be.
+
+    Functions of it are recorded, not computed. Whatever asks it for a number, or writes it into another
+    tensor, raises a :class:`NeedsValueError`. Checks of the arguments of distributions pass.
+    """
+
+    origin: Site | Call
+
+    @staticmethod
+    def make(shape: torch.Size, dtype: torch.dtype, device: torch.device, origin: Site | Call) -> "Lazy":
+        """A value of a given origin."""
+        new: Lazy = Tensor._make_wrapper_subclass(Lazy, shape, dtype=dtype, device=device)
+        new.origin = origin
+        return new
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Record a call."""
+        kwargs, name = kwargs or {}, func.__name__
+        is_property = name == "__get__"
+        if is_property:
+            name = func.__self__.__name__
+        if name in _SHAPE or (is_property and name not in _VIEWS):
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        if name == "__bool__" and _asked_by_a_distribution():
+            return True
+        in_place = (name.endswith("_") and not name.endswith("__")) or "out" in kwargs
+        if name in NUMBER_WANTED or name == "__setitem__" or in_place:
+            raise NeedsValueError.of(sites_of((args, kwargs)), _in_words(name))
+        if name == "broadcast_tensors":
+            tensors = args[0] if len(args) == 1 and isinstance(args[0], list | tuple) else args
+            shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+            return tuple(tensor.expand(shape) for tensor in tensors)
+        if name in _CONSTANTS or (name in _LIKE_ANOTHER and not isinstance(args[0], Lazy)):
+            return func(*tree_map(_unwritten, args), **kwargs)
+        device = next(leaf.device for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Lazy))
+        with torch._C.DisableTorchFunctionSubclass():
+            try:
+                result = func(*tree_map(_on_meta, args), **tree_map(_on_meta, kwargs))
+            except NotImplementedError:  # a shape that depends on numbers
+                raise NeedsValueError.of(sites_of((args, kwargs)), _in_words(name)) from None
+        leaves, spec = tree_flatten(result)
+        calls = (Call(name, func, args, kwargs, number) for number in range(len(leaves)))
+        values = [
+            cls.make(leaf.shape, leaf.dtype, device, call) if isinstance(leaf, Tensor) else leaf
+            for leaf, call in zip(leaves, calls, strict=True)
+        ]
+        return tree_unflatten(values, spec)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """What arrives here came past ``__torch_function__``: a copy, or a use of numbers."""
+        kwargs = kwargs or {}
+        if func in _COPIES:
+            source = args[0]
+            origin = Call("clone", torch.clone, (source,), {})
+            return cls.make(source.shape, kwargs.get("dtype") or source.dtype, source.device, origin)
+        raise NeedsValueError.of(sites_of((args, kwargs)), _in_words(str(func)))
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"Lazy({self.origin.name}, {tuple(self.shape)})"
+
+
+def _in_words(name: str) -> str:
+    return "a truth value" if name == "__bool__" else f"'{name.strip('_')}'"
+
+
+def _asked_by_a_distribution() -> bool:
+    """True where a distribution checks its arguments: there are no numbers to be found out of range."""
+    asking = sys._getframe(2).f_globals.get("__name__", "")
+    return asking.startswith(("torch.distributions", "pyro.distributions"))
+
+
+def _on_meta(value: Any) -> Any:
+    """A value that only shapes are asked of."""
+    if isinstance(value, Lazy):
+        return torch.empty(value.shape, dtype=value.dtype, device="meta")
+    if not isinstance(value, Tensor):
+        return value
+    is_position = value.dim() == 0 and value.dtype in (torch.int64, torch.int32)
+    return 0 if is_position else torch.empty_like(value, device="meta")
+
+
+def _unwritten(value: Any) -> Any:
+    """A tensor in the place of a value that is not there, on its own device."""
+    return (
+        torch.empty(value.shape, dtype=value.dtype, device=value.device) if isinstance(value, Lazy) else value
+    )
+
+
+def is_lazy(*values: Any) -> bool:
+    """True if any of these, or of what is in the containers among them, is a :class:`Lazy`."""
+    return any(isinstance(leaf, Lazy) for leaf in tree_leaves(values))
+
+
+def sites_of(values: Any) -> set[str]:
+    """The names of the sites that values were computed from."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    waiting = [leaf for leaf in tree_leaves(values) if isinstance(leaf, Lazy)]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        origin = value.origin
+        if isinstance(origin, Site):
+            found.add(origin.name)
+        else:
+            waiting += [leaf for leaf in tree_leaves((origin.args, origin.kwargs)) if isinstance(leaf, Lazy)]
+    return found

@@ -1,0 +1,128 @@
+"""A table of what happens to each site of a program under ``TraceConjugate_ELBO``, and why."""
+
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, fields
+from typing import Any
+
+import pyro.poutine as poutine
+import torch
+from pyro.poutine import Trace
+
+from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.infer.elbo.lazy import NeedsValueError
+from pyro_fmvae.infer.elbo.plain import PlainProgram, Undrawn
+from pyro_fmvae.infer.elbo.recognition import Recognised, recognise_conjugacy
+from pyro_fmvae.infer.elbo.structure import Site, Structure, sample_sites
+
+
+@dataclass(frozen=True)
+class PlannedSite:
+    """One row of a plan.
+
+    Attributes:
+        site: its name in the model.
+        posterior: class of its distribution in the guide, or that of the probabilities that are optimal.
+        treatment: ``"exact"`` (integrated in closed form), ``"drawn"``, ``"summed out"``, ``"observed"``,
+            ``"left out"`` (integrates to 1) or ``"refused"`` (a step would raise an error).
+        why: the reason, where there is something to say.
+    """
+
+    site: str
+    posterior: str
+    treatment: str
+    why: str
+
+
+class Plan:
+    """How a program's sites are treated; printing it gives a table.
+
+    Attributes:
+        rows: of all sites, in the order of the model.
+    """
+
+    def __init__(self, rows: list[PlannedSite]) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[PlannedSite]:
+        return iter(self.rows)
+
+    def __getitem__(self, site: str) -> PlannedSite:
+        return next(row for row in self.rows if row.site == site)
+
+    def __str__(self) -> str:
+        cells = [[field.name for field in fields(PlannedSite)], *map(list, map(astuple, self.rows))]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in cells
+        ]
+        return "\n".join(lines)
+
+
+def plan_of(elbo: Any, model: Any, guide: Any, args: Any, kwargs: Any) -> Plan:
+    """The plan of a program; see :meth:`TraceConjugate_ELBO.plan`."""
+    with torch.no_grad():
+        try:
+            program, guide_trace = elbo.trace(model, guide, *args, **kwargs)
+        except NeedsValueError:
+            program = None
+            with Undrawn():
+                guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
+    if isinstance(program, Structure):
+        return Plan(
+            [_of_shorthand(program, guide_trace, site) for site in sample_sites(program.model).values()]
+        )
+    found = recognise_conjugacy(model, args, kwargs)
+    sites = found.sites if program is None else _in_model(program)
+    return Plan([_of_plain(found, guide_trace, site) for site in sites.values()])
+
+
+def _in_model(program: PlainProgram) -> dict[str, Site]:
+    return sample_sites(program.model)
+
+
+def _posterior(guide: Trace, name: str) -> str:
+    return type(unwrap(guide.nodes[name]["fn"])).__name__ if name in guide.nodes else ""
+
+
+def _of_plain(found: Recognised, guide: Trace, site: Site) -> PlannedSite:
+    name = site["name"]
+    posterior = _posterior(guide, name)
+    if site["is_observed"]:
+        return PlannedSite(name, "", "observed", "")
+    if name in found.discrete:
+        why = "at the guide's probabilities" if posterior else ""
+        return PlannedSite(name, posterior or "optimal", "summed out", why)
+    if not posterior:
+        return PlannedSite(name, "", "left out", "nothing depends on it")
+    if isinstance(unwrap(guide.nodes[name]["fn"]), NaturalDistribution):
+        reason = found.drawn.get(name)
+        return PlannedSite(name, posterior, "refused" if reason else "exact", reason or "")
+    why = found.drawn.get(name, "")
+    if name in found.kinds:
+        why = f"the guide has no natural posterior; {found.kinds[name].__name__} is one"
+    return PlannedSite(name, posterior, "drawn", why)
+
+
+def _of_shorthand(program: Structure, guide: Trace, site: Site) -> PlannedSite:
+    name = site["name"]
+    posterior = _posterior(guide, name)
+    if site["is_observed"]:
+        return PlannedSite(name, "", "observed", "")
+    if name in {mixture.name for mixture in program.mixtures}:
+        return PlannedSite(
+            name, posterior or "optimal", "summed out", "at the guide's probabilities" if posterior else ""
+        )
+    if posterior and isinstance(unwrap(guide.nodes[name]["fn"]), NaturalDistribution):
+        return PlannedSite(name, posterior, "exact", "")
+    if not posterior:
+        return PlannedSite(name, "", "left out", "nothing depends on it")
+    children = {child.name for mixture in program.mixtures for child in mixture.children}
+    parents = {
+        parent
+        for child in [*program.integrated, *(c for mixture in program.mixtures for c in mixture.children)]
+        for parent in child.parents.values()
+    }
+    inside = name in children | parents and name not in program.drawn
+    return PlannedSite(name, posterior, "drawn", "its density is expected in closed form" if inside else "")

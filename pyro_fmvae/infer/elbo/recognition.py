@@ -1,0 +1,248 @@
+"""Finding the conjugate sites of a plain program, each with the family of its posterior.
+
+A family is chosen by what log-densities are made of: the support of the site, and the products of its
+elements that they are linear in. The prior's class does not matter. Hoffman, Johnson and Tran (2018), Section
+4, find complete conditionals in the same way.
+"""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyro.poutine as poutine
+import torch
+from pyro.poutine.enum_messenger import EnumMessenger
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+from torch.distributions import transform_to
+
+from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class, natural_classes_on
+from pyro_fmvae.infer.elbo.density import has_lazy_arguments, log_density
+from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
+from pyro_fmvae.infer.elbo.expansion import Expansion
+from pyro_fmvae.infer.elbo.expectation import Moments, Monomial, by_site, expectation_of, monomial
+from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError
+from pyro_fmvae.infer.elbo.lazy import Site as Origin
+from pyro_fmvae.infer.elbo.plain import FirstValues
+from pyro_fmvae.infer.elbo.structure import Site, sample_sites, unmasked
+
+_UNOBSERVED = "_unobserved"  # the end of the names that Pyro gives to what obs_mask leaves out
+_FREE_SCALE = 0.1  # of random values of sites, on the real line that their supports are mapped from
+
+
+@dataclass
+class Recognised:
+    """The sites of a model, by how their posteriors can be had.
+
+    Attributes:
+        kinds: conjugate sites, in the model's order, with the class of their natural posteriors.
+        priors: their priors in natural parameters; under the posteriors of other sites, where these are
+            parameters of the prior.
+        drawn: other latent sites of continuous values, with the reason why they have to be drawn.
+        discrete: names of the sites that are summed out.
+        leaves: names of the sites of ``obs_mask`` for what was not observed, where nothing depends on them.
+        sites: all sample sites by name, from a run without enumeration.
+    """
+
+    kinds: dict[str, type[NaturalDistribution]] = field(default_factory=dict)
+    priors: dict[str, NaturalDistribution] = field(default_factory=dict)
+    drawn: dict[str, str] = field(default_factory=dict)
+    discrete: list[str] = field(default_factory=list)
+    leaves: list[str] = field(default_factory=list)
+    sites: dict[str, Site] = field(default_factory=dict)
+
+
+def recognise_conjugacy(model: Any, args: Any, kwargs: Any) -> Recognised:
+    """Find the conjugate sites of a model.
+
+    Nothing is drawn from priors, and torch's random numbers stay as they are.
+
+    Raises:
+        ValueError: a discrete site that can't be enumerated.
+    """
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        with poutine.block(), FirstValues(), _Values({}):
+            sites = sample_sites(poutine.trace(model).get_trace(*args, **kwargs))
+        found = Recognised(sites=sites, discrete=[name for name, site in sites.items() if is_discrete(site)])
+        search = _Search(model, args, kwargs, found)
+        search.run()
+    return found
+
+
+class _Values(Messenger):
+    """Gives latent sites of continuous values: those in a table, and harmless random ones to all others.
+
+    Args:
+        values: by name. Sites in ``lazy`` get values that are not there.
+        lazy: names of sites.
+    """
+
+    def __init__(self, values: Mapping[str, Tensor], lazy: Mapping[str, Site] | None = None) -> None:
+        super().__init__()
+        self._values, self._lazy = values, lazy or {}
+
+    def _pyro_sample(self, msg: Any) -> None:
+        name = msg["name"]
+        if msg["done"] or not is_latent(msg) or is_discrete(msg):
+            return
+        if name in self._lazy:
+            site = self._lazy[name]
+            value = site["value"]
+            origin = Origin(name, site["fn"].support)
+            msg["value"] = Lazy.make(value.shape, value.dtype, value.device, origin)
+        elif name in self._values:
+            msg["value"] = self._values[name]
+        else:
+            transform = transform_to(msg["fn"].support)
+            free = torch.randn(transform.inverse_shape(msg["fn"].shape()))
+            msg["value"] = transform(_FREE_SCALE * free)
+        msg["done"] = True
+
+
+class _Search:
+    """Tries the sites that may be conjugate together, and leaves out those that are not until all are."""
+
+    def __init__(self, model: Any, args: Any, kwargs: Any, found: Recognised) -> None:
+        self._program = model, args, kwargs
+        self._found = found
+        self._latent = {n: s for n, s in found.sites.items() if is_latent(s) and not is_discrete(s)}
+        self._parents: set[str] = set()
+        self._identities: dict[Hashable, bool] = {}
+        frames = [f for site in found.sites.values() for f in site["cond_indep_stack"] if f.vectorized]
+        self._plates = max((-frame.dim for frame in frames), default=0)
+
+    def run(self) -> None:
+        """Fill in what was found."""
+        candidates = dict(self._latent)
+        for name, site in self._latent.items():
+            reason = _no_candidate(site)
+            if reason is not None and not name.endswith(_UNOBSERVED):
+                self._drop(candidates, {name: reason})
+        while True:
+            try:
+                traced, seen, pairs = self._attempt(candidates)
+            except NeedsValueError as error:
+                error = error.first()
+                self._drop(candidates, dict.fromkeys(error.sites, f"its value is needed for {error.use}"))
+                continue
+            for name in [n for n in candidates if n.endswith(_UNOBSERVED) and n not in self._parents]:
+                self._found.leaves.append(name)
+                del candidates[name]
+            kinds = {n: _family_of(candidates[n], seen[n], n in pairs) for n in candidates}
+            missing = {n: _no_family(seen[n]) for n, kind in kinds.items() if kind is None}
+            if not missing:
+                self._found.kinds = {n: kind for n, kind in kinds.items() if kind is not None}
+                missing = self._find_priors(traced)
+                if not missing:
+                    return
+            self._drop(candidates, missing)
+
+    def _drop(self, candidates: dict[str, Site], reasons: dict[str, str]) -> None:
+        for name, reason in reasons.items():
+            del candidates[name]
+            self._found.drawn[name] = reason
+
+    def _attempt(
+        self, candidates: dict[str, Site]
+    ) -> tuple[dict[str, Site], dict[str, set[Monomial]], set[str]]:
+        """Run the model without values of candidates: its sites, their monomials, and which have pairs."""
+        model, args, kwargs = self._program
+        values = {name: site["value"] for name, site in self._latent.items() if name not in candidates}
+        enumeration = EnumMessenger(first_available_dim=-1 - self._plates)
+        with poutine.block(), _Values(values, candidates), enumeration, Enumerated():
+            traced = sample_sites(poutine.trace(model).get_trace(*args, **kwargs))
+        expansion = Expansion(self._identities)
+        seen: dict[str, set[Monomial]] = {name: set() for name in candidates}
+        pairs: set[str] = set()
+
+        own: set[str] = set()
+
+        def read(table: Lazy) -> Tensor:
+            for term in expansion.of(table):
+                for name, factors in by_site(term).items():
+                    self._parents |= {name} - own
+                    found = monomial(factors)
+                    if found is None:
+                        powers = "·".join(f"{f.function}^{f.power:g}" for f in factors)
+                        raise NeedsValueError.of({name}, powers)
+                    seen[name].add(found[0])
+                    if len({id(f.tensor) for f in found[1]}) > 1 or len({f.names for f in found[1]}) > 1:
+                        pairs.add(name)
+            return torch.zeros(table.shape, dtype=table.dtype, device=table.device)
+
+        self._parents = set()
+        for site in traced.values():
+            own = {site["name"]}
+            value = unmasked(site) if site["is_observed"] else site["value"]
+            density = log_density(site["fn"], value, read)
+            if isinstance(density, Lazy):
+                read(density)
+        return traced, seen, pairs
+
+    def _find_priors(self, traced: dict[str, Site]) -> dict[str, str]:
+        """Fill in the priors; the reasons for those that have none."""
+        moments: dict[str, Moments] = {}
+        for name, kind in self._found.kinds.items():
+            site, family = traced[name], kind.family
+            shape = site["value"].shape
+            batch = shape[: len(shape) - event_dim_of(family)]
+            event = shape[len(batch) :]
+            prior = self._prior(name, site, kind, (*batch, family.size(event)), moments)
+            if not bool(family.in_domain(prior).all()):
+                return {name: "its prior is not a density of the family by itself"}
+            self._found.priors[name] = kind(prior, validate_args=False)
+            start = family.scattered_start(prior, 1.0, None)
+            moments[name] = Moments(family, family.mean_stats(start), shape)
+        return {}
+
+    def _prior(
+        self, name: str, site: Site, kind: Any, shape: tuple[int, ...], moments: dict[str, Moments]
+    ) -> Tensor:
+        """λ₀ [..., P]: the gradient of E[log p] with respect to E[t], without the base measure's part."""
+        fn, family = site["fn"], kind.family
+        if natural_class(unwrap(fn)) is kind and not has_lazy_arguments(fn):
+            return family.pack(unwrap(fn)).expand(shape)
+        stats = torch.zeros(shape, dtype=torch.float64, device=site["value"].device, requires_grad=True)
+
+        def expect(table: Lazy) -> Tensor:
+            terms = Expansion(self._identities).of(table)
+            return expectation_of(terms, table.shape, known, torch.float64, table.device)
+
+        with torch.enable_grad():
+            known = {**moments, name: Moments(family, stats, site["value"].shape)}
+            density = log_density(fn, site["value"], expect)
+            mean = expect(density) if isinstance(density, Lazy) else density
+            shape_of_one = site["value"].shape[: site["value"].dim() - fn.event_dim]
+            copies = max(mean.numel() // max(shape_of_one.numel(), 1), 1)  # under enumerated parents
+            parts = mean.sum() / copies, family.log_base_measure(stats).sum()
+            slopes = [
+                torch.autograd.grad(part, stats, allow_unused=True)[0] if part.requires_grad else None
+                for part in parts
+            ]
+        first, second = (torch.zeros_like(stats) if slope is None else slope for slope in slopes)
+        return (first - second).detach()
+
+
+def _no_candidate(site: Site) -> str | None:
+    """The reason why a latent site can't be conjugate in this library, before anything is tried."""
+    for frame in site["cond_indep_stack"]:
+        if frame.full_size not in (None, frame.size):
+            return f"plate '{frame.name}' is subsampled, so no run shows its posterior whole"
+    if not natural_classes_on(site["fn"].support, site["fn"].event_shape):
+        return f"no family has the support of {type(unwrap(site['fn'])).__name__}"
+    return None
+
+
+def _family_of(site: Site, seen: set[Monomial], has_pairs: bool) -> type[NaturalDistribution] | None:
+    """The class of natural posteriors with all monomials: a joint one, if products of elements occur."""
+    kinds = natural_classes_on(site["fn"].support, site["fn"].event_shape)
+    if has_pairs:
+        kinds.sort(key=lambda kind: event_dim_of(kind.family) == 0)
+    return next((kind for kind in kinds if seen <= kind.family.monomials), None)
+
+
+def _no_family(seen: set[Monomial]) -> str:
+    products = ", ".join(sorted("·".join(each) for each in seen))
+    return f"no family on its support has the statistics {products}"

@@ -1,0 +1,232 @@
+"""Sums of products: of numbers, and of functions of single elements of sites' values.
+
+A :class:`Factor` names its dimensions. Negative names are dimensions of the result, counted from the last;
+non-negative ones are summed over, as in a product of matrices. Dimensions along which a factor does not vary
+are left out, so that data stay [N, D] and parameters [K, D] until ``einsum`` brings them together.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_fresh = itertools.count()
+
+
+class Factor(NamedTuple):
+    """One factor of a product.
+
+    Attributes:
+        site: name of the site that it is a function of, "" for numbers.
+        function: ``"x"``, ``"log"``, ``"log1m"`` or ``"logdet"`` of an element of the site's value.
+        power: the power that it is raised to; for ``"x"`` alone other than 1.
+        tensor: the numbers; or which elements of the value, flattened, it is of (int64).
+        names: of the tensor's dimensions.
+    """
+
+    site: str
+    function: str
+    power: float
+    tensor: Tensor | float
+    names: tuple[int, ...]
+
+    @property
+    def is_number(self) -> bool:
+        """True for a factor that is known."""
+        return not self.site
+
+
+Product = list[Factor]
+Sum = list[Product]
+
+
+def number(value: Tensor | float) -> Factor:
+    """A known factor."""
+    return Factor("", "", 1, float(value), ()) if not isinstance(value, Tensor) else _lean(value)
+
+
+def element(site: str, index: Tensor) -> Factor:
+    """Elements of a site's value by their numbers in it."""
+    return _lean(index, site=site, function="x")
+
+
+def _lean(
+    tensor: Tensor, names: Sequence[int] | None = None, site: str = "", function: str = "", power: float = 1
+) -> Factor:
+    """A factor without the dimensions along which nothing varies."""
+    names = tuple(range(-tensor.dim(), 0)) if names is None else tuple(names)
+    kept = [i for i in range(tensor.dim()) if tensor.size(i) > 1 and tensor.stride(i) != 0]
+    tensor = tensor[tuple(slice(None) if i in kept else 0 for i in range(tensor.dim()))]
+    return Factor(site, function, power, tensor, tuple(names[i] for i in kept))
+
+
+def place(tensor: Tensor, names: Sequence[int], order: Sequence[int]) -> Tensor:
+    """The dimensions of a tensor in a given order, those that it lacks of size 1."""
+    tensor = tensor.permute([names.index(name) for name in order if name in names])
+    return tensor[tuple(slice(None) if name in names else None for name in order)]
+
+
+def rename(product: Product, names: Mapping[int, int]) -> Product:
+    """The product with other names of dimensions."""
+    return [f._replace(names=tuple(names.get(name, name) for name in f.names)) for f in product]
+
+
+def times(left: Product, right: Product) -> Product:
+    """The product of two products; sums that both have become different sums."""
+    clash = {name for f in left for name in f.names if name >= 0}
+    right = rename(right, {name: next(_fresh) for f in right for name in f.names if name in clash})
+    result = list(left)
+    for f in right:
+        for i, g in enumerate(result):
+            if f.is_number and g.is_number:
+                small, large = (f, g) if set(f.names) <= set(g.names) else (g, f)
+                if set(small.names) <= set(large.names):
+                    value = small.tensor
+                    if isinstance(value, Tensor):
+                        value = place(value, small.names, large.names)
+                    result[i] = large._replace(tensor=value * large.tensor)
+                    break
+            elif (
+                f.site
+                and f[:2] == g[:2]
+                and f.function == "x"
+                and f.names == g.names
+                and f.tensor is g.tensor
+            ):
+                result[i] = g._replace(power=f.power + g.power)
+                break
+        else:
+            result.append(f)
+    return [f for f in result if f.power != 0]
+
+
+def multiply(left: Sum, right: Sum) -> Sum:
+    """The product of two sums."""
+    return [times(a, b) for a in left for b in right]
+
+
+def scale(terms: Sum, by: float) -> Sum:
+    """A sum times a number."""
+    return terms if by == 1 else [times([number(by)], term) for term in terms]
+
+
+def gather(terms: Sum) -> Sum:
+    """A sum with all its numbers in one term, so that x - c is subtracted before it is squared."""
+    known = [term for term in terms if _is_known(term)]
+    if len(known) < 2:
+        return terms
+    names = tuple(sorted({name for term in known for f in term for name in f.names}))
+    value = sum(
+        math.prod(f.tensor if isinstance(f.tensor, float) else place(f.tensor, f.names, names) for f in term)
+        for term in known
+    )
+    total = Factor("", "", 1, value, names if isinstance(value, Tensor) else ())
+    return [*(term for term in terms if not _is_known(term)), [total]]
+
+
+def _is_known(term: Product) -> bool:
+    return all(f.is_number and is_plain([f]) for f in term)
+
+
+def is_plain(term: Product) -> bool:
+    """True if nothing is summed over in a product."""
+    return all(name < 0 for f in term for name in f.names)
+
+
+def select(terms: Sum, shape: torch.Size, pick: Callable[[Tensor], Tensor]) -> Sum:
+    """Apply a function that selects elements of a tensor of a shape, ``pick``, to a sum of this shape."""
+    result = []
+    for term in terms:
+        new = []
+        for f in term:
+            own, summed = [n for n in f.names if n < 0], [n for n in f.names if n >= 0]
+            if not own or not isinstance(f.tensor, Tensor):
+                new.append(f)
+                continue
+            order = (*range(-len(shape), 0), *summed)
+            full = place(f.tensor, f.names, order)
+            full = full.expand(*shape, *full.shape[len(shape) :])
+            if not summed:
+                new.append(_lean(pick(full), None, *f[:3]))
+            else:
+                index = pick(torch.arange(shape.numel(), device=full.device).view(shape))
+                picked = full.flatten(0, len(shape) - 1)[index]
+                new.append(_lean(picked, (*range(-index.dim(), 0), *summed), *f[:3]))
+        result.append(new)
+    return result
+
+
+def total(terms: Sum, shape: torch.Size, dims: Sequence[int], keepdim: bool) -> Sum:
+    """The sum over dimensions (negative, of a tensor of a shape)."""
+    for dim in sorted(dims):
+        summed = []
+        for term in terms:
+            names = {dim: next(_fresh)}
+            if not any(dim in f.names for f in term):
+                term = times([number(float(shape[dim]))], term)
+            if not keepdim:
+                names.update({n: n + 1 for f in term for n in f.names if n < dim})
+            summed.append(rename(term, names))
+        terms = summed
+    return terms
+
+
+def apply(terms: Sum, dim: int, matrix: Tensor) -> Sum:
+    """A matrix [out, in] applied along a dimension (negative)."""
+    result = []
+    for term in terms:
+        if any(dim in f.names for f in term):
+            inner = next(_fresh)
+            linear = [Factor("", "", 1, matrix, (dim, inner))]
+            result.append(_times_along(rename(term, {dim: inner}), linear, inner))
+        else:
+            result.append(times(term, [Factor("", "", 1, matrix.sum(-1), (dim,))]))
+    return result
+
+
+def matrix_product(left: Sum, right: Sum, left_dim: int, right_dim: int, size: int) -> Sum:
+    """The matrix product of tensors with so many dimensions; ``size`` is that of the one summed over."""
+    inner = next(_fresh)
+    left_names, right_names = {-1: inner}, {-1 if right_dim == 1 else -2: inner}
+    if right_dim == 1:
+        left_names.update({name: name + 1 for name in range(-left_dim, -1)})
+    if left_dim == 1 and right_dim > 1:
+        right_names.update({name: name + 1 for name in range(-right_dim, -2)})
+    result = []
+    for a, b in itertools.product(left, right):
+        a, b = rename(a, left_names), rename(b, right_names)
+        if not any(inner in f.names for f in (*a, *b)):
+            a = times([number(float(size))], a)
+        result.append(_times_along(a, b, inner))
+    return result
+
+
+def contraction(operands: list[Sum], letters: list[str], output: str, shapes: list[torch.Size]) -> Sum:
+    """The sum over all letters that are not of the output, as ``einsum`` has it; no letter twice in one."""
+    marks = {letter: -(10**6) - i for i, letter in enumerate(sorted(set("".join(letters))))}
+    sizes = {
+        a: n for each, shape in zip(letters, shapes, strict=True) for a, n in zip(each, shape, strict=True)
+    }
+    result: Sum = [[]]
+    for terms, each in zip(operands, letters, strict=True):
+        names = {i - len(each): marks[letter] for i, letter in enumerate(each)}
+        result = multiply(result, [rename(term, names) for term in terms])
+    final = []
+    for term in result:
+        present = {name for f in term for name in f.names}
+        names = {marks[letter]: i - len(output) for i, letter in enumerate(output)}
+        for letter in sorted(set(marks) - set(output)):
+            names[marks[letter]] = next(_fresh)
+            if marks[letter] not in present:
+                term = times([number(float(sizes[letter]))], term)
+        final.append(rename(term, names))
+    return final
+
+
+def _times_along(left: Product, right: Product, inner: int) -> Product:
+    """The product of two products that are summed together over one dimension."""
+    mark = -(10**6)  # no name of a sum, so that it stays the same dimension in both
+    return rename(times(rename(left, {inner: mark}), rename(right, {inner: mark})), {mark: inner})

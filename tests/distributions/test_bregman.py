@@ -1,0 +1,44 @@
+import mpmath
+import pytest
+import torch
+
+from pyro_fmvae.distributions.bregman import log1p_gap, log_gamma_gap, stirling_gap, x_log_x_gap
+
+AT = (1e-3, 0.3, 1.0, 5.0, 31.9, 32.0, 33.0, 1e3, 1e6, 1e12)
+APART = (1e-9, -1e-6, 1e-3, -0.1, 0.3, -0.7, 4.0, 100.0)
+
+
+def x_log_x(x):
+    return x * mpmath.log(x)
+
+
+def remainder(x):
+    return mpmath.loggamma(x) - x_log_x(x) + x
+
+
+@pytest.mark.parametrize(
+    ("gap", "function", "derivative"),
+    [
+        (x_log_x_gap, x_log_x, lambda x: mpmath.log(x) + 1),
+        (log_gamma_gap, mpmath.loggamma, mpmath.digamma),
+        (stirling_gap, remainder, lambda x: mpmath.digamma(x) - mpmath.log(x)),
+    ],
+)
+def test_divergence_is_that_of_many_digits(gap, function, derivative):
+    at = torch.tensor(AT, dtype=torch.float64).unsqueeze(-1)
+    to = at * (1 + torch.tensor(APART, dtype=torch.float64))
+    at, found = at.expand_as(to).flatten().tolist(), gap(to, at).flatten().tolist()
+    with mpmath.workdps(60):
+        for x, x0, value in zip(
+            map(mpmath.mpf, at), map(mpmath.mpf, to.flatten().tolist()), found, strict=True
+        ):
+            exact = function(x0) - function(x) - (x0 - x) * derivative(x)
+            assert value == pytest.approx(float(exact), rel=5e-13, abs=0)
+
+
+def test_gap_of_the_logarithm():
+    x = torch.tensor([-0.999, -0.3, -0.101, -0.0999, -1e-8, 1e-12, 0.05, 0.0999, 0.101, 3.0, 1e9]).double()
+    with mpmath.workdps(60):
+        exact = [float(y - mpmath.log1p(y)) for y in map(mpmath.mpf, x.tolist())]
+    torch.testing.assert_close(log1p_gap(x), torch.tensor(exact).double(), rtol=1e-14, atol=0)
+    assert log1p_gap(torch.zeros(())) == 0 and log1p_gap(torch.tensor(-1.0)) == torch.inf

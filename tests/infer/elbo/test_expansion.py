@@ -1,0 +1,133 @@
+"""Expressions of values that are not there, expanded, at point masses: their values by torch itself."""
+
+import pyro.distributions as dist
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.testing import assert_close
+
+from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class
+from pyro_fmvae.infer.elbo.expansion import Expansion
+from pyro_fmvae.infer.elbo.expectation import Moments, expectation_of
+from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Site, sites_of
+
+D = torch.float64
+SITES = {
+    "real": dist.Normal(torch.zeros(3, 2, dtype=D), 1.0),
+    "scalar": dist.Normal(torch.zeros((), dtype=D), 1.0),
+    "vector": dist.MultivariateNormal(torch.zeros(3, 2, dtype=D), torch.eye(2, dtype=D)),
+    "rate": dist.Gamma(2 * torch.ones(3, dtype=D), 1.0),
+    "variance": dist.InverseGamma(3 * torch.ones(3, dtype=D), 1.0),
+    "prob": dist.Beta(2 * torch.ones(3, dtype=D), 1.0),
+    "simplex": dist.Dirichlet(torch.ones(3, 4, dtype=D)),
+}
+INDEX = torch.tensor([[2], [0], [2], [1]])
+DATA = torch.linspace(-1, 1, 10, dtype=D).view(5, 2)
+KEPT = torch.tensor([True, False, True])
+
+EXPRESSIONS = {
+    "sum of squares": lambda v: ((1.5 - v["real"]) ** 2).sum(),
+    "index": lambda v: v["real"][INDEX] * 2 - 1,
+    "two indices": lambda v: v["real"][INDEX, torch.arange(2)],
+    "slice": lambda v: v["real"][1:, ..., None],
+    "gather": lambda v: v["real"].gather(0, INDEX.expand(-1, 2)),
+    "Gaussian exponent": lambda v: -0.5 * (DATA[:, :1] - v["real"][:, 0]) ** 2 * v["rate"],
+    "precision from a scale": lambda v: v["rate"].rsqrt() ** -2 + (1 / v["rate"].sqrt()).log(),
+    "variance": lambda v: DATA[:, :1] / v["variance"].sqrt() ** 2 - v["variance"].sqrt().log(),
+    "log of a product": lambda v: (2 * v["rate"] * v["prob"] / v["variance"]).log(),
+    "xlogy": lambda v: torch.xlogy(DATA[:, :1], v["rate"]) + torch.log1p(-v["prob"]),
+    "log of one minus": lambda v: (1 - v["prob"]).log(),
+    "exp of logs": lambda v: (2 * v["rate"].log() + 0.3 - 2 * v["rate"].log()).exp(),
+    "exp of a log": lambda v: (v["rate"].log() + DATA[0, 0]).exp(),
+    "matrix times vector": lambda v: DATA @ v["vector"][0],
+    "vector times matrix": lambda v: v["vector"][0] @ DATA.T,
+    "matrices": lambda v: v["vector"] @ DATA.T,
+    "its square": lambda v: (DATA @ v["vector"][0]).square(),
+    "product of sites": lambda v: v["vector"][1] @ v["real"].T,
+    "linear": lambda v: F.linear(DATA, v["vector"], v["rate"]),
+    "einsum": lambda v: torch.einsum("nd,kd->kn", DATA, v["vector"]),
+    "einsum of two": lambda v: torch.einsum("kd,kd->d", v["vector"], v["real"]),
+    "mean": lambda v: v["real"].mean(0) + v["real"].mean(),
+    "sum with keepdim": lambda v: v["real"] * v["vector"].sum(-1, keepdim=True),
+    "cumsum": lambda v: v["real"].cumsum(0),
+    "stack": lambda v: torch.stack([v["real"][:, 0], v["rate"]], -1),
+    "cat": lambda v: torch.cat([v["real"], v["vector"]], 1) * 3,
+    "where": lambda v: torch.where(KEPT, v["real"][:, 0], v["rate"]),
+    "log of where": lambda v: torch.where(KEPT, v["prob"], v["rate"]).log(),
+    "reshape": lambda v: v["real"].reshape(2, 3).T.flatten(),
+    "broadcast": lambda v: v["scalar"].expand(4, 3) * torch.arange(3, dtype=D),
+    "stick-breaking": lambda v: (
+        F.pad(v["prob"], (0, 1), value=1) * F.pad((1 - v["prob"]).cumprod(-1), (1, 0), value=1)
+    ).log(),
+    "normalised probabilities": lambda v: dist.Categorical(v["simplex"]).logits[1:],
+    "normalised logits": lambda v: dist.Categorical(logits=v["simplex"].log()).logits,
+    "rows of probabilities": lambda v: dist.Categorical(v["simplex"][INDEX[:, 0]]).logits,
+    "ones like a value": lambda v: torch.ones_like(v["real"]) * v["real"],
+}
+
+
+def lazy(name):
+    fn = SITES[name]
+    return Lazy.make(fn.shape(), D, torch.device("cpu"), Site(name, fn.support))
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_expansion_at_point_masses(name):
+    torch.manual_seed(0)
+    values = {site: fn.sample() for site, fn in SITES.items()}
+    moments = {}
+    for site, fn in SITES.items():
+        family = natural_class(fn).family
+        moments[site] = Moments(family, family.stats(values[site]), values[site].shape)
+        assert values[site].dim() >= event_dim_of(family)
+    expression = EXPRESSIONS[name]
+    value = expression({site: lazy(site) for site in SITES})
+    result = expectation_of(Expansion({}).of(value), value.shape, moments, D, torch.device("cpu"))
+    assert_close(result, expression(values), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("real", lambda x: x.exp()),
+        ("real", lambda x: x.relu()),
+        ("real", lambda x: torch.zeros(4)[x.long()]),
+        ("rate", lambda x: (1 + x).log()),
+        ("prob", lambda x: 1 / (1 + x)),
+        ("simplex", lambda x: (x / x[..., :2].sum(-1, keepdim=True)).log()),
+        ("real", lambda x: (x * DATA[:3]).logsumexp(-1)),
+    ],
+)
+def test_what_is_no_sum_of_products(name, use):
+    with pytest.raises(NeedsValueError, match=f"site '{name}': its value is needed") as error:
+        Expansion({}).of(use(lazy(name)))
+    assert error.value.sites == {name}
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: bool(x.sum() > 0),
+        lambda x: x[0, 0].item(),
+        lambda x: torch.zeros(3, 2, dtype=D).copy_(x),
+        lambda x: x.add_(1),
+        lambda x: x.nonzero(),
+    ],
+)
+def test_numbers_that_are_not_there(use):
+    with pytest.raises(NeedsValueError, match="site 'real': its value is needed"):
+        use(lazy("real"))
+
+
+def test_what_a_value_was_computed_from():
+    value = lazy("real").sum() * lazy("rate") + 1
+    assert sites_of([value, 3]) == {"real", "rate"}
+    assert value.shape == (3,) and value.dtype == D and "3" in repr(value)
+
+
+def test_distributions_of_values_that_are_not_there_pass_their_checks():
+    scale = lazy("rate").rsqrt()
+    fn = dist.Normal(lazy("real")[:, 0], scale, validate_args=True)
+    assert fn.batch_shape == (3,)
+    with pytest.raises(ValueError, match="within the support"):
+        dist.Poisson(lazy("rate"), validate_args=True).log_prob(torch.tensor(-1.0, dtype=D))
