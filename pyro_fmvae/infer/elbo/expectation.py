@@ -89,7 +89,7 @@ class Moments:
         entries = self._entries.view(-1, count)
         c = centre.expand(self.shape).reshape(-1, size)
         numbers = torch.arange(size, device=c.device)
-        row, column = torch.tril_indices(size, size, device=c.device)  # each pair once
+        row, column = torch.tril_indices(size, size, device=c.device)  # each product once, for the backward
         singles = self.family.locate(("x",), (numbers,), self.event)
         pairs = self.family.locate(("x", "x"), (row, column), self.event)
         x = entries[:, singles]
