@@ -4,7 +4,6 @@ import pytest
 from torch.testing import assert_close
 
 from pyro_fmvae.infer import TraceConjugate_ELBO
-from pyro_fmvae.infer.elbo.recognition import recognise_conjugacy
 from tests.infer.plain import counts, hierarchies, mixtures, regressions, sequences, structure
 from tests.infer.plain.oracles import assert_bound, assert_gradient, posteriors, step
 from tests.infer.plain.program import PROGRAMS
@@ -19,10 +18,9 @@ def entries(has=lambda entry: True):
 
 @entries()
 def test_plan(entry):
-    args = entry.arguments()
-    found = recognise_conjugacy(entry.model, args, {})
-    plan = dict.fromkeys(found.kinds, "exact") | dict.fromkeys(found.drawn, "drawn")
-    assert plan | dict.fromkeys(found.discrete, "enumerated") == entry.latents
+    args, guide = entry.setup()
+    plan = TraceConjugate_ELBO().plan(entry.model, guide, *args)
+    assert {row.site: row.treatment for row in plan} == entry.plan
 
 
 @entries()
