@@ -76,6 +76,7 @@ class ScaleFamily(ScalarFamily):
 
     distribution, names = ScalePrior, ("concentration", "rate")
     statistics = (("log",), ("1/x", "1/x"))
+    domain = "a and b > 0"
 
     def natural(self, *standard):
         a, b = standard

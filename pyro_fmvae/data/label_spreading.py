@@ -27,7 +27,8 @@ def spread_labels(split: Split, labels: Tensor, precision: float) -> Tensor:
     trusted, a fifth of the known labels at a time is hidden and told by the others. Of the hidden labels with
     at least that probability, a share of ``precision`` must be told right; one more right and one more wrong
     one are counted, so that a few known labels prove nothing. Where neighbours have other labels, as pictures
-    of one face with different expressions have, nothing is spread.
+    of one face with different expressions have, nothing is spread. Nor is it where half of the points have a
+    label: a few wrong ones would cost more than the others bring.
 
     Args:
         split: N points.
@@ -51,7 +52,7 @@ def spread_labels(split: Split, labels: Tensor, precision: float) -> Tensor:
 def _spread(graph: csr_matrix, labels: np.ndarray, precision: float) -> np.ndarray:
     """Spread one column of labels [N] over the graph of neighbours [N, N]."""
     known = np.flatnonzero(labels >= 0)
-    if len(np.unique(labels[known])) < 2:
+    if len(np.unique(labels[known])) < 2 or 2 * len(known) >= len(labels):
         return labels
     part = np.empty(len(known), int)
     part[np.argsort(labels[known], kind="stable")] = np.arange(len(known)) % FOLDS

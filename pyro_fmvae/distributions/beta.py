@@ -25,6 +25,7 @@ class BetaFamily(ScalarFamily):
 
     distribution = Beta
     names = ("concentration1", "concentration0")
+    domain = "c₁ and c₀ > 0; of uniform priors, that between 0 and 1"
     statistics = (("log",), ("log1m",))
 
     def natural(self, *standard: Tensor) -> Tensor:

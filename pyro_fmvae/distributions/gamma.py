@@ -23,6 +23,7 @@ class GammaFamily(ScalarFamily):
 
     distribution = Gamma
     names = ("concentration", "rate")
+    domain = "a and b > 0"
     statistics = (("log",), ("x",))
 
     def natural(self, *standard: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ class InverseGammaFamily(ScalarFamily):
 
     distribution = pyro.distributions.InverseGamma
     names = ("concentration", "rate")
+    domain = "a and b > 0"
     statistics = (("log",), ("1/x",))
 
     def natural(self, *standard: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ class MultivariateNormalFamily(ExponentialFamily):
 
     distribution = MultivariateNormal
     names = ("loc", "scale_tril")
+    domain = "P positive definite and m finite"
     monomials = frozenset({("x",), ("x", "x")})
 
     def natural(self, *standard: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ class NormalFamily(ScalarFamily):
 
     distribution = Normal
     names = ("loc", "scale")
+    domain = "a precision > 0 and a finite m"
     statistics = (("x",), ("x", "x"))
 
     def natural(self, *standard: Tensor) -> Tensor:

@@ -74,7 +74,7 @@ def cholesky_or_nan(matrix: Tensor, taken: Tensor | None = None) -> Tensor:
 
     Args:
         matrix: float64 [..., D, D].
-        taken: if the matrix is a difference of two, diagonal of the one that was taken from the other, [..., D].
+        taken: where the matrix is a difference of two, the diagonal of the one taken away, [..., D].
             Where it has left few digits of the square of a diagonal element of the factor, that is NaN too.
     """
     factor, info = torch.linalg.cholesky_ex(matrix)

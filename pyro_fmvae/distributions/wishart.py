@@ -117,6 +117,7 @@ class WishartFamily(ExponentialFamily):
 
     distribution = RateWishart
     names = ("concentration", "rate_tril")
+    domain = "a > 0 and B positive definite"
     monomials = frozenset({("x",), ("logdet",)})
 
     def natural(self, *standard: Tensor) -> Tensor:

@@ -92,11 +92,13 @@ def best_start(
 ) -> Fitted:
     """The best of many starts by clusters: each is improved a little, and the best three to the end.
 
-    Where covariances are full, every other k-means is of whitened rows: k-means of the rows themselves finds
-    no clusters that differ in directions of small variance.
+    Every other k-means has fewer clusters, a quarter, and the mixture grows from there: it is improved, then
+    the widest of its components are halved, until there are enough. That finds far better mixtures of many
+    components. Where covariances are full, half of the starts are of whitened rows: k-means of the rows
+    themselves finds no clusters that differ in directions of small variance.
 
     Args:
-        make: gives a new model.
+        make: gives a model of the size that is asked for.
         x, labels: as for :func:`climb`.
         generator: source of the random numbers, on the CPU.
         starts: how many, at least 1; one without randomness if there is a single component.
@@ -104,9 +106,9 @@ def best_start(
     model = make()
     count, features = model.components, _features(x, model.levels)
     spaces = (features, _whitened(features)) if model.sites.full else (features,)
-    clusterings = _clusterings(spaces, count, labels, generator, starts if count > 1 else 1)
+    clusterings = _clusterings(model, spaces, x, labels, generator, starts if count > 1 else 1)
     gammas = (torch.nn.functional.one_hot(clusters, count).double() for clusters in clusterings)
-    tried = [climb(_blank(make()), x, labels, gamma, SHORT) for gamma in gammas]
+    tried = [climb(_resized(model, count), x, labels, gamma, SHORT) for gamma in gammas]
     leading = sorted(tried, key=lambda fitted: -fitted.bound)[:LEADING]
     return max(
         (climb(fitted.model, x, labels, fitted.gamma) for fitted in leading), key=lambda found: found.bound
@@ -158,37 +160,67 @@ def search(
     return best
 
 
-def _blank(model: ObservedMixture) -> ObservedMixture:
-    """A new model at its priors: the first update fills missing numbers in by its posterior."""
-    model.forget()
-    return model
+def _resized(model: ObservedMixture, components: int) -> ObservedMixture:
+    """A new model of another number of components, at its priors."""
+    prior, full, learn = model.prior, model.sites.full, model.learnt is not None
+    new = ObservedMixture(model.levels, components, model.num_data, model.label_sizes, prior, full, learn)
+    new.forget()
+    return new
 
 
 def _clusterings(
-    spaces: Sequence[Tensor], count: int, labels: Tensor | None, generator: torch.Generator, starts: int
+    model: ObservedMixture,
+    spaces: Sequence[Tensor],
+    x: Tensor,
+    labels: Tensor | None,
+    generator: torch.Generator,
+    starts: int,
 ) -> Iterator[Tensor]:
-    """Clusters of the rows, int64 [N] each: by k-means of each space in turn, or around labelled rows.
+    """Clusters of the rows, int64 [N] each: by k-means of each space in turn, grown every other time.
 
-    Where there are labels, every other start is around them, in the first space.
+    Where there are labels, every other start is around labelled rows, in the first space.
     """
-    values = None if labels is None else _combinations(labels)
+    values, count = None if labels is None else _combinations(labels), model.components
     labelled = values is not None and int(values.max()) < count
     for start in range(starts):
         number, around = (start // 2, start % 2 == 0) if labelled else (start, False)
+        space = spaces[number // 2 % len(spaces)]
         if values is not None and around:
             yield _around(spaces[0], values, count, generator)
+        elif number % 2:
+            yield _grown(model, space, x, labels, generator)
         else:
-            yield kmeans(spaces[number % len(spaces)], count, generator)
+            yield kmeans(space, count, generator)
+
+
+def _grown(
+    model: ObservedMixture, space: Tensor, x: Tensor, labels: Tensor | None, generator: torch.Generator
+) -> Tensor:
+    """Clusters of a mixture that starts small, and is improved before its components are halved."""
+    size = max(model.components // 4, 2)
+    clusters = kmeans(space, size, generator)
+    while size < model.components:
+        gamma = torch.nn.functional.one_hot(clusters, size).double()
+        found = climb(_resized(model, size), x, labels, gamma, SHORT)
+        size = min(2 * size, model.components)
+        clusters = _halved(space, found.gamma.argmax(-1), size, generator)
+    return clusters
 
 
 def _around(features: Tensor, values: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Rows by the nearest mean of labelled ones; the widest clusters are halved until there are enough."""
+    """Rows by the nearest mean of labelled ones, halved until there are enough."""
     known = (values >= 0).nonzero().squeeze(-1)
     members = indicators(values[known], int(values.max()) + 1).to(features)
     means = members.mT @ features[known] / members.sum(0).unsqueeze(-1)
     clusters = torch.cdist(features, means).argmin(-1)
     clusters[known] = values[known]
-    for new in range(len(means), count):
+    return _halved(features, clusters, count, generator)
+
+
+def _halved(features: Tensor, clusters: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Halve the widest of the clusters by k-means until there are so many, or none is left to halve."""
+    clusters = clusters.unique(return_inverse=True)[1]
+    for new in range(int(clusters.max()) + 1, count):
         spread = [_spread(features[clusters == number]) for number in range(new)]
         rows = (clusters == spread.index(max(spread))).nonzero().squeeze(-1)
         clusters[rows[kmeans(features[rows], 2, generator) == 1]] = new

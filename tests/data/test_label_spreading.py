@@ -79,3 +79,9 @@ def test_nothing_is_spread_without_a_share_without_neighbours_or_with_gaps():
     assert torch.equal(spread_labels(split, labels, 0.0), labels)
     assert torch.equal(spread_labels(gap, labels, 0.5), labels)
     assert torch.equal(spread_labels(split.select(few), labels[few], 0.5), labels[few])
+
+
+@pytest.mark.parametrize(("known", "spread"), [(29, True), (30, False)])
+def test_nothing_is_spread_where_half_of_the_points_have_a_label(known, spread):
+    split, labels, truth = blobs(apart=20, known=known)
+    assert torch.equal(spread_labels(split, labels, 0.9), truth if spread else labels)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from pyro_fmvae.learn.mixture_search import POSITIVE, best_start, search
+from pyro_fmvae.learn.mixture_search import POSITIVE, _halved, best_start, search
 from pyro_fmvae.models import ObservedMixture, TablePrior
 
 N = 150
@@ -67,6 +67,16 @@ def test_many_starts_are_at_least_as_good_as_one():
         for starts in (1, 10)
     ]
     assert bounds[1] >= bounds[0]
+
+
+def test_the_widest_clusters_are_halved():
+    """Of one far wider than the others, every half."""
+    torch.manual_seed(0)
+    x = torch.cat([torch.randn(20, 2) + 50, torch.randn(20, 2) - 50, 10 * torch.randn(80, 2)])
+    clusters = torch.tensor([0] * 20 + [3] * 20 + [7] * 80)
+    found = _halved(x, clusters, 7, torch.Generator().manual_seed(0))
+    assert found.unique().tolist() == list(range(7))
+    assert found[:20].unique().tolist() == [0] and found[20:40].unique().tolist() == [1]
 
 
 def test_clusters_that_differ_where_the_variance_is_small_are_found():

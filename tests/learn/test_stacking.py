@@ -6,6 +6,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from torch.testing import assert_close
 
+from pyro_fmvae.learn import stacking
 from pyro_fmvae.learn.mixture_search import best_start
 from pyro_fmvae.learn.stacking import (
     BELIEVED,
@@ -71,6 +72,22 @@ def test_held_out_labels_are_not_seen():
     model = best_start(make, x, labels, torch.Generator().manual_seed(0)).model
     learn_predictors(model, make, x, labels, torch.arange(N), seed=0)
     assert model.predictor_of(0).accuracies.max() < 0.7
+
+
+def test_each_label_is_hidden_from_one_mixture(monkeypatch):
+    x, labels, _ = table()
+    hidden = []
+
+    def spied(new, rows, seen, *others):
+        hidden.append((labels >= 0) & (seen < 0))
+        assert torch.equal(seen[~hidden[-1]], labels[~hidden[-1]])
+        return best_start(new, rows, seen, *others)
+
+    monkeypatch.setattr(stacking, "best_start", spied)
+    learn_predictors(make(), make, x, labels, torch.arange(N), seed=0)
+    assert torch.equal(torch.stack(hidden).sum(0), (labels >= 0).long())
+    counts = [(part & (labels == value)).sum().item() for part in hidden for value in range(2)]
+    assert len(hidden) == 5 and max(counts) - min(counts) <= 3
 
 
 def test_predictors_are_loaded_with_the_model(learnt):

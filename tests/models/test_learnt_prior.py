@@ -91,6 +91,31 @@ def test_the_prior_that_precisions_were_drawn_from_is_found():
         assert learnt.rate.numpy() == pytest.approx(rate, rel=0.08)
 
 
+def test_the_price_is_by_the_curvature_of_the_exact_evidence():
+    """Of covariances alone: n log det B - Σ (n + N_k/2) log det (B + S_k), in every direction of log B."""
+    counts, half = torch.tensor([20.0, 30.0, 50.0]).double(), 6.0  # N_k, n
+    told = (half * counts / 2 / (half + counts / 2)).sum()
+
+    def evidence(log_rate):
+        """Of B = exp(log_rate), where the scatter of all components is that of the covariance I/n."""
+        rate = torch.matrix_exp(log_rate)
+        scatter = counts[:, None, None] / (2 * half) * torch.eye(2).double()
+        return half * len(counts) * rate.logdet() - ((half + counts / 2) * (rate + scatter).logdet()).sum()
+
+    for direction in ([[1.0, 0.0], [0.0, 0.0]], [[0.0, 1.0], [1.0, 0.0]]):
+        unit = torch.tensor(direction).double()
+        unit = unit / unit.norm()
+        step = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        (slope,) = torch.autograd.grad(evidence(step * unit), step, create_graph=True)
+        (curvature,) = torch.autograd.grad(slope, step)
+        assert slope.item() == pytest.approx(0.0, abs=1e-9)
+        assert -curvature.item() == pytest.approx(told.item())
+    learnt = LearntPrior(2, full=True, shape=half - 0.5, variance=1.0)
+    zero = torch.zeros(3, 2).double()
+    posterior = NormalWishart(zero, 1.0, half - 0.5 + counts / 2, torch.eye(2).double().expand(3, 2, 2))
+    assert learnt.cost(natural_prior(posterior)) == pytest.approx(1.5 * math.log1p(told.item()))
+
+
 def test_one_component_costs_as_by_schwarz():
     """Its prior is a point, which the rows alone tell about: log(1 + N/2) / 2 nats for each parameter."""
     model = ObservedMixture((0,) * D, 1, N, (), TablePrior(), True, learn_prior=True)

@@ -5,8 +5,10 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 import pyro_fmvae
+from pyro_fmvae.recipes.mixture_choice import numbers_tried
 from pyro_fmvae.recipes.registry import DEFAULT, choose_model
 from pyro_fmvae.runs import Run
 from tests.small_runs import command, succeed, write_files
@@ -197,6 +199,29 @@ def test_bad_options(trained, tmp_path, options, message):
     arguments = ("--data", folder / "a.csv", "--model", "mixture", "--out", tmp_path / "run", *options)
     status, _, err = command("train", *arguments)
     assert status == 2 and message in err and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("least", "expected"),
+    [
+        (1, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 19, 22, 26, 31, 37, 44, 50]),
+        (44, [44, 50]),
+        (60, [60]),
+    ],
+)
+def test_numbers_of_components_that_are_tried(least, expected):
+    assert numbers_tried(least) == expected
+
+
+def test_a_prior_that_is_given_is_kept(trained, tmp_path):
+    folder, _ = trained
+    for options in (("--component-variance", 0.1), ()):
+        out = tmp_path / str(len(options))
+        succeed("train", "--data", folder / "a.csv", "--factors", 3, *options, "--out", out)
+        config = json.loads((out / "config.json").read_text())
+        assert config["component_variance"] == (0.1 if options else None)
+        model = Run.open(out).load_model(torch.device("cpu"))
+        assert (model.learnt is None) == bool(options)
 
 
 def test_pictures_are_refused(tmp_path):

@@ -97,9 +97,7 @@ def test_labels_are_spread_for_the_phases_alone(tmp_path, caplog):
         "u1"
     )
     path = tmp_path / "two.npz"
-    np.savez(
-        path, x=pictures, labels=np.where(np.arange(200) < 100, truth, -1)[:, None], label_names=["kind"]
-    )
+    np.savez(path, x=pictures, labels=np.where(np.arange(200) < 60, truth, -1)[:, None], label_names=["kind"])
     dataset = load(str(path))
     run = Run.new(tmp_path / "run", configure(data=str(path), labels=1.0), dataset)
     with caplog.at_level("INFO"):
