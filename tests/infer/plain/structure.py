@@ -126,7 +126,12 @@ def one_assignment_per_group(x):
             pyro.sample("x", dist.Normal(locs[a], 1.0), obs=x)
 
 
-@program(lambda: numbers()[[0, 1, 3, 4]].view(2, 2), exact="weights, own, locs", summed_out="a", observed="x, prior")
+@program(
+    lambda: numbers()[[0, 1, 3, 4]].view(2, 2),
+    exact="weights, own, locs",
+    summed_out="a",
+    observed="x, prior",
+)
 def weights_of_each_group(x):
     weights, locs = globals_of_a_mixture()
     with pyro.plate("groups", 2, dim=-1):
