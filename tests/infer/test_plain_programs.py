@@ -32,9 +32,12 @@ def test_bound_and_gradient(entry):
 
 
 def is_comparable(entry):
-    """Probabilities of single points are the whole posterior, none is 0, and the loss has no draws in it."""
+    """Probabilities of single points are the whole posterior, none is 0, and the loss has no draws in it.
+
+    Pyro's replay of a Markov chain of continuous sites does not find the observed ones in the guide.
+    """
     treatments = list(entry.plan.values())
-    exceptions = ("zero_inflated_poisson", "mixture_behind_a_decoder")
+    exceptions = ("zero_inflated_poisson", "mixture_behind_a_decoder", "random_walk")
     return treatments.count("summed out") <= 1 and entry.name not in exceptions
 
 
