@@ -18,6 +18,7 @@ from pyro.poutine.messenger import Messenger
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.infer.elbo.density import device_of
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
 from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled
 from pyro_fmvae.infer.elbo.observed_shapes import check_observed
@@ -72,7 +73,7 @@ class Undrawn(Messenger):
         if isinstance(fn, NaturalDistribution):
             dtype, device, support = fn.dtype, fn.natural.device, fn.family.distribution.support
         elif self._leaves and not is_discrete(msg):
-            dtype, device, support = torch.get_default_dtype(), torch.device("cpu"), fn.support
+            dtype, device, support = torch.get_default_dtype(), device_of(fn), fn.support
         else:
             return
         origin = Sampled(msg["name"], support)

@@ -19,7 +19,7 @@ from torch.distributions import transform_to
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class, natural_classes_on
-from pyro_fmvae.infer.elbo.density import has_lazy_arguments, log_density
+from pyro_fmvae.infer.elbo.density import device_of, has_lazy_arguments, log_density
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
 from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Moments, Monomial, by_site, expectation_of, monomial
@@ -96,7 +96,7 @@ class _Values(Messenger):
         else:
             transform = transform_to(msg["fn"].support)
             free = torch.randn(transform.inverse_shape(msg["fn"].shape()))
-            msg["value"] = transform(_FREE_SCALE * free)
+            msg["value"] = transform(_FREE_SCALE * free.to(device_of(msg["fn"])))
         msg["done"] = True
 
 
