@@ -20,7 +20,7 @@ from pyro_fmvae.infer.elbo.own_values import OwnValues
 from pyro_fmvae.infer.elbo.recognition import Recognised, recognise_conjugacy
 from pyro_fmvae.infer.elbo.site_terms import as_module
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
-from pyro_fmvae.infer.parameters import param_statements
+from pyro_fmvae.infer.parameters import GivenParameters, param_statements
 from pyro_fmvae.infer.posteriors import (
     ConjugatePosterior,
     NaturalPosterior,
@@ -105,7 +105,8 @@ class AutoConjugate(nn.Module):
         sites = sample_sites(trace)
         if not has_shorthand(sites.values()):
             _check_priors(sites.values())
-            self._set_up_plain(recognise_conjugacy(self._model[0], args, kwargs))
+            learnt = {name: node["value"] for name, node in trace.nodes.items() if node["type"] == "param"}
+            self._set_up_plain(recognise_conjugacy(self._model[0], args, kwargs), learnt)
             return
         owners = {id(site["value"]): name for name, site in sites.items()}
         wanted = {
@@ -134,7 +135,7 @@ class AutoConjugate(nn.Module):
         if not self._sites:
             raise ValueError(_NO_MIXTURE)
 
-    def _set_up_plain(self, found: Recognised) -> None:
+    def _set_up_plain(self, found: Recognised, learnt: dict[str, Tensor]) -> None:
         for name, prior in found.priors.items():
             natural = prior.family.scattered_start(prior.natural, self.count, None)
             self._priors[name] = prior
@@ -142,7 +143,8 @@ class AutoConjugate(nn.Module):
             events = found.sites[name]["fn"].event_dim - event_dim_of(prior.family)
             self._sites[name] = {"cond_indep_stack": found.sites[name]["cond_indep_stack"], "events": events}
         if found.drawn and self._make_fallback is not None:
-            rest = poutine.block(self._model[0], hide=[*found.priors, *found.discrete, *found.leaves])
+            rest = GivenParameters(learnt)(self._model[0])  # they are no part of the guide
+            rest = poutine.block(rest, hide=[*found.priors, *found.discrete, *found.leaves])
             with _own_parameters():
                 self.fallback = as_module("fallback", self._make_fallback(rest))
 

@@ -9,7 +9,8 @@ import pyro.poutine as poutine
 import torch
 
 from pyro_fmvae.infer.elbo.frames import frames_of, subsamples
-from pyro_fmvae.infer.elbo.plain import PlainProgram, responsibilities
+from pyro_fmvae.infer.elbo.plain import PlainProgram
+from pyro_fmvae.infer.elbo.plain_terms import responsibilities
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
 
 

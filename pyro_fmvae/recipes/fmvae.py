@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from pyro_fmvae.data import Batches, Dataset, Split, hide_labels, spread_labels
+from pyro_fmvae.data import Batches, Dataset, Split, hide_labels
 from pyro_fmvae.data.labels import check_amount
 from pyro_fmvae.evaluate import label_agreement
 from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
@@ -182,9 +182,10 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         """As configured."""
         return self.config.labels or 0.0
 
-    def taught(self, train: Split, labels: Tensor) -> Tensor:
-        """The labels in use, and those that neighbours tell."""
-        return spread_labels(train, labels, self.config.spread or 0.0)
+    @property
+    def spread(self) -> float:
+        """As configured."""
+        return self.config.spread or 0.0
 
     def build(self) -> FactorialMixtureVAE:
         """Labels belong to the leading factors."""

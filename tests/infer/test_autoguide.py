@@ -166,6 +166,24 @@ def test_a_model_without_conjugate_sites_is_left_to_the_fallback():
     assert isinstance(guide.fallback, AutoNormal)
 
 
+def test_parameters_of_the_model_are_no_part_of_the_fallback():
+    decoder = torch.nn.Linear(2, 3)
+
+    def model(x):
+        pyro.module("decoder", decoder)
+        scale = pyro.param("scale", torch.ones(3), constraint=dist.constraints.positive)
+        loc = pyro.sample("loc", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+            pyro.sample("x", dist.Normal(loc + decoder(z.tanh()), scale).to_event(1), obs=x)
+
+    guide = AutoConjugate(model)
+    assert set(guide(torch.randn(5, 3))) == {"loc", "z"}
+    names = {name.split(".")[0] for name, _ in guide.named_parameters()}
+    assert names == {"posteriors", "fallback"}
+    assert set(pyro.get_param_store().keys()) == {"decoder$$$weight", "decoder$$$bias", "scale"}
+
+
 def test_a_model_that_hides_the_children_of_its_conjugate_sites(toy):
     hidden = pyro.poutine.block(toy.model, hide=["assignment", "z", "x"])
     with pytest.raises(ValueError, match=r"give it the whole model: none of these may be hidden"):

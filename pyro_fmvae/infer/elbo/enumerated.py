@@ -65,7 +65,7 @@ class Enumerated(Messenger):
         msg["infer"] = {**msg["infer"], "enumerate": "parallel"}
 
 
-class Factors:
+class DiscreteFactors:
     """The part of a program that depends on discrete sites, its log-densities being tables over their values.
 
     Args:

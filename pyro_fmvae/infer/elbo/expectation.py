@@ -51,7 +51,8 @@ class Moments:
         family: of its posterior.
         stats: E[t], float64 [..., P], one for each block of the value.
         shape: of the site's value; its last dimensions are those of a block.
-        centre: numbers c of the value's shape, if the expectations are to be those of x - c, in place of x.
+        centre: numbers c, of as many dimensions as the value and broadcastable to it, if the expectations are
+            to be those of x - c, in place of x.
     """
 
     family: ExponentialFamily
@@ -67,7 +68,7 @@ class Moments:
             self._entries = self._about(self.centre)
 
     def centred(self, batch_dims: int, dtype: torch.dtype) -> "Moments":
-        """The same about the mean of E[x] over the first dimensions; itself, unless t is of x and x xᵀ alone.
+        """Moments about the mean of E[x] over the first dimensions; itself, unless t is of x and x xᵀ alone.
 
         Squares of values that are far from 0 against their spread then lose no digits in float32: numbers are
         gathered, (data - c), before anything is squared. ``dtype`` is that of the value: c is rounded to it.
@@ -80,15 +81,15 @@ class Moments:
             mean = self._entry(("x",), block, (inside,)).view(self.shape)
             dims = tuple(range(batch_dims))
             centre = (mean.mean(dims, keepdim=True) if dims else mean).to(dtype).to(mean)
-        return Moments(self.family, self.stats, self.shape, centre.expand(self.shape))
+        return Moments(self.family, self.stats, self.shape, centre)
 
     def _about(self, centre: Tensor) -> Tensor:
         """The entries of t at x - c."""
         size, count = self.event.numel(), self.stats.shape[-1]
         entries = self._entries.view(-1, count)
-        c = centre.reshape(-1, size)
+        c = centre.expand(self.shape).reshape(-1, size)
         numbers = torch.arange(size, device=c.device)
-        row, column = (each.flatten() for each in torch.meshgrid(numbers, numbers, indexing="ij"))
+        row, column = torch.tril_indices(size, size, device=c.device)  # each product once, for the backward
         singles = self.family.locate(("x",), (numbers,), self.event)
         pairs = self.family.locate(("x", "x"), (row, column), self.event)
         x = entries[:, singles]

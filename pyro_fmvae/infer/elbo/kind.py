@@ -6,19 +6,22 @@ or summed out, are plain: :mod:`pyro_fmvae.infer.elbo.plain`. All others, such a
 and take the first path.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 import torch
 from pyro.poutine import Trace
 from pyro.poutine.messenger import Messenger
+from torch import Tensor
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.enumerated import is_discrete
 from pyro_fmvae.infer.elbo.plain import PlainProgram, plates_of, run_plain
+from pyro_fmvae.infer.elbo.shorthand import run_shorthand
 from pyro_fmvae.infer.elbo.structure import Site, Structure, sample_sites
 
+_MOST_PROGRAMS = 16  # remembered at a time: a program that is made anew for each step is forgotten
 Run = tuple[Structure | PlainProgram, Trace]
 
 
@@ -29,12 +32,12 @@ class Kinds:
         self._plates: dict[tuple[Any, Any], int] = {}
         self._identities: dict[Hashable, bool] = {}
 
-    def run(self, model: Any, guide: Any, args: Any, kwargs: Any, shorthand: Callable[[], Run]) -> Run:
+    def run(self, model: Any, guide: Any, args: Any, kwargs: Any, max_plate_nesting: float) -> Run:
         """Run a program in the way of its kind.
 
         Args:
             model, guide, args, kwargs: the program.
-            shorthand: runs it as a program of shorthands.
+            max_plate_nesting: what plates may be checked against; a plain program's are counted.
 
         Raises:
             ValueError: a program that is not of a recognised shape; the message names the site.
@@ -43,7 +46,7 @@ class Kinds:
             random_state, seen = torch.get_rng_state(), _Seen()
             try:
                 with seen:
-                    result = shorthand()
+                    result = run_shorthand(model, guide, args, kwargs, max_plate_nesting)
             except (ValueError, RuntimeError, TypeError, NotImplementedError):
                 if not seen.plain:
                     raise
@@ -52,6 +55,8 @@ class Kinds:
                     return result
             self._plates[model, guide] = plates_of(model, guide, args, kwargs)
             torch.set_rng_state(random_state)
+            if len(self._plates) > _MOST_PROGRAMS:
+                del self._plates[next(iter(self._plates))]
         while True:
             plates = self._plates[model, guide]
             program, trace = run_plain(model, guide, args, kwargs, plates, self._identities)
@@ -75,6 +80,25 @@ def _deepest(*traces: Trace) -> int:
 def has_shorthand(sites: Iterable[Site]) -> bool:
     """True if any of a model's sites has a distribution that remembers its parents."""
     return any(hasattr(unwrap(site["fn"]), "parents") for site in sites)
+
+
+def check_options(elbo: Any, options: Mapping[str, Any]) -> None:
+    """Refuse options that only programs of shorthands have.
+
+    Args:
+        elbo: whose attributes they are.
+        options: name → the value that leaves it out.
+
+    Raises:
+        ValueError: one has another value.
+    """
+    for name, value in options.items():
+        given = getattr(elbo, name)
+        if isinstance(given, Tensor) or given != value:
+            raise ValueError(
+                f"{name}: expected {value} for a program of Pyro's own distributions; only programs written "
+                "with Assignment and Component have it"
+            )
 
 
 class _Seen(Messenger):

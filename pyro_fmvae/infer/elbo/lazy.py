@@ -58,14 +58,14 @@ class NeedsValueError(ValueError):
         return error
 
 
-class Site(NamedTuple):
+class Sampled(NamedTuple):
     """The origin of a value: a sample site, with the support of its distribution."""
 
     name: str
     support: Constraint
 
 
-class Call(NamedTuple):
+class Computed(NamedTuple):
     """The origin of a value: a function of others.
 
     Attributes:
@@ -88,10 +88,12 @@ class Lazy(Tensor):
     tensor, raises a :class:`NeedsValueError`. Checks of the arguments of distributions pass.
     """
 
-    origin: Site | Call
+    origin: Sampled | Computed
 
     @staticmethod
-    def make(shape: torch.Size, dtype: torch.dtype, device: torch.device, origin: Site | Call) -> "Lazy":
+    def make(
+        shape: torch.Size, dtype: torch.dtype, device: torch.device, origin: Sampled | Computed
+    ) -> "Lazy":
         """A value of a given origin."""
         new: Lazy = Tensor._make_wrapper_subclass(Lazy, shape, dtype=dtype, device=device)
         new.origin = origin
@@ -125,7 +127,7 @@ class Lazy(Tensor):
             except NotImplementedError:  # a shape that depends on numbers
                 raise NeedsValueError.of(sites_of((args, kwargs)), _in_words(name)) from None
         leaves, spec = tree_flatten(result)
-        calls = (Call(name, func, args, kwargs, number) for number in range(len(leaves)))
+        calls = (Computed(name, func, args, kwargs, number) for number in range(len(leaves)))
         values = [
             cls.make(leaf.shape, leaf.dtype, device, call) if isinstance(leaf, Tensor) else leaf
             for leaf, call in zip(leaves, calls, strict=True)
@@ -136,11 +138,11 @@ class Lazy(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """What arrives here came past ``__torch_function__``: a copy, or a use of numbers."""
+        """Handle a copy; anything else that comes past ``__torch_function__`` needs numbers."""
         kwargs = kwargs or {}
         if func in _COPIES:
             source = args[0]
-            origin = Call("clone", torch.clone, (source,), {})
+            origin = Computed("clone", torch.clone, (source,), {})
             return cls.make(source.shape, kwargs.get("dtype") or source.dtype, source.device, origin)
         raise NeedsValueError.of(sites_of((args, kwargs)), _in_words(str(func)))
 
@@ -191,7 +193,7 @@ def sites_of(values: Any) -> set[str]:
             continue
         seen.add(id(value))
         origin = value.origin
-        if isinstance(origin, Site):
+        if isinstance(origin, Sampled):
             found.add(origin.name)
         else:
             waiting += [leaf for leaf in tree_leaves((origin.args, origin.kwargs)) if isinstance(leaf, Lazy)]

@@ -5,44 +5,30 @@ there, and the expectation of every log-density that it enters is taken term by 
 summed out over these expectations, by Pyro. Everything else is drawn from the guide, with gradients.
 """
 
-import math
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pyro.poutine as poutine
 import torch
-from pyro.infer.util import is_validation_enabled
 from pyro.poutine import Trace
 from pyro.poutine.enum_messenger import EnumMessenger
 from pyro.poutine.messenger import Messenger
-from pyro.util import check_site_shape
-from torch import Tensor
-from torch.distributions import Distribution
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.distributions.natural_distribution import natural_class
-from pyro_fmvae.infer.elbo.density import has_lazy_arguments, log_density
-from pyro_fmvae.infer.elbo.enumerated import Enumerated, Factors, enum_dim, is_discrete, is_latent
-from pyro_fmvae.infer.elbo.expansion import Expansion
-from pyro_fmvae.infer.elbo.expectation import Moments, by_site, expectation_of
-from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, sites_of
-from pyro_fmvae.infer.elbo.lazy import Site as Origin
-from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, total, with_gradient_divided
+from pyro_fmvae.infer.elbo.density import device_of
+from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
+from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled
 from pyro_fmvae.infer.elbo.observed_shapes import check_observed
-from pyro_fmvae.infer.elbo.site_terms import kl_sum, latent_term, log_prob_sum, role_of
 from pyro_fmvae.infer.elbo.structure import (
     Site,
     Structure,
     auxiliary_sites,
     check_shapes,
-    in_order,
     sample_sites,
-    unmasked,
 )
-from pyro_fmvae.infer.elbo.sums import Sum
 from pyro_fmvae.infer.elbo.used_draws import trace_guide
 
 
@@ -87,10 +73,10 @@ class Undrawn(Messenger):
         if isinstance(fn, NaturalDistribution):
             dtype, device, support = fn.dtype, fn.natural.device, fn.family.distribution.support
         elif self._leaves and not is_discrete(msg):
-            dtype, device, support = torch.get_default_dtype(), torch.device("cpu"), fn.support
+            dtype, device, support = torch.get_default_dtype(), device_of(fn), fn.support
         else:
             return
-        origin = Origin(msg["name"], support)
+        origin = Sampled(msg["name"], support)
         msg["value"], msg["done"] = Lazy.make(msg["fn"].shape(), dtype, device, origin), True
 
 
@@ -145,216 +131,6 @@ def _without_enumeration(site: Site, plates: int) -> Site:
     while batch[:1] == [1]:
         del batch[0]
     return {**site, "fn": SimpleNamespace(batch_shape=batch, event_shape=fn.event_shape)}
-
-
-@dataclass
-class Bound:
-    """Evaluates the terms of one run.
-
-    Args:
-        program, guide: the run.
-    """
-
-    program: PlainProgram
-    guide: Trace
-    terms: list[Term] = field(default_factory=list)
-    moments: dict[str, Moments] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.sites = sample_sites(self.program.model)
-        self.guide_sites = sample_sites(self.guide)
-        self.factors: list[Site] = []
-        self.given: dict[str, Tensor] = {}
-        for name, site in self.sites.items():
-            if self._is_natural(name):
-                moments = Moments(*self._stats(name), site["value"].shape)
-                self.moments[name] = moments.centred(
-                    site["value"].dim() - site["fn"].event_dim, site["value"].dtype
-                )
-        centres = {name: each.centre for name, each in self.moments.items() if each.centre is not None}
-        self.expansion = Expansion(self.program.identities, centres)
-
-    def _is_natural(self, name: str) -> bool:
-        return name in self.guide_sites and isinstance(
-            unwrap(self.guide_sites[name]["fn"]), NaturalDistribution
-        )
-
-    def posterior(self, name: str) -> Any:
-        """The natural posterior of a site, with the natural gradient of the unscaled site."""
-        q, scale = self.guide_sites[name]["fn"], self.sites[name]["scale"]
-        unscaled = not isinstance(scale, Tensor) and scale == 1
-        return q if unscaled else with_gradient_divided(q, scale)
-
-    def _stats(self, name: str) -> tuple[Any, Tensor]:
-        q: Any = unwrap(self.posterior(name))
-        stats = q.expected_stats()
-        return q.family, stats.expand(*q.batch_shape, stats.shape[-1])
-
-    def collect(self) -> None:
-        """Fill in the terms of single sites, and the factors that depend on discrete ones."""
-        for name, site in self.sites.items():
-            if is_discrete(site):
-                self._discrete(name, site)
-            elif site["is_observed"]:
-                self._add(
-                    name, site, self._expected(site, unmasked(site)), role_of(site, Role.RECONSTRUCTION)
-                )
-            elif self._is_natural(name):
-                self._natural(name, site)
-            elif name in self.guide_sites:
-                self._drawn(name, site)
-            else:
-                self._leaf(name, site)
-        for name in self.program.structure.auxiliary:
-            site = self.guide_sites[name]
-            self.terms.append(Term(name, role_of(site, Role.KL_Z), log_prob_sum(site)))
-
-    def all_terms(self) -> list[Term]:
-        """The summands of the loss."""
-        self.collect()
-        if self.factors:
-            names = [site["name"] for site in self.factors if enum_dim(site) is not None]
-            name = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-            self.terms.append(Term(name, Role.KL_R, -self.summed().log_sum()))
-        return self.terms
-
-    def summed(self) -> Factors:
-        """The sum over discrete sites."""
-        dtypes = [site["unscaled_log_prob"].dtype for site in self.factors]
-        widest = max(dtypes, key=lambda dtype: torch.finfo(dtype).bits)
-        for site in self.factors:
-            site["unscaled_log_prob"] = site["unscaled_log_prob"].to(widest)
-        return Factors(self.factors, self.given)
-
-    def _discrete(self, name: str, site: Site) -> None:
-        self._add(name, site, self._expected(site, site["value"]), Role.KL_R)
-        if name in self.guide_sites:
-            q = self.guide_sites[name]["fn"]
-            self.given[name] = q.log_prob(site["value"])
-
-    def _natural(self, name: str, site: Site) -> None:
-        q, prior = self.posterior(name), site["fn"]
-        same = natural_class(unwrap(prior)) is type(unwrap(q)) and not has_lazy_arguments(prior)
-        if same and len(prior.batch_shape) <= self.program.plates + len(q.batch_shape):
-            self.terms.append(Term(name, Role.KL_GLOBAL, kl_sum(q, site), natural=True))
-            return
-        self._add(name, site, self._expected(site, site["value"], torch.float64), Role.KL_GLOBAL)
-        self.terms.append(
-            Term(name, Role.KL_GLOBAL, total(_mean_log_density(q, self.moments[name]), site), natural=True)
-        )
-
-    def _drawn(self, name: str, site: Site) -> None:
-        """A site that is drawn for others; its own density counts in closed form where it may."""
-        q = self.guide_sites[name]["fn"]
-        enumerated = len(site["fn"].batch_shape) > max(self.program.plates, len(q.batch_shape))
-        if not (has_lazy_arguments(site["fn"]) or enumerated):
-            self.terms.append(latent_term(self.program.structure, self.guide, name))
-            return
-        if not q.has_rsample:
-            raise ValueError(
-                f"site '{name}': {type(unwrap(q)).__name__} in the guide has no reparameterised sampler"
-            )
-        table = None
-        if name not in self.program.used and in_order(self.program.model, self.guide, name):
-            table = self._in_closed_form(name, site, q)
-        if table is None:
-            log_q = q.log_prob(site["value"])
-            table = self._expected(site, site["value"])
-        else:
-            log_q = -q.entropy()
-        self._add(name, site, table, Role.KL_Z)
-        self.terms.append(Term(name, Role.KL_Z, total(log_q, site)))
-
-    def _in_closed_form(self, name: str, site: Site, q: Distribution) -> Tensor | None:
-        inner = unwrap(q)
-        kind = natural_class(inner)
-        if kind is None or not kind.family.monomials:
-            return None
-        family, value = kind.family, site["value"]
-        stats = family.stats_from_standard(*family.standard_of(inner))
-        symbol = Lazy.make(value.shape, value.dtype, value.device, Origin(name, site["fn"].support))
-        self.moments[name] = Moments(family, stats.expand(*inner.batch_shape, stats.shape[-1]), value.shape)
-        try:
-            return self._expected(site, symbol)
-        except NeedsValueError:
-            return None
-        finally:
-            del self.moments[name]
-
-    def _leaf(self, name: str, site: Site) -> None:
-        """An unobserved site that the guide leaves out integrates to 1, if nothing depends on it."""
-        users = [
-            other
-            for other, each in self.sites.items()
-            if other != name
-            and (name in sites_of(each["value"]) or name in sites_of(list(vars(unwrap(each["fn"])).values())))
-        ]
-        if users:
-            raise ValueError(
-                f"site '{name}': it is neither observed nor in the guide, and nothing integrates over it; "
-                "sample it in the guide, from a natural posterior if it is conjugate (AutoConjugate(model) "
-                "samples every site)"
-            )
-
-    def _expected(self, site: Site, value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """E[log p] of a site, numbers: [enumerated dimensions..., batch shape]."""
-        fn = site["fn"]
-        try:
-            density = log_density(fn, value, lambda table: self.evaluate(table, table.shape, dtype))
-        except NeedsValueError:
-            raise
-        except (RuntimeError, ValueError, IndexError) as error:
-            raise ValueError(
-                f"site '{site['name']}': the log-density of a value of shape {tuple(value.shape)} under "
-                f"{type(unwrap(fn)).__name__} of batch shape {tuple(fn.batch_shape)} and event shape "
-                f"{tuple(fn.event_shape)} can't be computed ({error})"
-            ) from error
-        shape = torch.broadcast_shapes(density.shape, fn.batch_shape)
-        if isinstance(density, Lazy):
-            density = self.evaluate(density, shape, dtype)
-        density = density.expand(shape)
-        if is_validation_enabled():
-            check_site_shape({**site, "log_prob": density}, self.program.plates)
-        return density
-
-    def evaluate(self, table: Lazy, shape: torch.Size, dtype: torch.dtype | None = None) -> Tensor:
-        """The expectation of a value, expanded to a shape."""
-        terms = self.expansion.of(table)
-        self._check(terms)
-        return expectation_of(terms, shape, self.moments, dtype or table.dtype, table.device)
-
-    def _check(self, terms: Sum) -> None:
-        for term in terms:
-            for name, factors in by_site(term).items():
-                if name not in self.moments:
-                    raise NeedsValueError.of({name}, "a density")
-                if self.moments[name].expected(factors) is None:
-                    raise NeedsValueError.of({name}, "a product that its posterior has no expectation of")
-
-    def _add(self, name: str, site: Site, table: Tensor, role: Role) -> None:
-        """A term of one site, or a factor of the sum over discrete sites."""
-        outer = table.shape[: max(table.dim() - self.program.plates, 0)]
-        if enum_dim(site) is None and math.prod(outer) == 1:
-            self.terms.append(Term(name, role, -total(table, site)))
-        else:
-            self.factors.append({**site, "unscaled_log_prob": table})
-
-
-def _mean_log_density(q: Distribution, moments: Moments) -> Tensor:
-    """E[log q] [batch shape of q], whose backward delivers λ, and the base measure's part, to λ."""
-    inner: Any = unwrap(q)
-    family, natural, stats = inner.family, inner.natural.detach(), moments.stats
-    value = (natural * stats).sum(-1) - family.log_normalizer(natural) + family.log_base_measure(stats)
-    value = value.expand(inner.batch_shape)
-    events = len(inner.batch_shape) - len(q.batch_shape)
-    return value.flatten(len(q.batch_shape)).sum(-1) if events else value
-
-
-def responsibilities(program: PlainProgram, guide: Trace) -> dict[str, Tensor]:
-    """Probabilities of each discrete site's values: [..., K], with the site's plates in front."""
-    bound = Bound(program, guide)
-    bound.collect()
-    return bound.summed().posteriors() if bound.factors else {}
 
 
 def plates_of(model: Any, guide: Any, args: Any, kwargs: Any) -> int:

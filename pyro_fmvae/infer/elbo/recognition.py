@@ -19,12 +19,11 @@ from torch.distributions import transform_to
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class, natural_classes_on
-from pyro_fmvae.infer.elbo.density import has_lazy_arguments, log_density
+from pyro_fmvae.infer.elbo.density import device_of, has_lazy_arguments, log_density
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
 from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Moments, Monomial, by_site, expectation_of, monomial
-from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError
-from pyro_fmvae.infer.elbo.lazy import Site as Origin
+from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled
 from pyro_fmvae.infer.elbo.plain import FirstValues
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites, unmasked
 
@@ -90,14 +89,14 @@ class _Values(Messenger):
         if name in self._lazy:
             site = self._lazy[name]
             value = site["value"]
-            origin = Origin(name, site["fn"].support)
+            origin = Sampled(name, site["fn"].support)
             msg["value"] = Lazy.make(value.shape, value.dtype, value.device, origin)
         elif name in self._values:
             msg["value"] = self._values[name]
         else:
             transform = transform_to(msg["fn"].support)
             free = torch.randn(transform.inverse_shape(msg["fn"].shape()))
-            msg["value"] = transform(_FREE_SCALE * free)
+            msg["value"] = transform(_FREE_SCALE * free.to(device_of(msg["fn"])))
         msg["done"] = True
 
 

@@ -16,7 +16,8 @@ from torch.distributions import Distribution, kl_divergence
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, expectation
-from pyro_fmvae.infer.elbo.structure import Child, Site, Structure, in_order
+from pyro_fmvae.infer.elbo.structure import Child, Site, Structure
+from pyro_fmvae.infer.elbo.used_draws import in_order
 from pyro_fmvae.infer.posteriors import natural_prior
 
 

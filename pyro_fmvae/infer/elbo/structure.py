@@ -89,14 +89,6 @@ def sample_sites(trace: Trace) -> dict[str, Site]:
     }
 
 
-def in_order(model: Trace, guide: Trace, name: str) -> bool:
-    """True if whatever precedes a site in the model precedes it in the guide."""
-    before = list(sample_sites(model))
-    before = before[: before.index(name)]
-    in_guide = list(sample_sites(guide))
-    return set(before).isdisjoint(in_guide[in_guide.index(name) :])
-
-
 def recognise(model: Trace, guide: Trace) -> Structure:
     """Read the structure off a model's trace that was replayed against a guide's.
 

@@ -136,8 +136,15 @@ def is_plain(term: Product) -> bool:
     return all(name < 0 for f in term for name in f.names)
 
 
-def select(terms: Sum, shape: torch.Size, pick: Callable[[Tensor], Tensor]) -> Sum:
-    """Apply a function that selects elements of a tensor of a shape, ``pick``, to a sum of this shape."""
+def select(terms: Sum, shape: torch.Size, pick: Callable[[Tensor, frozenset[int]], Tensor]) -> Sum:
+    """Apply a function that selects elements of a tensor to a sum.
+
+    Args:
+        terms: the sum.
+        shape: of its value.
+        pick: the function. It is given dimensions (negative) along which the tensor does not vary, too, and
+            may leave those that come from them in its result at size 1.
+    """
     result = []
     for term in terms:
         new = []
@@ -150,9 +157,10 @@ def select(terms: Sum, shape: torch.Size, pick: Callable[[Tensor], Tensor]) -> S
             full = place(f.tensor, f.names, order)
             full = full.expand(*shape, *full.shape[len(shape) :])
             if not summed:
-                new.append(_lean(pick(full), None, *f[:3]))
+                constant = frozenset(set(range(-len(shape), 0)) - set(own))
+                new.append(_lean(pick(full, constant), None, *f[:3]))
             else:
-                index = pick(torch.arange(shape.numel(), device=full.device).view(shape))
+                index = pick(torch.arange(shape.numel(), device=full.device).view(shape), frozenset())
                 picked = full.flatten(0, len(shape) - 1)[index]
                 new.append(_lean(picked, (*range(-index.dim(), 0), *summed), *f[:3]))
         result.append(new)

@@ -10,13 +10,12 @@ import torch
 from pyro.infer.elbo import ELBO, ELBOModule
 from pyro.infer.util import is_validation_enabled
 from pyro.poutine import Trace
-from pyro.util import check_site_shape
 from torch import Tensor
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.dependence import dependence_terms
-from pyro_fmvae.infer.elbo.kind import Kinds, Run
+from pyro_fmvae.infer.elbo.kind import Kinds, Run, check_options
 from pyro_fmvae.infer.elbo.mixture_terms import (
     MixtureTables,
     Role,
@@ -26,9 +25,8 @@ from pyro_fmvae.infer.elbo.mixture_terms import (
     natural_posteriors,
     tabulate,
 )
-from pyro_fmvae.infer.elbo.own_values import OwnValues
-from pyro_fmvae.infer.elbo.placeholder import PlaceholderMessenger
-from pyro_fmvae.infer.elbo.plain import Bound, PlainProgram, responsibilities
+from pyro_fmvae.infer.elbo.plain import PlainProgram
+from pyro_fmvae.infer.elbo.plain_terms import Bound, responsibilities
 from pyro_fmvae.infer.elbo.plan import Plan, plan_of
 from pyro_fmvae.infer.elbo.site_terms import (
     as_module,
@@ -42,8 +40,7 @@ from pyro_fmvae.infer.elbo.site_terms import (
     role_of,
     sum_terms,
 )
-from pyro_fmvae.infer.elbo.structure import Structure, recognise, sample_sites
-from pyro_fmvae.infer.elbo.used_draws import take_at_draws, trace_guide
+from pyro_fmvae.infer.elbo.structure import Structure
 from pyro_fmvae.infer.elbo.weight import Weight
 
 WEIGHTS = {"kl_weight": 1.0, "label_weight": 0.0, "independence_weight": 0.0}
@@ -54,14 +51,8 @@ class TraceConjugate_ELBO(ELBO):
     """An ELBO that sums discrete sites out and integrates conjugate ones analytically.
 
     It takes programs in Pyro's own distributions as they are, with a guide such as ``AutoConjugate(model)``:
-
-    * a site with a natural posterior in the guide is not drawn. Every log-density that it enters counts by
-      its expectation, found by expanding what the program computes into sums of products of elements;
-    * a discrete site is enumerated by Pyro and summed out, at its optimal probabilities or at the guide's;
-    * all other sites are drawn from the guide; their own densities count in closed form where that is known.
-
-    :meth:`plan` prints which sites are which. A model may use this library's shorthands instead, which have
-    faster formulas; the two kinds of sites do not go together in one model.
+    see :mod:`pyro_fmvae.infer.elbo.plain`, and :meth:`plan` for what becomes of each site. A model may have
+    this library's shorthands instead, with faster formulas, but not both.
 
     It works wherever Pyro's own ELBOs do, as ``SVI(model, guide, optim, loss=TraceConjugate_ELBO())`` or as
     ``TraceConjugate_ELBO()(model, guide)``, and needs no annotation in the program. In a program of
@@ -223,11 +214,10 @@ class TraceConjugate_ELBO(ELBO):
             return {table.site["name"]: table.responsibilities(clamped)[0] for table in tables}
 
     def plan(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Plan:
-        """How each site of a program is treated, and why: an object that prints as a table.
+        """How each site of a program is treated, and why, as a table to print.
 
         Raises:
-            ValueError: a program that is not of a recognised shape; the message names the site. Where only
-                the use of a value has no closed form, there is a row that says so, instead.
+            ValueError: a program that is not of a recognised shape. A use without a closed form is a row.
         """
         return plan_of(self, model, guide, args, kwargs)
 
@@ -260,34 +250,10 @@ class TraceConjugate_ELBO(ELBO):
         return self._get_trace(model, guide, args, kwargs)
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Run:
-        run = self._kinds.run(model, guide, args, kwargs, lambda: self._recognise(model, guide, args, kwargs))
+        run = self._kinds.run(model, guide, args, kwargs, self.max_plate_nesting)
         if isinstance(run[0], PlainProgram):
-            self._check_plain()
+            check_options(self, {**WEIGHTS, "vectorize_particles": False})
         return run
-
-    def _check_plain(self) -> None:
-        """Refuse options that only programs of shorthands have."""
-        for name, value in (*WEIGHTS.items(), ("vectorize_particles", False)):
-            given = getattr(self, name)
-            if isinstance(given, Tensor) or given != value:
-                raise ValueError(
-                    f"{name}: expected {value} for a program of Pyro's own distributions; only programs "
-                    "written with Assignment and Component have it"
-                )
-
-    def _recognise(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Structure, Trace]:
-        with PlaceholderMessenger():
-            guide_trace, used = trace_guide(guide, args, kwargs)
-            replayed = poutine.replay(model, trace=guide_trace)
-            with OwnValues():
-                model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
-        program = recognise(model_trace, guide_trace)
-        take_at_draws(program, guide_trace, used)
-        if is_validation_enabled():
-            for site in (*sample_sites(guide_trace).values(), *sample_sites(model_trace).values()):
-                shape = torch.zeros(()).expand(site["fn"].batch_shape)
-                check_site_shape({**site, "log_prob": shape}, self.max_plate_nesting)
-        return program, guide_trace
 
     def terms_of(self, program: Structure | PlainProgram, guide: Trace) -> list[Term]:
         """The summands of the loss for one pair of traces."""

@@ -30,6 +30,14 @@ def trace_guide(guide: Any, args: Any, kwargs: Any) -> tuple[Trace, Set[str]]:
     return trace, uses.names
 
 
+def in_order(model: Trace, guide: Trace, name: str) -> bool:
+    """True if whatever precedes a site in the model precedes it in the guide."""
+    before = list(sample_sites(model))
+    before = before[: before.index(name)]
+    in_guide = list(sample_sites(guide))
+    return set(before).isdisjoint(in_guide[in_guide.index(name) :])
+
+
 def take_at_draws(program: Structure, guide: Trace, used: Set[str]) -> None:
     """Set ``program.drawn``: the sites that enter at their draws, not by an expectation.
 

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class
 from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Moments, expectation_of
-from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Site, sites_of
+from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled, sites_of
 
 D = torch.float64
 SITES = {
@@ -68,7 +68,7 @@ EXPRESSIONS = {
 
 def lazy(name):
     fn = SITES[name]
-    return Lazy.make(fn.shape(), D, torch.device("cpu"), Site(name, fn.support))
+    return Lazy.make(fn.shape(), D, torch.device("cpu"), Sampled(name, fn.support))
 
 
 @pytest.mark.parametrize("name", EXPRESSIONS)

@@ -1,0 +1,118 @@
+"""Rules for linear functions: sums, products of matrices, values side by side, and the log-determinant."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pyro_fmvae.infer.elbo.calls import arguments, cumulating, dim_of, unknown
+from pyro_fmvae.infer.elbo.lazy import Computed, Lazy
+from pyro_fmvae.infer.elbo.sums import (
+    Sum,
+    apply,
+    contraction,
+    matrix_product,
+    number,
+    rename,
+    scale,
+    select,
+    times,
+    total,
+)
+
+Expand = Callable[[Any], Sum]
+
+
+def _times(of: Expand, a: Any, b: Any) -> Sum:
+    return matrix_product(of(a), of(b), a.dim(), b.dim(), a.shape[-1])
+
+
+def _sum(of: Expand, x: Lazy, call: Computed) -> Sum:
+    a = call.args[0]
+    dim, keepdim = arguments(call, "dim", "keepdim")
+    dims = range(a.dim()) if dim is None else (dim,) if isinstance(dim, int) else dim
+    return total(of(a), a.shape, [d - a.dim() if d >= 0 else d for d in dims], bool(keepdim))
+
+
+def _mean(of: Expand, x: Lazy, call: Computed) -> Sum:
+    a = call.args[0]
+    return scale(_sum(of, x, call), x.numel() / a.numel())
+
+
+def _cumsum(of: Expand, x: Lazy, call: Computed) -> Sum:
+    a = call.args[0]
+    return apply(of(a), dim_of(call, a), cumulating(x, dim_of(call, a)))
+
+
+def _matmul(of: Expand, x: Lazy, call: Computed) -> Sum:
+    return _times(of, *call.args[:2])
+
+
+def _rmatmul(of: Expand, x: Lazy, call: Computed) -> Sum:
+    b, a = call.args[:2]
+    return _times(of, a, b)
+
+
+def _linear(of: Expand, x: Lazy, call: Computed) -> Sum:
+    a = call.args[0]
+    weight, bias = arguments(call, "weight", "bias")
+    product = a @ weight.mT
+    return of(product if bias is None else product + bias)
+
+
+def _einsum(of: Expand, x: Lazy, call: Computed) -> Sum:
+    formula, operands = call.args[0], list(call.args[1:])
+    if len(operands) == 1 and isinstance(operands[0], list | tuple):
+        operands = list(operands[0])
+    inputs, arrow, output = formula.replace(" ", "").partition("->")
+    letters = inputs.split(",")
+    if not arrow or "." in formula or any(len(set(each)) < len(each) for each in (*letters, output)):
+        raise unknown(x, "einsum")
+    return contraction([of(each) for each in operands], letters, output, [o.shape for o in operands])
+
+
+def _logdet(of: Expand, x: Lazy, call: Computed) -> Sum:
+    a = call.args[0]
+    terms = of(a)
+    alone = len(terms) == 1 and len(terms[0]) == 1 and terms[0][0].function == "x"
+    if not alone or terms[0][0].power != 1:
+        raise unknown(x, "logdet")
+    return select([[terms[0][0]._replace(function="logdet")]], a.shape, lambda t, constant: t[..., 0, 0])
+
+
+def _slogdet(of: Expand, x: Lazy, call: Computed) -> Sum:
+    if call.output == 1:
+        return _logdet(of, x, call)
+    raise unknown(x, "slogdet")
+
+
+def joined(expand: Expand, x: Lazy, call: Computed) -> Sum:
+    """Values side by side, by ``stack`` or ``cat``."""
+    (dim,) = arguments(call, "dim")
+    dim, start, result = (dim or 0), 0, []
+    dim = dim - x.dim() if dim >= 0 else dim
+    for part in call.args[0]:
+        part = part.unsqueeze(dim) if call.name == "stack" else part
+        size = part.shape[dim]
+        where = torch.eye(x.shape[dim], dtype=x.dtype, device=x.device)[:, start : start + size]
+        start += size
+        for term in expand(part):
+            if size > 1:
+                result += apply([term], dim, where)
+            else:
+                result.append(times(term, rename([number(where[:, 0])], {-1: dim})))
+    return result
+
+
+LINEAR: dict[str, Callable[[Expand, Lazy, Computed], Sum]] = {
+    "sum": _sum,
+    "mean": _mean,
+    "cumsum": _cumsum,
+    "matmul": _matmul,
+    "rmatmul": _rmatmul,
+    "linear": _linear,
+    "einsum": _einsum,
+    "logdet": _logdet,
+    "slogdet": _slogdet,
+}
+"""Name of a function → its rule, which takes the expansion of arguments, the value and the call."""

@@ -1,0 +1,155 @@
+"""Hidden Markov models, and Markov chains that are observed."""
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro.ops.indexing import Vindex
+
+from tests.infer.plain.hierarchies import dirichlet_evidence
+from tests.infer.plain.program import program
+
+
+@program(
+    lambda: torch.tensor([0.0, 0.3, 5.0, 4.0]),
+    exact="rows, locs, precisions",
+    summed_out="z_0, z_1, z_2, z_3",
+    observed="y_0, y_1, y_2, y_3",
+)
+def gaussian_hidden_markov_model(y):
+    with pyro.plate("states", 3):
+        rows = pyro.sample("rows", dist.Dirichlet(torch.ones(3)))
+        locs = pyro.sample("locs", dist.Normal(0.0, 10.0))
+        precisions = pyro.sample("precisions", dist.Gamma(2.0, 1.0))
+    z = 0
+    for t in pyro.markov(range(len(y))):
+        z = pyro.sample(f"z_{t}", dist.Categorical(rows[z]))
+        pyro.sample(f"y_{t}", dist.Normal(locs[z], precisions[z].rsqrt()), obs=y[t])
+
+
+@program(
+    lambda: torch.tensor([0.0, 1.0, 7.0, 9.0, 0.0]),
+    exact="start, rows, rates",
+    summed_out="z_0, z_1, z_2, z_3, z_4",
+    observed="y_0, y_1, y_2, y_3, y_4",
+)
+def poisson_hidden_markov_model(y):
+    start = pyro.sample("start", dist.Dirichlet(torch.ones(2)))
+    rows = pyro.sample("rows", dist.Dirichlet(torch.ones(2, 2)).to_event(1))
+    rates = pyro.sample("rates", dist.Gamma(torch.ones(2), 0.5).to_event(1))
+    z = None
+    for t in pyro.markov(range(len(y))):
+        z = pyro.sample(f"z_{t}", dist.Categorical(start if z is None else rows[z]))
+        pyro.sample(f"y_{t}", dist.Poisson(rates[z]), obs=y[t])
+
+
+@program(
+    lambda: torch.tensor([[0, 1, 1, 2], [2, 2, 0, 1]]),
+    exact="rows, emissions",
+    summed_out="z_0, z_1, z_2, z_3",
+    observed="y_0, y_1, y_2, y_3",
+)
+def categorical_hidden_markov_model_of_two_sequences(y):
+    rows = pyro.sample("rows", dist.Dirichlet(torch.ones(2, 2)).to_event(1))
+    emissions = pyro.sample("emissions", dist.Dirichlet(torch.ones(2, 3)).to_event(1))
+    with pyro.plate("sequences", len(y), dim=-1):
+        z = 0
+        for t in pyro.markov(range(y.shape[1])):
+            z = pyro.sample(f"z_{t}", dist.Categorical(rows[z]))
+            pyro.sample(f"y_{t}", dist.Categorical(emissions[z]), obs=y[:, t])
+
+
+@program(
+    lambda: (torch.tensor([[1, 1, 0], [0, 1, 1]]).double(), torch.tensor([3, 2])),
+    exact="rows, p",
+    summed_out="z_0, z_1, z_2",
+    observed="y_0, y_1, y_2",
+)
+def bernoulli_hidden_markov_model_of_ragged_sequences(y, lengths):
+    rows = pyro.sample("rows", dist.Dirichlet(0.5 + torch.eye(2)).to_event(1))
+    p = pyro.sample("p", dist.Beta(torch.ones(2), 2.0).to_event(1))
+    with pyro.plate("sequences", len(y), dim=-1):
+        z = 0
+        for t in pyro.markov(range(y.shape[1])):
+            with pyro.poutine.mask(mask=t < lengths):
+                z = pyro.sample(f"z_{t}", dist.Categorical(rows[z]))
+                pyro.sample(f"y_{t}", dist.Bernoulli(p[z]), obs=y[:, t])
+
+
+@program(
+    lambda: torch.tensor([[0.0, 0.3], [5.0, 4.0], [0.5, 3.0]]),
+    exact="rows, p",
+    summed_out="z_0, z_1, z_2",
+    observed="y_0, y_1, y_2",
+)
+def hidden_markov_model_of_vectors(y):
+    rows = pyro.sample("rows", dist.Dirichlet(torch.ones(2, 2)).to_event(1))
+    p = pyro.sample("p", dist.Gamma(torch.ones(2, 2), 0.5).to_event(2))
+    tones = pyro.plate("tones", 2, dim=-1)
+    z = 0
+    for t in pyro.markov(range(len(y))):
+        z = pyro.sample(f"z_{t}", dist.Categorical(rows[z]))
+        with tones as tone:
+            pyro.sample(
+                f"y_{t}",
+                dist.Exponential(p[z.squeeze(-1).unsqueeze(-1), tone] if z.dim() else p[z]),
+                obs=y[t],
+            )
+
+
+@program(
+    lambda: torch.tensor([0.0, 5.3, 6.0]),
+    exact="left, right, locs",
+    summed_out="z_0, z_1, z_2, w_0, w_1, w_2",
+    observed="y_0, y_1, y_2",
+)
+def factorial_hidden_markov_model(y):
+    left = pyro.sample("left", dist.Dirichlet(torch.ones(2, 2)).to_event(1))
+    right = pyro.sample("right", dist.Dirichlet(torch.ones(2, 2)).to_event(1))
+    locs = pyro.sample("locs", dist.Normal(torch.zeros(2, 2), 5.0).to_event(2))
+    z, w = 0, 0
+    for t in pyro.markov(range(len(y))):
+        z = pyro.sample(f"z_{t}", dist.Categorical(left[z]))
+        w = pyro.sample(f"w_{t}", dist.Categorical(right[w]))
+        pyro.sample(f"y_{t}", dist.Normal(Vindex(locs)[z, w], 1.0), obs=y[t])
+
+
+@program(
+    lambda: torch.tensor([0.0, 0.8, 5.0, 4.0]),
+    exact="rows, slopes",
+    summed_out="z_1, z_2, z_3",
+    observed="y_1, y_2, y_3",
+)
+def switching_autoregression(y):
+    rows = pyro.sample("rows", dist.Dirichlet(torch.ones(2, 2)).to_event(1))
+    slopes = pyro.sample("slopes", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    z = 0
+    for t in pyro.markov(range(1, len(y))):
+        z = pyro.sample(f"z_{t}", dist.Categorical(rows[z]))
+        pyro.sample(f"y_{t}", dist.Normal(slopes[z] * y[t - 1], 1.0), obs=y[t])
+
+
+@program(lambda: torch.tensor([0, 1, 2, 2, 0, 1, 1]), exact="rows", observed="y")
+def observed_markov_chain(y):
+    with pyro.plate("states", 3):
+        rows = pyro.sample("rows", dist.Dirichlet(torch.tensor([1.0, 0.5, 2.0])))
+    with pyro.plate("time", len(y) - 1):
+        pyro.sample("y", dist.Categorical(rows[y[:-1]]), obs=y[1:])
+
+
+@observed_markov_chain.known_evidence
+def _(y):
+    counts = torch.zeros(3, 3).index_put_((y[:-1], y[1:]), torch.ones(6), accumulate=True)
+    return dirichlet_evidence(torch.tensor([1.0, 0.5, 2.0]), counts).sum()
+
+
+@program(lambda: torch.tensor([0, 1, 2, 0]), exact="rows", observed="y_1, y_2, y_3")
+def observed_markov_chain_in_a_loop(y):
+    rows = pyro.sample("rows", dist.Dirichlet(torch.ones(3, 3)).to_event(1))
+    for t in pyro.markov(range(1, len(y))):
+        pyro.sample(f"y_{t}", dist.Categorical(rows[y[t - 1]]), obs=y[t])
+
+
+@observed_markov_chain_in_a_loop.known_evidence
+def _(y):
+    counts = torch.zeros(3, 3).index_put_((y[:-1], y[1:]), torch.ones(3), accumulate=True)
+    return dirichlet_evidence(torch.ones(3), counts).sum()
