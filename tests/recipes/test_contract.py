@@ -19,8 +19,8 @@ pytestmark = pytest.mark.usefixtures("single_precision")
 STEPS = 10
 TOGETHER = {"joint_iterations": STEPS, "batch_size": 16}
 STARTS_FITTED = ("mixture",)
-"""Models that begin at a fit of the first batch: then the validation bound of a few noisy steps may fall. That
-their training bound rises with every step on the whole table is tested with their phase."""
+"""Models that begin at a fit of the first batch: then the validation bound of a few noisy steps may fall.
+That their training bound rises with every step on the whole table is tested with their phase."""
 FEW = {"latent_dim": 5, "pretrain_iterations": 2, "prior_iterations": 2, "refine_iterations": 2}
 
 
