@@ -89,6 +89,7 @@ class AutoConjugate(nn.Module):
         self._sites: dict[str, Site] = {}
         self._priors: dict[str, NaturalDistribution] = {}
         self._mixtures: dict[str, tuple[str, str, torch.Size]] = {}
+        self._waiting: dict[str, Tensor] = {}
         self._is_set_up = False
 
     def setup(self, *args: Any, **kwargs: Any) -> None:
@@ -106,7 +107,7 @@ class AutoConjugate(nn.Module):
         if not has_shorthand(sites.values()):
             _check_priors(sites.values())
             learnt = {name: node["value"] for name, node in trace.nodes.items() if node["type"] == "param"}
-            self._set_up_plain(recognise_conjugacy(self._model[0], args, kwargs), learnt)
+            self._set_up_plain(recognise_conjugacy(self._model[0], args, kwargs), learnt, args, kwargs)
             return
         owners = {id(site["value"]): name for name, site in sites.items()}
         wanted = {
@@ -135,7 +136,9 @@ class AutoConjugate(nn.Module):
         if not self._sites:
             raise ValueError(_NO_MIXTURE)
 
-    def _set_up_plain(self, found: Recognised, learnt: dict[str, Tensor]) -> None:
+    def _set_up_plain(
+        self, found: Recognised, learnt: dict[str, Tensor], args: Iterable[Any], kwargs: dict[str, Any]
+    ) -> None:
         for name, prior in found.priors.items():
             natural = prior.family.scattered_start(prior.natural, self.count, None)
             self._priors[name] = prior
@@ -147,6 +150,25 @@ class AutoConjugate(nn.Module):
             rest = poutine.block(rest, hide=[*found.priors, *found.discrete, *found.leaves])
             with _own_parameters():
                 self.fallback = as_module("fallback", self._make_fallback(rest))
+                if self._waiting:
+                    with poutine.block():  # Pyro's autoguides have parameters after their first call
+                        self.fallback(*args, **kwargs)
+                    self.fallback.load_state_dict(self._waiting)
+                    self._waiting = {}
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Keep the state of a fallback that is not there yet."""
+        start = f"{prefix}fallback."
+        if self.fallback is None and not self._is_set_up:
+            names = [name for name in state_dict if name.startswith(start)]
+            self._waiting = {
+                name.removeprefix(start): state_dict.pop(name).detach().clone() for name in names
+            }
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination.update({f"{prefix}fallback.{name}": value for name, value in self._waiting.items()})
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample every conjugate site; arguments as for the model. Returns the values by site name."""

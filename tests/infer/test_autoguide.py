@@ -329,3 +329,26 @@ def test_a_state_of_other_sizes_is_refused_at_the_first_call():
     states[1].load_state_dict(states[0].state_dict())
     with pytest.raises(RuntimeError, match="size mismatch for natural"):
         states[1].setup(x)
+
+
+def test_a_state_waits_for_the_fallback():
+    def model(x):
+        loc = pyro.sample("loc", dist.Normal(0.0, 10.0))
+        scale = pyro.sample("scale", dist.LogNormal(0.0, 1.0))
+        with pyro.plate("data", len(x)):
+            pyro.sample("x", dist.Normal(loc, scale), obs=x)
+
+    x = torch.randn(5)
+    trained = AutoConjugate(model)
+    trained(x)
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter *= 1.5
+    state = trained.state_dict()
+    fresh = AutoConjugate(model)
+    fresh.load_state_dict(state)
+    assert fresh.state_dict().keys() == state.keys()
+    fresh(x)
+    loaded = fresh.state_dict()
+    assert loaded.keys() == state.keys() and any(name.startswith("fallback") for name in state)
+    assert all(torch.equal(loaded[name], value) for name, value in state.items())
