@@ -75,23 +75,26 @@ def decoded(locs, a, x):
     pyro.sample("x", dist.Normal(z.tanh(), 1.0), obs=x)
 
 
-def of_mixture(x, size=K, component=normal, **sites):
-    """A guide of the mixture; ``sites`` are discrete or other ones in the plate of the data."""
+def of_globals(x, size=K, component=normal):
     pyro.sample("weights", NaturalDirichlet(torch.ones(K)))
     with pyro.plate("components", size):
         pyro.sample("locs", component())
+
+
+def of_mixture(x, a):
+    """A guide with the assignments too."""
+    of_globals(x)
     with pyro.plate("data", N):
-        for name, fn in sites.items():
-            pyro.sample(name, fn)
+        pyro.sample("a", a)
 
 
 def with_probabilities_of_one(x):
-    of_mixture(x)
+    of_globals(x)
     pyro.sample("a", dist.Categorical(torch.ones(K)))
 
 
 def with_its_own_draw(x):
-    of_mixture(x)
+    of_globals(x)
     with pyro.plate("data", N):
         a = pyro.sample("a", dist.Categorical(torch.ones(N, K)))
         pyro.sample("z", dist.Normal(a.double(), 1.0))
@@ -198,7 +201,7 @@ WRONG = {
         CHOOSE,
     ),
     "a `NaturalGamma` for a Normal": (
-        loss(mixture, partial(of_mixture, component=gamma)),
+        loss(mixture, partial(of_globals, component=gamma)),
         "site 'locs': its value is needed (for a product that its posterior has no expectation of)",
         CHOOSE,
     ),
@@ -211,14 +214,8 @@ WRONG = {
         automatic(discrete_event),
         "site 'a': Bernoulli may not be wrapped by to_event where it is summed out; use a plate",
     ),
-    "a `Component` of a Categorical": (
-        loss(component_of_a_categorical, of_component),
-        "site 'x': Component may not be mixed with plain sites that are enumerated or have natural "
-        "posteriors of their own; write its density with Pyro's own distributions too (for a Component, a "
-        "Normal of the locations and precisions that the assignment picks)",
-    ),
     "a Normal whose mean is picked by an `Assignment`": (
-        loss(normal_of_an_assignment, of_mixture),
+        loss(normal_of_an_assignment, of_globals),
         "site 'locs': its value is needed, but TraceConjugate_ELBO integrates over it",
         "A program without an Assignment or a Component may compute with it",
     ),
@@ -243,7 +240,7 @@ WRONG = {
         "the same plates and the same to_event in both",
     ),
     "a plate of another size in the guide": (
-        loss(mixture, partial(of_mixture, size=3)),
+        loss(mixture, partial(of_globals, size=3)),
         "site 'locs': plate 'components' is of size 2 in the model but 3 in the guide; give it the same size "
         "in both",
     ),
@@ -254,7 +251,7 @@ WRONG = {
         "a plate of their size",
     ),
     "a latent site that the guide leaves out": (
-        loss(partial(mixture, child=decoded), of_mixture),
+        loss(partial(mixture, child=decoded), of_globals),
         "site 'z': it is neither observed nor in the guide, and nothing integrates over it; sample it in the "
         "guide. (AutoConjugate(model) samples every site, unless it has fallback=None)",
     ),
@@ -325,3 +322,15 @@ def test_the_plan_tells_what_a_subsampled_plate_hides():
     plan = TraceConjugate_ELBO().plan(model, AutoConjugate(model), torch.zeros(N))
     why = "plate 'groups' is subsampled, so no run shows its posterior whole; write it by hand"
     assert (plan["group"].treatment, plan["group"].why) == ("drawn", why)
+
+
+def test_a_component_of_a_categorical_is_refused():
+    """Without validation, it is taken for a program of shorthands, with a message of its own."""
+    message = (
+        "site 'x': Component may not be mixed with plain sites that are enumerated or have natural "
+        "posteriors of their own; write its density with Pyro's own distributions too (for a Component, a "
+        "Normal of the locations and precisions that the assignment picks)"
+    )
+    with pytest.raises(ValueError) as error:
+        loss(component_of_a_categorical, of_component)(torch.tensor([0.0, 1.0, 5.0, 6.0]))
+    assert message in str(error.value) and message in PAGE
