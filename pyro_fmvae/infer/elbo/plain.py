@@ -125,7 +125,7 @@ def run_plain(
 
 
 def _without_discrete(guide: Trace) -> Trace:
-    """What a model is replayed against: its discrete sites are enumerated."""
+    """A trace of the guide to replay the model against, in which discrete sites are enumerated anew."""
     drawn = Trace()
     for name, site in guide.nodes.items():
         if site["type"] != "sample" or not is_discrete(site):
