@@ -11,9 +11,15 @@ from tests.infer.plain.program import PROGRAMS
 FILES = [counts, hierarchies, mixtures, regressions, sequences, structure]  # importing these fills the table
 
 
-def entries(has=lambda entry: True):
-    found = {name: entry for name, entry in PROGRAMS.items() if has(entry)}
-    return pytest.mark.parametrize("entry", found.values(), ids=found.keys())
+def entries(has=lambda entry: True, quick=None):
+    """The programs that have a property; those not named by ``quick`` are slow, if it is given."""
+    slow = {name for name in PROGRAMS if quick is not None and name not in quick}
+    found = [
+        pytest.param(entry, id=name, marks=[pytest.mark.slow] if name in slow else [])
+        for name, entry in PROGRAMS.items()
+        if has(entry)
+    ]
+    return pytest.mark.parametrize("entry", found)
 
 
 @entries()
@@ -41,9 +47,20 @@ def is_comparable(entry):
     return treatments.count("summed out") <= 1 and entry.name not in exceptions
 
 
-@pytest.mark.slow
+ONE_OF_EACH = (
+    "diagonal_mixture",
+    "bernoulli_mixture",
+    "topic_model",
+    "dirichlet_process_mixture",
+    "one_mixture_per_row_by_vindex",
+    "probabilistic_pca",
+    "masked_observations",
+    "subsample",
+)
+
+
 @pytest.mark.filterwarnings("ignore:Singular sample detected")
-@entries(is_comparable)
+@entries(is_comparable, quick=ONE_OF_EACH)
 def test_bound_is_that_of_trace_enum(entry):
     args, guide = entry.setup()
     step(entry.model, guide, *args, rate=0.6)

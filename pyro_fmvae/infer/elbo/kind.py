@@ -47,7 +47,7 @@ class Kinds:
             try:
                 with seen:
                     result = run_shorthand(model, guide, args, kwargs, max_plate_nesting)
-            except (ValueError, RuntimeError, TypeError, NotImplementedError):
+            except (ValueError, RuntimeError, TypeError, IndexError, NotImplementedError):
                 if not seen.plain:
                     raise
             else:
@@ -96,8 +96,8 @@ def check_options(elbo: Any, options: Mapping[str, Any]) -> None:
         given = getattr(elbo, name)
         if isinstance(given, Tensor) or given != value:
             raise ValueError(
-                f"{name}: expected {value} for a program of Pyro's own distributions; only programs written "
-                "with Assignment and Component have it"
+                f"{name}: expected {value} for a program of Pyro's own distributions; leave it out, or write "
+                "the program with Assignment and Component, which have it"
             )
 
 

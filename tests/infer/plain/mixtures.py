@@ -310,7 +310,7 @@ def assignment_that_hangs_on_another(x):
     with pyro.plate("data", len(x)):
         a = pyro.sample("a", dist.Categorical(weights))
         b = pyro.sample("b", dist.Categorical(rows[a]))
-        pyro.sample("x", dist.Normal(Vindex(locs)[a, b], 1.0), obs=x)
+        pyro.sample("x", dist.Normal(locs[a, b], 1.0), obs=x)
 
 
 @program(
