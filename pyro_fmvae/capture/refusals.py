@@ -40,7 +40,15 @@ def refusals() -> Iterator[None]:
 
 
 class _RefusedCalls(TorchFunctionMode):
-    """Refuses calls that take values out of tensors unseen by dispatch; makes others recordable."""
+    """Refuses calls that take values out of tensors unseen by dispatch; makes others recordable.
+
+    A sequential plate takes its indices out of ``torch.arange(size)``. They are the same in every replay.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ranges: dict[int, Tensor] = {}  # by identity; kept, so that no other tensor gets it
+        self._indices: dict[int, tuple[Tensor, int]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
@@ -53,7 +61,14 @@ class _RefusedCalls(TorchFunctionMode):
         if name == "lstm":  # on CPUs oneDNN's, whose way back no recording runs again
             with _without_onednn():
                 return func(*args, **kwargs)
-        return func(*args, **kwargs)
+        if name == "item" and id(args[0]) in self._indices and not args[0]._version:
+            return self._indices[id(args[0])][1]
+        result = func(*args, **kwargs)
+        if name == "arange" and len(args) == 1 and isinstance(args[0], int) and "dtype" not in kwargs:
+            self._ranges[id(result)] = result
+        if name == "unbind" and id(args[0]) in self._ranges:
+            self._indices |= {id(index): (index, number) for number, index in enumerate(result)}
+        return result
 
 
 def _has_tensors(value: Any) -> bool:
@@ -116,12 +131,14 @@ def explain(error: Exception) -> str:
     outside = [f for f in frames if not f.filename.startswith((*_HERE, *_MACHINERY, "<"))]
     theirs = [f for f in outside if not f.filename.startswith(_LIBRARIES)] or outside
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    where = ""
+    where, advice = "", "replace the line (by torch.where, say)"
     if theirs:
         frame = theirs[-1]
+        if frame.filename.startswith(_LIBRARIES):
+            advice = "replace the distribution or function of the model that runs this line"
         text = linecache.getline(frame.filename, frame.lineno or 0).strip()
         where = f", in {frame.filename}, line {frame.lineno}: {text}"
     return (
         f"the step cannot be captured: {reason}{where}. A captured program is tensor operations alone: "
-        "replace the line (by torch.where, say), or pass eager=True"
+        f"{advice}, or pass eager=True"
     )

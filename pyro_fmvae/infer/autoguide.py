@@ -20,7 +20,7 @@ from pyro_fmvae.infer.elbo.own_values import OwnValues
 from pyro_fmvae.infer.elbo.recognition import Recognised, recognise_conjugacy
 from pyro_fmvae.infer.elbo.site_terms import as_module
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
-from pyro_fmvae.infer.parameters import param_statements
+from pyro_fmvae.infer.parameters import GivenParameters, param_statements
 from pyro_fmvae.infer.posteriors import (
     ConjugatePosterior,
     NaturalPosterior,
@@ -89,6 +89,7 @@ class AutoConjugate(nn.Module):
         self._sites: dict[str, Site] = {}
         self._priors: dict[str, NaturalDistribution] = {}
         self._mixtures: dict[str, tuple[str, str, torch.Size]] = {}
+        self._waiting: dict[str, Tensor] = {}
         self._is_set_up = False
 
     def setup(self, *args: Any, **kwargs: Any) -> None:
@@ -105,7 +106,8 @@ class AutoConjugate(nn.Module):
         sites = sample_sites(trace)
         if not has_shorthand(sites.values()):
             _check_priors(sites.values())
-            self._set_up_plain(recognise_conjugacy(self._model[0], args, kwargs))
+            learnt = {name: node["value"] for name, node in trace.nodes.items() if node["type"] == "param"}
+            self._set_up_plain(recognise_conjugacy(self._model[0], args, kwargs), learnt, args, kwargs)
             return
         owners = {id(site["value"]): name for name, site in sites.items()}
         wanted = {
@@ -134,7 +136,9 @@ class AutoConjugate(nn.Module):
         if not self._sites:
             raise ValueError(_NO_MIXTURE)
 
-    def _set_up_plain(self, found: Recognised) -> None:
+    def _set_up_plain(
+        self, found: Recognised, learnt: dict[str, Tensor], args: Iterable[Any], kwargs: dict[str, Any]
+    ) -> None:
         for name, prior in found.priors.items():
             natural = prior.family.scattered_start(prior.natural, self.count, None)
             self._priors[name] = prior
@@ -142,9 +146,29 @@ class AutoConjugate(nn.Module):
             events = found.sites[name]["fn"].event_dim - event_dim_of(prior.family)
             self._sites[name] = {"cond_indep_stack": found.sites[name]["cond_indep_stack"], "events": events}
         if found.drawn and self._make_fallback is not None:
-            rest = poutine.block(self._model[0], hide=[*found.priors, *found.discrete, *found.leaves])
+            rest = GivenParameters(learnt)(self._model[0])  # they are no part of the guide
+            rest = poutine.block(rest, hide=[*found.priors, *found.discrete, *found.leaves])
             with _own_parameters():
                 self.fallback = as_module("fallback", self._make_fallback(rest))
+                if self._waiting:
+                    with poutine.block():  # Pyro's autoguides have parameters after their first call
+                        self.fallback(*args, **kwargs)
+                    self.fallback.load_state_dict(self._waiting)
+                    self._waiting = {}
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Keep the state of a fallback that is not there yet."""
+        start = f"{prefix}fallback."
+        if self.fallback is None and not self._is_set_up:
+            names = [name for name in state_dict if name.startswith(start)]
+            self._waiting = {
+                name.removeprefix(start): state_dict.pop(name).detach().clone() for name in names
+            }
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination.update({f"{prefix}fallback.{name}": value for name, value in self._waiting.items()})
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample every conjugate site; arguments as for the model. Returns the values by site name."""

@@ -1,11 +1,14 @@
 """Telling Pyro about the parameters of a module without putting them into its global store."""
 
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from pyro.distributions import constraints
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import effectful
+from torch import Tensor
 
 
 def param_statements(name: str, module: torch.nn.Module) -> None:
@@ -22,6 +25,22 @@ def param_statements(name: str, module: torch.nn.Module) -> None:
     for suffix, parameter in module.named_parameters():
         if parameter.requires_grad:
             _statement(f"{name}$$${suffix}", parameter)
+
+
+class GivenParameters(Messenger):
+    """Gives ``pyro.param`` statements the values that they have elsewhere, so that nothing is stored.
+
+    Args:
+        values: by the statements' full names, those of ``pyro.module`` included.
+    """
+
+    def __init__(self, values: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self._values = values
+
+    def _pyro_param(self, msg: Any) -> None:
+        if msg["name"] in self._values:
+            msg["value"], msg["done"] = self._values[msg["name"]], True
 
 
 def _value(parameter: Any, constraint: constraints.Constraint) -> Any:

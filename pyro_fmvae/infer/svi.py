@@ -147,8 +147,9 @@ class ConjugateSVI(SVI):
             traces = self.elbo.traces(self.model, self.guide, *args, **kwargs)
             if self.recompute and any(isinstance(program, PlainProgram) for program, _ in traces):
                 raise ValueError(
-                    "recompute: expected False for a program of Pyro's own distributions; only programs "
-                    "written with Assignment and Component have a second pass over the guide alone"
+                    "recompute: expected False for a program of Pyro's own distributions; leave it out, or "
+                    "write the program with Assignment and Component, which have a second pass over the "
+                    "guide alone"
                 )
             return traces, self.elbo.average([self.elbo.terms_of(*pair) for pair in traces])
 

@@ -13,6 +13,7 @@ from .conv import ConvDecoder, ConvEncoder
 from .distortion import RandomWarp
 from .mlp import MLPDecoder, MLPEncoder
 from .normal_head import NormalHead
+from .side_by_side import SideBySide
 from .spike_head import ExponentialLink, SpikeHead
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "MLPEncoder",
     "NormalHead",
     "RandomWarp",
+    "SideBySide",
     "SpikeHead",
     "is_image",
 ]

@@ -79,6 +79,7 @@ class CoderRecipe(Recipe[_Options]):
 
     factors = ()
     labels = 0.0
+    spread = 0.0
     start = None
     indexed = True  # each point keeps what its next E-step starts from
     no_gap = "expected a model with Gaussian posteriors, these are sparse"

@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from pyro_fmvae.data import Batches, Dataset, Split, hide_labels, spread_labels
+from pyro_fmvae.data import Batches, Dataset, Split, hide_labels
 from pyro_fmvae.data.labels import check_amount
 from pyro_fmvae.evaluate import label_agreement
 from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
@@ -23,8 +23,8 @@ from pyro_fmvae.recipes.labelling import check_labels, check_numbered
 from pyro_fmvae.recipes.network_defaults import network_defaults, setting
 from pyro_fmvae.recipes.networks import NetworkOptions, NetworkRecipe, check_networks, networks
 from pyro_fmvae.recipes.options import check_iterations, completed
-from pyro_fmvae.recipes.own_labels import own_labelled
-from pyro_fmvae.recipes.ranges import count, share_below_one
+from pyro_fmvae.recipes.own_labels import LABEL_WIDTH, SPREAD, own_labelled
+from pyro_fmvae.recipes.ranges import count, nonnegative, share_below_one
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,8 @@ class FMVAEOptions(NetworkOptions):
     prior_learning_rate: float = option(1e-2, "Adam's, for labelled factors while label_weight > 0")
     label_weight: float | None = by_data("weight of the classification of labelled points")
     independence_weight: float | None = by_data("weight of a penalty on labels that other factors tell of")
-    spread: float | None = option(
-        None,
-        "share of hidden labels that near neighbours have to tell, so that they label other points for "
-        "training; 0: never; default: 0, with images of your own 0.95",
-        share_below_one,
-    )
+    spread: float | None = option(None, SPREAD, share_below_one)
+    label_width: float | None = option(None, LABEL_WIDTH, nonnegative)
     free_from: float | None = by_data("share of the joint phase before unlabelled factors are decoded")
     prior_restarts: int = option(
         1, "k-means starts of the prior, of which the one of greatest bound is kept", count(1)
@@ -182,15 +178,17 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         """As configured."""
         return self.config.labels or 0.0
 
-    def taught(self, train: Split, labels: Tensor) -> Tensor:
-        """The labels in use, and those that neighbours tell."""
-        return spread_labels(train, labels, self.config.spread or 0.0)
+    @property
+    def spread(self) -> float:
+        """As configured."""
+        return self.config.spread or 0.0
 
     def build(self) -> FactorialMixtureVAE:
         """Labels belong to the leading factors."""
         config, factors, dim = self.config, self.factors, self.config.factor_dim
         assert dim is not None
-        made = networks(config, self.preprocessing, len(factors) * dim)
+        own = len(self.labelled) * dim if config.label_width else 0
+        made = networks(config, self.preprocessing, len(factors) * dim, own=own, own_width=config.label_width)
         return FactorialMixtureVAE(
             made.encoder,
             made.decoder,

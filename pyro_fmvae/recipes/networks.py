@@ -17,6 +17,7 @@ from pyro_fmvae.nn import (
     MLPEncoder,
     NormalHead,
     RandomWarp,
+    SideBySide,
     is_image,
 )
 from pyro_fmvae.recipes.declarations import SIZES, by_data, option
@@ -129,6 +130,8 @@ def networks(
     preprocessing: Preprocessing,
     latent_dim: int,
     head: Callable[[int, int], nn.Module] = NormalHead,
+    own: int = 0,
+    own_width: float | None = None,
 ) -> Networks:
     """Untrained networks.
 
@@ -137,13 +140,17 @@ def networks(
         preprocessing: of the data.
         latent_dim: J, dimensions of z.
         head: makes the encoder's last layer, given its inputs and J.
+        own: leading dimensions of z that convolutions encode beside a perceptron for the others.
+        own_width: factor on the channels of these convolutions.
     """
     assert config.hidden is not None and config.width is not None
     observation, shape = _observation(config, preprocessing), preprocessing.event_shape
     outputs, width = observation.outputs, config.width
     pair: tuple[nn.Module, nn.Module]
     if config.network == "mlp":
-        encoder = MLPEncoder(shape, latent_dim, config.hidden, head)
+        encoder: nn.Module = MLPEncoder(shape, latent_dim - own, config.hidden, head)
+        if own and own_width:
+            encoder = SideBySide([ConvEncoder(shape, own, own_width, head), encoder])
         pair = encoder, MLPDecoder(latent_dim, shape, outputs, config.hidden[::-1])
     else:
         convolutions = ConvEncoder(shape, latent_dim, width, head)

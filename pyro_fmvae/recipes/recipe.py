@@ -87,6 +87,14 @@ class Recipe(ABC, Generic[Options]):
         """Share of the training points whose labels are used; above 1, number of them for each value."""
 
     @property
+    @abstractmethod
+    def spread(self) -> float:
+        """Precision with which labels spread to near neighbours for training, 0 for none.
+
+        See :func:`~pyro_fmvae.data.spread_labels`.
+        """
+
+    @property
     def labelled(self) -> tuple[int, ...]:
         """Factors that labels are trained on: the leading ones."""
         chosen = self.config.label_names
@@ -109,15 +117,6 @@ class Recipe(ABC, Generic[Options]):
         return [trained.get(name) for name in label_names]
 
     # ------------------------------------------------------------------ model and learning
-
-    def taught(self, train: Split, labels: Tensor) -> Tensor:
-        """Labels that the phases learn from, int64 [N, L'].
-
-        Args:
-            train: the training points.
-            labels: those in use, -1 where they are unknown or hidden.
-        """
-        return labels
 
     @abstractmethod
     def build(self) -> Any:

@@ -53,6 +53,7 @@ class Mixture(Recipe[MixtureOptions]):
     closed_form = True
     misgiving = ""
     against_overfitting = "fewer components (--factors)"
+    spread = 0.0
     no_gap = "expected a model with an encoder, a mixture of rows has none"
 
     @classmethod

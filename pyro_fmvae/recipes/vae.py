@@ -55,6 +55,7 @@ class PlainVAE(NetworkRecipe[VAEOptions]):
     options = VAEOptions
     factors = ()
     labels = 0.0
+    spread = 0.0
 
     @classmethod
     def resolve(cls, config: VAEOptions, dataset: Dataset) -> VAEOptions:

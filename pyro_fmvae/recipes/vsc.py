@@ -85,6 +85,7 @@ class VSC(NetworkRecipe[VSCOptions]):
     options = VSCOptions
     factors = ()
     labels = 0.0
+    spread = 0.0
     indexed = False
     no_gap = "expected a model with Gaussian posteriors, these are sparse"
 

@@ -61,8 +61,9 @@ def rehearse(trainer: Trainer) -> float | None:
         phase = next(phase for phase in phases if not phase.budget.empty)
         batch = next(iter(copy(trainer.batches)))
         phase.enter()
-        phase.before_step(0.0)
         try:
+            phase.prepare([batch])
+            phase.before_step(0.0)
             for _ in range(REHEARSED):
                 began = time.perf_counter()
                 phase.step(*batch)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.capture.playback import compiles
-from pyro_fmvae.data import Batches, Dataset, whole
+from pyro_fmvae.data import Batches, Dataset, spread_labels, whole
 from pyro_fmvae.infer.elbo.site_terms import NotFiniteError
 from pyro_fmvae.learn.fitting import Progress, Record, fit
 from pyro_fmvae.learn.pace import Stepping
@@ -71,7 +71,7 @@ class Trainer:
             labels = labelled.labels
             for line in labelled.scarce:
                 logger.warning("%s", line)
-            taught = recipe.taught(dataset.train, labels)
+            taught = spread_labels(dataset.train, labels, recipe.spread)
             for name, told in zip(recipe.factor_names, (taught != labels).sum(0).tolist(), strict=False):
                 if told:
                     logger.info("%s: %d more training points are labelled by their neighbours", name, told)

@@ -34,6 +34,12 @@ def library(program, z, x):
     return nn.functional.one_hot((x > 0).sum(-1)).sum() + program.decoder(z)
 
 
+def changed_range(program, z, x):
+    numbers = torch.arange(3)
+    numbers += (x > 0).sum()
+    return program.decoder(z) + sum(number.item() for number in numbers)
+
+
 REFUSED = {
     "if": lambda p, z, x: p.decoder(z) if z.sum() > 0 else z,
     "item": lambda p, z, x: p.decoder(z) * z.mean().item(),
@@ -53,9 +59,12 @@ REFUSED = {
     "generator": lambda p, z, x: p.decoder(z) + torch.rand(3, generator=torch.Generator()),
     "backward": lambda p, z, x: Backward.apply(p.decoder(z)),
     "library": library,
+    "range": changed_range,
+    "plate": lambda p, z, x: p.decoder(z) + sum(x[:, [i]] for i in pyro.plate("i", 3, subsample_size=2)),
 }
 LINES = {
     "backward": "return grad * (grad.sum().item() != 0)",
+    "range": "return program.decoder(z) + sum(number.item() for number in numbers)",
     "library": "return nn.functional.one_hot((x > 0).sum(-1)).sum() + program.decoder(z)",
 }
 
@@ -99,7 +108,7 @@ def stored(program, z, x):
 def test_names_a_line_of_a_library_if_there_is_no_other():
     program = Plain(stored)
     program.prior = pyro.distributions.Normal(torch.zeros(1), 1.0).expand([3]).to_event(1)
-    with pytest.raises(CaptureError, match=r"in .*distribution\.py, line \d+: "):
+    with pytest.raises(CaptureError, match=r"in .*distribution\.py, line \d+: .* replace the distrib"):
         svi_for(program).step(torch.randn(6, 3))
 
 
@@ -121,6 +130,7 @@ ACCEPTED = {
     "grad": lambda p, z, x: p.decoder(z) + torch.func.grad(lambda t: p.decoder(t).square().sum())(z).sum(),
     "linalg": lambda p, z, x: p.decoder(z) + torch.linalg.cholesky(torch.eye(2) + z.mT @ z).sum(),
     "iterate": lambda p, z, x: torch.stack([p.decoder(row) for row in z]),
+    "plate": lambda p, z, x: p.decoder(z) + sum((i + 1) * x[:, [i]] for i in pyro.plate("columns", 3)),
     "index": lambda p, z, x: p.decoder(z) + x[torch.randperm(len(x))],
 }
 

@@ -166,6 +166,24 @@ def test_a_model_without_conjugate_sites_is_left_to_the_fallback():
     assert isinstance(guide.fallback, AutoNormal)
 
 
+def test_parameters_of_the_model_are_no_part_of_the_fallback():
+    decoder = torch.nn.Linear(2, 3)
+
+    def model(x):
+        pyro.module("decoder", decoder)
+        scale = pyro.param("scale", torch.ones(3), constraint=dist.constraints.positive)
+        loc = pyro.sample("loc", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+            pyro.sample("x", dist.Normal(loc + decoder(z.tanh()), scale).to_event(1), obs=x)
+
+    guide = AutoConjugate(model)
+    assert set(guide(torch.randn(5, 3))) == {"loc", "z"}
+    names = {name.split(".")[0] for name, _ in guide.named_parameters()}
+    assert names == {"posteriors", "fallback"}
+    assert set(pyro.get_param_store().keys()) == {"decoder$$$weight", "decoder$$$bias", "scale"}
+
+
 def test_a_model_that_hides_the_children_of_its_conjugate_sites(toy):
     hidden = pyro.poutine.block(toy.model, hide=["assignment", "z", "x"])
     with pytest.raises(ValueError, match=r"give it the whole model: none of these may be hidden"):
@@ -311,3 +329,26 @@ def test_a_state_of_other_sizes_is_refused_at_the_first_call():
     states[1].load_state_dict(states[0].state_dict())
     with pytest.raises(RuntimeError, match="size mismatch for natural"):
         states[1].setup(x)
+
+
+def test_a_state_waits_for_the_fallback():
+    def model(x):
+        loc = pyro.sample("loc", dist.Normal(0.0, 10.0))
+        scale = pyro.sample("scale", dist.LogNormal(0.0, 1.0))
+        with pyro.plate("data", len(x)):
+            pyro.sample("x", dist.Normal(loc, scale), obs=x)
+
+    x = torch.randn(5)
+    trained = AutoConjugate(model)
+    trained(x)
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter *= 1.5
+    state = trained.state_dict()
+    fresh = AutoConjugate(model)
+    fresh.load_state_dict(state)
+    assert fresh.state_dict().keys() == state.keys()
+    fresh(x)
+    loaded = fresh.state_dict()
+    assert loaded.keys() == state.keys() and any(name.startswith("fallback") for name in state)
+    assert all(torch.equal(loaded[name], value) for name, value in state.items())

@@ -18,6 +18,9 @@ pytestmark = pytest.mark.usefixtures("single_precision")
 
 STEPS = 10
 TOGETHER = {"joint_iterations": STEPS, "batch_size": 16}
+STARTS_FITTED = ("mixture",)
+"""Models that begin at a fit of the first batch: then the validation bound of a few noisy steps may fall.
+That their training bound rises with every step on the whole table is tested with their phase."""
 FEW = {"latent_dim": 5, "pretrain_iterations": 2, "prior_iterations": 2, "refine_iterations": 2}
 
 
@@ -83,7 +86,7 @@ def test_trains(runs, model):
     assert sum(record["phase"] == "joint" for record in records) >= 2
     bounds = [record["elbo"] for record in records]
     assert all(map(math.isfinite, bounds))
-    assert bounds[-1] > bounds[0] or RECIPES[model].closed_form  # which starts at its best
+    assert bounds[-1] > bounds[0] or model in STARTS_FITTED
     assert (runs[model] / "figures" / "training.png").exists()
 
 

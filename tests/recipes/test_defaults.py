@@ -7,10 +7,11 @@ import torch
 from pyro_fmvae.data import Kind
 from pyro_fmvae.data.labels import choose_labels
 from pyro_fmvae.learn.phase import Budget
+from pyro_fmvae.nn import SideBySide
 from pyro_fmvae.recipes import configure
 from pyro_fmvae.recipes.registry import read_config
 from tests.datasets import dataset
-from tests.recipes.choices import resolve
+from tests.recipes.choices import build, resolve
 
 
 @pytest.mark.parametrize(
@@ -151,6 +152,17 @@ def test_labels_of_own_images_are_spread_and_count_in_the_weight():
     table = dataset((6,), Kind.TABLE, (2,), size=40)
     assert resolve(configure(data="mine.npz", labels=1.0), table).spread == 0
     assert resolve(configure(labels=0.5), dataset(label_sizes=(2,))).spread is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "labels", "width"), [((32, 32), 0.4, 0.25), ((32, 32), 1.0, None), ((31, 40), 0.4, None)]
+)
+def test_few_labels_of_own_images_have_an_encoder_of_their_own(shape, labels, width):
+    data = dataset(shape, Kind.IMAGE, (2,), size=40)
+    config = resolve(configure(data="mine.npz", labels=labels, spread=0.0, factor_dim=3), data)
+    assert config.label_width == width
+    encoder = build(config, data).encoder
+    assert isinstance(encoder, SideBySide) == (width is not None)
 
 
 def test_published_names_keep_their_defaults():

@@ -48,7 +48,7 @@ class ShrunkVAE(NetworkRecipe[ShrunkOptions]):
     """A VAE whose decoder sees a share of z."""
 
     name, title, options = "shrunk", "a VAE that sees less of z", ShrunkOptions
-    factors, labels, indexed, no_gap = (), 0.0, False, ""
+    factors, labels, spread, indexed, no_gap = (), 0.0, 0.0, False, ""
 
     @classmethod
     def resolve(cls, config, dataset):

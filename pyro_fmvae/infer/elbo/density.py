@@ -20,6 +20,11 @@ def has_lazy_arguments(fn: Distribution) -> bool:
     return is_lazy(list(_held(fn)))
 
 
+def device_of(fn: Distribution) -> torch.device:
+    """The device of a distribution's parameters; the CPU if it has no tensors."""
+    return next((held.device for held in _held(fn) if isinstance(held, Tensor)), torch.device("cpu"))
+
+
 def _held(fn: Distribution) -> Iterator[Any]:
     for value in vars(fn).values():
         if isinstance(value, Distribution):

@@ -21,6 +21,7 @@ from pyro_fmvae.infer.elbo.plain import PlainProgram, plates_of, run_plain
 from pyro_fmvae.infer.elbo.shorthand import run_shorthand
 from pyro_fmvae.infer.elbo.structure import Site, Structure, sample_sites
 
+_MOST_PROGRAMS = 16  # remembered at a time: a program that is made anew for each step is forgotten
 Run = tuple[Structure | PlainProgram, Trace]
 
 
@@ -46,7 +47,7 @@ class Kinds:
             try:
                 with seen:
                     result = run_shorthand(model, guide, args, kwargs, max_plate_nesting)
-            except (ValueError, RuntimeError, TypeError, NotImplementedError):
+            except (ValueError, RuntimeError, TypeError, IndexError, NotImplementedError):
                 if not seen.plain:
                     raise
             else:
@@ -54,6 +55,8 @@ class Kinds:
                     return result
             self._plates[model, guide] = plates_of(model, guide, args, kwargs)
             torch.set_rng_state(random_state)
+            if len(self._plates) > _MOST_PROGRAMS:
+                del self._plates[next(iter(self._plates))]
         while True:
             plates = self._plates[model, guide]
             program, trace = run_plain(model, guide, args, kwargs, plates, self._identities)
@@ -93,8 +96,8 @@ def check_options(elbo: Any, options: Mapping[str, Any]) -> None:
         given = getattr(elbo, name)
         if isinstance(given, Tensor) or given != value:
             raise ValueError(
-                f"{name}: expected {value} for a program of Pyro's own distributions; only programs written "
-                "with Assignment and Component have it"
+                f"{name}: expected {value} for a program of Pyro's own distributions; leave it out, or write "
+                "the program with Assignment and Component, which have it"
             )
 
 

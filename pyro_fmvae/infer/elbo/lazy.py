@@ -43,8 +43,9 @@ class NeedsValueError(ValueError):
         error = cls(
             f"site '{min(sites, default='?')}': its value is needed (for {use}), but TraceConjugate_ELBO "
             "integrates over it in closed form and never draws it: a program may not branch on it, write it "
-            "into a tensor, nor use it in a way that has no expectation in closed form. Give it another "
-            "distribution than a natural one in the guide, which is then drawn (AutoConjugate does so)"
+            "into a tensor, nor use it in a way that has no expectation in closed form. Let "
+            "AutoConjugate(model) choose its distribution in the guide; or give it a natural posterior of a "
+            "family that has this expectation, or any other distribution, which is then drawn"
         )
         error.sites, error.use = sites, use
         return error

@@ -45,8 +45,8 @@ def loss_per_point(
         traces = elbo.traces(model, guide, *args, **kwargs)
     if any(isinstance(program, PlainProgram) for program, _ in traces):
         raise ValueError(
-            "model: the losses of single points are known only for programs written with Assignment and "
-            "Component"
+            "model: the losses of single points are not known for a program of Pyro's own distributions; "
+            "write it with Assignment and Component"
         )
     with torch.enable_grad():
         weight, frame = _weight(traces[0][0].model, plate)

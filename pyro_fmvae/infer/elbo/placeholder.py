@@ -53,7 +53,8 @@ class Unsampled(Tensor):
                     f"site '{site}': its value is needed, but TraceConjugate_ELBO integrates over it in "
                     "closed form and never draws it: a program may not branch on it, write it into a tensor, "
                     "nor build a distribution from it, except of a class that register_expected_log_prob "
-                    "knows. A posterior in standard parameters (to_standard) is drawn"
+                    "knows. A posterior in standard parameters (to_standard) is drawn. A program without an "
+                    "Assignment or a Component may compute with it"
                 )
             return tree_map(lambda value: _poison(value, site), result)
 
@@ -116,10 +117,15 @@ def is_imputed(site: Any) -> bool:
     return hasattr(unwrap(site["fn"]), "parents") and site["name"].endswith("_unobserved")
 
 
-def missing_in_guide(name: str) -> str:
-    """The message for a latent site of the model that the guide does not have."""
+def missing_in_guide(name: str, plain: bool = False) -> str:
+    """The message for a latent site of a model, written with shorthands or plain, that the guide lacks."""
+    advice = (
+        "AutoConjugate(model) samples every site, unless it has fallback=None"
+        if plain
+        else "AutoConjugate samples a site if an Assignment or a component is given its very value: the mean "
+        "and the precision of a Component are one site of a NormalGamma"
+    )
     return (
         f"site '{name}': it is neither observed nor in the guide, and nothing integrates over it; sample it "
-        "in the guide. (AutoConjugate samples a site if an Assignment or a component is given its very "
-        "value: the mean and the precision of a Component are one site of a NormalGamma)"
+        f"in the guide. ({advice})"
     )

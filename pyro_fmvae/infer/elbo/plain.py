@@ -18,6 +18,7 @@ from pyro.poutine.messenger import Messenger
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.infer.elbo.density import device_of
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
 from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled
 from pyro_fmvae.infer.elbo.observed_shapes import check_observed
@@ -72,7 +73,7 @@ class Undrawn(Messenger):
         if isinstance(fn, NaturalDistribution):
             dtype, device, support = fn.dtype, fn.natural.device, fn.family.distribution.support
         elif self._leaves and not is_discrete(msg):
-            dtype, device, support = torch.get_default_dtype(), torch.device("cpu"), fn.support
+            dtype, device, support = torch.get_default_dtype(), device_of(fn), fn.support
         else:
             return
         origin = Sampled(msg["name"], support)
@@ -94,10 +95,7 @@ def run_plain(
     """
     with Undrawn():
         guide_trace, used = trace_guide(guide, args, kwargs)
-    drawn = Trace()
-    for name, site in guide_trace.nodes.items():
-        if site["type"] != "sample" or not is_discrete(site):
-            drawn.add_node(name, **site)
+    drawn = _without_discrete(guide_trace)
     enumeration = EnumMessenger(first_available_dim=-1 - plates)
     with Undrawn(leaves=True), poutine.replay(trace=drawn), enumeration, Enumerated():
         trace = poutine.trace(model).get_trace(*args, **kwargs)
@@ -112,15 +110,56 @@ def run_plain(
             )
         if site["is_observed"]:
             check_observed(site)
-        if name in guide_sites and not is_discrete(site):
+        if name in guide_sites:
             q = guide_sites[name]
+            _check_plates(site, q)
             check_shapes(
                 _without_enumeration(site, plates), _without_enumeration(q, len(q["fn"].batch_shape))
             )
+            if is_discrete(site):
+                _check_discrete(site, q, name in used)
     latents = [name for name, site in sites.items() if not site["is_observed"]]
     observed = [name for name, site in sites.items() if site["is_observed"]]
     structure = Structure(trace, [], latents, [], observed, auxiliary_sites(guide_sites, sites))
     return PlainProgram(structure, plates, identities, frozenset(used)), guide_trace
+
+
+def _without_discrete(guide: Trace) -> Trace:
+    """A trace of the guide to replay the model against, in which discrete sites are enumerated anew."""
+    drawn = Trace()
+    for name, site in guide.nodes.items():
+        if site["type"] != "sample" or not is_discrete(site):
+            drawn.add_node(name, **site)
+    return drawn
+
+
+def _check_plates(site: Site, q: Site) -> None:
+    """Refuse a plate of another size in the guide, which Pyro's replay would take for a subsample."""
+    sizes = {frame.name: frame.full_size for frame in q["cond_indep_stack"]}
+    for frame in site["cond_indep_stack"]:
+        size = sizes.get(frame.name, frame.full_size)
+        if size != frame.full_size:
+            raise ValueError(
+                f"site '{site['name']}': plate '{frame.name}' is of size {frame.full_size} in the model but "
+                f"{size} in the guide; give it the same size in both"
+            )
+
+
+def _check_discrete(site: Site, q: Site, is_used: bool) -> None:
+    """Refuse what a guide may not do with a discrete site, whose probabilities are all that it can give."""
+    name, fn = site["name"], unwrap(q["fn"])
+    if is_used:
+        raise ValueError(
+            f"site '{name}': the guide uses its draw, but the site is summed out; compute from its "
+            "probabilities instead, or leave it out of the guide"
+        )
+    values = len(site["fn"].enumerate_support(expand=False))
+    found = len(fn.enumerate_support(expand=False)) if fn.has_enumerate_support else "no finite number"
+    if values != found:
+        raise ValueError(
+            f"site '{name}': expected probabilities of {values} values in the guide, as in the model, got "
+            f"{type(fn).__name__} of {found}; give it a Categorical of {values}, or leave it out of the guide"
+        )
 
 
 def _without_enumeration(site: Site, plates: int) -> Site:
@@ -137,7 +176,9 @@ def plates_of(model: Any, guide: Any, args: Any, kwargs: Any) -> int:
     with poutine.block(), Undrawn():
         guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
         with FirstValues(), Undrawn(leaves=True):
-            trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
+            trace = poutine.trace(poutine.replay(model, trace=_without_discrete(guide_trace))).get_trace(
+                *args, **kwargs
+            )
     frames = [
         frame
         for each in (guide_trace, trace)

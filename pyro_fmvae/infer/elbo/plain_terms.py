@@ -20,6 +20,7 @@ from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Moments, by_site, expectation_of
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled, sites_of
 from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, total, with_gradient_divided
+from pyro_fmvae.infer.elbo.placeholder import missing_in_guide
 from pyro_fmvae.infer.elbo.plain import PlainProgram
 from pyro_fmvae.infer.elbo.site_terms import kl_sum, latent_term, log_prob_sum, role_of
 from pyro_fmvae.infer.elbo.structure import (
@@ -136,7 +137,8 @@ class Bound:
             return
         if not q.has_rsample:
             raise ValueError(
-                f"site '{name}': {type(unwrap(q)).__name__} in the guide has no reparameterised sampler"
+                f"site '{name}': {type(unwrap(q)).__name__} in the guide has no reparameterised sampler; "
+                "give it a distribution that has_rsample"
             )
         table = None
         if name not in self.program.used and in_order(self.program.model, self.guide, name):
@@ -174,11 +176,7 @@ class Bound:
             and (name in sites_of(each["value"]) or name in sites_of(list(vars(unwrap(each["fn"])).values())))
         ]
         if users:
-            raise ValueError(
-                f"site '{name}': it is neither observed nor in the guide, and nothing integrates over it; "
-                "sample it in the guide, from a natural posterior if it is conjugate (AutoConjugate(model) "
-                "samples every site)"
-            )
+            raise ValueError(missing_in_guide(name, plain=True))
 
     def _expected(self, site: Site, value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """E[log p] of a site, numbers: [enumerated dimensions..., batch shape]."""

@@ -19,11 +19,12 @@ from torch.distributions import transform_to
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class, natural_classes_on
-from pyro_fmvae.infer.elbo.density import has_lazy_arguments, log_density
+from pyro_fmvae.infer.elbo.density import device_of, has_lazy_arguments, log_density
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
 from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Moments, Monomial, by_site, expectation_of, monomial
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled
+from pyro_fmvae.infer.elbo.observed_shapes import check_observed
 from pyro_fmvae.infer.elbo.plain import FirstValues
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites, unmasked
 
@@ -96,7 +97,7 @@ class _Values(Messenger):
         else:
             transform = transform_to(msg["fn"].support)
             free = torch.randn(transform.inverse_shape(msg["fn"].shape()))
-            msg["value"] = transform(_FREE_SCALE * free)
+            msg["value"] = transform(_FREE_SCALE * free.to(device_of(msg["fn"])))
         msg["done"] = True
 
 
@@ -174,6 +175,8 @@ class _Search:
         self._parents = set()
         for site in traced.values():
             own = {site["name"]}
+            if site["is_observed"]:
+                check_observed(site)
             value = unmasked(site) if site["is_observed"] else site["value"]
             density = log_density(site["fn"], value, read)
             if isinstance(density, Lazy):
@@ -228,7 +231,9 @@ def _no_candidate(site: Site) -> str | None:
     """The reason why a latent site can't be conjugate in this library, before anything is tried."""
     for frame in site["cond_indep_stack"]:
         if frame.full_size not in (None, frame.size):
-            return f"plate '{frame.name}' is subsampled, so no run shows its posterior whole"
+            return (
+                f"plate '{frame.name}' is subsampled, so no run shows its posterior whole; write it by hand"
+            )
     if not natural_classes_on(site["fn"].support, site["fn"].event_shape):
         return f"no family has the support of {type(unwrap(site['fn'])).__name__}"
     return None

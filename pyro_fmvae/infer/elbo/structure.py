@@ -119,7 +119,8 @@ def recognise(model: Trace, guide: Trace) -> Structure:
         if not site["is_observed"] and name not in guide_sites:
             if is_imputed(site):
                 continue  # it integrates to 1
-            raise ValueError(missing_in_guide(name))
+            plain = not any(hasattr(unwrap(each["fn"]), "parents") for each in sites.values())
+            raise ValueError(missing_in_guide(name, plain))
         if "assignment" in getattr(site["fn"], "parents", ()):
             _attach(site, owners, parents, mixtures)
         elif hasattr(site["fn"], "parents"):

@@ -1,174 +1,69 @@
-"""The bound of plain programs, against TraceEnum_ELBO at the same q and by brute force."""
+"""The bound of plain programs: single properties that the table of programs does not show."""
 
 import itertools
 import math
 
 import pyro
 import pyro.distributions as dist
-import pytest
 import torch
-from pyro.infer import TraceEnum_ELBO
 from torch.testing import assert_close
 
-from pyro_fmvae.distributions import Component, NaturalDirichlet, NaturalGamma, NaturalNormal, NormalGamma
-from pyro_fmvae.infer import (
-    AutoConjugate,
-    ConjugateSVI,
-    NaturalPosterior,
-    TraceConjugate_ELBO,
-    with_assignments,
-)
-from pyro_fmvae.optim import NaturalGradient
-from tests.infer.plain_programs import PROGRAMS, hidden_markov
-
-pytestmark = pytest.mark.usefixtures("float64")
+from pyro_fmvae.distributions import NaturalGamma, NaturalNormal
+from pyro_fmvae.infer import AutoConjugate, NaturalPosterior, TraceConjugate_ELBO
+from tests.infer.plain.mixtures import mixture_same_family
+from tests.infer.plain.oracles import standard, step
+from tests.infer.plain.sequences import gaussian_hidden_markov_model
+from tests.infer.plain.structure import mixture_behind_a_decoder
 
 
-@pytest.fixture
-def float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-def fitted(case, steps=3, rate=0.5):
-    """A guide some steps after its random start, with fixed distributions for what is drawn."""
-    pyro.set_rng_seed(3)
-    conjugate, args = AutoConjugate(case.model, fallback=None), case.arguments()
-
-    def guide(*args):
-        conjugate(*args)
-        for name, make in case.drawn.items():
-            pyro.sample(name, make())
-
-    elbo = TraceConjugate_ELBO()
-    guide(*args)
-    for _ in range(steps):
-        elbo.differentiable_loss(case.model, guide, *args).backward()
-        for parameter in conjugate.parameters():
-            parameter.data -= rate * parameter.grad
-            parameter.grad = None
-    return conjugate, guide, args
-
-
-@pytest.mark.parametrize("case", PROGRAMS.values(), ids=PROGRAMS)
-def test_families(case):
-    conjugate = AutoConjugate(case.model, fallback=None)
-    conjugate.setup(*case.arguments())
-    found = {
-        name: posterior.kind.__name__.removeprefix("Natural")
-        for name, posterior in conjugate.posteriors.items()
-    }
-    assert found == case.families
-
-
-COMPARED = {title: case for title, case in PROGRAMS.items() if case.independent}
-
-
-@pytest.mark.parametrize("case", COMPARED.values(), ids=COMPARED)
-def test_bound_is_that_of_trace_enum_at_the_same_posterior(case):
-    """Its mean over draws of all that is drawn, within four standard errors."""
-    _, guide, args = fitted(case)
-    elbo, enum = TraceConjugate_ELBO(), TraceEnum_ELBO(strict_enumeration_warning=False)
-    model, complete = pyro.infer.config_enumerate(case.model), with_assignments(case.model, guide)
-    if not case.drawn:  # the probabilities are the same each time
-        complete = with_discrete(case.model, guide, elbo.responsibilities(case.model, guide, *args))
-    with torch.no_grad():
-        ours = torch.tensor([elbo.loss(case.model, guide, *args) for _ in range(60 if case.drawn else 1)])
-        theirs = torch.tensor([enum.loss(model, complete, *args) for _ in range(120)])
-    error = math.hypot(
-        theirs.std() / len(theirs) ** 0.5, ours.std() / len(ours) ** 0.5 if len(ours) > 1 else 0
-    )
-    assert abs(theirs.mean() - ours.mean()) < 4 * error
-    assert error < 0.05 * abs(ours.mean())
-
-
-def with_discrete(model, guide, probabilities):
-    """The guide, with the discrete sites of the model at given probabilities."""
-
-    def complete(*args):
-        guide(*args)
-        with pyro.poutine.block(expose=[*probabilities]), FromTable(probabilities):
-            model(*args)
-
-    return complete
-
-
-class FromTable(pyro.poutine.messenger.Messenger):
-    """Gives discrete sites their probabilities in a table, and every other site a mean."""
-
-    def __init__(self, probabilities):
-        super().__init__()
-        self.probabilities = probabilities
-
-    def _pyro_sample(self, msg):
-        if msg["name"] in self.probabilities:
-            msg["fn"] = dist.Categorical(self.probabilities[msg["name"]])
-            msg["infer"] = {"enumerate": "parallel"}
-        elif not msg["is_observed"] and type(msg["fn"]).__name__ != "_Subsample":
-            msg["value"], msg["done"] = msg["fn"].mean.expand(msg["fn"].shape()), True
+def after_a_step(entry):
+    args, guide = entry.setup()
+    step(entry.model, guide, *args, rate=0.6)
+    return args, guide
 
 
 def test_hidden_markov_model_by_brute_force():
-    case = PROGRAMS["hidden Markov model"]
-    conjugate, guide, (y,) = fitted(case)
-    rows, locs = (conjugate.posterior(name)() for name in ("rows", "locs"))
-    log_rows, stats = rows.expected_stats(), locs.expected_stats()
-    paths = []
-    for path in itertools.product(range(2), repeat=4):
-        total, previous = torch.zeros(()), 0
-        for t, state in enumerate(path):
-            square = y[t] ** 2 - 2 * y[t] * stats[state, 0] + stats[state, 1]
-            total = total + log_rows[previous, state] - 0.5 * square - 0.5 * math.log(2 * math.pi)
-            previous = state
-        paths.append(total)
-    priors = dist.Dirichlet(torch.ones(2, 2)), dist.Normal(0.0, 10.0).expand([2])
-    kl = sum(torch.distributions.kl_divergence(q, p).sum() for q, p in zip((rows, locs), priors, strict=True))
-    expected = kl - torch.stack(paths).logsumexp(0)
-    loss = TraceConjugate_ELBO().differentiable_loss(hidden_markov, guide, y)
-    assert_close(loss, expected, rtol=0, atol=1e-12)
+    """The sum over all paths, each with expected log-densities, to the last digits."""
+    (y,), guide = after_a_step(gaussian_hidden_markov_model)
+    rows, locs, precisions = (guide.posterior(name)() for name in ("rows", "locs", "precisions"))
+    log_rows, (loc, square), (log_precision, precision) = (
+        rows.expected_stats(),
+        locs.expected_stats().unbind(-1),
+        precisions.expected_stats().unbind(-1),
+    )
+    gap = y[:, None] ** 2 - 2 * y[:, None] * loc + square
+    table = 0.5 * (log_precision - precision * gap - math.log(2 * math.pi))  # [T, states]
+    paths = [
+        sum(log_rows[before, z] + table[t, z] for t, (before, z) in enumerate(itertools.pairwise((0, *path))))
+        for path in itertools.product(range(3), repeat=len(y))
+    ]
+    priors = dist.Dirichlet(torch.ones(3, 3)), dist.Normal(0.0, 10.0).expand([3]), dist.Gamma(2.0, 1.0)
+    kl = sum(
+        torch.distributions.kl_divergence(standard(q), p).sum()
+        for q, p in zip((rows, locs, precisions), priors, strict=True)
+    )
+    loss = TraceConjugate_ELBO().differentiable_loss(gaussian_hidden_markov_model.model, guide, y)
+    assert_close(loss, kl - torch.stack(paths).logsumexp(0), rtol=0, atol=1e-11)
 
 
 def test_mixture_distribution_is_summed_over_as_an_assignment():
-    case = PROGRAMS["mixture distribution"]
-    _, guide, (x,) = fitted(case)
-
-    def written_out(x):
-        weights = pyro.sample("weights", dist.Dirichlet(torch.tensor([1.0, 2.0, 0.5])))
-        locs = pyro.sample("locs", dist.Normal(torch.zeros(3), 5.0).to_event(1))
-        with pyro.plate("data", len(x)):
-            a = pyro.sample("a", dist.Categorical(weights))
-            pyro.sample("x", dist.Normal(locs[a], 1.0), obs=x)
-
+    args, guide = after_a_step(mixture_same_family)
     losses = [
-        TraceConjugate_ELBO().differentiable_loss(model, guide, x) for model in (case.model, written_out)
+        TraceConjugate_ELBO().differentiable_loss(model, guide, *args)
+        for model in (mixture_same_family.model, mixture_same_family.twin)
     ]
     assert_close(*losses, rtol=0, atol=1e-10)
 
 
-def test_one_step_is_the_update_by_hand():
-    """The coordinate update of a Gaussian mixture, all blocks from the old expectations: Bishop, 10.2."""
-    case = PROGRAMS["Gaussian mixture, means and precisions"]
-    conjugate, guide, (x,) = fitted(case)
-    names = ("weights", "locs", "precisions")
-    before = {name: conjugate.posterior(name)().expected_stats().detach() for name in names}
-    log_weights, (loc, square), (log_precision, precision) = (
-        before["weights"],
-        before["locs"].unbind(-1),
-        before["precisions"].unbind(-1),
-    )
-    gap = x[:, None] ** 2 - 2 * x[:, None] * loc + square
-    gamma = (log_weights + 0.5 * log_precision - 0.5 * precision * gap).softmax(-1)
-    count = gamma.sum(0)
-    expected = {
-        "weights": torch.tensor([1.0, 2.0, 0.5]) + count,
-        "locs": torch.stack([precision * (gamma.mT @ x), -0.5 / 100 - 0.5 * precision * count], -1),
-        "precisions": torch.stack([2 + 0.5 * count, -1.5 - 0.5 * (gamma * gap).sum(0)], -1),
-    }
-    TraceConjugate_ELBO().differentiable_loss(case.model, guide, x).backward()
-    for name in names:
-        natural = conjugate.posterior(name).natural
-        assert_close((natural - natural.grad).detach(), expected[name], rtol=1e-10, atol=1e-10)
+def test_a_latent_under_a_decoder_counts_in_closed_form():
+    """The assignments see the moments of q(z), not its draw."""
+    args, guide = after_a_step(mixture_behind_a_decoder)
+    elbo, model = TraceConjugate_ELBO(), mixture_behind_a_decoder.model
+    per_site = [elbo.loss_per_site(model, guide, *args) for _ in range(2)]
+    assert per_site[0]["a"] == per_site[1]["a"] and per_site[0]["x"] != per_site[1]["x"]
+    guide.zero_grad()
+    elbo.differentiable_loss(model, guide, *args).backward()
+    assert guide.loc.grad.isfinite().all() and guide.loc.grad.all()
 
 
 def gradient(elbo, model, guide, conjugate, *args):
@@ -209,44 +104,6 @@ def test_a_common_scale_leaves_natural_gradients_as_they_are():
     assert_close(elbo.loss(scaled, conjugate, x, rows), 0.01 * loss)
 
 
-def decoded(x):
-    with pyro.plate("components", 2):
-        locs = pyro.sample("locs", dist.Normal(torch.zeros(2), 3.0).to_event(1))
-        precisions = pyro.sample("precisions", dist.Gamma(torch.ones(2), 1.0).to_event(1))
-    with pyro.plate("data", len(x)):
-        a = pyro.sample("a", dist.Categorical(torch.ones(2)))
-        z = pyro.sample("z", dist.Normal(locs[a], precisions[a].rsqrt()).to_event(1))
-        pyro.sample("x", dist.Normal(z.relu(), 0.5).to_event(1), obs=x)
-
-
-def test_a_latent_under_a_decoder_counts_in_closed_form():
-    """The assignments see the moments of q(z), not its draw, so the bound is that of TraceEnum_ELBO."""
-    torch.manual_seed(0)
-    x = torch.randn(5, 2)
-    mean = torch.randn(5, 2, requires_grad=True)
-    conjugate = AutoConjugate(decoded, fallback=None)
-
-    def guide(x):
-        conjugate(x)
-        with pyro.plate("data", len(x)):
-            pyro.sample("z", dist.Normal(mean, 0.4).to_event(1))
-
-    elbo, enum = TraceConjugate_ELBO(), TraceEnum_ELBO(max_plate_nesting=1)
-    guide(x)
-    complete = with_assignments(decoded, guide)
-    with torch.no_grad():
-        ours = torch.tensor([elbo.loss(decoded, guide, x) for _ in range(150)])
-        theirs = torch.tensor(
-            [enum.loss(pyro.infer.config_enumerate(decoded), complete, x) for _ in range(150)]
-        )
-    error = math.hypot(ours.std(), theirs.std()) / 150**0.5
-    assert abs(ours.mean() - theirs.mean()) < 4 * error
-    per_site = [elbo.loss_per_site(decoded, guide, x) for _ in range(2)]
-    assert per_site[0]["a"] == per_site[1]["a"] and per_site[0]["x"] != per_site[1]["x"]
-    elbo.differentiable_loss(decoded, guide, x).backward()
-    assert mean.grad.isfinite().all()
-
-
 def test_probabilities_of_the_guide():
     """A discrete site that the guide has: the bound at its probabilities, which gets a gradient."""
     x, rows = torch.linspace(-5, 5, 8), torch.arange(8)
@@ -269,86 +126,17 @@ def test_probabilities_of_the_guide():
     assert_close(elbo.responsibilities(subsampled, guide, x, rows)["a"], best)
 
 
-def mixed(x):
-    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(2)))
-    with pyro.plate("components", 2):
-        pair = pyro.sample("pair", NormalGamma(torch.zeros(1), 1.0, 1.0, 1.0))
-    with pyro.plate("data", len(x)):
-        a = pyro.sample("a", dist.Categorical(weights))
-        pyro.sample("x", Component(pair, a), obs=x)
-
-
-def poisson(x):
-    rate = pyro.sample("rate", dist.Gamma(1.0, 1.0))
-    count = pyro.sample("count", dist.Poisson(rate))
-    pyro.sample("x", dist.Normal(count, 1.0), obs=x)
-
-
-def missing(x):
-    loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
-    mean = pyro.sample("mean", dist.Normal(loc, 1.0))
-    pyro.sample("x", dist.Normal(mean, 1.0), obs=x)
-
-
-def guide_of(**posteriors):
-    def guide(*args):
-        for name, q in posteriors.items():
-            pyro.sample(name, q)
-
-    return guide
-
-
-D = torch.float64
-NORMAL = NaturalNormal(torch.tensor([0.0, -0.5], dtype=D), D)
-GAMMA = NaturalGamma(torch.tensor([1.0, -1.0], dtype=D), D)
-PAIR = NormalGamma(torch.zeros(1), 1.0, 1.0, 1.0).expand([2])
-WEIGHTS = NaturalDirichlet(torch.ones(2, dtype=D), D)
-
-
-@pytest.mark.parametrize(
-    ("model", "guide", "message"),
-    [
-        (
-            poisson,
-            guide_of(rate=GAMMA),
-            "site 'count': Poisson has no finite support to sum over; write the density",
-        ),
-        (missing, guide_of(loc=NORMAL), "site 'mean': it is neither observed nor in the guide"),
-        (missing, guide_of(loc=NORMAL, mean=NORMAL.expand([2])), "site 'mean': batch and event shape"),
-        (mixed, guide_of(weights=WEIGHTS, pair=PAIR), "site '.*': .*"),
-    ],
-)
-def test_refused_programs(model, guide, message):
-    with pytest.raises(ValueError, match=message):
-        TraceConjugate_ELBO().loss(model, guide, torch.ones(3, 1) if model is mixed else torch.ones(()))
-
-
 def poisson_rate(x):
     rate = pyro.sample("rate", dist.Gamma(1.0, 1.0))
     pyro.sample("x", dist.Poisson(rate), obs=x)
 
 
-@pytest.mark.parametrize(
-    "option", ["label_weight", "kl_weight", "independence_weight", "vectorize_particles"]
-)
-def test_options_of_shorthands_alone(option):
-    elbo = TraceConjugate_ELBO(
-        **{option: True if option == "vectorize_particles" else 0.5}, max_plate_nesting=1
-    )
-    with pytest.raises(ValueError, match=f"{option}: expected"):
-        elbo.loss(poisson_rate, guide_of(rate=GAMMA), torch.ones(()))
-
-
-def test_recompute_is_refused():
-    conjugate = AutoConjugate(poisson_rate)
-    svi = ConjugateSVI(poisson_rate, conjugate, NaturalGradient(0.5), TraceConjugate_ELBO(), recompute=True)
-    with pytest.raises(ValueError, match="recompute: expected False"):
-        svi.step(torch.ones(()))
-
-
 def test_one_elbo_serves_several_programs():
     elbo, x = TraceConjugate_ELBO(), torch.ones(())
-    guide = guide_of(rate=GAMMA)
+
+    def guide(x):
+        pyro.sample("rate", NaturalGamma(torch.tensor([1.0, -1.0])))
+
     losses = [elbo.loss(model, guide, x) for model in (poisson_rate, nested, poisson_rate)]
     assert losses[0] == losses[2]
 

@@ -20,7 +20,7 @@ def bits():
     return torch.tensor([[1, 1, 0], [1, 1, 1], [0, 1, 0], [0, 0, 1], [0, 0, 1]]).double()
 
 
-@program(counts, exact="weights, rates", enumerated="a", observed="x")
+@program(counts, exact="weights, rates", summed_out="a", observed="x")
 def poisson_mixture(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
     with pyro.plate("components", K):
@@ -37,7 +37,7 @@ def _(q, x):
     return {"weights": dist.Dirichlet(1 + r.sum(0)), "rates": dist.Gamma(2 + r.mT @ x, 0.5 + r.sum(0))}
 
 
-@program(bits, exact="weights, p", enumerated="a", observed="x")
+@program(bits, exact="weights, p", summed_out="a", observed="x")
 def bernoulli_mixture(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
     with pyro.plate("components", K):
@@ -54,7 +54,7 @@ def _(q, x):
     return {"weights": dist.Dirichlet(1 + r.sum(0)), "p": dist.Beta(1.5 + r.mT @ x, 0.7 + r.mT @ (1 - x))}
 
 
-@program(counts, exact="weights, p", enumerated="a", observed="x")
+@program(counts, exact="weights, p", summed_out="a", observed="x")
 def binomial_mixture(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
     with pyro.plate("components", K):
@@ -71,7 +71,7 @@ def _(q, x):
     return {"weights": dist.Dirichlet(1 + r.sum(0)), "p": dist.Beta(2 + r.mT @ x, 1 + r.mT @ (9 - x))}
 
 
-@program(counts, exact="weights, p", enumerated="a", observed="x")
+@program(counts, exact="weights, p", summed_out="a", observed="x")
 def geometric_mixture(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
     with pyro.plate("components", K):
@@ -81,7 +81,7 @@ def geometric_mixture(x):
         pyro.sample("x", dist.Geometric(p[a]), obs=x)
 
 
-@program(counts, exact="weights, p", enumerated="a", observed="x")
+@program(counts, exact="weights, p", summed_out="a", observed="x")
 def negative_binomial_mixture(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
     with pyro.plate("components", K):
@@ -91,7 +91,7 @@ def negative_binomial_mixture(x):
         pyro.sample("x", dist.NegativeBinomial(4.0, p[a]), obs=x)
 
 
-@program(counts, exact="gate, rate", enumerated="is_zero", observed="x")
+@program(counts, exact="gate, rate", summed_out="is_zero", observed="x")
 def zero_inflated_poisson(x):
     gate = pyro.sample("gate", dist.Beta(1.0, 2.0))
     rate = pyro.sample("rate", dist.Gamma(2.0, 0.5))
@@ -103,7 +103,7 @@ def zero_inflated_poisson(x):
 @program(
     lambda: torch.tensor([[3.0, 1.0, 0.0], [4.0, 0.0, 0.0], [0.0, 1.0, 3.0], [0.0, 0.0, 4.0]]),
     exact="weights, theta",
-    enumerated="a",
+    summed_out="a",
     observed="x",
 )
 def multinomial_mixture(x):
@@ -126,7 +126,7 @@ def answers():
     return torch.tensor([[0, 1, 0], [0, 1, 1], [2, 2, 0], [2, 2, 0], [2, 0, 0]])
 
 
-@program(answers, exact="weights, theta", enumerated="a", observed="x")
+@program(answers, exact="weights, theta", summed_out="a", observed="x")
 def latent_classes(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
     with pyro.plate("components", K), pyro.plate("questions", 3, dim=-2):
@@ -148,7 +148,7 @@ def _(q, x):
     }
 
 
-@program(lambda: answers()[:4].T, exact="weights, theta", enumerated="a", observed="x")
+@program(lambda: answers()[:4].T, exact="weights, theta", summed_out="a", observed="x")
 def mixture_of_unigrams(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
     with pyro.plate("topics", K):
@@ -159,7 +159,7 @@ def mixture_of_unigrams(x):
             pyro.sample("x", dist.Categorical(theta[a]), obs=x)
 
 
-@program(lambda: answers()[:2].T, exact="theta, phi", enumerated="z", observed="x")
+@program(lambda: answers()[:2].T, exact="theta, phi", summed_out="z", observed="x")
 def topic_model(x):
     with pyro.plate("topics", K):
         phi = pyro.sample("phi", dist.Dirichlet(0.5 * torch.ones(3)))
@@ -178,7 +178,7 @@ def _(q, x):
     return {"theta": dist.Dirichlet(1 + r.sum(0)), "phi": dist.Dirichlet(0.5 + phi)}
 
 
-@program(lambda: answers()[:2].T, exact="theta, phi", drawn="alpha", enumerated="z", observed="x")
+@program(lambda: answers()[:2].T, exact="theta, phi", drawn="alpha", summed_out="z", observed="x")
 @config_enumerate
 def topic_model_of_unknown_concentration(x):
     with pyro.plate("topics", K):
@@ -194,7 +194,7 @@ def topic_model_of_unknown_concentration(x):
 @program(
     lambda: torch.nn.functional.one_hot(answers()[:, 0], 3).double(),
     exact="weights, theta",
-    enumerated="a",
+    summed_out="a",
     observed="x",
 )
 def one_hot_mixture(x):

@@ -433,7 +433,7 @@ def _(q, x):
 @program(
     lambda: torch.tensor([[1, 0, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]]).double(),
     exact="alive, seen",
-    enumerated="z_1, z_2, z_3",
+    summed_out="z_1, z_2, z_3",
     observed="y_1, y_2, y_3",
 )
 def capture_and_recapture(captures):
@@ -449,7 +449,7 @@ def capture_and_recapture(captures):
 @program(
     lambda: torch.tensor([[1, 0, 1, 0], [0, 1, 0, 0]]),
     exact="phi, rho",
-    enumerated="z_0, z_1, z_2, z_3",
+    summed_out="z_0, z_1, z_2, z_3",
     observed="y_0, y_1, y_2, y_3",
 )
 def capture_and_recapture_with_masks(captures):

@@ -25,7 +25,7 @@ def points():
     return torch.tensor([[0.2, -0.5], [1.1, 0.3], [0.4, 0.1], [6.0, 4.1], [5.2, 5.5]])
 
 
-@program(numbers, exact="weights, locs", enumerated="a", observed="x")
+@program(numbers, exact="weights, locs", summed_out="a", observed="x")
 def gaussian_mixture(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.full((K,), 0.7)))
     with pyro.plate("components", K):
@@ -43,7 +43,7 @@ def _(q, x):
     return {"weights": dist.Dirichlet(0.7 + r.sum(0)), "locs": normal(first, second)}
 
 
-@program(numbers, exact="weights, locs", drawn="scale", enumerated="a", observed="x")
+@program(numbers, exact="weights, locs", drawn="scale", summed_out="a", observed="x")
 def mixture_of_unknown_common_scale(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.full((K,), 0.5)))
     scale = pyro.sample("scale", dist.LogNormal(0.0, 2.0))
@@ -54,7 +54,7 @@ def mixture_of_unknown_common_scale(x):
         pyro.sample("x", dist.Normal(locs[a], scale), obs=x)
 
 
-@program(points, exact="weights, locs, precisions", enumerated="a", observed="x")
+@program(points, exact="weights, locs, precisions", summed_out="a", observed="x")
 def diagonal_mixture(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
     with pyro.plate("components", K):
@@ -79,7 +79,7 @@ def _(q, x):
     }
 
 
-@program(numbers, exact="weights, locs, precisions", enumerated="a", observed="x")
+@program(numbers, exact="weights, locs, precisions", summed_out="a", observed="x")
 def mixture_with_one_over_a_root(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
     with pyro.plate("components", K):
@@ -90,7 +90,7 @@ def mixture_with_one_over_a_root(x):
         pyro.sample("x", dist.Normal(locs[a], 1 / precisions[a].sqrt()), obs=x)
 
 
-@program(numbers, exact="weights, locs, variances", enumerated="a", observed="x")
+@program(numbers, exact="weights, locs, variances", summed_out="a", observed="x")
 def mixture_of_unknown_variances(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
     with pyro.plate("components", K):
@@ -101,7 +101,7 @@ def mixture_of_unknown_variances(x):
         pyro.sample("x", dist.Normal(locs[a], variances[a].sqrt()), obs=x)
 
 
-@program(numbers, exact="weights, locs, precisions", enumerated="a", observed="x")
+@program(numbers, exact="weights, locs, precisions", summed_out="a", observed="x")
 def mixture_with_priors_that_share_a_precision(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
     with pyro.plate("components", K):
@@ -112,7 +112,7 @@ def mixture_with_priors_that_share_a_precision(x):
         pyro.sample("x", dist.Normal(locs[a], precisions[a].rsqrt()), obs=x)
 
 
-@program(points, exact="weights, locs, precisions", enumerated="a", observed="x")
+@program(points, exact="weights, locs, precisions", summed_out="a", observed="x")
 def full_covariances(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
     with pyro.plate("components", K):
@@ -140,7 +140,7 @@ def _(q, x):
     }
 
 
-@program(points, exact="locs", drawn="tril, weights", enumerated="a", observed="x")
+@program(points, exact="locs", drawn="tril, weights", summed_out="a", observed="x")
 def correlation_and_logistic_weights_that_are_drawn(x):
     weights = pyro.sample("weights", dist.Normal(torch.zeros(K), 1.0).to_event(1))
     tril = pyro.sample("tril", dist.LKJCholesky(2, 1.0))
@@ -161,7 +161,7 @@ def _(q, x):
     return {"locs": multivariate_normal(torch.einsum("nk,de,ne->kd", r, precision, x), second)}
 
 
-@program(numbers, exact="weights, locs", enumerated="a", observed="x")
+@program(numbers, exact="weights, locs", summed_out="a", observed="x")
 def mixture_by_gather(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
     with pyro.plate("components", K):
@@ -171,7 +171,7 @@ def mixture_by_gather(x):
         pyro.sample("x", dist.Normal(locs.gather(-1, a.reshape(-1)).reshape(a.shape), 1.0), obs=x)
 
 
-@program(numbers, exact="weights, locs", enumerated="a", observed="x")
+@program(numbers, exact="weights, locs", summed_out="a", observed="x")
 def mixture_by_index_select(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
     locs = pyro.sample("locs", dist.Normal(torch.zeros(K), 5.0).to_event(1))
@@ -180,7 +180,7 @@ def mixture_by_index_select(x):
         pyro.sample("x", dist.Normal(locs.index_select(0, a.reshape(-1)).view(a.shape), 1.0), obs=x)
 
 
-@program(numbers, exact="weights, locs", enumerated="a", observed="x")
+@program(numbers, exact="weights, locs", summed_out="a", observed="x")
 @config_enumerate(default="sequential")
 def mixture_marked_sequential(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
@@ -208,7 +208,7 @@ def mixture_same_family(x):
         pyro.sample("x", dist.MixtureSameFamily(dist.Categorical(weights), components), obs=x)
 
 
-@program(lambda: points()[:4].T, exact="weights, locs", enumerated="a", observed="x")
+@program(lambda: points()[:4].T, exact="weights, locs", summed_out="a", observed="x")
 def one_mixture_per_row_by_vindex(x):
     with pyro.plate("rows", 2, dim=-2):
         weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K))).squeeze(-2)
@@ -219,7 +219,7 @@ def one_mixture_per_row_by_vindex(x):
         pyro.sample("x", dist.Normal(Vindex(locs)[a, torch.arange(2)[:, None]], 1.0), obs=x)
 
 
-@program(positive_numbers, exact="weights, rates", enumerated="a", observed="x")
+@program(positive_numbers, exact="weights, rates", summed_out="a", observed="x")
 def mixture_of_exponentials(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
     with pyro.plate("components", K):
@@ -236,7 +236,7 @@ def _(q, x):
     return {"weights": dist.Dirichlet(1 + r.sum(0)), "rates": dist.Gamma(2 + r.sum(0), 1.5 + r.mT @ x)}
 
 
-@program(positive_numbers, exact="weights, rates", enumerated="a", observed="x")
+@program(positive_numbers, exact="weights, rates", summed_out="a", observed="x")
 def mixture_of_gammas_of_known_shape(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
     with pyro.plate("components", K):
@@ -246,7 +246,7 @@ def mixture_of_gammas_of_known_shape(x):
         pyro.sample("x", dist.Gamma(3.0, rates[a]), obs=x)
 
 
-@program(positive_numbers, exact="weights, locs, precisions", enumerated="a", observed="x")
+@program(positive_numbers, exact="weights, locs, precisions", summed_out="a", observed="x")
 def mixture_of_log_normals(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
     with pyro.plate("components", K):
@@ -263,7 +263,7 @@ def sticks(fractions):
     return pad(fractions, (0, 1), value=1) * pad(rest, (1, 0), value=1)
 
 
-@program(points, exact="fractions, locs", enumerated="a", observed="x")
+@program(points, exact="fractions, locs", summed_out="a", observed="x")
 def dirichlet_process_mixture(x):
     with pyro.plate("breaks", 2):
         fractions = pyro.sample("fractions", dist.Beta(1.0, 1.3))
@@ -288,7 +288,7 @@ def _(q, x):
     }
 
 
-@program(lambda: numbers()[1:5], exact="weights, fine_weights, left, right", enumerated="a, b", observed="x")
+@program(lambda: numbers()[1:5], exact="weights, fine_weights, left, right", summed_out="a, b", observed="x")
 def sum_of_two_components(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
     fine_weights = pyro.sample("fine_weights", dist.Dirichlet(2 * torch.ones(K)))
@@ -301,7 +301,7 @@ def sum_of_two_components(x):
         pyro.sample("x", dist.Normal(left[a] + right[b], 0.8), obs=x)
 
 
-@program(lambda: numbers()[1:5], exact="weights, rows, locs", enumerated="a, b", observed="x")
+@program(lambda: numbers()[1:5], exact="weights, rows, locs", summed_out="a, b", observed="x")
 def assignment_that_hangs_on_another(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
     with pyro.plate("parents", K):
@@ -310,11 +310,11 @@ def assignment_that_hangs_on_another(x):
     with pyro.plate("data", len(x)):
         a = pyro.sample("a", dist.Categorical(weights))
         b = pyro.sample("b", dist.Categorical(rows[a]))
-        pyro.sample("x", dist.Normal(Vindex(locs)[a, b], 1.0), obs=x)
+        pyro.sample("x", dist.Normal(locs[a, b], 1.0), obs=x)
 
 
 @program(
-    lambda: (numbers(), numbers().roll(2) > 1), exact="weights, locs, p", enumerated="a", observed="x, y"
+    lambda: (numbers(), numbers().roll(2) > 1), exact="weights, locs, p", summed_out="a", observed="x, y"
 )
 def two_kinds_of_data_for_one_assignment(x, y):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
@@ -327,7 +327,7 @@ def two_kinds_of_data_for_one_assignment(x, y):
         pyro.sample("y", dist.Bernoulli(p[a]), obs=y.double())
 
 
-@program(numbers, exact="p, locs", enumerated="a", observed="x")
+@program(numbers, exact="p, locs", summed_out="a", observed="x")
 def bernoulli_assignment(x):
     p = pyro.sample("p", dist.Beta(1.0, 2.0))
     locs = pyro.sample("locs", dist.Normal(torch.zeros(2), 5.0).to_event(1))
@@ -336,7 +336,7 @@ def bernoulli_assignment(x):
         pyro.sample("x", dist.Normal(locs[a.long()], 1.0), obs=x)
 
 
-@program(numbers, exact="weights, locs", enumerated="a", observed="x")
+@program(numbers, exact="weights, locs", summed_out="a", observed="x")
 def assignment_by_arithmetic(x):
     weights = pyro.sample("weights", dist.Beta(1.0, 2.0))
     locs = pyro.sample("locs", dist.Normal(torch.zeros(2), 5.0).to_event(1))

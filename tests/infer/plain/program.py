@@ -17,7 +17,7 @@ class Program:
 
     Attributes:
         model: the program.
-        plan: how each site is treated, by name.
+        plan: the treatment of each site.
         data: makes the arguments.
         make_guide: makes the guide from the model.
         twin: a program of the same meaning whose bound is found by brute force; the model itself as a rule.
@@ -38,11 +38,6 @@ class Program:
     def name(self) -> str:
         """The name of the model."""
         return self.model.__name__
-
-    @property
-    def latents(self) -> dict[str, str]:
-        """The plan of all sites that are not observed."""
-        return {site: status for site, status in self.plan.items() if status != "observed"}
 
     def arguments(self) -> tuple[Any, ...]:
         """The model's arguments."""
@@ -84,11 +79,11 @@ def program(
         data: makes its arguments: one, or a tuple of them.
         guide: makes the guide.
         twin: see :class:`Program`.
-        plan: sites by how they are treated: ``exact="w, locs", enumerated="a", observed="x"``.
+        plan: sites by their treatment: ``exact="w, locs", summed_out="a", observed="x"``.
     """
 
     def register(model: Any) -> Program:
-        sites = {site: status for status, names in plan.items() for site in names.split(", ")}
+        sites = {site: how.replace("_", " ") for how, names in plan.items() for site in names.split(", ")}
         entry = Program(model, sites, data, guide, twin or model)
         PROGRAMS[entry.name] = entry
         return entry

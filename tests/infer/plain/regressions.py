@@ -184,7 +184,7 @@ def random_walk_by_cumulative_sums(y):
 random_walk_by_cumulative_sums.known_evidence(random_walk_as_one_site.evidence)
 
 
-@program(table, exact="weights, w", enumerated="a", observed="y")
+@program(table, exact="weights, w", summed_out="a", observed="y")
 def mixture_of_regressions(x, y):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(2)))
     with pyro.plate("components", 2):

@@ -12,7 +12,7 @@ from tests.infer.plain.program import program
 @program(
     lambda: torch.tensor([0.0, 0.3, 5.0, 4.0]),
     exact="rows, locs, precisions",
-    enumerated="z_0, z_1, z_2, z_3",
+    summed_out="z_0, z_1, z_2, z_3",
     observed="y_0, y_1, y_2, y_3",
 )
 def gaussian_hidden_markov_model(y):
@@ -29,7 +29,7 @@ def gaussian_hidden_markov_model(y):
 @program(
     lambda: torch.tensor([0.0, 1.0, 7.0, 9.0, 0.0]),
     exact="start, rows, rates",
-    enumerated="z_0, z_1, z_2, z_3, z_4",
+    summed_out="z_0, z_1, z_2, z_3, z_4",
     observed="y_0, y_1, y_2, y_3, y_4",
 )
 def poisson_hidden_markov_model(y):
@@ -45,7 +45,7 @@ def poisson_hidden_markov_model(y):
 @program(
     lambda: torch.tensor([[0, 1, 1, 2], [2, 2, 0, 1]]),
     exact="rows, emissions",
-    enumerated="z_0, z_1, z_2, z_3",
+    summed_out="z_0, z_1, z_2, z_3",
     observed="y_0, y_1, y_2, y_3",
 )
 def categorical_hidden_markov_model_of_two_sequences(y):
@@ -61,7 +61,7 @@ def categorical_hidden_markov_model_of_two_sequences(y):
 @program(
     lambda: (torch.tensor([[1, 1, 0], [0, 1, 1]]).double(), torch.tensor([3, 2])),
     exact="rows, p",
-    enumerated="z_0, z_1, z_2",
+    summed_out="z_0, z_1, z_2",
     observed="y_0, y_1, y_2",
 )
 def bernoulli_hidden_markov_model_of_ragged_sequences(y, lengths):
@@ -78,7 +78,7 @@ def bernoulli_hidden_markov_model_of_ragged_sequences(y, lengths):
 @program(
     lambda: torch.tensor([[0.0, 0.3], [5.0, 4.0], [0.5, 3.0]]),
     exact="rows, p",
-    enumerated="z_0, z_1, z_2",
+    summed_out="z_0, z_1, z_2",
     observed="y_0, y_1, y_2",
 )
 def hidden_markov_model_of_vectors(y):
@@ -99,7 +99,7 @@ def hidden_markov_model_of_vectors(y):
 @program(
     lambda: torch.tensor([0.0, 5.3, 6.0]),
     exact="left, right, locs",
-    enumerated="z_0, z_1, z_2, w_0, w_1, w_2",
+    summed_out="z_0, z_1, z_2, w_0, w_1, w_2",
     observed="y_0, y_1, y_2",
 )
 def factorial_hidden_markov_model(y):
@@ -116,7 +116,7 @@ def factorial_hidden_markov_model(y):
 @program(
     lambda: torch.tensor([0.0, 0.8, 5.0, 4.0]),
     exact="rows, slopes",
-    enumerated="z_1, z_2, z_3",
+    summed_out="z_1, z_2, z_3",
     observed="y_1, y_2, y_3",
 )
 def switching_autoregression(y):

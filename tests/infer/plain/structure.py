@@ -29,7 +29,7 @@ def update_of_a_mixture(q, x, scale=1.0):
     return {"weights": dist.Dirichlet(1 + r.sum(0)), "locs": normal(r.mT @ x, 0.04 + r.sum(0))}
 
 
-@program(numbers, exact="weights, locs", enumerated="a", observed="x")
+@program(numbers, exact="weights, locs", summed_out="a", observed="x")
 def subsample(x):
     weights, locs = globals_of_a_mixture()
     with pyro.plate("data", 6, subsample=torch.tensor([0, 3, 5])) as i:
@@ -42,7 +42,7 @@ def _(q, x):
     return update_of_a_mixture(q, x[[0, 3, 5]], 2.0)
 
 
-@program(numbers, exact="weights, locs", enumerated="a", observed="x")
+@program(numbers, exact="weights, locs", summed_out="a", observed="x")
 def tempered_data(x):
     weights, locs = globals_of_a_mixture()
     with pyro.plate("data", len(x)), poutine.scale(scale=0.25):
@@ -55,7 +55,7 @@ def _(q, x):
     return update_of_a_mixture(q, x, 0.25)
 
 
-@program(numbers, exact="weights, locs", enumerated="a", observed="x")
+@program(numbers, exact="weights, locs", summed_out="a", observed="x")
 def masked_points(x):
     x = x.clone()
     x[2] = torch.nan
@@ -70,7 +70,7 @@ def _(q, x):
     return update_of_a_mixture(q, x[[0, 1, 3, 4, 5]])
 
 
-@program(numbers, exact="weights, locs", enumerated="a", observed="x")
+@program(numbers, exact="weights, locs", summed_out="a", observed="x")
 def masked_observations(x):
     weights, locs = globals_of_a_mixture()
     with pyro.plate("data", len(x)):
@@ -78,7 +78,7 @@ def masked_observations(x):
         pyro.sample("x", dist.Normal(locs[a], 1.0).mask(torch.arange(len(x)) % 2 == 0), obs=x)
 
 
-@program(numbers, exact="weights, locs", enumerated="a", observed="x_observed")
+@program(numbers, exact="weights, locs", summed_out="a", observed="x_observed", left_out="x_unobserved")
 def numbers_that_are_missing_by_obs_mask(x):
     weights, locs = globals_of_a_mixture()
     with pyro.plate("data", len(x)):
@@ -86,7 +86,7 @@ def numbers_that_are_missing_by_obs_mask(x):
         pyro.sample("x", dist.Normal(locs[a], 1.0), obs=x, obs_mask=torch.arange(len(x)) % 2 == 0)
 
 
-@program(numbers, exact="weights, locs", enumerated="a_unobserved", observed="a_observed, x")
+@program(numbers, exact="weights, locs", summed_out="a_unobserved", observed="a_observed, x")
 def labels_of_some_points_by_obs_mask(x):
     weights, locs = globals_of_a_mixture()
     labels, known = torch.tensor([0, 0, 0, 1, 0, 0]), torch.tensor([1, 0, 0, 1, 0, 0]).bool()
@@ -95,7 +95,7 @@ def labels_of_some_points_by_obs_mask(x):
         pyro.sample("x", dist.Normal(locs[a], 1.0), obs=x)
 
 
-@program(numbers, exact="weights, locs", enumerated="b", observed="a, x, y")
+@program(numbers, exact="weights, locs", summed_out="b", observed="a, x, y")
 def points_with_labels_and_points_without(x):
     weights, locs = globals_of_a_mixture()
     with pyro.plate("labelled", 2):
@@ -117,7 +117,7 @@ def _(q, x):
     }
 
 
-@program(lambda: numbers().view(2, 3), exact="weights, locs", enumerated="a", observed="x")
+@program(lambda: numbers().view(2, 3), exact="weights, locs", summed_out="a", observed="x")
 def one_assignment_per_group(x):
     weights, locs = globals_of_a_mixture()
     with pyro.plate("groups", 3, dim=-1):
@@ -126,7 +126,12 @@ def one_assignment_per_group(x):
             pyro.sample("x", dist.Normal(locs[a], 1.0), obs=x)
 
 
-@program(lambda: numbers()[[0, 1, 3, 4]].view(2, 2), exact="weights, own, locs", enumerated="a", observed="x")
+@program(
+    lambda: numbers()[[0, 1, 3, 4]].view(2, 2),
+    exact="weights, own, locs",
+    summed_out="a",
+    observed="x, prior",
+)
 def weights_of_each_group(x):
     weights, locs = globals_of_a_mixture()
     with pyro.plate("groups", 2, dim=-1):
@@ -137,7 +142,7 @@ def weights_of_each_group(x):
     pyro.sample("prior", dist.Multinomial(3, weights), obs=torch.tensor([1.0, 2.0]))
 
 
-@program(lambda: numbers()[[0, 1, 3, 4]], exact="weights, locs", enumerated="a, b", observed="x, y")
+@program(lambda: numbers()[[0, 1, 3, 4]], exact="weights, locs", summed_out="a, b", observed="x, y")
 def plate_that_is_entered_twice(x):
     weights, locs = globals_of_a_mixture()
     data = pyro.plate("data", len(x))
@@ -152,7 +157,7 @@ def plate_that_is_entered_twice(x):
 @program(
     lambda: numbers()[:4],
     exact="weights, locs",
-    enumerated="a_0, a_1, a_2, a_3",
+    summed_out="a_0, a_1, a_2, a_3",
     observed="x_0, x_1, x_2, x_3",
 )
 def sequential_plate(x):
@@ -214,7 +219,7 @@ class MixtureGuide(nn.Module):
 
 
 @program(
-    lambda: numbers()[[0, 3, 4]], MixtureGuide, exact="weights, locs", drawn="z", enumerated="a", observed="x"
+    lambda: numbers()[[0, 3, 4]], MixtureGuide, exact="weights, locs", drawn="z", summed_out="a", observed="x"
 )
 def mixture_behind_a_decoder(x):
     weights, locs = globals_of_a_mixture()

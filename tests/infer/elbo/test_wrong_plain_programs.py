@@ -1,0 +1,336 @@
+"""The table of plain programs that are refused, and of the messages: docs/programs.md has the same rows."""
+
+from functools import partial
+from pathlib import Path
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+from pyro_fmvae.distributions import (
+    Assignment,
+    Component,
+    NaturalDirichlet,
+    NaturalGamma,
+    NaturalNormal,
+    NormalGamma,
+)
+from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO
+from pyro_fmvae.infer.elbo.per_point import loss_per_point
+from pyro_fmvae.optim import NaturalGradient
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs/programs.md").read_text(encoding="utf-8")
+K, N = 2, 4
+
+
+def normal():
+    return NaturalNormal(torch.tensor([0.5, -0.5]))
+
+
+def gamma():
+    return NaturalGamma(torch.tensor([1.0, -1.0]))
+
+
+def guided_by(**posteriors):
+    """A guide with posteriors outside of plates."""
+
+    def guide(x):
+        for name, make in posteriors.items():
+            pyro.sample(name, make())
+
+    return guide
+
+
+def location(link):
+    """A location by a function of a Normal."""
+
+    def model(x):
+        loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", N):
+            pyro.sample("x", dist.Normal(link(loc), 1.0), obs=x)
+
+    return model
+
+
+def identity(loc):
+    return loc
+
+
+def mixture(x, size=N, child=None):
+    """A mixture of Normals, or what hangs on its assignments by ``child(locs, a, x)``."""
+    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
+    with pyro.plate("components", K):
+        locs = pyro.sample("locs", dist.Normal(0.0, 5.0))
+    with pyro.plate("data", size):
+        a = pyro.sample("a", dist.Categorical(weights))
+        if child is None:
+            pyro.sample("x", dist.Normal(locs[a], 1.0), obs=x)
+        else:
+            child(locs, a, x)
+
+
+def decoded(locs, a, x):
+    z = pyro.sample("z", dist.Normal(locs[a], 1.0))
+    pyro.sample("x", dist.Normal(z.tanh(), 1.0), obs=x)
+
+
+def of_globals(x, size=K, component=normal):
+    pyro.sample("weights", NaturalDirichlet(torch.ones(K)))
+    with pyro.plate("components", size):
+        pyro.sample("locs", component())
+
+
+def of_mixture(x, a):
+    """A guide with the assignments too."""
+    of_globals(x)
+    with pyro.plate("data", N):
+        pyro.sample("a", a)
+
+
+def with_probabilities_of_one(x):
+    of_globals(x)
+    pyro.sample("a", dist.Categorical(torch.ones(K)))
+
+
+def with_its_own_draw(x):
+    of_globals(x)
+    with pyro.plate("data", N):
+        a = pyro.sample("a", dist.Categorical(torch.ones(N, K)))
+        pyro.sample("z", dist.Normal(a.double(), 1.0))
+
+
+def poisson_latent(x):
+    rate = pyro.sample("rate", dist.Gamma(1.0, 1.0))
+    with pyro.plate("data", N):
+        count = pyro.sample("count", dist.Poisson(rate))
+        pyro.sample("x", dist.Normal(count, 1.0), obs=x)
+
+
+def discrete_event(x):
+    p = pyro.sample("p", dist.Beta(torch.ones(3), 1.0).to_event(1))
+    a = pyro.sample("a", dist.Bernoulli(p).to_event(1))
+    with pyro.plate("data", N):
+        pyro.sample("x", dist.Normal(a.sum(-1), 1.0), obs=x)
+
+
+def component_of_a_categorical(x):
+    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
+    with pyro.plate("components", K):
+        pair = pyro.sample("pair", NormalGamma(torch.zeros(1), 1.0, 1.0, 1.0))
+    with pyro.plate("data", N):
+        a = pyro.sample("a", dist.Categorical(weights))
+        pyro.sample("x", Component(pair, a), obs=x.unsqueeze(-1))
+
+
+def of_component(x):
+    pyro.sample("weights", NaturalDirichlet(torch.ones(K)))
+    with pyro.plate("components", K):
+        pyro.sample("pair", NormalGamma(torch.zeros(1), 1.0, 1.0, 1.0))
+
+
+def normal_of_an_assignment(x):
+    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
+    with pyro.plate("components", K):
+        locs = pyro.sample("locs", dist.Normal(0.0, 5.0))
+    with pyro.plate("data", N):
+        a = pyro.sample("a", Assignment(weights))
+        pyro.sample("x", dist.Normal(locs[a], 1.0), obs=x)
+
+
+def two_levels(x):
+    rate = pyro.sample("rate", dist.Gamma(1.0, 1.0))
+    scale = pyro.sample("scale", dist.Gamma(2.0, rate))
+    with pyro.plate("data", N):
+        pyro.sample("x", dist.Normal(0.0, 1 + scale.tanh()), obs=x)
+
+
+class GammaWithoutGradient(dist.Gamma):
+    has_rsample = False
+
+
+def subsampled_groups(x):
+    with pyro.plate("groups", 2 * N, subsample_size=N):
+        loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
+        pyro.sample("x", dist.Normal(loc, 1.0), obs=x)
+
+
+def loss(model, guide, **options):
+    def run(x):
+        TraceConjugate_ELBO(**options).loss(model, guide, x)
+
+    return run
+
+
+def automatic(model, **options):
+    return lambda x: loss(model, AutoConjugate(model, **options))(x)
+
+
+def conjugate(**options):
+    """The loss of a conjugate program, with an option."""
+    return loss(location(identity), guided_by(loc=normal), max_plate_nesting=1, **options)
+
+
+def recomputed(x):
+    model = location(identity)
+    elbo = TraceConjugate_ELBO()
+    ConjugateSVI(model, AutoConjugate(model), NaturalGradient(0.5), elbo, recompute=True).step(x)
+
+
+def by_point(x):
+    loss_per_point(TraceConjugate_ELBO(), location(identity), guided_by(loc=normal), x, plate="data")
+
+
+CHOOSE = (
+    "Let AutoConjugate(model) choose its distribution in the guide; or give it a natural posterior of a "
+    "family that has this expectation, or any other distribution, which is then drawn"
+)
+OPTION = (
+    "for a program of Pyro's own distributions; leave it out, or write the program with Assignment and "
+    "Component, which have it"
+)
+WRONG = {
+    "a natural posterior of a site that has no closed form": (
+        loss(location(torch.tanh), guided_by(loc=normal)),
+        "site 'loc': its value is needed (for 'tanh')",
+        CHOOSE,
+    ),
+    "a branch on a natural site": (
+        loss(location(lambda loc: loc if loc > 0 else -loc), guided_by(loc=normal)),
+        "site 'loc': its value is needed (for a truth value)",
+        CHOOSE,
+    ),
+    "a `NaturalGamma` for a Normal": (
+        loss(mixture, partial(of_globals, component=gamma)),
+        "site 'locs': its value is needed (for a product that its posterior has no expectation of)",
+        CHOOSE,
+    ),
+    "a latent Poisson": (
+        automatic(poisson_latent),
+        "site 'count': Poisson has no finite support to sum over; write the density of what hangs on it with "
+        "the site summed out (a GammaPoisson for a Poisson of a Gamma, say)",
+    ),
+    "a discrete site under `to_event`": (
+        automatic(discrete_event),
+        "site 'a': Bernoulli may not be wrapped by to_event where it is summed out; use a plate",
+    ),
+    "a Normal whose mean is picked by an `Assignment`": (
+        loss(normal_of_an_assignment, of_globals),
+        "site 'locs': its value is needed, but TraceConjugate_ELBO integrates over it",
+        "A program without an Assignment or a Component may compute with it",
+    ),
+    "a guide that uses its own discrete draw": (
+        loss(partial(mixture, child=decoded), with_its_own_draw),
+        "site 'a': the guide uses its draw, but the site is summed out; compute from its probabilities "
+        "instead, or leave it out of the guide",
+    ),
+    "probabilities of more values than the model's": (
+        loss(mixture, partial(of_mixture, a=dist.Categorical(torch.ones(N, 3)))),
+        "site 'a': expected probabilities of 2 values in the guide, as in the model, got Categorical of 3; "
+        "give it a Categorical of 2, or leave it out of the guide",
+    ),
+    "a Poisson for a Categorical": (
+        loss(mixture, partial(of_mixture, a=dist.Poisson(torch.ones(N)))),
+        "site 'a': expected probabilities of 2 values in the guide, as in the model, got Poisson of no "
+        "finite number; give it a Categorical of 2, or leave it out of the guide",
+    ),
+    "a discrete site of the guide outside of its plate": (
+        loss(mixture, with_probabilities_of_one),
+        "site 'a': batch and event shape are (4,) and () in the model but () and () in the guide; give it "
+        "the same plates and the same to_event in both",
+    ),
+    "a plate of another size in the guide": (
+        loss(mixture, partial(of_globals, size=3)),
+        "site 'locs': plate 'components' is of size 2 in the model but 3 in the guide; give it the same size "
+        "in both",
+    ),
+    "a plate of another size than plain data": (
+        automatic(partial(mixture, size=3)),
+        "site 'x': its value is of shape (4,), but Normal in plate 'data' of size 3 has the batch shape "
+        "(2, 3) and the event shape (): for a batch write pyro.plate(name, N, subsample=batch), for all data "
+        "a plate of their size",
+    ),
+    "a latent site that the guide leaves out": (
+        loss(partial(mixture, child=decoded), of_globals),
+        "site 'z': it is neither observed nor in the guide, and nothing integrates over it; sample it in the "
+        "guide. (AutoConjugate(model) samples every site, unless it has fallback=None)",
+    ),
+    "a site in a plate that subsamples, under `fallback=None`": (
+        automatic(subsampled_groups, fallback=None),
+        "site 'loc': it is neither observed nor in the guide, and nothing integrates over it; sample it in "
+        "the guide. (AutoConjugate(model) samples every site, unless it has fallback=None)",
+    ),
+    "a site that the model lacks": (
+        loss(location(identity), guided_by(loc=normal, extra=normal)),
+        "site 'extra': it is in the guide but not in the model; sample it in the model too, or mark it by "
+        "infer={'is_auxiliary': True}",
+    ),
+    "a drawn site without gradients": (
+        loss(two_levels, guided_by(rate=gamma, scale=lambda: GammaWithoutGradient(1.0, 1.0))),
+        "site 'scale': GammaWithoutGradient in the guide has no reparameterised sampler; give it a "
+        "distribution that has_rsample",
+    ),
+    "`kl_weight` of a plain program": (conjugate(kl_weight=0.5), f"kl_weight: expected 1.0 {OPTION}"),
+    "`label_weight` of a plain program": (
+        conjugate(label_weight=0.5),
+        f"label_weight: expected 0.0 {OPTION}",
+    ),
+    "`independence_weight` of a plain program": (
+        conjugate(independence_weight=0.5),
+        f"independence_weight: expected 0.0 {OPTION}",
+    ),
+    "`vectorize_particles` of a plain program": (
+        conjugate(vectorize_particles=True),
+        f"vectorize_particles: expected False {OPTION}",
+    ),
+    "`recompute` of a plain program": (
+        recomputed,
+        "recompute: expected False for a program of Pyro's own distributions; leave it out, or write the "
+        "program with Assignment and Component, which have a second pass over the guide alone",
+    ),
+    "losses by point of a plain program": (
+        by_point,
+        "model: the losses of single points are not known for a program of Pyro's own distributions; write "
+        "it with Assignment and Component",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("validate", [True, False])
+def test_wrong_programs_are_refused(case, validate):
+    run, *parts = WRONG[case]
+    with pyro.validation_enabled(validate), pytest.raises(ValueError) as error:
+        run(torch.tensor([0.0, 1.0, 5.0, 6.0]))
+    assert all(part in str(error.value) for part in parts), str(error.value)
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_programs_are_documented(case):
+    _, *parts = WRONG[case]
+    row = next(line for line in PAGE.splitlines() if line.startswith(f"| {case} |"))
+    assert all(part in row for part in parts), row
+
+
+def test_the_plan_tells_what_a_subsampled_plate_hides():
+    def model(x):
+        mixture(x)
+        with pyro.plate("groups", 2 * N, subsample_size=N):
+            group = pyro.sample("group", dist.Normal(0.0, 1.0))
+            pyro.sample("y", dist.Normal(group, 1.0), obs=x)
+
+    plan = TraceConjugate_ELBO().plan(model, AutoConjugate(model), torch.zeros(N))
+    why = "plate 'groups' is subsampled, so no run shows its posterior whole; write it by hand"
+    assert (plan["group"].treatment, plan["group"].why) == ("drawn", why)
+
+
+def test_a_component_of_a_categorical_is_refused():
+    """Without validation, it is taken for a program of shorthands, with a message of its own."""
+    message = (
+        "site 'x': Component may not be mixed with plain sites that are enumerated or have natural "
+        "posteriors of their own; write its density with Pyro's own distributions too (for a Component, a "
+        "Normal of the locations and precisions that the assignment picks)"
+    )
+    with pytest.raises(ValueError) as error:
+        loss(component_of_a_categorical, of_component)(torch.tensor([0.0, 1.0, 5.0, 6.0]))
+    assert message in str(error.value) and message in PAGE
