@@ -11,6 +11,7 @@ bound has several optima: of a few starts, the best is kept.
 """
 
 import argparse
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pyro
@@ -73,6 +74,7 @@ def plot(words, topics, found, path):
         for axes, grid in zip(panel, grids, strict=True):
             axes.imshow(grid.view(SIDE, SIDE), cmap="Greys", vmin=0)
             axes.set(xticks=[], yticks=[])
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)
     plt.close(figure)
 
@@ -91,6 +93,7 @@ def main():
     print(TraceConjugate_ELBO().plan(model, AutoConjugate(model), words))
     best, bound = None, -torch.inf
     for start in range(options.starts):
+        pyro.set_rng_seed(options.seed + start)
         guide, last = learn(words, options.steps)
         print(f"start {start}: ELBO {last:.1f}")
         if last > bound:

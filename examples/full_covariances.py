@@ -8,6 +8,7 @@ own; the posteriors are multivariate normal and Wishart, and Pyro's enumeration 
 
 import argparse
 import math
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pyro
@@ -39,7 +40,10 @@ def clouds():
     component = torch.multinomial(torch.tensor([0.4, 0.35, 0.25]), N, replacement=True)
     angles = math.pi * torch.tensor([0.1, 0.45, 0.8])[component]
     centres = torch.tensor([[0.0, 0.0], [2.0, 1.0], [-1.5, 2.5]])[component]
-    along, across = torch.stack([angles.cos(), angles.sin()], -1), torch.stack([-angles.sin(), angles.cos()], -1)
+    along, across = (
+        torch.stack([angles.cos(), angles.sin()], -1),
+        torch.stack([-angles.sin(), angles.cos()], -1),
+    )
     x = centres + 1.5 * torch.randn(N, 1) * along + 0.25 * torch.randn(N, 1) * across
     return x, component
 
@@ -56,6 +60,7 @@ def plot(x, component, guide, path):
         angle = math.degrees(torch.atan2(vectors[k, 1, 1], vectors[k, 0, 1]))
         axes.add_patch(Ellipse(locs[k].tolist(), width, height, angle=angle, fill=False, color=f"C{k}", lw=2))
     axes.set(xlabel="first dimension", ylabel="second dimension", aspect="equal")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)
     plt.close(figure)
 

@@ -11,6 +11,7 @@ over which measurements are wild. Every step is exact: nothing is drawn.
 """
 
 import argparse
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pyro
@@ -70,6 +71,7 @@ def plot(x, y, is_wild, guide, path):
     figure.colorbar(points, label="probability of being wild")
     axes.set(xlabel="x", ylabel="y")
     axes.legend(frameon=False, fontsize="small")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)
     plt.close(figure)
 

@@ -18,6 +18,26 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 RUNS = {
     "own_model.py": (["--steps", "20", "--seed-at", "10"], ["matching accuracy", "components in use"]),
     "own_family.py": (["--steps", "20"], ["have a scale of 10.0: found"]),
+    "from_pyro.py": (
+        ["--steps=3", "--natural-steps=3", "--picture=pictures/from-pyro.png"],
+        [
+            "locs        NaturalNormal     exact",
+            "TraceEnum_ELBO, AutoNormal: ELBO",
+            "TraceConjugate_ELBO: ELBO",
+        ],
+    ),
+    "regression.py": (
+        ["--picture=pictures/regression.png"],
+        ["weights     NaturalMultivariateNormal  exact", "standard deviations: 0.15 (true: 0.15)"],
+    ),
+    "counts.py": (
+        ["--steps=3", "--starts=2", "--picture=pictures/counts.png"],
+        ["topics       NaturalDirichlet  exact", "start 1: ELBO", "of 8 topics"],
+    ),
+    "full_covariances.py": (
+        ["--steps=25", "--picture=pictures/full-covariances.png"],
+        ["precisions  NaturalWishart             exact", "matching accuracy with the true components 9"],
+    ),
     "compare_traceenum.py": (["--steps", "20", "--samples", "30"], ["the first two differ by"]),
     "smiley.py": (
         ["--points", "300", "--iterations", "4", "--out", "pictures"],
@@ -125,6 +145,10 @@ RUNS = {
     ),
 }
 PICTURES = {
+    "from_pyro.py": ["from-pyro.png"],
+    "regression.py": ["regression.png"],
+    "counts.py": ["counts.png"],
+    "full_covariances.py": ["full-covariances.png"],
     "vsc_sweep.py": ["codes-smiley-J20.png", "codes-smiley-latents.png"],
     "bars.py": [
         *("binary.png", "linear-on-max.png", "linear.png"),

@@ -21,6 +21,16 @@ def test_page_runs(page, words, capsys):
     assert words in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_page_from_pyro_prints_its_plans(capsys):
+    run_blocks("from-pyro.md")
+    plans = re.findall(
+        r"^```text\n(.*?)^```", (DOCS / "from-pyro.md").read_text(encoding="utf-8"), re.M | re.S
+    )
+    assert len(plans) == 3
+    assert capsys.readouterr().out == "".join(plans)
+
+
 @pytest.mark.parametrize(
     ("page", "words"),
     [
