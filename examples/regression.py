@@ -2,9 +2,9 @@
 
     python examples/regression.py [--steps 100] [--seed 0] [--picture regression.png]
 
-A curve is measured 120 times. One measurement in six has gone wrong, and is many times less precise than the
-others; nobody knows which. The program says just that: the mean is linear in the weights, and each measurement
-has one of two precisions.
+A curve is measured 120 times. One measurement in six has gone wrong, and is many times less precise than
+the others; nobody knows which. The program says just that: the mean is linear in the weights, and each
+measurement has one of two precisions.
 
 The weights have a multivariate normal posterior, the precisions a Gamma each, and Pyro's enumeration sums
 over which measurements are wild. Every step is exact: nothing is drawn.
