@@ -183,8 +183,7 @@ def ours(problem: Problem) -> Contestant:
         natural = guide.posterior(site).get_parameter("natural")
         with torch.no_grad():
             natural.copy_(natural_prior(posterior).natural.reshape(natural.shape))
-    optim = NaturalGradient(1.0, partial(torch.optim.SGD, lr=0.0))
-    svi = CapturedSVI(problem.program, guide, optim, TraceConjugate_ELBO())
+    svi = CapturedSVI(problem.program, guide, NaturalGradient(1.0), TraceConjugate_ELBO())
     step = partial(svi.step, *problem.data)
     return Contestant("CapturedSVI", step, lambda loss: -float(loss))
 
