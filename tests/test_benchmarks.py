@@ -30,6 +30,7 @@ MODULES = (
     "enumerated_methods",
     "estimators",
     "peak_memory",
+    "peers",
     "plain_programs",
     "ragged",
     "scaling",
@@ -440,3 +441,9 @@ def test_ragged_wants_sizes_that_differ(b, capsys, text):
     with pytest.raises(SystemExit):
         b.ragged.main(["--factors", text])
     assert "expected" in capsys.readouterr().err
+
+
+def test_peers_says_why_it_is_skipped(b, capsys, monkeypatch):
+    monkeypatch.setattr(b.peers, "bayespy", None)
+    b.peers.main([])
+    assert "skipped: BayesPy is not installed" in capsys.readouterr().out

@@ -69,7 +69,7 @@ class Sampled(NamedTuple):
 class Computed(NamedTuple):
     """The origin of a value: a function of others.
 
-    Attributes:
+    Args:
         name: of the function.
         function, args, kwargs: the call.
         output: the number of this value among the outputs.

@@ -19,7 +19,7 @@ _fresh = itertools.count()
 class Factor(NamedTuple):
     """One factor of a product.
 
-    Attributes:
+    Args:
         site: name of the site that it is a function of, "" for numbers.
         function: ``"x"``, ``"log"``, ``"log1m"`` or ``"logdet"`` of an element of the site's value.
         power: the power that it is raised to; for ``"x"`` alone other than 1.
