@@ -92,7 +92,7 @@ def plot(data, curves, guide, path):
     left.set(
         xscale="log", xlabel="seconds of processor time", ylabel="bound, nats", ylim=(best - 900, best + 50)
     )
-    left.legend(frameon=False, fontsize="small", loc="lower left")
+    figure.legend(frameon=False, fontsize="small", loc="outside upper left", ncols=2)
     weights, locs, precisions = (guide.posterior(name)().mean for name in ("weights", "locs", "precisions"))
     grid = torch.linspace(data.min(), data.max(), 300)
     densities = weights * dist.Normal(locs, precisions.rsqrt()).log_prob(grid.unsqueeze(-1)).exp()

@@ -17,16 +17,6 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 # Example: arguments that make it small, and words that its output must contain.
 RUNS = {
     "own_model.py": (["--steps", "20", "--seed-at", "10"], ["matching accuracy", "components in use"]),
-    "from_pyro.py": (
-        ["--steps", "3", "--natural-steps", "3", "--picture", "picture.png"],
-        ["assignment  optimal", "TraceConjugate_ELBO: ELBO"],
-    ),
-    "counts.py": (
-        ["--steps", "2", "--starts", "1", "--picture", "picture.png"],
-        ["topic        optimal", "of 8 topics"],
-    ),
-    "regression.py": (["--steps", "60", "--picture", "picture.png"], ["are found wild"]),
-    "full_covariances.py": (["--steps", "50", "--picture", "picture.png"], ["matching accuracy"]),
     "own_family.py": (["--steps", "20"], ["have a scale of 10.0: found"]),
     "from_pyro.py": (
         ["--steps=3", "--natural-steps=3", "--picture=pictures/from-pyro.png"],
