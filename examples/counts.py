@@ -3,8 +3,8 @@
     python examples/counts.py [--steps 200] [--starts 3] [--seed 0] [--picture counts.png]
 
 The vocabulary is a grid of 4 × 4 words. A topic is a row or a column of the grid, and each document mixes
-topics in proportions of its own (the data of Griffiths and Steyvers, 2004, in small). Every word of a document
-comes from one of its topics; nobody says which, nor what the topics are.
+topics in proportions of its own (the data of Griffiths and Steyvers, 2004, in small). Every word of a
+document comes from one of its topics; nobody says which, nor what the topics are.
 
 Topics and proportions have Dirichlet posteriors, and Pyro's enumeration sums over the topic of each word. The
 bound has several optima: of a few starts, the best is kept.
@@ -37,7 +37,7 @@ def model(words):  # [WORDS, DOCUMENTS]
 
 
 def documents():
-    """Words [WORDS, DOCUMENTS], and the true topics [TOPICS, VOCABULARY]: the rows and columns of the grid."""
+    """Words [WORDS, DOCUMENTS] and true topics [TOPICS, VOCABULARY]: rows and columns of the grid."""
     lines = torch.eye(SIDE).unsqueeze(-1).expand(SIDE, SIDE, SIDE) / SIDE
     topics = torch.cat([lines.flatten(1), lines.transpose(1, 2).flatten(1)])
     proportions = dist.Dirichlet(0.3 * torch.ones(TOPICS)).sample((DOCUMENTS,))
