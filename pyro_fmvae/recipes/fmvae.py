@@ -148,9 +148,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         _check_restarts(config, dataset)
         check_networks(config, dataset)
         if config.label_width and not (config.labels and config.network == "mlp"):
-            raise ValueError(
-                "label_width: expected 0, since it widens nothing without labels or --network mlp"
-            )
+            raise ValueError("label_width: expected 0 without labels or with convolutions")
         if config.labels:
             assert config.factors is not None
             check_labels(dataset, _label_names(config, dataset), config.factors, config.labels, config.seed)
