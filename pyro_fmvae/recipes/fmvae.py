@@ -23,7 +23,7 @@ from pyro_fmvae.recipes.labelling import check_labels, check_numbered
 from pyro_fmvae.recipes.network_defaults import network_defaults, setting
 from pyro_fmvae.recipes.networks import NetworkOptions, NetworkRecipe, check_networks, networks
 from pyro_fmvae.recipes.options import check_iterations, completed
-from pyro_fmvae.recipes.own_labels import LABEL_WIDTH, SPREAD, own_labelled
+from pyro_fmvae.recipes.own_labels import SPREAD, own_labelled
 from pyro_fmvae.recipes.ranges import count, nonnegative, share_below_one
 
 
@@ -42,7 +42,9 @@ class FMVAEOptions(NetworkOptions):
     label_weight: float | None = by_data("weight of the classification of labelled points")
     independence_weight: float | None = by_data("weight of a penalty on labels that other factors tell of")
     spread: float | None = option(None, SPREAD, share_below_one)
-    label_width: float | None = option(None, LABEL_WIDTH, nonnegative)
+    label_width: float = option(
+        0.0, "factor on the channels of convolutions for labelled factors alone, beside an mlp", nonnegative
+    )
     free_from: float | None = by_data("share of the joint phase before unlabelled factors are decoded")
     prior_restarts: int = option(
         1, "k-means starts of the prior, of which the one of greatest bound is kept", count(1)
@@ -145,6 +147,8 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         check_iterations(config)
         _check_restarts(config, dataset)
         check_networks(config, dataset)
+        if config.label_width and not (config.labels and config.network == "mlp"):
+            raise ValueError("label_width: expected 0 without labels or with convolutions")
         if config.labels:
             assert config.factors is not None
             check_labels(dataset, _label_names(config, dataset), config.factors, config.labels, config.seed)

@@ -131,7 +131,7 @@ def networks(
     latent_dim: int,
     head: Callable[[int, int], nn.Module] = NormalHead,
     own: int = 0,
-    own_width: float | None = None,
+    own_width: float = 0.0,
 ) -> Networks:
     """Untrained networks.
 

@@ -6,25 +6,16 @@ from typing import Any
 from torch import Tensor
 
 from pyro_fmvae.data import Dataset, spread_labels
-from pyro_fmvae.nn import is_image
 
 CLASSIFICATION = 50.0
 """Δ times the share of points whose label is known, in nats per point and label."""
 MANY_NUMBERS = 1000
 """Numbers in an image, channels counted, from which on KL[z] weighs little beside the reconstruction."""
-SMALLEST_CONVOLVED = 32
-"""Pixels on the shorter side of the smallest images whose labelled factors have convolutions of their own."""
 PRECISION = 0.95
 """Share of hidden labels that neighbours have to tell before they label images without one."""
-FEW = 0.5
-"""Share of points with a label below which labelled factors have convolutions of their own."""
 SPREAD = (
     "share of hidden labels that near neighbours have to tell, so that they label other points for training; "
     "0: never; default: 0, with images of your own 0.95"
-)
-LABEL_WIDTH = (
-    "factor on the channels of convolutions that encode labelled factors alone, beside an mlp; 0: none; "
-    "default: 0, with few labels of images of your own 0.25"
 )
 
 
@@ -42,15 +33,11 @@ def own_labelled(dataset: Dataset, labels: Tensor | None, spread: float | None) 
     image = dataset.preprocessing.image
     spread = (PRECISION if image else 0.0) if spread is None else spread
     found: dict[str, Any] = {"refine_iterations": 0, "augment_until": 1.0, "spread": spread}
-    shape = dataset.event_shape
     if labels is not None and (labels >= 0).any():
         known = spread_labels(dataset.train, labels, spread) >= 0
         found["label_weight"] = CLASSIFICATION / known.double().mean().item()
-        few = (labels >= 0).double().mean() < FEW
-        if image and few and is_image(shape) and min(shape[:2]) >= SMALLEST_CONVOLVED:
-            found["label_width"] = 0.25
     if image:
         found |= {"min_scale": 0.1, "augmentation": 0.5}
-        if math.prod(shape) >= MANY_NUMBERS:
+        if math.prod(dataset.event_shape) >= MANY_NUMBERS:
             found["kl_weight"] = 20.0
     return found

@@ -154,15 +154,18 @@ def test_labels_of_own_images_are_spread_and_count_in_the_weight():
     assert resolve(configure(labels=0.5), dataset(label_sizes=(2,))).spread is None
 
 
-@pytest.mark.parametrize(
-    ("shape", "labels", "width"), [((32, 32), 0.4, 0.25), ((32, 32), 1.0, None), ((31, 40), 0.4, None)]
-)
-def test_few_labels_of_own_images_have_an_encoder_of_their_own(shape, labels, width):
-    data = dataset(shape, Kind.IMAGE, (2,), size=40)
-    config = resolve(configure(data="mine.npz", labels=labels, spread=0.0, factor_dim=3), data)
-    assert config.label_width == width
-    encoder = build(config, data).encoder
-    assert isinstance(encoder, SideBySide) == (width is not None)
+@pytest.mark.parametrize("width", [0.0, 0.25])
+def test_labelled_factors_may_have_an_encoder_of_their_own(width):
+    data = dataset((32, 32), Kind.IMAGE, (2,), size=40)
+    config = resolve(configure(data="mine.npz", labels=0.4, label_width=width, factor_dim=3), data)
+    assert isinstance(build(config, data).encoder, SideBySide) == (width > 0)
+
+
+@pytest.mark.parametrize("options", [{"labels": 0.0}, {"labels": 0.4, "network": "conv"}])
+def test_an_encoder_of_labelled_factors_that_there_is_not(options):
+    data = dataset((32, 32), Kind.IMAGE, (2,), size=40)
+    with pytest.raises(ValueError, match="label_width: expected 0"):
+        resolve(configure(data="mine.npz", label_width=0.25, **options), data)
 
 
 def test_published_names_keep_their_defaults():
