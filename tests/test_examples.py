@@ -125,6 +125,7 @@ RUNS = {
         ["--components", "2,4", "--factors", "1,2", "--steps", "1", "--methods", "captured"],
         ["MB"],
     ),
+    "benchmarks/peers.py": (["--points=50", "--turns=2", "--threads=1"], ["BayesPy"]),
     "benchmarks/freed_memory.py": (["--nets=mlp", "--steps=2", "--threads=1"], ["mlp   kept"]),
     "benchmarks/spot_checks.py": (["--nets=mlp", "--steps=2"], ["checked at every step"]),
     "benchmarks/siblings.py": (
