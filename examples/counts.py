@@ -93,7 +93,6 @@ def main():
     print(TraceConjugate_ELBO().plan(model, AutoConjugate(model), words))
     best, bound = None, -torch.inf
     for start in range(options.starts):
-        pyro.set_rng_seed(options.seed + start)
         guide, last = learn(words, options.steps)
         print(f"start {start}: ELBO {last:.1f}")
         if last > bound:

@@ -352,3 +352,22 @@ def test_a_state_waits_for_the_fallback():
     loaded = fresh.state_dict()
     assert loaded.keys() == state.keys() and any(name.startswith("fallback") for name in state)
     assert all(torch.equal(loaded[name], value) for name, value in state.items())
+
+
+def test_guides_made_one_after_another_start_apart():
+    """The ELBO runs a plain program before it knows it; a guide's start is not drawn from those numbers twice."""
+
+    def model(x):
+        with pyro.plate("topics", 2):
+            rate = pyro.sample("rate", dist.Gamma(1.0, 1.0))
+        with pyro.plate("data", len(x)):
+            which = pyro.sample("which", dist.Categorical(torch.ones(2) / 2))
+            pyro.sample("x", dist.Poisson(rate[which]), obs=x)
+
+    x = torch.tensor([1.0, 2.0, 7.0])
+    starts = []
+    for _ in range(2):
+        guide = AutoConjugate(model)
+        TraceConjugate_ELBO().loss(model, guide, x)
+        starts.append(guide.posterior("rate").natural_value())
+    assert not torch.equal(*starts)

@@ -9,10 +9,11 @@ and take the first path.
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
+import pyro
 import torch
 from pyro.poutine import Trace
 from pyro.poutine.messenger import Messenger
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
@@ -43,7 +44,7 @@ class Kinds:
             ValueError: a program that is not of a recognised shape; the message names the site.
         """
         if (model, guide) not in self._plates:
-            random_state, seen = torch.get_rng_state(), _Seen()
+            before, random_state, seen = _parameters(model, guide), torch.get_rng_state(), _Seen()
             try:
                 with seen:
                     result = run_shorthand(model, guide, args, kwargs, max_plate_nesting)
@@ -54,7 +55,8 @@ class Kinds:
                 if not seen.plain:
                     return result
             self._plates[model, guide] = plates_of(model, guide, args, kwargs)
-            torch.set_rng_state(random_state)
+            if _parameters(model, guide) == before:  # else the draws that made them would come once more
+                torch.set_rng_state(random_state)
             if len(self._plates) > _MOST_PROGRAMS:
                 del self._plates[next(iter(self._plates))]
         while True:
@@ -64,6 +66,12 @@ class Kinds:
             if deepest <= plates:
                 return program, trace
             self._plates[model, guide] = deepest
+
+
+def _parameters(*programs: Any) -> int:
+    """Number of parameters in Pyro's store and in modules."""
+    modules = [program for program in programs if isinstance(program, nn.Module)]
+    return len(pyro.get_param_store()) + sum(len(list(module.parameters())) for module in modules)
 
 
 def _deepest(*traces: Trace) -> int:
