@@ -25,9 +25,11 @@ from pyro_fmvae.infer.posteriors import (
     ConjugatePosterior,
     NaturalPosterior,
     PosteriorDict,
+    check_shapes,
     natural_prior,
     random_posterior,
 )
+from pyro_fmvae.infer.quantiles import quantiles_of
 from pyro_fmvae.infer.seeding import kmeans, posterior_weights
 
 
@@ -156,17 +158,20 @@ class AutoConjugate(nn.Module):
                 if self._waiting:
                     with poutine.block():  # Pyro's autoguides have parameters after their first call
                         self.fallback(*args, **kwargs)
+                    check_shapes("fallback", self.fallback, self._waiting)
                     self.fallback.load_state_dict(self._waiting)
                     self._waiting = {}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Keep the state of a fallback that is not there yet."""
+        """Keep the state of a fallback that is not there yet; nothing is loaded if a shape differs."""
         start = f"{prefix}fallback."
         if self.fallback is None and not self._is_set_up:
             names = [name for name in state_dict if name.startswith(start)]
             self._waiting = {
                 name.removeprefix(start): state_dict.pop(name).detach().clone() for name in names
             }
+        if self.fallback is not None:
+            check_shapes("fallback", self.fallback, state_dict, start)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -190,6 +195,44 @@ class AutoConjugate(nn.Module):
             with _own_parameters():
                 values.update(self.fallback(*args, **kwargs))
         return values
+
+    def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Posterior medians by site, of each number by itself; arguments as for the model.
+
+        See :meth:`quantiles`. Sites of ``fallback`` have the medians that it gives.
+        """
+        medians = {name: values.squeeze(0) for name, values in self._quantiles([0.5], args, kwargs).items()}
+        if self.fallback is not None:
+            medians.update(self.fallback.median(*args, **kwargs))
+        return medians
+
+    def quantiles(self, quantiles: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Posterior quantiles by site, as those of Pyro's ``AutoNormal``: [Q, *shape of the site].
+
+        They are of each number by itself: medians of probabilities need not add up to 1. Those of Normal,
+        Gamma and inverse Gamma posteriors are exact; all others are of 4,096 draws.
+
+        Args:
+            quantiles: Q numbers in (0, 1), in a list or a tensor.
+            args, kwargs: as for the model.
+
+        Raises:
+            ValueError: a number outside (0, 1).
+            AttributeError: ``fallback`` has no quantiles, as ``AutoDelta`` has none.
+        """
+        found = self._quantiles(torch.as_tensor(quantiles).tolist(), args, kwargs)
+        if self.fallback is not None:
+            found.update(self.fallback.quantiles(torch.as_tensor(quantiles).tolist(), *args, **kwargs))
+        return found
+
+    @torch.no_grad()
+    def _quantiles(self, probabilities: list[float], args: Any, kwargs: Any) -> dict[str, Tensor]:
+        if not self._is_set_up:
+            self.setup(*args, **kwargs)
+        if self.fallback is not None:
+            with poutine.block(), _own_parameters():  # Pyro's autoguides know their sites after a first call
+                self.fallback(*args, **kwargs)
+        return {name: quantiles_of(self.posterior(name)(), probabilities) for name in self._sites}
 
     @torch.no_grad()
     def seed(

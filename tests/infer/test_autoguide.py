@@ -1,6 +1,7 @@
 """The autoguide for conjugate globals."""
 
 import copy
+import re
 from functools import partial
 
 import pyro
@@ -327,8 +328,51 @@ def test_a_state_of_other_sizes_is_refused_at_the_first_call():
     x = Toy().data(6)
     states[0].setup(x)
     states[1].load_state_dict(states[0].state_dict())
-    with pytest.raises(RuntimeError, match="size mismatch for natural"):
+    message = re.escape(
+        "site 'weights': 'natural' is of shape (2, 1, 3) in the state, but (2, 1, 4) in this guide; load it "
+        "into the guide of a model of the same sizes"
+    )
+    with pytest.raises(ValueError, match=message):
         states[1].setup(x)
+
+
+def test_nothing_of_a_state_of_other_sizes_is_loaded():
+    small, large = AutoConjugate(Toy(components=3).model), AutoConjugate(Toy(components=4).model)
+    x = Toy().data(6)
+    for guide in (small, large):
+        guide.setup(x)
+    state = {name: value.clone() for name, value in large.state_dict().items()}
+    state["posteriors.weights.natural"] += 1
+    small_state = small.state_dict()
+    state["posteriors.loc_precision.natural"] = small_state["posteriors.loc_precision.natural"]
+    before = {name: value.clone() for name, value in large.state_dict().items()}
+    with pytest.raises(ValueError, match="site 'loc_precision': 'natural' is of shape"):
+        large.load_state_dict(state)
+    assert all(torch.equal(value, before[name]) for name, value in large.state_dict().items())
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["after a call", "before a call"])
+def test_a_state_of_a_fallback_of_another_size(first):
+    def of_size(size):
+        def model(x):
+            scale = pyro.sample("scale", dist.LogNormal(torch.zeros(size), 1.0).to_event(1))
+            loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
+            with pyro.plate("data", len(x)):
+                pyro.sample("x", dist.Normal(loc, scale.sum()), obs=x)
+
+        return AutoConjugate(model)
+
+    x = torch.zeros(4)
+    other, guide = of_size(2), of_size(3)
+    other(x)
+    if first:
+        guide(x)
+    message = (
+        r"fallback: 'locs\.scale_unconstrained' is of shape \(2,\) in the state, but \(3,\) in this guide"
+    )
+    with pytest.raises(ValueError, match=message):
+        guide.load_state_dict(other.state_dict())
+        guide(x)
 
 
 def test_a_state_waits_for_the_fallback():
@@ -355,7 +399,7 @@ def test_a_state_waits_for_the_fallback():
 
 
 def test_guides_made_one_after_another_start_apart():
-    """The ELBO runs a plain program before it knows it; a guide's start is not drawn from those numbers twice."""
+    """The ELBO runs a plain program before it knows it; no start is drawn from those numbers twice."""
 
     def model(x):
         with pyro.plate("topics", 2):

@@ -100,8 +100,8 @@ def check_index(x: Lazy, index: Any, sizes: Container[int]) -> None:
         except IndexError:
             values = int(part.max()) + 1
             raise ValueError(
-                f"site '{min(sites_of(x))}': it is of size {x.shape[dim]}, but an index picks among {values}, as "
-                f"an assignment with {values} values does; put it into a plate of size {values}"
+                f"site '{min(sites_of(x))}': it is of size {x.shape[dim]}, but an index picks among "
+                f"{values}, as an assignment with {values} values does; put it into a plate of size {values}"
             ) from None
 
 

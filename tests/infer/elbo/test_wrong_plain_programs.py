@@ -246,8 +246,8 @@ WRONG = {
     ),
     "a plate of one component under several weights": (
         loss(partial(mixture, components=1), partial(of_globals, size=1)),
-        "site 'locs': it is of size 1, but an index picks among 2, as an assignment with 2 values does; put it "
-        "into a plate of size 2",
+        "site 'locs': it is of size 1, but an index picks among 2, as an assignment with 2 values does; put "
+        "it into a plate of size 2",
     ),
     "observed values in a list": (
         lambda x: automatic(location(identity))([0.0, 1.0]),
