@@ -8,7 +8,7 @@ import pyro.poutine as poutine
 import torch
 from pyro.infer.autoguide import AutoNormal
 from pyro.infer.autoguide.initialization import InitMessenger
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import one_hot
 
 from pyro_fmvae.distributions import MixtureComponent, NaturalDistribution
@@ -29,11 +29,11 @@ from pyro_fmvae.infer.posteriors import (
     natural_prior,
     random_posterior,
 )
-from pyro_fmvae.infer.quantiles import quantiles_of
+from pyro_fmvae.infer.quantiles import WithQuantiles
 from pyro_fmvae.infer.seeding import kmeans, posterior_weights
 
 
-class AutoConjugate(nn.Module):
+class AutoConjugate(WithQuantiles):
     """Natural posteriors for every conjugate site of a model, and another guide for its other sites.
 
     With a model in Pyro's own distributions it is a whole guide::
@@ -71,8 +71,6 @@ class AutoConjugate(nn.Module):
     Attributes:
         fallback: that guide; None if it has nothing to do, or before the first call.
     """
-
-    fallback: nn.Module | None
 
     def __init__(
         self,
@@ -195,44 +193,6 @@ class AutoConjugate(nn.Module):
             with _own_parameters():
                 values.update(self.fallback(*args, **kwargs))
         return values
-
-    def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Posterior medians by site, of each number by itself; arguments as for the model.
-
-        See :meth:`quantiles`. Sites of ``fallback`` have the medians that it gives.
-        """
-        medians = {name: values.squeeze(0) for name, values in self._quantiles([0.5], args, kwargs).items()}
-        if self.fallback is not None:
-            medians.update(self.fallback.median(*args, **kwargs))
-        return medians
-
-    def quantiles(self, quantiles: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Posterior quantiles by site, as those of Pyro's ``AutoNormal``: [Q, *shape of the site].
-
-        They are of each number by itself: medians of probabilities need not add up to 1. Those of Normal,
-        Gamma and inverse Gamma posteriors are exact; all others are of 4,096 draws.
-
-        Args:
-            quantiles: Q numbers in (0, 1), in a list or a tensor.
-            args, kwargs: as for the model.
-
-        Raises:
-            ValueError: a number outside (0, 1).
-            AttributeError: ``fallback`` has no quantiles, as ``AutoDelta`` has none.
-        """
-        found = self._quantiles(torch.as_tensor(quantiles).tolist(), args, kwargs)
-        if self.fallback is not None:
-            found.update(self.fallback.quantiles(torch.as_tensor(quantiles).tolist(), *args, **kwargs))
-        return found
-
-    @torch.no_grad()
-    def _quantiles(self, probabilities: list[float], args: Any, kwargs: Any) -> dict[str, Tensor]:
-        if not self._is_set_up:
-            self.setup(*args, **kwargs)
-        if self.fallback is not None:
-            with poutine.block(), _own_parameters():  # Pyro's autoguides know their sites after a first call
-                self.fallback(*args, **kwargs)
-        return {name: quantiles_of(self.posterior(name)(), probabilities) for name in self._sites}
 
     @torch.no_grad()
     def seed(

@@ -8,6 +8,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro.infer import Predictive
 from pyro.infer.autoguide import AutoNormal
 from torch import nn
 from torch.testing import assert_close
@@ -415,3 +416,24 @@ def test_guides_made_one_after_another_start_apart():
         TraceConjugate_ELBO().loss(model, guide, x)
         starts.append(guide.posterior("rate").natural_value())
     assert not torch.equal(*starts)
+
+
+def test_predictions_in_parallel():
+    """One run of the model, with the samples in front, where the model broadcasts."""
+
+    def model(x, y=None):
+        slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
+        precision = pyro.sample("precision", dist.Gamma(2.0, 2.0))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(slope * x, precision.rsqrt()), obs=y)
+
+    x, guide = torch.linspace(-1.0, 1.0, 5), AutoConjugate(model)
+    guide(x, x)
+    pyro.set_rng_seed(0)
+    one, other = (
+        Predictive(model, guide=guide, num_samples=1000, parallel=parallel)(x) for parallel in (False, True)
+    )
+    for name, size in {"slope": 1, "precision": 1, "y": 5}.items():
+        assert one[name].shape == other[name].shape == (1000, size)
+        error = (one[name].var(0) + other[name].var(0)).div(1000).sqrt()
+        assert ((one[name].mean(0) - other[name].mean(0)).abs() < 4 * error).all()

@@ -6,12 +6,13 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer.autoguide import AutoNormal
+from pyro.infer.autoguide import AutoDelta, AutoNormal
 from torch.testing import assert_close
 
 from pyro_fmvae.infer import AutoConjugate
-from pyro_fmvae.infer.posteriors import natural_prior
+from pyro_fmvae.infer.posteriors import natural_prior, to_standard
 from pyro_fmvae.infer.quantiles import quantiles_of
+from tests.infer.programs import Toy
 
 LEVELS = [0.05, 0.5, 0.95]
 SHAPES = torch.tensor([0.02, 1.0, 3.5, 1e6], dtype=torch.float64)
@@ -94,3 +95,23 @@ def test_a_guide_has_the_quantiles_of_all_its_sites(levels):
     assert_close(found["locs"][2] - found["locs"][1], 1.6448536 * posterior.stddev)
     assert_close(found["scale"][1], medians["scale"])
     assert not any(value.requires_grad for value in (*found.values(), *medians.values()))
+
+
+def test_a_fallback_without_quantiles():
+    guide, x = AutoConjugate(model, fallback=AutoDelta), torch.linspace(-2.0, 3.0, 7)
+    assert guide.median(x).keys() == {"weights", "scale", "locs"}
+    with pytest.raises(ValueError, match="fallback: AutoDelta has no quantiles"):
+        guide.quantiles(LEVELS, x)
+
+
+def test_quantiles_of_the_posteriors_of_shorthands():
+    """Those of the standard form of a Normal-Gamma are of draws too."""
+    toy = Toy()
+    guide, x = AutoConjugate(toy.model), toy.data(6)
+    guide.setup(x)
+    medians = guide.median(x)
+    means = guide.posterior("loc_precision")().mean
+    assert medians["loc_precision"].shape == means.shape
+    guide.posteriors["weights"] = to_standard(guide.posterior("weights"))
+    pyro.set_rng_seed(0)
+    assert_close(guide.median(x)["weights"], medians["weights"], rtol=0.05, atol=0.05)

@@ -174,7 +174,7 @@ def _without_enumeration(site: Site, plates: int) -> Site:
 def plates_of(model: Any, guide: Any, args: Any, kwargs: Any) -> int:
     """The number of dimensions that a program's plates take, from a run in which nothing is enumerated."""
     with poutine.block(), Undrawn():
-        guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
+        guide_trace, _ = trace_guide(guide, args, kwargs)
         with FirstValues(), Undrawn(leaves=True):
             trace = poutine.trace(poutine.replay(model, trace=_without_discrete(guide_trace))).get_trace(
                 *args, **kwargs

@@ -20,7 +20,6 @@ from torch.distributions import transform_to
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class, natural_classes_on
-from pyro_fmvae.infer.elbo.advice import Use, reason_for, reason_of_program
 from pyro_fmvae.infer.elbo.density import device_of, has_lazy_arguments, log_density
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
 from pyro_fmvae.infer.elbo.expansion import Expansion
@@ -28,6 +27,7 @@ from pyro_fmvae.infer.elbo.expectation import Moments, Monomial, by_site, expect
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled
 from pyro_fmvae.infer.elbo.observed_shapes import check_observed
 from pyro_fmvae.infer.elbo.plain import FirstValues
+from pyro_fmvae.infer.elbo.reasons import Use, reason_for, reason_of_program
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites, unmasked
 
 _UNOBSERVED = "_unobserved"  # the end of the names that Pyro gives to what obs_mask leaves out
