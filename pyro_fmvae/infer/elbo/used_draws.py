@@ -35,8 +35,8 @@ def trace_guide(guide: Any, args: Any, kwargs: Any) -> tuple[Trace, Set[str]]:
                 raise
             raise ValueError(
                 f"site or plate '{twice[1]}': the guide has it twice. The fallback of an AutoConjugate "
-                "samples every site without a natural posterior, in the model's plates: give it fallback=None where "
-                "the rest of the guide does so"
+                "samples every site without a natural posterior, in the model's plates: give it "
+                "fallback=None where the rest of the guide does so"
             ) from error
     return trace, uses.names
 
