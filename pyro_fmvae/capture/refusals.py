@@ -131,9 +131,9 @@ def explain(error: Exception) -> str:
     outside = [f for f in frames if not f.filename.startswith((*_HERE, *_MACHINERY, "<"))]
     theirs = [f for f in outside if not f.filename.startswith(_LIBRARIES)] or outside
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    where, advice = "", "replace the line (by torch.where, say)"
+    where, advice = "", "change the model"
     if theirs:
-        frame = theirs[-1]
+        frame, advice = theirs[-1], "replace the line (by torch.where, say)"
         if frame.filename.startswith(_LIBRARIES):
             advice = "replace the distribution or function of the model that runs this line"
         text = linecache.getline(frame.filename, frame.lineno or 0).strip()
