@@ -5,7 +5,8 @@ import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from pyro_fmvae.learn.mixture_search import POSITIVE, _halved, best_start, search
+from pyro_fmvae.infer.seeding import kmeans
+from pyro_fmvae.learn.mixture_search import POSITIVE, _grown, _halved, best_start, search
 from pyro_fmvae.models import ObservedMixture, TablePrior
 
 N = 150
@@ -77,6 +78,25 @@ def test_the_widest_clusters_are_halved():
     found = _halved(x, clusters, 7, torch.Generator().manual_seed(0))
     assert found.unique().tolist() == list(range(7))
     assert found[:20].unique().tolist() == [0] and found[20:40].unique().tolist() == [1]
+
+
+@pytest.mark.parametrize("size", [4, 7])
+def test_a_mixture_that_grows_is_improved_before_its_components_are_halved(size):
+    """A tight cluster within a wide one: k-means takes rows of the wide one into it, a mixture gives them back."""
+    torch.manual_seed(0)
+    tight, wide = 0.05 * torch.randn(75, 2) + torch.tensor([1.5, 0.0]), torch.randn(75, 2)
+    x = torch.cat([tight, wide])
+
+    def strangers(clusters):
+        """Rows of the wide cluster that share one with the tight cluster's, which has to be whole."""
+        assert clusters.unique().tolist() == list(range(len(clusters.unique())))
+        (number,) = clusters[:75].unique()
+        return int((clusters[75:] == number).sum())
+
+    grown = _grown(make(size), x, x, None, torch.Generator().manual_seed(0))
+    assert len(grown.unique()) == size and strangers(grown) == 0
+    halved = _halved(x, kmeans(x, 2, torch.Generator().manual_seed(0)), 4, torch.Generator().manual_seed(0))
+    assert strangers(halved) > 5
 
 
 def test_clusters_that_differ_where_the_variance_is_small_are_found():
