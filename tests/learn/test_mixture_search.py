@@ -82,7 +82,7 @@ def test_the_widest_clusters_are_halved():
 
 @pytest.mark.parametrize("size", [4, 7])
 def test_a_mixture_that_grows_is_improved_before_its_components_are_halved(size):
-    """A tight cluster within a wide one: k-means takes rows of the wide one into it, a mixture gives them back."""
+    """A tight cluster in a wide one: k-means takes rows of the wide one into it, a mixture gives them back."""
     torch.manual_seed(0)
     tight, wide = 0.05 * torch.randn(75, 2) + torch.tensor([1.5, 0.0]), torch.randn(75, 2)
     x = torch.cat([tight, wide])
