@@ -6,7 +6,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from pyro_fmvae.infer.seeding import kmeans
-from pyro_fmvae.learn.mixture_search import POSITIVE, _grown, _halved, best_start, search
+from pyro_fmvae.learn.mixture_search import POSITIVE, _grown, _halved, best_start, climb, search
 from pyro_fmvae.models import ObservedMixture, TablePrior
 
 N = 150
@@ -52,7 +52,16 @@ def test_no_size_is_begun_after_the_time_is_up(caplog):
     x, _, _ = rows()
     found = search(make, x, None, range(1, 9), seed=0, until=-math.inf)
     assert found.model.components == 1
-    assert "no more than 1 components were tried" in caplog.text
+    assert "at most 1 were tried, not from every start: the time is up" in caplog.text
+
+
+def test_starts_are_left_out_and_cut_short_after_the_time_is_up():
+    """One is left, of one update, and another one where it is improved to the end."""
+    x, _, _ = rows()
+    short = best_start(lambda: make(3), x, None, torch.Generator().manual_seed(0), until=-math.inf)
+    clusters = kmeans(x, 3, torch.Generator().manual_seed(0))
+    two_updates = climb(make(3), x, None, torch.nn.functional.one_hot(clusters).double(), iterations=2)
+    assert short.bound == pytest.approx(two_updates.bound, rel=1e-12)
 
 
 def test_evidence_counts_the_orders_of_components():
@@ -82,7 +91,7 @@ def test_the_widest_clusters_are_halved():
 
 @pytest.mark.parametrize("size", [4, 7])
 def test_a_mixture_that_grows_is_improved_before_its_components_are_halved(size):
-    """A tight cluster in a wide one: k-means takes rows of the wide one into it, a mixture gives them back."""
+    """A tight cluster in a wide one: k-means takes rows of the wide one, a mixture gives them back."""
     torch.manual_seed(0)
     tight, wide = 0.05 * torch.randn(75, 2) + torch.tensor([1.5, 0.0]), torch.randn(75, 2)
     x = torch.cat([tight, wide])
