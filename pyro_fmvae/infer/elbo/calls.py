@@ -86,3 +86,11 @@ def slim_index(index: Any, dims: int, constant: frozenset[int]) -> Any:
         elif part is not None:
             dim += 1
     return tuple(result)
+
+
+def gather_slim(tensor: Tensor, dim: int, index: Tensor, constant: frozenset[int]) -> Tensor:
+    """``tensor.gather(dim, index)``, of size 1 along dimensions where neither tensor nor index varies."""
+    for each in constant - {dim, dim - tensor.dim()}:
+        if index.stride(each) == 0:
+            tensor, index = tensor.narrow(each, 0, 1), index.narrow(each, 0, 1)
+    return tensor.gather(dim, index)
