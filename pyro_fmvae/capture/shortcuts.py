@@ -51,7 +51,7 @@ def shortened(recording: Recording) -> Recording:
 
 
 def _fold(graph: Graph, state: Iterable[Tensor]) -> list[Tensor]:
-    """Compute what depends on no tensor from outside, and take it in as further inputs, which are returned."""
+    """Compute what depends on no tensor from outside; returns it, in the order of new inputs."""
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     written, known = _written(graph), dict[Node, Any]()
     for node, tensor in zip(reversed(placeholders), reversed(list(state)), strict=False):
@@ -63,7 +63,8 @@ def _fold(graph: Graph, state: Iterable[Tensor]) -> list[Tensor]:
         values = _shapes_of(node.all_input_nodes) if node.target in _CONSTANTS and _is_small(node) else known
         if all(each in values for each in node.all_input_nodes):
             args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
-            value = node.target(*args, **kwargs)
+            operation: Any = node.target
+            value = operation(*args, **kwargs)
             if all(t.untyped_storage().nbytes() <= _MOST_BYTES for t in _tensors(value)):
                 known[node] = value
     found, last = list[Tensor](), placeholders[-1]
@@ -90,15 +91,16 @@ def _shapes_of(nodes: Iterable[Node]) -> dict[Node, Tensor]:
 def _skip_views(graph: Graph) -> None:
     """Leave out views of all elements in the same layout."""
     for node in list(_calls(graph)):
-        if node.target in _RESHAPING and "val" in node.args[0].meta:
-            before, after = node.args[0].meta["val"], node.meta["val"]
+        source: Any = node.args[0] if node.args else None
+        if node.target in _RESHAPING and "val" in source.meta:
+            before, after = source.meta["val"], node.meta["val"]
             if before.shape == after.shape and before.stride() == after.stride():
-                node.replace_all_uses_with(node.args[0])
+                node.replace_all_uses_with(source)
                 graph.erase_node(node)
 
 
 def _share(graph: Graph) -> None:
-    """Compute small values once that are computed twice from the same; large ones might be so to save memory."""
+    """Compute equal values once, if they are small: a program may compute large ones twice to save memory."""
     written = {node for node in _written(graph) if node.op == "call_function"}
     known: dict[Hashable, Node] = {}
     for node in list(_calls(graph)):
@@ -155,7 +157,7 @@ def _reaches(function: Any, operation: Any, args: Any, kwargs: Any) -> bool:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    return one is other or not isinstance(one, Tensor) and type(one) is type(other) and one == other
+    return one is other or (not isinstance(one, Tensor) and type(one) is type(other) and one == other)
 
 
 def _calls(graph: Graph) -> Iterable[Node]:
@@ -171,12 +173,14 @@ def _source(node: Node) -> Node:
 
 def _written(graph: Graph) -> set[Node]:
     """Those that are changed in place, by the program or by whoever gets its results."""
-    return {
-        _source(each)
-        for node in graph.nodes
-        if node.op == "output" or is_mutable(node)
-        for each in node.all_input_nodes
-    }
+    changed = next(node for node in graph.nodes if node.op == "output").all_input_nodes
+    for node in filter(is_mutable, _calls(graph)):
+        operation: Any = node.target
+        arguments = operation._schema.arguments
+        given = {**{a.name: x for a, x in zip(arguments, node.args, strict=False)}, **node.kwargs}
+        written = [given.get(a.name) for a in arguments if a.alias_info is not None and a.alias_info.is_write]
+        changed += [each for each in tree_leaves(written) if isinstance(each, Node)]
+    return {_source(node) for node in changed}
 
 
 def _tensors(value: Any) -> list[Tensor]:

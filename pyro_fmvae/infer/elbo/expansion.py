@@ -192,7 +192,8 @@ class Expansion:
                 if name == "__getitem__":
                     return tensor[slim_index(args[1], tensor.dim(), constant)]
                 if name == "gather":
-                    return gather_slim(tensor, *arguments(call, "dim", "index"), constant)
+                    dim, index = arguments(call, "dim", "index")
+                    return gather_slim(tensor, dim, index, constant)
                 result = call.function(tensor, *args[1:], **call.kwargs)
                 return result[call.output] if isinstance(result, tuple | list) else result
 

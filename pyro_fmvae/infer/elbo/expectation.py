@@ -6,7 +6,6 @@ product is a product of entries of E[t], in every one of which it is linear: the
 E[t] is the natural gradient. Winn and Bishop (2005), Variational message passing, equations 15-17.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
