@@ -197,7 +197,7 @@ class Expansion:
             return expand(args[0])  # expectations in closed form need none
         if name in _VIEWS and not is_lazy(args[1:], call.kwargs):
             if name == "__getitem__":
-                check_index(*args, sizes=(1,))
+                check_index(args[0], args[1], sizes=(1,))
 
             def pick(tensor: Tensor, constant: frozenset[int]) -> Tensor:
                 if name == "__getitem__":
@@ -213,7 +213,7 @@ class Expansion:
                 return select(terms, args[0].shape, pick)
             except IndexError:
                 if name == "__getitem__":
-                    check_index(*args, sizes=args[0].shape)
+                    check_index(args[0], args[1], sizes=args[0].shape)
                 raise
         if name in ("stack", "cat"):
             return joined(expand, x, call)
