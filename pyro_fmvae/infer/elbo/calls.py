@@ -121,3 +121,11 @@ def _indexed(index: Any, dims: int) -> Iterator[tuple[int, Any]]:
             dim += dims - used
         elif part is not None:
             dim += 1
+
+
+def gather_slim(tensor: Tensor, dim: int, index: Tensor, constant: frozenset[int]) -> Tensor:
+    """``tensor.gather(dim, index)``, of size 1 along dimensions where neither tensor nor index varies."""
+    for each in constant - {dim, dim - tensor.dim()}:
+        if index.stride(each) == 0:
+            tensor, index = tensor.narrow(each, 0, 1), index.narrow(each, 0, 1)
+    return tensor.gather(dim, index)

@@ -6,7 +6,6 @@ product is a product of entries of E[t], in every one of which it is linear: the
 E[t] is the natural gradient. Winn and Bishop (2005), Variational message passing, equations 15-17.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,8 @@ from torch import Tensor
 
 from pyro_fmvae.distributions import ExponentialFamily
 from pyro_fmvae.distributions.natural_distribution import event_dim_of
-from pyro_fmvae.infer.elbo.sums import Factor, Product, Sum, place
+from pyro_fmvae.infer.elbo.lazy import NeedsValueError
+from pyro_fmvae.infer.elbo.sums import Factor, Product, Sum, contract, place
 
 Monomial = tuple[str, ...]
 
@@ -92,9 +92,10 @@ class Moments:
         row, column = torch.tril_indices(size, size, device=c.device)  # each product once, for the backward
         singles = self.family.locate(("x",), (numbers,), self.event)
         pairs = self.family.locate(("x", "x"), (row, column), self.event)
-        x = entries[:, singles]
+        x = entries.index_select(1, singles)
         shift = torch.zeros_like(entries).index_copy(1, singles, -c)
-        products = c[:, row] * c[:, column] - c[:, row] * x[:, column] - x[:, row] * c[:, column]
+        one, other = c.index_select(1, row), c.index_select(1, column)
+        products = one * other - one * x.index_select(1, column) - x.index_select(1, row) * other
         return (entries + shift.index_copy(1, pairs, products)).reshape(-1)
 
     def expected(self, factors: list[Factor]) -> tuple[Tensor, tuple[int, ...]] | None:
@@ -114,16 +115,16 @@ class Moments:
             return self._entry(functions, blocks[0], inside), names
         if functions != ("x", "x"):
             return None
-        apart = self._entry(("x",), blocks[0], inside[:1]) * self._entry(("x",), blocks[1], inside[1:])
         together = self._entry(functions, blocks[0], inside)
+        if self.stats[..., 0].numel() == 1:
+            return together, names
+        apart = self._entry(("x",), blocks[0], inside[:1]) * self._entry(("x",), blocks[1], inside[1:])
         return torch.where(blocks[0] == blocks[1], together, apart), names
 
     def _entry(self, functions: Monomial, block: Tensor, inside: tuple[Tensor, ...]) -> Tensor:
         where = self.family.locate(functions, inside, self.event)
         index = block * self.stats.shape[-1] + where
-        return self._entries[index.flatten()].view(
-            index.shape
-        )  # one index alone would be asked for its number
+        return self._entries.index_select(0, index.reshape(-1)).view(index.shape)
 
 
 def _index(f: Factor) -> Tensor:
@@ -137,10 +138,13 @@ def expectation_of(
     """E of a sum of products, expanded to a shape.
 
     Args:
-        terms: the sum; every product in it has to have an expectation.
+        terms: the sum.
         shape: of the result.
         moments: E[t] of every site in the terms.
         dtype, device: of the result.
+
+    Raises:
+        NeedsValueError: a product in the sum has no expectation.
     """
     sums: dict[tuple[int, ...], Tensor] = {}
     for term in terms:
@@ -151,35 +155,18 @@ def expectation_of(
             elif f.is_number:
                 operands.append((f.tensor.to(dtype), f.names))
         for site, factors in by_site(term).items():
+            if site not in moments:
+                raise NeedsValueError.of({site}, "a density")
             known = moments[site].expected(factors)
-            assert known is not None
+            if known is None:
+                raise NeedsValueError.of({site}, "a product that its posterior has no expectation of")
             operands.append((known[0].to(dtype), known[1]))
         names = tuple(sorted({name for _, own in operands for name in own if name < 0}))
-        value = _product(operands, factor, names, dtype, device)
+        operands = operands or [(torch.ones((), dtype=dtype, device=device), ())]
+        value = contract(operands, factor, names)
         sums[names] = sums[names] + value if names in sums else value
     if not sums:
         return torch.zeros(shape, dtype=dtype, device=device)
     order = range(-len(shape), 0)
     parts = sorted((place(value, names, order) for names, value in sums.items()), key=Tensor.numel)
     return sum(parts[1:], parts[0]).expand(shape)
-
-
-def _product(
-    operands: list[tuple[Tensor, tuple[int, ...]]],
-    factor: float,
-    names: tuple[int, ...],
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Tensor:
-    """The product of tensors with named dimensions, summed over the names that are not to be kept."""
-    if not operands:
-        return torch.full((), factor, dtype=dtype, device=device)
-    operands = sorted(operands, key=lambda operand: operand[0].numel())
-    if factor != 1:
-        operands[0] = operands[0][0] * factor, operands[0][1]
-    if all(name < 0 for _, own in operands for name in own):
-        return math.prod((place(*o, names) for o in operands[1:]), start=place(*operands[0], names))
-    letters = {name: chr(97 + i) for i, name in enumerate({name: 0 for _, own in operands for name in own})}
-    inputs = ",".join("".join(letters[name] for name in own) for _, own in operands)
-    output = "".join(letters[name] for name in names)
-    return torch.einsum(f"{inputs}->{output}", *(tensor for tensor, _ in operands))

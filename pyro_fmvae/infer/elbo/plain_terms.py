@@ -17,7 +17,7 @@ from pyro_fmvae.distributions.natural_distribution import natural_class
 from pyro_fmvae.infer.elbo.density import has_lazy_arguments, log_density
 from pyro_fmvae.infer.elbo.enumerated import DiscreteFactors, enum_dim, is_discrete
 from pyro_fmvae.infer.elbo.expansion import Expansion
-from pyro_fmvae.infer.elbo.expectation import Moments, by_site, expectation_of
+from pyro_fmvae.infer.elbo.expectation import Moments, expectation_of
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled, sites_of
 from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, total, with_gradient_divided
 from pyro_fmvae.infer.elbo.placeholder import missing_in_guide
@@ -28,7 +28,6 @@ from pyro_fmvae.infer.elbo.structure import (
     sample_sites,
     unmasked,
 )
-from pyro_fmvae.infer.elbo.sums import Sum
 from pyro_fmvae.infer.elbo.used_draws import in_order
 
 
@@ -202,16 +201,7 @@ class Bound:
     def evaluate(self, table: Lazy, shape: torch.Size, dtype: torch.dtype | None = None) -> Tensor:
         """The expectation of a value, expanded to a shape."""
         terms = self.expansion.of(table)
-        self._check(terms)
         return expectation_of(terms, shape, self.moments, dtype or table.dtype, table.device)
-
-    def _check(self, terms: Sum) -> None:
-        for term in terms:
-            for name, factors in by_site(term).items():
-                if name not in self.moments:
-                    raise NeedsValueError.of({name}, "a density")
-                if self.moments[name].expected(factors) is None:
-                    raise NeedsValueError.of({name}, "a product that its posterior has no expectation of")
 
     def _add(self, name: str, site: Site, table: Tensor, role: Role) -> None:
         """A term of one site, or a factor of the sum over discrete sites."""
