@@ -49,9 +49,9 @@ def full_gaussian_table(mean: Tensor, variance: Tensor, stats: Tensor) -> Tensor
     """E[log N(z; μ_k, Λ_k⁻¹)] for z of the given mean and variance. Bishop (2006), equation 10.64.
 
     Linear in E[t], so that autograd gives natural gradients. Summed in float64 throughout, as λ is, so that
-    nothing need be moved to a centre. One matrix product takes most of the time: of the packed z zᵀ and E[Λ_k],
-    or, with few components, of z and all E[Λ_k] side by side. The largest tensor has B·D·min(K, (D+1)/2)
-    numbers.
+    nothing need be moved to a centre. One matrix product takes most of the time: of the packed z zᵀ and
+    E[Λ_k], or, with few components, of z and all E[Λ_k] side by side. The largest tensor has
+    B·D·min(K, (D+1)/2) numbers.
 
     Args:
         mean: of q(z), [..., B, D].
