@@ -9,10 +9,12 @@ import torch
 from pyro.infer.autoguide import AutoNormal
 from pyro.infer.autoguide.initialization import InitMessenger
 from torch import Tensor, nn
+from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
 from pyro_fmvae.distributions import MixtureComponent, NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.distributions.joint_parts import JointKind
 from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class
 from pyro_fmvae.infer.elbo.frames import frames_of
 from pyro_fmvae.infer.elbo.kind import has_shorthand
@@ -65,9 +67,14 @@ class AutoConjugate(nn.Module):
             starting points once there are encoded data.
         fallback: makes the guide of all other sites from a model in which the rest is hidden: a class such as
             ``AutoNormal`` or a function; None to leave them out.
+        structured: give a location and its precision a joint posterior, Normal-Gamma or Normal-Wishart, where
+            the model's log-density allows it: the bound is tighter than with independent ones. It does where
+            the location occurs together with the precision only, so that its prior is ``Normal(m, (s *
+            precision) ** -0.5)``, say. :meth:`TraceConjugate_ELBO.plan` tells where, and why not elsewhere.
 
     Attributes:
         fallback: that guide; None if it has nothing to do, or before the first call.
+        structured: as given.
     """
 
     fallback: nn.Module | None
@@ -77,6 +84,8 @@ class AutoConjugate(nn.Module):
         model: Callable[..., Any],
         count: float = 10.0,
         fallback: Callable[[Callable[..., Any]], Callable[..., Any]] | None = AutoNormal,
+        *,
+        structured: bool = False,
     ) -> None:
         super().__init__()
         if not count > 0:
@@ -90,6 +99,8 @@ class AutoConjugate(nn.Module):
         self._priors: dict[str, NaturalDistribution] = {}
         self._mixtures: dict[str, tuple[str, str, torch.Size]] = {}
         self._waiting: dict[str, Tensor] = {}
+        self.structured = structured
+        self._joint: dict[str, tuple[str, JointKind]] = {}
         self._is_set_up = False
 
     def setup(self, *args: Any, **kwargs: Any) -> None:
@@ -139,12 +150,17 @@ class AutoConjugate(nn.Module):
     def _set_up_plain(
         self, found: Recognised, learnt: dict[str, Tensor], args: Iterable[Any], kwargs: dict[str, Any]
     ) -> None:
+        starts = {}
         for name, prior in found.priors.items():
-            natural = prior.family.scattered_start(prior.natural, self.count, None)
+            starts[name] = type(prior), prior.family.scattered_start(prior.natural, self.count, None)
             self._priors[name] = prior
-            self.posteriors[name] = NaturalPosterior(type(prior), natural)
             events = found.sites[name]["fn"].event_dim - event_dim_of(prior.family)
             self._sites[name] = {"cond_indep_stack": found.sites[name]["cond_indep_stack"], "events": events}
+        self._joint = found.joint if self.structured else {}
+        for name, (precision, joint) in self._joint.items():
+            starts[name] = joint.kind, joint.together(starts[name][1], starts.pop(precision)[1])
+        for name, (kind, natural) in starts.items():
+            self.posteriors[name] = NaturalPosterior(kind, natural)
         if found.drawn and self._make_fallback is not None:
             rest = GivenParameters(learnt)(self._model[0])  # they are no part of the guide
             rest = poutine.block(rest, hide=[*found.priors, *found.discrete, *found.leaves])
@@ -175,10 +191,10 @@ class AutoConjugate(nn.Module):
         if not self._is_set_up:
             self.setup(*args, **kwargs)
         param_statements("AutoConjugate", self)
-        values = {}
+        values: dict[str, Tensor] = {}
         for name, site in self._sites.items():
             try:
-                posterior = self.posterior(name)()
+                posterior = self._distribution(name, values)
             except ValueError as error:
                 raise ValueError(f"site '{name}': {error}") from None
             with frames_of(site):
@@ -235,8 +251,39 @@ class AutoConjugate(nn.Module):
                 )
             posterior.natural.copy_(natural)
 
+    def _distribution(self, name: str, values: dict[str, Tensor]) -> Any:
+        """What a site is sampled from, given the values of those before it."""
+        posterior = self.posterior(name)()
+        for location, (precision, kind) in self._joint.items():
+            if name in (location, precision):
+                if not isinstance(posterior, NaturalDistribution):
+                    raise ValueError(
+                        f"the joint posterior of '{location}' and '{precision}' was replaced by another than a "
+                        "natural one"
+                    )
+                part, given = kind.parts[name == precision], values.get(precision)
+                return part(posterior.natural, posterior.dtype, given=given)
+        return posterior
+
+    def marginal(self, name: str) -> Distribution:
+        """The posterior distribution of a conjugate site by itself, at the current parameters.
+
+        It is ``posterior(name)()``, except for a location and a precision with a joint posterior: there it is a
+        Student-t distribution and that of the precision.
+        """
+        joint = self.posterior(name)()
+        for location, (precision, kind) in self._joint.items():
+            if name in (location, precision):
+                return kind.marginals(joint)[name == precision]
+        return joint
+
     def posterior(self, name: str) -> ConjugatePosterior:
-        """The posterior module of a site; assign to ``posteriors[name]`` to replace it."""
+        """The posterior module of a site; assign to ``posteriors[name]`` to replace it.
+
+        A location and a precision with a joint posterior share one, under the name of the location.
+        """
+        for location, (precision, _) in self._joint.items():
+            name = location if name == precision else name
         posterior = self.posteriors[name]
         assert isinstance(posterior, ConjugatePosterior)
         return posterior

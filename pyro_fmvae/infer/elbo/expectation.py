@@ -7,8 +7,9 @@ E[t] is the natural gradient. Winn and Bishop (2005), Variational message passin
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -41,6 +42,32 @@ def by_site(term: Product) -> dict[str, list[Factor]]:
         if not f.is_number:
             sites.setdefault(f.site, []).append(f)
     return sites
+
+
+class Expects(Protocol):
+    """Expectations of products of the elements of a site, or of two with a joint posterior."""
+
+    def expected(
+        self, factors: list[Factor], others: Set[int] = frozenset()
+    ) -> tuple[Tensor, tuple[int, ...]] | None:
+        """E of a product of elements, float64, and the names of its dimensions; None if it is not known."""
+        ...
+
+
+def by_moments(term: Product, moments: Mapping[str, Expects]) -> list[tuple[Expects, list[Factor]]]:
+    """The factors of a product by the moments of their sites, numbers left out."""
+    found: dict[int, tuple[Expects, list[Factor]]] = {}
+    for f in term:
+        if not f.is_number:
+            own = moments[f.site]
+            found.setdefault(id(own), (own, []))[1].append(f)
+    return list(found.values())
+
+
+def mean_of(own: Expects, factors: list[Factor], term: Product) -> tuple[Tensor, tuple[int, ...]] | None:
+    """E of some factors of a product; see :meth:`Expects.expected`."""
+    sites = {f.site for f in factors}
+    return own.expected(factors, {name for f in term if f.site not in sites for name in f.names})
 
 
 @dataclass
@@ -97,8 +124,10 @@ class Moments:
         products = c[:, row] * c[:, column] - c[:, row] * x[:, column] - x[:, row] * c[:, column]
         return (entries + shift.index_copy(1, pairs, products)).reshape(-1)
 
-    def expected(self, factors: list[Factor]) -> tuple[Tensor, tuple[int, ...]] | None:
-        """E of a product of elements, float64, and the names of its dimensions; None if it is not known."""
+    def expected(
+        self, factors: list[Factor], others: Set[int] = frozenset()
+    ) -> tuple[Tensor, tuple[int, ...]] | None:
+        """E of a product of elements, whatever else it is multiplied with; see :class:`Expects`."""
         found = monomial(factors)
         if found is None:
             return None
@@ -132,7 +161,7 @@ def _index(f: Factor) -> Tensor:
 
 
 def expectation_of(
-    terms: Sum, shape: torch.Size, moments: Mapping[str, Moments], dtype: torch.dtype, device: torch.device
+    terms: Sum, shape: torch.Size, moments: Mapping[str, Expects], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """E of a sum of products, expanded to a shape.
 
@@ -150,11 +179,11 @@ def expectation_of(
                 factor *= f.tensor
             elif f.is_number:
                 operands.append((f.tensor.to(dtype), f.names))
-        for site, factors in by_site(term).items():
-            known = moments[site].expected(factors)
+        for own, factors in by_moments(term, moments):
+            known = mean_of(own, factors, term)
             assert known is not None
             operands.append((known[0].to(dtype), known[1]))
-        names = tuple(sorted({name for _, own in operands for name in own if name < 0}))
+        names = tuple(sorted({name for _, kept in operands for name in kept if name < 0}))
         value = _product(operands, factor, names, dtype, device)
         sums[names] = sums[names] + value if names in sums else value
     if not sums:

@@ -71,7 +71,7 @@ class Undrawn(Messenger):
             return
         fn: Any = unwrap(msg["fn"])
         if isinstance(fn, NaturalDistribution):
-            dtype, device, support = fn.dtype, fn.natural.device, fn.family.distribution.support
+            dtype, device, support = fn.dtype, fn.natural.device, fn.support
         elif self._leaves and not is_discrete(msg):
             dtype, device, support = torch.get_default_dtype(), device_of(fn), fn.support
         else:

@@ -13,11 +13,13 @@ from torch.distributions import Distribution
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.distributions.joint_parts import kind_of_part
 from pyro_fmvae.distributions.natural_distribution import natural_class
 from pyro_fmvae.infer.elbo.density import has_lazy_arguments, log_density
 from pyro_fmvae.infer.elbo.enumerated import DiscreteFactors, enum_dim, is_discrete
 from pyro_fmvae.infer.elbo.expansion import Expansion
-from pyro_fmvae.infer.elbo.expectation import Moments, by_site, expectation_of
+from pyro_fmvae.infer.elbo.expectation import Moments, by_moments, expectation_of, mean_of
+from pyro_fmvae.infer.elbo.joint_moments import JointMoments
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled, sites_of
 from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, total, with_gradient_divided
 from pyro_fmvae.infer.elbo.placeholder import missing_in_guide
@@ -43,20 +45,23 @@ class Bound:
     program: PlainProgram
     guide: Trace
     terms: list[Term] = field(default_factory=list)
-    moments: dict[str, Moments] = field(default_factory=dict)
+    moments: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.sites = sample_sites(self.program.model)
         self.guide_sites = sample_sites(self.guide)
         self.factors: list[Site] = []
         self.given: dict[str, Tensor] = {}
+        self.precisions: set[str] = set()  # that have a joint posterior with their location
         for name, site in self.sites.items():
             if self._is_natural(name):
-                moments = Moments(*self._stats(name), site["value"].shape)
-                self.moments[name] = moments.centred(
-                    site["value"].dim() - site["fn"].event_dim, site["value"].dtype
-                )
-        centres = {name: each.centre for name, each in self.moments.items() if each.centre is not None}
+                batch_dims = site["value"].dim() - site["fn"].event_dim
+                self._add_moments(name, site["value"].shape, batch_dims, site["value"].dtype)
+        centres = {
+            name: each.centre
+            for name, each in self.moments.items()
+            if each.centre is not None and name not in self.precisions
+        }
         self.expansion = Expansion(self.program.identities, centres)
 
     def _is_natural(self, name: str) -> bool:
@@ -69,6 +74,17 @@ class Bound:
         q, scale = self.guide_sites[name]["fn"], self.sites[name]["scale"]
         unscaled = not isinstance(scale, Tensor) and scale == 1
         return q if unscaled else with_gradient_divided(q, scale)
+
+    def _add_moments(self, name: str, shape: torch.Size, batch_dims: int, dtype: torch.dtype) -> None:
+        q: Any = unwrap(self.guide_sites[name]["fn"])
+        kind, given = kind_of_part(q), getattr(q, "given", None)
+        if kind is None:
+            self.moments[name] = Moments(*self._stats(name), shape).centred(batch_dims, dtype)
+        elif given is not None:
+            own = given.origin.name
+            joint = JointMoments(name, own, kind, self._stats(name)[1], shape).centred(batch_dims, dtype)
+            self.moments[name] = self.moments[own] = joint
+            self.precisions.add(own)
 
     def _stats(self, name: str) -> tuple[Any, Tensor]:
         q: Any = unwrap(self.posterior(name))
@@ -124,6 +140,8 @@ class Bound:
             self.terms.append(Term(name, Role.KL_GLOBAL, kl_sum(q, site), natural=True))
             return
         self._add(name, site, self._expected(site, site["value"], torch.float64), Role.KL_GLOBAL)
+        if name in self.precisions:
+            return  # E[log q] of a joint posterior is a term of the location
         self.terms.append(
             Term(name, Role.KL_GLOBAL, total(_mean_log_density(q, self.moments[name]), site), natural=True)
         )
@@ -207,11 +225,13 @@ class Bound:
 
     def _check(self, terms: Sum) -> None:
         for term in terms:
-            for name, factors in by_site(term).items():
-                if name not in self.moments:
-                    raise NeedsValueError.of({name}, "a density")
-                if self.moments[name].expected(factors) is None:
-                    raise NeedsValueError.of({name}, "a product that its posterior has no expectation of")
+            missing = {f.site for f in term if not f.is_number} - self.moments.keys()
+            if missing:
+                raise NeedsValueError.of(missing, "a density")
+            for own, factors in by_moments(term, self.moments):
+                if mean_of(own, factors, term) is None:
+                    sites = {f.site for f in factors}
+                    raise NeedsValueError.of(sites, "a product that its posterior has no expectation of")
 
     def _add(self, name: str, site: Site, table: Tensor, role: Role) -> None:
         """A term of one site, or a factor of the sum over discrete sites."""
@@ -222,7 +242,7 @@ class Bound:
             self.factors.append({**site, "unscaled_log_prob": table})
 
 
-def _mean_log_density(q: Distribution, moments: Moments) -> Tensor:
+def _mean_log_density(q: Distribution, moments: Any) -> Tensor:
     """E[log q] [batch shape of q], whose backward delivers λ, and the base measure's part, to λ."""
     inner: Any = unwrap(q)
     family, natural, stats = inner.family, inner.natural.detach(), moments.stats

@@ -75,7 +75,8 @@ def plan_of(elbo: Any, model: Any, guide: Any, args: Any, kwargs: Any) -> Plan:
         )
     found = recognise_conjugacy(model, args, kwargs)
     sites = found.sites if program is None else _in_model(program)
-    return Plan([_of_plain(found, guide_trace, site) for site in sites.values()])
+    structured = getattr(guide, "structured", False)
+    return Plan([_of_plain(found, guide_trace, site, structured) for site in sites.values()])
 
 
 def _in_model(program: PlainProgram) -> dict[str, Site]:
@@ -86,7 +87,7 @@ def _posterior(guide: Trace, name: str) -> str:
     return type(unwrap(guide.nodes[name]["fn"])).__name__ if name in guide.nodes else ""
 
 
-def _of_plain(found: Recognised, guide: Trace, site: Site) -> PlannedSite:
+def _of_plain(found: Recognised, guide: Trace, site: Site, structured: bool) -> PlannedSite:
     name = site["name"]
     posterior = _posterior(guide, name)
     if site["is_observed"]:
@@ -98,11 +99,25 @@ def _of_plain(found: Recognised, guide: Trace, site: Site) -> PlannedSite:
         return PlannedSite(name, "", "left out", "nothing depends on it")
     if isinstance(unwrap(guide.nodes[name]["fn"]), NaturalDistribution):
         reason = found.drawn.get(name)
-        return PlannedSite(name, posterior, "refused" if reason else "exact", reason or "")
+        if reason is None:
+            return PlannedSite(name, posterior, "exact", "; ".join(_about_joint(found, guide, name, structured)))
+        return PlannedSite(name, posterior, "refused", reason)
     why = found.drawn.get(name, "")
     if name in found.kinds:
         why = f"the guide has no natural posterior; {found.kinds[name].__name__} is one"
     return PlannedSite(name, posterior, "drawn", why)
+
+
+def _about_joint(found: Recognised, guide: Trace, name: str, wanted: bool) -> Iterator[str]:
+    """Joint posteriors of a location: that it has one, could have one, or why it has none though wanted."""
+    if name in found.joint:
+        precision = found.joint[name][0]
+        if getattr(unwrap(guide.nodes[name]["fn"]), "given", None) is not None:
+            yield f"jointly with '{precision}'"
+        else:
+            yield f"may be joint with '{precision}': AutoConjugate(model, structured=True)"
+    elif wanted and name in found.apart:
+        yield f"apart: {found.apart[name]}"
 
 
 def _of_shorthand(program: Structure, guide: Trace, site: Site) -> PlannedSite:
