@@ -238,9 +238,7 @@ _NORMAL_WISHART = JointKind(
 )
 
 
-def joint_kind(
-    location: type[NaturalDistribution], precision: type[NaturalDistribution]
-) -> JointKind | None:
+def joint_kind(location: type[NaturalDistribution], precision: type[NaturalDistribution]) -> JointKind | None:
     """The kind of joint posterior of two sites, by their independent posteriors; None if there is none."""
     kinds = (_NORMAL_GAMMA, _BY_VARIANCE, _NORMAL_WISHART)
     return next((kind for kind in kinds if (kind.location, kind.precision) == (location, precision)), None)

@@ -14,7 +14,6 @@ from torch.nn.functional import one_hot
 
 from pyro_fmvae.distributions import MixtureComponent, NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.distributions.joint_parts import JointKind
 from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class
 from pyro_fmvae.infer.elbo.frames import frames_of
 from pyro_fmvae.infer.elbo.kind import has_shorthand
@@ -22,6 +21,7 @@ from pyro_fmvae.infer.elbo.own_values import OwnValues
 from pyro_fmvae.infer.elbo.recognition import Recognised, recognise_conjugacy
 from pyro_fmvae.infer.elbo.site_terms import as_module
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
+from pyro_fmvae.infer.joint_sites import JointSites, Starts
 from pyro_fmvae.infer.parameters import GivenParameters, param_statements
 from pyro_fmvae.infer.posteriors import (
     ConjugatePosterior,
@@ -67,10 +67,8 @@ class AutoConjugate(nn.Module):
             starting points once there are encoded data.
         fallback: makes the guide of all other sites from a model in which the rest is hidden: a class such as
             ``AutoNormal`` or a function; None to leave them out.
-        structured: give a location and its precision a joint posterior, Normal-Gamma or Normal-Wishart, where
-            the model's log-density allows it: the bound is tighter than with independent ones. It does where
-            the location occurs together with the precision only, so that its prior is ``Normal(m, (s *
-            precision) ** -0.5)``, say. :meth:`TraceConjugate_ELBO.plan` tells where, and why not elsewhere.
+        structured: give a location and its precision a joint posterior where the model allows it, for a
+            tighter bound: where the location has a prior such as ``Normal(m, (s * precision) ** -0.5)``.
 
     Attributes:
         fallback: that guide; None if it has nothing to do, or before the first call.
@@ -100,7 +98,7 @@ class AutoConjugate(nn.Module):
         self._mixtures: dict[str, tuple[str, str, torch.Size]] = {}
         self._waiting: dict[str, Tensor] = {}
         self.structured = structured
-        self._joint: dict[str, tuple[str, JointKind]] = {}
+        self._joint = JointSites({})
         self._is_set_up = False
 
     def setup(self, *args: Any, **kwargs: Any) -> None:
@@ -150,17 +148,15 @@ class AutoConjugate(nn.Module):
     def _set_up_plain(
         self, found: Recognised, learnt: dict[str, Tensor], args: Iterable[Any], kwargs: dict[str, Any]
     ) -> None:
-        starts = {}
+        starts: Starts = {}
         for name, prior in found.priors.items():
             starts[name] = type(prior), prior.family.scattered_start(prior.natural, self.count, None)
             self._priors[name] = prior
             events = found.sites[name]["fn"].event_dim - event_dim_of(prior.family)
             self._sites[name] = {"cond_indep_stack": found.sites[name]["cond_indep_stack"], "events": events}
-        self._joint = found.joint if self.structured else {}
-        for name, (precision, joint) in self._joint.items():
-            starts[name] = joint.kind, joint.together(starts[name][1], starts.pop(precision)[1])
-        for name, (kind, natural) in starts.items():
-            self.posteriors[name] = NaturalPosterior(kind, natural)
+        self._joint = JointSites(found.joint if self.structured else {})
+        for name, start in self._joint.join(starts).items():
+            self.posteriors[name] = NaturalPosterior(*start)
         if found.drawn and self._make_fallback is not None:
             rest = GivenParameters(learnt)(self._model[0])  # they are no part of the guide
             rest = poutine.block(rest, hide=[*found.priors, *found.discrete, *found.leaves])
@@ -194,7 +190,7 @@ class AutoConjugate(nn.Module):
         values: dict[str, Tensor] = {}
         for name, site in self._sites.items():
             try:
-                posterior = self._distribution(name, values)
+                posterior = self._joint.distribution(name, self.posterior(name)(), values)
             except ValueError as error:
                 raise ValueError(f"site '{name}': {error}") from None
             with frames_of(site):
@@ -251,40 +247,16 @@ class AutoConjugate(nn.Module):
                 )
             posterior.natural.copy_(natural)
 
-    def _distribution(self, name: str, values: dict[str, Tensor]) -> Any:
-        """What a site is sampled from, given the values of those before it."""
-        posterior = self.posterior(name)()
-        for location, (precision, kind) in self._joint.items():
-            if name in (location, precision):
-                if not isinstance(posterior, NaturalDistribution):
-                    raise ValueError(
-                        f"the joint posterior of '{location}' and '{precision}' was replaced by another than a "
-                        "natural one"
-                    )
-                part, given = kind.parts[name == precision], values.get(precision)
-                return part(posterior.natural, posterior.dtype, given=given)
-        return posterior
-
     def marginal(self, name: str) -> Distribution:
-        """The posterior distribution of a conjugate site by itself, at the current parameters.
-
-        It is ``posterior(name)()``, except for a location and a precision with a joint posterior: there it is a
-        Student-t distribution and that of the precision.
-        """
-        joint = self.posterior(name)()
-        for location, (precision, kind) in self._joint.items():
-            if name in (location, precision):
-                return kind.marginals(joint)[name == precision]
-        return joint
+        """A conjugate site's posterior distribution by itself: a Student-t for a location in a joint one."""
+        return self._joint.marginal(name, self.posterior(name)())
 
     def posterior(self, name: str) -> ConjugatePosterior:
         """The posterior module of a site; assign to ``posteriors[name]`` to replace it.
 
-        A location and a precision with a joint posterior share one, under the name of the location.
+        A location and a precision with a joint posterior share one, under the location's name.
         """
-        for location, (precision, _) in self._joint.items():
-            name = location if name == precision else name
-        posterior = self.posteriors[name]
+        posterior = self.posteriors[self._joint.owner(name)]
         assert isinstance(posterior, ConjugatePosterior)
         return posterior
 

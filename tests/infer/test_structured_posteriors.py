@@ -24,6 +24,7 @@ from pyro_fmvae.distributions import (
     RateWishart,
 )
 from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO
+from pyro_fmvae.infer.posteriors import to_standard
 from pyro_fmvae.optim import NaturalGradient
 from tests.infer.plain.oracles import assert_gradient, step
 from tests.infer.programs import assert_equal_in_expectation, estimate
@@ -56,7 +57,9 @@ def by_matrix(x):
 
 
 def by_torch_wishart(x):
-    tau = pyro.sample("tau", dist.Wishart(torch.tensor(2 * A0 + D - 1), precision_matrix=2 * B0 * torch.eye(D)))
+    tau = pyro.sample(
+        "tau", dist.Wishart(torch.tensor(2 * A0 + D - 1), precision_matrix=2 * B0 * torch.eye(D))
+    )
     mu = pyro.sample("mu", dist.MultivariateNormal(torch.full((D,), M0), precision_matrix=tau * S0))
     with pyro.plate("data", len(x)):
         pyro.sample("x", dist.MultivariateNormal(mu, precision_matrix=tau), obs=x)
@@ -114,11 +117,11 @@ def test_one_step_is_the_exact_posterior_and_reaches_the_evidence(model, x):
     assert_close(guide.posterior("mu").natural_value(), expected, rtol=1e-6, atol=1e-6)
 
 
-@programs
+@pytest.mark.parametrize(("model", "x"), PROGRAMS[:3])
 def test_independent_posteriors_have_the_looser_bound(model, x):
     guide, joint = AutoConjugate(model), made(model, x)
     guide(x)
-    for _ in range(60):
+    for _ in range(25):
         step(model, guide, x, rate=1.0)
     step(model, joint, x, rate=1.0)
     losses = [TraceConjugate_ELBO().loss(model, each, x) for each in (guide, joint)]
@@ -139,7 +142,8 @@ def test_it_is_trace_elbo_in_expectation(model, x):
         (grad,) = torch.autograd.grad(loss, natural)
         return torch.cat([loss.detach().reshape(1), grad.flatten()])
 
-    theirs = estimate(lambda: evaluate(Trace_ELBO(num_particles=100, vectorize_particles=False)), 40)
+    elbo = Trace_ELBO(num_particles=2000, vectorize_particles=True, max_plate_nesting=1)
+    theirs = estimate(lambda: evaluate(elbo), 20)
     ours = estimate(lambda: evaluate(TraceConjugate_ELBO()), 2)
     assert_equal_in_expectation(theirs, ours, sigmas=5)
     assert (theirs[1] < 0.2 * ours[0].abs().clamp(min=0.5)).all()  # so that the comparison has power
@@ -218,11 +222,10 @@ def test_a_mixture_is_that_of_the_shorthands(kind):
     assert_close(guides[0].posterior("mu").natural_value(), theirs, rtol=1e-10, atol=1e-10)
 
 
-@mixtures
-def test_gradient_is_the_change_of_the_bound(kind):
+@pytest.mark.parametrize(("model", "x"), [*PROGRAMS[:3], (plain_diagonal, clusters())])
+def test_gradient_is_the_change_of_the_bound(model, x):
     torch.set_default_dtype(torch.float64)
-    model, x = MIXTURES[kind][0], clusters()
-    guide = made(model, x)
+    guide, x = made(model, x.double()), x.double()
     step(model, guide, x, rate=0.6)
     assert_gradient(model, guide, x)
 
@@ -238,6 +241,15 @@ def test_captured_steps_are_eager_ones(kind):
     assert len(set(runs[0][0])) == 4
 
 
+def around(offset, kind):
+    """λ of the clusters' posteriors, about."""
+    m = offset + 5 * torch.arange(K, dtype=torch.float64).unsqueeze(-1).expand(K, D)
+    s, a = torch.full((2, K), 5.0, dtype=torch.float64)
+    if kind == "diagonal":
+        return per_number(NORMAL_GAMMA.natural(m, s, a, torch.full_like(m, 5.0)))
+    return NORMAL_WISHART.natural(m, s, a, math.sqrt(5.0) * torch.eye(D, dtype=torch.float64).expand(K, D, D))
+
+
 @mixtures
 def test_float32_far_from_the_origin(kind):
     """Squares are about the mean location, as those of independent posteriors are."""
@@ -247,13 +259,9 @@ def test_float32_far_from_the_origin(kind):
         x = clusters(3000.0, torch.float32).to(dtype)
         model = MIXTURES[kind][0]
         guide = made(model, x)
-        start = per_number if kind == "diagonal" else (lambda natural: natural)
-        near = NORMAL_GAMMA if kind == "diagonal" else NORMAL_WISHART
-        ones = torch.ones(K, dtype=torch.float64)
-        m = 3000.0 + 5 * torch.arange(K).unsqueeze(-1).expand(K, D).double()
-        rate = 5 * torch.ones(K, D).double() if kind == "diagonal" else (5**0.5 * torch.eye(D).double()).expand(K, D, D)
-        guide.posterior("mu").natural.data.copy_(start(near.natural(m, 10 * ones, 5 * ones, rate)))
-        losses.append(TraceConjugate_ELBO().loss_per_site(model, guide, x)["r to x"])
+        with torch.no_grad():
+            guide.posterior("mu").natural.copy_(around(3000.0, kind))
+        losses.append(TraceConjugate_ELBO().loss_per_site(model, guide, x)["r"])
     assert_close(losses[1].double(), losses[0], rtol=0, atol=0.01)
 
 
@@ -384,26 +392,29 @@ def test_indices_that_part_after_the_first_call_spoil_no_bound():
     same, another = torch.tensor([0, 1, 1, 0, 0]), torch.tensor([0, 1, 1, 0, 1])
     guide = made(model, NUMBERS, same, same)
     assert math.isfinite(TraceConjugate_ELBO().loss(model, guide, NUMBERS, same, same))
-    with pytest.raises(ValueError, match="'x'.*nan"):
+    with pytest.raises(ValueError, match=r"'x'.*nan"):
         TraceConjugate_ELBO().loss(model, guide, NUMBERS, same, another)
 
 
 # The guide
 
 
-@programs
+@pytest.mark.parametrize(("model", "x"), PROGRAMS[:3])
 def test_draws_have_the_moments_of_the_marginals(model, x):
     torch.set_default_dtype(torch.float64)
-    x = x.double()
+    x, count = x.double(), 4000
     guide = made(model, x)
     step(model, guide, x, rate=1.0)
-    draws = Predictive(model, guide=guide, num_samples=2000, return_sites=["mu", "tau"])(x)
+    with torch.no_grad(), pyro.plate("draws", count, dim=-2):
+        draws = {site: value.squeeze(1) for site, value in guide(x).items()}
     for site in ("mu", "tau"):
         marginal = guide.marginal(site)
-        gap = draws[site].mean(0).squeeze() - marginal.mean
-        assert (gap.abs() < 5 * (draws[site].std(0).squeeze() / 2000**0.5)).all()
-    spread = draws["mu"].var(0).squeeze() / guide.marginal("mu").variance
-    assert_close(spread, torch.ones_like(spread), rtol=0.3, atol=0)
+        assert ((draws[site].mean(0) - marginal.mean).abs() < 5 * draws[site].std(0) / count**0.5).all()
+    spread = draws["mu"].var(0) / guide.marginal("mu").variance
+    assert_close(spread, torch.ones_like(spread), rtol=0.2, atol=0)
+    found = Predictive(model, guide=guide, num_samples=3, return_sites=["mu", "tau"])(x)
+    for site, value in found.items():
+        assert value.squeeze().shape == draws[site][:3].shape and value.isfinite().all()
 
 
 def test_states_and_copies():
@@ -418,9 +429,9 @@ def test_states_and_copies():
 
 
 def test_a_posterior_of_another_kind_is_refused():
-    from pyro_fmvae.infer.posteriors import to_standard
-
     guide = made(by_precision, NUMBERS)
     guide.posteriors["mu"] = to_standard(guide.posterior("mu"))
-    with pytest.raises(ValueError, match="joint posterior of 'mu' and 'tau' was replaced by another than a nat"):
+    with pytest.raises(
+        ValueError, match="joint posterior of 'mu' and 'tau' was replaced by another than a nat"
+    ):
         guide(NUMBERS)

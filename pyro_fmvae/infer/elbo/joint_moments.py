@@ -89,9 +89,7 @@ class JointMoments:
             return self._matrix[_index(own)], own.names
         return self._product(own, locations, others)
 
-    def _product(
-        self, own: Factor, locations: list[Factor], others: Set[int]
-    ) -> tuple[Tensor, Names] | None:
+    def _product(self, own: Factor, locations: list[Factor], others: Set[int]) -> tuple[Tensor, Names] | None:
         """E[Λ_ij μ_j] or E[μ_i Λ_ij μ_j], summed over j and over both: names of sums in these alone."""
         summed: list[int] = []
         if self.dim > 1:

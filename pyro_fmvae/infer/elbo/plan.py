@@ -100,7 +100,9 @@ def _of_plain(found: Recognised, guide: Trace, site: Site, structured: bool) -> 
     if isinstance(unwrap(guide.nodes[name]["fn"]), NaturalDistribution):
         reason = found.drawn.get(name)
         if reason is None:
-            return PlannedSite(name, posterior, "exact", "; ".join(_about_joint(found, guide, name, structured)))
+            return PlannedSite(
+                name, posterior, "exact", "; ".join(_about_joint(found, guide, name, structured))
+            )
         return PlannedSite(name, posterior, "refused", reason)
     why = found.drawn.get(name, "")
     if name in found.kinds:
