@@ -136,6 +136,13 @@ class MultivariateNormalFamily(ExponentialFamily):
         variance = _product(tril.mT, features).square().sum(-1) + scale**2
         return Normal((features * m).sum(-1).to(dtype), variance.sqrt().to(dtype))
 
+    def predictive_normal(
+        self, standard: tuple[Tensor, ...], dtype: torch.dtype, covariance: Tensor
+    ) -> MultivariateNormal:
+        """p(x) of x ~ N(θ, covariance): normal, with the sum of the two covariance matrices."""
+        m, tril = standard
+        return MultivariateNormal(m.to(dtype), (tril @ tril.mT + covariance).to(dtype))
+
 
 def _dim_of(size: int) -> int:
     """D of D(D+3)/2 numbers; for other sizes rounded down."""
