@@ -52,8 +52,8 @@ class JointPart(NaturalDistribution):
         check_natural(natural)
         self.natural, self.given = natural, given
         self.dtype = torch.get_default_dtype() if dtype is None else dtype
-        dim, support = packed.dim_of(natural.shape[-1]), self.support
-        event = torch.Size([dim] * support.event_dim)  # type: ignore[attr-defined]
+        support: Any = self.support
+        event = torch.Size([packed.dim_of(natural.shape[-1])] * support.event_dim)
         Distribution.__init__(self, natural.shape[:-1], event, validate_args)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
@@ -84,7 +84,7 @@ class _Vectors(NormalWishartFamily):
         return torch.full_like(stats[..., 0], -constant)
 
 
-class JointGamma(JointPart, dist.Gamma):  # type: ignore[misc]
+class JointGamma(JointPart, dist.Gamma):
     """The precision of a number, with a Gamma distribution."""
 
     family = _Numbers()
@@ -100,7 +100,7 @@ class JointGamma(JointPart, dist.Gamma):  # type: ignore[misc]
         return self.standard[3].squeeze(-1).to(self.dtype)
 
 
-class JointInverseGamma(JointPart, dist.InverseGamma):  # type: ignore[misc]
+class JointInverseGamma(JointPart, dist.InverseGamma):
     """The variance of a number, with an inverse Gamma distribution."""
 
     family = _NumbersByVariance()
@@ -113,23 +113,23 @@ class JointInverseGamma(JointPart, dist.InverseGamma):  # type: ignore[misc]
         return dist.Gamma(self.concentration, self.rate, validate_args=False)
 
 
-class JointWishart(JointPart, RateWishart):  # type: ignore[misc]
+class JointWishart(JointPart, RateWishart):  # type: ignore[misc, override]
     """The precision matrix of a vector, with a Wishart distribution."""
 
     family = _Vectors()
 
     @property
-    def concentration(self) -> Tensor:
+    def concentration(self) -> Tensor:  # type: ignore[override]
         """See :class:`RateWishart`."""
         return self.standard[2].to(self.dtype)
 
     @property
-    def rate_tril(self) -> Tensor:
+    def rate_tril(self) -> Tensor:  # type: ignore[override]
         """See :class:`RateWishart`."""
         return self.standard[3].to(self.dtype)
 
 
-class JointNormal(JointPart, dist.Normal):  # type: ignore[misc]
+class JointNormal(JointPart, dist.Normal):
     """A location, normal given its precision α: N(m, 1/(sα))."""
 
     family = _Numbers()
@@ -160,7 +160,7 @@ class JointNormalByVariance(JointNormal):
         return super()._precision.reciprocal()
 
 
-class JointMultivariateNormal(JointPart, dist.MultivariateNormal):  # type: ignore[misc]
+class JointMultivariateNormal(JointPart, dist.MultivariateNormal):
     """A location vector, normal given its precision matrix Λ: N(m, (sΛ)⁻¹)."""
 
     family = _Vectors()

@@ -80,12 +80,14 @@ class Moments:
         shape: of the site's value; its last dimensions are those of a block.
         centre: numbers c, of as many dimensions as the value and broadcastable to it, if the expectations are
             to be those of x - c, in place of x.
+        about: E[t] of x - c, where it is known to more digits than E[t] leaves of it.
     """
 
     family: ExponentialFamily
     stats: Tensor
     shape: torch.Size
     centre: Tensor | None = None
+    about: Tensor | None = None
 
     def __post_init__(self) -> None:
         self.event = self.shape[len(self.shape) - event_dim_of(self.family) :]
@@ -93,12 +95,19 @@ class Moments:
         self._entries = (self.stats if times is None else self.stats / times.to(self.stats)).reshape(-1)
         if self.centre is not None:
             self._entries = self._about(self.centre)
+            if self.about is not None:
+                self._entries = self._entries + (self.about.reshape(-1) - self._entries).detach()
 
-    def centred(self, batch_dims: int, dtype: torch.dtype) -> "Moments":
+    def centred(self, batch_dims: int, dtype: torch.dtype, natural: Tensor) -> "Moments":
         """Moments about the mean of E[x] over the first dimensions; itself, unless t is of x and x xᵀ alone.
 
         Squares of values that are far from 0 against their spread then lose no digits in float32: numbers are
-        gathered, (data - c), before anything is squared. ``dtype`` is that of the value: c is rounded to it.
+        gathered, (data - c), before anything is squared. In float64, those of E[x²] are not needed either.
+
+        Args:
+            batch_dims: how many dimensions of the value are plates.
+            dtype: of the value, which c is rounded to.
+            natural: λ of the posterior, [..., P].
         """
         if self.family.monomials != {("x",), ("x", "x")}:
             return self
@@ -108,7 +117,8 @@ class Moments:
             mean = self._entry(("x",), block, (inside,)).view(self.shape)
             dims = tuple(range(batch_dims))
             centre = (mean.mean(dims, keepdim=True) if dims else mean).to(dtype).to(mean)
-        return Moments(self.family, self.stats, self.shape, centre)
+            about = self.family.stats_about(natural.expand_as(self.stats), centre.expand(self.shape))
+        return Moments(self.family, self.stats, self.shape, centre, about)
 
     def _about(self, centre: Tensor) -> Tensor:
         """The entries of t at x - c."""

@@ -150,7 +150,7 @@ class JointSearch:
     terms: Iterable[tuple[str, Product]]
 
     def run(self) -> tuple[dict[str, tuple[str, JointKind]], dict[str, str]]:
-        """Names of the locations with their precision's and the kind; and those that may not, with the reason."""
+        """Locations with their precision and the kind; and those that may not, with the reason."""
         found: dict[str, tuple[str, JointKind]] = {}
         apart: dict[str, str] = {}
         for location in self.kinds:

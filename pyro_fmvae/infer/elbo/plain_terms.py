@@ -79,7 +79,8 @@ class Bound:
         q: Any = unwrap(self.guide_sites[name]["fn"])
         kind, given = kind_of_part(q), getattr(q, "given", None)
         if kind is None:
-            self.moments[name] = Moments(*self._stats(name), shape).centred(batch_dims, dtype)
+            moments = Moments(*self._stats(name), shape)
+            self.moments[name] = moments.centred(batch_dims, dtype, q.natural)
         elif given is not None:
             own = given.origin.name
             joint = JointMoments(name, own, kind, self._stats(name)[1], shape).centred(batch_dims, dtype)
@@ -247,6 +248,10 @@ def _mean_log_density(q: Distribution, moments: Any) -> Tensor:
     inner: Any = unwrap(q)
     family, natural, stats = inner.family, inner.natural.detach(), moments.stats
     value = (natural * stats).sum(-1) - family.log_normalizer(natural) + family.log_base_measure(stats)
+    if getattr(moments, "about", None) is not None:  # a location far from 0, where the terms nearly cancel
+        with torch.no_grad():
+            entropy = family.member(*family.unpack(natural)).entropy()
+        value = value - (value.detach() + entropy)
     value = value.expand(inner.batch_shape)
     events = len(inner.batch_shape) - len(q.batch_shape)
     return value.flatten(len(q.batch_shape)).sum(-1) if events else value

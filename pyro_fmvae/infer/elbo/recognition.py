@@ -167,13 +167,13 @@ class _Search:
         seen: dict[str, set[Monomial]] = {name: set() for name in candidates}
         pairs: set[str] = set()
 
-        own: set[str] = set()
+        own = ""
 
         def read(table: Lazy) -> Tensor:
             for term in expansion.of(table):
-                self._products.append((*own, term))
+                self._products.append((own, term))
                 for name, factors in by_site(term).items():
-                    self._parents |= {name} - own
+                    self._parents |= {name} - {own}
                     found = monomial(factors)
                     if found is None:
                         powers = "·".join(f"{f.function}^{f.power:g}" for f in factors)
@@ -185,7 +185,7 @@ class _Search:
 
         self._parents, self._products = set(), []
         for site in traced.values():
-            own = {site["name"]}
+            own = site["name"]
             if site["is_observed"]:
                 check_observed(site)
             value = unmasked(site) if site["is_observed"] else site["value"]

@@ -8,7 +8,7 @@ are left out, so that data stay [N, D] and parameters [K, D] until ``einsum`` br
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -118,17 +118,23 @@ def gather(terms: Sum) -> Sum:
     known = [term for term in terms if _is_known(term)]
     if len(known) < 2:
         return terms
-    names = tuple(sorted({name for term in known for f in term for name in f.names}))
-    value = sum(
-        math.prod(f.tensor if isinstance(f.tensor, float) else place(f.tensor, f.names, names) for f in term)
-        for term in known
-    )
+    names = tuple(sorted({name for term in known for f in term for name in f.names if name < 0}))
+    value = sum(_value(term, names) for term in known)
     total = Factor("", "", 1, value, names if isinstance(value, Tensor) else ())
     return [*(term for term in terms if not _is_known(term)), [total]]
 
 
 def _is_known(term: Product) -> bool:
-    return all(f.is_number and is_plain([f]) for f in term)
+    return all(f.is_number for f in term)
+
+
+def _value(term: Product, names: tuple[int, ...]) -> Any:
+    """A product of numbers, with dimensions of these names alone: all others are summed over."""
+    summed = tuple({name: None for f in term for name in f.names if name >= 0})
+    value = math.prod(
+        f.tensor if isinstance(f.tensor, float) else place(f.tensor, f.names, (*names, *summed)) for f in term
+    )
+    return value.flatten(len(names)).sum(-1) if summed and isinstance(value, Tensor) else value
 
 
 def is_plain(term: Product) -> bool:
