@@ -109,7 +109,6 @@ class AutoConjugate(nn.Module):
                 outside the domain of its family.
             NotImplementedError: a parent of a recognised site has no known conjugate posterior.
         """
-        self._is_set_up = True
         with poutine.block(), InitMessenger(_harmless_value), OwnValues():
             trace = poutine.trace(self._model[0]).get_trace(*args, **kwargs)
         sites = sample_sites(trace)
@@ -117,7 +116,11 @@ class AutoConjugate(nn.Module):
             _check_priors(sites.values())
             learnt = {name: node["value"] for name, node in trace.nodes.items() if node["type"] == "param"}
             self._set_up_plain(recognise_conjugacy(self._model[0], args, kwargs), learnt, args, kwargs)
-            return
+        else:
+            self._set_up_shorthands(sites)
+        self._is_set_up = True
+
+    def _set_up_shorthands(self, sites: dict[str, Site]) -> None:
         owners = {id(site["value"]): name for name, site in sites.items()}
         wanted = {
             owners.get(id(getattr(site["fn"], argument)))
@@ -252,10 +255,7 @@ class AutoConjugate(nn.Module):
         return self._joint.marginal(name, self.posterior(name)())
 
     def posterior(self, name: str) -> ConjugatePosterior:
-        """The posterior module of a site; assign to ``posteriors[name]`` to replace it.
-
-        A location and a precision with a joint posterior share one, under the location's name.
-        """
+        """The posterior module of a site, which is ``posteriors[name]``; of a joint one that of the location."""
         posterior = self.posteriors[self._joint.owner(name)]
         assert isinstance(posterior, ConjugatePosterior)
         return posterior

@@ -52,12 +52,11 @@ class JointMoments:
         self._log_det, self._square = log_det, square
         self._matrix, self._vector = matrix.reshape(-1), vector.reshape(-1)
 
-    def centred(self, batch_dims: int, dtype: torch.dtype) -> "JointMoments":
+    def centred(self, batch_dims: int, dtype: torch.dtype, natural: Tensor) -> "JointMoments":
         """Moments about the mean location, as :meth:`Moments.centred` has them."""
         with torch.no_grad():
-            _, _, matrix, vector = packed.split(self.stats)
-            matrix = packed.halved(packed.unpack(matrix, self.dim))
-            mean = torch.linalg.solve(matrix, vector.unsqueeze(-1)).squeeze(-1).reshape(self.shape)
+            _, fourth, _, third = packed.split(natural.expand_as(self.stats))
+            mean = (third / (-2 * fourth).unsqueeze(-1)).reshape(self.shape)
             dims = tuple(range(batch_dims))
             centre = (mean.mean(dims, keepdim=True) if dims else mean).to(dtype).to(mean)
         return JointMoments(self.location, self.precision, self.kind, self.stats, self.shape, centre)

@@ -1,6 +1,7 @@
 """Terms of the bound of a plain program: expected log-densities, and the sum over discrete sites."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,24 +46,39 @@ class Bound:
     program: PlainProgram
     guide: Trace
     terms: list[Term] = field(default_factory=list)
-    moments: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.sites = sample_sites(self.program.model)
         self.guide_sites = sample_sites(self.guide)
         self.factors: list[Site] = []
         self.given: dict[str, Tensor] = {}
-        self.precisions: set[str] = set()  # that have a joint posterior with their location
-        for name, site in self.sites.items():
-            if self._is_natural(name):
-                batch_dims = site["value"].dim() - site["fn"].event_dim
-                self._add_moments(name, site["value"].shape, batch_dims, site["value"].dtype)
+        self.moments = self._moments(self.posterior)
+        joint = [each for each in self.moments.values() if isinstance(each, JointMoments)]
+        self.precisions = {each.precision for each in joint}
         centres = {
             name: each.centre
             for name, each in self.moments.items()
             if each.centre is not None and name not in self.precisions
         }
         self.expansion = Expansion(self.program.identities, centres)
+
+    def _moments(self, posterior: Callable[[str], Any]) -> dict[str, Any]:
+        """E[t] of every site with a natural posterior, one and the same for both sites of a joint one."""
+        moments: dict[str, Any] = {}
+        for name, site in self.sites.items():
+            if not self._is_natural(name):
+                continue
+            q: Any = unwrap(posterior(name))
+            shape, kind = site["value"].shape, kind_of_part(q)
+            stats = q.expected_stats().expand(*q.batch_shape, -1)
+            about = len(shape) - site["fn"].event_dim, site["value"].dtype, q.natural
+            if kind is None:
+                moments[name] = Moments(q.family, stats, shape).centred(*about)
+            elif q.given is not None:
+                precision = q.given.origin.name
+                joint = JointMoments(name, precision, kind, stats, shape).centred(*about)
+                moments |= {name: joint, precision: joint}
+        return moments
 
     def _is_natural(self, name: str) -> bool:
         return name in self.guide_sites and isinstance(
@@ -74,23 +90,6 @@ class Bound:
         q, scale = self.guide_sites[name]["fn"], self.sites[name]["scale"]
         unscaled = not isinstance(scale, Tensor) and scale == 1
         return q if unscaled else with_gradient_divided(q, scale)
-
-    def _add_moments(self, name: str, shape: torch.Size, batch_dims: int, dtype: torch.dtype) -> None:
-        q: Any = unwrap(self.guide_sites[name]["fn"])
-        kind, given = kind_of_part(q), getattr(q, "given", None)
-        if kind is None:
-            moments = Moments(*self._stats(name), shape)
-            self.moments[name] = moments.centred(batch_dims, dtype, q.natural)
-        elif given is not None:
-            own = given.origin.name
-            joint = JointMoments(name, own, kind, self._stats(name)[1], shape).centred(batch_dims, dtype)
-            self.moments[name] = self.moments[own] = joint
-            self.precisions.add(own)
-
-    def _stats(self, name: str) -> tuple[Any, Tensor]:
-        q: Any = unwrap(self.posterior(name))
-        stats = q.expected_stats()
-        return q.family, stats.expand(*q.batch_shape, stats.shape[-1])
 
     def collect(self) -> None:
         """Fill in the terms of single sites, and the factors that depend on discrete ones."""
