@@ -15,6 +15,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pyro_fmvae.capture.fixed_tensors import FixedTensors
+
 _LIBRARIES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (torch, pyro, contextlib))
 _MACHINERY = tuple(_LIBRARIES[0] + name for name in ("_", "fx" + os.sep, "utils" + os.sep))
 _PACKAGE = Path(__file__).parent.parent
@@ -49,6 +51,7 @@ class _RefusedCalls(TorchFunctionMode):
         super().__init__()
         self._ranges: dict[int, Tensor] = {}  # by identity; kept, so that no other tensor gets it
         self._indices: dict[int, tuple[Tensor, int]] = {}
+        self._fixed = FixedTensors()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
@@ -63,7 +66,10 @@ class _RefusedCalls(TorchFunctionMode):
                 return func(*args, **kwargs)
         if name == "item" and id(args[0]) in self._indices and not args[0]._version:
             return self._indices[id(args[0])][1]
-        result = func(*args, **kwargs)
+        if self._fixed.answers(name, args):
+            return self._fixed.answer(func, args)
+        result = func(*self._fixed.by_numbers(name, args), **kwargs)
+        self._fixed.see(name, args, kwargs, result)
         if name == "arange" and len(args) == 1 and isinstance(args[0], int) and "dtype" not in kwargs:
             self._ranges[id(result)] = result
         if name == "unbind" and id(args[0]) in self._ranges:

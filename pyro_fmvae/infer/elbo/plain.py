@@ -71,11 +71,12 @@ class Undrawn(Messenger):
             return
         fn: Any = unwrap(msg["fn"])
         if isinstance(fn, NaturalDistribution):
-            dtype, device, support = fn.dtype, fn.natural.device, fn.family.distribution.support
+            dtype, device = fn.dtype, fn.natural.device
         elif self._leaves and not is_discrete(msg):
-            dtype, device, support = torch.get_default_dtype(), device_of(fn), fn.support
+            dtype, device = torch.get_default_dtype(), device_of(fn)
         else:
             return
+        support: Any = fn.support
         origin = Sampled(msg["name"], support)
         msg["value"], msg["done"] = Lazy.make(msg["fn"].shape(), dtype, device, origin), True
 
