@@ -33,17 +33,20 @@ class Kinds:
         self._plates: dict[tuple[Any, Any], int] = {}
         self._identities: dict[Hashable, bool] = {}
 
-    def run(self, model: Any, guide: Any, args: Any, kwargs: Any, max_plate_nesting: float) -> Run:
+    def run(
+        self, model: Any, guide: Any, args: Any, kwargs: Any, max_plate_nesting: float, key: tuple[Any, Any]
+    ) -> Run:
         """Run a program in the way of its kind.
 
         Args:
             model, guide, args, kwargs: the program.
             max_plate_nesting: what plates may be checked against; a plain program's are counted.
+            key: what the program is remembered by.
 
         Raises:
             ValueError: a program that is not of a recognised shape; the message names the site.
         """
-        if (model, guide) not in self._plates:
+        if key not in self._plates:
             before, random_state, seen = _parameters(model, guide), torch.get_rng_state(), _Seen()
             try:
                 with seen:
@@ -54,18 +57,18 @@ class Kinds:
             else:
                 if not seen.plain:
                     return result
-            self._plates[model, guide] = plates_of(model, guide, args, kwargs)
+            self._plates[key] = plates_of(model, guide, args, kwargs)
             if _parameters(model, guide) == before:  # else the draws that made them would come once more
                 torch.set_rng_state(random_state)
             if len(self._plates) > _MOST_PROGRAMS:
                 del self._plates[next(iter(self._plates))]
         while True:
-            plates = self._plates[model, guide]
+            plates = self._plates[key]
             program, trace = run_plain(model, guide, args, kwargs, plates, self._identities)
             deepest = _deepest(program.model, trace)
             if deepest <= plates:
                 return program, trace
-            self._plates[model, guide] = deepest
+            self._plates[key] = deepest
 
 
 def _parameters(*programs: Any) -> int:

@@ -1,7 +1,9 @@
 """Terms of the bound of a plain program: expected log-densities, and the sum over discrete sites."""
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -31,6 +33,8 @@ from pyro_fmvae.infer.elbo.structure import (
 from pyro_fmvae.infer.elbo.sums import Sum
 from pyro_fmvae.infer.elbo.used_draws import in_order
 
+PARTICLES = "num_particles_vectorized"  # Pyro's plate of particles
+
 
 @dataclass
 class Bound:
@@ -38,26 +42,36 @@ class Bound:
 
     Args:
         program, guide: the run.
+        kl_weight: weight of the terms of drawn latents of single data points.
     """
 
     program: PlainProgram
     guide: Trace
+    kl_weight: float | Tensor = 1.0
     terms: list[Term] = field(default_factory=list)
-    moments: dict[str, Moments] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.sites = sample_sites(self.program.model)
         self.guide_sites = sample_sites(self.guide)
         self.factors: list[Site] = []
         self.given: dict[str, Tensor] = {}
-        for name, site in self.sites.items():
-            if self._is_natural(name):
-                moments = Moments(*self._stats(name), site["value"].shape)
-                self.moments[name] = moments.centred(
-                    site["value"].dim() - site["fn"].event_dim, site["value"].dtype
-                )
+        self.weighted: dict[str, Tensor] = {}
+        self.moments = self._moments(self.posterior)
         centres = {name: each.centre for name, each in self.moments.items() if each.centre is not None}
         self.expansion = Expansion(self.program.identities, centres)
+
+    def _moments(self, posterior: Callable[[str], Any]) -> dict[str, Moments]:
+        """E[t] of every site with a natural posterior."""
+        moments = {}
+        for name, site in self.sites.items():
+            if self._is_natural(name):
+                q = unwrap(posterior(name))
+                stats = q.expected_stats().expand(*q.batch_shape, -1)
+                shape = site["value"].shape
+                moments[name] = Moments(q.family, stats, shape).centred(
+                    len(shape) - site["fn"].event_dim, site["value"].dtype
+                )
+        return moments
 
     def _is_natural(self, name: str) -> bool:
         return name in self.guide_sites and isinstance(
@@ -70,10 +84,32 @@ class Bound:
         unscaled = not isinstance(scale, Tensor) and scale == 1
         return q if unscaled else with_gradient_divided(q, scale)
 
-    def _stats(self, name: str) -> tuple[Any, Tensor]:
-        q: Any = unwrap(self.posterior(name))
-        stats = q.expected_stats()
-        return q.family, stats.expand(*q.batch_shape, stats.shape[-1])
+    @cached_property
+    def _divided(self) -> dict[str, Moments]:
+        """The moments, with gradients divided by ``kl_weight``: times it, they are as if there were none."""
+        return self._moments(lambda name: with_gradient_divided(self.posterior(name), self.kl_weight))
+
+    def _is_weighted(self, site: Site) -> bool:
+        """True for a latent of a single data point, if these are to be weighted.
+
+        Raises:
+            ValueError: no plate is that of the data, so there is no telling.
+        """
+        if isinstance(self.kl_weight, float) and self.kl_weight == 1:
+            return False
+        plates = [
+            _plates(each)
+            for each in self.sites.values()
+            if each["is_observed"] and role_of(each, Role.RECONSTRUCTION) is not Role.FACTOR
+        ]
+        shared = frozenset.intersection(*plates) if plates else frozenset()
+        if not shared:
+            raise ValueError(
+                f"kl_weight: expected 1 with '{site['name']}' drawn, since the observed sites share no plate "
+                "that would tell latents of single data points from others; put the data into one plate, or "
+                "weight sites by poutine.scale"
+            )
+        return not shared.isdisjoint(_plates(site))
 
     def collect(self) -> None:
         """Fill in the terms of single sites, and the factors that depend on discrete ones."""
@@ -101,7 +137,29 @@ class Bound:
             names = [site["name"] for site in self.factors if enum_dim(site) is not None]
             name = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
             self.terms.append(Term(name, Role.KL_R, -self.summed().log_sum()))
+            self._weigh()
         return self.terms
+
+    def _weigh(self) -> None:
+        """Add the terms of weighted latents that hang on discrete sites, whose tables the sum takes as known.
+
+        The probabilities of discrete sites are those without weights, and constant where they are optimal.
+        """
+        if not self.weighted:
+            return
+        probes = {}
+        for site in self.factors:
+            table = site["unscaled_log_prob"].detach()
+            probes[site["name"]] = table.requires_grad_(site["name"] in self.weighted)
+        factors = [{**site, "unscaled_log_prob": probes[site["name"]]} for site in self.factors]
+        with torch.enable_grad():
+            found = DiscreteFactors(factors, self.given).log_sum()
+            shares = torch.autograd.grad(
+                found, [probes[name] for name in self.weighted], create_graph=bool(self.given)
+            )
+        for (name, table), share in zip(self.weighted.items(), shares, strict=True):
+            expected = (share * table).sum()
+            self.terms.append(Term(name, Role.KL_Z, expected.detach() - self.kl_weight * expected))
 
     def summed(self) -> DiscreteFactors:
         """The sum over discrete sites."""
@@ -131,9 +189,12 @@ class Bound:
     def _drawn(self, name: str, site: Site) -> None:
         """A site that is drawn for others; its own density counts in closed form where it may."""
         q = self.guide_sites[name]["fn"]
+        is_weighted = self._is_weighted(site)
+        weight, moments = (self.kl_weight, self._divided) if is_weighted else (1.0, self.moments)
         enumerated = len(site["fn"].batch_shape) > max(self.program.plates, len(q.batch_shape))
         if not (has_lazy_arguments(site["fn"]) or enumerated):
-            self.terms.append(latent_term(self.program.structure, self.guide, name))
+            term = latent_term(self.program.structure, self.guide, name)
+            self.terms.append(replace(term, value=weight * term.value))
             return
         if not q.has_rsample:
             raise ValueError(
@@ -142,16 +203,18 @@ class Bound:
             )
         table = None
         if name not in self.program.used and in_order(self.program.model, self.guide, name):
-            table = self._in_closed_form(name, site, q)
+            table = self._in_closed_form(name, site, q, moments)
         if table is None:
             log_q = q.log_prob(site["value"])
-            table = self._expected(site, site["value"])
+            table = self._expected(site, site["value"], moments=moments)
         else:
             log_q = -q.entropy()
-        self._add(name, site, table, Role.KL_Z)
-        self.terms.append(Term(name, Role.KL_Z, total(log_q, site)))
+        self._add(name, site, table, Role.KL_Z, is_weighted)
+        self.terms.append(Term(name, Role.KL_Z, weight * total(log_q, site)))
 
-    def _in_closed_form(self, name: str, site: Site, q: Distribution) -> Tensor | None:
+    def _in_closed_form(
+        self, name: str, site: Site, q: Distribution, moments: dict[str, Moments]
+    ) -> Tensor | None:
         inner = unwrap(q)
         kind = natural_class(inner)
         if kind is None or not kind.family.monomials:
@@ -159,13 +222,11 @@ class Bound:
         family, value = kind.family, site["value"]
         stats = family.stats_from_standard(*family.standard_of(inner))
         symbol = Lazy.make(value.shape, value.dtype, value.device, Sampled(name, site["fn"].support))
-        self.moments[name] = Moments(family, stats.expand(*inner.batch_shape, stats.shape[-1]), value.shape)
+        own = Moments(family, stats.expand(*inner.batch_shape, stats.shape[-1]), value.shape)
         try:
-            return self._expected(site, symbol)
+            return self._expected(site, symbol, moments={**moments, name: own})
         except NeedsValueError:
             return None
-        finally:
-            del self.moments[name]
 
     def _leaf(self, name: str, site: Site) -> None:
         """An unobserved site that the guide leaves out integrates to 1, if nothing depends on it."""
@@ -178,11 +239,23 @@ class Bound:
         if users:
             raise ValueError(missing_in_guide(name, plain=True))
 
-    def _expected(self, site: Site, value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    def _expected(
+        self,
+        site: Site,
+        value: Tensor,
+        dtype: torch.dtype | None = None,
+        moments: dict[str, Moments] | None = None,
+    ) -> Tensor:
         """E[log p] of a site, numbers: [enumerated dimensions..., batch shape]."""
-        fn = site["fn"]
+        fn, moments = site["fn"], moments or self.moments
+
+        def evaluate(table: Lazy, shape: torch.Size) -> Tensor:
+            terms = self.expansion.of(table)
+            _check(terms, moments)
+            return expectation_of(terms, shape, moments, dtype or table.dtype, table.device)
+
         try:
-            density = log_density(fn, value, lambda table: self.evaluate(table, table.shape, dtype))
+            density = log_density(fn, value, lambda table: evaluate(table, table.shape))
         except NeedsValueError:
             raise
         except (RuntimeError, ValueError, IndexError) as error:
@@ -193,33 +266,37 @@ class Bound:
             ) from error
         shape = torch.broadcast_shapes(density.shape, fn.batch_shape)
         if isinstance(density, Lazy):
-            density = self.evaluate(density, shape, dtype)
+            density = evaluate(density, shape)
         density = density.expand(shape)
         if is_validation_enabled():
             check_site_shape({**site, "log_prob": density}, self.program.plates)
         return density
 
-    def evaluate(self, table: Lazy, shape: torch.Size, dtype: torch.dtype | None = None) -> Tensor:
-        """The expectation of a value, expanded to a shape."""
-        terms = self.expansion.of(table)
-        self._check(terms)
-        return expectation_of(terms, shape, self.moments, dtype or table.dtype, table.device)
-
-    def _check(self, terms: Sum) -> None:
-        for term in terms:
-            for name, factors in by_site(term).items():
-                if name not in self.moments:
-                    raise NeedsValueError.of({name}, "a density")
-                if self.moments[name].expected(factors) is None:
-                    raise NeedsValueError.of({name}, "a product that its posterior has no expectation of")
-
-    def _add(self, name: str, site: Site, table: Tensor, role: Role) -> None:
+    def _add(self, name: str, site: Site, table: Tensor, role: Role, is_weighted: bool = False) -> None:
         """A term of one site, or a factor of the sum over discrete sites."""
         outer = table.shape[: max(table.dim() - self.program.plates, 0)]
         if enum_dim(site) is None and math.prod(outer) == 1:
-            self.terms.append(Term(name, role, -total(table, site)))
-        else:
-            self.factors.append({**site, "unscaled_log_prob": table})
+            weight = self.kl_weight if is_weighted else 1.0
+            self.terms.append(Term(name, role, -weight * total(table, site)))
+            return
+        if is_weighted:
+            self.weighted[name] = table
+            table = table.detach()
+        self.factors.append({**site, "unscaled_log_prob": table})
+
+
+def _check(terms: Sum, moments: dict[str, Moments]) -> None:
+    for term in terms:
+        for name, factors in by_site(term).items():
+            if name not in moments:
+                raise NeedsValueError.of({name}, "a density")
+            if moments[name].expected(factors) is None:
+                raise NeedsValueError.of({name}, "a product that its posterior has no expectation of")
+
+
+def _plates(site: Site) -> frozenset[str]:
+    """Names of the plates that a site is in."""
+    return frozenset(frame.name for frame in site["cond_indep_stack"]) - {PARTICLES}
 
 
 def _mean_log_density(q: Distribution, moments: Moments) -> Tensor:

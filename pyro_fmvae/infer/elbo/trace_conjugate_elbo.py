@@ -249,16 +249,25 @@ class TraceConjugate_ELBO(ELBO):
         """
         return self._get_trace(model, guide, args, kwargs)
 
-    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Run:
-        run = self._kinds.run(model, guide, args, kwargs, self.max_plate_nesting)
+    def _get_vectorized_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Run:
+        wrapped = self._vectorized_num_particles(model), self._vectorized_num_particles(guide)
+        return self._get_trace(*wrapped, args, kwargs, (model, guide))
+
+    def _get_trace(
+        self, model: Any, guide: Any, args: Any, kwargs: Any, program: tuple[Any, Any] | None = None
+    ) -> Run:
+        """One run; ``program`` is what is remembered about it under, if model and guide are made anew."""
+        run = self._kinds.run(
+            model, guide, args, kwargs, self.max_plate_nesting, program or (model, guide)
+        )
         if isinstance(run[0], PlainProgram):
-            check_options(self, {**WEIGHTS, "vectorize_particles": False})
+            check_options(self, {"label_weight": 0.0, "independence_weight": 0.0})
         return run
 
     def terms_of(self, program: Structure | PlainProgram, guide: Trace) -> list[Term]:
         """The summands of the loss for one pair of traces."""
         if isinstance(program, PlainProgram):
-            return Bound(program, guide).all_terms()
+            return Bound(program, guide, self.kl_weight).all_terms()
         terms = self.conjugate_terms(program, guide)
         done = {term.name for term in terms}
         terms += [latent_term(program, guide, name) for name in program.latents if name not in done]
