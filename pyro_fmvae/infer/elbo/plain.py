@@ -16,7 +16,7 @@ from pyro.poutine import Trace
 from pyro.poutine.enum_messenger import EnumMessenger
 from pyro.poutine.messenger import Messenger
 
-from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.distributions import Assignment, Label, MixtureComponent, NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.density import device_of
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
@@ -26,7 +26,9 @@ from pyro_fmvae.infer.elbo.structure import (
     Site,
     Structure,
     auxiliary_sites,
+    check_label,
     check_shapes,
+    check_unwrapped,
     sample_sites,
 )
 from pyro_fmvae.infer.elbo.used_draws import trace_guide
@@ -34,7 +36,7 @@ from pyro_fmvae.infer.elbo.used_draws import trace_guide
 
 @dataclass
 class PlainProgram:
-    """One run of a program without any class of ours in its model.
+    """One run of a program in which not all that is integrated or summed out belongs to shorthands.
 
     Attributes:
         structure: its sites, in the form that single terms are computed from.
@@ -101,13 +103,7 @@ def run_plain(
         trace = poutine.trace(model).get_trace(*args, **kwargs)
     sites, guide_sites = sample_sites(trace), sample_sites(guide_trace)
     for name, site in sites.items():
-        if hasattr(unwrap(site["fn"]), "parents"):
-            raise ValueError(
-                f"site '{name}': {type(unwrap(site['fn'])).__name__} may not be mixed with plain sites that "
-                "are enumerated or have natural posteriors of their own; write its density with Pyro's own "
-                "distributions too (for a Component, a Normal of the locations and precisions that the "
-                "assignment picks)"
-            )
+        _check_shorthand(site)
         if site["is_observed"]:
             check_observed(site)
         if name in guide_sites:
@@ -122,6 +118,19 @@ def run_plain(
     observed = [name for name, site in sites.items() if site["is_observed"]]
     structure = Structure(trace, [], latents, [], observed, auxiliary_sites(guide_sites, sites))
     return PlainProgram(structure, plates, identities, frozenset(used)), guide_trace
+
+
+def _check_shorthand(site: Site) -> None:
+    """Refuse shorthands that have no formula by component."""
+    check_unwrapped(site)
+    name, fn = site["name"], site["fn"]
+    if isinstance(fn, Label) and site["is_observed"]:
+        check_label(name, site["value"])
+    if hasattr(fn, "parents") and not isinstance(fn, Assignment | Label | MixtureComponent):
+        raise ValueError(
+            f"site '{name}': {type(fn).__name__} may not be mixed with plain sites that are enumerated or "
+            "have natural posteriors of their own; write its density with Pyro's own distributions too"
+        )
 
 
 def _without_discrete(guide: Trace) -> Trace:

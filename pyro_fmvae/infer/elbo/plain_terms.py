@@ -1,11 +1,13 @@
 """Terms of the bound of a plain program: expected log-densities, and the sum over discrete sites."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
+import pyro.distributions as dist
 import torch
 from pyro.infer.util import is_validation_enabled
 from pyro.poutine import Trace
@@ -13,20 +15,21 @@ from pyro.util import check_site_shape
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.distributions import Assignment, Label, NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.natural_distribution import natural_class
 from pyro_fmvae.infer.elbo.density import has_lazy_arguments, log_density
-from pyro_fmvae.infer.elbo.enumerated import DiscreteFactors, enum_dim, is_discrete
+from pyro_fmvae.infer.elbo.enumerated import DiscreteFactors, enum_dim, is_discrete, values_of
 from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Moments, by_site, expectation_of
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled, sites_of
-from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, total, with_gradient_divided
+from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, expectation, total, with_gradient_divided
 from pyro_fmvae.infer.elbo.placeholder import missing_in_guide
 from pyro_fmvae.infer.elbo.plain import PlainProgram
 from pyro_fmvae.infer.elbo.site_terms import kl_sum, latent_term, log_prob_sum, role_of
 from pyro_fmvae.infer.elbo.structure import (
     Site,
+    check_components,
     sample_sites,
     unmasked,
 )
@@ -57,6 +60,7 @@ class Bound:
         self.given: dict[str, Tensor] = {}
         self.weighted: dict[str, Tensor] = {}
         self.moments = self._moments(self.posterior)
+        self.owners = {id(site["value"]): name for name, site in self.sites.items()}
         centres = {name: each.centre for name, each in self.moments.items() if each.centre is not None}
         self.expansion = Expansion(self.program.identities, centres)
 
@@ -190,7 +194,7 @@ class Bound:
         """A site that is drawn for others; its own density counts in closed form where it may."""
         q = self.guide_sites[name]["fn"]
         is_weighted = self._is_weighted(site)
-        weight, moments = (self.kl_weight, self._divided) if is_weighted else (1.0, self.moments)
+        weight = self.kl_weight if is_weighted else 1.0
         enumerated = len(site["fn"].batch_shape) > max(self.program.plates, len(q.batch_shape))
         if not (has_lazy_arguments(site["fn"]) or enumerated):
             term = latent_term(self.program.structure, self.guide, name)
@@ -203,19 +207,21 @@ class Bound:
             )
         table = None
         if name not in self.program.used and in_order(self.program.model, self.guide, name):
-            table = self._in_closed_form(name, site, q, moments)
+            table = self._in_closed_form(name, site, q, is_weighted)
         if table is None:
             log_q = q.log_prob(site["value"])
-            table = self._expected(site, site["value"], moments=moments)
+            table = self._expected(site, site["value"], is_weighted=is_weighted)
         else:
             log_q = -q.entropy()
         self._add(name, site, table, Role.KL_Z, is_weighted)
         self.terms.append(Term(name, Role.KL_Z, weight * total(log_q, site)))
 
-    def _in_closed_form(
-        self, name: str, site: Site, q: Distribution, moments: dict[str, Moments]
-    ) -> Tensor | None:
+    def _in_closed_form(self, name: str, site: Site, q: Distribution, is_weighted: bool) -> Tensor | None:
         inner = unwrap(q)
+        if hasattr(site["fn"], "parents") and not isinstance(inner, dist.Delta):
+            table = self._by_formula(site, q, is_weighted)
+            if table is not None:
+                return table
         kind = natural_class(inner)
         if kind is None or not kind.family.monomials:
             return None
@@ -224,7 +230,7 @@ class Bound:
         symbol = Lazy.make(value.shape, value.dtype, value.device, Sampled(name, site["fn"].support))
         own = Moments(family, stats.expand(*inner.batch_shape, stats.shape[-1]), value.shape)
         try:
-            return self._expected(site, symbol, moments={**moments, name: own})
+            return self._expected(site, symbol, is_weighted=is_weighted, own={name: own})
         except NeedsValueError:
             return None
 
@@ -244,10 +250,25 @@ class Bound:
         site: Site,
         value: Tensor,
         dtype: torch.dtype | None = None,
-        moments: dict[str, Moments] | None = None,
+        is_weighted: bool = False,
+        own: Mapping[str, Moments] = MappingProxyType({}),
     ) -> Tensor:
-        """E[log p] of a site, numbers: [enumerated dimensions..., batch shape]."""
-        fn, moments = site["fn"], moments or self.moments
+        """E[log p] of a site, numbers: [enumerated dimensions..., batch shape].
+
+        Args:
+            site: of the model.
+            value: of the site, or one that is not there.
+            dtype: of the result; that of the density if None.
+            is_weighted: whether the result is going to be multiplied by ``kl_weight``.
+            own: moments of the value, if it is not there and has no natural posterior.
+        """
+        fn = site["fn"]
+        moments = {**(self._divided if is_weighted else self.moments), **own}
+        if hasattr(fn, "parents") and not isinstance(value, Lazy):
+            q = fn if isinstance(fn, Assignment) else dist.Delta(value, event_dim=fn.event_dim)
+            table = self._by_formula(site, q, is_weighted)
+            if table is not None:
+                return table
 
         def evaluate(table: Lazy, shape: torch.Size) -> Tensor:
             terms = self.expansion.of(table)
@@ -272,6 +293,31 @@ class Bound:
             check_site_shape({**site, "log_prob": density}, self.program.plates)
         return density
 
+    def _by_formula(self, site: Site, q: Distribution, is_weighted: bool) -> Tensor | None:
+        """E_q[log p] of a shorthand by its own formula: [enumerated dimensions..., batch shape].
+
+        None where it has none, or where its parents are not the very values of sites.
+        """
+        fn = site["fn"]
+        names = {argument: self.owners.get(id(getattr(fn, argument))) for argument in fn.parents}
+        if None in names.values() or isinstance(fn, Label):
+            return None
+        parents = {argument: self.sites[name] for argument, name in names.items() if name is not None}
+        chosen = parents.pop("assignment", site)
+        posteriors: dict[str, Any] = {"assignment": chosen["fn"]}
+        for argument, parent in parents.items():
+            if chosen is not site:
+                check_components(site, argument, parent, chosen["name"], values_of(chosen))
+            posteriors[argument] = self._posterior_or_value(parent, is_weighted)
+        table = expectation(site, q, posteriors).to(getattr(fn, fn.parents[0]).dtype)
+        return _at(table, chosen, fn.batch_shape)
+
+    def _posterior_or_value(self, site: Site, is_weighted: bool) -> Distribution:
+        if not self._is_natural(site["name"]):
+            return dist.Delta(site["value"], event_dim=site["fn"].event_dim)
+        q = self.posterior(site["name"])
+        return with_gradient_divided(q, self.kl_weight) if is_weighted else q
+
     def _add(self, name: str, site: Site, table: Tensor, role: Role, is_weighted: bool = False) -> None:
         """A term of one site, or a factor of the sum over discrete sites."""
         outer = table.shape[: max(table.dim() - self.program.plates, 0)]
@@ -292,6 +338,16 @@ def _check(terms: Sum, moments: dict[str, Moments]) -> None:
                 raise NeedsValueError.of({name}, "a density")
             if moments[name].expected(factors) is None:
                 raise NeedsValueError.of({name}, "a product that its posterior has no expectation of")
+
+
+def _at(table: Tensor, chosen: Site, batch_shape: torch.Size) -> Tensor:
+    """A table [..., K] at the values of a discrete site: its K in the dimension that they are enumerated in."""
+    dim = enum_dim(chosen)
+    if dim is None:
+        index = chosen["value"].expand(batch_shape).unsqueeze(-1)
+        return table.expand(*batch_shape, table.shape[-1]).gather(-1, index).squeeze(-1)
+    between = -dim - table.dim()
+    return table.movedim(-1, 0)[(slice(None), *(None,) * between)]
 
 
 def _plates(site: Site) -> frozenset[str]:

@@ -141,10 +141,7 @@ def recognise(model: Trace, guide: Trace) -> Structure:
 def _check_class(site: Site, owners: dict[int, str], mixtures: dict[str, MixtureSites]) -> None:
     """Raise an error if a site with parents is wrapped, or a child of a mixture has no assignment."""
     name, fn = site["name"], site["fn"]
-    if not hasattr(fn, "parents") and hasattr(unwrap(fn), "parents"):
-        raise ValueError(
-            f"site '{name}': {type(unwrap(fn)).__name__} may not be wrapped by to_event; use a plate"
-        )
+    check_unwrapped(site)
     if "assignment" in getattr(fn, "parents", ()):
         assignment = _owner(site, "assignment", owners)
         if assignment not in mixtures:
@@ -152,6 +149,15 @@ def _check_class(site: Site, owners: dict[int, str], mixtures: dict[str, Mixture
                 f"site '{name}': argument 'assignment' is the value of '{assignment}', which is no "
                 "Assignment; give it that of a pyro.sample(name, Assignment(weights))"
             )
+
+
+def check_unwrapped(site: Site) -> None:
+    """Raise a ValueError if a distribution that remembers its parents is wrapped."""
+    fn = site["fn"]
+    if not hasattr(fn, "parents") and hasattr(unwrap(fn), "parents"):
+        raise ValueError(
+            f"site '{site['name']}': {type(unwrap(fn)).__name__} may not be wrapped by to_event; use a plate"
+        )
 
 
 def check_shapes(site: Site, guide_site: Site) -> None:
@@ -179,10 +185,10 @@ def _attach(
             f"'{assignment}', {tuple(assignment_fn.batch_shape)}; put both into the same plates"
         )
     if isinstance(site["fn"], Label) and site["is_observed"]:
-        _check_label(name, site["value"])
+        check_label(name, site["value"])
     parents = _conjugate_parents(site, owners, sites)
     for argument, parent in parents.items():
-        _check_components(site, argument, sites[parent], assignment, assignment_fn.num_components)
+        check_components(site, argument, sites[parent], assignment, assignment_fn.num_components)
     mixtures[assignment].children.append(Child(name, parents))
 
 
@@ -201,7 +207,8 @@ def _integrated(site: Site, owners: dict[int, str], sites: dict[str, Site]) -> C
     return Child(name, parents)
 
 
-def _check_label(name: str, label: Tensor) -> None:
+def check_label(name: str, label: Tensor) -> None:
+    """Raise a ValueError if labels are not integers."""
     if label.is_floating_point():
         raise ValueError(
             f"site '{name}': expected integers as labels (-1: unknown), got {label.dtype}; convert them by "
@@ -209,7 +216,8 @@ def _check_label(name: str, label: Tensor) -> None:
         )
 
 
-def _check_components(site: Site, argument: str, parent: Site, assignment: str, components: int) -> None:
+def check_components(site: Site, argument: str, parent: Site, assignment: str, components: int) -> None:
+    """Raise a ValueError if a parent of a mixture's component does not have one value for each of them."""
     name, shape = parent["name"], parent["fn"].batch_shape
     if not shape or shape[-1] != components:
         raise ValueError(
