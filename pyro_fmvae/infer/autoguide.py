@@ -14,6 +14,7 @@ from torch.nn.functional import one_hot
 from pyro_fmvae.distributions import MixtureComponent, NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class
+from pyro_fmvae.infer.elbo.enumerated import is_discrete, is_latent
 from pyro_fmvae.infer.elbo.frames import frames_of
 from pyro_fmvae.infer.elbo.kind import has_shorthand
 from pyro_fmvae.infer.elbo.own_values import OwnValues
@@ -42,8 +43,8 @@ class AutoConjugate(nn.Module):
     The family of each posterior is found by what the model computes; ``TraceConjugate_ELBO().plan(model,
     guide, x)`` prints which. Sites without one are left to ``fallback``, discrete sites to the ELBO.
 
-    In a model with shorthands, posteriors are made for the parents of assignments and components alone.
-    There, and with ``fallback=None``, call it first in a guide, with the arguments of the model. The guide
+    In a model with shorthands, posteriors are made for the parents of assignments and components, and for plain
+    conjugate sites beside them, but not for others: ``fallback`` is not used. There, and with ``fallback=None``, call it first in a guide, with the arguments of the model. The guide
     then samples the remaining sites, and may enter the model's plates itself, since this creates none::
 
         class Guide(nn.Module):
@@ -125,6 +126,13 @@ class AutoConjugate(nn.Module):
                     raise type(error)(f"site '{name}': {error}") from None
                 self.posteriors[name] = random_posterior(site["fn"], self.count)
                 self._sites[name] = {"cond_indep_stack": site["cond_indep_stack"], "events": 0}
+        known = {
+            name: site["value"]
+            for name, site in sites.items()
+            if name in self._sites or (has_shorthand([site]) and not is_discrete(site))
+        }
+        if any(is_latent(site) and not has_shorthand([site]) and name not in known for name, site in sites.items()):
+            self._add_plain(recognise_conjugacy(poutine.condition(self._model[0], data=known), args, kwargs))
         for name, site in sites.items():
             fn = site["fn"]
             if isinstance(fn, MixtureComponent):
@@ -136,15 +144,18 @@ class AutoConjugate(nn.Module):
         if not self._sites:
             raise ValueError(_NO_MIXTURE)
 
-    def _set_up_plain(
-        self, found: Recognised, learnt: dict[str, Tensor], args: Iterable[Any], kwargs: dict[str, Any]
-    ) -> None:
+    def _add_plain(self, found: Recognised) -> None:
         for name, prior in found.priors.items():
             natural = prior.family.scattered_start(prior.natural, self.count, None)
             self._priors[name] = prior
             self.posteriors[name] = NaturalPosterior(type(prior), natural)
             events = found.sites[name]["fn"].event_dim - event_dim_of(prior.family)
             self._sites[name] = {"cond_indep_stack": found.sites[name]["cond_indep_stack"], "events": events}
+
+    def _set_up_plain(
+        self, found: Recognised, learnt: dict[str, Tensor], args: Iterable[Any], kwargs: dict[str, Any]
+    ) -> None:
+        self._add_plain(found)
         if found.drawn and self._make_fallback is not None:
             rest = GivenParameters(learnt)(self._model[0])  # they are no part of the guide
             rest = poutine.block(rest, hide=[*found.priors, *found.discrete, *found.leaves])

@@ -59,8 +59,8 @@ class Kinds:
                 failure = error
             if failure is None and not seen.outside:
                 return result
-            with (whole := Seen()):
-                plates = plates_of(model, guide, args, kwargs)
+            whole = Seen()
+            plates = plates_of(model, guide, args, kwargs, whole)
             if failure is not None and not whole.outside:  # sites that come after the failure take it
                 raise failure
             self._plates[key] = plates
@@ -133,10 +133,6 @@ class Seen(Messenger):
     def outside(self) -> set[str]:
         """Names of the sites to be integrated or summed out that belong to no shorthand."""
         return (self._natural | self._discrete) - self._shorthands - self._taken
-
-    def taken(self) -> set[str]:
-        """Names of the sites whose values shorthands take."""
-        return self._taken
 
     def _pyro_post_sample(self, msg: Any) -> None:
         fn, name, value = unwrap(msg["fn"]), msg["name"], msg["value"]

@@ -97,7 +97,7 @@ def run_plain(
     """
     with Undrawn():
         guide_trace, used = trace_guide(guide, args, kwargs)
-    drawn = _without_discrete(guide_trace)
+    drawn = without_discrete(guide_trace)
     enumeration = EnumMessenger(first_available_dim=-1 - plates)
     with Undrawn(leaves=True), poutine.replay(trace=drawn), enumeration, Enumerated():
         trace = poutine.trace(model).get_trace(*args, **kwargs)
@@ -133,7 +133,7 @@ def _check_shorthand(site: Site) -> None:
         )
 
 
-def _without_discrete(guide: Trace) -> Trace:
+def without_discrete(guide: Trace) -> Trace:
     """A trace of the guide to replay the model against, in which discrete sites are enumerated anew."""
     drawn = Trace()
     for name, site in guide.nodes.items():
@@ -180,12 +180,17 @@ def _without_enumeration(site: Site, plates: int) -> Site:
     return {**site, "fn": SimpleNamespace(batch_shape=batch, event_shape=fn.event_shape)}
 
 
-def plates_of(model: Any, guide: Any, args: Any, kwargs: Any) -> int:
-    """The number of dimensions that a program's plates take, from a run in which nothing is enumerated."""
-    with poutine.block(), Undrawn():
+def plates_of(model: Any, guide: Any, args: Any, kwargs: Any, watching: Messenger) -> int:
+    """The number of dimensions that a program's plates take, from a run in which nothing is enumerated.
+
+    Args:
+        model, guide, args, kwargs: the program.
+        watching: sees all its sites.
+    """
+    with poutine.block(), watching, Undrawn():
         guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
         with FirstValues(), Undrawn(leaves=True):
-            trace = poutine.trace(poutine.replay(model, trace=_without_discrete(guide_trace))).get_trace(
+            trace = poutine.trace(poutine.replay(model, trace=without_discrete(guide_trace))).get_trace(
                 *args, **kwargs
             )
     frames = [

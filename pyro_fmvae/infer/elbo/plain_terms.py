@@ -18,14 +18,14 @@ from torch.distributions import Distribution
 from pyro_fmvae.distributions import Assignment, Label, NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.natural_distribution import natural_class
-from pyro_fmvae.infer.elbo.density import has_lazy_arguments, log_density
+from pyro_fmvae.infer.elbo.density import has_lazy_arguments, lazy_sites, log_density
 from pyro_fmvae.infer.elbo.enumerated import DiscreteFactors, enum_dim, is_discrete, values_of
 from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Moments, by_site, expectation_of
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled, sites_of
-from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, expectation, total, with_gradient_divided
+from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, expectation, total, with_gradient_divided, without_natural_step
 from pyro_fmvae.infer.elbo.placeholder import missing_in_guide
-from pyro_fmvae.infer.elbo.plain import PlainProgram
+from pyro_fmvae.infer.elbo.plain import PlainProgram, without_discrete
 from pyro_fmvae.infer.elbo.site_terms import kl_sum, latent_term, log_prob_sum, role_of
 from pyro_fmvae.infer.elbo.structure import (
     Site,
@@ -46,11 +46,13 @@ class Bound:
     Args:
         program, guide: the run.
         kl_weight: weight of the terms of drawn latents of single data points.
+        label_weight: Δ of equation 8.
     """
 
     program: PlainProgram
     guide: Trace
     kl_weight: float | Tensor = 1.0
+    label_weight: float | Tensor = 0.0
     terms: list[Term] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -142,7 +144,44 @@ class Bound:
             name = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
             self.terms.append(Term(name, Role.KL_R, -self.summed().log_sum()))
             self._weigh()
+        if isinstance(self.label_weight, Tensor) or self.label_weight > 0:
+            self._classify(self.label_weight)
         return self.terms
+
+    def _classify(self, weight: float | Tensor) -> None:
+        """Add Δ's term: minus the log-probability of the labels at discrete sites' optimal probabilities.
+
+        These are the ones without labels, whether the guide has the sites or not.
+
+        Raises:
+            ValueError: no site is a ``Label``, or what a natural posterior belongs to would be differentiated.
+        """
+        labels = [site for site in self.sites.values() if isinstance(site["fn"], Label)]
+        if not labels:
+            raise ValueError(
+                "label_weight: expected 0 in a program without a Label, which is all that it weights; write "
+                'pyro.sample("label", Label(assignment), obs=labels), with -1 for labels that are unknown'
+            )
+        names = [site["name"] for site in labels]
+        dims = {dim for site in self.factors if site["name"] in names for dim in self._enumerated(site)}
+        for site in self.factors:
+            if not dims.isdisjoint(self._enumerated(site)):
+                for name in sorted(lazy_sites(site["fn"])):
+                    raise ValueError(without_natural_step(name))
+        if dims:
+            factors = [
+                {**site, "unscaled_log_prob": self.weighted.get(site["name"], site["unscaled_log_prob"])}
+                for site in self.factors
+            ]
+            every = DiscreteFactors(factors, {}).log_sum()
+            others = [site for site in factors if site["name"] not in names]
+            loss = DiscreteFactors(others, {}).log_sum() - every
+            self.terms.append(Term("/".join(names), Role.LABEL, weight * loss))
+
+    def _enumerated(self, site: Site) -> set[int]:
+        """The dimensions of discrete sites along which a factor varies."""
+        table = site["unscaled_log_prob"]
+        return {dim for dim in range(-table.dim(), -self.program.plates) if table.shape[dim] > 1}
 
     def _weigh(self) -> None:
         """Add the terms of weighted latents that hang on discrete sites, whose tables the sum takes as known.
@@ -162,8 +201,8 @@ class Bound:
                 found, [probes[name] for name in self.weighted], create_graph=bool(self.given)
             )
         for (name, table), share in zip(self.weighted.items(), shares, strict=True):
-            expected = (share * table).sum()
-            self.terms.append(Term(name, Role.KL_Z, expected.detach() - self.kl_weight * expected))
+            counted = (share * table.detach()).sum()
+            self.terms.append(Term(name, Role.KL_Z, counted - self.kl_weight * (share * table).sum()))
 
     def summed(self) -> DiscreteFactors:
         """The sum over discrete sites."""
@@ -206,7 +245,8 @@ class Bound:
                 "give it a distribution that has_rsample"
             )
         table = None
-        if name not in self.program.used and in_order(self.program.model, self.guide, name):
+        drawn = without_discrete(self.guide)  # the order of what is not drawn does not matter
+        if name not in self.program.used and in_order(self.program.model, drawn, name):
             table = self._in_closed_form(name, site, q, is_weighted)
         if table is None:
             log_q = q.log_prob(site["value"])
@@ -310,7 +350,8 @@ class Bound:
                 check_components(site, argument, parent, chosen["name"], values_of(chosen))
             posteriors[argument] = self._posterior_or_value(parent, is_weighted)
         table = expectation(site, q, posteriors).to(getattr(fn, fn.parents[0]).dtype)
-        return _at(table, chosen, fn.batch_shape)
+        table = _at(table, chosen, fn.batch_shape)
+        return table.expand(torch.broadcast_shapes(table.shape, fn.batch_shape))
 
     def _posterior_or_value(self, site: Site, is_weighted: bool) -> Distribution:
         if not self._is_natural(site["name"]):

@@ -11,7 +11,7 @@ from pyro.poutine import Trace
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.lazy import NeedsValueError
-from pyro_fmvae.infer.elbo.plain import PlainProgram, Undrawn
+from pyro_fmvae.infer.elbo.plain import Undrawn
 from pyro_fmvae.infer.elbo.recognition import Recognised, recognise_conjugacy
 from pyro_fmvae.infer.elbo.structure import Site, Structure, sample_sites
 
@@ -74,12 +74,23 @@ def plan_of(elbo: Any, model: Any, guide: Any, args: Any, kwargs: Any) -> Plan:
             [_of_shorthand(program, guide_trace, site) for site in sample_sites(program.model).values()]
         )
     found = recognise_conjugacy(model, args, kwargs)
-    sites = found.sites if program is None else _in_model(program)
+    sites = found.sites
+    if program is not None:
+        sites = sample_sites(program.model)
+        for name in _parents_of_shorthands(sites):
+            found.drawn.pop(name, None)
     return Plan([_of_plain(found, guide_trace, site) for site in sites.values()])
 
 
-def _in_model(program: PlainProgram) -> dict[str, Site]:
-    return sample_sites(program.model)
+def _parents_of_shorthands(sites: dict[str, Site]) -> set[str]:
+    """Names of the sites that shorthands take the values of."""
+    owners = {id(site["value"]): name for name, site in sites.items()}
+    taken = {
+        owners.get(id(getattr(site["fn"], argument)))
+        for site in sites.values()
+        for argument in getattr(site["fn"], "parents", ())
+    }
+    return {name for name in taken if name is not None}
 
 
 def _posterior(guide: Trace, name: str) -> str:

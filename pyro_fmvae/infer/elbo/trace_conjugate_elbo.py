@@ -261,13 +261,13 @@ class TraceConjugate_ELBO(ELBO):
             model, guide, args, kwargs, self.max_plate_nesting, program or (model, guide)
         )
         if isinstance(run[0], PlainProgram):
-            check_options(self, {"label_weight": 0.0, "independence_weight": 0.0})
+            check_options(self, {"independence_weight": 0.0})
         return run
 
     def terms_of(self, program: Structure | PlainProgram, guide: Trace) -> list[Term]:
         """The summands of the loss for one pair of traces."""
         if isinstance(program, PlainProgram):
-            return Bound(program, guide, self.kl_weight).all_terms()
+            return Bound(program, guide, self.kl_weight, self.label_weight).all_terms()
         terms = self.conjugate_terms(program, guide)
         done = {term.name for term in terms}
         terms += [latent_term(program, guide, name) for name in program.latents if name not in done]
