@@ -52,7 +52,7 @@ class TraceConjugate_ELBO(ELBO):
 
     It takes programs in Pyro's own distributions as they are, with a guide such as ``AutoConjugate(model)``:
     see :mod:`pyro_fmvae.infer.elbo.plain`, and :meth:`plan` for what becomes of each site. A model may have
-    this library's shorthands instead, with faster formulas, but not both.
+    this library's shorthands instead, with faster formulas, or both.
 
     It works wherever Pyro's own ELBOs do, as ``SVI(model, guide, optim, loss=TraceConjugate_ELBO())`` or as
     ``TraceConjugate_ELBO()(model, guide)``, and needs no annotation in the program. In a program of
@@ -76,9 +76,9 @@ class TraceConjugate_ELBO(ELBO):
     Args:
         label_weight: Δ >= 0 of equation 8, the weight of the classification term on labelled points. While it
             is positive, the posteriors that it differentiates must be in standard parameters, under a
-            first-order optimiser.
-        kl_weight: weight > 0 of KL[z] (equation 4b). Neither the responsibilities nor the natural gradients
-            see it.
+            first-order optimiser. It weights every ``Label``.
+        kl_weight: weight > 0 of KL[z] (equation 4b), in plain programs that of the drawn latents in a plate that
+            all observed sites are in. Neither the responsibilities nor the natural gradients see it.
         independence_weight: weight >= 0, in nats per data point, of a penalty on blocks of z that depend on
             labelled assignments of others: see :mod:`pyro_fmvae.infer.elbo.dependence`. No part of the bound.
         num_particles: samples over which the loss is averaged.

@@ -189,6 +189,7 @@ def test_particles_are_averaged(vectorize):
     guide, x = MixtureGuide(model), torch.randn(3)
     guide(x)
     elbo = TraceConjugate_ELBO(num_particles=4, vectorize_particles=vectorize)
+    elbo.loss(model, guide, x)  # which counts the plates
     runs = seeded(elbo.traces, model, guide, x)
     z = torch.cat([trace.nodes["z"]["value"].reshape(-1, 3) for _, trace in runs])
     assert z.shape == (4, 3)
