@@ -43,9 +43,10 @@ class AutoConjugate(nn.Module):
     The family of each posterior is found by what the model computes; ``TraceConjugate_ELBO().plan(model,
     guide, x)`` prints which. Sites without one are left to ``fallback``, discrete sites to the ELBO.
 
-    In a model with shorthands, posteriors are made for the parents of assignments and components, and for plain
-    conjugate sites beside them, but not for others: ``fallback`` is not used. There, and with ``fallback=None``, call it first in a guide, with the arguments of the model. The guide
-    then samples the remaining sites, and may enter the model's plates itself, since this creates none::
+    In a model with shorthands, posteriors are made for the parents of assignments and components and for
+    plain conjugate sites beside them, and ``fallback`` is not used. There, and with ``fallback=None``, call
+    it first in a guide, with the arguments of the model. The guide then samples the remaining sites, and may
+    enter the model's plates itself, since this creates none::
 
         class Guide(nn.Module):
             def __init__(self):
@@ -101,7 +102,6 @@ class AutoConjugate(nn.Module):
                 outside the domain of its family.
             NotImplementedError: a parent of a recognised site has no known conjugate posterior.
         """
-        self._is_set_up = True
         with poutine.block(), InitMessenger(_harmless_value), OwnValues():
             trace = poutine.trace(self._model[0]).get_trace(*args, **kwargs)
         sites = sample_sites(trace)
@@ -109,7 +109,11 @@ class AutoConjugate(nn.Module):
             _check_priors(sites.values())
             learnt = {name: node["value"] for name, node in trace.nodes.items() if node["type"] == "param"}
             self._set_up_plain(recognise_conjugacy(self._model[0], args, kwargs), learnt, args, kwargs)
-            return
+        else:
+            self._set_up_shorthands(sites, args, kwargs)
+        self._is_set_up = True
+
+    def _set_up_shorthands(self, sites: dict[str, Site], args: Any, kwargs: Any) -> None:
         owners = {id(site["value"]): name for name, site in sites.items()}
         wanted = {
             owners.get(id(getattr(site["fn"], argument)))
@@ -126,12 +130,9 @@ class AutoConjugate(nn.Module):
                     raise type(error)(f"site '{name}': {error}") from None
                 self.posteriors[name] = random_posterior(site["fn"], self.count)
                 self._sites[name] = {"cond_indep_stack": site["cond_indep_stack"], "events": 0}
-        known = {
-            name: site["value"]
-            for name, site in sites.items()
-            if name in self._sites or (has_shorthand([site]) and not is_discrete(site))
-        }
-        if any(is_latent(site) and not has_shorthand([site]) and name not in known for name, site in sites.items()):
+        known = {n: s["value"] for n, s in sites.items() if n in self._sites or _is_component(s)}
+        others = [n for n, s in sites.items() if is_latent(s) and not has_shorthand([s]) and n not in known]
+        if others and None not in wanted:
             self._add_plain(recognise_conjugacy(poutine.condition(self._model[0], data=known), args, kwargs))
         for name, site in sites.items():
             fn = site["fn"]
@@ -264,6 +265,10 @@ def _check_priors(sites: Iterable[Site]) -> None:
     kinds = [natural_class(unwrap(site["fn"])) for site in sites if not site["is_observed"]]
     if any(kind is not None and not kind.family.monomials for kind in kinds):
         raise ValueError(_NO_MIXTURE)
+
+
+def _is_component(site: Site) -> bool:
+    return has_shorthand([site]) and not is_discrete(site)
 
 
 def _own_parameters() -> Any:

@@ -156,9 +156,8 @@ class ConjugateSVI(SVI):
         self, program: Structure | PlainProgram, guide: Trace, args: Any, kwargs: Any
     ) -> list[Term]:
         if isinstance(program, PlainProgram):
-            run = self.elbo._get_trace
-            if self.elbo.vectorize_particles:
-                run = self.elbo._get_vectorized_trace
+            vectorize = self.elbo.vectorize_particles
+            run: Any = self.elbo._get_vectorized_trace if vectorize else self.elbo._get_trace
             with (
                 poutine.block(),
                 poutine.replay(trace=subsamples(program.model)),

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pyro_fmvae.distributions import ExponentialFamily
 from pyro_fmvae.distributions.natural_distribution import event_dim_of
+from pyro_fmvae.infer.elbo.lazy import NeedsValueError
 from pyro_fmvae.infer.elbo.sums import Factor, Product, Sum, place
 
 Monomial = tuple[str, ...]
@@ -129,6 +130,16 @@ class Moments:
 def _index(f: Factor) -> Tensor:
     assert isinstance(f.tensor, Tensor)
     return f.tensor
+
+
+def check_expectations(terms: Sum, moments: Mapping[str, Moments]) -> None:
+    """Raise a NeedsValueError if a product in a sum has no expectation."""
+    for term in terms:
+        for name, factors in by_site(term).items():
+            if name not in moments:
+                raise NeedsValueError.of({name}, "a density")
+            if moments[name].expected(factors) is None:
+                raise NeedsValueError.of({name}, "a product that its posterior has no expectation of")
 
 
 def expectation_of(

@@ -1,7 +1,7 @@
 """The one place where a program's kind is found out: written with this library's shorthands, or plain.
 
-A shorthand is a distribution that remembers its parents, such as ``Assignment``. Programs in which all that is
-integrated or summed out belongs to shorthands have the fast path of
+A shorthand is a distribution that remembers its parents, such as ``Assignment``. Programs in which all that
+is integrated or summed out belongs to shorthands have the fast path of
 :mod:`pyro_fmvae.infer.elbo.structure`. Those where something else is, too, take the way of plain programs
 as a whole, :mod:`pyro_fmvae.infer.elbo.plain`, which has the shorthands' formulas as well. All others, such
 as a plain VAE, need neither, and take the first path.
@@ -49,7 +49,12 @@ class Kinds:
             ValueError: a program that is not of a recognised shape; the message names the site.
         """
         if key not in self._plates:
-            before, random_state, seen, failure = _parameters(model, guide), torch.get_rng_state(), Seen(), None
+            before, random_state, seen, failure = (
+                _parameters(model, guide),
+                torch.get_rng_state(),
+                Seen(),
+                None,
+            )
             try:
                 with seen:
                     result = run_shorthand(model, guide, args, kwargs, max_plate_nesting)

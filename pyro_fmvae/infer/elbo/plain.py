@@ -19,6 +19,7 @@ from pyro.poutine.messenger import Messenger
 from pyro_fmvae.distributions import Assignment, Label, MixtureComponent, NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.density import device_of
+from pyro_fmvae.infer.elbo.distribution_checks import check_shapes, check_unwrapped
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
 from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled
 from pyro_fmvae.infer.elbo.observed_shapes import check_observed
@@ -27,8 +28,6 @@ from pyro_fmvae.infer.elbo.structure import (
     Structure,
     auxiliary_sites,
     check_label,
-    check_shapes,
-    check_unwrapped,
     sample_sites,
 )
 from pyro_fmvae.infer.elbo.used_draws import trace_guide

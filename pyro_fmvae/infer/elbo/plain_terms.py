@@ -15,28 +15,31 @@ from pyro.util import check_site_shape
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_fmvae.distributions import Assignment, Label, NaturalDistribution
+from pyro_fmvae.distributions import Assignment, NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.natural_distribution import natural_class
-from pyro_fmvae.infer.elbo.density import has_lazy_arguments, lazy_sites, log_density
-from pyro_fmvae.infer.elbo.enumerated import DiscreteFactors, enum_dim, is_discrete, values_of
+from pyro_fmvae.infer.elbo.density import has_lazy_arguments, log_density
+from pyro_fmvae.infer.elbo.enumerated import DiscreteFactors, enum_dim, is_discrete
 from pyro_fmvae.infer.elbo.expansion import Expansion
-from pyro_fmvae.infer.elbo.expectation import Moments, by_site, expectation_of
+from pyro_fmvae.infer.elbo.expectation import Moments, check_expectations, expectation_of
+from pyro_fmvae.infer.elbo.formulas import by_formula
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled, sites_of
-from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, expectation, total, with_gradient_divided, without_natural_step
+from pyro_fmvae.infer.elbo.mixture_terms import (
+    Role,
+    Term,
+    total,
+    with_gradient_divided,
+)
 from pyro_fmvae.infer.elbo.placeholder import missing_in_guide
 from pyro_fmvae.infer.elbo.plain import PlainProgram, without_discrete
-from pyro_fmvae.infer.elbo.site_terms import kl_sum, latent_term, log_prob_sum, role_of
+from pyro_fmvae.infer.elbo.plain_weights import is_weighted_latent, label_terms, weighted_terms
+from pyro_fmvae.infer.elbo.site_terms import kl_sum, latent_term, log_prob_sum, mean_log_density, role_of
 from pyro_fmvae.infer.elbo.structure import (
     Site,
-    check_components,
     sample_sites,
     unmasked,
 )
-from pyro_fmvae.infer.elbo.sums import Sum
 from pyro_fmvae.infer.elbo.used_draws import in_order
-
-PARTICLES = "num_particles_vectorized"  # Pyro's plate of particles
 
 
 @dataclass
@@ -71,7 +74,7 @@ class Bound:
         moments = {}
         for name, site in self.sites.items():
             if self._is_natural(name):
-                q = unwrap(posterior(name))
+                q: Any = unwrap(posterior(name))
                 stats = q.expected_stats().expand(*q.batch_shape, -1)
                 shape = site["value"].shape
                 moments[name] = Moments(q.family, stats, shape).centred(
@@ -94,28 +97,6 @@ class Bound:
     def _divided(self) -> dict[str, Moments]:
         """The moments, with gradients divided by ``kl_weight``: times it, they are as if there were none."""
         return self._moments(lambda name: with_gradient_divided(self.posterior(name), self.kl_weight))
-
-    def _is_weighted(self, site: Site) -> bool:
-        """True for a latent of a single data point, if these are to be weighted.
-
-        Raises:
-            ValueError: no plate is that of the data, so there is no telling.
-        """
-        if isinstance(self.kl_weight, float) and self.kl_weight == 1:
-            return False
-        plates = [
-            _plates(each)
-            for each in self.sites.values()
-            if each["is_observed"] and role_of(each, Role.RECONSTRUCTION) is not Role.FACTOR
-        ]
-        shared = frozenset.intersection(*plates) if plates else frozenset()
-        if not shared:
-            raise ValueError(
-                f"kl_weight: expected 1 with '{site['name']}' drawn, since the observed sites share no plate "
-                "that would tell latents of single data points from others; put the data into one plate, or "
-                "weight sites by poutine.scale"
-            )
-        return not shared.isdisjoint(_plates(site))
 
     def collect(self) -> None:
         """Fill in the terms of single sites, and the factors that depend on discrete ones."""
@@ -143,66 +124,17 @@ class Bound:
             names = [site["name"] for site in self.factors if enum_dim(site) is not None]
             name = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
             self.terms.append(Term(name, Role.KL_R, -self.summed().log_sum()))
-            self._weigh()
+            self.terms += weighted_terms(self.factors, self.given, self.weighted, self.kl_weight)
         if isinstance(self.label_weight, Tensor) or self.label_weight > 0:
-            self._classify(self.label_weight)
+            self.terms += label_terms(self.sites, self._unweighted(), self.program.plates, self.label_weight)
         return self.terms
 
-    def _classify(self, weight: float | Tensor) -> None:
-        """Add Δ's term: minus the log-probability of the labels at discrete sites' optimal probabilities.
-
-        These are the ones without labels, whether the guide has the sites or not.
-
-        Raises:
-            ValueError: no site is a ``Label``, or what a natural posterior belongs to would be differentiated.
-        """
-        labels = [site for site in self.sites.values() if isinstance(site["fn"], Label)]
-        if not labels:
-            raise ValueError(
-                "label_weight: expected 0 in a program without a Label, which is all that it weights; write "
-                'pyro.sample("label", Label(assignment), obs=labels), with -1 for labels that are unknown'
-            )
-        names = [site["name"] for site in labels]
-        dims = {dim for site in self.factors if site["name"] in names for dim in self._enumerated(site)}
-        for site in self.factors:
-            if not dims.isdisjoint(self._enumerated(site)):
-                for name in sorted(lazy_sites(site["fn"])):
-                    raise ValueError(without_natural_step(name))
-        if dims:
-            factors = [
-                {**site, "unscaled_log_prob": self.weighted.get(site["name"], site["unscaled_log_prob"])}
-                for site in self.factors
-            ]
-            every = DiscreteFactors(factors, {}).log_sum()
-            others = [site for site in factors if site["name"] not in names]
-            loss = DiscreteFactors(others, {}).log_sum() - every
-            self.terms.append(Term("/".join(names), Role.LABEL, weight * loss))
-
-    def _enumerated(self, site: Site) -> set[int]:
-        """The dimensions of discrete sites along which a factor varies."""
-        table = site["unscaled_log_prob"]
-        return {dim for dim in range(-table.dim(), -self.program.plates) if table.shape[dim] > 1}
-
-    def _weigh(self) -> None:
-        """Add the terms of weighted latents that hang on discrete sites, whose tables the sum takes as known.
-
-        The probabilities of discrete sites are those without weights, and constant where they are optimal.
-        """
-        if not self.weighted:
-            return
-        probes = {}
-        for site in self.factors:
-            table = site["unscaled_log_prob"].detach()
-            probes[site["name"]] = table.requires_grad_(site["name"] in self.weighted)
-        factors = [{**site, "unscaled_log_prob": probes[site["name"]]} for site in self.factors]
-        with torch.enable_grad():
-            found = DiscreteFactors(factors, self.given).log_sum()
-            shares = torch.autograd.grad(
-                found, [probes[name] for name in self.weighted], create_graph=bool(self.given)
-            )
-        for (name, table), share in zip(self.weighted.items(), shares, strict=True):
-            counted = (share * table.detach()).sum()
-            self.terms.append(Term(name, Role.KL_Z, counted - self.kl_weight * (share * table).sum()))
+    def _unweighted(self) -> list[Site]:
+        """The factors with the tables that gradients of latents go through."""
+        return [
+            {**site, "unscaled_log_prob": self.weighted.get(site["name"], site["unscaled_log_prob"])}
+            for site in self.factors
+        ]
 
     def summed(self) -> DiscreteFactors:
         """The sum over discrete sites."""
@@ -226,13 +158,15 @@ class Bound:
             return
         self._add(name, site, self._expected(site, site["value"], torch.float64), Role.KL_GLOBAL)
         self.terms.append(
-            Term(name, Role.KL_GLOBAL, total(_mean_log_density(q, self.moments[name]), site), natural=True)
+            Term(
+                name, Role.KL_GLOBAL, total(mean_log_density(q, self.moments[name].stats), site), natural=True
+            )
         )
 
     def _drawn(self, name: str, site: Site) -> None:
         """A site that is drawn for others; its own density counts in closed form where it may."""
         q = self.guide_sites[name]["fn"]
-        is_weighted = self._is_weighted(site)
+        is_weighted = is_weighted_latent(site, self.sites.values(), self.kl_weight)
         weight = self.kl_weight if is_weighted else 1.0
         enumerated = len(site["fn"].batch_shape) > max(self.program.plates, len(q.batch_shape))
         if not (has_lazy_arguments(site["fn"]) or enumerated):
@@ -312,7 +246,7 @@ class Bound:
 
         def evaluate(table: Lazy, shape: torch.Size) -> Tensor:
             terms = self.expansion.of(table)
-            _check(terms, moments)
+            check_expectations(terms, moments)
             return expectation_of(terms, shape, moments, dtype or table.dtype, table.device)
 
         try:
@@ -334,30 +268,13 @@ class Bound:
         return density
 
     def _by_formula(self, site: Site, q: Distribution, is_weighted: bool) -> Tensor | None:
-        """E_q[log p] of a shorthand by its own formula: [enumerated dimensions..., batch shape].
+        def parent_of(site: Site) -> Distribution:
+            if not self._is_natural(site["name"]):
+                return dist.Delta(site["value"], event_dim=site["fn"].event_dim)
+            q = self.posterior(site["name"])
+            return with_gradient_divided(q, self.kl_weight) if is_weighted else q
 
-        None where it has none, or where its parents are not the very values of sites.
-        """
-        fn = site["fn"]
-        names = {argument: self.owners.get(id(getattr(fn, argument))) for argument in fn.parents}
-        if None in names.values() or isinstance(fn, Label):
-            return None
-        parents = {argument: self.sites[name] for argument, name in names.items() if name is not None}
-        chosen = parents.pop("assignment", site)
-        posteriors: dict[str, Any] = {"assignment": chosen["fn"]}
-        for argument, parent in parents.items():
-            if chosen is not site:
-                check_components(site, argument, parent, chosen["name"], values_of(chosen))
-            posteriors[argument] = self._posterior_or_value(parent, is_weighted)
-        table = expectation(site, q, posteriors).to(getattr(fn, fn.parents[0]).dtype)
-        table = _at(table, chosen, fn.batch_shape)
-        return table.expand(torch.broadcast_shapes(table.shape, fn.batch_shape))
-
-    def _posterior_or_value(self, site: Site, is_weighted: bool) -> Distribution:
-        if not self._is_natural(site["name"]):
-            return dist.Delta(site["value"], event_dim=site["fn"].event_dim)
-        q = self.posterior(site["name"])
-        return with_gradient_divided(q, self.kl_weight) if is_weighted else q
+        return by_formula(site, q, self.sites, self.owners, parent_of)
 
     def _add(self, name: str, site: Site, table: Tensor, role: Role, is_weighted: bool = False) -> None:
         """A term of one site, or a factor of the sum over discrete sites."""
@@ -370,40 +287,6 @@ class Bound:
             self.weighted[name] = table
             table = table.detach()
         self.factors.append({**site, "unscaled_log_prob": table})
-
-
-def _check(terms: Sum, moments: dict[str, Moments]) -> None:
-    for term in terms:
-        for name, factors in by_site(term).items():
-            if name not in moments:
-                raise NeedsValueError.of({name}, "a density")
-            if moments[name].expected(factors) is None:
-                raise NeedsValueError.of({name}, "a product that its posterior has no expectation of")
-
-
-def _at(table: Tensor, chosen: Site, batch_shape: torch.Size) -> Tensor:
-    """A table [..., K] at the values of a discrete site: its K in the dimension that they are enumerated in."""
-    dim = enum_dim(chosen)
-    if dim is None:
-        index = chosen["value"].expand(batch_shape).unsqueeze(-1)
-        return table.expand(*batch_shape, table.shape[-1]).gather(-1, index).squeeze(-1)
-    between = -dim - table.dim()
-    return table.movedim(-1, 0)[(slice(None), *(None,) * between)]
-
-
-def _plates(site: Site) -> frozenset[str]:
-    """Names of the plates that a site is in."""
-    return frozenset(frame.name for frame in site["cond_indep_stack"]) - {PARTICLES}
-
-
-def _mean_log_density(q: Distribution, moments: Moments) -> Tensor:
-    """E[log q] [batch shape of q], whose backward delivers λ, and the base measure's part, to λ."""
-    inner: Any = unwrap(q)
-    family, natural, stats = inner.family, inner.natural.detach(), moments.stats
-    value = (natural * stats).sum(-1) - family.log_normalizer(natural) + family.log_base_measure(stats)
-    value = value.expand(inner.batch_shape)
-    events = len(inner.batch_shape) - len(q.batch_shape)
-    return value.flatten(len(q.batch_shape)).sum(-1) if events else value
 
 
 def responsibilities(program: PlainProgram, guide: Trace) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ from torch.distributions import Distribution
 from pyro_fmvae.distributions import Assignment, Label
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.constants import add_constants
+from pyro_fmvae.infer.elbo.distribution_checks import check_shapes, check_unwrapped
 from pyro_fmvae.infer.elbo.observed_shapes import check_observed
 from pyro_fmvae.infer.elbo.placeholder import Unsampled, is_imputed, missing_in_guide
 
@@ -149,27 +150,6 @@ def _check_class(site: Site, owners: dict[int, str], mixtures: dict[str, Mixture
                 f"site '{name}': argument 'assignment' is the value of '{assignment}', which is no "
                 "Assignment; give it that of a pyro.sample(name, Assignment(weights))"
             )
-
-
-def check_unwrapped(site: Site) -> None:
-    """Raise a ValueError if a distribution that remembers its parents is wrapped."""
-    fn = site["fn"]
-    if not hasattr(fn, "parents") and hasattr(unwrap(fn), "parents"):
-        raise ValueError(
-            f"site '{site['name']}': {type(unwrap(fn)).__name__} may not be wrapped by to_event; use a plate"
-        )
-
-
-def check_shapes(site: Site, guide_site: Site) -> None:
-    """Raise a ValueError if a site has other shapes in the guide than in the model."""
-    shapes = [(fn.batch_shape, fn.event_shape) for fn in (site["fn"], guide_site["fn"])]
-    if shapes[0] != shapes[1]:
-        (batch, event), (guide_batch, guide_event) = shapes
-        raise ValueError(
-            f"site '{site['name']}': batch and event shape are {tuple(batch)} and {tuple(event)} in the "
-            f"model but {tuple(guide_batch)} and {tuple(guide_event)} in the guide; give it the same plates "
-            "and the same to_event in both"
-        )
 
 
 def _attach(

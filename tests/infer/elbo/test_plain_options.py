@@ -112,7 +112,9 @@ class FixedComponents(Toy):
 
     def sample_globals(self, factors, components):
         with factors:
-            weights = self.weights() if self.point is None else dist.Delta(self.point.softmax(-1), event_dim=1)
+            weights = (
+                self.weights() if self.point is None else dist.Delta(self.point.softmax(-1), event_dim=1)
+            )
             pyro.sample("weights", weights)
             with components:
                 pyro.sample("loc_precision", dist.Delta(self.pairs, event_dim=2))
@@ -172,7 +174,7 @@ def test_label_weight_refuses_what_it_can_not_weight():
     x, elbo = natural.data(6), TraceConjugate_ELBO(label_weight=0.7)
     with pytest.raises(ValueError, match="label_weight: expected 0 in a program without a Label, which"):
         elbo.loss(natural.model, natural.guide, x)
-    with pytest.raises(ValueError, match="site 'weights': while label_weight > 0, the posterior of a labelled"):
+    with pytest.raises(ValueError, match="site 'weights': while label_weight > 0, the posterior"):
         elbo.loss(natural.model, natural.guide, x, torch.zeros(2, 6, dtype=torch.long))
 
 

@@ -55,10 +55,10 @@ def identity(loc):
     return loc
 
 
-def mixture(x, size=N, child=None):
+def mixture(x, size=N, child=None, components=K):
     """A mixture of Normals, or what hangs on its assignments by ``child(locs, a, x)``."""
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
-    with pyro.plate("components", K):
+    with pyro.plate("components", components):
         locs = pyro.sample("locs", dist.Normal(0.0, 5.0))
     with pyro.plate("data", size):
         a = pyro.sample("a", dist.Categorical(weights))
@@ -113,9 +113,9 @@ def discrete_event(x):
 
 
 def one_point(x):
-    rate = pyro.sample("rate", dist.Gamma(1.0, 1.0).expand([2]).to_event(1))
+    rate = pyro.sample("rate", dist.Gamma(torch.ones(2), 1.0).to_event(1))
     z = pyro.sample("z", dist.Normal(0.0, 1.0))
-    pyro.sample("x", dist.Normal(z.tanh(), rate.rsqrt()).to_event(1), obs=x[:2])
+    pyro.sample("x", dist.Normal(z.tanh().expand(2), rate.rsqrt()).to_event(1), obs=x[:2])
 
 
 def labelled(x):
@@ -228,6 +228,19 @@ WRONG = {
         "site 'locs': plate 'components' is of size 2 in the model but 3 in the guide; give it the same size "
         "in both",
     ),
+    "a plate of one component under several weights": (
+        loss(partial(mixture, components=1), partial(of_globals, size=1)),
+        "site 'locs': it is of size 1, but an index picks among 2, as an assignment with 2 values does; put it "
+        "into a plate of size 2",
+    ),
+    "observed values in a list": (
+        lambda x: automatic(location(identity))([0.0, 1.0]),
+        "site 'x': expected a tensor as its value, got list; convert it by torch.as_tensor",
+    ),
+    "observed values in an array": (
+        lambda x: loss(location(identity), guided_by(loc=normal))(x.numpy()),
+        "site 'x': expected a tensor as its value, got ndarray; convert it by torch.as_tensor",
+    ),
     "a plate of another size than plain data": (
         automatic(partial(mixture, size=3)),
         "site 'x': its value is of shape (4,), but Normal in plate 'data' of size 3 has the batch shape "
@@ -256,8 +269,8 @@ WRONG = {
     ),
     "`kl_weight` of a drawn site, where the data share no plate": (
         loss(one_point, guided_by(rate=gamma, z=lambda: dist.Normal(0.0, 1.0)), kl_weight=0.5),
-        "kl_weight: expected 1 with 'z' drawn, since the observed sites share no plate that would tell latents "
-        "of single data points from others; put the data into one plate, or weight sites by poutine.scale",
+        "kl_weight: expected 1 with 'z' drawn, since the observed sites share no plate that would tell "
+        "latents of single data points from others; put the data into one plate, or weight sites by poutine.scale",
     ),
     "`label_weight` without a `Label`": (
         conjugate(label_weight=0.5),
@@ -313,3 +326,31 @@ def test_the_plan_tells_what_a_subsampled_plate_hides():
     plan = TraceConjugate_ELBO().plan(model, AutoConjugate(model), torch.zeros(N))
     why = "plate 'groups' is subsampled, so no run shows its posterior whole; write it by hand"
     assert (plan["group"].treatment, plan["group"].why) == ("drawn", why)
+
+
+def test_three_weights_of_two_components_are_refused():
+    """Where torch itself finds the index out of range."""
+
+    def model(x):
+        weights = pyro.sample("weights", dist.Dirichlet(torch.ones(3)))
+        with pyro.plate("components", 2):
+            locs = pyro.sample("locs", dist.Normal(0.0, 5.0))
+        with pyro.plate("data", N):
+            pyro.sample("x", dist.Normal(locs[pyro.sample("a", dist.Categorical(weights))], 1.0), obs=x)
+
+    def guide(x):
+        pyro.sample("weights", NaturalDirichlet(torch.ones(3)))
+        with pyro.plate("components", 2):
+            pyro.sample("locs", normal())
+
+    message = "site 'locs': it is of size 2, but an index picks among 3, as an assignment with 3 values does"
+    with pytest.raises(ValueError, match=message):
+        loss(model, guide)(torch.zeros(N))
+
+
+def test_a_guide_that_was_refused_is_set_up_anew():
+    model = location(identity)
+    guide = AutoConjugate(model)
+    with pytest.raises(ValueError, match="got list"):
+        guide([0.0])
+    assert guide(torch.zeros(N)).keys() == {"loc"}
