@@ -74,9 +74,8 @@ class TraceConjugate_ELBO(ELBO):
     ``NaturalGradient``.
 
     Args:
-        label_weight: Δ >= 0 of equation 8, the weight of the classification term on labelled points. While it
-            is positive, the posteriors that it differentiates must be in standard parameters, under a
-            first-order optimiser.
+        label_weight: Δ >= 0 of equation 8, the weight of the classification term on labelled points. While it is
+            positive, posteriors that it differentiates must be in standard parameters.
         kl_weight: weight > 0 of KL[z] (equation 4b), in plain programs that of drawn latents in a plate that
             holds all observed sites. Neither the responsibilities nor the natural gradients see it.
         independence_weight: weight >= 0, in nats per data point, of a penalty on blocks of z that depend on
@@ -85,7 +84,7 @@ class TraceConjugate_ELBO(ELBO):
         max_plate_nesting: as in Pyro's ``ELBO``; needed only to vectorise particles, guessed if not given.
         vectorize_particles: draw the particles in one plate rather than one after another.
 
-    The weights are attributes that may be set between steps, to a float or to a scalar tensor.
+    The weights are attributes: set them between steps to a float or a scalar tensor.
 
     Raises:
         ValueError: a weight out of range, also when it is set later; or vectorised particles together with
@@ -246,8 +245,8 @@ class TraceConjugate_ELBO(ELBO):
         return self._get_trace(model, guide, args, kwargs)
 
     def _get_vectorized_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Run:
-        wrapped = [self._vectorized_num_particles(program) for program in (model, guide)]
-        return self._get_trace(wrapped[0], wrapped[1], args, kwargs, (model, guide))
+        many = self._vectorized_num_particles
+        return self._get_trace(many(model), many(guide), args, kwargs, (model, guide))
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any, program: Any = None) -> Run:
         """One run; ``program`` is what it is remembered by, if model and guide are made anew."""

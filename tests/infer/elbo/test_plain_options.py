@@ -144,17 +144,6 @@ def test_kl_weight_is_the_one_of_shorthands(weight):
     assert not torch.allclose(found[1]["encoder.weight"], before[1]["encoder.weight"])
 
 
-def test_kl_weight_needs_a_plate_of_the_data():
-    def model(x):
-        rate = pyro.sample("rate", dist.Gamma(1.0, 1.0))
-        z = pyro.sample("z", dist.Normal(0.0, 1.0))
-        pyro.sample("x", dist.Normal(z.tanh(), rate.rsqrt()), obs=x)
-
-    guide = AutoConjugate(model)
-    with pytest.raises(ValueError, match="kl_weight: expected 1 with 'z' drawn, since the observed sites"):
-        TraceConjugate_ELBO(kl_weight=0.5).loss(model, guide, torch.tensor(1.0))
-
-
 @pytest.mark.parametrize("kl_weight", [1.0, 0.3])
 def test_label_weight_is_the_one_of_shorthands(kl_weight):
     fast, plain = both_ways(is_natural=False)
