@@ -13,14 +13,15 @@ from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
 from pyro_fmvae.distributions import MixtureComponent, NaturalDistribution
-from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class
+from pyro_fmvae.distributions.natural_distribution import event_dim_of
+from pyro_fmvae.infer.elbo.enumerated import is_discrete, is_latent
 from pyro_fmvae.infer.elbo.frames import frames_of
 from pyro_fmvae.infer.elbo.kind import has_shorthand
 from pyro_fmvae.infer.elbo.own_values import OwnValues
 from pyro_fmvae.infer.elbo.recognition import Recognised, recognise_conjugacy
 from pyro_fmvae.infer.elbo.site_terms import as_module
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
+from pyro_fmvae.infer.first_run import NO_MIXTURE, check_priors, check_whole, harmless_value
 from pyro_fmvae.infer.joint_sites import JointSites, Starts
 from pyro_fmvae.infer.parameters import GivenParameters, param_statements
 from pyro_fmvae.infer.posteriors import (
@@ -46,9 +47,10 @@ class AutoConjugate(WithQuantiles):
     The family of each posterior is found by what the model computes; ``TraceConjugate_ELBO().plan(model,
     guide, x)`` prints which. Sites without one are left to ``fallback``, discrete sites to the ELBO.
 
-    In a model with shorthands, posteriors are made for the parents of assignments and components alone.
-    There, and with ``fallback=None``, call it first in a guide, with the arguments of the model. The guide
-    then samples the remaining sites, and may enter the model's plates itself, since this creates none::
+    In a model with shorthands, posteriors are made for the parents of assignments and components and for
+    plain conjugate sites beside them, and ``fallback`` is not used. There, and with ``fallback=None``, call
+    it first in a guide, with the arguments of the model. The guide then samples the remaining sites, and may
+    enter the model's plates itself, since this creates none::
 
         class Guide(nn.Module):
             def __init__(self):
@@ -109,18 +111,18 @@ class AutoConjugate(WithQuantiles):
                 outside the domain of its family.
             NotImplementedError: a parent of a recognised site has no known conjugate posterior.
         """
-        with poutine.block(), InitMessenger(_harmless_value), OwnValues():
+        with poutine.block(), InitMessenger(harmless_value), OwnValues():
             trace = poutine.trace(self._model[0]).get_trace(*args, **kwargs)
         sites = sample_sites(trace)
         if not has_shorthand(sites.values()):
-            _check_priors(sites.values())
+            check_priors(sites.values())
             learnt = {name: node["value"] for name, node in trace.nodes.items() if node["type"] == "param"}
             self._set_up_plain(recognise_conjugacy(self._model[0], args, kwargs), learnt, args, kwargs)
         else:
-            self._set_up_shorthands(sites)
+            self._set_up_shorthands(sites, args, kwargs)
         self._is_set_up = True
 
-    def _set_up_shorthands(self, sites: dict[str, Site]) -> None:
+    def _set_up_shorthands(self, sites: dict[str, Site], args: Any, kwargs: Any) -> None:
         owners = {id(site["value"]): name for name, site in sites.items()}
         wanted = {
             owners.get(id(getattr(site["fn"], argument)))
@@ -130,13 +132,17 @@ class AutoConjugate(WithQuantiles):
         }
         for name, site in sites.items():
             if name in wanted and not site["is_observed"]:
-                _check_whole(site)
+                check_whole(site)
                 try:
                     self._priors[name] = natural_prior(site["fn"])
                 except (NotImplementedError, ValueError) as error:
                     raise type(error)(f"site '{name}': {error}") from None
                 self.posteriors[name] = random_posterior(site["fn"], self.count)
                 self._sites[name] = {"cond_indep_stack": site["cond_indep_stack"], "events": 0}
+        known = {n: s["value"] for n, s in sites.items() if n in self._sites or _is_component(s)}
+        others = [n for n, s in sites.items() if is_latent(s) and not has_shorthand([s]) and n not in known]
+        if others and None not in wanted:
+            self._add_plain(recognise_conjugacy(poutine.condition(self._model[0], data=known), args, kwargs))
         for name, site in sites.items():
             fn = site["fn"]
             if isinstance(fn, MixtureComponent):
@@ -146,11 +152,9 @@ class AutoConjugate(WithQuantiles):
                 if weights in self._sites and components in self._sites:
                     self._mixtures[name] = weights, components, fn.event_shape
         if not self._sites:
-            raise ValueError(_NO_MIXTURE)
+            raise ValueError(NO_MIXTURE)
 
-    def _set_up_plain(
-        self, found: Recognised, learnt: dict[str, Tensor], args: Iterable[Any], kwargs: dict[str, Any]
-    ) -> None:
+    def _add_plain(self, found: Recognised) -> None:
         starts: Starts = {}
         for name, prior in found.priors.items():
             starts[name] = type(prior), prior.family.scattered_start(prior.natural, self.count, None)
@@ -160,6 +164,11 @@ class AutoConjugate(WithQuantiles):
         self._joint = JointSites(found.joint if self.structured else {})
         for name, start in self._joint.join(starts).items():
             self.posteriors[name] = NaturalPosterior(*start)
+
+    def _set_up_plain(
+        self, found: Recognised, learnt: dict[str, Tensor], args: Iterable[Any], kwargs: dict[str, Any]
+    ) -> None:
+        self._add_plain(found)
         if found.drawn and self._make_fallback is not None:
             rest = GivenParameters(learnt)(self._model[0])  # they are no part of the guide
             rest = poutine.block(rest, hide=[*found.priors, *found.discrete, *found.leaves])
@@ -264,38 +273,10 @@ class AutoConjugate(WithQuantiles):
         return posterior
 
 
-_NO_MIXTURE = (
-    "model: no site with a conjugate prior is the parent of an Assignment or a component of a mixture (give "
-    "it the whole model: none of these may be hidden by poutine.block)"
-)
-
-
-def _check_priors(sites: Iterable[Site]) -> None:
-    """Refuse priors of the components of shorthands, where there are no shorthands."""
-    kinds = [natural_class(unwrap(site["fn"])) for site in sites if not site["is_observed"]]
-    if any(kind is not None and not kind.family.monomials for kind in kinds):
-        raise ValueError(_NO_MIXTURE)
+def _is_component(site: Site) -> bool:
+    return has_shorthand([site]) and not is_discrete(site)
 
 
 def _own_parameters() -> Any:
     """Keep a Pyro module's parameters out of the global store, where a second program could find them."""
     return pyro.settings.context(module_local_params=True)
-
-
-def _check_whole(site: Site) -> None:
-    for frame in site["cond_indep_stack"]:
-        if frame.full_size not in (None, frame.size):
-            raise ValueError(
-                f"site '{site['name']}': plate '{frame.name}' is subsampled, so one run does not "
-                "show its posterior whole; write it by hand"
-            )
-
-
-def _harmless_value(site: Site) -> Tensor:
-    """Prior means for conjugate sites (draws from vague priors overflow) if they are finite, else draws."""
-    if natural_class(unwrap(site["fn"])) is not None:
-        mean = site["fn"].mean
-        if mean.isfinite().all():  # that of an inverse Gamma with a <= 1 is not
-            return mean.expand(site["fn"].shape())
-    with torch.no_grad():
-        return site["fn"].sample()

@@ -145,23 +145,25 @@ class ConjugateSVI(SVI):
         """Run the program; its traces, and the terms of its loss, averaged over the particles."""
         with self._autocast(args, kwargs):
             traces = self.elbo.traces(self.model, self.guide, *args, **kwargs)
-            if self.recompute and any(isinstance(program, PlainProgram) for program, _ in traces):
-                raise ValueError(
-                    "recompute: expected False for a program of Pyro's own distributions; leave it out, or "
-                    "write the program with Assignment and Component, which have a second pass over the "
-                    "guide alone"
-                )
             return traces, self.elbo.average([self.elbo.terms_of(*pair) for pair in traces])
 
     def _refreshed(self, traces: Traces, args: Any, kwargs: Any) -> list[Term]:
-        """The terms that λ appears in, from another run of the guide alone."""
+        """The terms that λ appears in, from another run of the guide alone; in plain programs, of both."""
         with self._autocast(args, kwargs):
             return self.elbo.average([self._conjugate_terms(*pair, args, kwargs) for pair in traces])
 
     def _conjugate_terms(
         self, program: Structure | PlainProgram, guide: Trace, args: Any, kwargs: Any
     ) -> list[Term]:
-        assert isinstance(program, Structure)
+        if isinstance(program, PlainProgram):
+            vectorize = self.elbo.vectorize_particles
+            run: Any = self.elbo._get_vectorized_trace if vectorize else self.elbo._get_trace
+            with (
+                poutine.block(),
+                poutine.replay(trace=subsamples(program.model)),
+                poutine.replay(trace=subsamples(guide)),
+            ):
+                return self.elbo.terms_of(*run(self.model, self.guide, args, kwargs))
         rerun = self.guide
         if self.elbo.vectorize_particles:
             rerun = self.elbo._vectorized_num_particles(rerun)

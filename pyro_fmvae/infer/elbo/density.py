@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, MixtureSameFamily
 
 from pyro_fmvae.distributions.restated import restated_log_prob
-from pyro_fmvae.infer.elbo.lazy import Lazy, is_lazy
+from pyro_fmvae.infer.elbo.lazy import Lazy, is_lazy, sites_of
 
 Evaluate = Callable[[Lazy], Tensor]
 
@@ -18,6 +18,11 @@ Evaluate = Callable[[Lazy], Tensor]
 def has_lazy_arguments(fn: Distribution) -> bool:
     """True if a distribution, or one inside of it, was made from values that are not there."""
     return is_lazy(list(_held(fn)))
+
+
+def lazy_sites(fn: Distribution) -> set[str]:
+    """Names of the sites without values that a distribution was made from."""
+    return sites_of(list(_held(fn)))
 
 
 def device_of(fn: Distribution) -> torch.device:

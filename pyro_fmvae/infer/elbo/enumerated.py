@@ -43,6 +43,11 @@ def enum_dim(site: Site) -> int | None:
     return dim
 
 
+def values_of(site: Site) -> int:
+    """The number of values that a discrete site may have."""
+    return len(site["fn"].enumerate_support(expand=False))
+
+
 class Enumerated(Messenger):
     """Marks every discrete site that is not observed for enumeration in parallel.
 

@@ -213,11 +213,16 @@ def check_first_order(mixture: MixtureSites, program: Structure, guide: Trace) -
         parents += child.parents.values()
     for name in parents:
         if isinstance(unwrap(program.posterior(guide, name)), NaturalDistribution):
-            raise ValueError(
-                f"site '{name}': while label_weight > 0, the posterior of a labelled factor has no "
-                "natural-gradient step; give the guide its distribution in standard parameters "
-                "(to_standard), under a first-order optimiser"
-            )
+            raise ValueError(without_natural_step(name))
+
+
+def without_natural_step(name: str) -> str:
+    """The message for a natural posterior that Δ's term would be differentiated with respect to."""
+    return (
+        f"site '{name}': while label_weight > 0, the posterior of a labelled factor has no natural-gradient "
+        "step; give the guide its distribution in standard parameters (to_standard), under a first-order "
+        "optimiser"
+    )
 
 
 def expectation(site: Site, q: Distribution, parents: dict[str, Any]) -> Tensor:

@@ -16,9 +16,10 @@ from pyro.poutine import Trace
 from pyro.poutine.enum_messenger import EnumMessenger
 from pyro.poutine.messenger import Messenger
 
-from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.distributions import Assignment, Label, MixtureComponent, NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.density import device_of
+from pyro_fmvae.infer.elbo.distribution_checks import check_shapes, check_unwrapped
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
 from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled
 from pyro_fmvae.infer.elbo.observed_shapes import check_observed
@@ -26,7 +27,7 @@ from pyro_fmvae.infer.elbo.structure import (
     Site,
     Structure,
     auxiliary_sites,
-    check_shapes,
+    check_label,
     sample_sites,
 )
 from pyro_fmvae.infer.elbo.used_draws import trace_guide
@@ -34,7 +35,7 @@ from pyro_fmvae.infer.elbo.used_draws import trace_guide
 
 @dataclass
 class PlainProgram:
-    """One run of a program without any class of ours in its model.
+    """One run of a program in which not all that is integrated or summed out belongs to shorthands.
 
     Attributes:
         structure: its sites, in the form that single terms are computed from.
@@ -96,19 +97,13 @@ def run_plain(
     """
     with Undrawn():
         guide_trace, used = trace_guide(guide, args, kwargs)
-    drawn = _without_discrete(guide_trace)
+    drawn = without_discrete(guide_trace)
     enumeration = EnumMessenger(first_available_dim=-1 - plates)
     with Undrawn(leaves=True), poutine.replay(trace=drawn), enumeration, Enumerated():
         trace = poutine.trace(model).get_trace(*args, **kwargs)
     sites, guide_sites = sample_sites(trace), sample_sites(guide_trace)
     for name, site in sites.items():
-        if hasattr(unwrap(site["fn"]), "parents"):
-            raise ValueError(
-                f"site '{name}': {type(unwrap(site['fn'])).__name__} may not be mixed with plain sites that "
-                "are enumerated or have natural posteriors of their own; write its density with Pyro's own "
-                "distributions too (for a Component, a Normal of the locations and precisions that the "
-                "assignment picks)"
-            )
+        _check_shorthand(site)
         if site["is_observed"]:
             check_observed(site)
         if name in guide_sites:
@@ -125,7 +120,20 @@ def run_plain(
     return PlainProgram(structure, plates, identities, frozenset(used)), guide_trace
 
 
-def _without_discrete(guide: Trace) -> Trace:
+def _check_shorthand(site: Site) -> None:
+    """Refuse shorthands that have no formula by component."""
+    check_unwrapped(site)
+    name, fn = site["name"], site["fn"]
+    if isinstance(fn, Label) and site["is_observed"]:
+        check_label(name, site["value"])
+    if hasattr(fn, "parents") and not isinstance(fn, Assignment | Label | MixtureComponent):
+        raise ValueError(
+            f"site '{name}': {type(fn).__name__} may not be mixed with plain sites that are enumerated or "
+            "have natural posteriors of their own; write its density with Pyro's own distributions too"
+        )
+
+
+def without_discrete(guide: Trace) -> Trace:
     """A trace of the guide to replay the model against, in which discrete sites are enumerated anew."""
     drawn = Trace()
     for name, site in guide.nodes.items():
@@ -172,12 +180,17 @@ def _without_enumeration(site: Site, plates: int) -> Site:
     return {**site, "fn": SimpleNamespace(batch_shape=batch, event_shape=fn.event_shape)}
 
 
-def plates_of(model: Any, guide: Any, args: Any, kwargs: Any) -> int:
-    """The number of dimensions that a program's plates take, from a run in which nothing is enumerated."""
-    with poutine.block(), Undrawn():
+def plates_of(model: Any, guide: Any, args: Any, kwargs: Any, watching: Messenger) -> int:
+    """The number of dimensions that a program's plates take, from a run in which nothing is enumerated.
+
+    Args:
+        model, guide, args, kwargs: the program.
+        watching: sees all its sites.
+    """
+    with poutine.block(), watching, Undrawn():
         guide_trace, _ = trace_guide(guide, args, kwargs)
         with FirstValues(), Undrawn(leaves=True):
-            trace = poutine.trace(poutine.replay(model, trace=_without_discrete(guide_trace))).get_trace(
+            trace = poutine.trace(poutine.replay(model, trace=without_discrete(guide_trace))).get_trace(
                 *args, **kwargs
             )
     frames = [

@@ -1,10 +1,13 @@
 """Terms of the bound of a plain program: expected log-densities, and the sum over discrete sites."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
+import pyro.distributions as dist
 import torch
 from pyro.infer.util import is_validation_enabled
 from pyro.poutine import Trace
@@ -12,25 +15,23 @@ from pyro.util import check_site_shape
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.distributions import Assignment, NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.joint_parts import kind_of_part
 from pyro_fmvae.distributions.natural_distribution import natural_class
 from pyro_fmvae.infer.elbo.density import has_lazy_arguments, log_density
 from pyro_fmvae.infer.elbo.enumerated import DiscreteFactors, enum_dim, is_discrete
 from pyro_fmvae.infer.elbo.expansion import Expansion
-from pyro_fmvae.infer.elbo.expectation import Moments, expectation_of
+from pyro_fmvae.infer.elbo.expectation import Expects, Moments, expectation_of
+from pyro_fmvae.infer.elbo.formulas import by_formula
 from pyro_fmvae.infer.elbo.joint_moments import JointMoments
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled, sites_of
 from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, total, with_gradient_divided
 from pyro_fmvae.infer.elbo.placeholder import missing_in_guide
-from pyro_fmvae.infer.elbo.plain import PlainProgram
-from pyro_fmvae.infer.elbo.site_terms import kl_sum, latent_term, log_prob_sum, role_of
-from pyro_fmvae.infer.elbo.structure import (
-    Site,
-    sample_sites,
-    unmasked,
-)
+from pyro_fmvae.infer.elbo.plain import PlainProgram, without_discrete
+from pyro_fmvae.infer.elbo.plain_weights import is_weighted_latent, label_terms, weighted_terms
+from pyro_fmvae.infer.elbo.site_terms import kl_sum, latent_term, log_prob_sum, mean_log_density, role_of
+from pyro_fmvae.infer.elbo.structure import Site, sample_sites, unmasked
 from pyro_fmvae.infer.elbo.used_draws import in_order
 
 
@@ -40,10 +41,14 @@ class Bound:
 
     Args:
         program, guide: the run.
+        kl_weight: weight of the terms of drawn latents of single data points.
+        label_weight: Δ of equation 8.
     """
 
     program: PlainProgram
     guide: Trace
+    kl_weight: float | Tensor = 1.0
+    label_weight: float | Tensor = 0.0
     terms: list[Term] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -51,7 +56,9 @@ class Bound:
         self.guide_sites = sample_sites(self.guide)
         self.factors: list[Site] = []
         self.given: dict[str, Tensor] = {}
+        self.weighted: dict[str, Tensor] = {}
         self.moments = self._moments(self.posterior)
+        self.owners = {id(site["value"]): name for name, site in self.sites.items()}
         joint = [each for each in self.moments.values() if isinstance(each, JointMoments)]
         self.precisions = {each.precision for each in joint}
         centres = {
@@ -90,6 +97,11 @@ class Bound:
         unscaled = not isinstance(scale, Tensor) and scale == 1
         return q if unscaled else with_gradient_divided(q, scale)
 
+    @cached_property
+    def _divided(self) -> dict[str, Any]:
+        """The moments, with gradients divided by ``kl_weight``: times it, they are as if there were none."""
+        return self._moments(lambda name: with_gradient_divided(self.posterior(name), self.kl_weight))
+
     def collect(self) -> None:
         """Fill in the terms of single sites, and the factors that depend on discrete ones."""
         for name, site in self.sites.items():
@@ -116,7 +128,17 @@ class Bound:
             names = [site["name"] for site in self.factors if enum_dim(site) is not None]
             name = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
             self.terms.append(Term(name, Role.KL_R, -self.summed().log_sum()))
+            self.terms += weighted_terms(self.factors, self.given, self.weighted, self.kl_weight)
+        if isinstance(self.label_weight, Tensor) or self.label_weight > 0:
+            self.terms += label_terms(self.sites, self._unweighted(), self.program.plates, self.label_weight)
         return self.terms
+
+    def _unweighted(self) -> list[Site]:
+        """The factors with the tables that gradients of latents go through."""
+        return [
+            {**site, "unscaled_log_prob": self.weighted.get(site["name"], site["unscaled_log_prob"])}
+            for site in self.factors
+        ]
 
     def summed(self) -> DiscreteFactors:
         """The sum over discrete sites."""
@@ -141,16 +163,20 @@ class Bound:
         self._add(name, site, self._expected(site, site["value"], torch.float64), Role.KL_GLOBAL)
         if name in self.precisions:
             return  # E[log q] of a joint posterior is a term of the location
-        self.terms.append(
-            Term(name, Role.KL_GLOBAL, total(_mean_log_density(q, self.moments[name]), site), natural=True)
-        )
+        own = self.moments[name]
+        is_far = getattr(own, "about", None) is not None
+        density = mean_log_density(q, own.stats, is_far)
+        self.terms.append(Term(name, Role.KL_GLOBAL, total(density, site), natural=True))
 
     def _drawn(self, name: str, site: Site) -> None:
         """A site that is drawn for others; its own density counts in closed form where it may."""
         q = self.guide_sites[name]["fn"]
+        is_weighted = is_weighted_latent(site, self.sites.values(), self.kl_weight)
+        weight = self.kl_weight if is_weighted else 1.0
         enumerated = len(site["fn"].batch_shape) > max(self.program.plates, len(q.batch_shape))
         if not (has_lazy_arguments(site["fn"]) or enumerated):
-            self.terms.append(latent_term(self.program.structure, self.guide, name))
+            term = latent_term(self.program.structure, self.guide, name)
+            self.terms.append(replace(term, value=weight * term.value))
             return
         if not q.has_rsample:
             raise ValueError(
@@ -158,31 +184,34 @@ class Bound:
                 "give it a distribution that has_rsample"
             )
         table = None
-        if name not in self.program.used and in_order(self.program.model, self.guide, name):
-            table = self._in_closed_form(name, site, q)
+        drawn = without_discrete(self.guide)  # the order of what is not drawn does not matter
+        if name not in self.program.used and in_order(self.program.model, drawn, name):
+            table = self._in_closed_form(name, site, q, is_weighted)
         if table is None:
             log_q = q.log_prob(site["value"])
-            table = self._expected(site, site["value"])
+            table = self._expected(site, site["value"], is_weighted=is_weighted)
         else:
             log_q = -q.entropy()
-        self._add(name, site, table, Role.KL_Z)
-        self.terms.append(Term(name, Role.KL_Z, total(log_q, site)))
+        self._add(name, site, table, Role.KL_Z, is_weighted)
+        self.terms.append(Term(name, Role.KL_Z, weight * total(log_q, site)))
 
-    def _in_closed_form(self, name: str, site: Site, q: Distribution) -> Tensor | None:
+    def _in_closed_form(self, name: str, site: Site, q: Distribution, is_weighted: bool) -> Tensor | None:
         inner = unwrap(q)
+        if hasattr(site["fn"], "parents") and not isinstance(inner, dist.Delta):
+            table = self._by_formula(site, q, is_weighted)
+            if table is not None:
+                return table
         kind = natural_class(inner)
         if kind is None or not kind.family.monomials:
             return None
         family, value = kind.family, site["value"]
         stats = family.stats_from_standard(*family.standard_of(inner))
         symbol = Lazy.make(value.shape, value.dtype, value.device, Sampled(name, site["fn"].support))
-        self.moments[name] = Moments(family, stats.expand(*inner.batch_shape, stats.shape[-1]), value.shape)
+        own = Moments(family, stats.expand(*inner.batch_shape, stats.shape[-1]), value.shape)
         try:
-            return self._expected(site, symbol)
+            return self._expected(site, symbol, is_weighted=is_weighted, own={name: own})
         except NeedsValueError:
             return None
-        finally:
-            del self.moments[name]
 
     def _leaf(self, name: str, site: Site) -> None:
         """An unobserved site that the guide leaves out integrates to 1, if nothing depends on it."""
@@ -195,11 +224,37 @@ class Bound:
         if users:
             raise ValueError(missing_in_guide(name, plain=True))
 
-    def _expected(self, site: Site, value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """E[log p] of a site, numbers: [enumerated dimensions..., batch shape]."""
+    def _expected(
+        self,
+        site: Site,
+        value: Tensor,
+        dtype: torch.dtype | None = None,
+        is_weighted: bool = False,
+        own: Mapping[str, Expects] = MappingProxyType({}),
+    ) -> Tensor:
+        """E[log p] of a site, numbers: [enumerated dimensions..., batch shape].
+
+        Args:
+            site: of the model.
+            value: of the site, or one that is not there.
+            dtype: of the result; that of the density if None.
+            is_weighted: whether the result is going to be multiplied by ``kl_weight``.
+            own: moments of the value, if it is not there and has no natural posterior.
+        """
         fn = site["fn"]
+        moments = {**(self._divided if is_weighted else self.moments), **own}
+        if hasattr(fn, "parents") and not isinstance(value, Lazy):
+            q = fn if isinstance(fn, Assignment) else dist.Delta(value, event_dim=fn.event_dim)
+            table = self._by_formula(site, q, is_weighted)
+            if table is not None:
+                return table
+
+        def evaluate(table: Lazy, shape: torch.Size) -> Tensor:
+            terms = self.expansion.of(table)
+            return expectation_of(terms, shape, moments, dtype or table.dtype, table.device)
+
         try:
-            density = log_density(fn, value, lambda table: self.evaluate(table, table.shape, dtype))
+            density = log_density(fn, value, lambda table: evaluate(table, table.shape))
         except NeedsValueError:
             raise
         except (RuntimeError, ValueError, IndexError) as error:
@@ -210,38 +265,32 @@ class Bound:
             ) from error
         shape = torch.broadcast_shapes(density.shape, fn.batch_shape)
         if isinstance(density, Lazy):
-            density = self.evaluate(density, shape, dtype)
+            density = evaluate(density, shape)
         density = density.expand(shape)
         if is_validation_enabled():
             check_site_shape({**site, "log_prob": density}, self.program.plates)
         return density
 
-    def evaluate(self, table: Lazy, shape: torch.Size, dtype: torch.dtype | None = None) -> Tensor:
-        """The expectation of a value, expanded to a shape."""
-        terms = self.expansion.of(table)
-        return expectation_of(terms, shape, self.moments, dtype or table.dtype, table.device)
+    def _by_formula(self, site: Site, q: Distribution, is_weighted: bool) -> Tensor | None:
+        def parent_of(site: Site) -> Distribution:
+            if not self._is_natural(site["name"]):
+                return dist.Delta(site["value"], event_dim=site["fn"].event_dim)
+            q = self.posterior(site["name"])
+            return with_gradient_divided(q, self.kl_weight) if is_weighted else q
 
-    def _add(self, name: str, site: Site, table: Tensor, role: Role) -> None:
+        return by_formula(site, q, self.sites, self.owners, parent_of)
+
+    def _add(self, name: str, site: Site, table: Tensor, role: Role, is_weighted: bool = False) -> None:
         """A term of one site, or a factor of the sum over discrete sites."""
         outer = table.shape[: max(table.dim() - self.program.plates, 0)]
         if enum_dim(site) is None and math.prod(outer) == 1:
-            self.terms.append(Term(name, role, -total(table, site)))
-        else:
-            self.factors.append({**site, "unscaled_log_prob": table})
-
-
-def _mean_log_density(q: Distribution, moments: Any) -> Tensor:
-    """E[log q] [batch shape of q], whose backward delivers λ, and the base measure's part, to λ."""
-    inner: Any = unwrap(q)
-    family, natural, stats = inner.family, inner.natural.detach(), moments.stats
-    value = (natural * stats).sum(-1) - family.log_normalizer(natural) + family.log_base_measure(stats)
-    if getattr(moments, "about", None) is not None:  # a location far from 0, where the terms nearly cancel
-        with torch.no_grad():
-            entropy = family.member(*family.unpack(natural)).entropy()
-        value = value - (value.detach() + entropy)
-    value = value.expand(inner.batch_shape)
-    events = len(inner.batch_shape) - len(q.batch_shape)
-    return value.flatten(len(q.batch_shape)).sum(-1) if events else value
+            weight = self.kl_weight if is_weighted else 1.0
+            self.terms.append(Term(name, role, -weight * total(table, site)))
+            return
+        if is_weighted:
+            self.weighted[name] = table
+            table = table.detach()
+        self.factors.append({**site, "unscaled_log_prob": table})
 
 
 def responsibilities(program: PlainProgram, guide: Trace) -> dict[str, Tensor]:

@@ -75,8 +75,21 @@ def plan_of(elbo: Any, model: Any, guide: Any, args: Any, kwargs: Any) -> Plan:
     if isinstance(program, Structure) and has_shorthand(sites.values()):
         return Plan([_of_shorthand(program, guide_trace, site) for site in sites.values()])
     found = recognise_conjugacy(model, args, kwargs)
+    for name in _parents_of_shorthands(sites):
+        found.drawn.pop(name, None)
     structured = getattr(guide, "structured", False)
     return Plan([_of_plain(found, guide_trace, site, structured) for site in (sites or found.sites).values()])
+
+
+def _parents_of_shorthands(sites: dict[str, Site]) -> set[str]:
+    """Names of the sites that shorthands take the values of."""
+    owners = {id(site["value"]): name for name, site in sites.items()}
+    taken = {
+        owners.get(id(getattr(site["fn"], argument)))
+        for site in sites.values()
+        for argument in getattr(site["fn"], "parents", ())
+    }
+    return {name for name in taken if name is not None}
 
 
 def _posterior(guide: Trace, name: str) -> str:

@@ -114,6 +114,26 @@ def _is_parent(program: Structure, name: str) -> bool:
     )
 
 
+def mean_log_density(q: Distribution, stats: Tensor, is_far: bool) -> Tensor:
+    """E[log q] [batch shape of q], whose backward delivers λ, and the base measure's part, to λ.
+
+    Args:
+        q: a natural distribution, with dimensions of its own if any.
+        stats: E[t].
+        is_far: True for a location far from 0 against its spread, where the terms nearly cancel.
+    """
+    inner: Any = unwrap(q)
+    family, natural = inner.family, inner.natural.detach()
+    value = (natural * stats).sum(-1) - family.log_normalizer(natural) + family.log_base_measure(stats)
+    if is_far:
+        with torch.no_grad():
+            entropy = family.member(*family.unpack(natural)).entropy()
+        value = value - (value.detach() + entropy)
+    value = value.expand(inner.batch_shape)
+    events = len(inner.batch_shape) - len(q.batch_shape)
+    return value.flatten(len(q.batch_shape)).sum(-1) if events else value
+
+
 def sum_terms(terms: list[Term]) -> Tensor:
     """The sum of the terms' values (0 if there are none), in the widest type among them."""
     return sum((term.value for term in terms[1:]), terms[0].value) if terms else torch.zeros(())

@@ -18,6 +18,7 @@ from torch.distributions import Distribution
 from pyro_fmvae.distributions import Assignment, Label
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.constants import add_constants
+from pyro_fmvae.infer.elbo.distribution_checks import check_shapes, check_unwrapped
 from pyro_fmvae.infer.elbo.observed_shapes import check_observed
 from pyro_fmvae.infer.elbo.placeholder import Unsampled, is_imputed, missing_in_guide
 
@@ -141,10 +142,7 @@ def recognise(model: Trace, guide: Trace) -> Structure:
 def _check_class(site: Site, owners: dict[int, str], mixtures: dict[str, MixtureSites]) -> None:
     """Raise an error if a site with parents is wrapped, or a child of a mixture has no assignment."""
     name, fn = site["name"], site["fn"]
-    if not hasattr(fn, "parents") and hasattr(unwrap(fn), "parents"):
-        raise ValueError(
-            f"site '{name}': {type(unwrap(fn)).__name__} may not be wrapped by to_event; use a plate"
-        )
+    check_unwrapped(site)
     if "assignment" in getattr(fn, "parents", ()):
         assignment = _owner(site, "assignment", owners)
         if assignment not in mixtures:
@@ -152,18 +150,6 @@ def _check_class(site: Site, owners: dict[int, str], mixtures: dict[str, Mixture
                 f"site '{name}': argument 'assignment' is the value of '{assignment}', which is no "
                 "Assignment; give it that of a pyro.sample(name, Assignment(weights))"
             )
-
-
-def check_shapes(site: Site, guide_site: Site) -> None:
-    """Raise a ValueError if a site has other shapes in the guide than in the model."""
-    shapes = [(fn.batch_shape, fn.event_shape) for fn in (site["fn"], guide_site["fn"])]
-    if shapes[0] != shapes[1]:
-        (batch, event), (guide_batch, guide_event) = shapes
-        raise ValueError(
-            f"site '{site['name']}': batch and event shape are {tuple(batch)} and {tuple(event)} in the "
-            f"model but {tuple(guide_batch)} and {tuple(guide_event)} in the guide; give it the same plates "
-            "and the same to_event in both"
-        )
 
 
 def _attach(
@@ -179,10 +165,10 @@ def _attach(
             f"'{assignment}', {tuple(assignment_fn.batch_shape)}; put both into the same plates"
         )
     if isinstance(site["fn"], Label) and site["is_observed"]:
-        _check_label(name, site["value"])
+        check_label(name, site["value"])
     parents = _conjugate_parents(site, owners, sites)
     for argument, parent in parents.items():
-        _check_components(site, argument, sites[parent], assignment, assignment_fn.num_components)
+        check_components(site, argument, sites[parent], assignment, assignment_fn.num_components)
     mixtures[assignment].children.append(Child(name, parents))
 
 
@@ -201,7 +187,8 @@ def _integrated(site: Site, owners: dict[int, str], sites: dict[str, Site]) -> C
     return Child(name, parents)
 
 
-def _check_label(name: str, label: Tensor) -> None:
+def check_label(name: str, label: Tensor) -> None:
+    """Raise a ValueError if labels are not integers."""
     if label.is_floating_point():
         raise ValueError(
             f"site '{name}': expected integers as labels (-1: unknown), got {label.dtype}; convert them by "
@@ -209,7 +196,8 @@ def _check_label(name: str, label: Tensor) -> None:
         )
 
 
-def _check_components(site: Site, argument: str, parent: Site, assignment: str, components: int) -> None:
+def check_components(site: Site, argument: str, parent: Site, assignment: str, components: int) -> None:
+    """Raise a ValueError if a parent of a mixture's component does not have one value for each of them."""
     name, shape = parent["name"], parent["fn"].batch_shape
     if not shape or shape[-1] != components:
         raise ValueError(

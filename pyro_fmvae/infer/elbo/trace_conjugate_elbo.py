@@ -52,7 +52,7 @@ class TraceConjugate_ELBO(ELBO):
 
     It takes programs in Pyro's own distributions as they are, with a guide such as ``AutoConjugate(model)``:
     see :mod:`pyro_fmvae.infer.elbo.plain`, and :meth:`plan` for what becomes of each site. A model may have
-    this library's shorthands instead, with faster formulas, but not both.
+    this library's shorthands, whose formulas are faster, instead or beside them.
 
     It works wherever Pyro's own ELBOs do, as ``SVI(model, guide, optim, loss=TraceConjugate_ELBO())`` or as
     ``TraceConjugate_ELBO()(model, guide)``, and needs no annotation in the program. In a program of
@@ -74,24 +74,21 @@ class TraceConjugate_ELBO(ELBO):
     ``NaturalGradient``.
 
     Args:
-        label_weight: Δ >= 0 of equation 8, the weight of the classification term on labelled points. While it
-            is positive, the posteriors that it differentiates must be in standard parameters, under a
-            first-order optimiser.
-        kl_weight: weight > 0 of KL[z] (equation 4b). Neither the responsibilities nor the natural gradients
-            see it.
+        label_weight: Δ >= 0 of equation 8, the weight of the classification term on labelled points. While
+            it is positive, posteriors that it differentiates must be in standard parameters.
+        kl_weight: weight > 0 of KL[z] (equation 4b), in plain programs that of drawn latents in a plate that
+            holds all observed sites. Neither the responsibilities nor the natural gradients see it.
         independence_weight: weight >= 0, in nats per data point, of a penalty on blocks of z that depend on
             labelled assignments of others: see :mod:`pyro_fmvae.infer.elbo.dependence`. No part of the bound.
         num_particles: samples over which the loss is averaged.
-        max_plate_nesting: as in :class:`pyro.infer.elbo.ELBO`; needed only to vectorise particles, guessed if
-            not given.
+        max_plate_nesting: as in Pyro's ``ELBO``; needed only to vectorise particles, guessed if not given.
         vectorize_particles: draw the particles in one plate rather than one after another.
 
-    The weights are attributes that may be set between steps, to a float or to a scalar tensor.
+    The weights are attributes: set them between steps to a float or a scalar tensor.
 
     Raises:
-        ValueError: a negative ``label_weight`` or ``independence_weight`` or a ``kl_weight`` that is not
-            positive, also when they are set later; or vectorised particles together with an
-            ``independence_weight``.
+        ValueError: a weight out of range, also when it is set later; or vectorised particles together with
+            an ``independence_weight``.
     """
 
     label_weight, kl_weight, independence_weight = Weight(), Weight(positive=True), Weight()
@@ -204,7 +201,7 @@ class TraceConjugate_ELBO(ELBO):
             clamped: whether observed labels clamp the responsibilities of their points.
 
         Returns:
-            Name of the assignment site → [..., K], with the batch shape of the site in front.
+            Name of the site → [..., K], with its batch shape in front.
         """
         with torch.no_grad():
             program, guide_trace = self.trace(model, guide, *args, **kwargs)
@@ -229,10 +226,8 @@ class TraceConjugate_ELBO(ELBO):
         """The terms of several runs, one per particle (or one for all, if they are vectorised), averaged."""
         if self.num_particles == 1:
             return runs[0]
-        return [
-            replace(same[0], value=torch.stack([term.value for term in same]).sum() / self.num_particles)
-            for same in zip(*runs, strict=True)
-        ]
+        sums = ((same[0], torch.stack([t.value for t in same]).sum()) for same in zip(*runs, strict=True))
+        return [replace(term, value=value / self.num_particles) for term, value in sums]
 
     def traces(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> list[Run]:
         """One :meth:`trace` per particle, or a single one for all of them if they are vectorised."""
@@ -242,23 +237,28 @@ class TraceConjugate_ELBO(ELBO):
         """Run the guide, and the model against it, with placeholders for whatever is integrated out.
 
         Returns:
-            The structure of the program (with the model's trace in it), and the guide's trace.
+            The structure of the program, with the model's trace in it, and the guide's trace.
 
         Raises:
             ValueError: a program that is not of a recognised shape; the message names the site.
         """
         return self._get_trace(model, guide, args, kwargs)
 
-    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Run:
-        run = self._kinds.run(model, guide, args, kwargs, self.max_plate_nesting)
+    def _get_vectorized_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Run:
+        many = self._vectorized_num_particles
+        return self._get_trace(many(model), many(guide), args, kwargs, (model, guide))
+
+    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any, program: Any = None) -> Run:
+        """One run; ``program`` is what it is remembered by, if model and guide are made anew."""
+        run = self._kinds.run(model, guide, args, kwargs, self.max_plate_nesting, program or (model, guide))
         if isinstance(run[0], PlainProgram):
-            check_options(self, {**WEIGHTS, "vectorize_particles": False})
+            check_options(self, {"independence_weight": 0.0})
         return run
 
     def terms_of(self, program: Structure | PlainProgram, guide: Trace) -> list[Term]:
         """The summands of the loss for one pair of traces."""
         if isinstance(program, PlainProgram):
-            return Bound(program, guide).all_terms()
+            return Bound(program, guide, self.kl_weight, self.label_weight).all_terms()
         terms = self.conjugate_terms(program, guide)
         done = {term.name for term in terms}
         terms += [latent_term(program, guide, name) for name in program.latents if name not in done]

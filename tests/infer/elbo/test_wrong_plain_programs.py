@@ -9,16 +9,13 @@ import pytest
 import torch
 
 from pyro_fmvae.distributions import (
-    Assignment,
-    Component,
+    Label,
     NaturalDirichlet,
     NaturalGamma,
     NaturalNormal,
-    NormalGamma,
 )
-from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO
+from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO
 from pyro_fmvae.infer.elbo.per_point import loss_per_point
-from pyro_fmvae.optim import NaturalGradient
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/programs.md").read_text(encoding="utf-8")
 K, N = 2, 4
@@ -114,28 +111,18 @@ def discrete_event(x):
         pyro.sample("x", dist.Normal(a.sum(-1), 1.0), obs=x)
 
 
-def component_of_a_categorical(x):
-    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
-    with pyro.plate("components", K):
-        pair = pyro.sample("pair", NormalGamma(torch.zeros(1), 1.0, 1.0, 1.0))
-    with pyro.plate("data", N):
-        a = pyro.sample("a", dist.Categorical(weights))
-        pyro.sample("x", Component(pair, a), obs=x.unsqueeze(-1))
+def one_point(x):
+    rate = pyro.sample("rate", dist.Gamma(1.0, 1.0))
+    z = pyro.sample("z", dist.Normal(0.0, 1.0))
+    pyro.sample("x", dist.Normal(z.tanh(), rate.rsqrt()), obs=x[0])
 
 
-def of_component(x):
-    pyro.sample("weights", NaturalDirichlet(torch.ones(K)))
-    with pyro.plate("components", K):
-        pyro.sample("pair", NormalGamma(torch.zeros(1), 1.0, 1.0, 1.0))
-
-
-def normal_of_an_assignment(x):
-    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
-    with pyro.plate("components", K):
-        locs = pyro.sample("locs", dist.Normal(0.0, 5.0))
-    with pyro.plate("data", N):
-        a = pyro.sample("a", Assignment(weights))
+def labelled(x):
+    def child(locs, a, x):
+        pyro.sample("label", Label(a), obs=torch.tensor([0, 1, -1, -1]))
         pyro.sample("x", dist.Normal(locs[a], 1.0), obs=x)
+
+    mixture(x, child=child)
 
 
 def two_levels(x):
@@ -190,12 +177,6 @@ def conjugate(**options):
     return loss(location(identity), guided_by(loc=normal), max_plate_nesting=1, **options)
 
 
-def recomputed(x):
-    model = location(identity)
-    elbo = TraceConjugate_ELBO()
-    ConjugateSVI(model, AutoConjugate(model), NaturalGradient(0.5), elbo, recompute=True).step(x)
-
-
 def by_point(x):
     loss_per_point(TraceConjugate_ELBO(), location(identity), guided_by(loc=normal), x, plate="data")
 
@@ -232,11 +213,6 @@ WRONG = {
     "a discrete site under `to_event`": (
         automatic(discrete_event),
         "site 'a': Bernoulli may not be wrapped by to_event where it is summed out; use a plate",
-    ),
-    "a Normal whose mean is picked by an `Assignment`": (
-        loss(normal_of_an_assignment, of_globals),
-        "site 'locs': its value is needed, but TraceConjugate_ELBO integrates over it",
-        "A program without an Assignment or a Component may compute with it",
     ),
     "a guide that uses its own discrete draw": (
         loss(partial(mixture, child=decoded), with_its_own_draw),
@@ -308,23 +284,26 @@ WRONG = {
         "site 'scale': GammaWithoutGradient in the guide has no reparameterised sampler; give it a "
         "distribution that has_rsample",
     ),
-    "`kl_weight` of a plain program": (conjugate(kl_weight=0.5), f"kl_weight: expected 1.0 {OPTION}"),
-    "`label_weight` of a plain program": (
+    "`kl_weight` of a drawn site, where the data share no plate": (
+        loss(one_point, AutoConjugate(one_point), kl_weight=0.5),
+        "kl_weight: expected 1 with 'z' drawn, since the observed sites share no plate that would tell "
+        "latents of single data points from others; put the data into one plate, or weight sites by "
+        "poutine.scale",
+    ),
+    "`label_weight` without a `Label`": (
         conjugate(label_weight=0.5),
-        f"label_weight: expected 0.0 {OPTION}",
+        "label_weight: expected 0 in a program without a Label, which is all that it weights; write "
+        'pyro.sample("label", Label(assignment), obs=labels), with -1 for labels that are unknown',
+    ),
+    "`label_weight` with natural posteriors of what has a label": (
+        loss(labelled, of_globals, label_weight=0.5),
+        "site 'weights': while label_weight > 0, the posterior of a labelled factor has no natural-gradient "
+        "step; give the guide its distribution in standard parameters (to_standard), under a first-order "
+        "optimiser",
     ),
     "`independence_weight` of a plain program": (
         conjugate(independence_weight=0.5),
         f"independence_weight: expected 0.0 {OPTION}",
-    ),
-    "`vectorize_particles` of a plain program": (
-        conjugate(vectorize_particles=True),
-        f"vectorize_particles: expected False {OPTION}",
-    ),
-    "`recompute` of a plain program": (
-        recomputed,
-        "recompute: expected False for a program of Pyro's own distributions; leave it out, or write the "
-        "program with Assignment and Component, which have a second pass over the guide alone",
     ),
     "losses by point of a plain program": (
         by_point,
@@ -360,18 +339,6 @@ def test_the_plan_tells_what_a_subsampled_plate_hides():
     plan = TraceConjugate_ELBO().plan(model, AutoConjugate(model), torch.zeros(N))
     why = "plate 'groups' is subsampled, so no run shows its posterior whole; write it by hand"
     assert (plan["group"].treatment, plan["group"].why) == ("drawn", why)
-
-
-def test_a_component_of_a_categorical_is_refused():
-    """Without validation, it is taken for a program of shorthands, with a message of its own."""
-    message = (
-        "site 'x': Component may not be mixed with plain sites that are enumerated or have natural "
-        "posteriors of their own; write its density with Pyro's own distributions too (for a Component, a "
-        "Normal of the locations and precisions that the assignment picks)"
-    )
-    with pytest.raises(ValueError) as error:
-        loss(component_of_a_categorical, of_component)(torch.tensor([0.0, 1.0, 5.0, 6.0]))
-    assert message in str(error.value) and message in PAGE
 
 
 def test_three_weights_of_two_components_are_refused():

@@ -143,13 +143,6 @@ def in_event_dimensions(x):
     pyro.sample("assignment", Assignment(weights).to_event(1))
 
 
-def categorical_assignment(x):
-    weights, loc_precision = globals_of()
-    with pyro.plate("data", N, dim=-1):
-        r = pyro.sample("assignment", dist.Categorical(weights))
-        pyro.sample("z", Component(loc_precision, r), obs=torch.randn(N, D))
-
-
 def label_of_the_weights(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
     with pyro.plate("data", N, dim=-1):
@@ -358,11 +351,6 @@ WRONG = {
     "a label of something else": (
         lambda toy: auto(label_of_the_weights),
         "site 'label': argument 'assignment' is the value of 'weights', which is no Assignment; give it that "
-        "of a pyro.sample(name, Assignment(weights))",
-    ),
-    "a Categorical in the place of an Assignment": (
-        lambda toy: auto(categorical_assignment),
-        "site 'z': argument 'assignment' is the value of 'assignment', which is no Assignment; give it that "
         "of a pyro.sample(name, Assignment(weights))",
     ),
     "a q without a closed form": (
