@@ -49,17 +49,13 @@ class Kinds:
             ValueError: a program that is not of a recognised shape; the message names the site.
         """
         if key not in self._plates:
-            before, random_state, seen, failure = (
-                _parameters(model, guide),
-                torch.get_rng_state(),
-                Seen(),
-                None,
-            )
+            before, random_state = _parameters(model, guide), torch.get_rng_state()
+            seen, failure = Seen(), None
             try:
                 with seen:
                     result = run_shorthand(model, guide, args, kwargs, max_plate_nesting)
             except (ValueError, RuntimeError, TypeError, IndexError, NotImplementedError) as error:
-                if not seen.outside:
+                if not seen.possible:
                     raise
                 failure = error
             if failure is None and not seen.outside:
@@ -132,24 +128,32 @@ class Seen(Messenger):
         self._discrete: set[str] = set()
         self._shorthands: set[str] = set()
         self._taken: set[str] = set()
+        self._used: set[str] = set()
         self._values: dict[int, tuple[str, Any]] = {}  # with the values, so that no other comes to lie there
 
     @property
-    def outside(self) -> set[str]:
+    def possible(self) -> set[str]:
         """Names of the sites to be integrated or summed out that belong to no shorthand."""
         return (self._natural | self._discrete) - self._shorthands - self._taken
+
+    @property
+    def outside(self) -> set[str]:
+        """Those of them that are discrete or that another site depends on."""
+        return self.possible & (self._discrete | self._used)
 
     def _pyro_post_sample(self, msg: Any) -> None:
         fn, name, value = unwrap(msg["fn"]), msg["name"], msg["value"]
         self._values[id(value)] = name, value
-        if hasattr(fn, "parents"):
+        if not hasattr(fn, "parents"):
+            self._used |= set().union(*map(self._names, vars(fn).values()))
+        else:
             self._shorthands.add(name)
             for argument in fn.parents:
                 names = self._names(getattr(fn, argument))
                 self._taken |= names - self._discrete if argument == "assignment" else names
-        elif isinstance(fn, NaturalDistribution):
+        if isinstance(fn, NaturalDistribution):
             self._natural.add(name)
-        elif is_discrete(msg) and msg["fn"].has_enumerate_support:
+        elif name not in self._shorthands and is_discrete(msg) and msg["fn"].has_enumerate_support:
             self._discrete.add(name)
 
     def _names(self, value: Any) -> set[str]:
