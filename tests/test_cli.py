@@ -19,7 +19,8 @@ from pyro_fmvae import __main__, __version__, checkpoint, cli, commands
 from pyro_fmvae.commands.parser import translate
 from pyro_fmvae.learn import fitting
 from pyro_fmvae.runs import report
-from pyro_fmvae.runs.run import CHECKPOINT, DERIVED, Run
+from pyro_fmvae.runs.config_file import DERIVED
+from pyro_fmvae.runs.run import CHECKPOINT, Run
 from pyro_fmvae.runs.trainer import Trainer
 from tests.models.small import brute_force
 from tests.small_runs import SIZE, TINY, command, state, succeed, train, train_all, write_files
