@@ -270,7 +270,7 @@ def test_smiley_is_the_default(tmp_path, monkeypatch):
 def test_options_of_a_run_in_a_config_file_give_an_equal_run(runs, tmp_path):
     values = json.loads((runs["binary"] / "config.json").read_text())
     options = {name: value for name, value in values.items() if name != DERIVED}
-    options["data"] = Run.open(runs["binary"]).config.data  # a full path; in the file it is relative to the run
+    options["data"] = Run.open(runs["binary"]).config.data  # a full path
     for name, dump in (("options.yaml", yaml.safe_dump), ("options.json", json.dumps)):
         (tmp_path / name).write_text(dump(options))
         succeed("train", "--config", tmp_path / name, "--out", tmp_path / f"{name}-run")
