@@ -163,7 +163,13 @@ class Run:
         dataset = load_data(config, Path(root) if root else None, self.preprocessing.event_shape)
         if (number := len(dataset.train)) != self.num_data:
             raise ValueError(f"data: {self.num_data} training points were expected, there are {number} now")
-        if (dataset.preprocessing, dataset.label_names) != (self.preprocessing, self.label_names):
+        if dataset.label_names != self.label_names:
+            before, now = (", ".join(names) or "none" for names in (self.label_names, dataset.label_names))
+            raise ValueError(
+                f"data: the labels of '{config.data}' were {before} when the run was started; they "
+                f"are {now} now"
+            )
+        if dataset.preprocessing != self.preprocessing:
             if self.preprocessing.powers is not None:
                 self.preprocessing.powers.check_version()
             raise ValueError(f"data: '{config.data}' is not what it was when the run was started")
