@@ -35,7 +35,7 @@ class Parser(ArgumentParser):
     def format_help(self, *args: Any) -> str:
         return self.brief or super().format_help(*args)
 
-    def parse_args(self, args: Any = None, *rest: Any, **others: Any) -> Any:  # type: ignore[override]
+    def parse_args(self, args: Any = None, *rest: Any, **others: Any) -> Any:
         for text in args or ():
             try:
                 _check_string(text.partition("=")[2] if text.startswith("--") else text)
