@@ -314,7 +314,7 @@ def test_resumed_data_must_be_what_they_were(files, tmp_path, monkeypatch):
         np.savez(data, **{name: arrays[name][::-1] for name in arrays})
     assert "is not what it was" in error_of("train", "--resume", run)
     data.unlink()
-    assert "existing file" in error_of("train", "--resume", run)
+    assert "--data-root says in which folder" in error_of("train", "--resume", run)
 
 
 @pytest.mark.parametrize("change", ["another order", "other rows"])
