@@ -304,12 +304,14 @@ def test_a_configuration_says_nothing_of_where_a_home_is(files, tmp_path, monkey
     monkeypatch.setattr(report, "draw", lambda *_: None)
     home = tmp_path / "home" / "somebody"
     home.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
     shutil.copy(files["table"], home / "mine.npz")
     assert train(home / "runs" / "first", home / "mine.npz", factors="2")[0] == 0
     text = (home / "runs" / "first" / "config.json").read_text()
     assert json.loads(text)["data"] == os.path.join("..", "..", "mine.npz")
     assert "somebody" not in text
     moved = home.rename(tmp_path / "home" / "other")
+    monkeypatch.setenv("HOME", str(moved))
     expected = succeed("evaluate", moved / "runs" / "first")
     again = succeed("train", "--config", moved / "runs" / "first" / "config.json", "--out", moved / "again")
     assert "test points" in again
