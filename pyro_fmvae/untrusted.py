@@ -1,4 +1,4 @@
-"""What comes from outside: limits on the size and depth of text before it is parsed, and types after it was.
+"""Checks of text from outside: its size and depth before it is parsed, and the types of values after it.
 
 A parser of nested text calls itself at each level, so that a megabyte of ``[`` ends the process. A run's
 ``config.json``, the JSON of a checkpoint, configuration files and the names in a table may all come from

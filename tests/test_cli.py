@@ -19,10 +19,11 @@ from pyro_fmvae import __main__, __version__, checkpoint, cli, commands
 from pyro_fmvae.commands.parser import translate
 from pyro_fmvae.learn import fitting
 from pyro_fmvae.runs import report
-from pyro_fmvae.runs.run import CHECKPOINT, DERIVED, Run
+from pyro_fmvae.runs.config_file import DERIVED
+from pyro_fmvae.runs.run import CHECKPOINT, Run
 from pyro_fmvae.runs.trainer import Trainer
 from tests.models.small import brute_force
-from tests.small_runs import SIZE, TINY, command, state, succeed, train, train_all, write_files
+from tests.small_runs import SIZE, TINY, Killed, command, state, succeed, train, train_all, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
@@ -269,6 +270,7 @@ def test_smiley_is_the_default(tmp_path, monkeypatch):
 def test_options_of_a_run_in_a_config_file_give_an_equal_run(runs, tmp_path):
     values = json.loads((runs["binary"] / "config.json").read_text())
     options = {name: value for name, value in values.items() if name != DERIVED}
+    options["data"] = Run.open(runs["binary"]).config.data  # a full path
     for name, dump in (("options.yaml", yaml.safe_dump), ("options.json", json.dumps)):
         (tmp_path / name).write_text(dump(options))
         succeed("train", "--config", tmp_path / name, "--out", tmp_path / f"{name}-run")
@@ -377,10 +379,10 @@ def test_a_run_may_be_resumed_with_other_steps(files, tmp_path, monkeypatch, giv
     def stopped(training, resumed=False):
         for record in records(training, resumed):
             if record.phase == "joint":
-                raise ArithmeticError
+                raise Killed
             yield record
 
-    with monkeypatch.context() as patch, pytest.raises(ArithmeticError):
+    with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(Trainer, "records", stopped)
         train(run, files["grey"], **options)
     succeed("train", "--resume", run, *then.split())
@@ -712,8 +714,9 @@ def test_errors_of_the_program_itself_are_not_hidden(files, tmp_path, monkeypatc
         raise RuntimeError("a mistake of ours")
 
     monkeypatch.setattr(Run, "build_model", fail)
-    with pytest.raises(RuntimeError, match="a mistake of ours"):
-        train(tmp_path / "run", files["grey"])
+    status, _, err = train(tmp_path / "run", files["grey"])
+    assert status == 1
+    assert "unforeseen, please report it" in err and "RuntimeError: a mistake of ours" in err
 
 
 def test_tables_are_no_pictures(runs, tmp_path, monkeypatch):

@@ -35,7 +35,7 @@ class Parser(ArgumentParser):
     def format_help(self, *args: Any) -> str:
         return self.brief or super().format_help(*args)
 
-    def parse_args(self, args: Sequence[str] | None = None, *rest: Any, **others: Any) -> Any:  # type: ignore[override]
+    def parse_args(self, args: Any = None, *rest: Any, **others: Any) -> Any:
         for text in args or ():
             try:
                 _check_string(text.partition("=")[2] if text.startswith("--") else text)
@@ -97,7 +97,7 @@ def _check_depth(text: str, strings: bool = True) -> None:
 
 
 def _check_string(text: str) -> None:
-    """Raise ValueError if a string is YAML that would be nested too deeply or have aliases."""
+    """Raise ValueError if a string, loaded as YAML, would be nested too deeply or have aliases."""
     if len(text) > DEEPEST:
         with suppress(yaml.YAMLError):
             _check_depth(text, strings=False)

@@ -38,7 +38,7 @@ def read_arrays(
             asked = [one for one in members.infolist() if one.filename.removesuffix(".npy") in names]
             check_fits(sum(member.file_size for member in asked), str(path))
             for member in asked:
-                _check_header(members, member, f"{path}: {member.filename!r}")
+                _check_header(members, member, f"{path}: {member.filename.removesuffix('.npy')!r}")
         return {name: _read(archive, name, path) for name in names}
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae import checkpoint
+from pyro_fmvae.untrusted import read_json
 
 KEPT = "kept.json"
 TOLERANCE = 0.5, 0.005
@@ -150,7 +151,7 @@ class Kept:
         if not path.is_file():
             return None
         try:
-            values = json.loads(path.read_text())
+            values = read_json(path)
             moments = {name: Moment.from_dict(values[name]) for name in ("kept", "end")}
             del values["parted"]
             return cls(**{**values, **moments})

@@ -4,6 +4,7 @@ import json
 import os
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from importlib.metadata import version
 from itertools import chain
@@ -23,7 +24,7 @@ DERIVED = "derived"  # its key for what is no option
 
 
 def write_description(folder: Path, recipe: Recipe[Any], fingerprint: str, given: Sequence[str]) -> None:
-    """Write ``config.json``, whose paths are relative to the folder, atomically.
+    """Write ``config.json`` atomically; in it, paths below the user's home are relative to the folder.
 
     Args:
         folder: of the run.
@@ -97,13 +98,13 @@ def _with_data(config: TrainConfig, folder: Path) -> TrainConfig:
 
 
 def _relative(config: TrainConfig, folder: Path) -> TrainConfig:
-    """A configuration whose paths are relative to the folder, as far as the system can say them so."""
+    """A configuration whose paths below the user's home are relative to the folder, and so do not name it."""
+    home = Path.home().resolve()
     relative: dict[str, Any] = {}
     for name, path in _paths(config).items():
-        try:
-            relative[name] = os.path.relpath(path, folder)
-        except ValueError:  # another drive, on Windows
-            relative[name] = path
+        if home in Path(path).parents:
+            with suppress(ValueError):  # another drive, on Windows
+                relative[name] = os.path.relpath(path, folder)
     return replace(config, **relative)
 
 

@@ -200,8 +200,8 @@ class Run:
             FileNotFoundError, ValueError: there is no checkpoint, or it is damaged.
         """
         state, _ = checkpoint.load(self.folder / CHECKPOINT)
-        model = self.build_model()
         with fitting(self):
+            model = self.build_model()
             model.match(state["model"])
             model.load_state_dict(state["model"])
         return model.to(device).eval()

@@ -4,7 +4,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +41,17 @@ def follow(trainer: Trainer, dataset: Dataset, resumed: bool) -> int:
             logger.info("%s for the networks", change)
         if not resumed:
             announce(trainer)
-        if _loop(trainer, dataset, resumed, heard):
+        if number := _loop(trainer, dataset, resumed, heard):
             print(f"\nStopped. Continue with: pyro-fmvae train --resume {folder}", file=sys.stderr)
-            return exit_status(heard[0])
+            return exit_status(number)
         progress = trainer.progress
         logger.info("trained %d steps in %.0f s", progress.total_steps, progress.total_seconds)
     report(trainer, dataset)
     return 0
 
 
-def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, heard: list[int]) -> bool:
-    """Consume the records; returns whether a signal was heard."""
+def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, heard: list[int]) -> int:
+    """Consume the records; returns the number of the signal that was heard, 0 if there was none."""
     keeper = Keeper(trainer, dataset, Journal(trainer, dataset, resumed))
     outlook, saved = Outlook(trainer.device), time.monotonic()
     with _Bar(trainer) as bar:
@@ -64,11 +64,11 @@ def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, heard: list[int]) -
                 trainer.save()
                 saved = time.monotonic()
                 if heard:
-                    return True
+                    return heard[0]
             bar.update(record, values)  # last: the terminal may be gone
     keeper.finish()
     trainer.save()
-    return bool(heard)
+    return heard[0] if heard else 0
 
 
 class _Bar:
@@ -110,6 +110,10 @@ class _LogFile(logging.FileHandler):
         if isinstance(error, OSError):
             raise OSError(error.errno, error.strerror, self.baseFilename) from None
         super().handleError(record)
+
+    def close(self) -> None:
+        with suppress(OSError):  # of what could not be written, and was told of
+            super().close()
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from pyro_fmvae.recipes.labelling import labelled_points
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.runs.best import Best
 from pyro_fmvae.runs.run import CHECKPOINT, Run, fitting
+from pyro_fmvae.untrusted import check_type
 
 CLOCK = ("seconds", "total_seconds", "minutes", "setup", "closing", "by_clock", "spare")  # of the progress
 EXAMPLES = 1000  # from which the decoder starts
@@ -219,6 +220,10 @@ class Trainer:
 
     def _take_over(self, state: Any, clock: dict[str, Any]) -> None:
         self.progress = Progress(**state["progress"], **clock)
+        for one in fields(Progress):
+            check_type(one.name, getattr(self.progress, one.name), one.type)
+        if min(self.progress.phase, self.progress.step, self.progress.total_steps) < 0:
+            raise ValueError(f"a number below 0 in {state['progress']}")
         self.model.match(state["model"])
         if not self.finished:
             self.phases[self.progress.phase].enter()

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,7 @@ from pyro_fmvae.runs import report
 from pyro_fmvae.runs.run import CHECKPOINT, Run
 from pyro_fmvae.runs.trainer import Trainer
 from tests.fuzz.mutations import bytewise, mutated, nested, replaced
-from tests.small_runs import command, train, write_files
+from tests.small_runs import command, stop_at, train, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
@@ -63,7 +64,9 @@ def originals(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "draw", lambda *_: None)
         status, _, err = train(folder / "run", files["csv"], labels=0.5, factors="2,3")
-    assert status == 0, err
+        assert status == 0, err
+        stop_at(patch, 9, lambda: os.kill(os.getpid(), signal.SIGINT))
+        assert train(folder / "stopped", files["csv"], labels=0.5, factors="2,3")[0] == 130
     rng = np.random.default_rng(0)
     (folder / "images").mkdir()
     for name in ("a.png", "b.jpg", "c.webp", "d.bmp"):
@@ -204,15 +207,16 @@ def test_values_in_a_configuration(place, cases):
 
 
 @MANY
-def test_values_in_a_checkpoint_with_the_right_checksum(place, cases):
-    run = Run.open(place / "run")
+@pytest.mark.parametrize("name", ["run", "stopped"])
+def test_values_in_a_checkpoint_with_the_right_checksum(place, name, cases):
+    run, device = Run.open(place / name), torch.device("cpu")
     dataset = run.load_data()
-    state, clock = checkpoint.load(place / "run" / CHECKPOINT)
+    state, clock = checkpoint.load(place / name / CHECKPOINT)
 
     def check(choice):
-        checkpoint.save(place / "run" / CHECKPOINT, *replaced([state, clock], choice))
-        run.load_model(torch.device("cpu"))
-        Trainer(run, dataset, torch.device("cpu")).restore()
+        checkpoint.save(place / name / CHECKPOINT, *replaced([state, clock], choice))
+        run.load_model(device)
+        Trainer(run, dataset, device).restore()
 
     fuzz(cases, nested, check)
 

@@ -13,6 +13,7 @@ from pyro_fmvae.recipes import RECIPES
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.registry import options_of, read_config, recipe_of
 from pyro_fmvae.runs import Run, Trainer
+from pyro_fmvae.runs.config_file import with_full_paths
 from pyro_fmvae.runs.journal import evaluating, finite_bound
 from tests.small_runs import SIZE, kill_and_resume, metrics, state, succeed, train_all, write_files
 
@@ -76,7 +77,7 @@ def test_options_are_read_as_they_are_written(runs, model):
     assert type(run.config) is recipe_of(run.config).options and isinstance(run.config, TrainConfig)
     written = json.loads((runs[model] / "config.json").read_text())
     assert set(written) - {"model", "derived"} == set(options_of(model))
-    assert read_config(written) == run.config
+    assert with_full_paths(read_config(written), run.folder) == run.config
     assert run.recipe.resolve(run.config, run.load_data()) == run.config
 
 

@@ -21,6 +21,7 @@ from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.models import VAE, FactorialMixtureVAE
 from pyro_fmvae.recipes.registry import configure, read_config
 from pyro_fmvae.runs import journal, report, session
+from pyro_fmvae.runs.config_file import with_full_paths
 from pyro_fmvae.runs.run import CHECKPOINT, Run, resolve_device
 from pyro_fmvae.runs.trainer import Trainer
 from tests.small_runs import (
@@ -313,7 +314,7 @@ def test_resumed_data_must_be_what_they_were(files, tmp_path, monkeypatch):
         np.savez(data, **{name: arrays[name][::-1] for name in arrays})
     assert "is not what it was" in error_of("train", "--resume", run)
     data.unlink()
-    assert "existing file" in error_of("train", "--resume", run)
+    assert "--data-root says in which folder" in error_of("train", "--resume", run)
 
 
 @pytest.mark.parametrize("change", ["another order", "other rows"])
@@ -548,7 +549,7 @@ def test_configuration_is_kept(files, whole):
     assert (run.num_data, run.label_names, run.image) == (48, ("side", "noise"), True)
     written = json.loads((whole / "config.json").read_text())
     assert {"python", "pyro_fmvae", "torch", "pyro-ppl", "numpy"} == set(written["derived"]["versions"])
-    assert read_config(written) == run.config
+    assert with_full_paths(read_config(written), whole) == run.config
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def read_idx(path: Path) -> np.ndarray:
     try:
         with gzip.open(compressed) as stream:
             return _read_stream(stream, path)
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, ValueError) as error:
         raise ValueError(f"{compressed}: damaged: {error}") from error
 
 

@@ -1,6 +1,5 @@
 """Facts about a run that its folder holds, whatever of them there is: older runs lack some."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +8,7 @@ from pyro_fmvae.recipes.declarations import as_typed, flag
 from pyro_fmvae.runs.best import Kept
 from pyro_fmvae.runs.config_file import CONFIG, DERIVED
 from pyro_fmvae.runs.run import METRICS, REPORT, Run
-from pyro_fmvae.untrusted import read_json
+from pyro_fmvae.untrusted import parse_json, read_json
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ def _read(value: Any) -> str:
 def _parsed(text: str) -> dict[str, Any]:
     """A JSON object; an empty one if the text is something else."""
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except ValueError:
         return {}
     return dict(value) if isinstance(value, Mapping) else {}

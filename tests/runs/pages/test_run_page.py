@@ -131,7 +131,9 @@ def test_without_its_data_the_page_says_so(run):
     config = json.loads((run.folder / "config.json").read_text()) | {"data": "gone.npz"}
     (run.folder / "config.json").write_text(json.dumps(config))
     succeed("report", run.folder)
-    assert "There are no training pictures here: data: expected one of" in text_of(run.folder / PAGE)
+    text = text_of(run.folder / PAGE)
+    assert "There are no training pictures here: data: " in text
+    assert "gone.npz does not exist; --data-root says in which folder" in text
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium")

@@ -1,0 +1,340 @@
+"""What went wrong once on files and orders from outside: one clear line, the right status, nothing lost."""
+
+import gzip
+import json
+import os
+import re
+import shutil
+import zipfile
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from pyro_fmvae import checkpoint
+from pyro_fmvae.commands import evaluation
+from pyro_fmvae.data.image_cache import decode, load_images
+from pyro_fmvae.data.npz_arrays import read_arrays
+from pyro_fmvae.data.own.csv_file import read_csv
+from pyro_fmvae.data.sets.idx import read_idx
+from pyro_fmvae.memory import at_most
+from pyro_fmvae.runs import report, session
+from pyro_fmvae.runs.run import CHECKPOINT, Run
+from pyro_fmvae.runs.trainer import Trainer
+from tests.small_runs import command, state, stop_at, succeed, train, write_files
+
+pytestmark = pytest.mark.usefixtures("single_precision")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return write_files(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def made(files, tmp_path_factory):
+    """A run on images."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "draw", lambda *_: None)
+        run = tmp_path_factory.mktemp("made") / "run"
+        status, _, err = train(run, files["binary"], factors="2")
+    assert status == 0, err
+    return run
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(made, tmp_path / "run")
+
+
+def refusal(*arguments):
+    """The message of a command that is refused."""
+    status, _, err = command(*arguments)
+    assert (status, err.count("\n")) == (2, 1), err
+    return err.removeprefix("pyro-fmvae: error: ").strip()
+
+
+# ------------------------------------------------------------------ orders
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("factors: many", "--factors: expected sizes"),
+        ("factors: {}", "--factors: expected sizes"),
+        ("hidden: {a: 1}", "--hidden: expected sizes"),
+        ("learning_rate: null", "learning_rate: expected a number, got None"),
+        ("learning_rate: 1.0e+39", "learning_rate: expected a number that float32 holds"),
+        ("m0: 1.0e+39", "m0: expected a number that float32 holds"),
+        ("data: null\nmodel: null", "data: expected text, got None"),
+        ("derived: {given: 3}", "given: expected a list, each text, got 3"),
+        ("derived: {given: [[1]]}", "given: expected a list, each text"),
+        ("seed: &a [*a]", "aliases, such as *a, are not read"),
+        ("seed: " + "[" * 5000, "nested more than 100 levels deep"),
+        ("seed: '" + "[" * 5000 + "'", "nested more than 100 levels deep"),
+        ("- " * 5000, "nested more than 100 levels deep"),
+        ("# " + "x" * 2_000_000, "expected at most 1,048,576 characters"),
+    ],
+    ids=lambda value: value[:24],
+)
+def test_config_files(files, tmp_path, text, message):
+    (tmp_path / "mine.yaml").write_text(text)
+    data = () if "data" in text else ("--data", files["table"], "--model", "fmvae")
+    assert message in refusal("train", "--config", tmp_path / "mine.yaml", *data, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["rows", "draws", "most"])
+def test_a_figure_that_nobody_could_look_at(made, name):
+    figure = {"rows": "spread", "draws": "clusters", "most": "clusters"}[name]
+    assert f"{name}: expected at most" in refusal("draw", made, figure, f"--{name}", 10**8)
+
+
+def test_an_unforeseen_error_is_one_line(made, monkeypatch):
+    def fail(*_, **__):
+        raise ZeroDivisionError("oh\x1b[2J")
+
+    monkeypatch.setattr(evaluation.Run, "open", fail)
+    status, _, err = command("evaluate", made)
+    assert (status, err.count("\n")) == (1, 1)
+    assert "please report it to https://" in err
+    assert r"ZeroDivisionError: oh\x1b[2J" in err
+    status, _, err = command("evaluate", made, "--debug")
+    assert (status, err.splitlines()[0]) == (1, "Traceback (most recent call last):")
+
+
+def test_an_unforeseen_error_names_the_run(files, tmp_path, monkeypatch):
+    def fail():
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        stop_at(patch, 3, fail)
+        status, _, err = train(tmp_path / "run", files["table"], factors="2")
+    assert status == 1
+    assert err.splitlines()[-1].endswith(f"; the run is {tmp_path / 'run'}")
+    assert state(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MemoryError(), "not enough memory: nothing is left"),
+        (PermissionError(13, "Permission denied", "mine.csv"), "mine.csv: permission denied"),
+        (ValueError("label '\x1b[2J'"), r"label '\x1b[2J'"),
+    ],
+)
+def test_errors_of_the_system(made, monkeypatch, error, message):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(evaluation.Run, "open", fail)
+    assert refusal("evaluate", made) == message
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+def test_a_full_disk_at_the_first_line_of_the_log(files, tmp_path, monkeypatch):
+    log = session._LogFile
+    monkeypatch.setattr(session, "_LogFile", lambda path: log("/dev/full"))
+    status, _, err = train(tmp_path / "run", files["table"], factors="2")
+    assert (status, err) == (2, "pyro-fmvae: error: /dev/full: no space left on device\n")
+    assert not (tmp_path / "run").exists()
+
+
+# ------------------------------------------------------------------ data
+
+
+def npz(path, header, content=b"", name="x.npy"):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open(name, "w") as file:
+        text = header.encode().ljust(117) + b"\n"
+        file.write(b"\x93NUMPY\x01\0" + len(text).to_bytes(2, "little") + text + content)
+    return path
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (True, 8, 8)}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (1 << 40,)}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (10000000000000,)}",
+        "{'descr': '|V9999999999', 'fortran_order': False, 'shape': (1,)}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (-1, -64)}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (8, 8",
+        "'''",
+        "[" * 110,
+    ],
+)
+def test_odd_headers(tmp_path, header):
+    with pytest.raises(ValueError, match=r"'x.*' is damaged"):
+        read_arrays(npz(tmp_path / "odd.npz", header, bytes(64)), ("x",))
+
+
+def test_nothing_is_unpacked_beyond_the_limit(files, tmp_path):
+    path = npz(
+        tmp_path / "bomb.npz",
+        f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({2**20},)}}",
+        bytes(2**20),
+    )
+    assert path.stat().st_size < 10_000
+    message = refusal("train", "--data", path, "--max-memory", "1M")
+    assert "bomb.npz: it would take 1.0 MiB of memory, and at most 1.0 MiB are read; --max-memory" in message
+    Image.new("L", (2000, 2000)).save(tmp_path / "large.png")
+    rows = b"\0\0\x08\x01" + (2**20).to_bytes(4, "big")
+    (tmp_path / "idx.gz").write_bytes(gzip.compress(rows + bytes(2**20)))
+    (tmp_path / "large.csv").write_text("1,2\n" * 50_000)
+    with at_most(2**20 - 1):
+        for read in (
+            lambda: decode(tmp_path / "large.png", (8, 8)),
+            lambda: read_idx(tmp_path / "idx"),
+            lambda: read_csv(tmp_path / "large.csv"),
+        ):
+            with pytest.raises(ValueError, match="of memory, and at most"):
+                read()
+    assert len(read_idx(tmp_path / "idx")) == 2**20
+
+
+def test_a_compressed_file_is_not_read_beyond_its_header(tmp_path):
+    (tmp_path / "idx.gz").write_bytes(gzip.compress(b"\0\0\x08\x01\0\0\0\x05" + bytes(2**26)))
+    with at_most(1000), pytest.raises(ValueError, match="not an idx file"):
+        read_idx(tmp_path / "idx")
+
+
+def test_pictures_in_formats_that_start_programs(tmp_path):
+    (tmp_path / "page.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n")
+    with pytest.raises(ValueError, match="not an image that can be read"):
+        decode(tmp_path / "page.png", (8, 8))
+
+
+def test_an_archive_in_the_place_of_decoded_images(tmp_path):
+    Image.new("L", (8, 8), 7).save(tmp_path / "a.png")
+    kept = load_images(tmp_path, ["a.png"], (8, 8), (tmp_path / "cache",)).copy()
+    (path,) = (tmp_path / "cache").glob("*.npy")
+    with path.open("wb") as file:
+        np.savez(file, x=np.zeros(3))
+    assert np.array_equal(load_images(tmp_path, ["a.png"], (8, 8), (tmp_path / "cache",)), kept)
+
+
+def test_names_that_a_terminal_would_obey(tmp_path):
+    rows = "".join(f"{row},{row % 3}.5,a\n" for row in range(30))
+    (tmp_path / "table.csv").write_text(f"u,v,label:\x1b[2J\n{rows}")
+    message = refusal("train", "--data", tmp_path / "table.csv", "--out", tmp_path / "run")
+    assert message.endswith(r"expected names of printable characters, got 'label:\x1b[2J'")
+
+
+# ------------------------------------------------------------------ runs
+
+
+def edited(run, **changes):
+    path = run / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"factors": 3}, {"factors": ["x"]}, {"hidden": None}, {"hidden": [[6]]}, {"batch_size": "32"}),
+        *({"learning_rate": None}, {"eager": 1}, {"data": 3}, {"label_names": "side"}, {"derived": []}),
+        *({"seed": 0.5}, {"model": []}, {"network": {}}, {"m0": 1e39}, {"max_scale": True}),
+    ],
+    ids=str,
+)
+def test_wrong_types_in_a_configuration(run, changes):
+    edited(run, **changes)
+    assert re.search(r"config.json is damaged \(|does not fit config.json \(", refusal("evaluate", run))
+
+
+@pytest.mark.parametrize("name", ["config.json", "kept.json", "checkpoint/state.json"])
+def test_pipes_do_not_stop_a_command(run, name):
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    status, _, err = command("evaluate", run)
+    assert (status, err.count("\n")) == ((2, 1) if name == "config.json" else (0, 0))
+
+
+def test_the_clock_of_another_kind(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "draw", lambda *_: None)
+    stop = pytest.MonkeyPatch()
+    stop_at(stop, 5, lambda: os.kill(os.getpid(), 2))
+    assert train(tmp_path / "run", files["table"], factors="2")[0] == 130
+    stop.undo()
+    path = tmp_path / "run" / CHECKPOINT / checkpoint.READABLE
+    readable = json.loads(path.read_text())
+    for clock in ({"seconds": "x"}, {"nonsense": 1.0}, {"seconds": float("inf")}, [1], {"seconds": []}):
+        path.write_text(json.dumps(readable | {"clock": clock}))
+        _, found = checkpoint.load(path.parent)
+        assert found in ({}, {"nonsense": 1.0})
+    path.write_text(json.dumps(readable))
+    succeed("train", "--resume", tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model, name: model | {name: model[name].to(torch.complex64)},
+        lambda model, name: model | {name: model[name][None]},
+        lambda model, name: model | {name: "x"},
+        lambda model, name: list(model.values()),
+    ],
+)
+def test_other_tensors_with_the_right_checksum(run, change):
+    state, clock = checkpoint.load(run / CHECKPOINT)
+    name = next(name for name, value in state["model"].items() if value.dim() == 2)
+    checkpoint.save(run / CHECKPOINT, state | {"model": change(state["model"], name)}, clock)
+    assert "does not fit config.json" in refusal("evaluate", run)
+
+
+def test_a_checkpoint_without_its_digest(tmp_path):
+    for header, message in (
+        ({"format": 2, "state": "{}"}, "its sha256 is another"),
+        ({"format": 2, "checksum": f"{zlib.crc32(b'{}'):08x}", "state": "{}"}, "its sha256 is another"),
+        ({"format": 3, "state": "{}"}, "format 3, of a later version"),
+        ({"checksum": "0", "state": "{}"}, "its checksum is another"),
+        ("[" * 1000, "nested more than 100 levels deep"),
+    ):
+        text = header if isinstance(header, str) else json.dumps(header)
+        save_file({}, tmp_path / checkpoint.TENSORS, {"state": text})
+        with pytest.raises(ValueError, match=message):
+            checkpoint.load(tmp_path)
+
+
+def test_a_configuration_says_nothing_of_where_a_home_is(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "draw", lambda *_: None)
+    home = tmp_path / "home" / "somebody"
+    home.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    shutil.copy(files["table"], home / "mine.npz")
+    assert train(home / "runs" / "first", home / "mine.npz", factors="2")[0] == 0
+    text = (home / "runs" / "first" / "config.json").read_text()
+    assert json.loads(text)["data"] == os.path.join("..", "..", "mine.npz")
+    assert "somebody" not in text
+    moved = home.rename(tmp_path / "home" / "other")
+    monkeypatch.setenv("HOME", str(moved))
+    expected = succeed("evaluate", moved / "runs" / "first")
+    again = succeed("train", "--config", moved / "runs" / "first" / "config.json", "--out", moved / "again")
+    assert "test points" in again
+    assert state(moved / "again") == state(moved / "runs" / "first")
+    (moved / "data").mkdir()
+    (moved / "mine.npz").rename(moved / "data" / "mine.npz")
+    assert "--data-root says in which folder 'mine.npz' is now" in refusal(
+        "evaluate", moved / "runs" / "first"
+    )
+    assert succeed("evaluate", moved / "runs" / "first", "--data-root", moved / "data") == expected
+    assert "finished already" in succeed("train", "--resume", moved / "again", "--data-root", moved / "data")
+
+
+def test_an_optimiser_of_another_form(files, tmp_path, monkeypatch):
+    stop = pytest.MonkeyPatch()
+    stop_at(stop, 5, lambda: os.kill(os.getpid(), 2))
+    assert train(tmp_path / "run", files["table"], factors="2")[0] == 130
+    stop.undo()
+    run = Run.open(tmp_path / "run")
+    dataset = run.load_data()
+    state, clock = checkpoint.load(run.folder / CHECKPOINT)
+    for part in ("phase", "batches", "random", "progress"):
+        for odd in (None, 3, [], {"steps": "x"}):
+            checkpoint.save(run.folder / CHECKPOINT, state | {part: odd}, clock)
+            with pytest.raises(ValueError, match=r"does not fit config\.json"):
+                Trainer(run, dataset, torch.device("cpu")).restore()
