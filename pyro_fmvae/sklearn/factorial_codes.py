@@ -64,14 +64,15 @@ class FactorialCodes(TransformerMixin, BaseEstimator):
             ValueError: another number of columns, or codes out of range.
         """
         check_is_fitted(self)
-        given: np.ndarray = check_array(Z, dtype=np.float64)
+        given = np.asarray(check_array(Z, dtype=np.float64))
         coded = self.output == "codes"
         width = len(self.n_components_) if coded else self.latent_dim_
         if given.shape[1] != width:
             raise ValueError(f"Z: expected {width} columns, got {given.shape[1]}")
         model, z = self._on_device(), torch.as_tensor(given)
         if coded:
-            if (np.floor(Z) != Z).any() or (Z < 0).any() or (self.n_components_ <= Z).any():
+            sizes = np.array(self.n_components_)
+            if not ((given == np.floor(given)) & (given >= 0) & (given < sizes)).all():
                 raise ValueError(f"Z: expected codes from 0 up to below {self.n_components_}")
             blocks = [component_normals(self._model, factor).loc for factor in range(width)]
             z = torch.cat([loc[column] for loc, column in zip(blocks, z.long().T, strict=True)], -1).double()
@@ -118,7 +119,8 @@ class FactorialCodes(TransformerMixin, BaseEstimator):
         depend on each other (Burda et al., 2016, Importance weighted autoencoders).
         """
         check_is_fitted(self)
-        noise = torch.randn(self.num_draws, self.latent_dim_, generator=torch.Generator().manual_seed(0))
+        generator, shape = torch.Generator().manual_seed(0), (self.num_draws, self.latent_dim_)
+        noise = torch.randn(shape, generator=generator, dtype=torch.float64)
 
         def scores(model: Any, x: Tensor) -> Tensor:
             q, log_likelihood = model.posterior(x), model.pretraining().log_likelihood

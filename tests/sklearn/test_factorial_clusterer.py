@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score
@@ -12,6 +13,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from pyro_fmvae.sklearn import FactorialClusterer
 from pyro_fmvae.sklearn.label_columns import LabelColumns
 
+pytestmark = pytest.mark.usefixtures("single_precision")
 TINY = {"max_iter": 4, "hidden": (8,), "factor_dim": 2, "random_state": 0}
 
 
@@ -34,7 +36,7 @@ def data():
 @pytest.fixture(scope="module")
 def trained(data):
     x, _, known = data
-    return FactorialClusterer((2,), max_iter=300, hidden=(32,), factor_dim=2, random_state=0).fit(x, known)
+    return FactorialClusterer((2,), max_iter=250, hidden=(32,), factor_dim=2, random_state=0).fit(x, known)
 
 
 def test_labels_are_predicted(data, trained):
@@ -61,13 +63,21 @@ def test_values_may_be_words(data):
 
 
 def test_without_labels_factors_are_clusters(data):
+    clusterer = FactorialClusterer((6, 2), **TINY).fit(data[0])
+    found, probs = clusterer.predict(data[0]), clusterer.predict_proba(data[0])
+    assert clusterer.classes_ == [] and [p.shape for p in probs] == [(300, 6), (300, 2)]
+    np.testing.assert_array_equal(found, np.stack([p.argmax(1) for p in probs], 1))
+    alone = FactorialClusterer((6,), **TINY).fit(data[0])
+    assert alone.predict(data[0]).shape == (300,) and alone.predict_proba(data[0]).shape == (300, 6)
+
+
+@pytest.mark.slow
+def test_clusters_tell_of_the_properties(data):
     x, kinds, _ = data
-    clusterer = FactorialClusterer((6,), max_iter=300, hidden=(32,), random_state=0)
-    codes = clusterer.fit_transform(x)
-    assert codes.shape == (300, 6)
-    found = clusterer.predict(x)
-    assert adjusted_rand_score(2 * kinds[:, 0] + kinds[:, 1], found) > 0.3
-    assert clusterer.predict_proba(x).shape == (300, 6)
+    clusterer = FactorialClusterer((6,), max_iter=1200, hidden=(32,), random_state=0).fit(x)
+    assert adjusted_rand_score(2 * kinds[:, 0] + kinds[:, 1], clusterer.predict(x)) > 0.2
+    error = ((clusterer.inverse_transform(clusterer.transform(x)) - x) ** 2).mean(0) / x.var(0)
+    assert error.mean() < 0.25
 
 
 def test_means_and_codes_are_decoded(data, trained):
@@ -95,12 +105,10 @@ def test_means_and_codes_are_decoded(data, trained):
 def test_the_score_is_a_density_in_the_units_of_the_data(data, trained):
     """For one column, exp(score) integrates to at most 1, and to nearly 1 with many draws."""
     x = data[0][:, 1:2]
-    one = FactorialClusterer((2,), max_iter=200, hidden=(8,), num_draws=200, random_state=0).fit(x)
-    grid = np.linspace(-100, 140, 2001)[:, None]
+    one = FactorialClusterer((2,), max_iter=100, hidden=(8,), num_draws=100, random_state=0).fit(x)
+    grid = np.linspace(-100, 140, 601)[:, None]
     total = np.exp(logsumexp(one.score_samples(grid))) * (grid[1, 0] - grid[0, 0])
     assert total == pytest.approx(1, abs=0.05)
-    few = clone(one).set_params(num_draws=2).fit(x)
-    assert few.set_params(num_draws=200).score(x) > few.set_params(num_draws=1).score(x)
 
 
 def test_binary_columns(data):
@@ -109,13 +117,11 @@ def test_binary_columns(data):
     decoded = clusterer.inverse_transform(clusterer.transform(x))
     assert (decoded > 0).all() and (decoded < 1).all()
     assert (clusterer.score_samples(x) < 0).all()
-    with pytest.raises(ValueError, match="binary"):
+    with pytest.raises(ValueError, match=r"values in \[0, 1\]"):
         clusterer.predict(x + 0.5)
 
 
 def test_nothing_is_left_on_disk_nor_in_the_generators(data, tmp_path, monkeypatch):
-    import torch
-
     monkeypatch.chdir(tmp_path)
     before = torch.get_rng_state()
     first = FactorialClusterer((2,), **TINY).fit(data[0], data[2])
