@@ -5,11 +5,15 @@ from collections.abc import Sequence
 
 from pyro_fmvae.cli import run_command
 from pyro_fmvae.memory import keep_freed_memory
+from pyro_fmvae.runs.stopping import stop_as_by_ctrl_c
+from pyro_fmvae.temporary import keep_temporary_files_private
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit: 0 on success, 2 with one line on standard error for bad input."""
+    """Run one command and exit with the status of :func:`~pyro_fmvae.cli.run_command`."""
     keep_freed_memory()
+    keep_temporary_files_private()
+    stop_as_by_ctrl_c()
     sys.exit(run_command(sys.argv[1:] if arguments is None else arguments))
 
 

@@ -1,6 +1,8 @@
 """Checkpoints: everything in one safetensors file, and a readable JSON beside it. Nothing is unpickled."""
 
+import hashlib
 import json
+import math
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -13,11 +15,18 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from pyro_fmvae.memory import check_fits
+from pyro_fmvae.untrusted import parse_json, read_json
+
 try:
     import fcntl
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
+FORMAT = 2
+"""Of the files that are written. Files of format 1 name none; they have a CRC-32, or no checksum."""
+LARGEST = 100_000_000
+"""Bytes of JSON; safetensors takes no larger header."""
 TENSORS = "state.safetensors"
 READABLE = "state.json"
 
@@ -38,12 +47,12 @@ def save(folder: Path, state: Any, clock: dict[str, float] | None = None) -> Non
     """
     tensors: dict[str, Tensor] = {}
     encoded = json.dumps(_encode(state, "", tensors))
-    checksum = _checksum(encoded, tensors)
-    header = json.dumps({"checksum": checksum, "state": encoded})
+    digest = _digest(encoded, tensors)
+    header = json.dumps({"format": FORMAT, "sha256": digest, "state": encoded})
     content = safetensors.torch.save(tensors, metadata={"state": header})
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / TENSORS, lambda path: path.write_bytes(content))
-    readable = {"checksum": checksum, "state": json.loads(encoded), "clock": clock or {}}
+    readable = {"sha256": digest, "state": json.loads(encoded), "clock": clock or {}}
     write_atomically(folder / READABLE, lambda path: path.write_text(json.dumps(readable, indent=1)))
 
 
@@ -56,29 +65,58 @@ def load(folder: Path) -> tuple[Any, dict[str, float]]:
 
     Raises:
         FileNotFoundError: there is no checkpoint in ``folder``.
-        ValueError: the file is damaged (a checksum tells of single bits) or not one of ours.
+        ValueError: the file is damaged (SHA-256 tells of single bits), is not one of ours, or is larger than
+            the memory that it may take.
     """
     path = folder / TENSORS
     if not path.is_file():
         raise FileNotFoundError(f"{folder}: no checkpoint ({TENSORS}) there")
+    check_fits(2 * path.stat().st_size, str(path))  # the file, and the tensors
     try:
         content = path.read_bytes()
         tensors = safetensors.torch.load(content)
-        header = json.loads(_metadata(content)["state"])
-        checksum = header.get("checksum") if isinstance(header, dict) else None
+        header = parse_json(_metadata(content)["state"], LARGEST)
+        checksum = _verified(header, tensors)
         if checksum is not None:
-            if checksum != _checksum(header["state"], tensors):
-                raise ValueError("its checksum is another")
-            header = json.loads(header["state"])  # all there was before there were checksums
+            header = parse_json(header["state"], LARGEST)  # all there was before there were checksums
         state = _decode(header, tensors)
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: not a checkpoint of pyro_fmvae, or damaged ({error})") from None
+    except (SafetensorError, LookupError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path}: not a checkpoint of pyro_fmvae, or damaged ({error})") from error
+    return state, _clock(folder / READABLE, checksum)
+
+
+def _verified(header: Any, tensors: dict[str, Tensor]) -> str | None:
+    """The checksum of a checkpoint, which is right; None of one from before there were any.
+
+    Raises:
+        ValueError: it is another, it is missing, or the file is of a format that is not known.
+    """
+    if not isinstance(header, dict) or not {"format", "checksum"} & set(header):
+        return None
+    form = header.get("format", 1)
+    if form not in (1, FORMAT):
+        raise ValueError(f"format {form}, of a later version")
+    name, sum_of = ("sha256", _digest) if form == FORMAT else ("checksum", _crc)
+    found = sum_of(header["state"], tensors)
+    if header.get(name) != found:
+        raise ValueError(f"its {name} is another")
+    return found
+
+
+def _clock(path: Path, checksum: str | None) -> dict[str, float]:
+    """The times in a JSON file beside a checkpoint; none if it is lost, damaged or of another checkpoint."""
     try:
-        readable = json.loads((folder / READABLE).read_text())
-        clock = readable["clock"] if readable.get("checksum", checksum) == checksum else {}
-    except (OSError, AttributeError, ValueError, KeyError, TypeError):
-        clock = {}
-    return state, clock
+        readable = read_json(path, 10 * LARGEST)
+        theirs = readable.get("sha256", readable.get("checksum", checksum))
+        clock = readable["clock"] if theirs == checksum else {}
+        known = isinstance(clock, dict) and all(map(_is_time, clock.values()))
+    except (OSError, AttributeError, ValueError, LookupError, TypeError):
+        return {}
+    return clock if known else {}
+
+
+def _is_time(value: Any) -> bool:
+    return value is None or (isinstance(value, bool | int | float) and math.isfinite(value))
 
 
 @contextmanager
@@ -112,8 +150,18 @@ def _metadata(content: bytes) -> dict[str, str]:
     return json.loads(content[8 : 8 + length])["__metadata__"]
 
 
-def _checksum(encoded: str, tensors: dict[str, Tensor]) -> str:
-    """CRC-32 of a text and of all tensors, in the order of their names."""
+def _digest(encoded: str, tensors: dict[str, Tensor]) -> str:
+    """SHA-256 of a text and of all tensors: their names, types, shapes and numbers, in the order of names."""
+    digest = hashlib.sha256(encoded.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"\0{name}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _crc(encoded: str, tensors: dict[str, Tensor]) -> str:
+    """CRC-32 of a text and of all tensors, in the order of their names: the checksum of format 1."""
     checksum = zlib.crc32(encoded.encode())
     for name in sorted(tensors):
         flat = tensors[name].contiguous().reshape(-1).view(torch.uint8)

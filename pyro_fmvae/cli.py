@@ -1,6 +1,7 @@
 """The command line: assembles the parsers of :mod:`pyro_fmvae.commands`, and turns errors into one line."""
 
 import sys
+import traceback
 from collections.abc import Sequence
 
 import torch
@@ -9,31 +10,36 @@ from jsonargparse import ArgumentParser, Namespace
 from pyro_fmvae import commands
 from pyro_fmvae.commands.command import UsageError
 from pyro_fmvae.commands.parser import PROGRAM, HelpAll, Parser
+from pyro_fmvae.memory import at_most, parse_size
+from pyro_fmvae.runs.stopping import Stopped, exit_status
+from pyro_fmvae.untrusted import printable
 from pyro_fmvae.version import __version__
 
-INTERRUPTED = 130
+BAD_INPUT, OUR_FAILURE, INTERRUPTED = 2, 1, 130
+ISSUES = "https://github.com/pyro-fmvae/pyro_fmvae/issues"
+DEBUG = "--debug"
 
 
 def run_command(arguments: Sequence[str]) -> int:
     """Parse the arguments and run the command.
 
     Returns:
-        The exit status: 0; 2 for bad input, with one line on standard error; 130 after Ctrl-C.
+        The exit status: 0; 2 for bad input and 1 for an error of this program, both with one line on standard
+        error, and a traceback before it with ``--debug``; 130 after Ctrl-C, and 128 + the number of another
+        signal.
     """
     try:
         namespace = build_parser(arguments).parse_args(list(arguments))
         return _dispatch(namespace, arguments)
-    except UsageError as error:
-        return _complain(f"{_one_line(error)} (see {PROGRAM} --help)")
-    except (ValueError, OSError, MemoryError) as error:
-        return _complain(_one_line(error))
-    except RuntimeError as error:
-        if not _is_memory(error):
-            raise
-        return _complain(f"not enough memory: {str(error).splitlines()[0]}")
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print(f"{PROGRAM}: stopped", file=sys.stderr)
-        return INTERRUPTED
+        return exit_status(stop.number) if isinstance(stop, Stopped) else INTERRUPTED
+    except Exception as error:
+        if DEBUG in arguments:
+            traceback.print_exc()
+        message, status = _explain(error)
+        print(f"{PROGRAM}: error: {printable(message)}", file=sys.stderr)
+        return status
 
 
 def build_parser(arguments: Sequence[str] = ()) -> ArgumentParser:
@@ -48,6 +54,8 @@ def build_parser(arguments: Sequence[str] = ()) -> ArgumentParser:
     for command in commands.all_commands(arguments):
         subparser = Parser(description=command.description)
         command.add_arguments(subparser)
+        subparser.add_argument("--max-memory", type=str | None, help="most that a file may unpack to: 8G")
+        subparser.add_argument(DEBUG, action="store_true", help="show the traceback of an error")
         if command.brief:
             subparser.brief, subparser.usage = command.brief, f"{PROGRAM} {command.name} [options]"
             subparser.add_argument("--help-all", action=HelpAll)
@@ -59,19 +67,31 @@ def build_parser(arguments: Sequence[str] = ()) -> ArgumentParser:
 
 def _dispatch(namespace: Namespace, arguments: Sequence[str]) -> int:
     (command,) = (one for one in commands.all_commands(arguments) if one.name == namespace.command)
-    return command.run(**vars(namespace[namespace.command]))
+    given = vars(namespace[namespace.command])
+    size = given.pop("max_memory")
+    del given["debug"]
+    with at_most(None if size is None else parse_size(size)):
+        return command.run(**given)
 
 
-def _is_memory(error: RuntimeError) -> bool:
+def _explain(error: Exception) -> tuple[str, int]:
+    """The line that says what went wrong, and the exit status."""
+    if isinstance(error, UsageError):
+        return f"{error} (see {PROGRAM} --help)", BAD_INPUT
+    if isinstance(error, MemoryError) or _is_memory(error):
+        return f"not enough memory: {(str(error).splitlines() or ['nothing is left'])[0]}", BAD_INPUT
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.filename}: {error.strerror.lower()}", BAD_INPUT
+    if isinstance(error, ValueError | OSError):
+        return str(error), BAD_INPUT
+    text = f"{type(error).__name__}: {error}"
+    notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+    return f"unforeseen, please report it to {ISSUES}, with what {DEBUG} shows: {text}{notes}", OUR_FAILURE
+
+
+def _is_memory(error: Exception) -> bool:
     """Tell an error of memory from others; on the CPU only torch's message shows it."""
     texts = ("allocate memory", "Storage size calculation overflowed")
-    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in texts)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
-
-
-def _complain(message: str) -> int:
-    print(f"{PROGRAM}: error: {message}", file=sys.stderr)
-    return 2
+    return isinstance(error, RuntimeError) and (
+        isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in texts)
+    )

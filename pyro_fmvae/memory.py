@@ -1,12 +1,24 @@
-"""Memory of the process: what it has taken, and settings of the C library for that of freed tensors."""
+"""Memory of the process: what it has and may have, and settings of the C library for freed tensors."""
 
 import ctypes
 import os
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # as glibc's malloc.h numbers them
 _NEVER = -1
 _LARGEST = 32 << 20  # bytes: glibc takes no greater threshold
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_CGROUP = Path("/sys/fs/cgroup/memory.max")
+_given: list[int] = []  # limits of :func:`at_most`, the innermost last
 _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_ARENA_MAX")
 
 
@@ -51,9 +63,72 @@ def settings_of_environment() -> list[str]:
 
 def most_used() -> int | None:
     """Most memory that this process has held at once, in bytes; None where the system does not tell."""
-    try:
-        import resource
-    except ImportError:  # Windows
+    if resource is None:
         return None
     unit = 1 if sys.platform == "darwin" else 1024  # bytes, or KiB
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def check_fits(size: int, source: str) -> None:
+    """Check that contents of a file may be taken into memory, before they are.
+
+    Args:
+        size: bytes that they take, by the file's own header.
+        source: name of the contents in messages.
+
+    Raises:
+        ValueError: they are more than :func:`limit`.
+    """
+    if size > limit():
+        raise ValueError(
+            f"{source}: it would take {describe(size)} of memory, and at most {describe(limit())} are read; "
+            "--max-memory sets another limit"
+        )
+
+
+def limit() -> int:
+    """Most bytes that the contents of a file may take: those of :func:`at_most`, or half of all memory.
+
+    That memory is the machine's, or less where the process is confined to less (cgroup, ``ulimit -v``).
+    """
+    if _given:
+        return _given[-1]
+    found = [2**63]
+    with suppress(AttributeError, ValueError, OSError):
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    with suppress(OSError, ValueError):
+        found.append(int(_CGROUP.read_text()))  # "max": no limit
+    if resource is not None and (most := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
+        found.append(most)
+    return min(found) // 2
+
+
+@contextmanager
+def at_most(size: int | None) -> Iterator[None]:
+    """Set :func:`limit`, in bytes, for all threads; None leaves it as it is."""
+    if size is None:
+        yield
+        return
+    _given.append(size)
+    try:
+        yield
+    finally:
+        _given.pop()
+
+
+def parse_size(text: str) -> int:
+    """Bytes in a text such as ``8G``, ``500M`` or ``1.5GB``, where a K is 1024.
+
+    Raises:
+        ValueError: another text.
+    """
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([KMGT]?)(?:I?B)?", text.strip().upper(), re.ASCII)
+    size = int(float(found[1]) * _UNITS[found[2]]) if found else 0
+    if not size:
+        raise ValueError(f"max_memory: expected a size such as 8G or 500M, got '{text}'")
+    return size
+
+
+def describe(size: int) -> str:
+    """A number of bytes in words, such as ``1.5 GiB``."""
+    return f"{size / 2**30:,.1f} GiB" if size >= 2**29 else f"{size / 2**20:,.1f} MiB"

@@ -109,7 +109,7 @@ def metrics(run):
     return records
 
 
-class Killed(Exception):
+class Killed(BaseException):
     """What ends a run in the middle."""
 
 

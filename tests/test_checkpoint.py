@@ -249,7 +249,7 @@ def test_a_single_bit_is_noticed(tmp_path):
         damaged = bytearray(content)
         damaged[place] ^= 1
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"damaged \(its checksum is another\)"):
+        with pytest.raises(ValueError, match=r"damaged \(its sha256 is another\)"):
             checkpoint.load(tmp_path)
     path.write_bytes(content)
     checkpoint.load(tmp_path)

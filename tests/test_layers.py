@@ -17,7 +17,7 @@ LONGEST_MODULE = 300
 # Each may import from itself and from those before it. The last ones are the outer shell.
 LAYERS = [
     *("version", "distributions", "nn", "optim", "infer", "em", "models", "capture", "learn"),
-    *("data", "checkpoint", "memory", "evaluate", "figures"),
+    *("untrusted", "memory", "temporary", "data", "checkpoint", "evaluate", "figures"),
     *("recipes", "runs", "sklearn", "commands", "cli", "__main__"),
 ]
 RANK = {name: rank for rank, name in enumerate(LAYERS)}

@@ -9,9 +9,12 @@ buffers, constants), which are taken in by identity and read anew at every repla
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch._guards import TracingContext, tracing
+from torch._subclasses import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -108,7 +111,7 @@ def record(
         with uncompiled(), refusals():
             return function(*inputs)
 
-    with unchanged(known, inputs), torch.autograd.set_multithreading_enabled(False):
+    with unchanged(known, inputs), torch.autograd.set_multithreading_enabled(False), _one_fake_mode():
         try:
             module = make_fx(run, tracing_mode="real")(*inputs, *known)
         except Exception as error:
@@ -132,6 +135,11 @@ def record(
                 "eager=True"
             )
     return recording
+
+
+def _one_fake_mode() -> contextlib.AbstractContextManager[Any]:
+    """Have shapes and types of all results noted in one mode; ``make_fx`` makes one for each, slowly."""
+    return tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True)))
 
 
 @contextlib.contextmanager

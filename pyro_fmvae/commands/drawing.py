@@ -123,6 +123,10 @@ DRAWINGS: Final[dict[str, Drawing]] = {
 """Figures by name, in the order of ``--help``."""
 
 
+MOST: Final = {"rows": 1_000, "draws": 10_000, "most": 1_000}
+"""Largest numbers that make a figure which can be looked at."""
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of :func:`draw`."""
     add_run(parser)
@@ -164,6 +168,9 @@ def draw(
     for name, value in {"factors": factors, **numbers, "hold": hold, "data_root": data_root}.items():
         if value is not None and name not in drawing.options:
             raise ValueError(f"{name}: {figure} does not take it")
+    for name, number in numbers.items():
+        if number is not None and number > MOST[name]:
+            raise ValueError(f"{name}: expected at most {MOST[name]:,}, got {number}")
     check_seed(seed)
     target = Path(out) if out is not None else opened.folder / FIGURES / f"{figure}{drawing.ending}"
     check_ending(target, (drawing.ending,))

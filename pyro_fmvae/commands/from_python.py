@@ -7,6 +7,7 @@ from typing import Any
 
 from pyro_fmvae.commands import training
 from pyro_fmvae.commands.command import UsageError
+from pyro_fmvae.commands.given_options import configuration, inherited, typed_options
 from pyro_fmvae.commands.parser import Parser
 from pyro_fmvae.data.own.in_memory import write_data
 from pyro_fmvae.recipes.declarations import as_typed, flag
@@ -80,7 +81,7 @@ def _carry_out(arguments: list[str], held: Path | None) -> tuple[Path, int]:
     if given["resume"] is not None:
         return Path(given["resume"]), command.run(**given)
     out = given.pop("out")
-    typed = training.typed_options(arguments)
-    config = training.configuration(given.pop("model"), typed, given)
-    run, status = training.start(config, out, training.inherited(typed, given), held)
+    typed = typed_options(arguments)
+    config = configuration(given.pop("model"), typed, given)
+    run, status = training.start(config, out, inherited(typed, given), held)
     return run.folder, status

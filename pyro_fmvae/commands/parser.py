@@ -3,14 +3,20 @@
 import re
 from argparse import SUPPRESS, Action
 from collections.abc import Sequence, Set
+from contextlib import suppress
 from typing import Any, NoReturn
 
-from jsonargparse import ArgumentParser
+import yaml
+from jsonargparse import ArgumentParser, get_loader, set_loader
 
 from pyro_fmvae.commands.command import UsageError
 from pyro_fmvae.recipes.declarations import flag
+from pyro_fmvae.untrusted import DEEPEST, LARGEST
 
 PROGRAM = "pyro-fmvae"
+YAML = "yaml with limits"
+"""Name that jsonargparse knows :func:`load_yaml` by."""
+LONGEST_YAML = 1 << 20  # characters; JSON, which takes less time, may have more
 TYPES = {"float": "a number", "int": "an integer", "bool": "true or false", "str": "text"}
 
 
@@ -23,8 +29,19 @@ class Parser(ArgumentParser):
     brief: str = ""
     """Text of ``--help``; if it is empty, all arguments are shown."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"parser_mode": YAML} | kwargs)
+
     def format_help(self, *args: Any) -> str:
         return self.brief or super().format_help(*args)
+
+    def parse_args(self, args: Sequence[str] | None = None, *rest: Any, **others: Any) -> Any:  # type: ignore[override]
+        for text in args or ():
+            try:
+                _check_string(text.partition("=")[2] if text.startswith("--") else text)
+            except ValueError as error:
+                raise UsageError(f"{text[:20]}…: {error}") from None
+        return super().parse_args(args, *rest, **others)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         raise UsageError(translate(message, self.positional))
@@ -41,6 +58,52 @@ class HelpAll(Action):
         parser.brief = ""
         parser.print_help()
         parser.exit()
+
+
+def load_yaml(text: str) -> Any:
+    """Load YAML, of which JSON is a part, without constructors of Python's objects.
+
+    It is gone through first, without building anything: loaders call themselves at each level, and would end
+    the process.
+
+    Raises:
+        ValueError: it is too large, is nested too deeply, or has aliases (``*name``), by which a short text
+            stands for one without end.
+        yaml.YAMLError: it is no YAML.
+    """
+    largest = LARGEST if text.lstrip().startswith("{") else LONGEST_YAML
+    if len(text) > largest:
+        raise ValueError(f"expected at most {largest:,} characters, got {len(text):,}")
+    _check_depth(text)
+    return get_loader("yaml")(text)
+
+
+def _check_depth(text: str, strings: bool = True) -> None:
+    """Raise ValueError if YAML is nested too deeply or has aliases.
+
+    Args:
+        text: to check.
+        strings: check the strings in it, too: jsonargparse loads those of options that are not text.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError(f"aliases, such as *{event.anchor}, are not read")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise ValueError(f"nested more than {DEEPEST} levels deep")
+        if strings and isinstance(event, yaml.ScalarEvent):
+            _check_string(event.value)
+
+
+def _check_string(text: str) -> None:
+    """Raise ValueError if a string is YAML and, loaded as such, would be nested too deeply or have aliases."""
+    if len(text) > DEEPEST:
+        with suppress(yaml.YAMLError):
+            _check_depth(text, strings=False)
+
+
+set_loader(YAML, load_yaml, (yaml.YAMLError, ValueError))
 
 
 def translate(message: str, positional: Set[str] = frozenset()) -> str:

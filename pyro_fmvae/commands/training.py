@@ -3,7 +3,8 @@
 import shutil
 import time
 from argparse import SUPPRESS
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
 from itertools import pairwise
@@ -15,8 +16,8 @@ from jsonargparse import ArgumentParser
 
 from pyro_fmvae.checkpoint import alone
 from pyro_fmvae.commands.command import Command, UsageError
+from pyro_fmvae.commands.given_options import configuration, inherited, typed_options
 from pyro_fmvae.commands.parser import PROGRAM, Parser
-from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.recipes.declarations import flag
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.pictures import TRAINING
@@ -25,14 +26,13 @@ from pyro_fmvae.recipes.registry import (
     RECIPES,
     SMALL_TABLES,
     all_options,
-    choose_model,
-    configure,
     data_name,
     options_of,
     recipe_of,
 )
+from pyro_fmvae.runs.config_file import DERIVED, with_full_paths
 from pyro_fmvae.runs.report import report
-from pyro_fmvae.runs.run import CHECKPOINT, DERIVED, FIGURES, Run, load_data, resolve_device, saved
+from pyro_fmvae.runs.run import CHECKPOINT, FIGURES, Run, load_data, resolve_device, saved
 from pyro_fmvae.runs.session import follow
 from pyro_fmvae.runs.trainer import Trainer
 
@@ -108,12 +108,6 @@ def brief(model: str, title: str) -> str:
     return "\n".join([*lines, "", *wrap(closing, COLUMNS), ""])
 
 
-def typed_options(arguments: Sequence[str]) -> Set[str]:
-    """Names of the options on a command line itself."""
-    flags = (text.partition("=")[0] for text in arguments if text.startswith("--"))
-    return {flag.removeprefix("--").replace("-", "_") for flag in flags}
-
-
 def add_arguments(parser: ArgumentParser, model: str) -> None:
     """Add the options of all models; only those of ``model`` are in the help."""
     parser.add_argument("--config", action="config", help=FILES["config"][1])
@@ -155,33 +149,6 @@ def run(model: str | None, out: str | None, resume: str | None, typed: Set[str],
     return train(configuration(model, typed, given), out, inherited(typed, given))
 
 
-def configuration(model: str | None, typed: Set[str], given: Mapping[str, Any]) -> TrainConfig:
-    """The options of a new run.
-
-    Args:
-        model, typed, given: as in :func:`run`.
-
-    Raises:
-        ValueError: an option of another model, or one out of range.
-    """
-    options = {name: given[name] for name in all_options()}
-    if model is None:
-        model = _by_data(options, typed)
-    if given.get(DERIVED) is not None:  # an earlier run's, which may list options of all models
-        options = {name: options[name] for name in options if name in options_of(model) or name in typed}
-    if "max_minutes" in typed and "time_limit" not in typed:  # of a file, such as an earlier run's
-        options["time_limit"] = None
-    return configure(model, **options)
-
-
-def _by_data(options: Mapping[str, Any], typed: Set[str]) -> str:
-    """The model of the data, where none is given."""
-    own = options_of(DEFAULT)
-    known = {**all_options(), **own}
-    given = {name for name, value in options.items() if name in typed or value != known[name].default}
-    return choose_model(options["data"], given, options.get("factors"), options.get("ignore") or ())
-
-
 def _check_unchanged(given: Mapping[str, Any], out: str | None) -> None:
     """Raise UsageError if an option is given that is a part of what the resumed run is."""
     defaults = {"model": None, **{name: option.default for name, option in all_options().items()}}
@@ -191,19 +158,6 @@ def _check_unchanged(given: Mapping[str, Any], out: str | None) -> None:
         changed.append("--out")
     if changed:
         raise UsageError(f"--resume continues a run as it was started: {', '.join(changed)} can't be changed")
-
-
-def inherited(typed: Set[str], given: Mapping[str, Any]) -> Set[str] | None:
-    """Names of the options given to this run, or to the earlier run whose configuration it takes over.
-
-    Args:
-        typed, given: as in :func:`run`.
-
-    Returns:
-        The names; None if no configuration of an earlier run was given.
-    """
-    derived = given.get(DERIVED)
-    return None if derived is None else {*derived.get("given", ()), *typed}
 
 
 def train(config: TrainConfig, out: str | None, given: Set[str] | None = None) -> int:
@@ -227,7 +181,8 @@ def start(
         The run, and the exit status.
     """
     device = resolve_device(config.device)
-    config = _with_full_paths(replace(config, data=data_name(recipe_of(config).name, config.data)))
+    config = replace(config, data=data_name(recipe_of(config).name, config.data))
+    config = with_full_paths(config, Path.cwd())
     dataset = load_data(config, Path(config.data_root) if config.data_root else None)
     began = time.monotonic()
     run = Run.new(Path(out) if out else Path("runs") / dataset.name, config, dataset, given)
@@ -240,22 +195,12 @@ def start(
     folder = trainer.run.folder
     with alone(folder):
         try:
-            return trainer.run, follow(trainer, dataset, resumed=False)
+            with _naming(folder):
+                return trainer.run, follow(trainer, dataset, resumed=False)
         except BaseException:  # also a second Ctrl-C
             if not saved(folder):  # there is nothing to continue from
                 shutil.rmtree(folder)
             raise
-
-
-def _with_full_paths(config: TrainConfig) -> TrainConfig:
-    """A configuration whose paths hold in any working directory."""
-    given: dict[str, Any] = {
-        one.name: getattr(config, one.name) for one in fields(config) if one.metadata["path"]
-    }
-    if config.data not in LOADERS and Path(config.data).exists():
-        given["data"] = config.data
-    full: dict[str, Any] = {name: str(Path(path).resolve()) for name, path in given.items() if path}
-    return replace(config, **full)
 
 
 def resume_run(folder: str, data_root: str | None, device: str, eager: bool, compile: bool | None) -> int:
@@ -284,4 +229,16 @@ def resume_run(folder: str, data_root: str | None, device: str, eager: bool, com
             if not (run.folder / FIGURES / f"{TRAINING}.png").exists():  # its report was interrupted
                 report(trainer, dataset)
             return 0
-        return follow(trainer, dataset, resumed=True)
+        with _naming(run.folder):
+            return follow(trainer, dataset, resumed=True)
+
+
+@contextmanager
+def _naming(folder: Path) -> Iterator[None]:
+    """Add the run to the notes of an error, for the message about one that was not foreseen."""
+    try:
+        yield
+    except Exception as error:
+        notes = getattr(error, "__notes__", ())
+        error.__notes__ = [*notes, f"the run is {folder}"]  # as add_note does from Python 3.11 on
+        raise

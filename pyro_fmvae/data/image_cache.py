@@ -13,10 +13,15 @@ from typing import Final, NamedTuple
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
+from pyro_fmvae.memory import check_fits
+
 logger = logging.getLogger("pyro_fmvae")
 
 _VERSION: Final = 2  # of `decode`: another one makes all older arrays invalid
 _GREY: Final = ("1", "L", "LA", "La", "F")  # PIL's modes
+_FORMATS: Final = ("PNG", "JPEG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "PPM")
+"""PIL's names of the formats that are read, whatever the file is called. Others may start other programs."""
+_BYTES: Final = 12  # that a pixel takes while it is turned, put on white and converted
 _CHUNK: Final = 256  # images that are decoded ahead of what is written
 
 
@@ -73,8 +78,8 @@ def decode(path: Path, shape: tuple[int, ...], crop: int | None = None) -> np.nd
     """Read the centre of an image, turned upright (EXIF) and resized with antialiasing, uint8 of `shape`.
 
     Args:
-        path: a file of any format that PIL reads; only the first frame counts, and what is transparent is put
-            on white.
+        path: a .png, .jpg, .webp, .bmp, .gif, .tiff or .ppm file, whatever its name. Only the first frame
+            counts, and what is transparent is put on white.
         shape: (H, W): greys, or (H, W, 3): red, green, blue.
         crop: side in pixels of the centre square that is kept; None: the largest centre part of
             proportions H : W.
@@ -123,7 +128,7 @@ class Header(NamedTuple):
 
 def read_header(path: Path) -> Header:
     """Describe what `read_pixels` gives, from the header alone; raises the same errors."""
-    with _reading(path), Image.open(path) as file:
+    with _opened(path) as file:
         lies = file.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
         size = (file.width, file.height) if lies else (file.height, file.width)
         grey = file.mode in _GREY or file.mode.startswith("I")
@@ -139,17 +144,23 @@ def measure(path: Path) -> tuple[int, int]:
 
 
 def _read(path: Path, mode: str) -> Image.Image:
-    with _reading(path), Image.open(path) as file:
+    with _opened(path) as file:
+        check_fits(_BYTES * file.width * file.height * (os.cpu_count() or 1), "decoded by all cores at once")
         return _converted(ImageOps.exif_transpose(file), mode)
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Name the file in errors."""
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """Open an image, whose pixels are not read yet, and name the file in errors."""
     try:
-        yield
+        if path.exists() and not path.is_file():  # a pipe might never end
+            raise ValueError("not an ordinary file")
+        with Image.open(path, formats=_FORMATS) as file:
+            yield file
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: no such image") from None
+    except PermissionError:
+        raise
     except Exception as error:  # PIL's readers raise many kinds on a damaged file
         raise ValueError(f"{path}: not an image that can be read: {error}") from error
 
@@ -178,8 +189,8 @@ def _digest(folder: Path, names: Sequence[str], shape: tuple[int, ...], crop: in
 def _open(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
     """Open the array of that shape in a file; None if there is none."""
     try:
-        images = np.load(path, mmap_mode="c")
-    except (OSError, ValueError, EOFError):
+        images = np.lib.format.open_memmap(path, mode="c")
+    except Exception:  # NumPy raises many kinds on a damaged header
         return None
     return images if images.shape == shape and images.dtype == np.uint8 else None
 

@@ -1,5 +1,8 @@
 """Labels of points without one, by those of their near neighbours, as far as hidden labels bear them out."""
 
+from typing import Final
+from weakref import WeakKeyDictionary
+
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix  # type: ignore[import-untyped]
@@ -17,6 +20,8 @@ MOST_NUMBERS = 64
 """Numbers of a point, of more than which as many principal components are compared."""
 FOLDS = 5
 """Parts of the known labels that are hidden in turn."""
+_GRAPHS: Final = WeakKeyDictionary[Split, csr_matrix]()
+"""The graph of neighbours of each split in use: finding it takes nearly all of the time."""
 
 
 def spread_labels(split: Split, labels: Tensor, precision: float) -> Tensor:
@@ -39,14 +44,20 @@ def spread_labels(split: Split, labels: Tensor, precision: float) -> Tensor:
         Labels [N, L]: those that were known, and those that were spread. Of more than 5,000 points, of fewer
         than eight, and of points with missing numbers, those that were known.
     """
-    x = split.observations.flatten(1).double().numpy() if NEIGHBOURS < len(split) <= MOST_POINTS else None
-    if not precision or x is None or np.isnan(x).any():
+    if not precision or not NEIGHBOURS < len(split) <= MOST_POINTS or split.observations.isnan().any():
         return labels
-    if x.shape[1] > MOST_NUMBERS:
-        x = PCA(min(MOST_NUMBERS, len(x)), random_state=0).fit_transform(x)
-    graph = kneighbors_graph(x, NEIGHBOURS, include_self=True)
-    columns = [_spread(graph, column.numpy(), precision) for column in labels.cpu().T]
+    columns = [_spread(_graph(split), column.numpy(), precision) for column in labels.cpu().T]
     return torch.from_numpy(np.stack(columns, -1)).to(labels)
+
+
+def _graph(split: Split) -> csr_matrix:
+    """Nearest neighbours of each point, [N, N], found once per split."""
+    if split not in _GRAPHS:
+        x = split.observations.flatten(1).double().numpy()
+        if x.shape[1] > MOST_NUMBERS:
+            x = PCA(min(MOST_NUMBERS, len(x)), random_state=0).fit_transform(x)
+        _GRAPHS[split] = kneighbors_graph(x, NEIGHBOURS, include_self=True)
+    return _GRAPHS[split]
 
 
 def _spread(graph: csr_matrix, labels: np.ndarray, precision: float) -> np.ndarray:

@@ -1,13 +1,13 @@
 """Arrays of .npz files, read without ever unpickling."""
 
+import math
 import zipfile
-import zlib
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
-DAMAGE = (ValueError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error)  # also encryption
+from pyro_fmvae.memory import check_fits
 
 
 def read_arrays(
@@ -15,9 +15,13 @@ def read_arrays(
 ) -> dict[str, np.ndarray]:
     """Read the named arrays of a .npz file, without the optional ones that it lacks.
 
+    Nothing is unpacked unless everything that is asked for fits into memory, by the file's own account:
+    see :func:`~pyro_fmvae.memory.check_fits`.
+
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is not a .npz file, is damaged, lacks a required array, or holds a pickled one.
+        ValueError: the file is not a .npz file, is damaged, lacks a required array, holds a pickled one, or
+            would unpack to more than there is memory for.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
@@ -29,13 +33,19 @@ def read_arrays(
                 raise ValueError(
                     f"{path}: expected an array {name!r}, found {', '.join(archive.files) or 'none'}"
                 )
-        return {name: _read(archive, name, path) for name in required + optional if name in archive}
+        names = [name for name in required + optional if name in archive]
+        with zipfile.ZipFile(file) as members:
+            asked = [one for one in members.infolist() if one.filename.removesuffix(".npy") in names]
+            check_fits(sum(member.file_size for member in asked), str(path))
+            for member in asked:
+                _check_header(members, member, f"{path}: {member.filename!r}")
+        return {name: _read(archive, name, path) for name in names}
 
 
 def _opened(path: Path, file: BinaryIO) -> np.lib.npyio.NpzFile:
     try:
         archive = np.load(file, allow_pickle=False)
-    except DAMAGE as error:
+    except Exception as error:  # NumPy and zipfile raise many kinds
         raise ValueError(f"{path}: not a .npz file, or a damaged one") from error
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise ValueError(f"{path}: not a .npz file")
@@ -45,7 +55,7 @@ def _opened(path: Path, file: BinaryIO) -> np.lib.npyio.NpzFile:
 def _read(archive: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
     try:
         array = archive[name]
-    except DAMAGE as error:
+    except Exception as error:  # as above
         if "Object arrays" in str(error):
             raise ValueError(
                 f"{path}: {name!r} is a pickled array of objects; pickles are refused"
@@ -54,3 +64,22 @@ def _read(archive: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
     if not isinstance(array, np.ndarray):
         raise ValueError(f"{path}: {name!r} is not an array in .npy format")
     return array
+
+
+def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, source: str) -> None:
+    """Raise ValueError if the header of an array tells of another number of bytes than the archive."""
+    try:
+        with archive.open(member) as file:
+            if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
+                return  # no array, as reading it says
+            file.seek(0)
+            first = np.lib.format.read_magic(file) == (1, 0)
+            read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(file)
+            found = member.file_size - file.tell()
+    except Exception as error:  # as above; a header is a Python literal, of any form
+        raise ValueError(f"{source} is damaged: {error}") from error
+    if bool in map(type, shape):
+        raise ValueError(f"{source} is damaged: its shape is {shape}")
+    if math.prod(shape) * dtype.itemsize != found and not dtype.hasobject:  # pickles are refused anyway
+        raise ValueError(f"{source} is damaged: {found:,} bytes for {dtype} of shape {list(shape)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_type_hints
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from pyro_fmvae.data.column_transform import ColumnTransform
 from pyro_fmvae.data.patch_transform import PatchTransform
 from pyro_fmvae.data.storage import as_float, sample_binary, to_real, to_stored
+from pyro_fmvae.untrusted import check_type
 
 Binarization = Literal["dynamic", "threshold"]
 
@@ -253,7 +254,7 @@ class Preprocessing:
         try:
             mean, std = state["mean"], state["std"]
             patches, powers = state.get("patches"), state.get("powers")
-            return cls(
+            found = cls(
                 kind=Kind(state["kind"]),
                 event_shape=tuple(state["event_shape"]),
                 binarization=check_binarization(state["binarization"]) if state["binarization"] else None,
@@ -266,7 +267,10 @@ class Preprocessing:
                 column_names=tuple(state.get("column_names", ())),
                 ignored=tuple(state.get("ignored", ())),
             )
-        except (KeyError, TypeError, ValueError) as error:
+            for name, hint in get_type_hints(cls).items():
+                check_type(name, getattr(found, name), hint)
+            return found
+        except (LookupError, AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"preprocessing: not what to_dict() writes: {error!r}") from error
 
 

@@ -120,6 +120,13 @@ def _log_normal(fn: Any, value: Tensor) -> Tensor:
     return fn.base_dist.log_prob(value.log()) - value.log()
 
 
+@_restate(torch.distributions.HalfNormal)
+def _half_normal(fn: Any, value: Tensor) -> Tensor:
+    """Torch's own picks -inf or a number, which reads as the product of 0 and -inf."""
+    outside = torch.where(value < 0, -math.inf, torch.zeros_like(value))
+    return fn.base_dist.log_prob(value) + math.log(2) + outside
+
+
 @_restate(torch.distributions.Uniform)
 def _uniform(fn: Any, value: Tensor) -> Tensor:
     """Inside the support; the posterior of a uniform variable is never outside."""

@@ -100,7 +100,6 @@ class AutoConjugate(nn.Module):
                 outside the domain of its family.
             NotImplementedError: a parent of a recognised site has no known conjugate posterior.
         """
-        self._is_set_up = True
         with poutine.block(), InitMessenger(_harmless_value), OwnValues():
             trace = poutine.trace(self._model[0]).get_trace(*args, **kwargs)
         sites = sample_sites(trace)
@@ -108,7 +107,11 @@ class AutoConjugate(nn.Module):
             _check_priors(sites.values())
             learnt = {name: node["value"] for name, node in trace.nodes.items() if node["type"] == "param"}
             self._set_up_plain(recognise_conjugacy(self._model[0], args, kwargs), learnt, args, kwargs)
-            return
+        else:
+            self._set_up_shorthands(sites)
+        self._is_set_up = True
+
+    def _set_up_shorthands(self, sites: dict[str, Site]) -> None:
         owners = {id(site["value"]): name for name, site in sites.items()}
         wanted = {
             owners.get(id(getattr(site["fn"], argument)))

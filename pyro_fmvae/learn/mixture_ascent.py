@@ -1,5 +1,8 @@
 """The phase of an observed mixture: natural-gradient steps in closed form."""
 
+import logging
+import math
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,6 +13,8 @@ from pyro_fmvae.learn.phase import Budget, Phase, check_number, check_rows
 from pyro_fmvae.learn.stacking import labelled_first, learn_predictors
 from pyro_fmvae.learn.stepwise_em import STEPWISE
 from pyro_fmvae.models import ObservedMixture
+
+logger = logging.getLogger("pyro_fmvae")
 
 RECORDS, BY_THE_CLOCK = 10, 25  # evaluations in a phase; steps between them where it has no number of steps
 
@@ -59,6 +64,9 @@ class MixtureAscent(Phase):
     def prepare(self, batches: Iterable[Any]) -> None:
         """Seed λ by the best of the starts on the first batch of data.
 
+        Where the phase has minutes, a quarter of them bounds the starts and those of cross-validation: the
+        number of components may have been chosen in up to half of them.
+
         Raises:
             ValueError: a loader of another number of points than the model is of.
         """
@@ -69,11 +77,14 @@ class MixtureAscent(Phase):
         drawn = torch.randperm(len(order), generator=torch.Generator().manual_seed(self.seed))
         rows = labelled_first(drawn.to(order.device), labels)[: self.searched]
         generator = torch.Generator().manual_seed(self.seed)  # anew: the starts of the search
-        of_rows = None if labels is None else labels[rows]
-        found = best_start(self.make, x[rows], of_rows, generator, self.starts)
+        of_rows, minutes = None if labels is None else labels[rows], self.budget.minutes
+        until = time.monotonic() + 60 * minutes / 4 if minutes else math.inf
+        found = best_start(self.make, x[rows], of_rows, generator, self.starts, until)
         self.model.load_state_dict(found.model.state_dict())
         if self.stacking and labels is not None:
-            learn_predictors(self.model, self.make, x, labels, rows, self.seed)
+            learn_predictors(self.model, self.make, x, labels, rows, self.seed, until)
+        if time.monotonic() > until:
+            logger.warning("%s: not every start was tried and improved to its end: the time is up", self.name)
 
     @torch.no_grad()
     def step(self, *batch: Any) -> float:

@@ -63,6 +63,7 @@ def climb(
     labels: Tensor | None,
     gamma: Tensor,
     iterations: int = LONG,
+    until: float = math.inf,
 ) -> Fitted:
     """Coordinate ascent from given responsibilities, until the bound hardly rises.
 
@@ -70,14 +71,15 @@ def climb(
         model: changed in place; ``num_data`` is the number of rows.
         x, labels: all rows: see :meth:`ObservedMixture.observations`.
         gamma: responsibilities, [N, K].
-        iterations: updates at most.
+        iterations: updates at most, at least 1.
+        until: time of ``time.monotonic``, in seconds, after which no further update is begun.
     """
     seen, before = model.observations(x, labels), -math.inf
     for _ in range(iterations):
         model.ascend(seen, gamma)
         table = model.table(seen)
         bound, gamma = model.bound(table), table.softmax(-1)
-        if bound - before < TOLERANCE * len(x):
+        if bound - before < TOLERANCE * len(x) or time.monotonic() > until:
             break
         before = bound
     return Fitted(model, gamma, bound, table.logsumexp(-1))
@@ -89,6 +91,7 @@ def best_start(
     labels: Tensor | None,
     generator: torch.Generator,
     starts: int = STARTS,
+    until: float = math.inf,
 ) -> Fitted:
     """The best of many starts by clusters: each is improved a little, and the best three to the end.
 
@@ -102,17 +105,21 @@ def best_start(
         x, labels: as for :func:`climb`.
         generator: source of the random numbers, on the CPU.
         starts: how many, at least 1; one without randomness if there is a single component.
+        until: time of ``time.monotonic``, in seconds, after which no further start or update is begun.
     """
     model = make()
     count, features = model.components, _features(x, model.levels)
     spaces = (features, _whitened(features)) if model.sites.full else (features,)
-    clusterings = _clusterings(model, spaces, x, labels, generator, starts if count > 1 else 1)
-    gammas = (torch.nn.functional.one_hot(clusters, count).double() for clusters in clusterings)
-    tried = [climb(_resized(model, count), x, labels, gamma, SHORT) for gamma in gammas]
+    starts = starts if count > 1 else 1
+    tried: list[Fitted] = []
+    for clusters in _clusterings(model, spaces, x, labels, generator, starts):
+        gamma = torch.nn.functional.one_hot(clusters, count).double()
+        tried.append(climb(_resized(model, count), x, labels, gamma, SHORT, until))
+        if time.monotonic() > until:
+            break
     leading = sorted(tried, key=lambda fitted: -fitted.bound)[:LEADING]
-    return max(
-        (climb(fitted.model, x, labels, fitted.gamma) for fitted in leading), key=lambda found: found.bound
-    )
+    found = [climb(fitted.model, x, labels, fitted.gamma, until=until) for fitted in leading]
+    return max(found, key=lambda fitted: fitted.bound)
 
 
 def search(
@@ -139,22 +146,23 @@ def search(
         seed: of the starts.
         starts: of each size.
         rival: evidence of the best mixture of another kind.
-        until: time of ``time.monotonic``, in seconds, after which no further size is begun.
+        until: time of ``time.monotonic``, in seconds, after which no further start or update is begun. What
+            is left out is logged.
     """
     best: Fitted | None = None
     worse = 0
     for left, size in zip(reversed(range(len(sizes))), sizes, strict=True):
-        if best is not None and time.monotonic() > until:
-            logger.warning("no more than %d components were tried: the time is up", size - 1)
-            break
         generator = torch.Generator().manual_seed(seed)
-        found = best_start(partial(make, size), x, labels, generator, starts)
+        found = best_start(partial(make, size), x, labels, generator, starts, until)
         gain = math.inf if best is None else found.evidence - best.evidence
         least = 0.0 if best is None else max(POSITIVE, found.error(best))
         worse = 0 if gain > least else worse + 1
         if not worse:
             best = found
         if worse == WORSE or found.evidence + left * max(gain, 0) < rival:
+            break
+        if time.monotonic() > until:
+            logger.warning("components: at most %d were tried, not from every start: the time is up", size)
             break
     assert best is not None
     return best

@@ -3,6 +3,7 @@
 Members are weighed by how probable they make labels that they have not seen (stacking; Wolpert, 1992).
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -50,6 +51,7 @@ def learn_predictors(
     labels: Tensor,
     searched: Tensor,
     seed: int,
+    until: float = math.inf,
 ) -> None:
     """Give a mixture a predictor of each label of which two values at least have two labelled rows each.
 
@@ -60,6 +62,7 @@ def learn_predictors(
         labels: int64 [N, L], -1 = unknown.
         searched: indices of the rows for cross-validation.
         seed: of folds, starts and trees.
+        until: of the mixtures of the folds, as for :func:`~pyro_fmvae.learn.mixture_search.best_start`.
     """
     model.predictors.clear()
     tried = labels[searched]
@@ -67,7 +70,7 @@ def learn_predictors(
     if not learnable:
         return
     folds = _folds(tried, seed)
-    mixtures = _mixtures_held_out(make, x[searched], tried, folds, seed)
+    mixtures = _mixtures_held_out(make, x[searched], tried, folds, seed, until)
     features, own = model.features(x), _own_predictions(model, x)
     for label in learnable:
         known, rows = labels[:, label] >= 0, searched[tried[:, label] >= 0]
@@ -188,7 +191,12 @@ def _folds(labels: Tensor, seed: int) -> Tensor:
 
 
 def _mixtures_held_out(
-    make: Callable[[], ObservedMixture], x: Tensor, labels: Tensor, folds: Tensor, seed: int
+    make: Callable[[], ObservedMixture],
+    x: Tensor,
+    labels: Tensor,
+    folds: Tensor,
+    seed: int,
+    until: float,
 ) -> list[Tensor]:
     """Probabilities of each label's values by mixtures that did not see the labels of the row's fold."""
 
@@ -202,7 +210,7 @@ def _mixtures_held_out(
         held_out = folds == fold
         seen = labels.masked_fill(held_out.unsqueeze(-1), -1)
         generator = torch.Generator().manual_seed(seed)
-        fitted = best_start(new, x, seen, generator, STARTS).model
+        fitted = best_start(new, x, seen, generator, STARTS, until).model
         for part, probs in zip(found, _own_predictions(fitted, x[held_out]), strict=True):
             part[held_out] = probs
     return found

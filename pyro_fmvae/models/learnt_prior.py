@@ -3,9 +3,10 @@
 import math
 from typing import Any, Final
 
+import numpy as np
 import torch
 from scipy.optimize import minimize_scalar  # type: ignore[import-untyped]
-from scipy.special import multigammaln  # type: ignore[import-untyped]
+from scipy.special import gammaln  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 from pyro_fmvae.distributions import ColumnNormalGamma, NaturalDistribution, NormalWishart
@@ -75,11 +76,11 @@ class LearntPrior(nn.Module):
 
     def _likeliest(self, fixed: float) -> float:
         """The n of greatest n (D log n + fixed) - log Γ_D(n); with diagonal covariances, - D log Γ(n)."""
-        dim, copies = (self.columns, 1) if self.full else (1, self.columns)
+        shifts = np.arange(self.columns) / 2 if self.full else np.zeros(self.columns)
 
         def loss(log_shape: float) -> float:
             half = self._half(math.exp(log_shape))
-            return float(copies * multigammaln(half, dim) - half * (self.columns * math.log(half) + fixed))
+            return float(gammaln(half - shifts).sum() - half * (self.columns * math.log(half) + fixed))
 
         low, high = (math.log(end) for end in SHAPES)
         return float(self._half(math.exp(minimize_scalar(loss, bounds=(low, high), method="bounded").x)))

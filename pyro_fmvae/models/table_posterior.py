@@ -39,7 +39,7 @@ class TablePosterior(nn.Module):
         self.learnt: LearntPrior | None = None
         if learn_prior and sites.numbers:
             self.learnt = LearntPrior(len(sites.numbers), sites.full, prior.a0, prior.b0 / prior.a0)
-        self._made: dict[torch.device, dict[str, NaturalDistribution]] = {}
+        self._made: dict[torch.device, tuple[list[Tensor], dict[str, NaturalDistribution]]] = {}
         self.posteriors = PosteriorDict()
         for name, of_site in sites.priors(self.learnt).items():
             self.posteriors[name] = random_posterior(of_site, count=10.0)
@@ -66,13 +66,13 @@ class TablePosterior(nn.Module):
         return self.posterior_of(WEIGHTS).natural.device
 
     def natural_priors(self) -> dict[str, NaturalDistribution]:
-        """The priors in natural parameters, made once per device if none is learnt."""
+        """The priors in natural parameters, made once per device and state of the one that is learnt."""
+        state = [] if self.learnt is None else list(self.learnt.buffers())
         made = self._made.get(self.device)
-        if made is None:
-            made = {name: natural_prior(prior) for name, prior in self.priors_on(self.device).items()}
-            if self.learnt is None:
-                self._made[self.device] = made
-        return made
+        if made is None or not all(map(torch.equal, made[0], state)):
+            priors = {name: natural_prior(prior) for name, prior in self.priors_on(self.device).items()}
+            made = self._made[self.device] = [part.clone() for part in state], priors
+        return made[1]
 
     def priors_on(self, device: torch.device) -> dict[str, Any]:
         """The priors, on a device."""

@@ -8,6 +8,10 @@ from typing import Any
 from pyro_fmvae.recipes.ranges import Check
 
 
+class NotAList(ArgumentTypeError, ValueError):
+    """A text or a value that is not the list that it should be, on a command line or in a file."""
+
+
 class ListOf:
     """Converts text such as ``2,2,64`` to a tuple.
 
@@ -24,14 +28,14 @@ class ListOf:
         """The elements of a text or a list.
 
         Raises:
-            ArgumentTypeError: an element cannot be converted.
+            NotAList: an element cannot be converted, or the value is neither a text nor a list.
         """
         parts = text if isinstance(text, list | tuple) else str(text).split(",")
         try:
             return tuple(self.convert(part) for part in parts)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             expected = f"expected {self.name} separated by commas, such as {self.example}"
-            raise ArgumentTypeError(f"{expected}, got '{text}'") from None
+            raise NotAList(f"{expected}, got '{text}'") from None
 
     def __repr__(self) -> str:
         return self.name  # which --help shows

@@ -133,11 +133,11 @@ def chosen(
         numbers = (config.factors[-1],)
     assert config.starts is not None
     minutes = config.max_minutes or config.time_limit
-    until = time.monotonic() + 60 * minutes / 2 if minutes else math.inf  # the rest is for training
+    end = time.monotonic() + 60 * minutes / 2 if minutes else math.inf  # the rest is for training
     best: tuple[MixtureOptions, Fitted] | None = None
-    for covariance in covariances:
-        if best is not None and time.monotonic() > until:
-            break
+    for left, covariance in zip(range(len(covariances), 0, -1), covariances, strict=True):
+        now = time.monotonic()
+        until = now + (end - now) / left
         asked = replace(config, covariance=covariance)
         rival = -math.inf if best is None else best[1].evidence
         make = partial(_candidate, asked, label_sizes, levels, len(x))

@@ -12,6 +12,7 @@ from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.recipes.declarations import NAMES, by_data, option
 from pyro_fmvae.recipes.ranges import count, nonnegative, positive, share_below_one
+from pyro_fmvae.untrusted import check_type
 
 PHASES: Mapping[str, float] = {"pretrain": 0.15, "prior": 0.02, "joint": 0.55, "refine": 0.28}
 """Names of phases in their order, and the share of ``max_minutes`` that each takes. A phase that a training
@@ -38,7 +39,7 @@ class TrainConfig:
     """Options that all models share; each model has a subclass that adds its own.
 
     Raises:
-        ValueError: a number out of range.
+        ValueError: a value of another type, or a number out of range.
     """
 
     model: str = field(
@@ -100,6 +101,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for one in fields(self):
             check, value = one.metadata["check"], getattr(self, one.name)
+            check_type(one.name, value, one.type)
             if check is not None and value is not None:
                 check(one.name, value)
         if self.max_minutes is not None and self.time_limit:

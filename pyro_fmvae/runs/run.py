@@ -1,12 +1,9 @@
 """A run: a folder with configuration, records, checkpoint and figures, and the model that it stands for."""
 
-import json
-import platform
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,11 +15,9 @@ from pyro_fmvae.data import Dataset, Preprocessing, choose_labels, hold_out, loa
 from pyro_fmvae.data.learnable import check_learnable
 from pyro_fmvae.recipes.options import HELD_OUT, TrainConfig
 from pyro_fmvae.recipes.recipe import Recipe
-from pyro_fmvae.recipes.registry import read_config, recipe_of, resolved
-from pyro_fmvae.runs.machine import machine
+from pyro_fmvae.recipes.registry import recipe_of, resolved
+from pyro_fmvae.runs.config_file import CONFIG, read_description, write_description
 
-CONFIG = "config.json"
-DERIVED = "derived"  # its key for what is no option
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint"
 FIGURES = "figures"
@@ -88,8 +83,7 @@ class Run:
         if held is not None:
             moved = shutil.move(held, folder.resolve() / held.name)
             run = run.with_options(data=str(moved))
-        content = json.dumps(run._description(), indent=1) + "\n"
-        checkpoint.write_atomically(folder / CONFIG, lambda path: path.write_text(content))
+        write_description(folder, run.recipe, run.fingerprint, run.given)
         return run
 
     @classmethod
@@ -97,43 +91,9 @@ class Run:
         """Read the configuration of a run.
 
         Raises:
-            ValueError: the folder is no run.
+            ValueError: the folder is no run, or its configuration is damaged.
         """
-        try:
-            values = json.loads((folder / CONFIG).read_text())
-            derived = values[DERIVED]
-            config = read_config(values)
-            held = folder / Path(config.data).name
-            if held.is_file() and not Path(config.data).exists():  # the folder was moved with its data
-                config = replace(config, data=str(held.resolve()))
-            recipe = recipe_of(config)(
-                config,
-                Preprocessing.from_dict(derived["preprocessing"]),
-                derived["num_data"],
-                tuple(derived["label_names"]),
-                tuple(tuple(names) for names in derived.get("value_names", ())),
-            )
-            return cls(folder, recipe, derived.get("fingerprint", ""), tuple(derived.get("given", ())))
-        except (FileNotFoundError, NotADirectoryError):
-            raise ValueError(f"run: {folder} is no run (there is no {CONFIG} in it)") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"run: {folder / CONFIG} is damaged ({error})") from None
-
-    def _description(self) -> dict[str, Any]:
-        derived = {
-            "num_data": self.num_data,
-            "preprocessing": self.preprocessing.to_dict(),
-            "label_names": list(self.label_names),
-            "value_names": [list(names) for names in self.value_names],
-            "fingerprint": self.fingerprint,
-            "given": list(self.given),
-            "machine": machine(),
-            "versions": {
-                "python": platform.python_version(),
-                **{name: version(name) for name in ("pyro_fmvae", "torch", "pyro-ppl", "numpy")},
-            },
-        }
-        return {**self.config.to_dict(), DERIVED: derived}
+        return cls(folder, *read_description(folder))
 
     @property
     def config(self) -> TrainConfig:
@@ -192,15 +152,24 @@ class Run:
     def load_data(self, data_root: str | None = None) -> Dataset:
         """The data set that it was trained on.
 
+        Args:
+            data_root: folder of published data sets, or the one that the run's own data lie in now.
+
         Raises:
-            ValueError: it has changed since.
+            ValueError: it does not exist, or has changed since.
         """
-        config = self.config
-        root = data_root or config.data_root
+        root = data_root or self.config.data_root
+        config = _found(self.config, root)
         dataset = load_data(config, Path(root) if root else None, self.preprocessing.event_shape)
         if (number := len(dataset.train)) != self.num_data:
             raise ValueError(f"data: {self.num_data} training points were expected, there are {number} now")
-        if (dataset.preprocessing, dataset.label_names) != (self.preprocessing, self.label_names):
+        if dataset.label_names != self.label_names:
+            before, now = (", ".join(names) or "none" for names in (self.label_names, dataset.label_names))
+            raise ValueError(
+                f"data: the labels of '{config.data}' were {before} when the run was started; they "
+                f"are {now} now"
+            )
+        if dataset.preprocessing != self.preprocessing:
             if self.preprocessing.powers is not None:
                 self.preprocessing.powers.check_version()
             raise ValueError(f"data: '{config.data}' is not what it was when the run was started")
@@ -274,14 +243,31 @@ def load_data(config: TrainConfig, root: Path | None, shape: tuple[int, ...] | N
     return hold_out(dataset, share, seed=0) if share else dataset
 
 
+def _found(config: TrainConfig, root: str | None) -> TrainConfig:
+    """A configuration whose own data exist: where they were, or under their name in another folder.
+
+    Raises:
+        ValueError: they do not.
+    """
+    data = Path(config.data)
+    if not config.own_data or data.exists():
+        return config
+    moved = Path(root or data.parent, data.name)
+    if not moved.exists():
+        raise ValueError(
+            f"data: {moved} does not exist; --data-root says in which folder '{data.name}' is now"
+        )
+    return replace(config, data=str(moved.resolve()))
+
+
 @contextmanager
 def fitting(run: Run) -> Iterator[None]:
     """Say it in one line if a checkpoint turns out to be that of another model."""
     try:
         yield
-    except (RuntimeError, LookupError, TypeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"run: {run.folder / CHECKPOINT} does not fit {CONFIG} ({reason})") from None
+    except Exception as error:  # torch and Pyro raise many kinds on a state of another form
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"run: {run.folder / CHECKPOINT} does not fit {CONFIG} ({reason})") from error
 
 
 def resolve_device(name: str) -> torch.device:

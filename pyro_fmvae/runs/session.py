@@ -1,9 +1,7 @@
-"""A training session at the terminal: progress bar, log, checkpoints, and Ctrl-C."""
+"""A training session at the terminal: progress bar, log, checkpoints, and signals that stop it."""
 
 import logging
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from pyro_fmvae.runs.journal import Journal, main_measure
 from pyro_fmvae.runs.keeper import Keeper
 from pyro_fmvae.runs.outlook import Outlook, announce
 from pyro_fmvae.runs.report import report
+from pyro_fmvae.runs.stopping import exit_status, interruption
 from pyro_fmvae.runs.trainer import Trainer
 
 CHECKPOINT_EVERY = 10.0  # seconds
@@ -29,9 +28,9 @@ logger = logging.getLogger("pyro_fmvae")
 
 
 def follow(trainer: Trainer, dataset: Dataset, resumed: bool) -> int:
-    """Train to the end, or until Ctrl-C; returns the exit status."""
+    """Train to the end, or until a signal such as Ctrl-C stops it; returns the exit status."""
     folder = trainer.run.folder
-    with _log_file(folder / "train.log"), _interruption() as interrupted:
+    with _log_file(folder / "train.log"), interruption() as heard:
         verb = "resuming" if resumed else "starting"
         points, device = trainer.run.num_data, trainer.device
         logger.info("%s %s on %s, %d points, steps %s", verb, folder, device, points, trainer.stepping)
@@ -42,34 +41,34 @@ def follow(trainer: Trainer, dataset: Dataset, resumed: bool) -> int:
             logger.info("%s for the networks", change)
         if not resumed:
             announce(trainer)
-        if _loop(trainer, dataset, resumed, interrupted):
+        if _loop(trainer, dataset, resumed, heard):
             print(f"\nStopped. Continue with: pyro-fmvae train --resume {folder}", file=sys.stderr)
-            return 130
+            return exit_status(heard[0])
         progress = trainer.progress
         logger.info("trained %d steps in %.0f s", progress.total_steps, progress.total_seconds)
     report(trainer, dataset)
     return 0
 
 
-def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, interrupted: list[bool]) -> bool:
-    """Consume the records; returns whether it was interrupted."""
+def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, heard: list[int]) -> bool:
+    """Consume the records; returns whether a signal was heard."""
     keeper = Keeper(trainer, dataset, Journal(trainer, dataset, resumed))
     outlook, saved = Outlook(trainer.device), time.monotonic()
     with _Bar(trainer) as bar:
         for record in trainer.records(resumed):
             values = keeper.follow(record)
             outlook.update(record)
-            bar.update(record, values)
-            if keeper.ended is not None:
-                continue  # to the end; what is kept is written down before the last checkpoint
-            if record.step == 0 or interrupted or time.monotonic() - saved > CHECKPOINT_EVERY:
+            # What is kept is written down before the last checkpoint.
+            due = record.step == 0 or heard or time.monotonic() - saved > CHECKPOINT_EVERY
+            if due and keeper.ended is None:
                 trainer.save()
                 saved = time.monotonic()
-            if interrupted:
-                return True
+                if heard:
+                    return True
+            bar.update(record, values)  # last: the terminal may be gone
     keeper.finish()
     trainer.save()
-    return bool(interrupted)
+    return bool(heard)
 
 
 class _Bar:
@@ -103,33 +102,20 @@ class _Bar:
         self.bar.set_postfix_str(", ".join(filter(None, (left, self.measured))), refresh=bool(values))
 
 
-@contextmanager
-def _interruption() -> Iterator[list[bool]]:
-    """A list that Ctrl-C fills, so that training stops between two steps; a second one stops it at once.
+class _LogFile(logging.FileHandler):
+    """A log file that raises the errors of writing to it, such as a full disk."""
 
-    Only the main thread hears it; in another one the list stays empty.
-    """
-    flag: list[bool] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield flag
-        return
-
-    def handler(*_: Any) -> None:
-        if flag:
-            raise KeyboardInterrupt
-        flag.append(True)
-
-    previous = signal.signal(signal.SIGINT, handler)
-    try:
-        yield flag
-    finally:
-        signal.signal(signal.SIGINT, previous)
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, self.baseFilename) from None
+        super().handleError(record)
 
 
 @contextmanager
 def _log_file(path: Path) -> Iterator[None]:
     """Write the package's log to a file, and to standard error unless a progress bar is shown."""
-    handlers: list[logging.Handler] = [logging.FileHandler(path)]
+    handlers: list[logging.Handler] = [_LogFile(path)]
     if not (sys.stderr.isatty() or IN_NOTEBOOK):
         handlers.append(logging.StreamHandler())
     for handler in handlers:

@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.semi_supervised import LabelSpreading
 
-from pyro_fmvae.data import Split, spread_labels
+from pyro_fmvae.data import Split, label_spreading, spread_labels
 
 
 def blobs(apart, per_blob=60, known=10, dim=5):
@@ -79,6 +79,17 @@ def test_nothing_is_spread_without_a_share_without_neighbours_or_with_gaps():
     assert torch.equal(spread_labels(split, labels, 0.0), labels)
     assert torch.equal(spread_labels(gap, labels, 0.5), labels)
     assert torch.equal(spread_labels(split.select(few), labels[few], 0.5), labels[few])
+
+
+def test_neighbours_are_found_once(monkeypatch):
+    """Options that depend on the data spread the labels, and so does the training."""
+    split, labels, truth = blobs(apart=20)
+    others = Split(split.x.flip(0))
+    spread_labels(split, labels, 0.9)
+    monkeypatch.setattr(label_spreading, "kneighbors_graph", None)
+    assert torch.equal(spread_labels(split, labels, 0.9), truth)
+    with pytest.raises(TypeError):
+        spread_labels(others, labels, 0.9)
 
 
 @pytest.mark.parametrize(("known", "spread"), [(29, True), (30, False)])

@@ -4,13 +4,15 @@ import copy
 from functools import partial
 
 import pyro
+import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import SVI, TraceEnum_ELBO
+from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 from torch.testing import assert_close
 
 from pyro_fmvae.capture import CapturedSVI
-from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
+from pyro_fmvae.distributions import NaturalGamma, NaturalNormal
+from pyro_fmvae.infer import ConjugateSVI, NaturalPosterior, TraceConjugate_ELBO
 from pyro_fmvae.optim import NaturalGradient
 from tests.infer.programs import Toy, bound, seeded
 
@@ -253,3 +255,86 @@ def test_programs_that_no_copy_could_have_for_itself(kind):
     svi.step(torch.tensor(0.3))
     with pytest.raises(ValueError, match="deepcopy: the parameter 'scale' is in Pyro's global store"):
         copy.deepcopy(svi)
+
+
+POINTS = torch.tensor([0.3, 1.7, -0.4, 0.9], dtype=torch.float64)
+
+
+def normal(x):
+    loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
+    precision = pyro.sample("precision", dist.Gamma(2.0, 2.0))
+    with pyro.plate("data", len(x)):
+        pyro.sample("x", dist.Normal(loc, precision.rsqrt()), obs=x)
+
+
+class OfNormal(torch.nn.Module):
+    """Natural posteriors of both sites, or of the location alone, the precision being known."""
+
+    def __init__(self, known_precision=False):
+        super().__init__()
+        self.loc = NaturalPosterior(NaturalNormal, torch.tensor([1.0, -2.0]))
+        self.precision = NaturalPosterior(NaturalGamma, torch.tensor([4.0, -3.0]))
+        self.known_precision = known_precision
+
+    def forward(self, x):
+        pyro.module("guide", self)
+        pyro.sample("loc", self.loc())
+        pyro.sample("precision", dist.Delta(torch.tensor(1.5)) if self.known_precision else self.precision())
+
+
+@pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
+def test_pyros_own_elbos_give_natural_gradients(elbo):
+    """The inverse of the Fisher matrix times the finite differences of the loss, at the same draws."""
+    guide, elbo = OfNormal(known_precision=True), elbo(num_particles=5)
+    seeded(elbo.loss_and_grads, normal, guide, POINTS)
+    natural = guide.loc.natural
+
+    def slope(function):
+        """Derivatives by each number of λ, in rows."""
+        rows = []
+        for i in range(2):
+            ends = []
+            for step in (1e-5, -1e-5):
+                with torch.no_grad():
+                    natural[i] += step
+                    ends.append(torch.as_tensor(function()))
+                    natural[i] -= step
+            rows.append((ends[0] - ends[1]) / 2e-5)
+        return torch.stack(rows)
+
+    fisher = slope(lambda: guide.loc.kind.family.mean_stats(natural.detach()))
+    ordinary = slope(lambda: seeded(elbo.loss, normal, guide, POINTS))
+    assert_close(natural.grad, torch.linalg.solve(fisher, ordinary), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
+def test_natural_gradients_of_pyros_own_elbos_are_unbiased(elbo):
+    """Their mean is the exact one, also where draws are made by rejection."""
+
+    def gradient(elbo):
+        guide = OfNormal()
+        elbo.loss_and_grads(normal, guide, POINTS)
+        return torch.cat([guide.loc.natural.grad, guide.precision.natural.grad])
+
+    pyro.set_rng_seed(0)
+    noisy = elbo(num_particles=100, vectorize_particles=True, max_plate_nesting=1)
+    found = torch.stack([gradient(noisy) for _ in range(100)])
+    exact, error = gradient(TraceConjugate_ELBO()), found.std(0) / 10
+    assert ((found.mean(0) - exact).abs() < 4 * error).all()
+    assert (error < 0.1).all() and (exact.abs() > 4 * error).sum() == 3, "noise hides the gradient"
+
+
+def test_pyros_own_elbo_under_natural_steps():
+    """Noisy steps of a small rate end where the exact ones do."""
+    pyro.set_rng_seed(0)
+    exact, noisy = OfNormal(), OfNormal()
+    svi = ConjugateSVI(normal, exact, NaturalGradient(1.0), TraceConjugate_ELBO())
+    for _ in range(30):
+        svi.step(POINTS)
+    pyro.clear_param_store()
+    elbo = TraceMeanField_ELBO(num_particles=50, vectorize_particles=True, max_plate_nesting=1)
+    svi = SVI(normal, noisy, NaturalGradient(lambda t: 1 / (t + 5)), elbo)
+    for _ in range(200):
+        svi.step(POINTS)
+    assert_close(noisy.loc.natural, exact.loc.natural, rtol=0.05, atol=0.05)
+    assert_close(noisy.precision.natural, exact.precision.natural, rtol=0.05, atol=0.05)

@@ -1,3 +1,5 @@
+from functools import cache
+
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -242,16 +244,25 @@ def stored(model):
     return {name: value.clone() for name, value in model.state_dict().items()}
 
 
+def ten_points():
+    torch.manual_seed(0)
+    return [(binary_data(10), torch.randint(-1, 2, (10, 1)))]
+
+
+@cache
+def never_stopped(eager):
+    """The model at the end."""
+    batches, model = ten_points(), fresh_model()
+    list(fit(phases_of(model, eager), batches))
+    return stored(model)
+
+
 @pytest.mark.parametrize(
-    ("stop", "eager"), [*((stop, True) for stop in (0, 1, 4, 5, 9, 10, 14, 19)), (12, False)]
+    ("stop", "eager"), [*((stop, True) for stop in (0, 2, 7, 9, 10, 17, 19)), (12, False)]
 )
 def test_stopped_and_continued_is_as_if_never_stopped(stop, eager):
-    torch.manual_seed(0)
-    batches = [(binary_data(10), torch.randint(-1, 2, (10, 1)))]
-    model = fresh_model()
-    list(fit(phases_of(model, eager), batches))
-    whole = stored(model)
-    model = fresh_model()
+    whole = never_stopped(eager)
+    batches, model = ten_points(), fresh_model()
     phases, progress = phases_of(model, eager), Progress()
     for number, _ in enumerate(fit(phases, batches, progress)):
         if number == stop:

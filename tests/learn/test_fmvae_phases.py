@@ -306,7 +306,7 @@ def test_restarts_are_as_many_as_were_asked_for(phase, monkeypatch):
 def test_new_starts_are_tried_every_so_many_steps(every, expected, monkeypatch, caplog):
     """Not before the first step, and not after the last one."""
     asked, taken = [], []
-    model, learning = labelled_model(), Learning(restart_every=every, restarts=7)
+    model, learning = labelled_model(), Learning(restart_every=every, restarts=7, eager=True)
 
     def restart(loc, scale, generator, restarts):
         asked.append((len(taken), len(loc), restarts, generator.initial_seed()))

@@ -1,3 +1,5 @@
+import math
+import time
 from itertools import pairwise
 
 import pytest
@@ -5,8 +7,9 @@ import torch
 from torch.testing import assert_close
 
 from pyro_fmvae.data import Batches, Split
-from pyro_fmvae.learn import Budget, fit
+from pyro_fmvae.learn import Budget, fit, mixture_ascent
 from pyro_fmvae.learn.mixture_ascent import MixtureAscent
+from pyro_fmvae.learn.mixture_search import best_start
 from pyro_fmvae.models import ObservedMixture
 
 N = 60
@@ -53,6 +56,23 @@ def test_labels_are_learnt():
     model, _ = run(N, labels=True)
     known = ~split().x[:, 0].isnan()
     assert (model.codes(split().x)[known, 0] == (torch.arange(N) % 2)[known]).float().mean() > 0.9
+
+
+def test_starts_take_a_quarter_of_the_minutes(caplog, monkeypatch):
+    """Of no time, next to nothing is tried, and the log says so."""
+    asked = []
+
+    def asking(*args):
+        asked.append(args[-1])
+        return best_start(*args)
+
+    monkeypatch.setattr(mixture_ascent, "best_start", asking)
+    for minutes in (None, 4.0, 1e-9):
+        model = ObservedMixture((0, 0), 2, N)
+        phase = MixtureAscent(model, lambda: ObservedMixture((0, 0), 2, N), Budget(1, minutes))
+        phase.prepare(Batches(split(), N, indexed=True))
+        assert ("not every start was tried" in caplog.text) == (minutes == 1e-9)
+    assert asked[0] == math.inf and 50 < asked[1] - time.monotonic() < 60
 
 
 def test_batches_need_their_rows():

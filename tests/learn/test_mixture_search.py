@@ -5,7 +5,8 @@ import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from pyro_fmvae.learn.mixture_search import POSITIVE, _halved, best_start, search
+from pyro_fmvae.infer.seeding import kmeans
+from pyro_fmvae.learn.mixture_search import POSITIVE, _grown, _halved, best_start, climb, search
 from pyro_fmvae.models import ObservedMixture, TablePrior
 
 N = 150
@@ -28,10 +29,10 @@ def make(size, full=False, labels=(), learn_prior=True):
 @pytest.mark.parametrize("full", [False, True])
 def test_the_number_of_components_is_found(full):
     x, kinds, _ = rows()
-    found = search(partial(make, full=full), x, None, range(1, 9), seed=0)
+    found = search(partial(make, full=full), x, None, range(1, 9), seed=0, starts=4)
     assert found.model.components == 3
     assert adjusted_rand_score(kinds, found.gamma.argmax(-1)) > 0.9
-    others = [search(partial(make, full=full), x, None, [size], seed=0) for size in (1, 2, 4)]
+    others = [search(partial(make, full=full), x, None, [size], seed=0, starts=4) for size in (2, 4)]
     assert all(found.evidence > other.evidence for other in others)
 
 
@@ -51,7 +52,16 @@ def test_no_size_is_begun_after_the_time_is_up(caplog):
     x, _, _ = rows()
     found = search(make, x, None, range(1, 9), seed=0, until=-math.inf)
     assert found.model.components == 1
-    assert "no more than 1 components were tried" in caplog.text
+    assert "at most 1 were tried, not from every start: the time is up" in caplog.text
+
+
+def test_starts_are_left_out_and_cut_short_after_the_time_is_up():
+    """One is left, of one update, and another one where it is improved to the end."""
+    x, _, _ = rows()
+    short = best_start(lambda: make(3), x, None, torch.Generator().manual_seed(0), until=-math.inf)
+    clusters = kmeans(x, 3, torch.Generator().manual_seed(0))
+    two_updates = climb(make(3), x, None, torch.nn.functional.one_hot(clusters).double(), iterations=2)
+    assert short.bound == pytest.approx(two_updates.bound, rel=1e-12)
 
 
 def test_evidence_counts_the_orders_of_components():
@@ -77,6 +87,25 @@ def test_the_widest_clusters_are_halved():
     found = _halved(x, clusters, 7, torch.Generator().manual_seed(0))
     assert found.unique().tolist() == list(range(7))
     assert found[:20].unique().tolist() == [0] and found[20:40].unique().tolist() == [1]
+
+
+@pytest.mark.parametrize("size", [4, 7])
+def test_a_mixture_that_grows_is_improved_before_its_components_are_halved(size):
+    """A tight cluster in a wide one: k-means takes rows of the wide one, a mixture gives them back."""
+    torch.manual_seed(0)
+    tight, wide = 0.05 * torch.randn(75, 2) + torch.tensor([1.5, 0.0]), torch.randn(75, 2)
+    x = torch.cat([tight, wide])
+
+    def strangers(clusters):
+        """Rows of the wide cluster that share one with the tight cluster's, which has to be whole."""
+        assert clusters.unique().tolist() == list(range(len(clusters.unique())))
+        (number,) = clusters[:75].unique()
+        return int((clusters[75:] == number).sum())
+
+    grown = _grown(make(size), x, x, None, torch.Generator().manual_seed(0))
+    assert len(grown.unique()) == size and strangers(grown) == 0
+    halved = _halved(x, kmeans(x, 2, torch.Generator().manual_seed(0)), 4, torch.Generator().manual_seed(0))
+    assert strangers(halved) > 5
 
 
 def test_clusters_that_differ_where_the_variance_is_small_are_found():

@@ -138,7 +138,7 @@ def test_encoded_rows_are_filled_in_under_their_names(trained, tmp_path):
 
 def test_clusters_are_found_without_labels(trained, tmp_path):
     folder, _ = trained
-    out = succeed("train", "--data", folder / "a.csv", "--out", tmp_path / "run")
+    out = succeed("train", "--data", folder / "a.csv", "--starts", 3, "--out", tmp_path / "run")
     run = Run.open(tmp_path / "run")
     assert run.recipe.factors[0] >= 3 and run.recipe.labels == 0 and "components in use" in out
 
@@ -191,7 +191,10 @@ def test_runs_from_before_powers_were_rounded_say_so(tmp_path):
         ),
         (("--ignore", "length,colour,width,4"), "data: expected a column whose values differ"),
         (("--latent-dim", "3"), "latent_dim: an option of"),
-        (("--weight-decay", "0.5"), "weight_decay: an option of training by gradients, without effect here"),
+        (
+            ("--factors", "2", "--weight-decay", "0.5"),
+            "weight_decay: an option of training by gradients, without effect here",
+        ),
     ],
 )
 def test_bad_options(trained, tmp_path, options, message):

@@ -305,7 +305,8 @@ def test_resumed_data_must_be_what_they_were(files, tmp_path, monkeypatch):
         with pytest.raises(Killed):
             train(run, data)
     shutil.copy(files["binary"], data)
-    assert "is not what it was" in error_of("train", "--resume", run)
+    labels = "were label0 when the run was started; they are side, noise now"
+    assert labels in error_of("train", "--resume", run)
     np.savez(data, x=np.zeros((9, 3)))
     assert "48 training points were expected, there are 7 now" in error_of("train", "--resume", run)
     with np.load(files["table"]) as arrays:

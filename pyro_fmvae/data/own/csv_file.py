@@ -5,6 +5,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,12 +13,15 @@ import numpy as np
 
 from pyro_fmvae.data.own.folder import code, find_values
 from pyro_fmvae.data.own.raw import DECIMAL_HINT, LARGEST_LABEL, Raw, is_decimal
+from pyro_fmvae.memory import check_fits
+from pyro_fmvae.untrusted import check_printable
 
 MOST_LEVELS = 50
 """Largest number of categories of a column."""
 _LABEL = "label:"
 _MISSING = {"", "na", "n/a", "nan", "?"}
 _MIXTURE = "; --model mixture takes missing entries and words"
+_BYTES = 10  # of memory that a byte of a table takes while it is read, about
 _FEW = 10  # rows, whose words may all differ by chance
 
 
@@ -52,6 +56,7 @@ def read_csv(
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
+    check_fits(_BYTES * path.stat().st_size, str(path))
     rows = list(_rows(path))
     if not rows:
         raise ValueError(f"{path}: the file is empty")
@@ -101,6 +106,7 @@ def read_csv(
         numbers, words = _labels(columns[column], path, name, (values or {}).get(name, ()), unknown)
         labels.append(numbers)
         named.append(words)
+    check_printable(chain(header, *named, *found), str(path))
     return Raw(
         np.stack(features, axis=1),
         np.stack(labels, axis=1) if labels else None,
@@ -192,10 +198,7 @@ class _Column(NamedTuple):
 def _features(column: _Column, missing: bool, ignored: bool) -> tuple[np.ndarray, tuple[str, ...]]:
     """The numbers of a column, or those of its categories with their names.
 
-    Args:
-        column: to read.
-        missing: accept missing fields.
-        ignored: give NaN in the place of an error.
+    With ``missing`` fields may be missing; with ``ignored`` NaN takes the place of an error.
     """
     try:
         texts = ["" if is_missing(field) else field.strip() for _, field in column.fields]

@@ -4,6 +4,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path, PurePath
 from typing import Final, NamedTuple
 
@@ -14,10 +15,13 @@ from pyro_fmvae.data.dataset import Split
 from pyro_fmvae.data.image_cache import decode, load_images, user_cache
 from pyro_fmvae.data.own.raw import DECIMAL_HINT, is_decimal
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
+from pyro_fmvae.untrusted import check_printable, read_text
 
 SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 SPARSE = 100  # integers from here on may be names
 TABLE: Final = "labels.csv"
+LARGEST_TABLE: Final = 1 << 30
+"""Bytes of a table that are read."""
 CLASS: Final = "class"
 """Name of the property that subfolders stand for."""
 
@@ -82,7 +86,9 @@ def read_folder(path: Path) -> Folder:
     """
     names = find_images(path)
     table = _find_table(path)
-    return Folder(path, tuple(names), _classes(names) if table is None else _read_table(table, names))
+    columns = _classes(names) if table is None else _read_table(table, names)
+    check_printable(chain(columns, *columns.values()), str(path if table is None else table))
+    return Folder(path, tuple(names), columns)
 
 
 def find_images(path: Path) -> list[str]:
@@ -245,7 +251,8 @@ def _find_table(path: Path) -> Path | None:
 def _read_table(path: Path, images: Sequence[str]) -> dict[str, list[str]]:
     """Read each property's text for each image, '' where it is unknown."""
     try:
-        reader = csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""), strict=True)
+        text = read_text(path, LARGEST_TABLE).removeprefix("\ufeff")
+        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
         rows = [(reader.line_num, [field.strip() for field in row]) for row in reader if row]
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not comma separated text: {error}") from error

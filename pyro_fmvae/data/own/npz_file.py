@@ -6,6 +6,7 @@ import numpy as np
 
 from pyro_fmvae.data.npz_arrays import read_arrays
 from pyro_fmvae.data.own.raw import DECIMAL_HINT, LARGEST_LABEL, Raw
+from pyro_fmvae.untrusted import check_printable
 
 
 def read_npz(path: Path, missing: bool = False) -> Raw:
@@ -37,6 +38,9 @@ def read_npz(path: Path, missing: bool = False) -> Raw:
         x, note = _on_white(x), f"{len(x):,} pictures are put on white where they are transparent"
     if x.ndim == 4 and x.shape[3] == 1:
         x = x[..., 0]
+    for name in optional[1:]:
+        if name in arrays and arrays[name].dtype.kind == "U":
+            check_printable(arrays[name].reshape(-1).tolist(), f"{path}: {name!r}")
     columns = _check_columns(arrays.get("column_names"), x, path)
     if "labels" not in arrays:
         for name in ("label_names", "value_names"):

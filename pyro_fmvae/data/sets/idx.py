@@ -6,10 +6,12 @@ import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import IO, Final, NamedTuple
 
 import numpy as np
 import torch
+
+from pyro_fmvae.memory import check_fits
 
 SHAPE: Final = (28, 28)
 CLASSES: Final = 10
@@ -87,17 +89,27 @@ def read_idx(path: Path) -> np.ndarray:
     """
     compressed = path.with_name(path.name + ".gz")
     if path.is_file():
-        content = path.read_bytes()
-    elif compressed.is_file():
-        try:
-            content = gzip.decompress(compressed.read_bytes())
-        except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(f"{compressed}: damaged: {error}") from error
-    else:
+        with path.open("rb") as file:
+            return _read_stream(file, path)
+    if not compressed.is_file():
         raise FileNotFoundError(f"{path}: no such file, nor {compressed.name}")
-    rank = content[3] if len(content) > 3 else 0
-    start = 4 + 4 * rank
-    shape = np.frombuffer(content[4:start], dtype=">i4").tolist() if len(content) >= start else []
-    if content[:3] != b"\0\0\x08" or not shape or len(content) != start + math.prod(shape):
-        raise ValueError(f"{path}: not an idx file of unsigned bytes")
-    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape).copy()
+    try:
+        with gzip.open(compressed) as stream:
+            return _read_stream(stream, path)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{compressed}: damaged: {error}") from error
+
+
+def _read_stream(file: IO[bytes] | gzip.GzipFile, path: Path) -> np.ndarray:
+    """Read an idx file, and not more than its header tells of."""
+    start = file.read(4)
+    rank = start[3] if len(start) == 4 else 0
+    sizes = file.read(4 * rank)
+    shape = np.frombuffer(sizes, dtype=">i4").tolist() if len(sizes) == 4 * rank else []
+    if start[:3] == b"\0\0\x08" and shape and min(shape) >= 0:
+        size = math.prod(shape)
+        check_fits(size, str(path))
+        content = file.read(size + 1)
+        if len(content) == size:
+            return np.frombuffer(content, dtype=np.uint8).reshape(shape).copy()
+    raise ValueError(f"{path}: not an idx file of unsigned bytes")

@@ -1,5 +1,6 @@
 """Reading recorded calls: their names, their arguments, and the error for those without a rule."""
 
+from collections.abc import Container, Iterator
 from typing import Any
 
 import torch
@@ -72,17 +73,51 @@ def slim_index(index: Any, dims: int, constant: frozenset[int]) -> Any:
         dims: the number of its dimensions.
         constant: the negative numbers of those along which it does not vary.
     """
+    if not constant or _has_masks(index):
+        return index
+    return tuple(
+        part.new_zeros([1] * part.dim()) if isinstance(part, Tensor) and dim in constant else part
+        for dim, part in _indexed(index, dims)
+    )
+
+
+def check_index(x: Lazy, index: Any, sizes: Container[int]) -> None:
+    """Refuse an index beyond the size of a value, on a device that tells.
+
+    Args:
+        x: the value that is indexed.
+        index: of it.
+        sizes: of the dimensions that are looked at. :func:`slim_index` does not look at those of size 1.
+
+    Raises:
+        ValueError: with the name of a site, its size and that of the index.
+    """
+    for dim, part in [] if _has_masks(index) else _indexed(index, x.dim()):
+        if not isinstance(part, Tensor) or x.shape[dim] not in sizes:
+            continue
+        try:
+            part.new_empty(x.shape[dim])[part]
+        except IndexError:
+            values = int(part.max()) + 1
+            raise ValueError(
+                f"site '{min(sites_of(x))}': it is of size {x.shape[dim]}, but an index picks among {values}, as "
+                f"an assignment with {values} values does; put it into a plate of size {values}"
+            ) from None
+
+
+def _has_masks(index: Any) -> bool:
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, Tensor) and part.dtype == torch.bool for part in parts)
+
+
+def _indexed(index: Any, dims: int) -> Iterator[tuple[int, Any]]:
+    """The parts of an index, each with the negative number of the dimension that it begins at."""
     parts = index if isinstance(index, tuple) else (index,)
     used = sum(part is not None and part is not Ellipsis for part in parts)
-    if not constant or any(isinstance(part, Tensor) and part.dtype == torch.bool for part in parts):
-        return index
-    result, dim = [], -dims
+    dim = -dims
     for part in parts:
-        if isinstance(part, Tensor) and dim in constant:
-            part = part.new_zeros([1] * part.dim())
-        result.append(part)
+        yield dim, part
         if part is Ellipsis:
             dim += dims - used
         elif part is not None:
             dim += 1
-    return tuple(result)

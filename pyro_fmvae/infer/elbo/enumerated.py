@@ -21,6 +21,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.infer.elbo.observed_shapes import check_is_tensor
 from pyro_fmvae.infer.elbo.structure import Site
 
 
@@ -45,10 +46,12 @@ class Enumerated(Messenger):
     """Marks every discrete site that is not observed for enumeration in parallel.
 
     Raises:
-        ValueError: a site that can't be enumerated.
+        ValueError: a site that can't be enumerated, or an observed value that is no tensor.
     """
 
     def _pyro_sample(self, msg: Any) -> None:
+        if msg["is_observed"]:
+            check_is_tensor(msg)
         if msg["done"] or not is_discrete(msg):
             return
         fn = msg["fn"]

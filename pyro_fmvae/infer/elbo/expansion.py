@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_fmvae.infer.elbo.calls import COPIES, RESHAPES, arguments, name_of, slim_index, unknown
+from pyro_fmvae.infer.elbo.calls import COPIES, RESHAPES, arguments, check_index, name_of, slim_index, unknown
 from pyro_fmvae.infer.elbo.identities import adds_to_one, is_one
 from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, Sampled, is_lazy
 from pyro_fmvae.infer.elbo.linear_rules import LINEAR, joined
@@ -186,6 +186,8 @@ class Expansion:
         if name == "clamp" and _is_guard(call):
             return expand(args[0])  # expectations in closed form need none
         if name in _VIEWS and not is_lazy(args[1:], call.kwargs):
+            if name == "__getitem__":
+                check_index(*args, sizes=(1,))
 
             def pick(tensor: Tensor, constant: frozenset[int]) -> Tensor:
                 if name == "__getitem__":
@@ -193,7 +195,13 @@ class Expansion:
                 result = call.function(tensor, *args[1:], **call.kwargs)
                 return result[call.output] if isinstance(result, tuple | list) else result
 
-            return select(expand(args[0]), args[0].shape, pick)
+            terms = expand(args[0])
+            try:
+                return select(terms, args[0].shape, pick)
+            except IndexError:
+                if name == "__getitem__":
+                    check_index(*args, sizes=args[0].shape)
+                raise
         if name in ("stack", "cat"):
             return joined(expand, x, call)
         if name == "where" and len(args) == 3:

@@ -19,6 +19,8 @@ _SHAPE = {"size", "dim", "numel", "ndimension", "is_floating_point", "is_complex
 _VIEWS = {"T", "mT"}
 _CONSTANTS = {"ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full", "new_tensor"}
 _LIKE_ANOTHER = {"type_as", "expand_as", "view_as", "reshape_as", "to"}
+TRUTH_VALUE = "a truth value"
+"""What a branch needs, in words."""
 _COPIES = {
     torch.ops.aten.detach.default,
     torch.ops.aten.alias.default,
@@ -152,7 +154,7 @@ class Lazy(Tensor):
 
 
 def _in_words(name: str) -> str:
-    return "a truth value" if name == "__bool__" else f"'{name.strip('_')}'"
+    return TRUTH_VALUE if name == "__bool__" else f"'{name.strip('_')}'"
 
 
 def _asked_by_a_distribution() -> bool:

@@ -6,6 +6,19 @@ from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 
 
+def check_is_tensor(site: dict[str, Any]) -> None:
+    """Refuse an observed value that is no tensor.
+
+    Raises:
+        ValueError: it is a list or an array, say.
+    """
+    if not isinstance(site["value"], Tensor):
+        kind = type(site["value"]).__name__
+        raise ValueError(
+            f"site '{site['name']}': expected a tensor as its value, got {kind}; convert it by torch.as_tensor"
+        )
+
+
 def check_observed(site: dict[str, Any]) -> None:
     """Refuse an observed value that does not fit the distribution at its site.
 
@@ -14,8 +27,7 @@ def check_observed(site: dict[str, Any]) -> None:
             site with recognised parents) its events have another shape. The message has both shapes.
     """
     name, fn, value = site["name"], site["fn"], site["value"]
-    if not isinstance(value, Tensor):
-        raise ValueError(f"site '{name}': expected a tensor as its value, got {type(value).__name__}")
+    check_is_tensor(site)
     events = len(fn.event_shape)
     same_events = value.shape[value.dim() - events :] == fn.event_shape if value.dim() >= events else False
     try:

@@ -4,14 +4,16 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
 from typing import Any
 
+import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
 from pyro.poutine import Trace
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.infer.elbo.kind import has_shorthand
 from pyro_fmvae.infer.elbo.lazy import NeedsValueError
-from pyro_fmvae.infer.elbo.plain import PlainProgram, Undrawn
+from pyro_fmvae.infer.elbo.plain import Undrawn
 from pyro_fmvae.infer.elbo.recognition import Recognised, recognise_conjugacy
 from pyro_fmvae.infer.elbo.structure import Site, Structure, sample_sites
 
@@ -69,21 +71,28 @@ def plan_of(elbo: Any, model: Any, guide: Any, args: Any, kwargs: Any) -> Plan:
             program = None
             with Undrawn():
                 guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
-    if isinstance(program, Structure):
-        return Plan(
-            [_of_shorthand(program, guide_trace, site) for site in sample_sites(program.model).values()]
-        )
+    sites = {} if program is None else sample_sites(program.model)
+    if isinstance(program, Structure) and has_shorthand(sites.values()):
+        return Plan([_of_shorthand(program, guide_trace, site) for site in sites.values()])
     found = recognise_conjugacy(model, args, kwargs)
-    sites = found.sites if program is None else _in_model(program)
-    return Plan([_of_plain(found, guide_trace, site) for site in sites.values()])
-
-
-def _in_model(program: PlainProgram) -> dict[str, Site]:
-    return sample_sites(program.model)
+    return Plan([_of_plain(found, guide_trace, site) for site in (sites or found.sites).values()])
 
 
 def _posterior(guide: Trace, name: str) -> str:
-    return type(unwrap(guide.nodes[name]["fn"])).__name__ if name in guide.nodes else ""
+    """The class of a site's distribution; of what Pyro's autoguides draw and transform, if they have it."""
+    if name not in guide.nodes:
+        return ""
+    fn = unwrap(guide.nodes[name]["fn"])
+    kind = type(fn).__name__
+    if not isinstance(fn, dist.Delta):
+        return kind
+    auxiliary = {n: s for n, s in sample_sites(guide).items() if s["infer"].get("is_auxiliary")}
+    own = auxiliary.get(f"{name}_unconstrained")
+    if own is not None:
+        drawn = type(unwrap(own["fn"])).__name__
+        return drawn if torch.equal(own["value"], fn.v) else f"transformed {drawn}"
+    joint = (type(unwrap(s["fn"])).__name__ for n, s in auxiliary.items() if n.endswith("_latent"))
+    return next((f"joint {drawn}" for drawn in joint), kind)
 
 
 def _of_plain(found: Recognised, guide: Trace, site: Site) -> PlannedSite:

@@ -5,7 +5,8 @@ elements that they are linear in. The prior's class does not matter. Hoffman, Jo
 4, find complete conditionals in the same way.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch.distributions import transform_to
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class, natural_classes_on
+from pyro_fmvae.infer.elbo.advice import Use, reason_for, reason_of_program
 from pyro_fmvae.infer.elbo.density import device_of, has_lazy_arguments, log_density
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
 from pyro_fmvae.infer.elbo.expansion import Expansion
@@ -108,7 +110,9 @@ class _Search:
         self._program = model, args, kwargs
         self._found = found
         self._latent = {n: s for n, s in found.sites.items() if is_latent(s) and not is_discrete(s)}
+        self._uses: dict[str, list[Use]] = {}
         self._parents: set[str] = set()
+        self._failed: Set[str] = frozenset()
         self._identities: dict[Hashable, bool] = {}
         frames = [f for site in found.sites.values() for f in site["cond_indep_stack"] if f.vectorized]
         self._plates = max((-frame.dim for frame in frames), default=0)
@@ -116,22 +120,31 @@ class _Search:
     def run(self) -> None:
         """Fill in what was found."""
         candidates = dict(self._latent)
-        for name, site in self._latent.items():
-            reason = _no_candidate(site)
-            if reason is not None and not name.endswith(_UNOBSERVED):
-                self._drop(candidates, {name: reason})
+        hidden = {name: why for name, site in self._latent.items() if (why := _hidden_in_plate(site))}
+        self._drop(candidates, hidden)
+        strange = [
+            n for n, s in candidates.items() if not natural_classes_on(s["fn"].support, s["fn"].event_shape)
+        ]
+        strange = [name for name in strange if not name.endswith(_UNOBSERVED)]
+        if strange:
+            with suppress(NeedsValueError):  # for their uses alone
+                self._attempt(candidates)
+            self._drop(candidates, {name: self._reason(name) for name in strange})
         while True:
             try:
-                traced, seen, pairs = self._attempt(candidates)
+                traced, pairs = self._attempt(candidates)
             except NeedsValueError as error:
                 error = error.first()
-                self._drop(candidates, dict.fromkeys(error.sites, f"its value is needed for {error.use}"))
+                self._drop(candidates, dict.fromkeys(error.sites, reason_of_program(error.use)))
+                continue
+            if self._failed:
+                self._drop(candidates, {name: self._reason(name) for name in sorted(self._failed)})
                 continue
             for name in [n for n in candidates if n.endswith(_UNOBSERVED) and n not in self._parents]:
                 self._found.leaves.append(name)
                 del candidates[name]
-            kinds = {n: _family_of(candidates[n], seen[n], n in pairs) for n in candidates}
-            missing = {n: _no_family(seen[n]) for n, kind in kinds.items() if kind is None}
+            kinds = {n: _family_of(site, self._products(n), n in pairs) for n, site in candidates.items()}
+            missing = {n: self._reason(n) for n, kind in kinds.items() if kind is None}
             if not missing:
                 self._found.kinds = {n: kind for n, kind in kinds.items() if kind is not None}
                 missing = self._find_priors(traced)
@@ -144,44 +157,57 @@ class _Search:
             del candidates[name]
             self._found.drawn[name] = reason
 
-    def _attempt(
-        self, candidates: dict[str, Site]
-    ) -> tuple[dict[str, Site], dict[str, set[Monomial]], set[str]]:
-        """Run the model without values of candidates: its sites, their monomials, and which have pairs."""
+    def _reason(self, name: str) -> str:
+        return reason_for(self._latent[name], self._uses.get(name, []))
+
+    def _products(self, name: str) -> set[Monomial]:
+        return set().union(*(use.products for use in self._uses[name]))
+
+    def _attempt(self, candidates: dict[str, Site]) -> tuple[dict[str, Site], set[str]]:
+        """Run the model without values of candidates: its sites, and which candidates have pairs.
+
+        Fills in the uses of each candidate, and the names of those that the first density without a closed
+        form depends on.
+        """
         model, args, kwargs = self._program
         values = {name: site["value"] for name, site in self._latent.items() if name not in candidates}
         enumeration = EnumMessenger(first_available_dim=-1 - self._plates)
         with poutine.block(), _Values(values, candidates), enumeration, Enumerated():
             traced = sample_sites(poutine.trace(model).get_trace(*args, **kwargs))
         expansion = Expansion(self._identities)
-        seen: dict[str, set[Monomial]] = {name: set() for name in candidates}
         pairs: set[str] = set()
-
-        own: set[str] = set()
+        seen: dict[str, set[Monomial]] = {}
 
         def read(table: Lazy) -> Tensor:
             for term in expansion.of(table):
                 for name, factors in by_site(term).items():
-                    self._parents |= {name} - own
                     found = monomial(factors)
                     if found is None:
                         powers = "·".join(f"{f.function}^{f.power:g}" for f in factors)
                         raise NeedsValueError.of({name}, powers)
-                    seen[name].add(found[0])
+                    seen.setdefault(name, set()).add(found[0])
                     if len({id(f.tensor) for f in found[1]}) > 1 or len({f.names for f in found[1]}) > 1:
                         pairs.add(name)
             return torch.zeros(table.shape, dtype=table.dtype, device=table.device)
 
-        self._parents = set()
+        self._uses = {name: [] for name in candidates}
+        self._failed = frozenset()
         for site in traced.values():
-            own = {site["name"]}
             if site["is_observed"]:
                 check_observed(site)
             value = unmasked(site) if site["is_observed"] else site["value"]
-            density = log_density(site["fn"], value, read)
-            if isinstance(density, Lazy):
-                read(density)
-        return traced, seen, pairs
+            seen, failure = {}, None
+            try:
+                density = log_density(site["fn"], value, read)
+                if isinstance(density, Lazy):
+                    read(density)
+            except NeedsValueError as error:
+                failure = error
+                self._failed = self._failed or error.sites
+            for name in seen.keys() | (failure.sites if failure else set()):
+                self._uses[name].append(Use.of(name, site, seen.get(name, set()), failure, expansion))
+        self._parents = {n for n, uses in self._uses.items() if any(u.user["name"] != n for u in uses)}
+        return traced, pairs
 
     def _find_priors(self, traced: dict[str, Site]) -> dict[str, str]:
         """Fill in the priors; the reasons for those that have none."""
@@ -227,15 +253,13 @@ class _Search:
         return (first - second).detach()
 
 
-def _no_candidate(site: Site) -> str | None:
-    """The reason why a latent site can't be conjugate in this library, before anything is tried."""
+def _hidden_in_plate(site: Site) -> str | None:
+    """The reason why one run does not show all of a site; None if it does."""
     for frame in site["cond_indep_stack"]:
         if frame.full_size not in (None, frame.size):
             return (
                 f"plate '{frame.name}' is subsampled, so no run shows its posterior whole; write it by hand"
             )
-    if not natural_classes_on(site["fn"].support, site["fn"].event_shape):
-        return f"no family has the support of {type(unwrap(site['fn'])).__name__}"
     return None
 
 
@@ -245,8 +269,3 @@ def _family_of(site: Site, seen: set[Monomial], has_pairs: bool) -> type[Natural
     if has_pairs:
         kinds.sort(key=lambda kind: event_dim_of(kind.family) == 0)
     return next((kind for kind in kinds if seen <= kind.family.monomials), None)
-
-
-def _no_family(seen: set[Monomial]) -> str:
-    products = ", ".join(sorted("·".join(each) for each in seen))
-    return f"no family on its support has the statistics {products}"

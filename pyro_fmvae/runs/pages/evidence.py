@@ -7,7 +7,9 @@ from typing import Any
 
 from pyro_fmvae.recipes.declarations import as_typed, flag
 from pyro_fmvae.runs.best import Kept
-from pyro_fmvae.runs.run import CONFIG, DERIVED, METRICS, REPORT, Run
+from pyro_fmvae.runs.config_file import CONFIG, DERIVED
+from pyro_fmvae.runs.run import METRICS, REPORT, Run
+from pyro_fmvae.untrusted import read_json
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Evidence:
                 records.append(record)
         report = run.folder / REPORT
         measured = _parsed(report.read_text(errors="replace")) if report.is_file() else {}
-        derived = json.loads((run.folder / CONFIG).read_text())[DERIVED]
+        derived = read_json(run.folder / CONFIG)[DERIVED]
         return cls(run, records, measured, Kept.read(run.folder), derived)
 
     @property

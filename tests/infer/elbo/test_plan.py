@@ -2,7 +2,9 @@
 
 import pyro
 import pyro.distributions as dist
+import pytest
 import torch
+from pyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
 from torch.nn.functional import softplus
 
 from pyro_fmvae.distributions import NaturalNormal
@@ -10,6 +12,10 @@ from pyro_fmvae.infer import AutoConjugate, NaturalPosterior, TraceConjugate_ELB
 from tests.infer.programs import Toy
 
 X = torch.linspace(-1.0, 1.0, 6)
+PRECISION = "give the precision a Gamma prior, and write precision.rsqrt() as the scale"
+PROBABILITY = "without regressors, give probs= a Beta prior, or a Dirichlet prior for several values"
+MATRIX = "give the precision matrix a Wishart prior, and pass it as precision_matrix="
+AUXILIARY = "write a Normal, with a Gamma(df / 2, df / 2) site in its plate as a factor of the precision"
 
 
 def partly(x):
@@ -32,9 +38,17 @@ def test_every_treatment():
     plan = TraceConjugate_ELBO().plan(partly, AutoConjugate(partly), X)
     assert rows(plan) == {
         "weights": ("NaturalDirichlet", "exact", ""),
-        "scale": ("Delta", "drawn", "no family on its support has the statistics 1/x·1/x, log, log·log"),
+        "scale": (
+            "transformed Normal",
+            "drawn",
+            f"no closed form as scale of Normal at 'x_observed'; {PRECISION}",
+        ),
         "locs": ("NaturalNormal", "exact", ""),
-        "free": ("Delta", "drawn", "its value is needed for 'softplus'"),
+        "free": (
+            "Normal",
+            "drawn",
+            f"no closed form as scale of Normal at 'x_observed', because of 'softplus'; {PRECISION}",
+        ),
         "a": ("optimal", "summed out", ""),
         "x_observed": ("", "observed", ""),
         "x_unobserved": ("", "left out", "nothing depends on it"),
@@ -67,7 +81,11 @@ def test_what_a_step_refuses_is_in_the_table():
             pyro.sample("x", dist.Normal(loc.exp(), 1.0), obs=x)
 
     plan = TraceConjugate_ELBO().plan(model, lambda x: pyro.sample("loc", posterior()), X)
-    assert rows(plan)["loc"] == ("NaturalNormal", "refused", "its value is needed for 'exp'")
+    assert rows(plan)["loc"] == (
+        "NaturalNormal",
+        "refused",
+        "no closed form as loc of Normal at 'x', because of 'exp'",
+    )
 
 
 def test_a_program_of_shorthands():
@@ -82,3 +100,122 @@ def test_a_program_of_shorthands():
         "z": "drawn",
         "x": "observed",
     }
+
+
+def one_site(prior, likelihood, value=X):
+    """A model of one latent site ``s``, and data given its value."""
+
+    def model():
+        s = pyro.sample("s", prior)
+        with pyro.plate("data", len(value)):
+            pyro.sample("x", likelihood(s), obs=value)
+
+    return model
+
+
+def branching(s):
+    return dist.Normal(s if s > 0 else -s, 1.0)
+
+
+REGRESSORS = torch.randn(6, 2)
+COEFFICIENTS = dist.Normal(torch.zeros(2), 1.0).to_event(1)
+COUNTS = torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, 0.0])
+REASONS = {
+    "a half-Cauchy scale": (
+        one_site(dist.HalfCauchy(5.0), lambda s: dist.Normal(0.0, s)),
+        f"no closed form as scale of Normal at 'x'; {PRECISION}",
+    ),
+    "a uniform scale, whose support no family has": (
+        one_site(dist.Uniform(0.0, 9.0), lambda s: dist.Normal(0.0, s)),
+        f"no closed form as scale of Normal at 'x'; {PRECISION}",
+    ),
+    "a Gamma variance": (
+        one_site(dist.Gamma(1.0, 1.0), lambda s: dist.Normal(0.0, s.sqrt())),
+        "its Gamma prior is not conjugate to scale of Normal at 'x'; write an InverseGamma prior",
+    ),
+    "a log-normal rate": (
+        one_site(dist.LogNormal(0.0, 1.0), dist.Poisson, COUNTS),
+        "its LogNormal prior is not conjugate to rate of Poisson at 'x'; write a Gamma prior",
+    ),
+    "a Cauchy location": (
+        one_site(dist.Cauchy(0.0, 1.0), lambda s: dist.Normal(s, 1.0)),
+        "its Cauchy prior is not conjugate to loc of Normal at 'x'; write a Normal prior",
+    ),
+    "a positive coefficient": (
+        one_site(dist.HalfNormal(1.0), lambda s: dist.Normal(s * REGRESSORS[:, 0], 1.0)),
+        "no closed form as loc of Normal at 'x'; a Normal prior, on all real numbers, has one",
+    ),
+    "logistic regression": (
+        one_site(COEFFICIENTS, lambda s: dist.Bernoulli(logits=REGRESSORS.to(s) @ s), COUNTS),
+        f"no closed form as logits of Bernoulli at 'x'; {PROBABILITY}",
+    ),
+    "a rate by an exponential": (
+        one_site(COEFFICIENTS, lambda s: dist.Poisson((REGRESSORS.to(s) @ s).exp()), COUNTS),
+        "no closed form as rate of Poisson at 'x', because of 'exp'; without regressors, give the rate a Gamma "
+        "prior",
+    ),
+    "a Student-t likelihood": (
+        one_site(dist.Normal(0.0, 1.0), lambda s: dist.StudentT(4.0, s, 1.0)),
+        f"no closed form as loc of StudentT at 'x'; {AUXILIARY}",
+    ),
+    "a Cholesky factor of correlations": (
+        one_site(
+            dist.LKJCholesky(2, 1.0),
+            lambda s: dist.MultivariateNormal(torch.zeros(2), scale_tril=s),
+            REGRESSORS,
+        ),
+        f"no closed form as scale_tril of MultivariateNormal at 'x'; {MATRIX}",
+    ),
+    "a location that is a precision too": (
+        one_site(dist.Gamma(1.0, 1.0), lambda s: dist.Normal(s * REGRESSORS[:, 0], s.rsqrt())),
+        f"no closed form as loc and scale of Normal at 'x'; {PRECISION}",
+    ),
+    "a branch": (
+        one_site(dist.Normal(0.0, 1.0), branching),
+        "the model branches on its value",
+    ),
+    "a number taken out": (
+        one_site(dist.Normal(0.0, 1.0), lambda s: dist.Normal(float(s), 1.0)),
+        "the model takes its value out of the tensor, or writes into it, by 'float'; compute with the tensor",
+    ),
+    "a density of no family": (
+        lambda: pyro.sample("s", dist.HalfCauchy(1.0)),
+        "no family has the density of its HalfCauchy prior",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REASONS)
+def test_why_a_site_is_drawn(case):
+    """Without an exact site too, where the guide is Pyro's alone."""
+    model, why = REASONS[case]
+    row = TraceConjugate_ELBO().plan(model, AutoConjugate(model))["s"]
+    assert (row.treatment, row.why) == ("drawn", why)
+
+
+def test_a_reason_names_the_use_that_has_no_closed_form():
+    def model(y):
+        mu = pyro.sample("mu", dist.Normal(0.0, 5.0))
+        tau = pyro.sample("tau", dist.HalfCauchy(5.0))
+        with pyro.plate("schools", len(y)):
+            theta = pyro.sample("theta", dist.Normal(mu, tau))
+            pyro.sample("y", dist.Normal(theta, 10.0), obs=y)
+
+    plan = TraceConjugate_ELBO().plan(model, AutoConjugate(model), X)
+    why = f"no closed form as scale of Normal at 'theta'; {PRECISION}"
+    assert plan["tau"].why == why and plan["theta"].treatment == "exact"
+
+
+@pytest.mark.parametrize(
+    "fallback, posterior",
+    [
+        (AutoNormal, "transformed Normal"),
+        (AutoMultivariateNormal, "joint MultivariateNormal"),
+        (AutoDelta, "Delta"),
+    ],
+)
+def test_the_posterior_of_pyros_guides_is_what_they_draw(fallback, posterior):
+    model = one_site(dist.HalfCauchy(5.0), lambda s: dist.Normal(0.0, s))
+    assert (
+        TraceConjugate_ELBO().plan(model, AutoConjugate(model, fallback=fallback))["s"].posterior == posterior
+    )

@@ -57,10 +57,10 @@ def identity(loc):
     return loc
 
 
-def mixture(x, size=N, child=None):
+def mixture(x, size=N, child=None, components=K):
     """A mixture of Normals, or what hangs on its assignments by ``child(locs, a, x)``."""
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
-    with pyro.plate("components", K):
+    with pyro.plate("components", components):
         locs = pyro.sample("locs", dist.Normal(0.0, 5.0))
     with pyro.plate("data", size):
         a = pyro.sample("a", dist.Categorical(weights))
@@ -244,6 +244,19 @@ WRONG = {
         "site 'locs': plate 'components' is of size 2 in the model but 3 in the guide; give it the same size "
         "in both",
     ),
+    "a plate of one component under several weights": (
+        loss(partial(mixture, components=1), partial(of_globals, size=1)),
+        "site 'locs': it is of size 1, but an index picks among 2, as an assignment with 2 values does; put it "
+        "into a plate of size 2",
+    ),
+    "observed values in a list": (
+        lambda x: automatic(location(identity))([0.0, 1.0]),
+        "site 'x': expected a tensor as its value, got list; convert it by torch.as_tensor",
+    ),
+    "observed values in an array": (
+        lambda x: loss(location(identity), guided_by(loc=normal))(x.numpy()),
+        "site 'x': expected a tensor as its value, got ndarray; convert it by torch.as_tensor",
+    ),
     "a plate of another size than plain data": (
         automatic(partial(mixture, size=3)),
         "site 'x': its value is of shape (4,), but Normal in plate 'data' of size 3 has the batch shape "
@@ -334,3 +347,31 @@ def test_a_component_of_a_categorical_is_refused():
     with pytest.raises(ValueError) as error:
         loss(component_of_a_categorical, of_component)(torch.tensor([0.0, 1.0, 5.0, 6.0]))
     assert message in str(error.value) and message in PAGE
+
+
+def test_three_weights_of_two_components_are_refused():
+    """Where torch itself finds the index out of range."""
+
+    def model(x):
+        weights = pyro.sample("weights", dist.Dirichlet(torch.ones(3)))
+        with pyro.plate("components", 2):
+            locs = pyro.sample("locs", dist.Normal(0.0, 5.0))
+        with pyro.plate("data", N):
+            pyro.sample("x", dist.Normal(locs[pyro.sample("a", dist.Categorical(weights))], 1.0), obs=x)
+
+    def guide(x):
+        pyro.sample("weights", NaturalDirichlet(torch.ones(3)))
+        with pyro.plate("components", 2):
+            pyro.sample("locs", normal())
+
+    message = "site 'locs': it is of size 2, but an index picks among 3, as an assignment with 3 values does"
+    with pytest.raises(ValueError, match=message):
+        loss(model, guide)(torch.zeros(N))
+
+
+def test_a_guide_that_was_refused_is_set_up_anew():
+    model = location(identity)
+    guide = AutoConjugate(model)
+    with pytest.raises(ValueError, match="got list"):
+        guide([0.0])
+    assert guide(torch.zeros(N)).keys() == {"loc"}

@@ -177,6 +177,19 @@ def _(x):
     return dist.MultivariateStudentT(torch.tensor(4.0), torch.full((5,), 0.5), scale).log_prob(x)
 
 
+@program(positive_numbers, exact="precision", observed="x")
+def half_normal_precision(x):
+    precision = pyro.sample("precision", dist.Gamma(2.0, 3.0))
+    with pyro.plate("data", len(x)):
+        pyro.sample("x", dist.HalfNormal(precision.rsqrt()), obs=x)
+
+
+@half_normal_precision.known_evidence
+def _(x):
+    constants = 2.5 * math.log(2 / math.pi) + 2 * math.log(3) - math.lgamma(2)
+    return constants + math.lgamma(4.5) - 4.5 * (3 + x.square().sum() / 2).log()
+
+
 @program(numbers, exact="variance", observed="x")
 def normal_of_unknown_variance(x):
     variance = pyro.sample("variance", dist.InverseGamma(2.0, 3.0))

@@ -1,0 +1,154 @@
+"""Reasons why the posterior of a site has no closed form, with what to write for one that has."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyro.distributions import ExpandedDistribution, MaskedDistribution
+from torch.distributions import Distribution, Independent, constraints
+
+from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.distributions.natural_distribution import natural_classes_on
+from pyro_fmvae.infer.elbo.expansion import Expansion
+from pyro_fmvae.infer.elbo.expectation import Monomial
+from pyro_fmvae.infer.elbo.lazy import TRUTH_VALUE, NeedsValueError, sites_of
+from pyro_fmvae.infer.elbo.structure import Site
+
+_PRECISION = "give the precision a Gamma prior, and write precision.rsqrt() as the scale"
+_MATRIX = "give the precision matrix a Wishart prior, and pass it as precision_matrix="
+_PROBABILITY = "without regressors, give probs= a Beta prior, or a Dirichlet prior for several values"
+_ARGUMENTS = {
+    "scale": _PRECISION,
+    "scale_tril": _MATRIX,
+    "covariance_matrix": _MATRIX,
+    "rate": "without regressors, give the rate a Gamma prior",
+    "probs": _PROBABILITY,
+    "logits": _PROBABILITY,
+}
+_CLASSES = {
+    "StudentT": "write a Normal, with a Gamma(df / 2, df / 2) site in its plate as a factor of the precision",
+    "LKJCholesky": _MATRIX,
+}
+
+
+@dataclass
+class Use:
+    """How the log-density of one site depends on the value of another, or on its own.
+
+    Attributes:
+        user: the site whose density it is.
+        arguments: names of the arguments of its distribution that depend on the value; none for a site's own.
+        products: monomials of the value that the log-density is linear in.
+        needed_for: a function without a closed form, in words; None if the log-density is a sum of products.
+        is_in_argument: True if the program, not the density, calls that function.
+    """
+
+    user: Site
+    arguments: list[str]
+    products: set[Monomial]
+    needed_for: str | None = None
+    is_in_argument: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        user: Site,
+        products: set[Monomial],
+        error: NeedsValueError | None,
+        expansion: Expansion,
+    ) -> "Use":
+        """How the log-density of a site depends on the value of the site ``name``.
+
+        Args:
+            name, user, products: as above.
+            error: that reading the log-density raised.
+            expansion: of the run's values.
+        """
+        from_it = {key: held for key, held in _held(user["fn"]) if name in sites_of(held)}
+        use = error.use if error is not None and name in error.sites else None
+        arguments = [key for key in from_it if not key.startswith("_")]
+        is_in_argument = use is not None and use in {
+            _needed_for(held, expansion) for held in from_it.values()
+        }
+        return cls(user, arguments, products, use, is_in_argument)
+
+    def __str__(self) -> str:
+        what = " and ".join(self.arguments) or "an argument"
+        return f"{what} of {_class_of(self.user)} at '{self.user['name']}'"
+
+
+def _needed_for(x: Any, expansion: Expansion) -> str | None:
+    """The function because of which a value is no sum of products; None if it is one."""
+    try:
+        expansion.of(x)
+    except NeedsValueError as error:
+        return error.use
+    return None
+
+
+def reason_of_program(use: str) -> str:
+    """Why a site is drawn whose value the model asks for outside of densities, for a function in words."""
+    if use == TRUTH_VALUE:
+        return "the model branches on its value"
+    return (
+        f"the model takes its value out of the tensor, or writes into it, by {use}; compute with the tensor"
+    )
+
+
+def reason_for(site: Site, uses: Iterable[Use]) -> str:
+    """Why a site has no conjugate posterior, and what to write instead where there is something.
+
+    Args:
+        site: that has to be drawn.
+        uses: of its value by all densities, its own among them.
+    """
+    others = [use for use in uses if use.user["name"] != site["name"]]
+    kinds = natural_classes_on(site["fn"].support, site["fn"].event_shape)
+    hard = next((use for use in others if not _covering(kinds, [use])), None)
+    prior = _class_of(site)
+    if hard is not None:
+        because = f", because of {hard.needed_for}" if hard.is_in_argument else ""
+        on_reals = natural_classes_on(constraints.real, site["fn"].event_shape)
+        normal = "a Normal prior, on all real numbers, has one" if _covering(on_reals, [hard]) else None
+        return _with_advice(f"no closed form as {hard}{because}", _advice(hard, prior) or normal)
+    if not others:
+        return _with_advice(f"no family has the density of its {prior} prior", _CLASSES.get(prior))
+    fitting = _covering(kinds, others)
+    users = ", ".join(map(str, others))
+    if not fitting:
+        return f"no family of posteriors goes with all of {users}"
+    names = " or ".join(kind.family.distribution.__name__ for kind in fitting)
+    article = "an" if names[0] in "AEIOU" else "a"
+    return _with_advice(f"its {prior} prior is not conjugate to {users}", f"write {article} {names} prior")
+
+
+def _covering(kinds: list[type[NaturalDistribution]], uses: list[Use]) -> list[type[NaturalDistribution]]:
+    products = set().union(*(use.products for use in uses))
+    readable = not any(use.needed_for for use in uses)
+    return [kind for kind in kinds if readable and products <= kind.family.monomials]
+
+
+def _advice(use: Use, prior: str) -> str | None:
+    by_argument = [_ARGUMENTS[name] for name in use.arguments if name in _ARGUMENTS]
+    return _CLASSES.get(_class_of(use.user)) or _CLASSES.get(prior) or next(iter(by_argument), None)
+
+
+def _with_advice(reason: str, advice: str | None) -> str:
+    return reason if advice is None else f"{reason}; {advice}"
+
+
+def _held(fn: Distribution) -> Iterator[tuple[str, Any]]:
+    """Arguments by name, of a distribution and of those inside of it."""
+    for name, value in vars(fn).items():
+        if isinstance(value, Distribution):
+            yield from _held(value)
+        else:
+            yield name.removeprefix("_unbroadcasted_"), value
+
+
+def _class_of(site: Site) -> str:
+    fn = site["fn"]
+    while isinstance(fn, Independent | ExpandedDistribution | MaskedDistribution):
+        fn = fn.base_dist
+    return type(fn).__name__

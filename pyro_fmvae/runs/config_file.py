@@ -1,0 +1,129 @@
+"""The file ``config.json`` in a run's folder: options, what the data gave, and where it was trained."""
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from importlib.metadata import version
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from pyro_fmvae import checkpoint
+from pyro_fmvae.data import Preprocessing
+from pyro_fmvae.recipes.options import TrainConfig
+from pyro_fmvae.recipes.recipe import Recipe
+from pyro_fmvae.recipes.registry import read_config, recipe_of
+from pyro_fmvae.runs.machine import machine
+from pyro_fmvae.untrusted import check_printable, check_type, read_json
+
+CONFIG = "config.json"
+DERIVED = "derived"  # its key for what is no option
+
+
+def write_description(folder: Path, recipe: Recipe[Any], fingerprint: str, given: Sequence[str]) -> None:
+    """Write ``config.json``, whose paths are relative to the folder, atomically.
+
+    Args:
+        folder: of the run.
+        recipe: of its model, with resolved options and full paths.
+        fingerprint, given: as :class:`~pyro_fmvae.runs.run.Run` has them.
+    """
+    derived = {
+        "num_data": recipe.num_data,
+        "preprocessing": recipe.preprocessing.to_dict(),
+        "label_names": list(recipe.label_names),
+        "value_names": [list(names) for names in recipe.value_names],
+        "fingerprint": fingerprint,
+        "given": list(given),
+        "machine": machine(),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("pyro_fmvae", "torch", "pyro-ppl", "numpy")},
+        },
+    }
+    config = _relative(recipe.config, folder.resolve())
+    content = json.dumps({**config.to_dict(), DERIVED: derived}, indent=1) + "\n"
+    checkpoint.write_atomically(folder / CONFIG, lambda path: path.write_text(content))
+
+
+def read_description(folder: Path) -> tuple[Recipe[Any], str, tuple[str, ...]]:
+    """Read ``config.json``.
+
+    Returns:
+        The recipe, with full paths, the fingerprint, and the names of the options that were given.
+
+    Raises:
+        ValueError: the folder is no run, or the file is damaged.
+    """
+    try:
+        values = read_json(folder / CONFIG)
+        derived = values[DERIVED]
+        config = _with_data(with_full_paths(read_config(values), folder), folder)
+        recipe = recipe_of(config)(
+            config,
+            Preprocessing.from_dict(derived["preprocessing"]),
+            derived["num_data"],
+            tuple(derived["label_names"]),
+            tuple(tuple(names) for names in derived.get("value_names", ())),
+        )
+        fingerprint, given = derived.get("fingerprint", ""), tuple(derived.get("given", ()))
+        _check(recipe, fingerprint, given)
+        return recipe, fingerprint, given
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(f"run: {folder} is no run (there is no {CONFIG} in it)") from None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"run: {folder / CONFIG} is damaged ({error})") from error
+
+
+def with_full_paths(config: TrainConfig, folder: Path) -> TrainConfig:
+    """A configuration whose paths hold in any working directory.
+
+    Args:
+        config: whose paths are full, or relative to the folder.
+        folder: any.
+    """
+    full: dict[str, Any] = {name: str((folder / path).resolve()) for name, path in _paths(config).items()}
+    return replace(config, **full)
+
+
+def _with_data(config: TrainConfig, folder: Path) -> TrainConfig:
+    """A configuration whose data are those in the run's folder, if they are not where they were."""
+    held = folder / Path(config.data).name
+    if not config.own_data or Path(config.data).exists() or not held.is_file():
+        return config
+    return replace(config, data=str(held.resolve()))
+
+
+def _relative(config: TrainConfig, folder: Path) -> TrainConfig:
+    """A configuration whose paths are relative to the folder, as far as the system can say them so."""
+    relative: dict[str, Any] = {}
+    for name, path in _paths(config).items():
+        try:
+            relative[name] = os.path.relpath(path, folder)
+        except ValueError:  # another drive, on Windows
+            relative[name] = path
+    return replace(config, **relative)
+
+
+def _paths(config: TrainConfig) -> dict[str, str]:
+    """The options that are paths, by name."""
+    names = [one.name for one in fields(config) if one.metadata["path"]]
+    names += ["data"] if config.own_data else []
+    return {name: path for name in names if (path := getattr(config, name))}
+
+
+def _check(recipe: Recipe[Any], fingerprint: Any, given: Any) -> None:
+    """Raise ValueError if what the file says beside options is of another type."""
+    for name, value, hint in (
+        ("num_data", recipe.num_data, int),
+        ("label_names", recipe.label_names, tuple[str, ...]),
+        ("value_names", recipe.value_names, tuple[tuple[str, ...], ...]),
+        ("fingerprint", fingerprint, str),
+        ("given", given, tuple[str, ...]),
+    ):
+        check_type(name, value, hint)
+    if recipe.num_data < 1:
+        raise ValueError(f"num_data: expected at least 1, got {recipe.num_data}")
+    check_printable(chain(recipe.label_names, *recipe.value_names), "label_names, value_names")

@@ -1,0 +1,142 @@
+"""What comes from outside: limits on the size and depth of text before it is parsed, and types after it was.
+
+A parser of nested text calls itself at each level, so that a megabyte of ``[`` ends the process. A run's
+``config.json``, the JSON of a checkpoint, configuration files and the names in a table may all come from
+strangers.
+"""
+
+import json
+import os
+import re
+import reprlib
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin
+
+DEEPEST: Final = 100
+"""Levels of lists and mappings that are parsed."""
+LARGEST: Final = 16 << 20
+"""Bytes of text that are parsed."""
+HUGE: Final = 3.4028234663852886e38
+"""Largest number of float32."""
+
+_NAMES = {str: "text", int: "an integer", float: "a number", bool: "true or false", NoneType: "nothing"}
+_MARKS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]', re.DOTALL)  # strings whole; linear in the text
+
+
+def read_json(path: Path, largest: int = LARGEST) -> Any:
+    """Read a JSON file.
+
+    Args:
+        path: the file.
+        largest: bytes that it may have.
+
+    Raises:
+        FileNotFoundError, OSError: it cannot be read.
+        ValueError: it is no ordinary file, is too large, is nested too deeply, or is not JSON.
+    """
+    return parse_json(read_text(path, largest), largest)
+
+
+def read_text(path: Path, largest: int = LARGEST) -> str:
+    """Read a file in UTF-8.
+
+    Args:
+        path: the file.
+        largest: bytes that it may have.
+
+    Raises:
+        FileNotFoundError, OSError: it cannot be read.
+        ValueError: it is no ordinary file, which might never end, is too large, or is not UTF-8.
+    """
+    with open(path, "rb", opener=_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError(f"{path}: not an ordinary file")
+        content = file.read(largest + 1)
+    if len(content) > largest:
+        raise ValueError(f"{path}: expected at most {largest:,} bytes")
+    return content.decode()
+
+
+def parse_json(text: str, largest: int = LARGEST) -> Any:
+    """Parse JSON.
+
+    Args:
+        text: to parse.
+        largest: characters that it may have.
+
+    Raises:
+        ValueError: it is too large, is nested too deeply, or is not JSON.
+    """
+    if len(text) > largest:
+        raise ValueError(f"expected at most {largest:,} characters of JSON, got {len(text):,}")
+    depth = 0
+    for mark in _MARKS.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(mark[0], 0)
+        if depth > DEEPEST:
+            raise ValueError(f"nested more than {DEEPEST} levels deep")
+    return json.loads(text)
+
+
+def check_printable(names: Iterable[str], source: str) -> None:
+    """Check names that are going to be printed.
+
+    Raises:
+        ValueError: one has control characters, which a terminal would obey.
+    """
+    for name in names:
+        if not name.isprintable():
+            raise ValueError(f"{source}: expected names of printable characters, got {name!r}")
+
+
+def printable(text: str) -> str:
+    """A text on one line, with escape sequences in the place of characters that a terminal would obey."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; of a pipe, without waiting for somebody to write into it."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def check_type(name: str, value: Any, hint: Any) -> None:
+    """Check that a value is of the type that an annotation says: a class, tuple, ``Literal`` or union.
+
+    Args:
+        name: of the value in messages.
+        value: any. A float may also be an integer, but no number is a bool.
+        hint: the annotation.
+
+    Raises:
+        ValueError: it is of another type, or a number that float32 does not hold.
+    """
+    if not _conforms(value, hint):
+        raise ValueError(f"{name}: expected {_described(hint)}, got {reprlib.repr(value)}")
+    if isinstance(value, float) and not abs(value) <= HUGE:
+        raise ValueError(f"{name}: expected a number that float32 holds, got {value}")
+
+
+def _conforms(value: Any, hint: Any) -> bool:
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType):
+        return any(_conforms(value, part) for part in parts)
+    if kind is Literal:
+        return isinstance(value, str) and value in parts
+    if kind is tuple:
+        return isinstance(value, tuple) and all(_conforms(part, parts[0]) for part in value)
+    if hint is float:
+        hint = int | float
+    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
+
+
+def _described(hint: Any) -> str:
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType):
+        return " or ".join(_described(part) for part in parts)
+    if kind is Literal:
+        return f"one of {', '.join(parts)}"
+    if kind is tuple:
+        return f"a list, each {_described(parts[0])}"
+    return _NAMES.get(hint, hint.__name__)
