@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from pyro_fmvae.data import Dataset, Kind, Preprocessing, Split
 from pyro_fmvae.evaluate.randomness import seeded
+from pyro_fmvae.recipes.fmvae import FMVAE
 from pyro_fmvae.recipes.recipe import Recipe
 from pyro_fmvae.recipes.registry import configure
 from pyro_fmvae.runs.run import Run, resolve_device
@@ -147,7 +148,7 @@ class FactorialClusterer(FactorialCodes):
             label_names=self._labels.names,
             label_sizes=tuple(map(len, self.classes_)),
         )
-        run = Run.new(Path(IN_MEMORY), configure("fmvae", IN_MEMORY, **self._options(seed)), dataset)
+        run = Run.new(Path(IN_MEMORY), configure(FMVAE.name, IN_MEMORY, **self._options(seed)), dataset)
         self._train(run, dataset, device, seed)
         return self
 
