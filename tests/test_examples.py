@@ -142,7 +142,7 @@ RUNS = {
     ),
     "benchmarks/gaussian_mixture.py": (
         ["--points=500", "--dim=2", "--components=3", "--batch-size=100", "--max-seconds=2", "--step=eager"],
-        ["to_sklearn"],
+        ["to_0.01"],
     ),
 }
 PICTURES = {

@@ -1,8 +1,10 @@
 """Fits of a Bayesian Gaussian mixture by this library and by scikit-learn, from one start and prior."""
 
 import math
-import time
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -11,19 +13,16 @@ import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
+import torch._dynamo  # the first captured step would, and be timed with it
 from gaussian_mixture_posterior import Posterior, Priors, Trace, e_step_gap
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import BayesianGaussianMixture
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from pyro_fmvae import (
-    Assignment,
-    AutoConjugate,
-    Component,
-    ConjugateSVI,
-    NaturalGradient,
-    TraceConjugate_ELBO,
-)
+from pyro_fmvae import Assignment, AutoConjugate, ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
 from pyro_fmvae.capture import CapturedSVI
+from pyro_fmvae.infer.seeding import kmeans
 
 STEPS: dict[str, Callable[..., Any]] = {
     "eager": ConjugateSVI,
@@ -36,32 +35,55 @@ class OutOfTime(Exception):
     """Raised to end scikit-learn's fit."""
 
 
+@dataclass(frozen=True)
+class Start:
+    """Some of the points with given responsibilities, after which all methods begin.
+
+    Attributes:
+        rows: int64 [M].
+        gamma: [M, K].
+    """
+
+    rows: Tensor
+    gamma: Tensor
+
+    @classmethod
+    def by_kmeans(cls, x: Tensor, size: int, components: int, generator: torch.Generator) -> "Start":
+        """Clusters of ``size`` random points."""
+        rows = torch.randperm(len(x), generator=generator)[:size]
+        return cls(rows, one_hot(kmeans(x[rows], components, generator), components))
+
+    def posterior(self, x: Tensor, priors: Priors) -> Posterior:
+        """The exact posterior given these of the points [N, D]."""
+        return Posterior.after(priors, x[self.rows], self.gamma)
+
+
 class TracedMixture(BayesianGaussianMixture):
-    """scikit-learn's mixture from given points, with a record of the posterior after each M-step.
+    """scikit-learn's mixture from a given start, with a record of the posterior after each M-step.
 
     It is fitted by one call of ``fit``: warm starts would add an E-step to each iteration.
     """
 
-    def start_at(self, seeds: np.ndarray, trace: Trace) -> "TracedMixture":
-        """Give each component one of the points with the indices ``seeds`` [K], as "k-means++" does."""
-        self.seeds, self.trace = seeds, trace
+    def start_at(self, start: Start, priors: Priors, trace: Trace) -> "TracedMixture":
+        """Begin as scikit-learn's own starts do, with responsibilities."""
+        self.start, self.priors, self.trace = start, priors, trace
         return self
 
     def _initialize_parameters(self, X: np.ndarray, random_state: Any, xp: Any = None) -> None:
         resp = np.zeros((len(X), self.n_components), dtype=X.dtype)
-        resp[self.seeds, np.arange(self.n_components)] = 1
+        resp[self.start.rows.numpy()] = self.start.gamma.numpy()
         self._initialize(X, resp)
         self.trace.begin()
-        self.trace.record(0, Posterior.of_sklearn(self))
+        self.trace.record(0, Posterior.of_sklearn(self.priors, self))
 
     def _m_step(self, *args: Any, **kwargs: Any) -> None:
         super()._m_step(*args, **kwargs)
-        if not self.trace.record(len(self.trace.points), Posterior.of_sklearn(self)):
+        if not self.trace.record(len(self.trace.points), Posterior.of_sklearn(self.priors, self)):
             raise OutOfTime
 
 
 class ExactMixture(TracedMixture):
-    """scikit-learn's mixture with the E-step that matches its M-step."""
+    """scikit-learn's mixture of diagonal covariances with the E-step that matches its M-step."""
 
     def _estimate_log_prob(self, X: np.ndarray, xp: Any = None) -> np.ndarray:
         gap = e_step_gap(self.degrees_of_freedom_, X.shape[1])
@@ -69,28 +91,21 @@ class ExactMixture(TracedMixture):
 
 
 def fit_sklearn(
-    x: np.ndarray, priors: Priors, seeds: np.ndarray, trace: Trace, tol: float, kind: type[TracedMixture]
+    x: np.ndarray, priors: Priors, start: Start, trace: Trace, *, iterations: int, kind: type[TracedMixture]
 ) -> None:
-    """Fit until scikit-learn reports convergence."""
-    mixture = kind(
-        n_components=len(seeds),
-        covariance_type="diag",
-        tol=tol,
-        reg_covar=0.0,
-        max_iter=10**9,
-        **priors.for_sklearn(x.dtype),
-    )
-    try:
-        mixture.start_at(seeds, trace).fit(x)
-        trace.converged = True
-    except OutOfTime:
-        pass
+    """Fit until scikit-learn reports convergence by its default criterion, or for so many iterations."""
+    components = start.gamma.shape[-1]
+    mixture = kind(n_components=components, max_iter=iterations, **priors.for_sklearn(x.dtype))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        with suppress(OutOfTime):
+            trace.converged = mixture.start_at(start, priors, trace).fit(x).converged_
 
 
 def program(priors: Priors, points: int, components: int) -> Callable[[Tensor], None]:
     """The mixture as a Pyro model of a batch [B, D] out of ``points`` data points."""
-    concentration = torch.full((components,), priors.c, dtype=torch.float64)
-    prior = priors.normal_gamma()
+    concentration, _ = priors.naturals(components)
+    prior, component = priors.component(), priors.covariances.component
 
     def model(x: Tensor) -> None:
         weights = pyro.sample("weights", dist.Dirichlet(concentration))
@@ -98,7 +113,7 @@ def program(priors: Priors, points: int, components: int) -> Callable[[Tensor], 
             loc_precision = pyro.sample("loc_precision", prior)
         with pyro.plate("data", points, subsample=x, dim=-1):
             assignment = pyro.sample("assignment", Assignment(weights), infer={"enumerate": "parallel"})
-            pyro.sample("x", Component(loc_precision, assignment), obs=x)
+            pyro.sample("x", component(loc_precision, assignment), obs=x)
 
     return model
 
@@ -108,27 +123,29 @@ class Learner:
 
     Args:
         x: all data, [N, D].
-        priors, start: prior and first posterior of the mixture.
+        start: first posterior of the mixture, which knows its prior.
         rate: ρ.
         step: a key of ``STEPS``.
+        clock: what gives the time.
         size: points in a batch. The first step, which captures or compiles, is taken here and undone.
 
     Attributes:
-        setup: seconds of the first step, by the wall clock, because compilers run in their own processes.
+        setup: seconds of the first step.
     """
 
     def __init__(
         self,
         x: Tensor,
-        priors: Priors,
         start: Posterior,
         rate: float | Callable[[int], float],
         step: str,
+        clock: Callable[[], float],
         size: int,
     ) -> None:
-        begun = time.perf_counter()
+        begun = clock()
         pyro.clear_param_store()
-        model = program(priors, len(x), len(start.counts))
+        self.priors = start.priors
+        model = program(start.priors, len(x), len(start.counts))
         guide = AutoConjugate(model)
         guide.setup(x[:size])
         self.naturals = [
@@ -141,10 +158,10 @@ class Learner:
         with torch.no_grad():
             for natural, value in zip(self.naturals, (start.counts, start.components), strict=True):
                 natural.copy_(value)
-        self.setup = time.perf_counter() - begun
+        self.setup = clock() - begun
 
     def posterior(self) -> Posterior:
-        return Posterior(*(natural.detach().clone() for natural in self.naturals))
+        return Posterior(self.priors, *(natural.detach().clone() for natural in self.naturals))
 
 
 def batches(x: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
@@ -156,7 +173,6 @@ def batches(x: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor
 
 def fit_minibatch(
     x: Tensor,
-    priors: Priors,
     start: Posterior,
     trace: Trace,
     *,
@@ -166,12 +182,12 @@ def fit_minibatch(
     epochs: int,
     generator: torch.Generator,
 ) -> None:
-    """Take natural-gradient steps, recorded at every 3 % more of them."""
-    learner, stream = Learner(x, priors, start, rate, step, size), batches(x, size, generator)
+    """Take natural-gradient steps, recorded at every tenth more of them."""
+    learner, stream = Learner(x, start, rate, step, trace.clock, size), batches(x, size, generator)
     trace.begin(learner.setup)
     time_left, done, steps = trace.record(0, learner.posterior()), 0, epochs * (len(x) // size)
     while time_left and done < steps:
-        block = min(steps - done, 1 + done // 33)
+        block = min(steps - done, 1 + done // 10)
         for batch in islice(stream, block):
             learner.svi.step(batch)
         done += block
@@ -179,13 +195,13 @@ def fit_minibatch(
 
 
 def fit_full_batch(
-    x: Tensor, priors: Priors, start: Posterior, trace: Trace, *, step: str, tol: float
+    x: Tensor, start: Posterior, trace: Trace, *, step: str, tol: float, iterations: int
 ) -> None:
     """Coordinate ascent, ρ = 1 on all data, until the relative change of the loss is small."""
-    learner = Learner(x, priors, start, 1.0, step, len(x))
+    learner = Learner(x, start, 1.0, step, trace.clock, len(x))
     trace.begin(learner.setup)
     time_left, before, done = trace.record(0, learner.posterior()), math.inf, 0
-    while time_left and not trace.converged:
+    while time_left and not trace.converged and done < iterations:
         loss, done = learner.svi.step(x), done + 1
         time_left = trace.record(done, learner.posterior())
         trace.converged = abs(before - loss) <= tol * abs(loss)

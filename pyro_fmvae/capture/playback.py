@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 
 from pyro_fmvae.capture.recording import Recording
+from pyro_fmvae.capture.shortcuts import shortened
 
 TensorProgram = Callable[..., tuple[Tensor, ...]]
 _aten = torch.ops.aten
@@ -18,7 +19,8 @@ _EXPENSIVE = (_aten.digamma.default, _aten.lgamma.default, _aten.polygamma.defau
 
 def plain(recording: Recording) -> TensorProgram:
     """Run the operations one after another: the kernels of the eager step, bit by bit."""
-    forward, state = recording.module.forward, recording.state
+    short = shortened(recording)
+    forward, state = short.module.forward, short.state
 
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
         with _as_recorded():

@@ -54,7 +54,7 @@ class Recording:
     @property
     def draws_in_vain(self) -> bool:
         """True if it draws random numbers that nothing uses."""
-        return any(_is_random(node) and not node.users for node in self.module.graph.nodes)
+        return any(is_random(node) and not node.users for node in self.module.graph.nodes)
 
     def split(self, num_inputs: int, num_results: int) -> "tuple[Recording, Recording]":
         """Two programs out of one: up to the last of the first results, and from there on.
@@ -117,7 +117,7 @@ def record(
         except Exception as error:
             raise CaptureError(explain(error)) from error
         drawn = _random_states(inputs)
-    module.graph.eliminate_dead_code(_has_effect)
+    module.graph.eliminate_dead_code(has_effect)
     recording = Recording(module, _lift(module, len(inputs), known))
     with unchanged(known, inputs), torch.no_grad():
         try:
@@ -164,14 +164,21 @@ def _random_states(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in _cuda_devices(tensors))]
 
 
-def _has_effect(node: Node) -> bool:
+def has_effect(node: Node) -> bool:
+    """True for what stays in a program if nothing uses its value."""
     if node.op in ("placeholder", "output"):
         return True
+    return is_mutable(node) or is_random(node)
+
+
+def is_mutable(node: Node) -> bool:
+    """True for an operation that changes a tensor in place."""
     schema = getattr(node.target, "_schema", None)
-    return (schema is not None and schema.is_mutable) or _is_random(node)
+    return schema is not None and schema.is_mutable
 
 
-def _is_random(node: Node) -> bool:
+def is_random(node: Node) -> bool:
+    """True for an operation that draws random numbers."""
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 

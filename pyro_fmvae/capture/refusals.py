@@ -15,6 +15,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pyro_fmvae.capture.fixed_tensors import FixedTensors
+
 _LIBRARIES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (torch, pyro, contextlib))
 _MACHINERY = tuple(_LIBRARIES[0] + name for name in ("_", "fx" + os.sep, "utils" + os.sep))
 _PACKAGE = Path(__file__).parent.parent
@@ -49,6 +51,7 @@ class _RefusedCalls(TorchFunctionMode):
         super().__init__()
         self._ranges: dict[int, Tensor] = {}  # by identity; kept, so that no other tensor gets it
         self._indices: dict[int, tuple[Tensor, int]] = {}
+        self._fixed = FixedTensors()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
@@ -63,7 +66,10 @@ class _RefusedCalls(TorchFunctionMode):
                 return func(*args, **kwargs)
         if name == "item" and id(args[0]) in self._indices and not args[0]._version:
             return self._indices[id(args[0])][1]
-        result = func(*args, **kwargs)
+        if self._fixed.answers(name, args):
+            return self._fixed.answer(func, args)
+        result = func(*self._fixed.by_numbers(name, args), **kwargs)
+        self._fixed.see(name, args, kwargs, result)
         if name == "arange" and len(args) == 1 and isinstance(args[0], int) and "dtype" not in kwargs:
             self._ranges[id(result)] = result
         if name == "unbind" and id(args[0]) in self._ranges:
@@ -131,9 +137,9 @@ def explain(error: Exception) -> str:
     outside = [f for f in frames if not f.filename.startswith((*_HERE, *_MACHINERY, "<"))]
     theirs = [f for f in outside if not f.filename.startswith(_LIBRARIES)] or outside
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    where, advice = "", "replace the line (by torch.where, say)"
+    where, advice = "", "change the model"
     if theirs:
-        frame = theirs[-1]
+        frame, advice = theirs[-1], "replace the line (by torch.where, say)"
         if frame.filename.startswith(_LIBRARIES):
             advice = "replace the distribution or function of the model that runs this line"
         text = linecache.getline(frame.filename, frame.lineno or 0).strip()

@@ -97,7 +97,7 @@ def _check_depth(text: str, strings: bool = True) -> None:
 
 
 def _check_string(text: str) -> None:
-    """Raise ValueError if a string is YAML and, loaded as such, would be nested too deeply or have aliases."""
+    """Raise ValueError if a string is YAML that would be nested too deeply or have aliases."""
     if len(text) > DEEPEST:
         with suppress(yaml.YAMLError):
             _check_depth(text, strings=False)

@@ -235,6 +235,13 @@ class ExponentialFamily(ABC):
         """
         return None
 
+    def stats_about(self, natural: Tensor, centre: Tensor) -> Tensor | None:
+        """E[t] [..., P] of θ - c in place of θ, at λ [..., P] and numbers c [..., *event_shape].
+
+        Families of locations have it, without the digits that E[t] loses far from 0. Others return None.
+        """
+        return None
+
     def log_base_measure(self, stats: Tensor) -> Tensor:
         """E[log h(θ)] [...] from E[t] [..., P], in which log h has to be linear; with all constants.
 

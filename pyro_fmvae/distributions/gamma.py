@@ -5,9 +5,9 @@ Exponential and Gamma observations and of the precision of Normal ones.
 """
 
 import torch
-from pyro.distributions import Gamma, GammaPoisson, StudentT
+from pyro.distributions import Gamma, GammaPoisson, Pareto, StudentT, TransformedDistribution
 from torch import Tensor
-from torch.distributions import Distribution, Exponential
+from torch.distributions import AffineTransform, Distribution, Exponential
 
 from pyro_fmvae.distributions.bregman import log1p_gap, stirling_gap
 from pyro_fmvae.distributions.exponential_family import to_float64
@@ -95,6 +95,13 @@ class GammaFamily(ScalarFamily):
         """p(x) of x ~ N(loc, 1/θ): Student-t with 2a degrees of freedom and the squared scale b/a."""
         a, b = standard
         return StudentT((2 * a).to(dtype), loc, (b / a).sqrt().to(dtype))
+
+    def predictive_exponential(
+        self, standard: tuple[Tensor, ...], dtype: torch.dtype
+    ) -> TransformedDistribution:
+        """p(x) of x ~ Exponential(θ): the Lomax distribution, a Pareto that starts at 0."""
+        a, b = (t.to(dtype) for t in standard)
+        return TransformedDistribution(Pareto(b, a), [AffineTransform(-b, 1.0)])
 
 
 GAMMA = GammaFamily()

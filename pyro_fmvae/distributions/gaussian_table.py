@@ -49,8 +49,9 @@ def full_gaussian_table(mean: Tensor, variance: Tensor, stats: Tensor) -> Tensor
     """E[log N(z; μ_k, Λ_k⁻¹)] for z of the given mean and variance. Bishop (2006), equation 10.64.
 
     Linear in E[t], so that autograd gives natural gradients. Summed in float64 throughout, as λ is, so that
-    nothing need be moved to a centre. One product of z and all E[Λ_k] side by side takes most of the time;
-    the largest tensor has B·K·D numbers.
+    nothing need be moved to a centre. One matrix product takes most of the time: of the packed z zᵀ and
+    E[Λ_k], or, with few components, of z and all E[Λ_k] side by side. The largest tensor has
+    B·D·min(K, (D+1)/2) numbers.
 
     Args:
         mean: of q(z), [..., B, D].
@@ -70,16 +71,21 @@ def full_gaussian_table(mean: Tensor, variance: Tensor, stats: Tensor) -> Tensor
     with torch.autocast(mean.device.type, enabled=False):
         z, spread = mean.to(stats), variance.to(stats)
         log_precision, square, lower, scaled_loc = packed.split(stats)
+        across = z.mT.contiguous()  # [..., D, B]: products of the few by the many are the fast ones
         precision = packed.halved(packed.unpack(lower, dim))
-        side_by_side = precision.movedim(-3, -2).flatten(-2)  # [..., D, K·D]
-        squares = ((z @ side_by_side).unflatten(-1, (count, dim)) * z.unsqueeze(-2)).sum(-1)
-        if variance.dim() > mean.dim():
-            traces = spread.flatten(-2) @ precision.flatten(-2).mT
+        if dim < 2 * count:
+            rows, columns = torch.tril_indices(dim, dim, device=z.device)
+            squares = lower @ (across.index_select(-2, rows) * across.index_select(-2, columns))
         else:
-            traces = spread @ packed.diagonal(precision).mT
-        constant = 0.5 * (log_precision - square - dim * math.log(2 * math.pi)).unsqueeze(-2)
-        table = z @ scaled_loc.mT - 0.5 * (squares + traces) + constant
-        return table.to(mean.device, torch.promote_types(mean.dtype, torch.float32))
+            side_by_side = precision.movedim(-3, -2).flatten(-2)  # [..., D, K·D]
+            squares = ((z @ side_by_side).unflatten(-1, (count, dim)) * z.unsqueeze(-2)).sum(-1).mT
+        if variance.dim() > mean.dim():
+            traces = precision.flatten(-2) @ spread.flatten(-2).mT
+        else:
+            traces = packed.diagonal(precision) @ spread.mT
+        constant = 0.5 * (log_precision - square - dim * math.log(2 * math.pi)).unsqueeze(-1)
+        table = scaled_loc @ across - 0.5 * (squares + traces) + constant
+        return table.to(mean.device, torch.promote_types(mean.dtype, torch.float32)).mT.contiguous()
 
 
 class _GaussianTable(torch.autograd.Function):

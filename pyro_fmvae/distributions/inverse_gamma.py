@@ -7,7 +7,7 @@ from typing import Any
 
 import pyro.distributions
 import torch
-from pyro.distributions import StudentT
+from pyro.distributions import StudentT, TransformedDistribution
 from torch import Tensor
 from torch.distributions import Gamma, InverseGamma, PowerTransform, Transform, kl_divergence, register_kl
 
@@ -68,6 +68,12 @@ class InverseGammaFamily(ScalarFamily):
     ) -> StudentT:
         """p(x) of x ~ N(loc, θ): Student-t with 2a degrees of freedom and the squared scale b/a."""
         return GAMMA.predictive_normal(standard, dtype, loc)
+
+    def predictive_exponential(
+        self, standard: tuple[Tensor, ...], dtype: torch.dtype
+    ) -> TransformedDistribution:
+        """p(x) of x ~ Exponential(1/θ), whose mean is θ: the Lomax distribution."""
+        return GAMMA.predictive_exponential(standard, dtype)
 
 
 def _flip(packed: Tensor) -> Tensor:

@@ -89,6 +89,11 @@ class MultivariateNormalFamily(ExponentialFamily):
         squares = packed.pack(tril @ tril.mT) + packed.pack_product(m, m)
         return torch.cat([m.expand(*squares.shape[:-1], m.shape[-1]), squares], -1)
 
+    def stats_about(self, natural: Tensor, centre: Tensor) -> Tensor:
+        """(m - c, P⁻¹ + (m - c)(m - c)ᵀ)."""
+        m, tril = self.unpack(natural)
+        return self.stats_from_standard(m - centre, tril)
+
     def relative_entropy(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
         """Half of ``Σ_d (r_d - 1 - log r_d) + |T below its diagonal|² + |L₀⁻¹(m - m₀)|²``: [...].
 
@@ -135,6 +140,13 @@ class MultivariateNormalFamily(ExponentialFamily):
         m, tril = standard
         variance = _product(tril.mT, features).square().sum(-1) + scale**2
         return Normal((features * m).sum(-1).to(dtype), variance.sqrt().to(dtype))
+
+    def predictive_normal(
+        self, standard: tuple[Tensor, ...], dtype: torch.dtype, covariance: Tensor
+    ) -> MultivariateNormal:
+        """p(x) of x ~ N(θ, covariance): normal, with the sum of the two covariance matrices."""
+        m, tril = standard
+        return MultivariateNormal(m.to(dtype), (tril @ tril.mT + covariance).to(dtype))
 
 
 def _dim_of(size: int) -> int:

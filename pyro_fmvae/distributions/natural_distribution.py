@@ -92,7 +92,9 @@ class NaturalDistribution(Distribution):
         return self._known_stats[1]
 
 
-class _Domain(constraints.Constraint):
+class Domain(constraints.Constraint):
+    """Natural parameters of the proper members of a family, [..., P]."""
+
     event_dim = 1
 
     def __init__(self, family: ExponentialFamily) -> None:
@@ -116,7 +118,7 @@ def register_family(prior: type[Distribution]) -> Callable[[N], N]:
 
     def decorate(kind: N) -> N:
         any_kind: Any = kind
-        any_kind.arg_constraints = {"natural": _Domain(kind.family)}
+        any_kind.arg_constraints = {"natural": Domain(kind.family)}
         for number, name in enumerate(kind.family.names):
             words = f"The standard parameter {name.replace('_', ' ')}, in ``dtype``."
             setattr(kind, name, property(partial(_parameter, number), doc=words))

@@ -48,6 +48,11 @@ class NormalFamily(ScalarFamily):
         m, scale = torch.broadcast_tensors(*standard)
         return torch.stack([m, m.square() + scale.square()], -1)
 
+    def stats_about(self, natural: Tensor, centre: Tensor) -> Tensor:
+        """(m - c, (m - c)² + σ²)."""
+        m, scale = self.unpack(natural)
+        return self.stats_from_standard(m - centre, scale)
+
     def relative_entropy(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
         """Half of ``r - 1 - log r + (m - m₀)²/σ₀²``, with r = σ²/σ₀²: [...]."""
         second, second0 = natural[..., 1], prior[..., 1]

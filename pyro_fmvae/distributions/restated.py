@@ -76,6 +76,11 @@ def _negative_binomial(fn: Any, value: Tensor) -> Tensor:
     return torch.xlogy(count, 1 - fn.probs) + torch.xlogy(value, fn.probs) + constant
 
 
+@_restate(torch.distributions.Poisson)
+def _poisson(fn: Any, value: Tensor) -> Tensor:
+    return torch.xlogy(value, fn.rate) - fn.rate - torch.lgamma(value + 1)  # counts are not expanded before
+
+
 @_restate(torch.distributions.Multinomial)
 def _multinomial(fn: Any, value: Tensor) -> Tensor:
     categorical = fn._categorical

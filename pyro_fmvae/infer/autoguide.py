@@ -8,7 +8,8 @@ import pyro.poutine as poutine
 import torch
 from pyro.infer.autoguide import AutoNormal
 from pyro.infer.autoguide.initialization import InitMessenger
-from torch import Tensor, nn
+from torch import Tensor
+from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
 from pyro_fmvae.distributions import MixtureComponent, NaturalDistribution
@@ -20,18 +21,21 @@ from pyro_fmvae.infer.elbo.own_values import OwnValues
 from pyro_fmvae.infer.elbo.recognition import Recognised, recognise_conjugacy
 from pyro_fmvae.infer.elbo.site_terms import as_module
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
+from pyro_fmvae.infer.joint_sites import JointSites, Starts
 from pyro_fmvae.infer.parameters import GivenParameters, param_statements
 from pyro_fmvae.infer.posteriors import (
     ConjugatePosterior,
     NaturalPosterior,
     PosteriorDict,
+    check_shapes,
     natural_prior,
     random_posterior,
 )
+from pyro_fmvae.infer.quantiles import WithQuantiles
 from pyro_fmvae.infer.seeding import kmeans, posterior_weights
 
 
-class AutoConjugate(nn.Module):
+class AutoConjugate(WithQuantiles):
     """Natural posteriors for every conjugate site of a model, and another guide for its other sites.
 
     With a model in Pyro's own distributions it is a whole guide::
@@ -65,18 +69,21 @@ class AutoConjugate(nn.Module):
             starting points once there are encoded data.
         fallback: makes the guide of all other sites from a model in which the rest is hidden: a class such as
             ``AutoNormal`` or a function; None to leave them out.
+        structured: give a location and its precision a joint posterior where the model allows it, for a
+            tighter bound: where the location has a prior such as ``Normal(m, (s * precision) ** -0.5)``.
 
     Attributes:
         fallback: that guide; None if it has nothing to do, or before the first call.
+        structured: as given.
     """
-
-    fallback: nn.Module | None
 
     def __init__(
         self,
         model: Callable[..., Any],
         count: float = 10.0,
         fallback: Callable[[Callable[..., Any]], Callable[..., Any]] | None = AutoNormal,
+        *,
+        structured: bool = False,
     ) -> None:
         super().__init__()
         if not count > 0:
@@ -90,6 +97,8 @@ class AutoConjugate(nn.Module):
         self._priors: dict[str, NaturalDistribution] = {}
         self._mixtures: dict[str, tuple[str, str, torch.Size]] = {}
         self._waiting: dict[str, Tensor] = {}
+        self.structured = structured
+        self._joint = JointSites({})
         self._is_set_up = False
 
     def setup(self, *args: Any, **kwargs: Any) -> None:
@@ -142,12 +151,15 @@ class AutoConjugate(nn.Module):
     def _set_up_plain(
         self, found: Recognised, learnt: dict[str, Tensor], args: Iterable[Any], kwargs: dict[str, Any]
     ) -> None:
+        starts: Starts = {}
         for name, prior in found.priors.items():
-            natural = prior.family.scattered_start(prior.natural, self.count, None)
+            starts[name] = type(prior), prior.family.scattered_start(prior.natural, self.count, None)
             self._priors[name] = prior
-            self.posteriors[name] = NaturalPosterior(type(prior), natural)
             events = found.sites[name]["fn"].event_dim - event_dim_of(prior.family)
             self._sites[name] = {"cond_indep_stack": found.sites[name]["cond_indep_stack"], "events": events}
+        self._joint = JointSites(found.joint if self.structured else {})
+        for name, start in self._joint.join(starts).items():
+            self.posteriors[name] = NaturalPosterior(*start)
         if found.drawn and self._make_fallback is not None:
             rest = GivenParameters(learnt)(self._model[0])  # they are no part of the guide
             rest = poutine.block(rest, hide=[*found.priors, *found.discrete, *found.leaves])
@@ -156,17 +168,20 @@ class AutoConjugate(nn.Module):
                 if self._waiting:
                     with poutine.block():  # Pyro's autoguides have parameters after their first call
                         self.fallback(*args, **kwargs)
+                    check_shapes("fallback", self.fallback, self._waiting)
                     self.fallback.load_state_dict(self._waiting)
                     self._waiting = {}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Keep the state of a fallback that is not there yet."""
+        """Keep the state of a fallback that is not there yet; nothing is loaded if a shape differs."""
         start = f"{prefix}fallback."
         if self.fallback is None and not self._is_set_up:
             names = [name for name in state_dict if name.startswith(start)]
             self._waiting = {
                 name.removeprefix(start): state_dict.pop(name).detach().clone() for name in names
             }
+        if self.fallback is not None:
+            check_shapes("fallback", self.fallback, state_dict, start)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -178,10 +193,10 @@ class AutoConjugate(nn.Module):
         if not self._is_set_up:
             self.setup(*args, **kwargs)
         param_statements("AutoConjugate", self)
-        values = {}
+        values: dict[str, Tensor] = {}
         for name, site in self._sites.items():
             try:
-                posterior = self.posterior(name)()
+                posterior = self._joint.distribution(name, self.posterior(name)(), values)
             except ValueError as error:
                 raise ValueError(f"site '{name}': {error}") from None
             with frames_of(site):
@@ -238,9 +253,13 @@ class AutoConjugate(nn.Module):
                 )
             posterior.natural.copy_(natural)
 
+    def marginal(self, name: str) -> Distribution:
+        """A conjugate site's posterior distribution by itself: a Student-t for a location in a joint one."""
+        return self._joint.marginal(name, self.posterior(name)())
+
     def posterior(self, name: str) -> ConjugatePosterior:
-        """The posterior module of a site; assign to ``posteriors[name]`` to replace it."""
-        posterior = self.posteriors[name]
+        """The posterior module of a site: ``posteriors[name]``, or, of a joint one, that of the location."""
+        posterior = self.posteriors[self._joint.owner(name)]
         assert isinstance(posterior, ConjugatePosterior)
         return posterior
 

@@ -1,7 +1,7 @@
 """Posteriors of conjugate sites as modules, in natural or in standard parameters, of any family."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -191,7 +191,10 @@ class PosteriorDict(nn.ModuleDict):
         self._waiting: dict[str, dict[str, Tensor]] = {}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Keep the tensors of sites that have no module yet."""
+        """Keep the tensors of sites that have no module yet; nothing is loaded if one has another shape."""
+        for key, module in self._modules.items():
+            assert module is not None
+            check_shapes(f"site '{unquote(key)}'", module, state_dict, f"{prefix}{key}.")
         for name in [name for name in state_dict if name.startswith(prefix)]:
             key, _, parameter = name.removeprefix(prefix).partition(".")
             if key not in self._modules and parameter:
@@ -211,6 +214,7 @@ class PosteriorDict(nn.ModuleDict):
         if state is not None:
             if isinstance(module, NaturalPosterior) and "natural" not in state:
                 module = to_standard(module)
+            check_shapes(f"site '{key}'", module, state)
             module.load_state_dict(state)
             del self._waiting[_key(key)]
         super().__setitem__(_key(key), module)
@@ -231,6 +235,27 @@ class PosteriorDict(nn.ModuleDict):
     def items(self) -> Iterable[tuple[str, nn.Module]]:  # type: ignore[override]
         """The names of the sites, each with its module."""
         return list(zip(self, self.values(), strict=True))
+
+
+def check_shapes(owner: str, module: nn.Module, state: Mapping[str, Any], prefix: str = "") -> None:
+    """Refuse a state of other sizes than those of a module.
+
+    Args:
+        owner: the beginning of the message.
+        module: that the state is for.
+        state: to be loaded.
+        prefix: of the names of the module's parameters in it.
+
+    Raises:
+        ValueError: a tensor has another shape than the parameter; the message has both.
+    """
+    for name, parameter in module.named_parameters():
+        found = state.get(prefix + name)
+        if isinstance(found, Tensor) and found.shape != parameter.shape:
+            raise ValueError(
+                f"{owner}: '{name}' is of shape {tuple(found.shape)} in the state, but "
+                f"{tuple(parameter.shape)} in this guide; load it into the guide of a model of the same sizes"
+            )
 
 
 def _key(site: str) -> str:

@@ -21,10 +21,9 @@ class NaturalGradient(PyroOptim):
     takes the gradient of the *total* loss, with data scaled to N points; a loss that was divided by anything
     is refused by ``TraceConjugate_ELBO``, while Pyro's validation is on.
 
-    Pyro's own ELBOs draw from natural posteriors, and their gradients are noisy but unbiased natural gradients:
-    draws are made from standard parameters, whose gradients reach λ through the inverse Fisher matrix. Take
-    several particles and a small or falling rate, since a noisy step may leave the family's domain, which is an
-    error.
+    Pyro's own ELBOs draw from natural posteriors. They leave noisy but unbiased natural gradients: draws are
+    made from standard parameters, whose gradients reach λ through the inverse Fisher matrix. Take several
+    particles and a small or falling rate. A noisy step may leave the family's domain, which is an error.
 
     It is a ``PyroOptim``, so ``SVI(model, guide, optim, loss)`` takes it. Without SVI, call it with the
     parameters after ``backward``; it drops their gradients, so that none is counted twice.

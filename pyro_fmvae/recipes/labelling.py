@@ -51,9 +51,10 @@ def check_labels(
             or one that no chosen training point has.
     """
     if not names:
-        table = dataset.preprocessing.kind is Kind.TABLE
-        hint = "; in a .csv file, name a column label:NAME to make it one" if table else ""
-        raise ValueError(f"labels: the data set '{dataset.name}' has no labels to train on{hint}")
+        hint = "images have some by a labels.csv in their folder, or by two subfolders or more"
+        if dataset.preprocessing.kind is Kind.TABLE:
+            hint = "in a .csv file, name a column label:NAME to make it one"
+        raise ValueError(f"labels: the data set '{dataset.name}' has no labels to train on; {hint}")
     if len(factors) < len(names):
         raise ValueError(
             f"factors: expected at least one for each of the {len(names)} labels "

@@ -3,10 +3,11 @@
 from functools import partial
 
 import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_fmvae.capture import CapturedSVI
+from pyro_fmvae.capture import CapturedSVI, CaptureError
 from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO
 from pyro_fmvae.optim import NaturalGradient
 from tests.infer.plain.mixtures import dirichlet_process_mixture, mixture_of_unknown_common_scale
@@ -39,3 +40,43 @@ def test_captured_steps_are_eager_ones(entry):
     (eager, expected), (captured, found) = runs
     assert eager == captured and all(map(torch.equal, expected, found))
     assert len(set(eager)) == 4
+
+
+def switched(choose):
+    """Counts of an unknown rate or of rate 1/2, by a coin."""
+
+    def model(x):
+        p = pyro.sample("p", dist.Beta(1.0, 1.0))
+        rate = pyro.sample("rate", dist.Gamma(1.0, 1.0))
+        with pyro.plate("data", len(x)):
+            a = pyro.sample("a", dist.Bernoulli(p))
+            pyro.sample("x", dist.Poisson(choose(a, rate)), obs=x)
+
+    return model
+
+
+def by_a_sum(a, rate):
+    return a * rate + (1 - a) * 0.5
+
+
+def by_where(a, rate):
+    return torch.where(a == 1, rate, 0.5)
+
+
+COUNTS = torch.tensor([0.0, 1.0, 4.0, 2.0])
+
+
+def steps(kind, choose):
+    pyro.set_rng_seed(0)
+    model = switched(choose)
+    svi = kind(model, AutoConjugate(model), NaturalGradient(0.5), TraceConjugate_ELBO())
+    return [svi.step(COUNTS) for _ in range(4)]
+
+
+def test_a_sum_that_is_read_by_its_numbers_is_refused():
+    """Eager steps may look at numbers; the message says what a captured step can do without."""
+    message = r"site 'rate' .* write torch\.where\(a == 1, x, y\) for a \* x \+ \(1 - a\) \* y"
+    with pytest.raises(CaptureError, match=message):
+        steps(CapturedSVI, by_a_sum)
+    eager = torch.tensor(steps(ConjugateSVI, by_a_sum))
+    torch.testing.assert_close(torch.tensor(steps(CapturedSVI, by_where)), eager, rtol=1e-6, atol=1e-6)

@@ -100,7 +100,7 @@ def test_words_and_gaps_among_the_features_go_into_a_csv_file(table, tmp_path):
     words, numbers = np.where(side, "sand", "clay").astype(object), x[:, 0].astype(object)
     words[3], numbers[5] = None, np.nan
     frame = Frame(u=numbers, soil=words, wet=side.astype(bool), v=x[:, 1])
-    run = pyro_fmvae.train(frame, KINDS[side], tmp_path / "run", joint_iterations=3)
+    run = pyro_fmvae.train(frame, KINDS[side], tmp_path / "run", joint_iterations=3, starts=2)
     assert run.run.config.data == str(tmp_path / "run" / "data.csv")
     assert run.run.preprocessing.column_names == ("u", "soil", "wet", "v")
     assert run.run.value_names == (tuple(KINDS),)

@@ -184,6 +184,21 @@ def test_gradients(standard, q, with_covariances):
         assert_close(posterior.natural.grad[at], expected, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("with_covariances", [False, True])
+def test_one_component_alone_has_its_column_of_the_table(standard, q, with_covariances):
+    """One component of three dimensions is summed in another order than three components are."""
+    stats, weight = NORMAL_WISHART.stats_from_standard(*standard), torch.randn(I, B, 1)
+    variance = q.stddev.unsqueeze(-1) * q.stddev.unsqueeze(-2) if with_covariances else q.variance
+    found = []
+    for kept in (1, K):
+        leaves = [t.clone().requires_grad_() for t in (q.mean, variance, stats[:, :kept])]
+        column = NORMAL_WISHART.expected_log_likelihood(*leaves)[..., :1]
+        gradients = torch.autograd.grad((weight * column).sum(), leaves)
+        found.append((column, *gradients[:2], gradients[2][:, :1]))
+    for alone, among_others in zip(*found, strict=True):
+        assert_close(alone, among_others)
+
+
 @pytest.mark.parametrize("autocast", [False, True])
 def test_digits_far_from_the_origin(standard, autocast):
     """Points 1000 standard deviations from the origin, in float32, keep the digits that they have."""

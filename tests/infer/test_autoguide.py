@@ -1,12 +1,14 @@
 """The autoguide for conjugate globals."""
 
 import copy
+import re
 from functools import partial
 
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro.infer import Predictive
 from pyro.infer.autoguide import AutoNormal
 from torch import nn
 from torch.testing import assert_close
@@ -327,8 +329,51 @@ def test_a_state_of_other_sizes_is_refused_at_the_first_call():
     x = Toy().data(6)
     states[0].setup(x)
     states[1].load_state_dict(states[0].state_dict())
-    with pytest.raises(RuntimeError, match="size mismatch for natural"):
+    message = re.escape(
+        "site 'weights': 'natural' is of shape (2, 1, 3) in the state, but (2, 1, 4) in this guide; load it "
+        "into the guide of a model of the same sizes"
+    )
+    with pytest.raises(ValueError, match=message):
         states[1].setup(x)
+
+
+def test_nothing_of_a_state_of_other_sizes_is_loaded():
+    small, large = AutoConjugate(Toy(components=3).model), AutoConjugate(Toy(components=4).model)
+    x = Toy().data(6)
+    for guide in (small, large):
+        guide.setup(x)
+    state = {name: value.clone() for name, value in large.state_dict().items()}
+    state["posteriors.weights.natural"] += 1
+    small_state = small.state_dict()
+    state["posteriors.loc_precision.natural"] = small_state["posteriors.loc_precision.natural"]
+    before = {name: value.clone() for name, value in large.state_dict().items()}
+    with pytest.raises(ValueError, match="site 'loc_precision': 'natural' is of shape"):
+        large.load_state_dict(state)
+    assert all(torch.equal(value, before[name]) for name, value in large.state_dict().items())
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["after a call", "before a call"])
+def test_a_state_of_a_fallback_of_another_size(first):
+    def of_size(size):
+        def model(x):
+            scale = pyro.sample("scale", dist.LogNormal(torch.zeros(size), 1.0).to_event(1))
+            loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
+            with pyro.plate("data", len(x)):
+                pyro.sample("x", dist.Normal(loc, scale.sum()), obs=x)
+
+        return AutoConjugate(model)
+
+    x = torch.zeros(4)
+    other, guide = of_size(2), of_size(3)
+    other(x)
+    if first:
+        guide(x)
+    message = (
+        r"fallback: 'locs\.scale_unconstrained' is of shape \(2,\) in the state, but \(3,\) in this guide"
+    )
+    with pytest.raises(ValueError, match=message):
+        guide.load_state_dict(other.state_dict())
+        guide(x)
 
 
 def test_a_state_waits_for_the_fallback():
@@ -355,7 +400,7 @@ def test_a_state_waits_for_the_fallback():
 
 
 def test_guides_made_one_after_another_start_apart():
-    """The ELBO runs a plain program before it knows it; a guide's start is not drawn from those numbers twice."""
+    """The ELBO runs a plain program before it knows it; no start is drawn from those numbers twice."""
 
     def model(x):
         with pyro.plate("topics", 2):
@@ -371,3 +416,24 @@ def test_guides_made_one_after_another_start_apart():
         TraceConjugate_ELBO().loss(model, guide, x)
         starts.append(guide.posterior("rate").natural_value())
     assert not torch.equal(*starts)
+
+
+def test_predictions_in_parallel():
+    """One run of the model, with the samples in front, where the model broadcasts."""
+
+    def model(x, y=None):
+        slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
+        precision = pyro.sample("precision", dist.Gamma(2.0, 2.0))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(slope * x, precision.rsqrt()), obs=y)
+
+    x, guide = torch.linspace(-1.0, 1.0, 5), AutoConjugate(model)
+    guide(x, x)
+    pyro.set_rng_seed(0)
+    one, other = (
+        Predictive(model, guide=guide, num_samples=1000, parallel=parallel)(x) for parallel in (False, True)
+    )
+    for name, size in {"slope": 1, "precision": 1, "y": 5}.items():
+        assert one[name].shape == other[name].shape == (1000, size)
+        error = (one[name].var(0) + other[name].var(0)).div(1000).sqrt()
+        assert ((one[name].mean(0) - other[name].mean(0)).abs() < 4 * error).all()

@@ -104,3 +104,92 @@ def test_a_prior_too_far_out_is_named():
     for guide in (near, AutoConjugate(model)):
         with pytest.raises(ValueError, match=REFUSED.format("loc_precision")):
             TraceConjugate_ELBO().loss(model, guide, x)
+
+
+# Locations with posteriors of their own, in plain programs
+
+
+def known_scale(x, origin):
+    with pyro.plate("components", K):
+        mu = pyro.sample("mu", dist.Normal(origin, 3.0))
+    with pyro.plate("data", len(x)):
+        r = pyro.sample("r", dist.Categorical(torch.ones(K)), infer={"enumerate": "parallel"})
+        pyro.sample("x", dist.Normal(mu[r], 1.0), obs=x)
+
+
+def unknown_scale(x, origin):
+    with pyro.plate("components", K):
+        mu = pyro.sample("mu", dist.Normal(origin, 3.0))
+        tau = pyro.sample("tau", dist.Gamma(2.0, 2.0))
+    with pyro.plate("data", len(x)):
+        r = pyro.sample("r", dist.Categorical(torch.ones(K)), infer={"enumerate": "parallel"})
+        pyro.sample("x", dist.Normal(mu[r], tau[r].rsqrt()), obs=x)
+
+
+def full_covariances(x, origin):
+    x = torch.stack([x, origin + (x - origin).sin()], -1)
+    with pyro.plate("components", K):
+        mu = pyro.sample("mu", dist.MultivariateNormal(origin.expand(2), 9 * torch.eye(2)))
+        tau = pyro.sample("tau", dist.Wishart(torch.tensor(4.0), torch.eye(2)))
+    with pyro.plate("data", len(x)):
+        r = pyro.sample("r", dist.Categorical(torch.ones(K)), infer={"enumerate": "parallel"})
+        pyro.sample("x", dist.MultivariateNormal(mu[r], precision_matrix=tau[r]), obs=x)
+
+
+def regression(x, origin):
+    features = torch.stack([torch.ones(len(x)), torch.arange(len(x)) / len(x)], -1)
+    loc = torch.stack([origin, torch.zeros(())])
+    mu = pyro.sample("mu", dist.MultivariateNormal(loc, 9 * torch.eye(2)))
+    tau = pyro.sample("tau", dist.Gamma(2.0, 2.0))
+    with pyro.plate("data", len(x)):
+        pyro.sample("x", dist.Normal(features @ mu, tau.rsqrt()), obs=x)
+
+
+def hierarchy(x, origin):
+    centre = pyro.sample("centre", dist.Normal(origin, 10.0))
+    tau = pyro.sample("tau", dist.Gamma(2.0, 2.0))
+    with pyro.plate("groups", K):
+        mu = pyro.sample("mu", dist.Normal(centre, tau.rsqrt()))
+    with pyro.plate("data", len(x)):
+        pyro.sample("x", dist.Normal(mu[torch.arange(len(x)) % K], 1.0), obs=x)
+
+
+def around(model, x, origin, structured=False):
+    """The losses of exact updates, and the posterior mean against the origin."""
+    pyro.set_rng_seed(0)
+    guide = AutoConjugate(model, structured=structured)
+    guide(x, origin)
+    svi = ConjugateSVI(model, guide, NaturalGradient(1.0), TraceConjugate_ELBO())
+    losses = [svi.step(x, origin) for _ in range(4)]
+    mean = guide.marginal("mu").mean.detach()
+    mean = mean - torch.stack([origin, torch.zeros(())]) if model is regression else mean - origin
+    return torch.tensor(losses), mean
+
+
+@pytest.mark.parametrize("model", [known_scale, unknown_scale, full_covariances, regression, hierarchy])
+@pytest.mark.parametrize("offset", [1e6, 1e7])
+def test_plain_locations_far_from_the_origin_lose_no_digits(model, offset):
+    """The bound within 1e-5 nats and means within 1e-6, where squares of 1e7 alone are rounded at 0.01."""
+    torch.set_default_dtype(torch.float64)
+    noise = torch.randn(N, generator=torch.Generator().manual_seed(0))
+    x = offset + 6 * (torch.arange(N) % K) + noise
+    origin = torch.tensor(offset)
+    losses, mean = around(model, x, origin)
+    expected, nearby = around(model, x - origin, torch.zeros(()))
+    assert (losses - expected).abs().max() < 1e-5
+    assert (mean - nearby).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("offset", [1e6, 1e7])
+def test_joint_posteriors_too_far_out_are_refused_by_name(offset):
+    torch.set_default_dtype(torch.float64)
+
+    def model(x, origin):
+        tau = pyro.sample("tau", dist.Gamma(2.0, 2.0))
+        mu = pyro.sample("mu", dist.Normal(origin, (0.1 * tau) ** -0.5))
+        with pyro.plate("data", len(x)):
+            pyro.sample("x", dist.Normal(mu, tau.rsqrt()), obs=x)
+
+    x = torch.randn(N, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match=REFUSED.format("tau")):
+        around(model, offset + x, torch.tensor(offset), structured=True)

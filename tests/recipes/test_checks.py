@@ -13,7 +13,11 @@ from tests.recipes.choices import build, resolve
 @pytest.mark.parametrize(
     ("changes", "data", "message"),
     [
-        ({"labels": 0.5}, dataset(), "^labels: the data set 'mine' has no labels to train on$"),
+        (
+            {"labels": 0.5},
+            dataset(),
+            "^labels: the data set 'mine' has no labels to train on; images have some by",
+        ),
         (
             {"labels": 0.5},
             dataset((4,), Kind.TABLE),

@@ -100,8 +100,8 @@ def check_index(x: Lazy, index: Any, sizes: Container[int]) -> None:
         except IndexError:
             values = int(part.max()) + 1
             raise ValueError(
-                f"site '{min(sites_of(x))}': it is of size {x.shape[dim]}, but an index picks among {values}, as "
-                f"an assignment with {values} values does; put it into a plate of size {values}"
+                f"site '{min(sites_of(x))}': it is of size {x.shape[dim]}, but an index picks among "
+                f"{values}, as an assignment with {values} values does; put it into a plate of size {values}"
             ) from None
 
 
@@ -121,3 +121,11 @@ def _indexed(index: Any, dims: int) -> Iterator[tuple[int, Any]]:
             dim += dims - used
         elif part is not None:
             dim += 1
+
+
+def gather_slim(tensor: Tensor, dim: int, index: Tensor, constant: frozenset[int]) -> Tensor:
+    """``tensor.gather(dim, index)``, of size 1 along dimensions where neither tensor nor index varies."""
+    for each in constant - {dim, dim - tensor.dim()}:
+        if index.stride(each) == 0:
+            tensor, index = tensor.narrow(each, 0, 1), index.narrow(each, 0, 1)
+    return tensor.gather(dim, index)

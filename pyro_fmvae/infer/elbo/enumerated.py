@@ -6,6 +6,7 @@ inference, Section 2. Obermeyer et al. (2019), Tensor variable elimination for p
 sum.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -110,6 +111,7 @@ class DiscreteFactors:
                 for term in terms
                 for symbol, size in zip(term._pyro_dims, term.shape, strict=True)
             }
+            factors = OrderedDict((ordinal, _joined(terms)) for ordinal, terms in factors.items())
             with shared_intermediates() as cache:
                 ring = LogRing(cache=cache, dim_to_size=sizes)
                 factors = contract_tensor_tree(factors, sum_dims, ring=ring)
@@ -172,6 +174,16 @@ def packed_inputs(site: Site) -> dict[str, Any]:
     if mask is not None:
         scaled = torch.where(torch.as_tensor(mask, device=table.device), scaled, 0.0)
     return {"unscaled_log_prob": table, "log_prob": scaled}
+
+
+def _joined(terms: Iterable[Any]) -> list[Tensor]:
+    """Factors with those of the same dimensions in one."""
+    sums: dict[str, Any] = {}
+    for term in terms:
+        dims = term._pyro_dims
+        sums[dims] = sums[dims] + term if dims in sums else term
+        sums[dims]._pyro_dims = dims
+    return list(sums.values())
 
 
 def _mean(cost: Any, given: Mapping[str, Tensor]) -> Tensor:

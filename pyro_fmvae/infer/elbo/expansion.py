@@ -12,7 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_fmvae.infer.elbo.calls import COPIES, RESHAPES, arguments, check_index, name_of, slim_index, unknown
+from pyro_fmvae.infer.elbo.calls import (
+    COPIES,
+    RESHAPES,
+    arguments,
+    check_index,
+    gather_slim,
+    name_of,
+    slim_index,
+    unknown,
+)
 from pyro_fmvae.infer.elbo.identities import adds_to_one, is_one
 from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, Sampled, is_lazy
 from pyro_fmvae.infer.elbo.linear_rules import LINEAR, joined
@@ -26,6 +35,7 @@ from pyro_fmvae.infer.elbo.sums import (
     number,
     scale,
     select,
+    square,
 )
 
 _VIEWS = RESHAPES | {
@@ -74,7 +84,7 @@ class Expansion:
         if rule is not None:
             return rule(x, call, a, b)
         if name in LINEAR:
-            return LINEAR[name](self.of, x, call)
+            return gather(LINEAR[name](self.of, x, call))
         if name in _POWERS or name == "pow":
             exponent = _POWERS.get(name, b)
             if isinstance(a, Lazy) and isinstance(exponent, int | float):
@@ -137,8 +147,8 @@ class Expansion:
         if exponent == -1 and is_one(x, self.identities):
             return [[number(1.0)]]
         if whole and 1 < exponent <= _MOST_FACTORS:
-            result = terms
-            for _ in range(int(exponent) - 1):
+            result = square(terms)
+            for _ in range(int(exponent) - 2):
                 result = multiply(result, terms)
             return result
         raise unknown(x, f"the power {exponent:g} of a sum" if len(terms) > 1 else f"the power {exponent:g}")
@@ -187,11 +197,14 @@ class Expansion:
             return expand(args[0])  # expectations in closed form need none
         if name in _VIEWS and not is_lazy(args[1:], call.kwargs):
             if name == "__getitem__":
-                check_index(*args, sizes=(1,))
+                check_index(args[0], args[1], sizes=(1,))
 
             def pick(tensor: Tensor, constant: frozenset[int]) -> Tensor:
                 if name == "__getitem__":
                     return tensor[slim_index(args[1], tensor.dim(), constant)]
+                if name == "gather":
+                    dim, index = arguments(call, "dim", "index")
+                    return gather_slim(tensor, dim, index, constant)
                 result = call.function(tensor, *args[1:], **call.kwargs)
                 return result[call.output] if isinstance(result, tuple | list) else result
 
@@ -200,7 +213,7 @@ class Expansion:
                 return select(terms, args[0].shape, pick)
             except IndexError:
                 if name == "__getitem__":
-                    check_index(*args, sizes=args[0].shape)
+                    check_index(args[0], args[1], sizes=args[0].shape)
                 raise
         if name in ("stack", "cat"):
             return joined(expand, x, call)

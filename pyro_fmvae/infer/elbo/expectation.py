@@ -6,16 +6,17 @@ product is a product of entries of E[t], in every one of which it is linear: the
 E[t] is the natural gradient. Winn and Bishop (2005), Variational message passing, equations 15-17.
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from pyro_fmvae.distributions import ExponentialFamily
 from pyro_fmvae.distributions.natural_distribution import event_dim_of
-from pyro_fmvae.infer.elbo.sums import Factor, Product, Sum, place
+from pyro_fmvae.infer.elbo.lazy import NeedsValueError
+from pyro_fmvae.infer.elbo.sums import Factor, Product, Sum, contract, place
 
 Monomial = tuple[str, ...]
 
@@ -43,6 +44,39 @@ def by_site(term: Product) -> dict[str, list[Factor]]:
     return sites
 
 
+class Expects(Protocol):
+    """Expectations of products of the elements of a site, or of two with a joint posterior."""
+
+    def expected(
+        self, factors: list[Factor], others: Set[int] = frozenset()
+    ) -> tuple[Tensor, tuple[int, ...]] | None:
+        """E of a product of elements, float64, and the names of its dimensions; None if it is not known."""
+        ...
+
+
+def by_moments(term: Product, moments: Mapping[str, Expects]) -> list[tuple[Expects, list[Factor]]]:
+    """The factors of a product by the moments of their sites, numbers left out.
+
+    Raises:
+        NeedsValueError: a site has no moments.
+    """
+    missing = {f.site for f in term if not f.is_number} - moments.keys()
+    if missing:
+        raise NeedsValueError.of(missing, "a density")
+    found: dict[int, tuple[Expects, list[Factor]]] = {}
+    for f in term:
+        if not f.is_number:
+            own = moments[f.site]
+            found.setdefault(id(own), (own, []))[1].append(f)
+    return list(found.values())
+
+
+def mean_of(own: Expects, factors: list[Factor], term: Product) -> tuple[Tensor, tuple[int, ...]] | None:
+    """E of some factors of a product; see :meth:`Expects.expected`."""
+    sites = {f.site for f in factors}
+    return own.expected(factors, {name for f in term if f.site not in sites for name in f.names})
+
+
 @dataclass
 class Moments:
     """E[t] of one site.
@@ -53,12 +87,14 @@ class Moments:
         shape: of the site's value; its last dimensions are those of a block.
         centre: numbers c, of as many dimensions as the value and broadcastable to it, if the expectations are
             to be those of x - c, in place of x.
+        about: E[t] of x - c, where it is known to more digits than E[t] leaves of it.
     """
 
     family: ExponentialFamily
     stats: Tensor
     shape: torch.Size
     centre: Tensor | None = None
+    about: Tensor | None = None
 
     def __post_init__(self) -> None:
         self.event = self.shape[len(self.shape) - event_dim_of(self.family) :]
@@ -66,12 +102,19 @@ class Moments:
         self._entries = (self.stats if times is None else self.stats / times.to(self.stats)).reshape(-1)
         if self.centre is not None:
             self._entries = self._about(self.centre)
+            if self.about is not None:
+                self._entries = self._entries + (self.about.reshape(-1) - self._entries).detach()
 
-    def centred(self, batch_dims: int, dtype: torch.dtype) -> "Moments":
+    def centred(self, batch_dims: int, dtype: torch.dtype, natural: Tensor) -> "Moments":
         """Moments about the mean of E[x] over the first dimensions; itself, unless t is of x and x xᵀ alone.
 
         Squares of values that are far from 0 against their spread then lose no digits in float32: numbers are
-        gathered, (data - c), before anything is squared. ``dtype`` is that of the value: c is rounded to it.
+        gathered, (data - c), before anything is squared. In float64, those of E[x²] are not needed either.
+
+        Args:
+            batch_dims: how many dimensions of the value are plates.
+            dtype: of the value, which c is rounded to.
+            natural: λ of the posterior, [..., P].
         """
         if self.family.monomials != {("x",), ("x", "x")}:
             return self
@@ -81,7 +124,8 @@ class Moments:
             mean = self._entry(("x",), block, (inside,)).view(self.shape)
             dims = tuple(range(batch_dims))
             centre = (mean.mean(dims, keepdim=True) if dims else mean).to(dtype).to(mean)
-        return Moments(self.family, self.stats, self.shape, centre)
+            about = self.family.stats_about(natural.expand_as(self.stats), centre.expand(self.shape))
+        return Moments(self.family, self.stats, self.shape, centre, about)
 
     def _about(self, centre: Tensor) -> Tensor:
         """The entries of t at x - c."""
@@ -92,13 +136,16 @@ class Moments:
         row, column = torch.tril_indices(size, size, device=c.device)  # each product once, for the backward
         singles = self.family.locate(("x",), (numbers,), self.event)
         pairs = self.family.locate(("x", "x"), (row, column), self.event)
-        x = entries[:, singles]
+        x = entries.index_select(1, singles)
         shift = torch.zeros_like(entries).index_copy(1, singles, -c)
-        products = c[:, row] * c[:, column] - c[:, row] * x[:, column] - x[:, row] * c[:, column]
+        one, other = c.index_select(1, row), c.index_select(1, column)
+        products = one * other - one * x.index_select(1, column) - x.index_select(1, row) * other
         return (entries + shift.index_copy(1, pairs, products)).reshape(-1)
 
-    def expected(self, factors: list[Factor]) -> tuple[Tensor, tuple[int, ...]] | None:
-        """E of a product of elements, float64, and the names of its dimensions; None if it is not known."""
+    def expected(
+        self, factors: list[Factor], others: Set[int] = frozenset()
+    ) -> tuple[Tensor, tuple[int, ...]] | None:
+        """E of a product of elements, whatever else it is multiplied with; see :class:`Expects`."""
         found = monomial(factors)
         if found is None:
             return None
@@ -114,16 +161,16 @@ class Moments:
             return self._entry(functions, blocks[0], inside), names
         if functions != ("x", "x"):
             return None
-        apart = self._entry(("x",), blocks[0], inside[:1]) * self._entry(("x",), blocks[1], inside[1:])
         together = self._entry(functions, blocks[0], inside)
+        if self.stats[..., 0].numel() == 1:
+            return together, names
+        apart = self._entry(("x",), blocks[0], inside[:1]) * self._entry(("x",), blocks[1], inside[1:])
         return torch.where(blocks[0] == blocks[1], together, apart), names
 
     def _entry(self, functions: Monomial, block: Tensor, inside: tuple[Tensor, ...]) -> Tensor:
         where = self.family.locate(functions, inside, self.event)
         index = block * self.stats.shape[-1] + where
-        return self._entries[index.flatten()].view(
-            index.shape
-        )  # one index alone would be asked for its number
+        return self._entries.index_select(0, index.reshape(-1)).view(index.shape)
 
 
 def _index(f: Factor) -> Tensor:
@@ -132,15 +179,18 @@ def _index(f: Factor) -> Tensor:
 
 
 def expectation_of(
-    terms: Sum, shape: torch.Size, moments: Mapping[str, Moments], dtype: torch.dtype, device: torch.device
+    terms: Sum, shape: torch.Size, moments: Mapping[str, Expects], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """E of a sum of products, expanded to a shape.
 
     Args:
-        terms: the sum; every product in it has to have an expectation.
+        terms: the sum.
         shape: of the result.
         moments: E[t] of every site in the terms.
         dtype, device: of the result.
+
+    Raises:
+        NeedsValueError: a product in the sum has no expectation.
     """
     sums: dict[tuple[int, ...], Tensor] = {}
     for term in terms:
@@ -150,36 +200,18 @@ def expectation_of(
                 factor *= f.tensor
             elif f.is_number:
                 operands.append((f.tensor.to(dtype), f.names))
-        for site, factors in by_site(term).items():
-            known = moments[site].expected(factors)
-            assert known is not None
+        for own, factors in by_moments(term, moments):
+            known = mean_of(own, factors, term)
+            if known is None:
+                sites = {f.site for f in factors}
+                raise NeedsValueError.of(sites, "a product that its posterior has no expectation of")
             operands.append((known[0].to(dtype), known[1]))
-        names = tuple(sorted({name for _, own in operands for name in own if name < 0}))
-        value = _product(operands, factor, names, dtype, device)
+        names = tuple(sorted({name for _, kept in operands for name in kept if name < 0}))
+        operands = operands or [(torch.ones((), dtype=dtype, device=device), ())]
+        value = contract(operands, factor, names)
         sums[names] = sums[names] + value if names in sums else value
     if not sums:
         return torch.zeros(shape, dtype=dtype, device=device)
     order = range(-len(shape), 0)
     parts = sorted((place(value, names, order) for names, value in sums.items()), key=Tensor.numel)
     return sum(parts[1:], parts[0]).expand(shape)
-
-
-def _product(
-    operands: list[tuple[Tensor, tuple[int, ...]]],
-    factor: float,
-    names: tuple[int, ...],
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Tensor:
-    """The product of tensors with named dimensions, summed over the names that are not to be kept."""
-    if not operands:
-        return torch.full((), factor, dtype=dtype, device=device)
-    operands = sorted(operands, key=lambda operand: operand[0].numel())
-    if factor != 1:
-        operands[0] = operands[0][0] * factor, operands[0][1]
-    if all(name < 0 for _, own in operands for name in own):
-        return math.prod((place(*o, names) for o in operands[1:]), start=place(*operands[0], names))
-    letters = {name: chr(97 + i) for i, name in enumerate({name: 0 for _, own in operands for name in own})}
-    inputs = ",".join("".join(letters[name] for name in own) for _, own in operands)
-    output = "".join(letters[name] for name in names)
-    return torch.einsum(f"{inputs}->{output}", *(tensor for tensor, _ in operands))

@@ -5,13 +5,13 @@ language, trace a program in this way. :mod:`pyro_fmvae.infer.elbo.expansion` re
 """
 
 import sys
-from collections.abc import Set
+from collections.abc import Hashable, Set
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.distributions.constraints import Constraint
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from pyro_fmvae.infer.elbo.operations import NUMBER_WANTED
 
@@ -26,6 +26,8 @@ _COPIES = {
     torch.ops.aten.alias.default,
     torch.ops.aten._to_copy.default,
 }
+_MOST_OUTPUTS = 10_000  # whose shapes are remembered
+_known_outputs: dict[Hashable, tuple[list[Any], TreeSpec]] = {}
 
 
 class NeedsValueError(ValueError):
@@ -126,10 +128,9 @@ class Lazy(Tensor):
         device = next(leaf.device for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Lazy))
         with torch._C.DisableTorchFunctionSubclass():
             try:
-                result = func(*tree_map(_on_meta, args), **tree_map(_on_meta, kwargs))
+                leaves, spec = _outputs(func, args, kwargs)
             except NotImplementedError:  # a shape that depends on numbers
                 raise NeedsValueError.of(sites_of((args, kwargs)), _in_words(name)) from None
-        leaves, spec = tree_flatten(result)
         calls = (Computed(name, func, args, kwargs, number) for number in range(len(leaves)))
         values = [
             cls.make(leaf.shape, leaf.dtype, device, call) if isinstance(leaf, Tensor) else leaf
@@ -161,6 +162,32 @@ def _asked_by_a_distribution() -> bool:
     """True where a distribution checks its arguments: there are no numbers to be found out of range."""
     asking = sys._getframe(2).f_globals.get("__name__", "")
     return asking.startswith(("torch.distributions", "pyro.distributions"))
+
+
+def _outputs(func: Any, args: Any, kwargs: Any) -> tuple[list[Any], TreeSpec]:
+    """What a function returns, flattened, with tensors that have no numbers.
+
+    Found out once for arguments of the same shapes: a step makes each call anew, and torch takes longer over
+    a shape than over small numbers.
+    """
+    key = (func, torch.get_default_dtype(), _shapes((args, kwargs)))
+    if key not in _known_outputs:
+        if len(_known_outputs) >= _MOST_OUTPUTS:
+            _known_outputs.clear()
+        result = func(*tree_map(_on_meta, args), **tree_map(_on_meta, kwargs))
+        _known_outputs[key] = tree_flatten(result)
+    return _known_outputs[key]
+
+
+def _shapes(value: Any) -> Hashable:
+    """Arguments, with shapes and types in the place of tensors."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype
+    if isinstance(value, list | tuple):
+        return (type(value), *map(_shapes, value))
+    if isinstance(value, dict):
+        return tuple((name, _shapes(each)) for name, each in value.items())
+    return type(value), repr(value)
 
 
 def _on_meta(value: Any) -> Any:

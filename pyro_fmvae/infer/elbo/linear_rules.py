@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pyro_fmvae.infer.elbo.calls import arguments, cumulating, dim_of, unknown
 from pyro_fmvae.infer.elbo.lazy import Computed, Lazy
@@ -72,12 +73,23 @@ def _einsum(of: Expand, x: Lazy, call: Computed) -> Sum:
 
 
 def _logdet(of: Expand, x: Lazy, call: Computed) -> Sum:
+    """Of a drawn matrix, or of positive numbers times one."""
     a = call.args[0]
     terms = of(a)
-    alone = len(terms) == 1 and len(terms[0]) == 1 and terms[0][0].function == "x"
-    if not alone or terms[0][0].power != 1:
+    drawn = [f for term in terms for f in term if not f.is_number]
+    known = [f for term in terms for f in term if f.is_number]
+    alone = len(terms) == 1 and len(drawn) == 1 and drawn[0].function == "x" and drawn[0].power == 1
+    if not alone or any(name >= -2 for f in known for name in f.names):
         raise unknown(x, "logdet")
-    return select([[terms[0][0]._replace(function="logdet")]], a.shape, lambda t, constant: t[..., 0, 0])
+
+    def pick(tensor: Tensor, constant: frozenset[int]) -> Tensor:
+        return tensor[..., 0, 0]
+
+    result = [[drawn[0]._replace(function="logdet")]]
+    for f in known:
+        size = torch.as_tensor(f.tensor, dtype=x.dtype, device=x.device)
+        result.append([number(float(a.shape[-1])), f._replace(tensor=size.log())])
+    return select(result, a.shape, pick)
 
 
 def _slogdet(of: Expand, x: Lazy, call: Computed) -> Sum:

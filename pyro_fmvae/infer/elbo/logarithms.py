@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyro_fmvae.infer.elbo.calls import arguments, cumulating, dim_of, name_of
 from pyro_fmvae.infer.elbo.identities import is_one
-from pyro_fmvae.infer.elbo.lazy import Computed, Lazy
+from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, sites_of
 from pyro_fmvae.infer.elbo.sums import Factor, Product, Sum, apply, is_plain, number, place, scale, total
 
 _IMPOSSIBLE = -1e30  # in the place of log 0, so that 0 log 0 is 0
@@ -25,9 +25,12 @@ class _Expands(Protocol):
 
 def log_of_number(x: Tensor | float, kind: str) -> Sum:
     """The logarithm of a known x, or of 1 - x for ``kind`` "log1m"."""
-    tensor = torch.as_tensor(x, dtype=None if isinstance(x, Tensor) else torch.get_default_dtype())
-    value = (tensor.log() if kind == "log" else (-tensor).log1p()).clamp(min=_IMPOSSIBLE)
-    return [[number(value if isinstance(x, Tensor) else value.item())]]
+    if isinstance(x, Tensor):
+        return [[number((x.log() if kind == "log" else (-x).log1p()).clamp(min=_IMPOSSIBLE))]]
+    size = x if kind == "log" else 1 - x
+    if size <= 0:
+        return [[number(math.nan if size < 0 else _IMPOSSIBLE)]]
+    return [[number(math.log(x) if kind == "log" else math.log1p(-x))]]
 
 
 def log_of_call(expansion: _Expands, x: Lazy, call: Computed, kind: str) -> Sum | None:
@@ -82,7 +85,7 @@ def _log_of_cases(expansion: _Expands, x: Lazy, kind: str) -> Sum | None:
         one = torch.ones((), dtype=x.dtype, device=x.device)
         known = math.prod((whole(f, x) for f in term if f.is_number), start=one)
         if kind == "log1m" and factors:
-            if len(factors) > 1 or factors[0].power != 1 or not bool(((known == 0) | (known == 1)).all()):
+            if len(factors) > 1 or factors[0].power != 1 or not _hold(x, (known == 0) | (known == 1)):
                 return None
             result.append([number(known), factors[0]._replace(function=kind)])
         elif kind == "log1m":
@@ -92,11 +95,23 @@ def _log_of_cases(expansion: _Expands, x: Lazy, kind: str) -> Sum | None:
             result.append([number(chosen * _log_of_size(known))])
             result += [[number(chosen * f.power), f._replace(function="log", power=1)] for f in factors]
         terms = terms + (known != 0)
-    if bool((terms > 1).any()):
+    if not _hold(x, terms <= 1):
         return None
     if kind == "log":
         result.append([number(_IMPOSSIBLE * (terms == 0).to(x.dtype))])
     return result
+
+
+def _hold(x: Lazy, conditions: Tensor) -> bool:
+    """True if all conditions on the numbers in a sum hold; where a step is recorded, nobody may look."""
+    try:
+        return bool(conditions.all())
+    except RuntimeError as error:
+        raise type(error)(
+            f"the logarithm of a sum with values of site '{min(sites_of(x))}' in it depends on which of its "
+            "terms are 0: write torch.where(a == 1, x, y) for a * x + (1 - a) * y, and "
+            "torch.where(a == 1, x, 0.0) for a * x"
+        ) from None
 
 
 def _log_of_padded(expansion: _Expands, x: Lazy, call: Computed) -> Sum | None:

@@ -15,7 +15,8 @@ def check_is_tensor(site: dict[str, Any]) -> None:
     if not isinstance(site["value"], Tensor):
         kind = type(site["value"]).__name__
         raise ValueError(
-            f"site '{site['name']}': expected a tensor as its value, got {kind}; convert it by torch.as_tensor"
+            f"site '{site['name']}': expected a tensor as its value, got {kind}; "
+            "convert it by torch.as_tensor"
         )
 
 

@@ -71,11 +71,12 @@ class Undrawn(Messenger):
             return
         fn: Any = unwrap(msg["fn"])
         if isinstance(fn, NaturalDistribution):
-            dtype, device, support = fn.dtype, fn.natural.device, fn.family.distribution.support
+            dtype, device = fn.dtype, fn.natural.device
         elif self._leaves and not is_discrete(msg):
-            dtype, device, support = torch.get_default_dtype(), device_of(fn), fn.support
+            dtype, device = torch.get_default_dtype(), device_of(fn)
         else:
             return
+        support: Any = fn.support
         origin = Sampled(msg["name"], support)
         msg["value"], msg["done"] = Lazy.make(msg["fn"].shape(), dtype, device, origin), True
 
@@ -174,7 +175,7 @@ def _without_enumeration(site: Site, plates: int) -> Site:
 def plates_of(model: Any, guide: Any, args: Any, kwargs: Any) -> int:
     """The number of dimensions that a program's plates take, from a run in which nothing is enumerated."""
     with poutine.block(), Undrawn():
-        guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
+        guide_trace, _ = trace_guide(guide, args, kwargs)
         with FirstValues(), Undrawn(leaves=True):
             trace = poutine.trace(poutine.replay(model, trace=_without_discrete(guide_trace))).get_trace(
                 *args, **kwargs

@@ -1,6 +1,7 @@
 """Terms of the bound of a plain program: expected log-densities, and the sum over discrete sites."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +14,13 @@ from torch.distributions import Distribution
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.distributions.joint_parts import kind_of_part
 from pyro_fmvae.distributions.natural_distribution import natural_class
 from pyro_fmvae.infer.elbo.density import has_lazy_arguments, log_density
 from pyro_fmvae.infer.elbo.enumerated import DiscreteFactors, enum_dim, is_discrete
 from pyro_fmvae.infer.elbo.expansion import Expansion
-from pyro_fmvae.infer.elbo.expectation import Moments, by_site, expectation_of
+from pyro_fmvae.infer.elbo.expectation import Moments, expectation_of
+from pyro_fmvae.infer.elbo.joint_moments import JointMoments
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled, sites_of
 from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, total, with_gradient_divided
 from pyro_fmvae.infer.elbo.placeholder import missing_in_guide
@@ -28,7 +31,6 @@ from pyro_fmvae.infer.elbo.structure import (
     sample_sites,
     unmasked,
 )
-from pyro_fmvae.infer.elbo.sums import Sum
 from pyro_fmvae.infer.elbo.used_draws import in_order
 
 
@@ -43,21 +45,39 @@ class Bound:
     program: PlainProgram
     guide: Trace
     terms: list[Term] = field(default_factory=list)
-    moments: dict[str, Moments] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.sites = sample_sites(self.program.model)
         self.guide_sites = sample_sites(self.guide)
         self.factors: list[Site] = []
         self.given: dict[str, Tensor] = {}
-        for name, site in self.sites.items():
-            if self._is_natural(name):
-                moments = Moments(*self._stats(name), site["value"].shape)
-                self.moments[name] = moments.centred(
-                    site["value"].dim() - site["fn"].event_dim, site["value"].dtype
-                )
-        centres = {name: each.centre for name, each in self.moments.items() if each.centre is not None}
+        self.moments = self._moments(self.posterior)
+        joint = [each for each in self.moments.values() if isinstance(each, JointMoments)]
+        self.precisions = {each.precision for each in joint}
+        centres = {
+            name: each.centre
+            for name, each in self.moments.items()
+            if each.centre is not None and name not in self.precisions
+        }
         self.expansion = Expansion(self.program.identities, centres)
+
+    def _moments(self, posterior: Callable[[str], Any]) -> dict[str, Any]:
+        """E[t] of every site with a natural posterior, one and the same for both sites of a joint one."""
+        moments: dict[str, Any] = {}
+        for name, site in self.sites.items():
+            if not self._is_natural(name):
+                continue
+            q: Any = unwrap(posterior(name))
+            shape, kind = site["value"].shape, kind_of_part(q)
+            stats = q.expected_stats().expand(*q.batch_shape, -1)
+            about = len(shape) - site["fn"].event_dim, site["value"].dtype, q.natural
+            if kind is None:
+                moments[name] = Moments(q.family, stats, shape).centred(*about)
+            elif q.given is not None:
+                precision = q.given.origin.name
+                joint = JointMoments(name, precision, kind, stats, shape).centred(*about)
+                moments |= {name: joint, precision: joint}
+        return moments
 
     def _is_natural(self, name: str) -> bool:
         return name in self.guide_sites and isinstance(
@@ -69,11 +89,6 @@ class Bound:
         q, scale = self.guide_sites[name]["fn"], self.sites[name]["scale"]
         unscaled = not isinstance(scale, Tensor) and scale == 1
         return q if unscaled else with_gradient_divided(q, scale)
-
-    def _stats(self, name: str) -> tuple[Any, Tensor]:
-        q: Any = unwrap(self.posterior(name))
-        stats = q.expected_stats()
-        return q.family, stats.expand(*q.batch_shape, stats.shape[-1])
 
     def collect(self) -> None:
         """Fill in the terms of single sites, and the factors that depend on discrete ones."""
@@ -124,6 +139,8 @@ class Bound:
             self.terms.append(Term(name, Role.KL_GLOBAL, kl_sum(q, site), natural=True))
             return
         self._add(name, site, self._expected(site, site["value"], torch.float64), Role.KL_GLOBAL)
+        if name in self.precisions:
+            return  # E[log q] of a joint posterior is a term of the location
         self.terms.append(
             Term(name, Role.KL_GLOBAL, total(_mean_log_density(q, self.moments[name]), site), natural=True)
         )
@@ -202,16 +219,7 @@ class Bound:
     def evaluate(self, table: Lazy, shape: torch.Size, dtype: torch.dtype | None = None) -> Tensor:
         """The expectation of a value, expanded to a shape."""
         terms = self.expansion.of(table)
-        self._check(terms)
         return expectation_of(terms, shape, self.moments, dtype or table.dtype, table.device)
-
-    def _check(self, terms: Sum) -> None:
-        for term in terms:
-            for name, factors in by_site(term).items():
-                if name not in self.moments:
-                    raise NeedsValueError.of({name}, "a density")
-                if self.moments[name].expected(factors) is None:
-                    raise NeedsValueError.of({name}, "a product that its posterior has no expectation of")
 
     def _add(self, name: str, site: Site, table: Tensor, role: Role) -> None:
         """A term of one site, or a factor of the sum over discrete sites."""
@@ -222,11 +230,15 @@ class Bound:
             self.factors.append({**site, "unscaled_log_prob": table})
 
 
-def _mean_log_density(q: Distribution, moments: Moments) -> Tensor:
+def _mean_log_density(q: Distribution, moments: Any) -> Tensor:
     """E[log q] [batch shape of q], whose backward delivers λ, and the base measure's part, to λ."""
     inner: Any = unwrap(q)
     family, natural, stats = inner.family, inner.natural.detach(), moments.stats
     value = (natural * stats).sum(-1) - family.log_normalizer(natural) + family.log_base_measure(stats)
+    if getattr(moments, "about", None) is not None:  # a location far from 0, where the terms nearly cancel
+        with torch.no_grad():
+            entropy = family.member(*family.unpack(natural)).entropy()
+        value = value - (value.detach() + entropy)
     value = value.expand(inner.batch_shape)
     events = len(inner.batch_shape) - len(q.batch_shape)
     return value.flatten(len(q.batch_shape)).sum(-1) if events else value

@@ -75,7 +75,8 @@ def plan_of(elbo: Any, model: Any, guide: Any, args: Any, kwargs: Any) -> Plan:
     if isinstance(program, Structure) and has_shorthand(sites.values()):
         return Plan([_of_shorthand(program, guide_trace, site) for site in sites.values()])
     found = recognise_conjugacy(model, args, kwargs)
-    return Plan([_of_plain(found, guide_trace, site) for site in (sites or found.sites).values()])
+    structured = getattr(guide, "structured", False)
+    return Plan([_of_plain(found, guide_trace, site, structured) for site in (sites or found.sites).values()])
 
 
 def _posterior(guide: Trace, name: str) -> str:
@@ -95,7 +96,7 @@ def _posterior(guide: Trace, name: str) -> str:
     return next((f"joint {drawn}" for drawn in joint), kind)
 
 
-def _of_plain(found: Recognised, guide: Trace, site: Site) -> PlannedSite:
+def _of_plain(found: Recognised, guide: Trace, site: Site, structured: bool) -> PlannedSite:
     name = site["name"]
     posterior = _posterior(guide, name)
     if site["is_observed"]:
@@ -107,11 +108,23 @@ def _of_plain(found: Recognised, guide: Trace, site: Site) -> PlannedSite:
         return PlannedSite(name, "", "left out", "nothing depends on it")
     if isinstance(unwrap(guide.nodes[name]["fn"]), NaturalDistribution):
         reason = found.drawn.get(name)
-        return PlannedSite(name, posterior, "refused" if reason else "exact", reason or "")
+        if reason is not None:
+            return PlannedSite(name, posterior, "refused", reason)
+        return PlannedSite(name, posterior, "exact", _about_joint(found, guide, name, structured))
     why = found.drawn.get(name, "")
     if name in found.kinds:
         why = f"the guide has no natural posterior; {found.kinds[name].__name__} is one"
     return PlannedSite(name, posterior, "drawn", why)
+
+
+def _about_joint(found: Recognised, guide: Trace, name: str, structured: bool) -> str:
+    """Of a location: that it has a joint posterior or could have one, or why it has none."""
+    if name not in found.joint:
+        return f"apart: {found.apart[name]}" if structured and name in found.apart else ""
+    precision = found.joint[name][0]
+    if getattr(unwrap(guide.nodes[name]["fn"]), "given", None) is not None:
+        return f"jointly with '{precision}'"
+    return f"may be joint with '{precision}': AutoConjugate(model, structured=True)"
 
 
 def _of_shorthand(program: Structure, guide: Trace, site: Site) -> PlannedSite:

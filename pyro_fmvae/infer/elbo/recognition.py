@@ -19,16 +19,19 @@ from torch.distributions import transform_to
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.distributions.joint_parts import JointKind
 from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class, natural_classes_on
-from pyro_fmvae.infer.elbo.advice import Use, reason_for, reason_of_program
 from pyro_fmvae.infer.elbo.density import device_of, has_lazy_arguments, log_density
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
 from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Moments, Monomial, by_site, expectation_of, monomial
+from pyro_fmvae.infer.elbo.joint_moments import JointSearch
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled
 from pyro_fmvae.infer.elbo.observed_shapes import check_observed
 from pyro_fmvae.infer.elbo.plain import FirstValues
+from pyro_fmvae.infer.elbo.reasons import Use, reason_for, reason_of_program
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites, unmasked
+from pyro_fmvae.infer.elbo.sums import Product
 
 _UNOBSERVED = "_unobserved"  # the end of the names that Pyro gives to what obs_mask leaves out
 _FREE_SCALE = 0.1  # of random values of sites, on the real line that their supports are mapped from
@@ -46,6 +49,8 @@ class Recognised:
         discrete: names of the sites that are summed out.
         leaves: names of the sites of ``obs_mask`` for what was not observed, where nothing depends on them.
         sites: all sample sites by name, from a run without enumeration.
+        joint: locations that may have a joint posterior with their precision: its name, and the kind.
+        apart: locations that may not have one with a site that they are multiplied with, and the reason.
     """
 
     kinds: dict[str, type[NaturalDistribution]] = field(default_factory=dict)
@@ -54,6 +59,8 @@ class Recognised:
     discrete: list[str] = field(default_factory=list)
     leaves: list[str] = field(default_factory=list)
     sites: dict[str, Site] = field(default_factory=dict)
+    joint: dict[str, tuple[str, JointKind]] = field(default_factory=dict)
+    apart: dict[str, str] = field(default_factory=dict)
 
 
 def recognise_conjugacy(model: Any, args: Any, kwargs: Any) -> Recognised:
@@ -112,6 +119,7 @@ class _Search:
         self._latent = {n: s for n, s in found.sites.items() if is_latent(s) and not is_discrete(s)}
         self._uses: dict[str, list[Use]] = {}
         self._parents: set[str] = set()
+        self._terms: list[tuple[str, Product]] = []
         self._failed: Set[str] = frozenset()
         self._identities: dict[Hashable, bool] = {}
         frames = [f for site in found.sites.values() for f in site["cond_indep_stack"] if f.vectorized]
@@ -149,6 +157,8 @@ class _Search:
                 self._found.kinds = {n: kind for n, kind in kinds.items() if kind is not None}
                 missing = self._find_priors(traced)
                 if not missing:
+                    search = JointSearch(self._found.kinds, self._found.sites, self._terms)
+                    self._found.joint, self._found.apart = search.run()
                     return
             self._drop(candidates, missing)
 
@@ -180,6 +190,7 @@ class _Search:
 
         def read(table: Lazy) -> Tensor:
             for term in expansion.of(table):
+                self._terms.append((site["name"], term))
                 for name, factors in by_site(term).items():
                     found = monomial(factors)
                     if found is None:
@@ -191,7 +202,7 @@ class _Search:
             return torch.zeros(table.shape, dtype=table.dtype, device=table.device)
 
         self._uses = {name: [] for name in candidates}
-        self._failed = frozenset()
+        self._failed, self._terms = frozenset(), []
         for site in traced.values():
             if site["is_observed"]:
                 check_observed(site)

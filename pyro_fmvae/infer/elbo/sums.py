@@ -75,13 +75,16 @@ def rename(product: Product, names: Mapping[int, int]) -> Product:
 
 
 def times(left: Product, right: Product) -> Product:
-    """The product of two products; sums that both have become different sums."""
+    """The product of two products; sums that both have become different sums.
+
+    A number by itself stays apart from tensors: it is multiplied to the smallest one in the end.
+    """
     clash = {name for f in left for name in f.names if name >= 0}
     right = rename(right, {name: next(_fresh) for f in right for name in f.names if name in clash})
     result = list(left)
     for f in right:
         for i, g in enumerate(result):
-            if f.is_number and g.is_number:
+            if f.is_number and g.is_number and isinstance(f.tensor, float) == isinstance(g.tensor, float):
                 small, large = (f, g) if set(f.names) <= set(g.names) else (g, f)
                 if set(small.names) <= set(large.names):
                     value = small.tensor
@@ -108,6 +111,12 @@ def multiply(left: Sum, right: Sum) -> Sum:
     return [times(a, b) for a in left for b in right]
 
 
+def square(terms: Sum) -> Sum:
+    """The product of a sum with itself, in which each product of two of its terms is there once."""
+    pairs = itertools.combinations(terms, 2)
+    return [times(a, a) for a in terms] + [times([number(2.0)], times(a, b)) for a, b in pairs]
+
+
 def scale(terms: Sum, by: float) -> Sum:
     """A sum times a number."""
     return terms if by == 1 else [times([number(by)], term) for term in terms]
@@ -115,20 +124,34 @@ def scale(terms: Sum, by: float) -> Sum:
 
 def gather(terms: Sum) -> Sum:
     """A sum with all its numbers in one term, so that x - c is subtracted before it is squared."""
-    known = [term for term in terms if _is_known(term)]
-    if len(known) < 2:
+    known = [term for term in terms if all(f.is_number for f in term)]
+    if len(known) < 2 and all(map(is_plain, known)):
         return terms
-    names = tuple(sorted({name for term in known for f in term for name in f.names}))
-    value = sum(
-        math.prod(f.tensor if isinstance(f.tensor, float) else place(f.tensor, f.names, names) for f in term)
-        for term in known
-    )
+    names = tuple(sorted({name for term in known for f in term for name in f.names if name < 0}))
+    value = sum(_number_of(term, names) for term in known)
     total = Factor("", "", 1, value, names if isinstance(value, Tensor) else ())
-    return [*(term for term in terms if not _is_known(term)), [total]]
+    return [*(term for term in terms if any(f.site for f in term)), [total]]
 
 
-def _is_known(term: Product) -> bool:
-    return all(f.is_number and is_plain([f]) for f in term)
+def _number_of(term: Product, names: Sequence[int]) -> Tensor | float:
+    """The value of a product of numbers, with so many dimensions."""
+    factor = math.prod(f.tensor for f in term if isinstance(f.tensor, float))
+    operands = [(f.tensor, f.names) for f in term if isinstance(f.tensor, Tensor)]
+    own = tuple(name for name in names if any(name in f.names for f in term))
+    return place(contract(operands, factor, own), own, names) if operands else factor
+
+
+def contract(operands: list[tuple[Tensor, tuple[int, ...]]], factor: float, names: tuple[int, ...]) -> Tensor:
+    """The product of a number and of tensors with named dimensions, summed over all but ``names``."""
+    operands = sorted(operands, key=lambda operand: operand[0].numel())
+    if factor != 1:
+        operands[0] = operands[0][0] * factor, operands[0][1]
+    if all(name < 0 for _, own in operands for name in own):
+        return math.prod((place(*o, names) for o in operands[1:]), start=place(*operands[0], names))
+    letters = {name: chr(97 + i) for i, name in enumerate({name: 0 for _, own in operands for name in own})}
+    inputs = ",".join("".join(letters[name] for name in own) for _, own in operands)
+    output = "".join(letters[name] for name in names)
+    return torch.einsum(f"{inputs}->{output}", *(tensor for tensor, _ in operands))
 
 
 def is_plain(term: Product) -> bool:

@@ -1,5 +1,6 @@
 """Draws that a guide itself goes on to use, as it does where q(y | z) depends on z."""
 
+import re
 from collections.abc import Set
 from contextlib import ExitStack
 from typing import Any
@@ -26,7 +27,17 @@ def trace_guide(guide: Any, args: Any, kwargs: Any) -> tuple[Trace, Set[str]]:
     """
     with ExitStack() as watching:
         uses = _Uses(watching)
-        trace = poutine.trace(uses(guide)).get_trace(*args, **kwargs)
+        try:
+            trace = poutine.trace(uses(guide)).get_trace(*args, **kwargs)
+        except RuntimeError as error:
+            twice = re.match("Multiple sample sites named '(.*)'", str(error))
+            if twice is None:
+                raise
+            raise ValueError(
+                f"site or plate '{twice[1]}': the guide has it twice. The fallback of an AutoConjugate "
+                "samples every site without a natural posterior, in the model's plates: give it "
+                "fallback=None where the rest of the guide does so"
+            ) from error
     return trace, uses.names
 
 

@@ -151,8 +151,8 @@ REASONS = {
     ),
     "a rate by an exponential": (
         one_site(COEFFICIENTS, lambda s: dist.Poisson((REGRESSORS.to(s) @ s).exp()), COUNTS),
-        "no closed form as rate of Poisson at 'x', because of 'exp'; without regressors, give the rate a Gamma "
-        "prior",
+        "no closed form as rate of Poisson at 'x', because of 'exp'; without regressors, give the rate "
+        "a Gamma prior",
     ),
     "a Student-t likelihood": (
         one_site(dist.Normal(0.0, 1.0), lambda s: dist.StudentT(4.0, s, 1.0)),

@@ -155,6 +155,25 @@ def subsampled_groups(x):
         pyro.sample("x", dist.Normal(loc, 1.0), obs=x)
 
 
+def with_a_fallback(x):
+    """A guide that samples itself what the fallback of its conjugate part samples."""
+
+    def model(x):
+        loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", N):
+            z = pyro.sample("z", dist.Normal(loc, 1.0))
+            pyro.sample("x", dist.Normal(z.tanh(), 1.0), obs=x)
+
+    conjugate = AutoConjugate(model)
+
+    def guide(x):
+        conjugate(x)
+        with pyro.plate("data", N):
+            pyro.sample("z", dist.Normal(x, 1.0))
+
+    loss(model, guide)(x)
+
+
 def loss(model, guide, **options):
     def run(x):
         TraceConjugate_ELBO(**options).loss(model, guide, x)
@@ -246,8 +265,8 @@ WRONG = {
     ),
     "a plate of one component under several weights": (
         loss(partial(mixture, components=1), partial(of_globals, size=1)),
-        "site 'locs': it is of size 1, but an index picks among 2, as an assignment with 2 values does; put it "
-        "into a plate of size 2",
+        "site 'locs': it is of size 1, but an index picks among 2, as an assignment with 2 values does; put "
+        "it into a plate of size 2",
     ),
     "observed values in a list": (
         lambda x: automatic(location(identity))([0.0, 1.0]),
@@ -272,6 +291,12 @@ WRONG = {
         automatic(subsampled_groups, fallback=None),
         "site 'loc': it is neither observed nor in the guide, and nothing integrates over it; sample it in "
         "the guide. (AutoConjugate(model) samples every site, unless it has fallback=None)",
+    ),
+    "a guide that samples what a fallback samples too": (
+        with_a_fallback,
+        "site or plate 'data': the guide has it twice. The fallback of an AutoConjugate samples every site "
+        "without a natural posterior, in the model's plates: give it fallback=None where the rest of the "
+        "guide does so",
     ),
     "a site that the model lacks": (
         loss(location(identity), guided_by(loc=normal, extra=normal)),

@@ -1,0 +1,250 @@
+"""Joint posteriors of a location and its precision (or variance), which a program samples at two sites.
+
+The joint posterior is Normal-Gamma, or Normal-Wishart for vectors: the precision has its marginal
+distribution, and the location is normal given the precision. Bernardo and Smith (1994), Bayesian Theory,
+Section 5.2, and Bishop (2006), Pattern Recognition and Machine Learning, Section 2.3.6.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, PowerTransform, Transform
+
+from pyro_fmvae.distributions import packed_matrices as packed
+from pyro_fmvae.distributions.gamma import NaturalGamma
+from pyro_fmvae.distributions.inverse_gamma import NaturalInverseGamma
+from pyro_fmvae.distributions.multivariate_normal import NaturalMultivariateNormal
+from pyro_fmvae.distributions.natural_distribution import Domain, NaturalDistribution, check_natural
+from pyro_fmvae.distributions.normal import NaturalNormal
+from pyro_fmvae.distributions.normal_gamma import NaturalNormalGamma, NormalGammaFamily
+from pyro_fmvae.distributions.normal_wishart import NaturalNormalWishart, NormalWishartFamily
+from pyro_fmvae.distributions.wishart import NaturalWishart, RateWishart, wishart_shapes
+
+
+class JointPart(NaturalDistribution):
+    """The posterior of one of two sites that have a joint one.
+
+    The natural parameters are those of both together, and so is the ``family``: its statistics are
+    (log det Λ, μᵀΛμ, Λ, Λμ), packed as in :class:`NormalWishartFamily`. Numbers are vectors of one dimension.
+
+    Args:
+        natural: λ, float64 [..., P].
+        dtype, validate_args: see :class:`NaturalDistribution`.
+        given: the value of the other site, for the one that depends on it.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        any_class: Any = cls
+        any_class.arg_constraints = {"natural": Domain(cls.family)}
+
+    def __init__(
+        self,
+        natural: Tensor,
+        dtype: torch.dtype | None = None,
+        validate_args: bool | None = None,
+        given: Tensor | None = None,
+    ) -> None:
+        check_natural(natural)
+        self.natural, self.given = natural, given
+        self.dtype = torch.get_default_dtype() if dtype is None else dtype
+        support: Any = self.support
+        event = torch.Size([packed.dim_of(natural.shape[-1])] * support.event_dim)
+        Distribution.__init__(self, natural.shape[:-1], event, validate_args)
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
+        """Expand to ``batch_shape``; the natural parameters stay the tensor that was given."""
+        new = super().expand(batch_shape, _instance)
+        new.given = self.given
+        return new
+
+    def with_natural(self, natural: Tensor) -> Any:
+        """The posterior with other natural parameters, [..., P]."""
+        return type(self)(natural, self.dtype, False, self.given)
+
+
+class _Numbers(NormalGammaFamily):
+    def log_base_measure(self, stats: Tensor) -> Tensor:
+        return torch.full_like(stats[..., 0], -0.5 * math.log(2 * math.pi))
+
+
+class _NumbersByVariance(_Numbers):
+    def log_base_measure(self, stats: Tensor) -> Tensor:
+        return super().log_base_measure(stats) + 2 * stats[..., 0]  # the Jacobian of v = 1/α
+
+
+class _Vectors(NormalWishartFamily):
+    def log_base_measure(self, stats: Tensor) -> Tensor:
+        dim = packed.dim_of(stats.shape[-1])
+        constant = 0.5 * dim * math.log(2 * math.pi) + 0.25 * dim * (dim - 1) * math.log(math.pi)
+        return torch.full_like(stats[..., 0], -constant)
+
+
+class JointGamma(JointPart, dist.Gamma):
+    """The precision of a number, with a Gamma distribution."""
+
+    family = _Numbers()
+
+    @property
+    def concentration(self) -> Tensor:
+        """The shape a."""
+        return self.standard[2].to(self.dtype)
+
+    @property
+    def rate(self) -> Tensor:
+        """The rate b."""
+        return self.standard[3].squeeze(-1).to(self.dtype)
+
+
+class JointInverseGamma(JointPart, dist.InverseGamma):
+    """The variance of a number, with an inverse Gamma distribution."""
+
+    family = _NumbersByVariance()
+    concentration, rate = JointGamma.concentration, JointGamma.rate
+    transforms: ClassVar[list[Transform]] = [PowerTransform(torch.tensor(-1.0))]
+
+    @property
+    def base_dist(self) -> Any:
+        """The Gamma over the precision."""
+        return dist.Gamma(self.concentration, self.rate, validate_args=False)
+
+
+class JointWishart(JointPart, RateWishart):  # type: ignore[misc, override]
+    """The precision matrix of a vector, with a Wishart distribution."""
+
+    family = _Vectors()
+
+    @property
+    def concentration(self) -> Tensor:  # type: ignore[override]
+        """See :class:`RateWishart`."""
+        return self.standard[2].to(self.dtype)
+
+    @property
+    def rate_tril(self) -> Tensor:  # type: ignore[override]
+        """See :class:`RateWishart`."""
+        return self.standard[3].to(self.dtype)
+
+
+class JointNormal(JointPart, dist.Normal):
+    """A location, normal given its precision α: N(m, 1/(sα))."""
+
+    family = _Numbers()
+
+    @property
+    def loc(self) -> Tensor:
+        """The mean m."""
+        return self.standard[0].squeeze(-1).to(self.dtype)
+
+    @property
+    def scale(self) -> Tensor:
+        """The standard deviation, given the other site's value."""
+        return (self.standard[1].to(self.dtype) * self._precision).rsqrt()
+
+    @property
+    def _precision(self) -> Tensor:
+        assert self.given is not None
+        return self.given
+
+
+class JointNormalByVariance(JointNormal):
+    """A location, normal given its variance v: N(m, v/s)."""
+
+    family = _NumbersByVariance()
+
+    @property
+    def _precision(self) -> Tensor:
+        return super()._precision.reciprocal()
+
+
+class JointMultivariateNormal(JointPart, dist.MultivariateNormal):
+    """A location vector, normal given its precision matrix Λ: N(m, (sΛ)⁻¹)."""
+
+    family = _Vectors()
+
+    @property
+    def loc(self) -> Tensor:
+        """The mean m."""
+        return self.standard[0].to(self.dtype)
+
+    @property
+    def scale_tril(self) -> Tensor:
+        """Cholesky factor of the covariance matrix, given the other site's value."""
+        assert self.given is not None
+        scale = self.standard[1].to(self.dtype).rsqrt()[..., None, None]
+        return scale * torch.linalg.cholesky(torch.linalg.inv(self.given))
+
+    _unbroadcasted_scale_tril = scale_tril
+
+
+class JointKind(NamedTuple):
+    """A kind of joint posterior.
+
+    Args:
+        location, precision: classes of the two sites' natural posteriors where these are independent.
+        kind: class of the joint natural posteriors.
+        given: classes of the posteriors of the location and of the precision, where they have a joint one.
+        exponent: 1 if the second site is the precision, -1 if it is a variance.
+    """
+
+    location: type[NaturalDistribution]
+    precision: type[NaturalDistribution]
+    kind: type[NaturalDistribution]
+    parts: tuple[type[JointPart], type[JointPart]]
+    exponent: int = 1
+
+    def together(self, location: Tensor, precision: Tensor) -> Tensor:
+        """λ of a joint posterior near independent ones, given their natural parameters.
+
+        The location's mean and the precision's distribution are theirs. The location's variance is theirs at
+        the mean precision; for vectors, on the average over directions.
+        """
+        m, scale = self.location.family.unpack(location)
+        a, rate = self.precision.family.unpack(precision)
+        if self.kind is NaturalNormalGamma:
+            s = rate / (a * scale.square())
+            return self.kind.family.natural(m.unsqueeze(-1), s, a, rate.unsqueeze(-1))
+        half_df = wishart_shapes(a, m.shape[-1])[..., -1]
+        spread = torch.linalg.solve_triangular(scale, rate, upper=False).square().sum((-2, -1))
+        return self.kind.family.natural(m, spread / (half_df * m.shape[-1]), a, rate)
+
+    def marginals(self, joint: Any) -> tuple[Distribution, Distribution]:
+        """The location by itself, a Student-t distribution, and the precision by itself."""
+        m, s, a, rate = (parameter.to(joint.dtype) for parameter in joint.standard)
+        precision = self.parts[1](joint.natural, joint.dtype, False).expand(joint.batch_shape)
+        if self.kind is NaturalNormalGamma:
+            scale = (rate.squeeze(-1) / (a * s)).sqrt()
+            return dist.StudentT(2 * a, m.squeeze(-1), scale), precision
+        scale_tril = rate * (a * s).rsqrt()[..., None, None]
+        return dist.MultivariateStudentT(2 * a, m, scale_tril), precision
+
+
+_NORMAL_GAMMA = JointKind(NaturalNormal, NaturalGamma, NaturalNormalGamma, (JointNormal, JointGamma))
+_BY_VARIANCE = JointKind(
+    NaturalNormal,
+    NaturalInverseGamma,
+    NaturalNormalGamma,
+    (JointNormalByVariance, JointInverseGamma),
+    exponent=-1,
+)
+_NORMAL_WISHART = JointKind(
+    NaturalMultivariateNormal,
+    NaturalWishart,
+    NaturalNormalWishart,
+    (JointMultivariateNormal, JointWishart),
+)
+
+
+def joint_kind(location: type[NaturalDistribution], precision: type[NaturalDistribution]) -> JointKind | None:
+    """The kind of joint posterior of two sites, by their independent posteriors; None if there is none."""
+    kinds = (_NORMAL_GAMMA, _BY_VARIANCE, _NORMAL_WISHART)
+    return next((kind for kind in kinds if (kind.location, kind.precision) == (location, precision)), None)
+
+
+def kind_of_part(part: Distribution) -> JointKind | None:
+    """The kind of joint posterior that a distribution is a part of; None if it is of none."""
+    kinds = (_NORMAL_GAMMA, _BY_VARIANCE, _NORMAL_WISHART)
+    return next((kind for kind in kinds if type(part) in kind.parts), None)

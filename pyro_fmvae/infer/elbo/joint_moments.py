@@ -1,0 +1,210 @@
+"""Expectations under the joint posterior of a location and its precision, and which sites may have one.
+
+The statistics of the joint posterior are log det Λ, μᵀΛμ, Λ and Λμ. So a location may occur in products with
+its own precision only, and its products with a precision matrix only in sums over whole rows and columns.
+Numbers are vectors of one dimension.
+"""
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_fmvae.distributions import packed_matrices as packed
+from pyro_fmvae.distributions.joint_parts import JointKind, joint_kind
+from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, event_dim_of
+from pyro_fmvae.infer.elbo.structure import Site
+from pyro_fmvae.infer.elbo.sums import Factor, Product, place
+
+Names = tuple[int, ...]
+
+
+@dataclass
+class JointMoments:
+    """E[t] of two sites with a joint posterior.
+
+    Attributes:
+        location, precision: names of the sites.
+        kind: of the joint posterior.
+        stats: E[t], float64 [..., P], one for each block of the location's value.
+        shape: of the location's value; its last dimension is that of a block, for vectors.
+        centre: see :class:`Moments`, of the location.
+    """
+
+    location: str
+    precision: str
+    kind: JointKind
+    stats: Tensor
+    shape: torch.Size
+    centre: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        self.dim = packed.dim_of(self.stats.shape[-1])
+        log_det, square, matrix, vector = packed.split(self.stats.reshape(-1, self.stats.shape[-1]))
+        matrix = packed.halved(packed.unpack(matrix, self.dim))
+        if self.centre is not None:
+            c = self.centre.expand(self.shape).reshape(-1, self.dim)
+            scaled = (matrix @ c.unsqueeze(-1)).squeeze(-1)
+            square = square - (c * (2 * vector - scaled)).sum(-1)
+            vector = vector - scaled
+        self._log_det, self._square = log_det, square
+        self._matrix, self._vector = matrix.reshape(-1), vector.reshape(-1)
+
+    def centred(self, batch_dims: int, dtype: torch.dtype, natural: Tensor) -> "JointMoments":
+        """Moments about the mean location, as :meth:`Moments.centred` has them."""
+        with torch.no_grad():
+            _, fourth, _, third = packed.split(natural.expand_as(self.stats))
+            mean = (third / (-2 * fourth).unsqueeze(-1)).reshape(self.shape)
+            dims = tuple(range(batch_dims))
+            centre = (mean.mean(dims, keepdim=True) if dims else mean).to(dtype).to(mean)
+        return JointMoments(self.location, self.precision, self.kind, self.stats, self.shape, centre)
+
+    def expected(self, factors: list[Factor], others: Set[int]) -> tuple[Tensor, Names] | None:
+        """E of a product of elements, float64, and the names of its dimensions; None if it is not known.
+
+        It is NaN where elements do not belong together.
+
+        Args:
+            factors: of the product, those of the two sites.
+            others: names of the dimensions of its other factors.
+        """
+        locations: list[Factor] = []
+        precisions = [f for f in factors if f.site == self.precision]
+        for f in factors:
+            if f.site == self.location:
+                if f.function != "x" or f.power not in (1, 2):
+                    return None
+                locations += [f] * int(f.power)
+        if len(precisions) != 1 or len(locations) > 2:
+            return None
+        (own,) = precisions
+        if own.function in ("log", "logdet") and own.power == 1 and not locations:
+            return self.kind.exponent * self._log_det[_index(own) // self.dim**2], own.names
+        if own.function != "x" or own.power != self.kind.exponent:
+            return None
+        if not locations:
+            return self._matrix[_index(own)], own.names
+        return self._product(own, locations, others)
+
+    def _product(self, own: Factor, locations: list[Factor], others: Set[int]) -> tuple[Tensor, Names] | None:
+        """E[Λ_ij μ_j] or E[μ_i Λ_ij μ_j], summed over j and over both: names of sums in these alone."""
+        summed: list[int] = []
+        if self.dim > 1:
+            inner = {name for name in own.names if name >= 0} - others
+            for f in locations:
+                elsewhere = {name for g in locations if g is not f for name in g.names}
+                mine = [name for name in f.names if name in inner and name not in elsewhere]
+                if len(mine) != 1:
+                    return None
+                summed += mine
+        everything = (own, *locations)
+        kept = tuple(dict.fromkeys(name for f in everything for name in f.names if name not in summed))
+        names = (*kept, *summed)
+        matrix, *vectors = torch.broadcast_tensors(*(place(_index(f), f.names, names) for f in everything))
+        block = matrix // self.dim**2
+        row, column = matrix // self.dim % self.dim, matrix % self.dim
+        inside = [index % self.dim for index in vectors]
+        fits = torch.ones_like(matrix, dtype=torch.bool)
+        for number, (index, name) in enumerate(zip(vectors, summed or [0] * len(vectors), strict=True)):
+            fits = fits & (index // self.dim == block)
+            if self.dim > 1:
+                if matrix.shape[names.index(name)] != self.dim:
+                    return None
+                order = torch.arange(self.dim, device=matrix.device)
+                fits = fits & (inside[number] == place(order, (name,), names))
+        if len(vectors) == 1:
+            other = row + column - inside[0]
+            fits = fits & ((row == inside[0]) | (column == inside[0]))
+            table, index = self._vector, block * self.dim + other
+        else:
+            one, two = inside
+            fits = fits & (((row == one) & (column == two)) | ((row == two) & (column == one)))
+            table, index = self._square, block
+        if summed:
+            first = index[(..., *(slice(0, 1) for _ in summed))]
+            fits = (fits & (index == first)).flatten(len(kept)).all(-1)
+            index = first.flatten(len(kept))[..., 0]
+        return table[index].masked_fill(~fits, torch.nan), kept
+
+
+def _index(f: Factor) -> Tensor:
+    assert isinstance(f.tensor, Tensor)
+    return f.tensor
+
+
+@dataclass
+class JointSearch:
+    """Which locations may have a joint posterior with their precision.
+
+    Args:
+        kinds: classes of the sites' independent posteriors, in the model's order.
+        sites: of the model.
+        terms: the products that log-densities consist of, each with the name of the site whose density it is.
+    """
+
+    kinds: Mapping[str, type[NaturalDistribution]]
+    sites: Mapping[str, Site]
+    terms: Iterable[tuple[str, Product]]
+
+    def run(self) -> tuple[dict[str, tuple[str, JointKind]], dict[str, str]]:
+        """Locations with their precision and the kind; and those that may not, with the reason."""
+        found: dict[str, tuple[str, JointKind]] = {}
+        apart: dict[str, str] = {}
+        for location in self.kinds:
+            for precision, kind in self._candidates(location):
+                if precision in {other for other, _ in found.values()}:
+                    reason: str | None = f"'{precision}' has a joint posterior with another site"
+                else:
+                    reason = self._obstacle(location, precision, kind)
+                if reason is None:
+                    found[location] = precision, kind
+                    apart.pop(location, None)
+                    break
+                apart[location] = reason
+        return found, apart
+
+    def _candidates(self, location: str) -> list[tuple[str, JointKind]]:
+        """Sites that a location is multiplied with and could have a joint posterior with."""
+        partners = {f.site for _, term in self.terms if _has(term, location) for f in term if f.site}
+        kinds = {
+            name: joint_kind(self.kinds[location], kind)
+            for name, kind in self.kinds.items()
+            if name in partners
+        }
+        return [(name, kind) for name, kind in kinds.items() if kind is not None]
+
+    def _obstacle(self, location: str, precision: str, kind: JointKind) -> str | None:
+        one, two = self.sites[location], self.sites[precision]
+        shape, family = one["value"].shape, kind.location.family
+        if two["value"].shape != shape + shape[len(shape) - event_dim_of(family) :]:
+            return f"'{precision}' has another shape, {list(two['value'].shape)} for {list(shape)}"
+        if not all(_same(one[what], two[what]) for what in ("cond_indep_stack", "scale", "mask")):
+            return f"'{precision}' is in other plates, or has another scale or mask"
+        event = shape[len(shape) - event_dim_of(family) :]
+        if two["fn"].event_dim - one["fn"].event_dim != len(event):
+            return f"'{precision}' has {two['fn'].event_dim} dimensions in an event"
+        size = event.numel()
+        stats = torch.zeros(
+            *shape[: len(shape) - len(event)], size * (size + 3) // 2 + 2, dtype=torch.float64
+        )
+        moments = JointMoments(location, precision, kind, stats.to(one["value"].device), shape)
+        for owner, term in self.terms:
+            factors = [f for f in term if f.site in (location, precision)]
+            others = {name for f in term if f.site not in (location, precision) for name in f.names}
+            mean = moments.expected(factors, others) if factors else (stats, ())
+            if mean is not None and not bool(mean[0].isnan().any()):
+                continue
+            if not _has(term, precision):
+                return f"the density of '{owner}' has '{location}' without '{precision}'"
+            return f"the density of '{owner}' has products with '{precision}' without a joint expectation"
+        return None
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or (not isinstance(one, Tensor) and not isinstance(other, Tensor) and one == other)
+
+
+def _has(term: Product, site: str) -> bool:
+    return any(f.site == site for f in term)

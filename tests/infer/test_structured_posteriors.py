@@ -1,0 +1,437 @@
+"""Joint posteriors of locations and precisions in plain programs, against closed forms and other programs."""
+
+import copy
+import math
+
+import pyro
+import pyro.distributions as dist
+import pyro.poutine as poutine
+import pytest
+import scipy.stats
+import torch
+from pyro.infer import SVI, Predictive, Trace_ELBO
+from torch.testing import assert_close
+
+from pyro_fmvae.capture import CapturedSVI
+from pyro_fmvae.distributions import (
+    NORMAL_GAMMA,
+    NORMAL_WISHART,
+    Assignment,
+    Component,
+    FullComponent,
+    NormalGamma,
+    NormalWishart,
+    RateWishart,
+)
+from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO
+from pyro_fmvae.infer.posteriors import to_standard
+from pyro_fmvae.optim import NaturalGradient
+from tests.infer.plain.oracles import assert_gradient, step
+from tests.infer.programs import assert_equal_in_expectation, estimate
+
+K, D, N = 3, 2, 30
+M0, S0, A0, B0 = 0.5, 0.3, 1.5, 0.7
+NUMBERS = torch.tensor([0.2, -0.5, 1.1, 3.0, 2.1])
+POINTS = torch.tensor([[0.2, -0.5], [1.1, 0.3], [0.4, 2.1], [2.0, 1.1]])
+
+
+def by_precision(x):
+    tau = pyro.sample("tau", dist.Gamma(A0, B0))
+    mu = pyro.sample("mu", dist.Normal(M0, (S0 * tau) ** -0.5))
+    with pyro.plate("data", len(x)):
+        pyro.sample("x", dist.Normal(mu, tau.rsqrt()), obs=x)
+
+
+def by_variance(x):
+    tau = pyro.sample("tau", dist.InverseGamma(A0, B0))
+    mu = pyro.sample("mu", dist.Normal(M0, (tau / S0).sqrt()))
+    with pyro.plate("data", len(x)):
+        pyro.sample("x", dist.Normal(mu, tau.sqrt()), obs=x)
+
+
+def by_matrix(x):
+    tau = pyro.sample("tau", RateWishart(torch.tensor(A0), math.sqrt(B0) * torch.eye(D)))
+    mu = pyro.sample("mu", dist.MultivariateNormal(torch.full((D,), M0), precision_matrix=S0 * tau))
+    with pyro.plate("data", len(x)):
+        pyro.sample("x", dist.MultivariateNormal(mu, precision_matrix=tau), obs=x)
+
+
+def by_torch_wishart(x):
+    tau = pyro.sample(
+        "tau", dist.Wishart(torch.tensor(2 * A0 + D - 1), precision_matrix=2 * B0 * torch.eye(D))
+    )
+    mu = pyro.sample("mu", dist.MultivariateNormal(torch.full((D,), M0), precision_matrix=tau * S0))
+    with pyro.plate("data", len(x)):
+        pyro.sample("x", dist.MultivariateNormal(mu, precision_matrix=tau), obs=x)
+
+
+PROGRAMS = [(by_precision, NUMBERS), (by_variance, NUMBERS), (by_matrix, POINTS), (by_torch_wishart, POINTS)]
+programs = pytest.mark.parametrize(("model", "x"), PROGRAMS, ids=[model.__name__ for model, _ in PROGRAMS])
+
+
+def made(model, *args, **options):
+    """A guide with joint posteriors that are not the best ones."""
+    pyro.set_rng_seed(3)
+    guide = AutoConjugate(model, structured=True, **options)
+    with poutine.block():
+        guide(*args)
+    return guide
+
+
+def log_evidence(x):
+    """log p(x): Bernardo and Smith (1994), pages 439-441; of numbers a multivariate Student-t, by scipy."""
+    count = len(x)
+    if x.dim() == 1:
+        scale = B0 / A0 * (torch.eye(count) + torch.ones(count, count) / S0)
+        student = scipy.stats.multivariate_t(torch.full((count,), M0), scale, df=2 * A0)
+        return float(student.logpdf(x))
+    log_p = 0.0  # point by point, each a Student-t given those before it
+    m, s, a, rate = torch.full((D,), M0).double(), S0, A0, B0 * torch.eye(D).double()
+    for point in x.double():
+        scale = (s + 1) / s * rate / a
+        log_p += scipy.stats.multivariate_t(m, scale, df=2 * a).logpdf(point)
+        gap = point - m
+        rate = rate + 0.5 * s / (s + 1) * torch.outer(gap, gap)
+        m, s, a = (s * m + point) / (s + 1), s + 1, a + 0.5
+    return float(log_p)
+
+
+@programs
+def test_one_step_is_the_exact_posterior_and_reaches_the_evidence(model, x):
+    guide = made(model, x)
+    before = TraceConjugate_ELBO().loss(model, guide, x)
+    step(model, guide, x, rate=1.0)
+    loss = TraceConjugate_ELBO().loss(model, guide, x)
+    assert -loss == pytest.approx(log_evidence(x), rel=1e-6) and before > loss + 0.1
+    data, count = x.double(), len(x)
+    mean, s = data.mean(0), S0 + count
+    gap, spread = mean - M0, data - data.mean(0)
+    m, a = (S0 * M0 + count * mean) / s, torch.tensor(A0 + 0.5 * count).double()
+    s, shrunk = torch.tensor(s).double(), S0 * count / s
+    if x.dim() == 1:
+        rate = B0 + 0.5 * (spread.square().sum() + shrunk * gap**2)
+        expected = NORMAL_GAMMA.natural(m.reshape(1), s, a, rate.reshape(1))
+    else:
+        rate = B0 * torch.eye(D) + 0.5 * (spread.mT @ spread + shrunk * torch.outer(gap, gap))
+        expected = NORMAL_WISHART.natural(m, s, a, torch.linalg.cholesky(rate))
+    assert_close(guide.posterior("mu").natural_value(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("model", "x"), PROGRAMS[:3])
+def test_independent_posteriors_have_the_looser_bound(model, x):
+    guide, joint = AutoConjugate(model), made(model, x)
+    guide(x)
+    for _ in range(25):
+        step(model, guide, x, rate=1.0)
+    step(model, joint, x, rate=1.0)
+    losses = [TraceConjugate_ELBO().loss(model, each, x) for each in (guide, joint)]
+    assert losses[0] > losses[1] + 0.03
+
+
+@programs
+def test_it_is_trace_elbo_in_expectation(model, x):
+    """Value and natural gradients of Pyro's own ELBO, which draws both sites, at float64."""
+    torch.set_default_dtype(torch.float64)
+    x = x.double()
+    guide = made(model, x)
+    step(model, guide, x, rate=0.7)
+    natural = guide.posterior("mu").natural
+
+    def evaluate(elbo):
+        loss = elbo.differentiable_loss(model, guide, x)
+        (grad,) = torch.autograd.grad(loss, natural)
+        return torch.cat([loss.detach().reshape(1), grad.flatten()])
+
+    elbo = Trace_ELBO(num_particles=2000, vectorize_particles=True, max_plate_nesting=1)
+    theirs = estimate(lambda: evaluate(elbo), 20)
+    ours = estimate(lambda: evaluate(TraceConjugate_ELBO()), 2)
+    assert_equal_in_expectation(theirs, ours, sigmas=5)
+    assert (theirs[1] < 0.2 * ours[0].abs().clamp(min=0.5)).all()  # so that the comparison has power
+
+
+def plain_diagonal(x):
+    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
+    with pyro.plate("components", K):
+        tau = pyro.sample("tau", dist.Gamma(A0 * torch.ones(D), B0).to_event(1))
+        mu = pyro.sample("mu", dist.Normal(M0, (S0 * tau) ** -0.5).to_event(1))
+    with pyro.plate("data", len(x)):
+        r = pyro.sample("r", dist.Categorical(weights), infer={"enumerate": "parallel"})
+        pyro.sample("x", dist.Normal(mu[r], tau[r].rsqrt()).to_event(1), obs=x)
+
+
+def plain_full(x):
+    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
+    with pyro.plate("components", K):
+        tau = pyro.sample("tau", RateWishart(torch.tensor(A0), math.sqrt(B0) * torch.eye(D)))
+        mu = pyro.sample("mu", dist.MultivariateNormal(torch.full((D,), M0), precision_matrix=S0 * tau))
+    with pyro.plate("data", len(x)):
+        r = pyro.sample("r", dist.Categorical(weights), infer={"enumerate": "parallel"})
+        pyro.sample("x", dist.MultivariateNormal(mu[r], precision_matrix=tau[r]), obs=x)
+
+
+def shorthand(component, prior):
+    def model(x):
+        weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
+        with pyro.plate("components", K):
+            theta = pyro.sample("theta", prior)
+        with pyro.plate("data", len(x)):
+            pyro.sample("x", component(theta, pyro.sample("r", Assignment(weights))), obs=x)
+
+    return model
+
+
+def clusters(offset=0.0, dtype=torch.float64):
+    """Three clusters, [N, D]."""
+    noise = torch.randn(N, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return (offset + noise + 5 * (torch.arange(N) % K).unsqueeze(-1)).to(dtype)
+
+
+def per_number(natural):
+    """λ of K Normal-Gammas of D dimensions as λ of K·D ones of one dimension."""
+    first, fourth, second, third = natural.split([1, 1, D, D], -1)
+    return torch.stack([first.expand(-1, D), fourth.expand(-1, D), second, third], -1)
+
+
+MIXTURES = {
+    "diagonal": (plain_diagonal, Component, NormalGamma, per_number),
+    "full": (plain_full, FullComponent, NormalWishart, lambda natural: natural),
+}
+mixtures = pytest.mark.parametrize("kind", MIXTURES)
+
+
+@mixtures
+def test_a_mixture_is_that_of_the_shorthands(kind):
+    torch.set_default_dtype(torch.float64)
+    model, component, prior, layout = MIXTURES[kind]
+    rate = B0 if prior is NormalGamma else math.sqrt(B0)
+    twin, x = shorthand(component, prior(torch.full((D,), M0), S0, A0, rate)), clusters()
+    guides = made(model, x), AutoConjugate(twin)
+    guides[1](x)
+    guides[1].seed("x", x, torch.zeros_like(x), torch.Generator().manual_seed(0))
+    for name, twin_name in (("weights", "weights"), ("mu", "theta")):
+        start = guides[1].posterior(twin_name).natural_value()
+        guides[0].posterior(name).natural.data.copy_(start if name == "weights" else layout(start))
+    svis = [
+        SVI(program, guide, NaturalGradient(0.5), TraceConjugate_ELBO())
+        for program, guide in zip((model, twin), guides, strict=True)
+    ]
+    for _ in range(4):
+        ours, theirs = (svi.step(x) for svi in svis)
+        assert ours == pytest.approx(theirs, abs=1e-10)
+    theirs = layout(guides[1].posterior("theta").natural_value())
+    assert_close(guides[0].posterior("mu").natural_value(), theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(("model", "x"), [*PROGRAMS[:3], (plain_diagonal, clusters())])
+def test_gradient_is_the_change_of_the_bound(model, x):
+    torch.set_default_dtype(torch.float64)
+    guide, x = made(model, x.double()), x.double()
+    step(model, guide, x, rate=0.6)
+    assert_gradient(model, guide, x)
+
+
+@mixtures
+def test_captured_steps_are_eager_ones(kind):
+    model, x, runs = MIXTURES[kind][0], clusters(dtype=torch.float32), []
+    for make in (ConjugateSVI, CapturedSVI):
+        guide = made(model, x)
+        svi = make(model, guide, NaturalGradient(0.5), TraceConjugate_ELBO())
+        runs.append(([svi.step(x) for _ in range(4)], [p.detach().clone() for p in guide.parameters()]))
+    assert runs[0][0] == runs[1][0] and all(map(torch.equal, runs[0][1], runs[1][1]))
+    assert len(set(runs[0][0])) == 4
+
+
+def around(offset, kind):
+    """λ of the clusters' posteriors, about."""
+    m = offset + 5 * torch.arange(K, dtype=torch.float64).unsqueeze(-1).expand(K, D)
+    s, a = torch.full((2, K), 5.0, dtype=torch.float64)
+    if kind == "diagonal":
+        return per_number(NORMAL_GAMMA.natural(m, s, a, torch.full_like(m, 5.0)))
+    return NORMAL_WISHART.natural(m, s, a, math.sqrt(5.0) * torch.eye(D, dtype=torch.float64).expand(K, D, D))
+
+
+@mixtures
+def test_float32_far_from_the_origin(kind):
+    """Squares are about the mean location, as those of independent posteriors are."""
+    losses = []
+    for dtype in (torch.float64, torch.float32):
+        torch.set_default_dtype(dtype)
+        x = clusters(3000.0, torch.float32).to(dtype)
+        model = MIXTURES[kind][0]
+        guide = made(model, x)
+        with torch.no_grad():
+            guide.posterior("mu").natural.copy_(around(3000.0, kind))
+        losses.append(TraceConjugate_ELBO().loss_per_site(model, guide, x)["r"])
+    assert_close(losses[1].double(), losses[0], rtol=0, atol=0.01)
+
+
+def test_scale_around_everything_leaves_natural_gradients_alone():
+    x, elbo = clusters(), TraceConjugate_ELBO()
+    guide = made(plain_diagonal, x)
+    results = []
+    for scale in (1.0, 0.05, torch.tensor(3.0)):
+        programs = (poutine.scale(program, scale=scale) for program in (plain_diagonal, guide))
+        loss = elbo.differentiable_loss(*programs, x)
+        results.append((loss / scale, *torch.autograd.grad(loss, [*guide.parameters()])))
+    for result in results[1:]:
+        for found, expected in zip(result, results[0], strict=True):
+            assert_close(found, expected, rtol=1e-6, atol=1e-5)
+
+
+def test_other_sites_may_be_in_the_location_too():
+    """The slope has a posterior of its own; observed groups pick locations and precisions together."""
+    x, group = torch.tensor([0.1, 1.0, 2.0, 2.5]), torch.tensor([0, 1, 1, 0])
+
+    def model(y):
+        with pyro.plate("groups", 2):
+            tau = pyro.sample("tau", dist.Gamma(A0, B0))
+            mu = pyro.sample("mu", dist.Normal(0.0, (S0 * tau) ** -0.5))
+        slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", len(y)):
+            pyro.sample("y", dist.Normal(2 * mu[group] + slope * x, tau[group].rsqrt()), obs=y)
+
+    torch.set_default_dtype(torch.float64)
+    guide, y = made(model, NUMBERS[:4].double()), NUMBERS[:4].double()
+    assert {row.site: row.posterior for row in TraceConjugate_ELBO().plan(model, guide, y)} == {
+        "tau": "JointGamma",
+        "mu": "JointNormal",
+        "slope": "NaturalNormal",
+        "y": "",
+    }
+    step(model, guide, y, rate=0.6)
+    assert_gradient(model, guide, y)
+
+
+# Where there is none
+
+
+def independent_prior(x):
+    tau = pyro.sample("tau", dist.Gamma(A0, B0))
+    mu = pyro.sample("mu", dist.Normal(M0, 3.0))
+    with pyro.plate("data", len(x)):
+        pyro.sample("x", dist.Normal(mu, tau.rsqrt()), obs=x)
+
+
+def shared_precision(x):
+    tau = pyro.sample("tau", dist.Gamma(A0, B0))
+    with pyro.plate("groups", 2):
+        mu = pyro.sample("mu", dist.Normal(M0, tau.rsqrt()))
+    with pyro.plate("data", len(x)):
+        pyro.sample("x", dist.Normal(mu[torch.arange(len(x)) % 2], tau.rsqrt()), obs=x)
+
+
+def crossed(x):
+    with pyro.plate("groups", 2):
+        tau = pyro.sample("tau", dist.Gamma(A0, B0))
+        mu = pyro.sample("mu", dist.Normal(M0, tau.rsqrt()))
+    with pyro.plate("data", len(x)):
+        pyro.sample("x", dist.Normal(mu.flip(0)[0], tau[0].rsqrt()), obs=x)
+
+
+def masked_precision(x):
+    with poutine.mask(mask=torch.tensor(True)):
+        tau = pyro.sample("tau", dist.Gamma(A0, B0))
+    mu = pyro.sample("mu", dist.Normal(M0, tau.rsqrt()))
+    pyro.sample("x", dist.Normal(mu, tau.rsqrt()), obs=x[0])
+
+
+def rotated(x):
+    tau = pyro.sample("tau", RateWishart(torch.tensor(A0), torch.eye(D)))
+    mu = pyro.sample("mu", dist.MultivariateNormal(torch.zeros(D), precision_matrix=tau))
+    with pyro.plate("data", len(x)):
+        pyro.sample("x", dist.MultivariateNormal(mu * torch.tensor([1.0, 2.0]), precision_matrix=tau), obs=x)
+
+
+def two_locations(x):
+    tau = pyro.sample("tau", dist.Gamma(A0, B0))
+    mu = pyro.sample("mu", dist.Normal(M0, tau.rsqrt()))
+    nu = pyro.sample("nu", dist.Normal(M0, tau.rsqrt()))
+    with pyro.plate("data", len(x)):
+        pyro.sample("x", dist.Normal(mu + nu, tau.rsqrt()), obs=x)
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "site", "why"),
+    [
+        (independent_prior, NUMBERS, "mu", "the density of 'mu' has 'mu' without 'tau'"),
+        (shared_precision, NUMBERS, "mu", r"'tau' has another shape, \[\] for \[2\]"),
+        (crossed, NUMBERS, "mu", "the density of 'x' has products with 'tau' without a joint expectation"),
+        (masked_precision, NUMBERS, "mu", "'tau' is in other plates, or has another scale or mask"),
+        (rotated, POINTS, "mu", "the density of 'x' has products with 'tau' without a joint expectation"),
+        (two_locations, NUMBERS, "nu", "'tau' has a joint posterior with another site"),
+    ],
+)
+def test_what_the_joint_family_does_not_have_stays_apart_and_is_told(model, x, site, why):
+    guide, elbo = made(model, x), TraceConjugate_ELBO()
+    plan = elbo.plan(model, guide, x)
+    assert plan[site].treatment == "exact" and not plan[site].posterior.startswith("Joint")
+    with pytest.raises(AssertionError, match=f"^apart: {why}$"):
+        raise AssertionError(plan[site].why)
+    step(model, guide, x, rate=0.5)
+    assert_gradient(model, guide, x)
+
+
+def test_the_plan_of_independent_posteriors_says_that_a_joint_one_is_to_be_had():
+    guide = AutoConjugate(by_precision)
+    plan = TraceConjugate_ELBO().plan(by_precision, guide, NUMBERS)
+    assert plan["mu"].why == "may be joint with 'tau': AutoConjugate(model, structured=True)"
+    plan = TraceConjugate_ELBO().plan(by_precision, made(by_precision, NUMBERS), NUMBERS)
+    assert plan["mu"].why == "jointly with 'tau'"
+
+
+def test_indices_that_part_after_the_first_call_spoil_no_bound():
+    """Where locations and precisions are picked apart, the loss is an error, no wrong number."""
+
+    def model(x, one, other):
+        with pyro.plate("groups", 2):
+            tau = pyro.sample("tau", dist.Gamma(A0, B0))
+            mu = pyro.sample("mu", dist.Normal(M0, tau.rsqrt()))
+        with pyro.plate("data", len(x)):
+            pyro.sample("x", dist.Normal(mu[one], tau[other].rsqrt()), obs=x)
+
+    same, another = torch.tensor([0, 1, 1, 0, 0]), torch.tensor([0, 1, 1, 0, 1])
+    guide = made(model, NUMBERS, same, same)
+    assert math.isfinite(TraceConjugate_ELBO().loss(model, guide, NUMBERS, same, same))
+    with pytest.raises(ValueError, match=r"'x'.*nan"):
+        TraceConjugate_ELBO().loss(model, guide, NUMBERS, same, another)
+
+
+# The guide
+
+
+@pytest.mark.parametrize(("model", "x"), PROGRAMS[:3])
+def test_draws_have_the_moments_of_the_marginals(model, x):
+    torch.set_default_dtype(torch.float64)
+    x, count = x.double(), 4000
+    guide = made(model, x)
+    step(model, guide, x, rate=1.0)
+    with torch.no_grad(), pyro.plate("draws", count, dim=-2):
+        draws = {site: value.squeeze(1) for site, value in guide(x).items()}
+    for site in ("mu", "tau"):
+        marginal = guide.marginal(site)
+        assert ((draws[site].mean(0) - marginal.mean).abs() < 5 * draws[site].std(0) / count**0.5).all()
+    spread = draws["mu"].var(0) / guide.marginal("mu").variance
+    assert_close(spread, torch.ones_like(spread), rtol=0.2, atol=0)
+    found = Predictive(model, guide=guide, num_samples=3, return_sites=["mu", "tau"])(x)
+    for site, value in found.items():
+        assert value.squeeze().shape == draws[site][:3].shape and value.isfinite().all()
+
+
+def test_states_and_copies():
+    x = clusters()
+    guide, other = made(plain_diagonal, x), AutoConjugate(plain_diagonal, structured=True)
+    assert list(guide.state_dict()) == ["posteriors.weights.natural", "posteriors.mu.natural"]
+    other.load_state_dict(guide.state_dict())
+    other(x)
+    for same in (other, copy.deepcopy(guide)):
+        assert torch.equal(same.posterior("tau").natural, guide.posterior("mu").natural)
+        assert same(x).keys() == {"weights", "tau", "mu"}
+
+
+def test_a_posterior_of_another_kind_is_refused():
+    guide = made(by_precision, NUMBERS)
+    guide.posteriors["mu"] = to_standard(guide.posterior("mu"))
+    with pytest.raises(
+        ValueError, match="joint posterior of 'mu' and 'tau' was replaced by another than a nat"
+    ):
+        guide(NUMBERS)
