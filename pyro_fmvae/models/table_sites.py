@@ -40,6 +40,8 @@ class TablePrior:
             b0 / a0. A full covariance has the same in every dimension: a Wishart of the rate matrix b0 I.
         d0: concentration of the Dirichlet over the categories of a column.
         l0: the same for labels. Far below 1, most components stand for a single value.
+        numbers: prior of a component's numbers, batch shape []: a ``NormalWishart`` where covariances are
+            full, else a ``ColumnNormalGamma``. It takes the place of s0, a0 and b0, and of the mean 0.
     """
 
     c0: float = 1.0
@@ -48,6 +50,7 @@ class TablePrior:
     b0: float = 0.2
     d0: float = 0.5
     l0: float = 0.1
+    numbers: NormalWishart | ColumnNormalGamma | None = None
 
 
 class TableSites:
@@ -81,6 +84,9 @@ class TableSites:
             zero = torch.zeros(len(self.numbers))
             if learnt is not None:
                 of_numbers: Any = learnt.distribution(prior.s0)
+            elif prior.numbers is not None:
+                given: Any = prior.numbers
+                of_numbers = type(given)(*(part.to(zero.device) for part in given.standard))
             elif self.full:
                 of_numbers = NormalWishart(zero, prior.s0, prior.a0, prior.b0**0.5)
             else:

@@ -1,0 +1,7 @@
+"""Estimators for scikit-learn's users: arrays in, arrays out, pipelines and searches as with its own."""
+
+from pyro_fmvae.sklearn.bayesian_mixture import BayesianMixture
+from pyro_fmvae.sklearn.factorial_clusterer import FactorialClusterer
+from pyro_fmvae.sklearn.outlier_detector import OutlierDetector
+
+__all__ = ["BayesianMixture", "FactorialClusterer", "OutlierDetector"]

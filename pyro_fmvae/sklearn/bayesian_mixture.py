@@ -1,0 +1,291 @@
+"""A Bayesian mixture as a scikit-learn estimator."""
+
+import warnings
+from functools import partial
+from numbers import Integral, Real
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state, check_scalar
+from sklearn.utils.validation import _check_sample_weight
+from tqdm import tqdm
+
+from pyro_fmvae.evaluate.randomness import seeded
+from pyro_fmvae.learn.incremental_ascent import IncrementalAscent, Rows
+from pyro_fmvae.learn.mixture_search import best_start, search
+from pyro_fmvae.models import ObservedMixture
+from pyro_fmvae.recipes.mixture_choice import numbers_tried
+from pyro_fmvae.runs.run import resolve_device
+from pyro_fmvae.sklearn.mixture_density import PART, MixtureDensity
+from pyro_fmvae.sklearn.standardisation import Standardisation, systematic_sample
+
+WHOLE: Final = 20_000
+"""Rows up to which a sweep is a single step on all of them, unless ``batch_size`` says otherwise."""
+STARTED: Final = 2_000
+"""Rows that starts are compared by, and the number of components is chosen by."""
+EACH: Final = 100
+"""But at least so many for each component."""
+
+
+class BayesianMixture(MixtureDensity):
+    """Bayesian mixture of Gaussian and categorical columns, fitted by variational inference.
+
+    The model is that of :class:`sklearn.mixture.BayesianGaussianMixture` with a Dirichlet prior of the
+    weights. The defaults of its prior are the same and follow the data, so that their units do not matter.
+    Beyond it,
+
+    * rows may have weights, and missing entries (NaN), which are marginalised;
+    * large data are learnt in parts: each sweep over the rows makes one exact step per part, and each step
+      raises the bound (:class:`~pyro_fmvae.learn.incremental_ascent.IncrementalAscent`);
+    * :meth:`score_samples` is the log posterior predictive density, a mixture of Student-t distributions, and
+      ``lower_bound_`` the whole evidence lower bound, both in nats, with all constants;
+    * the number of components can be chosen by the evidence.
+
+    Args:
+        n_components: K, or "auto": the greatest evidence on a sample of rows, up to 50 components
+            (:func:`~pyro_fmvae.learn.mixture_search.search`).
+        covariance_type: "full", or "diag" for independent columns within a component.
+        tol: a sweep that gains less, in nats per row, is the last.
+        max_iter: sweeps over all rows at most.
+        n_init: clusterings of a sample of rows, the best of which is the start.
+        batch_size: rows of a step; None: all up to 20,000 rows, else 5,000.
+        weight_concentration_prior: of the symmetric Dirichlet; None: 1 / K, or 1 if K is "auto".
+        mean_prior: prior mean of a component's mean, [D]; None: the data's mean.
+        mean_precision_prior: rows that it counts for; None: 1.
+        degrees_of_freedom_prior: rows that the prior covariance counts for, above D - 1 if full; None: D.
+        covariance_prior: scatter of these rows, [D, D] or [D] if diagonal; None: the covariance of the data,
+            plus a millionth of each column's variance.
+        categorical_features: columns that hold categories 0, 1, 2, ..., by index or by name. Two categories
+            make a Bernoulli column. A category above those of ``fit`` counts as missing.
+        category_prior: concentration of the Dirichlet over the categories of a column.
+        random_state: seed of the start and of :meth:`sample`.
+        warm_start: begin where the last fit ended, with its prior.
+        device: where to compute; "auto" is a GPU where there is one.
+        verbose: 1 shows a progress bar.
+
+    Attributes:
+        n_components_: K.
+        weights_: posterior means of the weights, [K].
+        means_: posterior means of the components' means, of the columns of numbers, [K, D].
+        covariances_: inverses of the expected precisions, [K, D, D], or [K, D] if diagonal.
+        probabilities_: probabilities of the categories, by column: a dictionary of arrays [K, L].
+        weight_concentration_: of the posterior Dirichlet, [K].
+        mean_precision_: rows behind each mean, [K], or [K, D] if diagonal.
+        degrees_of_freedom_: of the precisions' posterior, [K], or [K, D] if diagonal.
+        lower_bound_: bound on the log-probability of all rows, in nats and in the data's units.
+        lower_bounds_: the same after each sweep, [n_iter_].
+        n_iter_: sweeps.
+        converged_: whether the last sweep gained less than ``tol``.
+        n_features_in_: columns.
+        feature_names_in_: their names, where ``X`` had any.
+
+    References:
+        Bishop (2006), Pattern Recognition and Machine Learning, Section 10.2. Of missing entries: Ghahramani
+        and Jordan (1994). Of :meth:`partial_fit`: Broderick et al. (2013), Streaming variational Bayes.
+
+    Examples:
+        >>> import numpy as np
+        >>> from pyro_fmvae.sklearn import BayesianMixture
+        >>> rng = np.random.default_rng(0)
+        >>> X = np.concatenate([rng.normal(0, 1, (50, 2)), rng.normal(8, 1, (50, 2))])
+        >>> X[::10, 1] = np.nan
+        >>> mixture = BayesianMixture(n_components=2, random_state=0).fit(X)
+        >>> np.bincount(mixture.predict(X))
+        array([50, 50])
+    """
+
+    lower_bound_: float
+    lower_bounds_: np.ndarray
+    _total_weight: float
+
+    def __init__(
+        self,
+        n_components: int | str = 1,
+        *,
+        covariance_type: str = "full",
+        tol: float = 1e-5,
+        max_iter: int = 200,
+        n_init: int = 4,
+        batch_size: int | None = None,
+        weight_concentration_prior: float | None = None,
+        mean_prior: ArrayLike | None = None,
+        mean_precision_prior: float | None = None,
+        degrees_of_freedom_prior: float | None = None,
+        covariance_prior: ArrayLike | None = None,
+        categorical_features: ArrayLike | None = None,
+        category_prior: float = 0.5,
+        random_state: Any = None,
+        warm_start: bool = False,
+        device: str = "auto",
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.covariance_type = covariance_type
+        self.tol = tol
+        self.max_iter = max_iter
+        self.n_init = n_init
+        self.batch_size = batch_size
+        self.weight_concentration_prior = weight_concentration_prior
+        self.mean_prior = mean_prior
+        self.mean_precision_prior = mean_precision_prior
+        self.degrees_of_freedom_prior = degrees_of_freedom_prior
+        self.covariance_prior = covariance_prior
+        self.categorical_features = categorical_features
+        self.category_prior = category_prior
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.device = device
+        self.verbose = verbose
+
+    # ------------------------------------------------------------------ learning
+
+    def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> "BayesianMixture":
+        """Fit the mixture.
+
+        Args:
+            X: rows [n, D], NaN where missing.
+            y: ignored.
+            sample_weight: rows that each one stands for, >= 0, [n].
+
+        Raises:
+            ValueError: fewer rows than components, or an argument out of range.
+        """
+        warm = self.warm_start and hasattr(self, "_mixture")
+        return self._fit(X, sample_weight, warm)
+
+    def partial_fit(
+        self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None
+    ) -> "BayesianMixture":
+        """Learn from more rows: the posterior given the rows so far is the prior of these.
+
+        The first call is :meth:`fit`: its rows decide units, prior and start, so let them be many. No row is
+        forgotten, and none seen twice should be given twice.
+
+        Args:
+            X, y, sample_weight: as for :meth:`fit`.
+
+        Raises:
+            ValueError: see :meth:`fit`.
+        """
+        if not hasattr(self, "_mixture"):
+            return self._fit(X, sample_weight, False)
+        self._check_parameters()
+        X, weights = self._rows(X, sample_weight, reset=False)
+        model = self._on_device()
+        before = {name: model.natural(name).natural.clone() for name in model.natural_priors()}
+        told, self._total_weight = self.lower_bound_, self._total_weight + float(weights.sum())
+        self._sweep(IncrementalAscent(model, self._parts(X, weights, model.device), before), X, weights)
+        self.lower_bounds_ = told + self.lower_bounds_
+        self.lower_bound_ = float(self.lower_bounds_[-1])
+        return self
+
+    def fit_predict(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> np.ndarray:
+        """Fit, and return the most probable component of each row, int64 [n]."""
+        return self.fit(X, sample_weight=sample_weight).predict(X)
+
+    def _fit(self, X: ArrayLike, sample_weight: ArrayLike | None, warm: bool) -> "BayesianMixture":
+        self._check_parameters()
+        X, weights = self._rows(X, sample_weight, reset=not warm)
+        seed = check_random_state(self.random_state).randint(2**31 - 1)
+        with seeded(seed):
+            if warm:
+                model, stand_for = self._on_device(), self._total_weight
+            else:
+                model, stand_for = self._start(X, weights, seed)
+            parts = self._parts(X, weights, model.device)
+            self._total_weight = float(weights.sum())
+            self._sweep(IncrementalAscent(model, parts, stand_for=stand_for), X, weights)
+        return self
+
+    def _start(self, X: np.ndarray, weights: np.ndarray, seed: int) -> tuple[ObservedMixture, float]:
+        """The best clustering of a sample of rows, improved, and the number of its rows."""
+        device, generator = resolve_device(self.device), np.random.default_rng(seed)
+        number = 0 if self.n_components == "auto" else int(self.n_components)
+        if len(X) < number:
+            raise ValueError(
+                f"n_components: expected no more than the rows, got {number} with n_samples = {len(X)}"
+            )
+        self._columns = Standardisation.of(X, weights, self._categorical())
+        x = self._columns.standardised(X, device)
+        full, dim = self.covariance_type == "full", len(self._columns.numbers)
+        freedom = dim if self.degrees_of_freedom_prior is None else self.degrees_of_freedom_prior
+        if full and dim and not freedom > dim - 1:
+            raise ValueError(f"degrees_of_freedom_prior: expected more than {dim - 1}, got {freedom}")
+        precision = 1.0 if self.mean_precision_prior is None else self.mean_precision_prior
+        self._prior = self._columns.prior(
+            x, weights, full, self.mean_prior, precision, freedom, self.covariance_prior
+        )
+        most = max(STARTED, EACH * number)
+        rows = torch.as_tensor(systematic_sample(x.cpu().numpy(), weights, most, generator), device=device)
+        sample, draws = x[rows], torch.Generator().manual_seed(seed)
+        make = partial(self._new, num_data=len(rows), device=device)
+        if number:
+            found = best_start(partial(make, number), sample, None, draws, self.n_init)
+        else:
+            sizes = [size for size in numbers_tried(1) if size <= len(rows)]
+            found = search(make, sample, None, sizes, seed, self.n_init)
+        return found.model, float(len(rows))
+
+    def _sweep(self, ascent: IncrementalAscent, X: np.ndarray, weights: np.ndarray) -> None:
+        """Sweep over the rows until the bound hardly rises, and keep what was learnt."""
+        bounds: list[float] = []
+        self.converged_ = False
+        bar = tqdm(range(self.max_iter), desc="sweeps", disable=not self.verbose)
+        for _ in bar:
+            bounds.append(ascent.sweep())
+            bar.set_postfix_str(f"{bounds[-1] / ascent.total_weight:.4f} nats per row")
+            self.converged_ = len(bounds) > 1 and bounds[-1] - bounds[-2] < self.tol * ascent.total_weight
+            if self.converged_:
+                break
+        bar.close()
+        if not self.converged_:
+            warnings.warn(
+                f"max_iter: no convergence within {len(bounds)} sweeps; increase it, or tol",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        self.lower_bounds_ = np.array(bounds) - weights @ self._columns.log_scales(X)
+        self.lower_bound_, self.n_iter_ = float(self.lower_bounds_[-1]), len(bounds)
+        self._keep(ascent.model)
+
+    # ------------------------------------------------------------------ arguments
+
+    def _rows(self, X: ArrayLike, sample_weight: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        X = self._checked(X, reset)
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        if (weights < 0).any() or not weights.any():
+            raise ValueError("sample_weight: expected numbers >= 0, not all 0")
+        return X, weights
+
+    def _parts(self, X: np.ndarray, weights: np.ndarray, device: torch.device) -> list[Rows]:
+        size = self.batch_size or (len(X) if len(X) <= WHOLE else PART)
+        x = self._columns.standardised(X, device)
+        return Rows(x, torch.as_tensor(weights, device=device)).split(size)
+
+    def _categorical(self) -> list[int]:
+        """Indices of the columns of categories."""
+        if self.categorical_features is None:
+            return []
+        names = list(getattr(self, "feature_names_in_", ()))
+        found = [names.index(c) if c in names else c for c in np.asarray(self.categorical_features).tolist()]
+        if not all(isinstance(c, int) and 0 <= c < self.n_features_in_ for c in found):
+            raise ValueError(
+                f"categorical_features: expected names or indices of columns, got {self.categorical_features}"
+            )
+        return found
+
+    def _check_parameters(self) -> None:
+        if self.n_components != "auto":
+            check_scalar(self.n_components, "n_components", Integral, min_val=1)
+        if self.covariance_type not in ("full", "diag"):
+            raise ValueError(f"covariance_type: expected 'full' or 'diag', got {self.covariance_type!r}")
+        check_scalar(self.tol, "tol", Real, min_val=0)
+        for name in ("max_iter", "n_init", *(["batch_size"] if self.batch_size is not None else [])):
+            check_scalar(getattr(self, name), name, Integral, min_val=1)
+        positive = ["weight_concentration_prior", "mean_precision_prior", "degrees_of_freedom_prior"]
+        for name in ("category_prior", *positive):
+            if getattr(self, name) is not None:
+                check_scalar(getattr(self, name), name, Real, min_val=0, include_boundaries="neither")

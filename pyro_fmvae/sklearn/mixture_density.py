@@ -1,0 +1,131 @@
+"""A fitted mixture as scikit-learn uses it: components, densities and draws."""
+
+from collections.abc import Callable
+from numbers import Integral
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, DensityMixin
+from sklearn.utils import check_random_state, check_scalar
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
+from pyro_fmvae.evaluate.randomness import seeded
+from pyro_fmvae.models import ObservedMixture, TablePrior
+from pyro_fmvae.models.table_sites import NUMBERS, WEIGHTS, column_site, parameter_of
+from pyro_fmvae.runs.run import resolve_device
+from pyro_fmvae.sklearn.standardisation import Standardisation
+
+PART: Final = 5_000
+"""Rows that are computed at once."""
+
+
+class MixtureDensity(DensityMixin, BaseEstimator):
+    """Components, densities and draws of a mixture that a subclass fits."""
+
+    n_components: int | str
+    covariance_type: str
+    weight_concentration_prior: float | None
+    category_prior: float
+    random_state: Any
+    device: str
+    _mixture: ObservedMixture
+    _columns: Standardisation
+    _prior: NormalWishart | ColumnNormalGamma | None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """The most probable component of each row, int64 [n]."""
+        return self.predict_proba(X).argmax(1)
+
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
+        """Responsibilities, [n, K]."""
+        return self._map(X, lambda model, x: model.table(model.observations(x)).softmax(-1))
+
+    def score_samples(self, X: ArrayLike) -> np.ndarray:
+        """Log posterior predictive density of each row, of what is not missing, in nats, [n]."""
+        densities = self._map(X, lambda model, x: model.log_predictive(x))
+        return densities - self._columns.log_scales(self._checked(X, reset=False))
+
+    def score(self, X: ArrayLike, y: Any = None) -> float:
+        """Mean of :meth:`score_samples`."""
+        return float(self.score_samples(X).mean())
+
+    def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """Draw from the posterior predictive distribution.
+
+        Returns:
+            Rows [n_samples, D], and the component of each.
+        """
+        check_is_fitted(self)
+        check_scalar(n_samples, "n_samples", Integral, min_val=1)
+        model = self._on_device()
+        with seeded(check_random_state(self.random_state).randint(2**31 - 1)):
+            codes = model.sample_codes(n_samples)
+            rows = model.sample_latent(n_samples, codes)
+        return self._columns.in_units(rows), codes[:, -1].cpu().numpy()
+
+    def _map(self, X: ArrayLike, function: Callable[[ObservedMixture, Tensor], Tensor]) -> np.ndarray:
+        """A function of model and standardised rows, part by part."""
+        check_is_fitted(self)
+        X, model = self._checked(X, reset=False), self._on_device()
+        x = self._columns.standardised(X, model.device)
+        with torch.no_grad():
+            found: np.ndarray = torch.cat([function(model, part).cpu() for part in x.split(PART)]).numpy()
+        return found
+
+    # ------------------------------------------------------------------ the model
+
+    def _checked(self, X: ArrayLike, reset: bool) -> np.ndarray:
+        rows: np.ndarray = validate_data(
+            self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan"
+        )
+        return rows
+
+    def _keep(self, model: ObservedMixture) -> None:
+        """Keep the posterior, on the CPU and in the data's units."""
+        self._mixture = self._new(model.components, 1, torch.device("cpu"))
+        self._mixture.load_state_dict(model.state_dict())
+        kept, columns = self._mixture, self._columns
+        self.n_components_, self.weights_ = kept.components, kept.weights().numpy()
+        self.weight_concentration_ = kept.natural(WEIGHTS).standard[0].numpy()
+        self.probabilities_ = {
+            column: kept.probs(column_site(column)).numpy() for column, _ in kept.sites.categories
+        }
+        if not len(columns.numbers):
+            return
+        m, s, a, rate = (part.numpy() for part in kept.natural(parameter_of(NUMBERS)).standard)
+        centre, scale = columns.centre[columns.numbers], columns.scale[columns.numbers]
+        self.means_, self.mean_precision_ = m * scale + centre, s
+        if kept.sites.full:
+            self.degrees_of_freedom_ = 2 * a + m.shape[1] - 1
+            spread = 2 * rate @ rate.mT / self.degrees_of_freedom_[:, None, None]
+            self.covariances_ = spread * np.outer(scale, scale)
+        else:
+            self.degrees_of_freedom_, self.covariances_ = 2 * a, rate / a * scale**2
+
+    def _new(self, components: int, num_data: int, device: torch.device) -> ObservedMixture:
+        """A model of so many components, untrained."""
+        concentration = self.weight_concentration_prior
+        if concentration is None:
+            concentration = 1.0 if self.n_components == "auto" else 1 / components
+        prior = TablePrior(c0=concentration, d0=self.category_prior, numbers=self._prior)
+        full = self.covariance_type == "full"
+        model = ObservedMixture(self._columns.levels, components, num_data, prior=prior, full=full)
+        return model.to(device)
+
+    def _on_device(self) -> ObservedMixture:
+        """The fitted model where it is to compute."""
+        device = resolve_device(self.device)
+        if device.type == "cpu":
+            return self._mixture
+        model = self._new(self._mixture.components, 1, device)
+        model.load_state_dict(self._mixture.state_dict())
+        return model

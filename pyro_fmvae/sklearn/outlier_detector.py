@@ -1,0 +1,118 @@
+"""Outliers by the density of a Bayesian mixture, as a scikit-learn estimator."""
+
+from numbers import Real
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, OutlierMixin, clone
+from sklearn.utils import check_random_state, check_scalar
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from pyro_fmvae.sklearn.bayesian_mixture import BayesianMixture
+
+LEAST: Final = 0.01
+"""Share of the mixture's own draws that are outliers where ``contamination`` is "auto"."""
+DRAWS: Final = 10_000
+"""Draws that decide it."""
+
+
+class OutlierDetector(OutlierMixin, BaseEstimator):
+    """Rows that a Bayesian mixture of the training rows finds improbable.
+
+    The score is the log posterior predictive density, which accounts for what few rows leave unknown of a
+    component. Rows with missing entries (NaN) are scored by the entries that are there; fewer entries have a
+    density in fewer dimensions, so compare such rows with those that miss the same columns.
+
+    Args:
+        mixture: a :class:`BayesianMixture`, which is cloned; None: one that chooses its number of components.
+        contamination: share of the training rows that are outliers, in (0, 0.5]. With "auto", a row is an
+            outlier if it is less probable than 99 % of the mixture's own draws. Of new rows that the mixture
+            describes well, that is one in a hundred.
+        random_state: seed of the mixture and of its draws.
+
+    Attributes:
+        mixture_: fitted.
+        offset_: score below which a row is an outlier, in nats.
+        n_features_in_: columns.
+        feature_names_in_: their names, where ``X`` had any.
+
+    Examples:
+        >>> import numpy as np
+        >>> from pyro_fmvae.sklearn import BayesianMixture, OutlierDetector
+        >>> X = np.random.default_rng(0).normal(size=(200, 2))
+        >>> detector = OutlierDetector(BayesianMixture(1), random_state=0).fit(X)
+        >>> detector.predict([[0.0, 0.1], [6.0, -6.0]])
+        array([ 1, -1])
+    """
+
+    def __init__(
+        self,
+        mixture: BayesianMixture | None = None,
+        *,
+        contamination: float | str = "auto",
+        random_state: Any = None,
+    ) -> None:
+        self.mixture = mixture
+        self.contamination = contamination
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> "OutlierDetector":
+        """Fit the mixture and the threshold.
+
+        Args:
+            X: rows [n, D], NaN where missing.
+            y: ignored.
+            sample_weight: rows that each one stands for, >= 0, [n].
+
+        Raises:
+            ValueError: an argument out of range; see :meth:`BayesianMixture.fit`.
+        """
+        automatic = self.contamination == "auto"
+        if not automatic:
+            bounds = {"min_val": 0, "max_val": 0.5, "include_boundaries": "right"}
+            check_scalar(self.contamination, "contamination", Real, **bounds)
+        validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan")
+        seed = check_random_state(self.random_state).randint(2**31 - 1)
+        mixture = BayesianMixture("auto") if self.mixture is None else clone(self.mixture)
+        self.mixture_ = mixture.set_params(random_state=seed).fit(X, sample_weight=sample_weight)
+        if automatic:
+            scores, share = self.mixture_.score_samples(self.mixture_.sample(DRAWS)[0]), LEAST
+            weights = np.ones(DRAWS)
+        else:
+            scores, share = self.score_samples(X), float(self.contamination)
+            weights = _check_sample_weight(sample_weight, scores[:, None], dtype=np.float64)
+        self.offset_ = lowest(scores, weights, share)
+        return self
+
+    def score_samples(self, X: ArrayLike) -> np.ndarray:
+        """Log posterior predictive density of each row, in nats, [n]; outliers have low ones."""
+        check_is_fitted(self)
+        validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite="allow-nan")
+        return self.mixture_.score_samples(X)
+
+    def decision_function(self, X: ArrayLike) -> np.ndarray:
+        """:meth:`score_samples` less ``offset_``, below 0 for outliers, [n]."""
+        return self.score_samples(X) - self.offset_
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """-1 for outliers, 1 for others, int64 [n]."""
+        return np.where(self.decision_function(X) < 0, -1, 1)
+
+
+def lowest(scores: np.ndarray, weights: np.ndarray, share: float) -> float:
+    """The score that a share of the rows, by weight, is below; equal ones are not below it.
+
+    Args:
+        scores, weights: of the rows, [n].
+        share: in [0, 1).
+    """
+    order = np.argsort(scores)
+    until = np.cumsum(weights[order])
+    place = np.searchsorted(until, share * until[-1] * (1 + 1e-12), side="right")
+    return float(scores[order[min(place, len(order) - 1)]])

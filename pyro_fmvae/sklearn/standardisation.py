@@ -1,0 +1,161 @@
+"""Columns of an array: their standardisation, and the priors of Gaussian components in their units."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
+
+JITTER: Final = 1e-6
+"""Share of a column's variance that is added to the diagonal of a default prior covariance."""
+CONSTANT: Final = 1e-12
+"""A column whose standard deviation is a smaller share of its mean counts as constant."""
+
+
+@dataclass(frozen=True)
+class Standardisation:
+    """Standardisation of the columns of an array.
+
+    Attributes:
+        levels: categories of each column, 0 for a column of numbers.
+        centre: weighted means of the numbers, 0 for categories, float64 [D].
+        scale: their standard deviations, 1 for constant columns and categories, float64 [D].
+    """
+
+    levels: tuple[int, ...]
+    centre: np.ndarray
+    scale: np.ndarray
+
+    @classmethod
+    def of(cls, X: np.ndarray, weights: np.ndarray, categorical: Sequence[int]) -> "Standardisation":
+        """The columns of rows [N, D], NaN where missing, with weights [N].
+
+        Raises:
+            ValueError: a categorical column with numbers that are not 0, 1, 2, ....
+        """
+        known, (centre, scale) = ~np.isnan(X), np.zeros((2, X.shape[1]))
+        weight = np.where(known, weights[:, None], 0.0)
+        count = np.maximum(weight.sum(0), np.finfo(float).tiny)
+        centre = (weight * np.where(known, X, 0.0)).sum(0) / count
+        scale = np.sqrt((weight * np.where(known, X - centre, 0.0) ** 2).sum(0) / count)
+        scale = np.where(scale > CONSTANT * np.abs(centre), scale, 1.0)
+        levels = np.zeros(X.shape[1], dtype=int)
+        for column in categorical:
+            values = X[known[:, column], column]
+            if (values < 0).any() or (values != np.floor(values)).any():
+                raise ValueError(
+                    f"X: expected the categories 0, 1, 2, ... in column {column}, got other numbers"
+                )
+            levels[column] = max(int(values.max(initial=0)) + 1, 2)
+            centre[column], scale[column] = 0.0, 1.0
+        return cls(tuple(levels.tolist()), centre, scale)
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """Indices of the columns of numbers."""
+        return np.flatnonzero(np.array(self.levels) == 0)
+
+    def standardised(self, X: np.ndarray, device: torch.device) -> Tensor:
+        """Rows as the model takes them, float64 [N, D]."""
+        return torch.as_tensor((X - self.centre) / self.scale, dtype=torch.float64, device=device)
+
+    def in_units(self, x: Tensor) -> np.ndarray:
+        """Invert :meth:`standardised`."""
+        return x.cpu().double().numpy() * self.scale + self.centre
+
+    def log_scales(self, X: np.ndarray) -> np.ndarray:
+        """Log of the volume by which the units of a row differ, of the numbers that are there, [N]."""
+        return np.where(np.isnan(X), 0.0, np.log(self.scale)).sum(1)
+
+    def prior(
+        self,
+        x: Tensor,
+        weights: np.ndarray,
+        full: bool,
+        mean: Any,
+        mean_precision: float,
+        degrees_of_freedom: float,
+        covariance: Any,
+    ) -> NormalWishart | ColumnNormalGamma | None:
+        """Prior of a component's standardised numbers, in the terms of scikit-learn.
+
+        Args:
+            x: standardised rows [N, D].
+            weights: of the rows, [N].
+            full: covariances are full.
+            mean: in the data's units, [D of numbers]; None: the data's.
+            mean_precision: rows that the prior mean counts for.
+            degrees_of_freedom: rows that the prior covariance counts for.
+            covariance: what these rows add to the scatter, in the data's units, [D, D] or [D]; None: the
+                covariance of the data.
+
+        Raises:
+            ValueError: another shape, or a covariance that is not positive definite.
+        """
+        numbers = self.numbers
+        if not len(numbers):
+            return None
+        scale, dim = self.scale[numbers], len(numbers)
+        loc, spread = np.zeros(dim), np.eye(dim) if full else np.ones(dim)
+        if mean is not None:
+            loc = (_of_shape("mean_prior", mean, (dim,)) - self.centre[numbers]) / scale
+        if covariance is not None:
+            given = _of_shape("covariance_prior", covariance, spread.shape)
+            spread = given / (np.outer(scale, scale) if full else scale**2)
+        elif full:
+            spread = _correlation(x[:, numbers].cpu().numpy(), weights)
+        rate = torch.as_tensor(spread / 2)
+        if not full:
+            if not (rate > 0).all():
+                raise ValueError("covariance_prior: expected variances > 0")
+            each = torch.ones(dim, dtype=torch.float64)
+            shape = degrees_of_freedom / 2
+            return ColumnNormalGamma(torch.as_tensor(loc), mean_precision * each, shape * each, rate)
+        factor, problem = torch.linalg.cholesky_ex(rate)
+        if problem or not torch.equal(rate, rate.mT):
+            raise ValueError("covariance_prior: expected a symmetric positive definite matrix")
+        return NormalWishart(torch.as_tensor(loc), mean_precision, (degrees_of_freedom - dim + 1) / 2, factor)
+
+
+def systematic_sample(
+    x: np.ndarray, weights: np.ndarray, most: int, generator: np.random.Generator
+) -> np.ndarray:
+    """Indices of rows, each as often as its weight asks for: int64 [n], n <= ``most``.
+
+    Systematic sampling along a random direction. A row of weight 2 and two equal rows give the same sample,
+    but for its order. Without weights and with ``most`` rows at most, every row is taken once.
+
+    Args:
+        x: rows [N, D], NaN where missing.
+        weights: >= 0, not all 0, [N].
+        most: rows at most.
+        generator: of the direction, and of the first row.
+    """
+    order = np.argsort(np.nan_to_num(x) @ generator.standard_normal(x.shape[1]), kind="stable")
+    until = np.cumsum(weights[order])
+    size = min(most, max(round(until[-1]), np.count_nonzero(weights)))
+    places = (np.arange(size) + generator.uniform(0.25, 0.75)) * (until[-1] / size)
+    rows: np.ndarray = order[np.searchsorted(until, places, side="right")]
+    return rows
+
+
+def _correlation(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Correlations of standardised columns, missing numbers at their means, [D, D]."""
+    filled = np.nan_to_num(x)
+    scatter = (weights[:, None] * filled).T @ filled
+    sizes = np.sqrt(np.diag(scatter))
+    sizes = np.where(sizes > 0, sizes, 1.0)
+    correlation: np.ndarray = scatter / np.outer(sizes, sizes)
+    np.fill_diagonal(correlation, 1 + JITTER)
+    return (correlation + correlation.T) / 2
+
+
+def _of_shape(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
+    array = np.asarray(value, dtype=np.float64)
+    if array.shape != shape or not np.isfinite(array).all():
+        raise ValueError(f"{name}: expected finite numbers of shape {shape}, got shape {array.shape}")
+    return array

@@ -1,0 +1,93 @@
+"""Parts of weighted rows: every sweep raises the bound, which is the evidence of a single component."""
+
+import math
+
+import pytest
+import torch
+
+from pyro_fmvae.learn.incremental_ascent import IncrementalAscent, Rows, told
+from pyro_fmvae.models import ObservedMixture
+
+N = 90
+
+
+@pytest.fixture
+def rows():
+    """Three clusters of two numbers and a category [N, 3], some entries missing."""
+    torch.manual_seed(0)
+    kinds = torch.randint(3, (N,))
+    x = torch.randn(N, 3, dtype=torch.float64) + 4 * torch.eye(3, dtype=torch.float64)[kinds]
+    x[:, 2] = (kinds == 0).double()
+    return x.masked_fill(torch.rand(N, 3) < 0.15, torch.nan)
+
+
+def mixture(components=3, full=True, seed=1):
+    torch.manual_seed(seed)
+    return ObservedMixture([0, 0, 2], components, N, full=full)
+
+
+def naturals(model):
+    return {name: model.natural(name).natural.clone() for name in model.natural_priors()}
+
+
+def parts_of(x, size, weights=None):
+    weights = torch.ones(len(x), dtype=torch.float64) if weights is None else weights
+    return Rows(x, weights).split(size)
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_one_part_is_coordinate_ascent(rows, full):
+    model, other = mixture(full=full), mixture(full=full)
+    IncrementalAscent(model, parts_of(rows, N)).sweep()
+    seen = other.observations(rows)
+    other.ascend(seen, other.table(seen).softmax(-1))
+    for name, value in naturals(other).items():
+        torch.testing.assert_close(model.natural(name).natural, value, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("size", [30, N])
+def test_every_sweep_raises_the_bound_to_that_of_the_model(rows, full, size):
+    model = mixture(full=full)
+    ascent = IncrementalAscent(model, parts_of(rows, size))
+    bounds = torch.tensor([ascent.sweep() for _ in range(60)], dtype=torch.float64)
+    assert bounds.diff().min() > -1e-9 and bounds[-1] > bounds[0] + 1
+    # at the end, responsibilities are those of λ, so that both forms of the bound are equal
+    assert bounds[-1].item() == pytest.approx(model.bound(model.table(model.observations(rows))), abs=1e-6)
+
+
+def test_a_weight_is_a_number_of_copies(rows):
+    weights = torch.randint(0, 3, (N,)).double()
+    sums, beside = told(mixture(), Rows(rows, weights))
+    copied, beside_copies = told(mixture(), parts_of(rows.repeat_interleave(weights.long(), 0), 3 * N)[0])
+    assert beside == pytest.approx(beside_copies, rel=1e-12)
+    for name, value in sums.items():
+        torch.testing.assert_close(value, copied[name], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_streamed_evidence_of_one_component_is_that_of_all_rows(rows, full):
+    """With one component and no missing number every posterior is exact: p(x) = p(x_1) p(x_2 | x_1)."""
+    complete = rows.nan_to_num(0.0)
+    whole, streamed = mixture(1, full), mixture(1, full)
+    bound = IncrementalAscent(whole, parts_of(complete[:30], N)).sweep()
+    streamed.forget()
+    chain, predicted = 0.0, 0.0
+    for part in parts_of(complete[:30], 1):
+        predicted += streamed.log_predictive(part.x).item()
+        chain += IncrementalAscent(streamed, [part], naturals(streamed)).sweep()
+    assert chain == pytest.approx(bound, rel=1e-9)
+    assert predicted == pytest.approx(bound, rel=1e-5)
+
+
+def test_a_start_stands_for_all_rows(rows):
+    """Statistics of a sample are scaled to the parts' rows, and gone after a sweep."""
+    model = mixture()
+    begun = naturals(model)
+    ascent = IncrementalAscent(model, parts_of(rows, 30), stand_for=10.0)
+    prior = model.natural_priors()
+    for name, total in ascent._totals().items():
+        torch.testing.assert_close(total, N / 10 * (begun[name] - prior[name].natural))
+    assert ascent.bound() == -math.inf
+    ascent.sweep()
+    assert model.natural("weights").natural.sum().item() == pytest.approx(N + 3)

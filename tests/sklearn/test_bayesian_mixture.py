@@ -1,0 +1,252 @@
+"""The mixture against scikit-learn's, exact evidences, and what scikit-learn asks of estimators."""
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_t
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.metrics import adjusted_rand_score
+from sklearn.mixture import BayesianGaussianMixture
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from pyro_fmvae.sklearn import BayesianMixture
+
+UNITS, ORIGIN = np.array([1.0, 100.0, 0.01]), np.array([5.0, 0.0, 3.0])
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Rows of three correlated clusters in units of their own, and the clusters."""
+    rng = np.random.default_rng(0)
+    centres = np.array([[0.0, 0.0, 0.0], [6.0, 0.0, 3.0], [0.0, 7.0, -4.0]])
+    factors = np.eye(3) + 0.3 * rng.standard_normal((3, 3, 3))
+    kinds = rng.integers(3, size=400)
+    noise = np.einsum("nij,nj->ni", factors[kinds], rng.standard_normal((400, 3)))
+    return (centres[kinds] + noise) * UNITS + ORIGIN, kinds
+
+
+@parametrize_with_checks(
+    [
+        BayesianMixture(n_init=1),
+        BayesianMixture(n_components=2, n_init=1, batch_size=7),
+        BayesianMixture(n_components=2, covariance_type="diag", n_init=1),
+    ]
+)
+def test_scikit_learns_checks(estimator, check):
+    check(estimator)
+
+
+def priors(x, full):
+    return {
+        "weight_concentration_prior": 0.5,
+        "mean_precision_prior": 2.0,
+        "mean_prior": x.mean(0) + 0.1 * x.std(0),
+        "degrees_of_freedom_prior": 4.5,
+        "covariance_prior": np.cov(x.T) if full else x.var(0),
+    }
+
+
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("batch_size", [None, 90])
+def test_posterior_is_scikit_learns(data, full, batch_size):
+    """Its diagonal E-step is that of a full Wishart, so that D = 1 alone is the same model."""
+    x = data[0] if full else data[0][:, 1:2]
+    x, number = x.copy(), 3 if full else 2
+    kind = "full" if full else "diag"
+    shared = {"covariance_type": kind, "random_state": 0, "max_iter": 2000, **priors(x, full)}
+    ours = BayesianMixture(number, tol=1e-13, batch_size=batch_size, **shared).fit(x)
+    theirs = BayesianGaussianMixture(
+        n_components=number,
+        tol=1e-12,
+        reg_covar=0,
+        weight_concentration_prior_type="dirichlet_distribution",
+        **shared,
+    ).fit(x)
+    order, wanted = np.argsort(ours.means_[:, -1]), np.argsort(theirs.means_[:, -1])
+    for name, size in {
+        "weights_": 1.0,
+        "weight_concentration_": len(x),
+        "means_": x.std(0),
+        "covariances_": np.abs(theirs.covariances_).max(),
+        "mean_precision_": len(x),
+        "degrees_of_freedom_": len(x),
+    }.items():
+        found, right = getattr(ours, name)[order], getattr(theirs, name)[wanted]
+        found = found[:, 0] if found.ndim > right.ndim else found
+        np.testing.assert_allclose(found / size, right / size, atol=1e-5, err_msg=name)
+    gaps = ours.predict_proba(x)[:, order] - theirs.predict_proba(x)[:, wanted]
+    assert np.abs(gaps).max() < 1e-4
+    assert ours.converged_ and np.diff(ours.lower_bounds_).min() > -1e-8
+
+
+def evidence(x, weights, prior):
+    """Log p(x) under one Normal-Wishart, as a chain of predictive Student-t: Murphy (2007), Section 8."""
+    mean, precision = prior["mean_prior"], prior["mean_precision_prior"]
+    freedom, scatter, total = prior["degrees_of_freedom_prior"], prior["covariance_prior"], 0.0
+    for row in np.repeat(x, weights, axis=0):
+        df = freedom - len(mean) + 1
+        total += multivariate_t(mean, scatter * (precision + 1) / (precision * df), df).logpdf(row)
+        gap = row - mean
+        scatter = scatter + np.outer(gap, gap) * precision / (precision + 1)
+        mean = mean + gap / (precision + 1)
+        precision, freedom = precision + 1, freedom + 1
+    df = freedom - len(mean) + 1
+    return total, multivariate_t(mean, scatter * (precision + 1) / (precision * df), df)
+
+
+def test_bound_of_one_component_is_the_evidence_in_the_units_of_the_data(data):
+    x, prior = data[0][:40], priors(data[0], True)
+    weights = np.arange(40) % 3
+    mixture = BayesianMixture(1, **prior).fit(x, sample_weight=weights)
+    total, _ = evidence(x, weights, prior)
+    assert mixture.lower_bound_ == pytest.approx(total, rel=1e-9)
+    streamed = BayesianMixture(1, **prior)
+    for part in range(0, 40, 10):
+        streamed.partial_fit(x[part : part + 10], sample_weight=weights[part : part + 10])
+    assert streamed.lower_bound_ == pytest.approx(total, rel=1e-9)
+    np.testing.assert_allclose(streamed.means_, mixture.means_)
+    np.testing.assert_allclose(streamed.covariances_, mixture.covariances_)
+
+
+def test_scores_are_the_predictive_density(data):
+    x, prior = data[0][:40], priors(data[0], True)
+    mixture = BayesianMixture(1, **prior).fit(x)
+    _, predictive = evidence(x, np.ones(40, int), prior)
+    np.testing.assert_allclose(mixture.score_samples(x), predictive.logpdf(x))
+    line = BayesianMixture(3, random_state=0).fit(data[0][:, :1])
+    grid = np.linspace(-40, 50, 5001)[:, None]
+    assert np.trapezoid(np.exp(line.score_samples(grid)), grid[:, 0]) == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["full", "diag"])
+def test_units_do_not_matter(data, kind):
+    x, kinds = data
+    mixture = BayesianMixture(3, covariance_type=kind, random_state=0).fit(x)
+    same = clone(mixture).fit((x - ORIGIN) / UNITS)
+    assert adjusted_rand_score(mixture.predict(x), kinds) > 0.95
+    np.testing.assert_allclose(mixture.means_, same.means_ * UNITS + ORIGIN, rtol=1e-6)
+    assert mixture.lower_bound_ == pytest.approx(same.lower_bound_ - len(x) * np.log(UNITS).sum())
+    np.testing.assert_allclose(
+        mixture.score_samples(x), same.score_samples((x - ORIGIN) / UNITS) - np.log(UNITS).sum()
+    )
+
+
+@pytest.mark.parametrize("kind", ["full", "diag"])
+def test_missing_entries_are_marginalised(data, kind):
+    x, kinds = data
+    holes = np.where(np.random.default_rng(1).random(x.shape) < 0.2, np.nan, x)
+    mixture = BayesianMixture(3, covariance_type=kind, random_state=0, batch_size=100).fit(holes)
+    assert np.diff(mixture.lower_bounds_).min() > -1e-6
+    assert adjusted_rand_score(mixture.predict(x), kinds) > 0.95
+    # without its second column a row has the density of the others
+    row = x[:1].copy()
+    row[0, 1] = np.nan
+    grid = np.repeat(row, 20_001, 0)
+    grid[:, 1] = np.linspace(-4000, 4000, 20_001)
+    whole = np.trapezoid(np.exp(mixture.score_samples(grid)), grid[:, 1])
+    assert mixture.score_samples(row)[0] == pytest.approx(np.log(whole), abs=1e-3)
+
+
+def test_categories_have_their_frequencies():
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.standard_normal(50), rng.integers(3, size=50)])
+    x[:5, 1] = np.nan
+    mixture = BayesianMixture(1, categorical_features=[1], category_prior=2.0).fit(x)
+    counts = np.bincount(x[5:, 1].astype(int), minlength=3) + 2.0
+    np.testing.assert_allclose(mixture.probabilities_[1], counts[None] / counts.sum())
+    assert mixture.means_.shape == (1, 1)
+    gap = mixture.score_samples([[0.0, 2.0]]) - mixture.score_samples([[0.0, np.nan]])
+    np.testing.assert_allclose(gap, np.log(counts[2] / counts.sum()))
+    alone = BayesianMixture(2, categorical_features=[0], random_state=0).fit(x[5:, 1:])
+    assert set(alone.sample(100)[0][:, 0]) <= {0.0, 1.0, 2.0}
+    assert not hasattr(alone, "means_")
+
+
+def test_the_number_of_components_is_found(data):
+    mixture = BayesianMixture("auto", n_init=2, random_state=0).fit(data[0])
+    assert mixture.n_components_ == len(mixture.weights_) == 3
+
+
+def test_draws_have_the_moments_of_the_mixture(data):
+    mixture = BayesianMixture(3, random_state=0).fit(data[0])
+    rows, kinds = mixture.sample(20_000)
+    shares = np.bincount(kinds, minlength=3) / len(kinds)
+    assert np.abs(shares - mixture.weights_).max() < 4 * 0.5 / np.sqrt(len(kinds))
+    error = rows.std(0) / np.sqrt(len(rows))
+    assert (np.abs(rows.mean(0) - mixture.weights_ @ mixture.means_) < 4 * error).all()
+    np.testing.assert_array_equal(rows, mixture.sample(20_000)[0])
+
+
+def test_a_warm_start_goes_on(data):
+    mixture = BayesianMixture(6, max_iter=1, warm_start=True, random_state=0, n_init=1)
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        first = mixture.fit(data[0]).lower_bound_
+    with pytest.warns(ConvergenceWarning):
+        assert mixture.fit(data[0]).lower_bound_ > first
+    assert clone(mixture).set_params(max_iter=200).fit(data[0]).converged_
+
+
+def test_streamed_rows_move_the_posterior(data):
+    x, kinds = data
+    mixture = BayesianMixture(3, random_state=0)
+    for part in np.split(x, 4):
+        mixture.partial_fit(part)
+    assert mixture.weight_concentration_.sum() == pytest.approx(len(x) + 1)
+    assert adjusted_rand_score(mixture.predict(x), kinds) > 0.95
+
+
+def test_pipelines_and_searches(data):
+    x, kinds = data
+    pipeline = make_pipeline(StandardScaler(), BayesianMixture(random_state=0, n_init=2))
+    found = GridSearchCV(pipeline, {"bayesianmixture__n_components": [1, 3]}, cv=2).fit(x)
+    assert found.best_params_ == {"bayesianmixture__n_components": 3}
+    assert adjusted_rand_score(found.predict(x), kinds) > 0.95
+
+
+def test_a_data_frame_names_its_columns():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"length": [0.1, 0.2, 5.0, 5.1], "kind": [0, 0, 1, 1]})
+    mixture = BayesianMixture(2, categorical_features=["kind"], random_state=0).fit(frame)
+    assert list(mixture.feature_names_in_) == ["length", "kind"]
+    assert mixture.probabilities_.keys() == {1}
+    with pytest.raises(ValueError, match="feature names"):
+        mixture.predict(frame[["kind", "length"]])
+
+
+def test_progress_is_shown_when_asked_for(data, capsys):
+    BayesianMixture(verbose=1).fit(data[0])
+    assert "nats per row" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_components": 500}, "n_components.*n_samples = 400"),
+        ({"n_components": 0}, "n_components"),
+        ({"covariance_type": "tied"}, "covariance_type"),
+        ({"degrees_of_freedom_prior": 2.0}, "degrees_of_freedom_prior: expected more than 2"),
+        ({"covariance_prior": np.ones(3)}, "covariance_prior.*shape"),
+        ({"covariance_prior": -np.eye(3)}, "covariance_prior.*positive"),
+        ({"covariance_prior": [1, 1, 0], "covariance_type": "diag"}, "covariance_prior.*> 0"),
+        ({"mean_prior": [0.0, np.nan, 0.0]}, "mean_prior"),
+        ({"categorical_features": [3]}, "categorical_features"),
+        ({"categorical_features": ["kind"]}, "categorical_features"),
+        ({"categorical_features": [0]}, "categories 0, 1, 2"),
+        ({"weight_concentration_prior": 0.0}, "weight_concentration_prior"),
+        ({"device": "nowhere"}, "device"),
+        ({"batch_size": 0}, "batch_size"),
+    ],
+)
+def test_bad_arguments_are_named(data, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        BayesianMixture(**arguments).fit(data[0])
+
+
+def test_bad_weights_and_early_use(data):
+    with pytest.raises(ValueError, match="sample_weight"):
+        BayesianMixture().fit(data[0], sample_weight=-np.ones(400))
+    with pytest.raises(NotFittedError):
+        BayesianMixture().sample()

@@ -1,0 +1,66 @@
+"""Thresholds of the detector, and what scikit-learn asks of it."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from pyro_fmvae.sklearn import BayesianMixture, OutlierDetector
+from pyro_fmvae.sklearn.outlier_detector import lowest
+
+
+@parametrize_with_checks([OutlierDetector(BayesianMixture(1, n_init=1), contamination=0.1)])
+def test_scikit_learns_checks(estimator, check):
+    check(estimator)
+
+
+def rows(number, seed=0):
+    """Two clusters."""
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((number, 3)) + 8 * rng.integers(2, size=number)[:, None]
+
+
+def test_by_default_one_row_in_a_hundred_is_an_outlier():
+    """Also of rows that were not there in training; the number of clusters is chosen."""
+    detector = OutlierDetector(random_state=0).fit(rows(800))
+    assert detector.mixture_.n_components_ == 2
+    found = (detector.predict(rows(5000, seed=1)) == -1).mean()
+    assert abs(found - 0.01) < 4 * np.sqrt(0.01 / 5000) + 0.005  # the training rows' own error
+    between = np.full((1, 3), 4.0)
+    assert detector.predict(between) == [-1] and detector.decision_function(between) < 0
+
+
+def test_contamination_is_the_share_of_training_rows():
+    x = rows(200)
+    x[:10] += 30 * np.sign(np.random.default_rng(2).standard_normal((10, 3)))
+    detector = OutlierDetector(BayesianMixture(2), contamination=0.05, random_state=0)
+    np.testing.assert_array_equal(detector.fit_predict(x), np.where(np.arange(200) < 10, -1, 1))
+    truth = np.arange(200) >= 10
+    assert roc_auc_score(truth, detector.score_samples(x)) == 1.0
+
+
+def test_missing_entries_are_scored_by_the_others():
+    detector = OutlierDetector(BayesianMixture(2), random_state=0).fit(rows(300))
+    assert detector.predict([[0.0, np.nan, 0.0], [0.0, np.nan, 8.0]]).tolist() == [1, -1]
+
+
+@pytest.mark.parametrize(
+    ("scores", "weights", "share", "expected"),
+    [
+        ([4, 1, 3, 2], [1, 1, 1, 1], 0.5, 3),
+        ([4, 1, 3, 2], [1, 2, 1, 1], 0.4, 2),
+        ([4, 1, 3, 2], [1, 0, 1, 1], 0.1, 2),
+        ([1, 1, 1], [1, 1, 1], 0.5, 1),
+    ],
+)
+def test_a_share_by_weight_is_below_the_threshold(scores, weights, share, expected):
+    scores, weights = np.array(scores, float), np.array(weights, float)
+    found = lowest(scores, weights, share)
+    assert found == expected
+    assert weights[scores < found].sum() <= share * weights.sum() + 1e-12
+
+
+@pytest.mark.parametrize("contamination", [0.0, 0.6, -0.1])
+def test_contamination_out_of_range(contamination):
+    with pytest.raises(ValueError, match="contamination"):
+        OutlierDetector(BayesianMixture(1), contamination=contamination).fit(rows(50))
