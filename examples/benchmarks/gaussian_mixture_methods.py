@@ -22,7 +22,7 @@ from torch.nn.functional import one_hot
 
 from pyro_fmvae import Assignment, AutoConjugate, ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
 from pyro_fmvae.capture import CapturedSVI
-from pyro_fmvae.infer.seeding import kmeans
+from pyro_fmvae.infer import seeding
 
 STEPS: dict[str, Callable[..., Any]] = {
     "eager": ConjugateSVI,
@@ -48,10 +48,10 @@ class Start:
     gamma: Tensor
 
     @classmethod
-    def by_kmeans(cls, x: Tensor, size: int, components: int, generator: torch.Generator) -> "Start":
+    def by_seeding.kmeans(cls, x: Tensor, size: int, components: int, generator: torch.Generator) -> "Start":
         """Clusters of ``size`` random points."""
         rows = torch.randperm(len(x), generator=generator)[:size]
-        return cls(rows, one_hot(kmeans(x[rows], components, generator), components))
+        return cls(rows, one_hot(seeding.kmeans(x[rows], components, generator), components))
 
     def posterior(self, x: Tensor, priors: Priors) -> Posterior:
         """The exact posterior given these of the points [N, D]."""

@@ -1,4 +1,4 @@
-"""The same numbers in fewer and faster calls, for programs that replay operation by operation.
+"""Fewer and faster calls with equal results, for programs that replay operation by operation.
 
 A step on a small batch spends most of its time between the kernels. So what depends on no tensor from outside
 is computed once, values that are equal by construction are computed once per step, views of everything are
@@ -172,7 +172,7 @@ def _source(node: Node) -> Node:
 
 
 def _written(graph: Graph) -> set[Node]:
-    """Those that are changed in place, by the program or by whoever gets its results."""
+    """Values that are changed in place, by the program or by whoever gets its results."""
     changed = next(node for node in graph.nodes if node.op == "output").all_input_nodes
     for node in filter(is_mutable, _calls(graph)):
         operation: Any = node.target

@@ -138,7 +138,7 @@ class Seen(Messenger):
 
     @property
     def outside(self) -> set[str]:
-        """Those of them that are discrete or that another site depends on."""
+        """The possible ones that are discrete or that another site depends on."""
         return self.possible & (self._discrete | self._used)
 
     def _pyro_post_sample(self, msg: Any) -> None:

@@ -165,7 +165,7 @@ def _asked_by_a_distribution() -> bool:
 
 
 def _outputs(func: Any, args: Any, kwargs: Any) -> tuple[list[Any], TreeSpec]:
-    """What a function returns, flattened, with tensors that have no numbers.
+    """Results of a function, flattened, with tensors that have no numbers.
 
     Found out once for arguments of the same shapes: a step makes each call anew, and torch takes longer over
     a shape than over small numbers.
