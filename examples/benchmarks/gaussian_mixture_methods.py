@@ -48,7 +48,7 @@ class Start:
     gamma: Tensor
 
     @classmethod
-    def by_seeding.kmeans(cls, x: Tensor, size: int, components: int, generator: torch.Generator) -> "Start":
+    def by_kmeans(cls, x: Tensor, size: int, components: int, generator: torch.Generator) -> "Start":
         """Clusters of ``size`` random points."""
         rows = torch.randperm(len(x), generator=generator)[:size]
         return cls(rows, one_hot(seeding.kmeans(x[rows], components, generator), components))
