@@ -38,10 +38,10 @@ from command_line import Parser, machine, natural_number
 from gaussian_mixture_methods import (
     STEPS,
     ExactMixture,
+    Minibatches,
     Start,
     TracedMixture,
     fit_full_batch,
-    fit_minibatch,
     fit_sklearn,
 )
 from gaussian_mixture_posterior import CLOCKS, COVARIANCES, Priors, Trace
@@ -50,9 +50,9 @@ from threadpoolctl import threadpool_limits
 
 from pyro_fmvae import RobbinsMonro, keep_freed_memory
 
-OURS = ("minibatch", "full batch")
+OURS = ("minibatch", "best start", "full batch")
 THEIRS = ("sklearn", "sklearn float32", "sklearn exact")
-RATE = RobbinsMonro(delay=3.0, forgetting=0.9, first_step=0.9)
+RATE = RobbinsMonro(delay=10.0, forgetting=0.9, first_step=0.9)
 LEAST_SHOWN = 1e-5  # nats below the best bound: a plot shows no less
 Fit = Callable[[Trace], None]
 
@@ -147,13 +147,14 @@ def methods(
 ) -> Iterator[tuple[str, Fit]]:
     """All methods by name."""
     single, first = torch.as_tensor(x, dtype=torch.float32), start.posterior(torch.as_tensor(x), priors)
+    sample = min(options.sample, len(x))
+    tries = {"starts": options.starts, "trial": options.trial, "sample": sample}
     for step, size in product(options.step, options.batch_size):
-        arguments = {"step": step, "rate": RATE, "size": min(size, len(x)), "epochs": options.epochs}
-        generator = torch.Generator().manual_seed(options.seed)
-        yield (
-            f"minibatch of {size}, {step}",
-            partial(fit_minibatch, single, first, generator=generator, **arguments),
-        )
+        minibatches = Minibatches(step, RATE, min(size, len(x)), options.epochs)
+        first_order, order = (torch.Generator().manual_seed(options.seed) for _ in range(2))
+        yield f"minibatch of {size}, {step}", partial(minibatches.fit, single, first, generator=first_order)
+        fit_best = partial(minibatches.fit_best, single, priors, options.components, **tries)
+        yield f"best start of {size}, {step}", partial(fit_best, generator=order)
     limit = options.iterations
     for step in options.step:
         fit = partial(fit_full_batch, single, first, step=step, tol=1e-7, iterations=limit)
@@ -239,6 +240,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--epochs", type=natural_number, default=30, help="passes in minibatches (default: 30)"
     )
+    parser.add_argument(
+        "--starts", type=natural_number, default=8, help="of the method `best start` (default: 8)"
+    )
+    parser.add_argument("--trial", type=natural_number, default=20, help="steps of each start (default: 20)")
     parser.add_argument(
         "--iterations",
         type=natural_number,
