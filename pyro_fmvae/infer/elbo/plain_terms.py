@@ -164,8 +164,8 @@ class Bound:
         if name in self.precisions:
             return  # E[log q] of a joint posterior is a term of the location
         own = self.moments[name]
-        is_far = getattr(own, "about", None) is not None
-        density = mean_log_density(q, own.stats, is_far)
+        is_location = isinstance(own, Moments) and own.about is not None
+        density = mean_log_density(q, own.stats, is_location)
         self.terms.append(Term(name, Role.KL_GLOBAL, total(density, site), natural=True))
 
     def _drawn(self, name: str, site: Site) -> None:

@@ -432,3 +432,47 @@ def test_parameters_made_in_the_first_run_and_later_draws_differ():
     program = Program()
     TraceConjugate_ELBO().loss(program.model, program.guide, torch.randn(N))
     assert not torch.equal(nn.Linear(3, 1).weight, program.start)
+
+
+def latents_around_a_joint_location(x, y):
+    """A mixture of shorthands; and latents of single points in two groups, around a location."""
+    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
+    with pyro.plate("components", K):
+        pairs = pyro.sample("pairs", NormalGamma(torch.zeros(D), 1.0, 1.0, 1.0))
+    precision = pyro.sample("precision", dist.Gamma(2.0, 1.0))
+    loc = pyro.sample("loc", dist.Normal(0.5, (0.7 * precision).rsqrt()))
+    with pyro.plate("data", N):
+        pyro.sample("x", Component(pairs, pyro.sample("a", Assignment(weights))), obs=x)
+        group = pyro.sample("group", dist.Bernoulli(0.4))
+        z = pyro.sample("z", dist.Normal(loc + 1.5 * group, precision.rsqrt()))
+        pyro.sample("y", dist.Normal(z.exp(), 1.0), obs=y)
+
+
+class LatentsGuide(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conjugate = AutoConjugate(latents_around_a_joint_location, structured=True, fallback=None)
+        self.loc, self.scale = nn.Parameter(torch.randn(N)), 1e-30
+
+    def forward(self, x, y):
+        self.conjugate(x, y)
+        with pyro.plate("data", N):
+            pyro.sample("z", dist.Normal(self.loc, self.scale))
+
+
+def test_options_do_not_touch_a_joint_posterior_beside_a_mixture():
+    """No weight of latents moves λ; particles of a guide without noise are all equal."""
+    model, guide, args = latents_around_a_joint_location, LatentsGuide(), (torch.randn(N, D), torch.randn(N))
+    guide(*args)
+    assert "precision" not in guide.conjugate.posteriors
+    found = {}
+    for case, options in OPTIONS.items():
+        loss = TraceConjugate_ELBO(**options).differentiable_loss(model, guide, *args)
+        found[case] = loss, gradients(loss, guide)
+    for case, (loss, grads) in found.items():
+        natural = {name: grad for name, grad in grads.items() if name != "loc"}
+        assert_close(natural, {name: found["as it is"][1][name] for name in natural}, **CLOSE)
+        if "particles" in case:
+            assert_close((loss, grads), found["as it is"], **CLOSE)
+    assert_close(found["all"], found["weighted"], **CLOSE)
+    assert not torch.allclose(found["weighted"][1]["loc"], found["as it is"][1]["loc"])
