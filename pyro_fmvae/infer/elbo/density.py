@@ -31,7 +31,7 @@ def device_of(fn: Distribution) -> torch.device:
 
 
 def held(fn: Distribution) -> Iterator[tuple[str, Any]]:
-    """What a distribution was made from, and those inside of it, by the names of their attributes."""
+    """Attributes of a distribution and of those inside of it, by name."""
     for name, value in vars(fn).items():
         if isinstance(value, Distribution):
             yield from held(value)
