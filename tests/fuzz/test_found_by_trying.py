@@ -206,6 +206,16 @@ def test_nothing_is_unpacked_beyond_the_limit(files, tmp_path):
     assert len(read_idx(tmp_path / "idx")) == 2**20
 
 
+def test_large_pictures_take_turns(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    names = [f"{number}.png" for number in range(4)]
+    for name in names:
+        Image.new("L", (100, 100), 7).save(tmp_path / name)
+    with at_most(12 * 100 * 100):  # bytes of one
+        images = load_images(tmp_path, names, (8, 8), (tmp_path / "cache",))
+    assert (images == 7).all()
+
+
 def test_a_compressed_file_is_not_read_beyond_its_header(tmp_path):
     (tmp_path / "idx.gz").write_bytes(gzip.compress(b"\0\0\x08\x01\0\0\0\x05" + bytes(2**26)))
     with at_most(1000), pytest.raises(ValueError, match="not an idx file"):
