@@ -79,6 +79,7 @@ def refusal(*arguments):
         ("hidden: {a: 1}", "--hidden: expected sizes"),
         ("learning_rate: null", "learning_rate: expected a number, got None"),
         ("learning_rate: 1.0e+39", "learning_rate: expected a number that float32 holds"),
+        ("learning_rate: 1" + "0" * 400, "expected numbers that float32 holds, got a larger one"),
         ("m0: 1.0e+39", "m0: expected a number that float32 holds"),
         ("data: null\nmodel: null", "data: expected text, got None"),
         ("derived: {given: 3}", "given: expected a list, each text, got 3"),
@@ -285,8 +286,14 @@ def test_the_clock_of_another_kind(stopped, tmp_path):
     readable = json.loads(path.read_text())
     clock = readable["clock"]
     for odd in (
-        *({"seconds": "x"}, {"seconds": []}, {"seconds": None}, {"seconds": float("inf")}, {"by_clock": 1}),
-        *([1], clock | {"nonsense": 1.0}, clock | {"phase": 0}),
+        *(
+            {"seconds": "x"},
+            {"seconds": []},
+            {"seconds": None},
+            {"seconds": float("inf")},
+            {"seconds": 10**400},
+        ),
+        *([1], clock | {"by_clock": 1}, clock | {"nonsense": 1.0}, clock | {"phase": 0}),
     ):
         path.write_text(json.dumps(readable | {"clock": odd}))
         trainer.restore()
