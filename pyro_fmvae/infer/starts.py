@@ -1,5 +1,6 @@
 """Starting points of an autoguide's posteriors: exact updates, given where points cluster."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -105,15 +106,15 @@ class WithStarts(nn.Module):
             assignment: discrete site that chooses a point's component.
             points: to be clustered, ``[*batch shape of the assignment, *shape of a point]``, or the name of
                 the observed site whose data these are. Give encodings where the components are of a latent
-                site. Along a dimension of size 1, the model's points share a cluster. k-means weighs all
-                coordinates alike, so scale them first where their units differ.
+                site. k-means weighs all coordinates alike: scale them first where their units differ.
             args, kwargs: as for the model, with the rows of ``points``.
             generator: source of k-means's random numbers, on the CPU; torch's own if None.
             guide: the whole guide, where this one is a part of it.
 
         Raises:
             ValueError: there is no such site, or it belongs to a chain or tree of discrete sites; points of
-                another shape, or not finite; or a posterior was replaced by another than a natural one.
+                another shape, or not finite; a whole guide without this one in it; or a posterior was
+                replaced by another than a natural one.
         """
         model, whole, elbo = self._model[0], self if guide is None else guide, TraceConjugate_ELBO()
         with torch.no_grad():
@@ -138,10 +139,11 @@ class WithStarts(nn.Module):
             with poutine.replay(trace=subsamples(program.model)):
                 loss = elbo.differentiable_loss(model, given_clusters, *args, **kwargs)
             gradients = torch.autograd.grad(loss, naturals, allow_unused=True)
+            if any(gradient is None for gradient in gradients):
+                raise ValueError("guide: expected one that calls this AutoConjugate")
             with torch.no_grad():
                 for natural, gradient in zip(naturals, gradients, strict=True):
-                    if gradient is not None:
-                        step_towards_posterior(natural, gradient, 1.0)
+                    step_towards_posterior(natural, gradient, 1.0)
 
 
 def _assignment(name: str, sites: dict[str, Site]) -> Site:
@@ -187,16 +189,15 @@ def _batch(site: Site) -> list[int]:
 
 def _clustered(site: Site, points: Tensor, generator: torch.Generator | None) -> dist.Distribution:
     """The distribution of an assignment that is certain of the clusters of points."""
-    batch = _batch(site)
-    given = points.shape[: len(batch)]
-    if len(given) < len(batch) or any(size not in (1, full) for size, full in zip(given, batch, strict=True)):
+    batch, size = _batch(site), values_of(site)
+    if list(points.shape[: len(batch)]) != batch:
         raise ValueError(
             f"points: expected shape {batch} and that of a point, as '{site['name']}' has in its plates, got "
             f"{list(points.shape)}"
         )
-    flat = points.reshape(given.numel(), -1)
+    flat = points.reshape(math.prod(batch), -1)
     if not flat.isfinite().all():
         raise ValueError("points: expected finite numbers")
-    clusters = kmeans(flat.to(torch.promote_types(flat.dtype, torch.float32)), values_of(site), generator)
-    probabilities = one_hot(clusters.view(given).expand(batch), values_of(site)).double()
+    clusters = kmeans(flat.to(torch.promote_types(flat.dtype, torch.float32)), size, generator)
+    probabilities = one_hot(clusters.view(batch), size).double()
     return (dist.OneHotCategorical if site["fn"].event_dim else dist.Categorical)(probs=probabilities)

@@ -133,6 +133,25 @@ def test_posteriors_are_those_given_the_clusters(model, by_hand, data):
     check(guide, members, by_hand(x, members))
 
 
+def test_joint_posteriors_are_those_given_the_clusters():
+    def model(x):
+        weights, data = assigned(N)
+        with pyro.plate("components", K):
+            precisions = pyro.sample("precisions", dist.Gamma(2.0, 1.5))
+            locs = pyro.sample("locs", dist.Normal(1.0, (0.04 * precisions).rsqrt()))
+        with data:
+            a = pyro.sample("a", dist.Categorical(weights))
+            pyro.sample("x", dist.Normal(locs[a], precisions[a].rsqrt()), obs=x)
+
+    x, guide = groups(), AutoConjugate(model, structured=True)
+    guide.seed_clusters("a", "x", x, generator=generator())
+    members = one_hot(kmeans(x, K, generator()), K).double()
+    count, total = 0.04 + members.sum(0), 0.04 + members.mT @ x
+    rate = 1.5 + 0.5 * (0.04 + members.mT @ x.square() - total.square() / count)
+    assert_close(guide.marginal("locs").mean, total / count)
+    assert_close(guide.marginal("precisions").mean, (2 + members.sum(0) / 2) / rate)
+
+
 def test_the_start_is_that_of_shorthands():
     def model(z):
         weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
@@ -208,26 +227,8 @@ def test_a_mixture_behind_a_decoder_starts_from_encodings():
     assert all(p.grad is None for p in [*guide.parameters(), *decoder.parameters()])
     with pytest.raises(ValueError, match="site 'z': it is neither observed nor in the guide"):
         guide.conjugate.seed_clusters("a", encodings, x)
-
-
-def test_words_of_a_document_share_its_cluster():
-    x = torch.randint(4, (7, N))
-
-    def model(x):
-        with pyro.plate("topics_", K):
-            topics = pyro.sample("topics", dist.Dirichlet(torch.full((4,), 0.5)))
-        with pyro.plate("documents", N, dim=-1):
-            proportions = pyro.sample("proportions", dist.Dirichlet(torch.full((K,), 0.3)))
-            with pyro.plate("words", 7, dim=-2):
-                a = pyro.sample("a", dist.Categorical(proportions))
-                pyro.sample("x", dist.Categorical(topics[a]), obs=x)
-
-    guide, counted = AutoConjugate(model), one_hot(x, 4).sum(0)
-    guide.seed_clusters("a", counted.unsqueeze(0), x, generator=generator())
-    members = one_hot(kmeans(counted.double(), K, generator()), K).double()
-    expected = {"topics": 0.5 + members.mT @ counted.double(), "proportions": 0.3 + 7 * members}
-    for name, concentration in expected.items():
-        assert_close(guide.posterior(name)().mean, dist.Dirichlet(concentration).mean)
+    with pytest.raises(ValueError, match="guide: expected one that calls this AutoConjugate"):
+        guide.conjugate.seed_clusters("a", encodings, x, guide=Guide())
 
 
 @pytest.mark.parametrize("kind", ["Bernoulli", "OneHotCategorical"])
@@ -287,6 +288,17 @@ def hidden_markov(x):
         pyro.sample(f"x_{t}", dist.Normal(locs[state], 1.0), obs=x[t])
 
 
+def grouped(x):
+    with pyro.plate("groups", 2):
+        shares = pyro.sample("shares", dist.Dirichlet(torch.ones(K)))
+    with pyro.plate("components", K):
+        locs = pyro.sample("locs", dist.Normal(1.0, 10.0))
+    with pyro.plate("data", len(x)):
+        group = pyro.sample("group", dist.Categorical(torch.ones(2) / 2))
+        a = pyro.sample("a", dist.Categorical(shares[group]))
+        pyro.sample("x", dist.Normal(locs[a], 1.0), obs=x)
+
+
 @pytest.mark.parametrize(
     ("model", "site", "points", "message"),
     [
@@ -307,10 +319,11 @@ def hidden_markov(x):
         (normal, "a", torch.full((N,), torch.nan), "points: expected finite numbers"),
         (hidden_markov, "state_0", "x_0", "assignment: 'state_0' belongs to a chain or tree"),
         (hidden_markov, "state_2", "x_2", "assignment: 'state_2' belongs to a chain or tree"),
+        (grouped, "a", "x", "assignment: 'a' belongs to a chain or tree"),
     ],
 )
 def test_refusals_leave_posteriors_alone(model, site, points, message):
-    x = groups()[: N if model is normal else 4]
+    x = groups()[: 4 if model is hidden_markov else N]
     guide = AutoConjugate(model)
     guide.setup(x)
     before = {name: value.clone() for name, value in guide.state_dict().items()}
