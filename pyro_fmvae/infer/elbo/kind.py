@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.infer.elbo.density import held
 from pyro_fmvae.infer.elbo.enumerated import is_discrete
 from pyro_fmvae.infer.elbo.lazy import Lazy, sites_of
 from pyro_fmvae.infer.elbo.plain import PlainProgram, plates_of, run_plain
@@ -145,7 +146,7 @@ class Seen(Messenger):
         fn, name, value = unwrap(msg["fn"]), msg["name"], msg["value"]
         self._values[id(value)] = name, value
         if not hasattr(fn, "parents"):
-            self._used |= set().union(*map(self._names, vars(fn).values()))
+            self._used |= set().union(*map(self._names, held(fn)))
         else:
             self._shorthands.add(name)
             for argument in fn.parents:
