@@ -87,6 +87,8 @@ class AutoConjugate(WithQuantiles, WithStarts):
         structured: bool = False,
     ) -> None:
         super().__init__()
+        if not callable(model):
+            raise ValueError(f"model: expected a function, got {type(model).__name__}; do not call it")
         if not count > 0:
             raise ValueError(f"count: expected a number > 0, got {count}")
         self._model = (model,)  # in a tuple, so that the model does not become a submodule
@@ -223,8 +225,18 @@ class AutoConjugate(WithQuantiles, WithStarts):
         return {name: self.marginal(name) for name in self._sites}
 
     def posterior(self, name: str) -> ConjugatePosterior:
-        """The posterior module of a site: ``posteriors[name]``, or, of a joint one, that of the location."""
-        posterior = self.posteriors[self._joint.owner(name)]
+        """The posterior module of a site: ``posteriors[name]``, or, of a joint one, that of the location.
+
+        Raises:
+            KeyError: the site has no natural posterior, or the guide was not called yet.
+        """
+        owner = self._joint.owner(name)
+        if owner not in self.posteriors:
+            known = (
+                f"those that have one are {list(self._sites)}" if self._is_set_up else "call the guide first"
+            )
+            raise KeyError(f"site '{name}' has no natural posterior: {known}")
+        posterior = self.posteriors[owner]
         assert isinstance(posterior, ConjugatePosterior)
         return posterior
 

@@ -17,9 +17,11 @@ class NaturalGradient(PyroOptim):
 
     The gradient that ``TraceConjugate_ELBO`` (or any loss over natural posteriors) leaves at a natural
     parameter is the natural gradient λ - λ* already, so the step is λ ← λ - ρ · grad: Paquet et al. (2018),
-    equations 7, 13 and 14. With ρ = 1 and all data in the batch it is the exact conjugate posterior. This
-    takes the gradient of the *total* loss, with data scaled to N points; a loss that was divided by anything
-    is refused by ``TraceConjugate_ELBO``, while Pyro's validation is on.
+    equations 7, 13 and 14. With ρ = 1 and all data in the batch it is the exact conjugate posterior given
+    the other posteriors before the step. All take their steps at once: those of sites that enter the same
+    density may undo each other, and the loss goes back and forth. Then take ρ = 0.5. The gradient has to be
+    that of the *total* loss, with data scaled to N points; a loss that was divided by anything is refused by
+    ``TraceConjugate_ELBO``, while Pyro's validation is on.
 
     Pyro's own ELBOs draw from natural posteriors. They leave noisy but unbiased natural gradients: draws are
     made from standard parameters, whose gradients reach λ through the inverse Fisher matrix. Take several
