@@ -218,6 +218,10 @@ class AutoConjugate(WithQuantiles, WithStarts):
         """A conjugate site's posterior distribution by itself: a Student-t for a location in a joint one."""
         return self._joint.marginal(name, self.posterior(name)())
 
+    def marginals(self) -> dict[str, Distribution]:
+        """:meth:`marginal` of every conjugate site, by name."""
+        return {name: self.marginal(name) for name in self._sites}
+
     def posterior(self, name: str) -> ConjugatePosterior:
         """The posterior module of a site: ``posteriors[name]``, or, of a joint one, that of the location."""
         posterior = self.posteriors[self._joint.owner(name)]

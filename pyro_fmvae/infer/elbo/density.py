@@ -27,16 +27,16 @@ def lazy_sites(fn: Distribution) -> set[str]:
 
 def device_of(fn: Distribution) -> torch.device:
     """The device of a distribution's parameters; the CPU if it has no tensors."""
-    return next((held.device for held in held(fn) if isinstance(held, Tensor)), torch.device("cpu"))
+    return next((part.device for _, part in held(fn) if isinstance(part, Tensor)), torch.device("cpu"))
 
 
-def held(fn: Distribution) -> Iterator[Any]:
-    """Arguments and other attributes of a distribution and of those inside of it."""
-    for value in vars(fn).values():
+def held(fn: Distribution) -> Iterator[tuple[str, Any]]:
+    """Attributes of a distribution and of those inside of it, by name."""
+    for name, value in vars(fn).items():
         if isinstance(value, Distribution):
             yield from held(value)
         else:
-            yield value
+            yield name, value
 
 
 def log_density(fn: Distribution, value: Tensor, evaluate: Evaluate) -> Tensor:
