@@ -103,7 +103,7 @@ class Bound:
         widest = max(dtypes, key=lambda dtype: torch.finfo(dtype).bits)
         for site in self.factors:
             site["unscaled_log_prob"] = site["unscaled_log_prob"].to(widest)
-        return DiscreteFactors(self.factors, self.given)
+        return DiscreteFactors(self.factors, {name: q.to(widest) for name, q in self.given.items()})
 
     def _discrete(self, name: str, site: Site) -> None:
         self._add(name, site, self._expected(site, site["value"]), Role.KL_R)

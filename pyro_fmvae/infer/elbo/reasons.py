@@ -10,7 +10,7 @@ from torch.distributions import Independent, constraints
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.natural_distribution import natural_classes_on
 from pyro_fmvae.infer.elbo.density import held
-from pyro_fmvae.infer.elbo.expansion import Expansion
+from pyro_fmvae.infer.elbo.expansion import OF_A_SUM, Expansion
 from pyro_fmvae.infer.elbo.expectation import Monomial
 from pyro_fmvae.infer.elbo.lazy import TRUTH_VALUE, NeedsValueError, sites_of
 from pyro_fmvae.infer.elbo.structure import Site
@@ -27,9 +27,15 @@ _ARGUMENTS = {
     "logits": _PROBABILITY,
 }
 _CLASSES = {
+    "ZeroInflatedPoisson": (
+        "write a Bernoulli site z in its plate, with a Beta prior, and a Poisson of "
+        "torch.where(z == 1, rate, 0.0)"
+    ),
     "StudentT": "write a Normal, with a Gamma(df / 2, df / 2) site in its plate as a factor of the precision",
     "LKJCholesky": _MATRIX,
 }
+_CONJUGATE = {"rate": {"Gamma"}, "probs": {"Beta", "Dirichlet"}}
+_SUM = "a sum has none, so pick one value by an index, such as precision[z], where that is meant"
 
 
 @dataclass
@@ -135,7 +141,15 @@ def _covering(kinds: list[type[NaturalDistribution]], uses: list[Use]) -> list[t
 
 
 def _advice(use: Use, prior: str) -> str | None:
-    by_argument = [_ARGUMENTS[name] for name in use.arguments if name in _ARGUMENTS]
+    if use.is_in_argument and str(use.needed_for).endswith(OF_A_SUM):
+        return _SUM
+    by_argument = [
+        f"its {prior} prior has one where {name} is the value itself"
+        if prior in _CONJUGATE.get(name, ()) and not use.is_in_argument
+        else _ARGUMENTS[name]
+        for name in use.arguments
+        if name in _ARGUMENTS
+    ]
     return _CLASSES.get(_class_of(use.user)) or _CLASSES.get(prior) or next(iter(by_argument), None)
 
 

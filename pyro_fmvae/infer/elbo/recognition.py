@@ -27,7 +27,7 @@ from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Moments, Monomial, by_site, expectation_of, monomial
 from pyro_fmvae.infer.elbo.joint_moments import JointSearch
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled
-from pyro_fmvae.infer.elbo.observed_shapes import check_observed
+from pyro_fmvae.infer.elbo.observed_shapes import check_observed, check_support
 from pyro_fmvae.infer.elbo.plain import FirstValues
 from pyro_fmvae.infer.elbo.reasons import Use, reason_for, reason_of_program
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites, unmasked
@@ -206,6 +206,7 @@ class _Search:
         for site in traced.values():
             if site["is_observed"]:
                 check_observed(site)
+                check_support(site)
             value = unmasked(site) if site["is_observed"] else site["value"]
             seen, failure = {}, None
             try:
