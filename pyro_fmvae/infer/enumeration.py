@@ -1,13 +1,18 @@
 """The bridge to ``TraceEnum_ELBO``: assignments as sites of the guide, at their optimal probabilities."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
+from pyro.poutine.runtime import _ENUM_ALLOCATOR
+from torch import Tensor
+from torch.distributions import Distribution
 
+from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.frames import frames_of, subsamples
 from pyro_fmvae.infer.elbo.plain import PlainProgram
 from pyro_fmvae.infer.elbo.plain_terms import responsibilities
@@ -35,7 +40,7 @@ def with_assignments(model: Callable[..., Any], guide: Callable[..., Any]) -> Ca
     elbo = TraceConjugate_ELBO()
 
     def guide_with_assignments(*args: Any, **kwargs: Any) -> Any:
-        with poutine.block(), torch.no_grad():
+        with poutine.block(), torch.no_grad(), _enumeration_apart():
             program, trace = elbo.trace(model, guide, *args, **kwargs)
             if isinstance(program, PlainProgram):
                 found = responsibilities(program, trace)
@@ -57,7 +62,28 @@ def with_assignments(model: Callable[..., Any], guide: Callable[..., Any]) -> Ca
         for site, logits in added:
             mask = True if site["mask"] is None else site["mask"]
             with frames_of(site), poutine.scale(scale=site["scale"]), poutine.mask(mask=mask):
-                pyro.sample(site["name"], dist.Categorical(logits=logits), infer={"enumerate": "parallel"})
+                pyro.sample(site["name"], _like(site["fn"], logits), infer={"enumerate": "parallel"})
         return result
 
     return guide_with_assignments
+
+
+def _like(prior: Distribution, logits: Tensor) -> Distribution:
+    """A distribution with the values of a discrete prior, by log-probabilities of each: [..., K]."""
+    kind = unwrap(prior)
+    if isinstance(kind, dist.Bernoulli):
+        return dist.Bernoulli(logits=logits[..., 1] - logits[..., 0])
+    if isinstance(kind, dist.OneHotCategorical):
+        return dist.OneHotCategorical(logits=logits)
+    return dist.Categorical(logits=logits)
+
+
+@contextmanager
+def _enumeration_apart() -> Iterator[None]:
+    """Let a program enumerate inside of another one's enumeration: Pyro counts the dimensions globally."""
+    state = dict(vars(_ENUM_ALLOCATOR))
+    try:
+        yield
+    finally:
+        vars(_ENUM_ALLOCATOR).clear()
+        vars(_ENUM_ALLOCATOR).update(state)

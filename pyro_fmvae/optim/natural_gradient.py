@@ -17,9 +17,11 @@ class NaturalGradient(PyroOptim):
 
     The gradient that ``TraceConjugate_ELBO`` (or any loss over natural posteriors) leaves at a natural
     parameter is the natural gradient λ - λ* already, so the step is λ ← λ - ρ · grad: Paquet et al. (2018),
-    equations 7, 13 and 14. With ρ = 1 and all data in the batch it is the exact conjugate posterior. This
-    takes the gradient of the *total* loss, with data scaled to N points; a loss that was divided by anything
-    is refused by ``TraceConjugate_ELBO``, while Pyro's validation is on.
+    equations 7, 13 and 14. With ρ = 1 and all data in the batch it is the exact conjugate posterior given
+    the other posteriors before the step. All take their steps at once: those of sites that enter the same
+    density may undo each other, and the loss goes back and forth. Then take ρ = 0.5. The gradient has to be
+    that of the *total* loss, with data scaled to N points; a loss that was divided by anything is refused by
+    ``TraceConjugate_ELBO``, while Pyro's validation is on.
 
     Pyro's own ELBOs draw from natural posteriors. They leave noisy but unbiased natural gradients: draws are
     made from standard parameters, whose gradients reach λ through the inverse Fisher matrix. Take several
@@ -179,9 +181,12 @@ class NaturalGradient(PyroOptim):
         """Load a result of :meth:`state_dict`; states of unknown parameters wait until these are known.
 
         Raises:
-            ValueError: parameter groups of other sizes than those of the state.
+            ValueError: parameter groups of other sizes than those of the state, or no number of steps.
         """
-        self.steps = state_dict["steps"]
+        steps = state_dict["steps"]
+        if type(steps) is not int or steps < 0:
+            raise ValueError(f"steps: expected a number of steps, got {steps!r}")
+        self.steps = steps
         self._loaded, self._restored = state_dict["others"], 0
         self._restore()
 

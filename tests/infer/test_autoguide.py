@@ -437,3 +437,17 @@ def test_predictions_in_parallel():
         assert one[name].shape == other[name].shape == (1000, size)
         error = (one[name].var(0) + other[name].var(0)).div(1000).sqrt()
         assert ((one[name].mean(0) - other[name].mean(0)).abs() < 4 * error).all()
+
+
+def test_a_posterior_that_is_not_there():
+    guide, toy = AutoConjugate(Toy().model), Toy()
+    with pytest.raises(KeyError, match="site 'z' has no natural posterior: call the guide first"):
+        guide.posterior("z")
+    guide.setup(toy.data(6))
+    with pytest.raises(KeyError, match=r"those that have one are \['weights', 'loc_precision'\]"):
+        guide.posterior("z")
+
+
+def test_a_model_that_was_called():
+    with pytest.raises(ValueError, match="model: expected a function, got NoneType; do not call it"):
+        AutoConjugate(None)

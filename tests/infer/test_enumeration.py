@@ -55,6 +55,43 @@ def test_value_equals_trace_enum_with_the_assignment_in_the_guide(size, labels):
     assert theirs[1] < 0.01 * conjugate[0].abs()
 
 
+def picked(locs, a):
+    return locs[a.long()]
+
+
+def weighted(locs, a):
+    return a @ locs
+
+
+@pytest.mark.parametrize(
+    "prior, mean",
+    [
+        (lambda p: dist.Categorical(torch.stack([1 - p, p])), picked),
+        (dist.Bernoulli, picked),
+        (lambda p: dist.OneHotCategorical(torch.stack([1 - p, p])), weighted),
+    ],
+    ids=["Categorical", "Bernoulli", "OneHotCategorical"],
+)
+@pytest.mark.parametrize("plates", [1, 3])
+def test_discrete_sites_of_plain_programs(prior, mean, plates):
+    """With constant parameters no bound is noisy. Pyro may be told of more plates than there are."""
+
+    def model():
+        with pyro.plate("data", 3):
+            a = pyro.sample("a", prior(torch.tensor(0.3)), infer={"enumerate": "parallel"})
+            pyro.sample("x", dist.Normal(mean(torch.tensor([-1.0, 2.0]), a), 1.0), obs=torch.arange(3.0))
+
+    def guide():
+        pass
+
+    theirs = TraceEnum_ELBO(max_plate_nesting=plates).loss(model, with_assignments(model, guide))
+    mixture = (
+        torch.tensor([0.7, 0.3])
+        * dist.Normal(torch.tensor([-1.0, 2.0]), 1.0).log_prob(torch.arange(3.0)[:, None]).exp()
+    )
+    assert theirs == pytest.approx(-mixture.sum(-1).log().sum().item(), abs=1e-5)
+
+
 def test_value_equals_trace_enum_with_masked_points():
     toy = Toy()
     x = toy.data(6)

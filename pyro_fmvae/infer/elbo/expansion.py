@@ -43,6 +43,8 @@ _VIEWS = RESHAPES | {
     *("flip", "narrow", "unbind", "diagonal", "swapaxes", "movedim", "take_along_dim", "split", "chunk"),
 }
 _POWERS = {"square": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
+OF_A_SUM = " of a sum"
+"""How the name of a power ends that has no closed form because its base is a sum."""
 _MOST_FACTORS = 4  # of one sum in a power of it
 _GUARD = 1e-6  # a clamp no further than this from the end of an interval keeps a logarithm finite
 
@@ -151,7 +153,8 @@ class Expansion:
             for _ in range(int(exponent) - 2):
                 result = multiply(result, terms)
             return result
-        raise unknown(x, f"the power {exponent:g} of a sum" if len(terms) > 1 else f"the power {exponent:g}")
+        is_sum = len(terms) > 1 or not is_plain(terms[0])
+        raise unknown(x, f"the power {exponent:g}{OF_A_SUM if is_sum else ''}")
 
     def _exp(self, x: Lazy, call: Computed, a: Lazy, b: Any) -> Sum:
         result: Sum = [[number(1.0)]]

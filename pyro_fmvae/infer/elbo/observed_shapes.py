@@ -5,6 +5,9 @@ from typing import Any
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 
+from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.infer.elbo.lazy import is_lazy
+
 
 def check_is_tensor(site: dict[str, Any]) -> None:
     """Refuse an observed value that is no tensor.
@@ -49,3 +52,25 @@ def check_observed(site: dict[str, Any]) -> None:
         f"site '{name}': its value is of shape {tuple(value.shape)}, but {type(fn).__name__} {where} has the "
         f"batch shape {tuple(fn.batch_shape)} and the event shape {tuple(fn.event_shape)}: {advice}"
     )
+
+
+def check_support(site: dict[str, Any]) -> None:
+    """Refuse observed numbers outside of a plain distribution's support, while validation is on.
+
+    Masked sites are left out: what is masked may be anything.
+
+    Raises:
+        ValueError: with the name of the site, and the support.
+    """
+    name, fn, value = site["name"], site["fn"], site["value"]
+    if not fn._validate_args or hasattr(fn, "parents") or site["mask"] is not None or not value.numel():
+        return
+    finite = value.isfinite()
+    for _ in range(fn.event_dim):
+        finite = finite.all(-1)
+    inside = fn.support.check(value) & finite
+    if not is_lazy(inside) and not inside.all():
+        raise ValueError(
+            f"site '{name}': {int((~inside).sum())} of its {inside.numel()} observed values are not finite "
+            f"or outside of the support of {type(unwrap(fn)).__name__}, {fn.support}"
+        )

@@ -22,7 +22,7 @@ from pyro_fmvae.infer.elbo.density import device_of
 from pyro_fmvae.infer.elbo.distribution_checks import check_shapes, check_unwrapped
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
 from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled
-from pyro_fmvae.infer.elbo.observed_shapes import check_observed
+from pyro_fmvae.infer.elbo.observed_shapes import check_observed, check_support
 from pyro_fmvae.infer.elbo.structure import (
     Site,
     Structure,
@@ -106,6 +106,7 @@ def run_plain(
         _check_shorthand(site)
         if site["is_observed"]:
             check_observed(site)
+            check_support(site)
         if name in guide_sites:
             q = guide_sites[name]
             _check_plates(site, q)

@@ -1,15 +1,16 @@
 """Reasons why the posterior of a site has no closed form, with what to write for one that has."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from pyro.distributions import ExpandedDistribution, MaskedDistribution
-from torch.distributions import Distribution, Independent, constraints
+from torch.distributions import Independent, constraints
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.natural_distribution import natural_classes_on
-from pyro_fmvae.infer.elbo.expansion import Expansion
+from pyro_fmvae.infer.elbo.density import held
+from pyro_fmvae.infer.elbo.expansion import OF_A_SUM, Expansion
 from pyro_fmvae.infer.elbo.expectation import Monomial
 from pyro_fmvae.infer.elbo.lazy import TRUTH_VALUE, NeedsValueError, sites_of
 from pyro_fmvae.infer.elbo.structure import Site
@@ -26,9 +27,15 @@ _ARGUMENTS = {
     "logits": _PROBABILITY,
 }
 _CLASSES = {
+    "ZeroInflatedPoisson": (
+        "write a Bernoulli site z in its plate, with a Beta prior, and a Poisson of "
+        "torch.where(z == 1, rate, 0.0)"
+    ),
     "StudentT": "write a Normal, with a Gamma(df / 2, df / 2) site in its plate as a factor of the precision",
     "LKJCholesky": _MATRIX,
 }
+_CONJUGATE = {"rate": {"Gamma"}, "probs": {"Beta", "Dirichlet"}}
+_SUM = "a sum has none, so pick one value by an index, such as precision[z], where that is meant"
 
 
 @dataclass
@@ -65,11 +72,15 @@ class Use:
             error: that reading the log-density raised.
             expansion: of the run's values.
         """
-        from_it = {key: held for key, held in _held(user["fn"]) if name in sites_of(held)}
+        from_it = {
+            key.removeprefix("_unbroadcasted_"): part
+            for key, part in held(user["fn"])
+            if name in sites_of(part)
+        }
         use = error.use if error is not None and name in error.sites else None
         arguments = [key for key in from_it if not key.startswith("_")]
         is_in_argument = use is not None and use in {
-            _needed_for(held, expansion) for held in from_it.values()
+            _needed_for(part, expansion) for part in from_it.values()
         }
         return cls(user, arguments, products, use, is_in_argument)
 
@@ -130,21 +141,20 @@ def _covering(kinds: list[type[NaturalDistribution]], uses: list[Use]) -> list[t
 
 
 def _advice(use: Use, prior: str) -> str | None:
-    by_argument = [_ARGUMENTS[name] for name in use.arguments if name in _ARGUMENTS]
+    if use.is_in_argument and str(use.needed_for).endswith(OF_A_SUM):
+        return _SUM
+    by_argument = [
+        f"its {prior} prior has one where {name} is the value itself"
+        if prior in _CONJUGATE.get(name, ()) and not use.is_in_argument
+        else _ARGUMENTS[name]
+        for name in use.arguments
+        if name in _ARGUMENTS
+    ]
     return _CLASSES.get(_class_of(use.user)) or _CLASSES.get(prior) or next(iter(by_argument), None)
 
 
 def _with_advice(reason: str, advice: str | None) -> str:
     return reason if advice is None else f"{reason}; {advice}"
-
-
-def _held(fn: Distribution) -> Iterator[tuple[str, Any]]:
-    """Arguments by name, of a distribution and of those inside of it."""
-    for name, value in vars(fn).items():
-        if isinstance(value, Distribution):
-            yield from _held(value)
-        else:
-            yield name.removeprefix("_unbroadcasted_"), value
 
 
 def _class_of(site: Site) -> str:

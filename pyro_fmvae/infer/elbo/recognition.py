@@ -27,7 +27,7 @@ from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Moments, Monomial, by_site, expectation_of, monomial
 from pyro_fmvae.infer.elbo.joint_moments import JointSearch
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled
-from pyro_fmvae.infer.elbo.observed_shapes import check_observed
+from pyro_fmvae.infer.elbo.observed_shapes import check_observed, check_support
 from pyro_fmvae.infer.elbo.plain import FirstValues
 from pyro_fmvae.infer.elbo.reasons import Use, reason_for, reason_of_program
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites, unmasked
@@ -128,7 +128,7 @@ class _Search:
     def run(self) -> None:
         """Fill in what was found."""
         candidates = dict(self._latent)
-        hidden = {name: why for name, site in self._latent.items() if (why := _hidden_in_plate(site))}
+        hidden = {name: why for name, site in self._latent.items() if (why := hidden_in_plate(site))}
         self._drop(candidates, hidden)
         strange = [
             n for n, s in candidates.items() if not natural_classes_on(s["fn"].support, s["fn"].event_shape)
@@ -206,6 +206,7 @@ class _Search:
         for site in traced.values():
             if site["is_observed"]:
                 check_observed(site)
+                check_support(site)
             value = unmasked(site) if site["is_observed"] else site["value"]
             seen, failure = {}, None
             try:
@@ -264,7 +265,7 @@ class _Search:
         return (first - second).detach()
 
 
-def _hidden_in_plate(site: Site) -> str | None:
+def hidden_in_plate(site: Site) -> str | None:
     """The reason why one run does not show all of a site; None if it does."""
     for frame in site["cond_indep_stack"]:
         if frame.full_size not in (None, frame.size):

@@ -96,3 +96,33 @@ def test_one_point_needs_no_plate(kind):
     grads = [torch.autograd.grad(loss, list(guide.parameters())) for loss in losses]
     assert_close(*grads, rtol=1e-12, atol=1e-12)
     assert elbo.responsibilities(models[0], guide, x)["r"].shape == (K,)
+
+
+def counts(x):
+    rate = pyro.sample("rate", dist.Gamma(1.0, 1.0))
+    with pyro.plate("data", len(x)):
+        pyro.sample("x", dist.Poisson(rate), obs=x)
+
+
+def vectors(x):
+    mean = pyro.sample("mean", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    with pyro.plate("data", len(x)):
+        pyro.sample("x", dist.Normal(mean, 1.0).to_event(1), obs=x)
+
+
+@pytest.mark.parametrize(
+    "model, x, share",
+    [
+        (counts, torch.tensor([3.0, -1.0, 0.5, 0.0]), "2 of its 4"),
+        (vectors, torch.tensor([[0.0, torch.nan], [torch.inf, torch.inf], [1.0, 2.0]]), "2 of its 3"),
+    ],
+    ids=["counts", "vectors"],
+)
+def test_numbers_outside_of_a_support(model, x, share):
+    elbo, guide = TraceConjugate_ELBO(), AutoConjugate(model)
+    guide.setup(x.new_ones(x.shape))
+    message = f"site 'x': {share} observed values are not finite or outside of the support"
+    with pyro.validation_enabled(), pytest.raises(ValueError, match=message):
+        elbo.loss(model, guide, x)
+    with pyro.validation_enabled(), pytest.raises(ValueError, match=message):
+        AutoConjugate(model)(x)

@@ -166,6 +166,20 @@ REASONS = {
         "no closed form as rate of Poisson at 'x', because of 'exp'; without regressors, give the rate "
         "a Gamma prior",
     ),
+    "a sum of rates": (
+        one_site(dist.Gamma(1.0, 1.0), lambda s: dist.Poisson(s + 1.0), COUNTS),
+        "no closed form as rate of Poisson at 'x'; its Gamma prior has one where rate is the value itself",
+    ),
+    "a precision plus another": (
+        one_site(dist.Gamma(1.0, 1.0), lambda s: dist.Normal(0.0, (s + 1.0).rsqrt())),
+        "no closed form as scale of Normal at 'x', because of the power -0.5 of a sum; a sum has none, so "
+        "pick one value by an index, such as precision[z], where that is meant",
+    ),
+    "zeros among counts": (
+        one_site(dist.Gamma(1.0, 1.0), lambda s: dist.ZeroInflatedPoisson(s, gate=torch.tensor(0.5)), COUNTS),
+        "no closed form as rate of ZeroInflatedPoisson at 'x'; write a Bernoulli site z in its plate, with a "
+        "Beta prior, and a Poisson of torch.where(z == 1, rate, 0.0)",
+    ),
     "a Student-t likelihood": (
         one_site(dist.Normal(0.0, 1.0), lambda s: dist.StudentT(4.0, s, 1.0)),
         f"no closed form as loc of StudentT at 'x'; {AUXILIARY}",
