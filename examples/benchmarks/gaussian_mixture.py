@@ -5,8 +5,8 @@
 
 ``minibatch`` takes natural-gradient steps with a Robbins-Monro rate. ``best start`` does so from the best of
 ``--starts`` starts, by the bound on a sample after ``--trial`` steps each. ``full batch`` takes steps of size
-1 with all data, which is coordinate ascent. All three are an ordinary Pyro program under
-``TraceConjugate_ELBO`` in float32, with steps that are eager, captured, or captured and compiled (``--step``).
+1 with all data, which is coordinate ascent. All three are an ordinary Pyro program in float32 under
+``TraceConjugate_ELBO``, with steps that are eager, captured, or captured and compiled (``--step``).
 ``sklearn`` is ``BayesianGaussianMixture`` with its defaults: one start, until it reports convergence, or for
 100 iterations (``--iterations``, also for ``full batch``). ``sklearn float32`` is the same on float32 data,
 and ``sklearn exact``, for diagonal covariances, the same with a corrected E-step (see
@@ -202,7 +202,7 @@ def plot(curves: dict[int, dict[str, np.ndarray]], clock: str, path: str) -> Non
         axes.set(title=f"{points:,} points", xlabel=f"seconds of training ({clock})")
     panels[0, 0].set_ylabel("below the best bound, nats per point")
     figure.legend(
-        *panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False
+        *panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False
     )
     figure.savefig(path, dpi=150)
     plt.close(figure)
@@ -212,8 +212,9 @@ def draw(axes: Axes, lines: dict[str, np.ndarray]) -> None:
     """Draw one panel."""
     best = max(bounds.max() for _, bounds in lines.values())
     for name, (seconds, bounds) in lines.items():
-        gap, style = np.maximum(best - bounds[1:], LEAST_SHOWN), "--" if name.startswith("sklearn") else "-"
-        axes.plot(seconds[1:], gap, style, label=name)
+        first = 0 if name.startswith("best start") else 1  # without the start that the others share
+        gap, style = np.maximum(best - bounds, LEAST_SHOWN), "--" if name.startswith("sklearn") else "-"
+        axes.plot(seconds[first:], gap[first:], style, marker=".", label=name)
     axes.set(xscale="log", yscale="log")
 
 
