@@ -1,28 +1,44 @@
-"""Temporary files of the process, in a folder that nobody else can write to."""
+"""Temporary files of the command, in a folder that nobody else can write to."""
 
 import atexit
 import os
 import shutil
+import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 
 def keep_temporary_files_private() -> Path:
-    """Give the process a temporary folder of its own, which is removed when it exits.
+    """Use a folder of this user alone for temporary files, and for what ``torch.compile`` keeps.
 
     ``torch.compile`` keeps compiled code in ``torchinductor_NAME`` in the system's temporary folder, and runs
-    what it finds there. On a machine with several users anybody can make that folder first. With
-    ``TORCHINDUCTOR_CACHE_DIR`` it keeps code elsewhere, all but its precompiled headers, for which it still
-    goes by the temporary folder. So both are set, before torch compiles anything. If the environment sets
-    ``TORCHINDUCTOR_CACHE_DIR``, it stays: code that is kept there need not be compiled anew by every process.
+    what it finds there. On a machine with several users anybody can make that folder first. So this function
+    sets the temporary folder, of this process and those it starts, to ``pyro-fmvae-UID`` in the one before.
+    The folder stays, so that the next process need not compile the same code again. If somebody else made it,
+    or others can write to it, this process has one of its own, which is removed at the end.
 
-    The setting holds for the whole process and those it starts. ``pyro-fmvae`` calls this function first.
+    ``pyro-fmvae`` calls this function first; it has to come before torch compiles anything. If the
+    environment sets ``TORCHINDUCTOR_CACHE_DIR``, most compiled code goes there as before.
 
     Returns:
-        The folder, in the system's temporary folder (or in ``TMPDIR``), with mode 0700.
+        The folder, with mode 0700. On Windows, the system's: there each user has another.
     """
-    folder = tempfile.mkdtemp(prefix="pyro-fmvae-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.environ["TMPDIR"] = tempfile.tempdir = folder
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(folder, "compiled"))
-    return Path(folder)
+    if not hasattr(os, "geteuid"):
+        return Path(tempfile.gettempdir())
+    folder = Path(tempfile.gettempdir(), f"pyro-fmvae-{os.geteuid()}")
+    with suppress(OSError):
+        folder.mkdir(mode=stat.S_IRWXU)
+    if not _is_private(folder):
+        folder = Path(tempfile.mkdtemp(prefix="pyro-fmvae-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    return folder
+
+
+def _is_private(path: Path) -> bool:
+    """True for a folder, not a link to one, that is this user's and closed to all others."""
+    with suppress(OSError):
+        found = path.lstat()
+        return found.st_uid == os.geteuid() and found.st_mode == stat.S_IFDIR | stat.S_IRWXU
+    return False

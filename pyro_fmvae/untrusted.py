@@ -114,8 +114,8 @@ def check_type(name: str, value: Any, hint: Any) -> None:
     """
     if not _conforms(value, hint):
         raise ValueError(f"{name}: expected {_described(hint)}, got {reprlib.repr(value)}")
-    if isinstance(value, float) and not abs(value) <= HUGE:
-        raise ValueError(f"{name}: expected a number that float32 holds, got {value}")
+    if isinstance(value, int | float) and not abs(value) <= HUGE:
+        raise ValueError(f"{name}: expected a number that float32 holds, got {reprlib.repr(value)}")
 
 
 def _conforms(value: Any, hint: Any) -> bool:

@@ -557,7 +557,7 @@ TRAIN = [  # options, and a part of the message
     ("--config missing.yaml", "File does not exist"),
     ("--out run", "out: run exists already"),
     ("--out text.npz", "out: text.npz exists already"),
-    ("--out text.npz/run", "Not a directory"),
+    ("--out text.npz/run", "text.npz/run: not a directory"),
     ("--out /proc/run", "/proc/run"),
 ]
 OTHERS = [

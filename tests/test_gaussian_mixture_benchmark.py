@@ -115,7 +115,7 @@ def test_both_start_at_the_same_posterior(methods, priors, start, trace, x):
 
 def test_a_start_has_the_clusters_of_k_means(methods, x):
     data = torch.as_tensor(x)
-    start = methods.Start.by_kmeans(data, 40, K, torch.Generator().manual_seed(0))
+    start = methods.Start.by_kmeans(data, 40, K, generator())
     assert len(start.rows.unique()) == 40
     assert start.gamma.shape == (40, K)
     points, counts = data[start.rows], start.gamma.sum(0)
@@ -194,30 +194,50 @@ def test_the_measures_hold_against_draws(posteriors, priors, x):
     assert abs(density.mean().item() - predictive) < 5 * density.std().item() / math.sqrt(draws)
 
 
-def test_minibatches_reach_the_bound_of_all_data(methods, posteriors, priors, x):
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def minibatches(methods):
+    """60 passes in batches of 50."""
+    return methods.Minibatches("eager", lambda step: 1 / (2 + step) ** 0.6, size=50, epochs=60)
+
+
+def test_minibatches_reach_the_bound_of_all_data(methods, posteriors, priors, minibatches, x):
     data = torch.as_tensor(x)
-    start = methods.Start.by_kmeans(data, 100, K, torch.Generator().manual_seed(0))
-    first, bounds = start.posterior(data, priors), []
+    first, bounds = methods.Start.by_kmeans(data, 100, K, generator()).posterior(data, priors), []
     for fit, arguments in (
         (methods.fit_full_batch, {"step": "eager", "tol": 1e-9, "iterations": 300}),
-        (
-            methods.fit_minibatch,
-            {
-                "step": "eager",
-                "rate": lambda step: 1 / (2 + step) ** 0.6,
-                "size": 50,
-                "epochs": 60,
-                "generator": torch.Generator().manual_seed(0),
-            },
-        ),
+        (minibatches.fit, {"generator": generator()}),
     ):
         trace = posteriors.Trace(posteriors.CLOCKS["cpu"], math.inf)
         fit(data, first, trace, **arguments)
         bounds.append(trace.points[-1][2].bound(data))
         seconds, steps = [point[0] for point in trace.points], [point[1] for point in trace.points]
+        assert 0 < trace.setup < seconds[0]
         assert seconds == sorted(seconds)
         assert steps == sorted(set(steps))
     assert abs(bounds[0] - bounds[1]) < 0.001
+
+
+def test_the_best_start_goes_on(methods, priors, minibatches, trace, x, monkeypatch):
+    """Of three starts, the second of which alone has clusters: the others know of a single one."""
+    data, kmeans, tried = torch.as_tensor(x), methods.seeding.kmeans, []
+
+    def clusters(points, components, generator):
+        tried.append(kmeans(points, components, generator))
+        return tried[-1] * (len(tried) == 2)
+
+    monkeypatch.setattr(methods.seeding, "kmeans", clusters)
+    minibatches.fit_best(data, priors, K, trace, generator(), starts=3, trial=5, sample=100)
+    assert len(tried) == 3
+    assert [step for _, step, _ in trace.points[:3]] == [5, 10, 15]
+    first, second, third = (posterior for _, _, posterior in trace.points[:3])
+    assert second.bound(data) > first.bound(data) + 0.1
+    assert third is second
+    assert trace.points[-1][2].bound(data) > second.bound(data)
+    assert trace.points[-1][1] == 15 + 60 * N // 50
 
 
 def test_time_to_a_bound(script):
@@ -235,7 +255,8 @@ def test_it_runs(script, methods, tmp_path, monkeypatch, capsys, covariances):
     arguments += f" --max-seconds 60 --threads 1 --json --plot curves.png --covariances {covariances}"
     script.main(arguments.split())
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    names = ["minibatch of 100, eager", "minibatch of 100, captured"]
+    kinds = ("minibatch of 100", "best start of 100")
+    names = [f"{kind}, {step}" for step in ("eager", "captured") for kind in kinds]
     names += ["full batch, eager", "full batch, captured", "sklearn", "sklearn float32"]
     names += ["sklearn exact"] if covariances == "diag" else []
     assert [record["method"] for record in records] == names
@@ -246,7 +267,7 @@ def test_it_runs(script, methods, tmp_path, monkeypatch, capsys, covariances):
     by_name = {record["method"]: record for record in records}
     theirs = by_name["sklearn"]
     assert 0 < theirs["to_0.01"] <= theirs["to_0.001"] <= theirs["seconds"]
-    for name in ("minibatch of 100", "full batch"):
+    for name in (*kinds, "full batch"):
         eager, captured = by_name[f"{name}, eager"], by_name[f"{name}, captured"]
         assert captured["bound"] == pytest.approx(eager["bound"], abs=1e-3)
         assert captured["setup"] > eager["setup"] > 0

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +37,7 @@ class OutOfTime(Exception):
 
 @dataclass(frozen=True)
 class Start:
-    """Some of the points with given responsibilities, after which all methods begin.
+    """Some of the points with given responsibilities, after which a fit begins.
 
     Attributes:
         rows: int64 [M].
@@ -55,7 +55,7 @@ class Start:
 
     def posterior(self, x: Tensor, priors: Priors) -> Posterior:
         """The exact posterior given these of the points [N, D]."""
-        return Posterior.after(priors, x[self.rows], self.gamma)
+        return Posterior.after(priors, x[self.rows].double(), self.gamma)
 
 
 class TracedMixture(BayesianGaussianMixture):
@@ -78,7 +78,8 @@ class TracedMixture(BayesianGaussianMixture):
 
     def _m_step(self, *args: Any, **kwargs: Any) -> None:
         super()._m_step(*args, **kwargs)
-        if not self.trace.record(len(self.trace.points), Posterior.of_sklearn(self.priors, self)):
+        self.trace.record(len(self.trace.points), Posterior.of_sklearn(self.priors, self))
+        if not self.trace.time_left:
             raise OutOfTime
 
 
@@ -119,49 +120,125 @@ def program(priors: Priors, points: int, components: int) -> Callable[[Tensor], 
 
 
 class Learner:
-    """The program under ``TraceConjugate_ELBO``, from a given posterior.
+    """The program under ``TraceConjugate_ELBO``.
 
     Args:
         x: all data, [N, D].
-        start: first posterior of the mixture, which knows its prior.
+        priors: of the mixture.
+        components: K.
         rate: ρ.
         step: a key of ``STEPS``.
-        clock: what gives the time.
-        size: points in a batch. The first step, which captures or compiles, is taken here and undone.
-
-    Attributes:
-        setup: seconds of the first step.
+        size: points in a batch. The first step, which captures or compiles, is taken here; it is undone by
+            :meth:`start_at`.
     """
 
     def __init__(
         self,
         x: Tensor,
-        start: Posterior,
+        priors: Priors,
+        components: int,
         rate: float | Callable[[int], float],
         step: str,
-        clock: Callable[[], float],
         size: int,
     ) -> None:
-        begun = clock()
         pyro.clear_param_store()
-        self.priors = start.priors
-        model = program(start.priors, len(x), len(start.counts))
+        self.priors = priors
+        model = program(priors, len(x), components)
         guide = AutoConjugate(model)
         guide.setup(x[:size])
         self.naturals = [
             guide.posterior(name).get_parameter("natural") for name in ("weights", "loc_precision")
         ]
-        optim = NaturalGradient(rate, partial(torch.optim.Adam, lr=1e-3))
-        self.svi = STEPS[step](model, guide, optim, TraceConjugate_ELBO())
+        self.optim = NaturalGradient(rate, partial(torch.optim.Adam, lr=1e-3))
+        self.svi = STEPS[step](model, guide, self.optim, TraceConjugate_ELBO())
         self.svi.step(x[:size].clone())
-        optim.steps = 0
+
+    def start_at(self, posterior: Posterior, steps: int = 0) -> None:
+        """Go on from a posterior as after so many steps."""
+        self.optim.steps = steps
         with torch.no_grad():
-            for natural, value in zip(self.naturals, (start.counts, start.components), strict=True):
+            for natural, value in zip(self.naturals, (posterior.counts, posterior.components), strict=True):
                 natural.copy_(value)
-        self.setup = clock() - begun
+
+    def take(self, batches: Iterable[Tensor]) -> Posterior:
+        """The posterior after a step on each batch."""
+        for batch in batches:
+            self.svi.step(batch)
+        return self.posterior()
 
     def posterior(self) -> Posterior:
         return Posterior(self.priors, *(natural.detach().clone() for natural in self.naturals))
+
+
+@dataclass(frozen=True)
+class Minibatches:
+    """Natural-gradient steps on minibatches, recorded at every tenth more of them.
+
+    Attributes:
+        step: a key of ``STEPS``.
+        rate: ρ.
+        size: points in a batch.
+        epochs: passes over the data after the start.
+    """
+
+    step: str
+    rate: Callable[[int], float]
+    size: int
+    epochs: int
+
+    def fit(self, x: Tensor, start: Posterior, trace: Trace, generator: torch.Generator) -> None:
+        """From a given posterior."""
+        trace.begin()
+        learner = self._learner(x, start.priors, len(start.counts), trace)
+        learner.start_at(start)
+        trace.record(0, start)
+        self._go_on(learner, batches(x, self.size, generator), 0, len(x), trace)
+
+    def fit_best(
+        self,
+        x: Tensor,
+        priors: Priors,
+        components: int,
+        trace: Trace,
+        generator: torch.Generator,
+        *,
+        starts: int,
+        trial: int,
+        sample: int,
+    ) -> None:
+        """From the best of several starts after ``trial`` steps each, by the bound on a sample of the data.
+
+        Each start is the clusters of a new sample.
+        """
+        trace.begin()
+        learner = self._learner(x, priors, components, trace)
+        stream = batches(x, self.size, generator)
+        scored = x[torch.randperm(len(x), generator=generator)[:sample]]
+        best, best_bound = None, -math.inf
+        for tried in range(1, starts + 1):
+            start = Start.by_kmeans(x, sample, components, generator)
+            learner.start_at(start.posterior(x, priors))
+            posterior = learner.take(islice(stream, trial))
+            bound = posterior.bound(scored, len(x))
+            if bound > best_bound:
+                best, best_bound = posterior, bound
+            trace.record(tried * trial, best)
+        learner.start_at(best, trial)
+        self._go_on(learner, stream, starts * trial, len(x), trace)
+
+    def _learner(self, x: Tensor, priors: Priors, components: int, trace: Trace) -> Learner:
+        learner = Learner(x, priors, components, self.rate, self.step, self.size)
+        trace.end_setup()
+        return learner
+
+    def _go_on(
+        self, learner: Learner, stream: Iterator[Tensor], done: int, points: int, trace: Trace
+    ) -> None:
+        first, end = done, done + self.epochs * (points // self.size)
+        while trace.time_left and done < end:
+            block = min(end - done, 1 + (done - first) // 10)
+            done += block
+            trace.record(done, learner.take(islice(stream, block)))
 
 
 def batches(x: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
@@ -171,38 +248,18 @@ def batches(x: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor
             yield x[index]
 
 
-def fit_minibatch(
-    x: Tensor,
-    start: Posterior,
-    trace: Trace,
-    *,
-    step: str,
-    rate: Callable[[int], float],
-    size: int,
-    epochs: int,
-    generator: torch.Generator,
-) -> None:
-    """Take natural-gradient steps, recorded at every tenth more of them."""
-    learner, stream = Learner(x, start, rate, step, trace.clock, size), batches(x, size, generator)
-    trace.begin(learner.setup)
-    time_left, done, steps = trace.record(0, learner.posterior()), 0, epochs * (len(x) // size)
-    while time_left and done < steps:
-        block = min(steps - done, 1 + done // 10)
-        for batch in islice(stream, block):
-            learner.svi.step(batch)
-        done += block
-        time_left = trace.record(done, learner.posterior())
-
-
 def fit_full_batch(
     x: Tensor, start: Posterior, trace: Trace, *, step: str, tol: float, iterations: int
 ) -> None:
     """Coordinate ascent, ρ = 1 on all data, until the relative change of the loss is small."""
-    learner = Learner(x, start, 1.0, step, trace.clock, len(x))
-    trace.begin(learner.setup)
-    time_left, before, done = trace.record(0, learner.posterior()), math.inf, 0
-    while time_left and not trace.converged and done < iterations:
+    trace.begin()
+    learner = Learner(x, start.priors, len(start.counts), 1.0, step, len(x))
+    trace.end_setup()
+    learner.start_at(start)
+    trace.record(0, start)
+    before, done = math.inf, 0
+    while trace.time_left and not trace.converged and done < iterations:
         loss, done = learner.svi.step(x), done + 1
-        time_left = trace.record(done, learner.posterior())
+        trace.record(done, learner.posterior())
         trace.converged = abs(before - loss) <= tol * abs(loss)
         before = loss

@@ -160,10 +160,15 @@ class Posterior:
         own = self.priors.covariances.family.relative_entropy(self.components, components).sum()
         return (DIRICHLET.relative_entropy(self.counts, counts) + own).item()
 
-    def bound(self, x: Tensor) -> float:
-        """The bound on log p(x) per point, with the assignments at their optimum. Bishop, equation 10.70."""
+    def bound(self, x: Tensor, points: int | None = None) -> float:
+        """The bound on log p(x) per point, with the assignments at their optimum. Bishop, equation 10.70.
+
+        Args:
+            x: points [M, D].
+            points: N, where x is a sample of N points; None: M. The bound of a sample is an estimate.
+        """
         fit = sum(self.expected_log_joint(part).logsumexp(-1).sum().item() for part in x.split(CHUNK))
-        return (fit - self.divergence()) / len(x)
+        return fit / len(x) - self.divergence() / (points or len(x))
 
     def log_predictive(self, x: Tensor) -> float:
         """Mean over points of the log posterior predictive density, a mixture of Student-t's."""
@@ -185,7 +190,11 @@ def e_step_gap(degrees_of_freedom: np.ndarray, dim: int) -> np.ndarray:
 
 @dataclass
 class Trace:
-    """Posteriors after some of the steps, and the seconds of training before each."""
+    """Posteriors after some of the steps, and the seconds until each, preparation included.
+
+    Attributes:
+        setup: seconds of preparation.
+    """
 
     clock: Callable[[], float]
     max_seconds: float
@@ -194,11 +203,19 @@ class Trace:
     begun: float = 0.0
     setup: float = 0.0
 
-    def begin(self, setup: float = 0.0) -> None:
-        """Start the clock, after so many seconds of preparation."""
-        self.setup, self.begun = setup, self.clock()
+    def begin(self) -> None:
+        """Start the clock."""
+        self.begun = self.clock()
 
-    def record(self, steps: int, posterior: Posterior) -> bool:
-        """Add a point; return True if there is time left."""
+    def end_setup(self) -> None:
+        """Note that preparation ends."""
+        self.setup = self.clock() - self.begun
+
+    def record(self, steps: int, posterior: Posterior) -> None:
+        """Add a point."""
         self.points.append((self.clock() - self.begun, steps, posterior))
+
+    @property
+    def time_left(self) -> bool:
+        """Was the last point in time?"""
         return self.points[-1][0] < self.max_seconds

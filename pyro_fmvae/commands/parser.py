@@ -41,7 +41,10 @@ class Parser(ArgumentParser):
                 _check_string(text.partition("=")[2] if text.startswith("--") else text)
             except ValueError as error:
                 raise UsageError(f"{text[:20]}…: {error}") from None
-        return super().parse_args(args, *rest, **others)
+        try:
+            return super().parse_args(args, *rest, **others)
+        except OverflowError:  # of an integer of hundreds of digits
+            raise UsageError("expected numbers that float32 holds, got a larger one") from None
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         raise UsageError(translate(message, self.positional))

@@ -6,14 +6,15 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from threading import Lock
 from typing import Final, NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
-from pyro_fmvae.memory import check_fits
+from pyro_fmvae.memory import check_fits, limit
 
 logger = logging.getLogger("pyro_fmvae")
 
@@ -22,6 +23,7 @@ _GREY: Final = ("1", "L", "LA", "La", "F")  # PIL's modes
 _FORMATS: Final = ("PNG", "JPEG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "PPM")
 """PIL's names of the formats that are read, whatever the file is called. Others may start other programs."""
 _BYTES: Final = 12  # that a pixel takes while it is turned, put on white and converted
+_TURNS: Final = Lock()  # of images so large that one on each core would take too much memory
 _CHUNK: Final = 256  # images that are decoded ahead of what is written
 
 
@@ -145,8 +147,10 @@ def measure(path: Path) -> tuple[int, int]:
 
 def _read(path: Path, mode: str) -> Image.Image:
     with _opened(path) as file:
-        check_fits(_BYTES * file.width * file.height * (os.cpu_count() or 1), "decoded by all cores at once")
-        return _converted(ImageOps.exif_transpose(file), mode)
+        size = _BYTES * file.width * file.height
+        check_fits(size, "decoded")
+        with _TURNS if size * (os.cpu_count() or 1) > limit() else nullcontext():
+            return _converted(ImageOps.exif_transpose(file), mode)
 
 
 @contextmanager

@@ -186,7 +186,7 @@ class JointKind(NamedTuple):
     Args:
         location, precision: classes of the two sites' natural posteriors where these are independent.
         kind: class of the joint natural posteriors.
-        given: classes of the posteriors of the location and of the precision, where they have a joint one.
+        parts: classes of the two sites' distributions in a guide where they have a joint posterior.
         exponent: 1 if the second site is the precision, -1 if it is a variance.
     """
 
@@ -212,12 +212,14 @@ class JointKind(NamedTuple):
         return self.kind.family.natural(m, spread / (half_df * m.shape[-1]), a, rate)
 
     def marginals(self, joint: Any) -> tuple[Distribution, Distribution]:
-        """The location by itself, a Student-t distribution, and the precision by itself."""
-        m, s, a, rate = (parameter.to(joint.dtype) for parameter in joint.standard)
-        precision = self.parts[1](joint.natural, joint.dtype, False).expand(joint.batch_shape)
-        if self.kind is NaturalNormalGamma:
-            scale = (rate.squeeze(-1) / (a * s)).sqrt()
-            return dist.StudentT(2 * a, m.squeeze(-1), scale), precision
+        """The location by itself, a Student-t distribution, and the precision by itself, a natural one."""
+        m, s, a, rate = joint.standard
+        numbers = self.kind is NaturalNormalGamma
+        own_rate = rate.squeeze(-1) if numbers else rate
+        precision = self.precision(self.precision.family.natural(a, own_rate), joint.dtype)
+        m, s, a, rate = (parameter.to(joint.dtype) for parameter in (m, s, a, own_rate))
+        if numbers:
+            return dist.StudentT(2 * a, m.squeeze(-1), (rate / (a * s)).sqrt()), precision
         scale_tril = rate * (a * s).rsqrt()[..., None, None]
         return dist.MultivariateStudentT(2 * a, m, scale_tril), precision
 

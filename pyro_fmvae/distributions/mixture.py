@@ -83,7 +83,9 @@ class Assignment(TorchDistribution):
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All indices, [K, ...], or [K, 1, ..., 1] if not ``expand``."""
-        return self.categorical.enumerate_support(expand)
+        indices = torch.arange(self.num_components, device=self.weights.device)
+        indices = indices.view(-1, *[1] * len(self.batch_shape))
+        return indices.expand(-1, *self.batch_shape) if expand else indices
 
 
 class Label(TorchDistribution):

@@ -10,7 +10,6 @@ from pyro.infer.autoguide import AutoNormal
 from pyro.infer.autoguide.initialization import InitMessenger
 from torch import Tensor
 from torch.distributions import Distribution
-from torch.nn.functional import one_hot
 
 from pyro_fmvae.distributions import MixtureComponent, NaturalDistribution
 from pyro_fmvae.distributions.natural_distribution import event_dim_of
@@ -33,10 +32,10 @@ from pyro_fmvae.infer.posteriors import (
     random_posterior,
 )
 from pyro_fmvae.infer.quantiles import WithQuantiles
-from pyro_fmvae.infer.seeding import kmeans, posterior_weights
+from pyro_fmvae.infer.starts import WithStarts
 
 
-class AutoConjugate(WithQuantiles):
+class AutoConjugate(WithQuantiles, WithStarts):
     """Natural posteriors for every conjugate site of a model, and another guide for its other sites.
 
     With a model in Pyro's own distributions it is a whole guide::
@@ -67,8 +66,8 @@ class AutoConjugate(WithQuantiles):
 
     Args:
         model: the model, whole: posteriors are made for its conjugate sites alone.
-        count: pseudo-observations behind the random initial posteriors, > 0. :meth:`seed` gives better
-            starting points once there are encoded data.
+        count: pseudo-observations behind the random initial posteriors, > 0. :meth:`seed_clusters` and
+            :meth:`seed` give mixtures better starting points.
         fallback: makes the guide of all other sites from a model in which the rest is hidden: a class such as
             ``AutoNormal`` or a function; None to leave them out.
         structured: give a location and its precision a joint posterior where the model allows it, for a
@@ -217,56 +216,13 @@ class AutoConjugate(WithQuantiles):
                 values.update(self.fallback(*args, **kwargs))
         return values
 
-    @torch.no_grad()
-    def seed(
-        self, name: str, loc: Tensor, scale: Tensor, generator: torch.Generator, num_data: int | None = None
-    ) -> None:
-        """Start the components of a mixture afresh where encodings cluster: k-means++, then the exact update.
-
-        The priors are the model's at the time of :meth:`setup`, or of the guide's first run.
-
-        Args:
-            name: of the site of the components' points, a ``Component`` say.
-            loc, scale: mean and standard deviation of these points, ``[..., M, *event_shape]``, with the
-                mixture's batch shape in front; the scale of observed points is 0.
-            generator: source of the random numbers, on the CPU.
-            num_data: N, the data points that the M stand for; M if None.
-
-        Raises:
-            ValueError: there is no such mixture, it shares its parents with others, or has another shape;
-                :meth:`setup` did not run yet; or a posterior was replaced by another kind.
-        """
-        if name not in self._mixtures:
-            known = sorted(self._mixtures)
-            raise ValueError(f"name: expected the components of a mixture, one of {known}, got '{name}'")
-        weights, components, event = self._mixtures[name]
-        prior, weights_prior = self._priors[components].natural, self._priors[weights]
-        batch, size = prior.shape[:-2], prior.shape[-2]
-        points = loc.shape[len(batch) : len(batch) + 1]
-        if loc.shape != (*batch, *points, *event) or loc.shape != scale.shape or not points:
-            shape = [*batch, "M", *event]
-            raise ValueError(
-                f"loc, scale: expected shape {shape} for '{name}', got {list(loc.shape)}, {list(scale.shape)}"
-            )
-        if weights_prior.batch_shape.numel() != batch.numel():
-            raise ValueError(f"name: the weights '{weights}' of '{name}' belong to several mixtures")
-        clusters = [kmeans(each, size, generator) for each in loc.reshape(-1, *points, *event)]
-        gamma = one_hot(torch.stack(clusters), size).view(*batch, *points, size).to(loc.device)
-        per_point = (num_data or points.numel()) / points.numel()
-        family, moments = self._priors[components].family, (loc, scale.square())
-        update = family.conjugate_update(prior.to(loc.device), gamma, *moments, per_point)
-        counts = posterior_weights(weights_prior, gamma, per_point).natural
-        for site, natural in ((components, update), (weights, counts)):
-            posterior = self.posterior(site)
-            if not isinstance(posterior, NaturalPosterior):
-                raise ValueError(
-                    f"name: the posterior of '{site}' was replaced by another than a natural one"
-                )
-            posterior.natural.copy_(natural)
-
     def marginal(self, name: str) -> Distribution:
         """A conjugate site's posterior distribution by itself: a Student-t for a location in a joint one."""
         return self._joint.marginal(name, self.posterior(name)())
+
+    def marginals(self) -> dict[str, Distribution]:
+        """:meth:`marginal` of every conjugate site, by name."""
+        return {name: self.marginal(name) for name in self._sites}
 
     def posterior(self, name: str) -> ConjugatePosterior:
         """The posterior module of a site: ``posteriors[name]``, or, of a joint one, that of the location.

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.natural_distribution import natural_class
+from pyro_fmvae.infer.elbo.recognition import hidden_in_plate
 from pyro_fmvae.infer.elbo.structure import Site
 
 NO_MIXTURE = (
@@ -24,12 +25,9 @@ def check_priors(sites: Iterable[Site]) -> None:
 
 def check_whole(site: Site) -> None:
     """Refuse a site in a subsampled plate."""
-    for frame in site["cond_indep_stack"]:
-        if frame.full_size not in (None, frame.size):
-            raise ValueError(
-                f"site '{site['name']}': plate '{frame.name}' is subsampled, so one run does not "
-                "show its posterior whole; write it by hand"
-            )
+    reason = hidden_in_plate(site)
+    if reason is not None:
+        raise ValueError(f"site '{site['name']}': {reason}")
 
 
 def harmless_value(site: Site) -> Tensor:

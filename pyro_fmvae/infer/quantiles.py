@@ -5,11 +5,12 @@ from typing import Any
 
 import pyro.poutine as poutine
 import torch
+from pyro.distributions import MultivariateStudentT
+from scipy.special import stdtrit  # type: ignore[import-untyped]
 from torch import Tensor, nn
-from torch.distributions import Distribution, MultivariateNormal, Normal
+from torch.distributions import Distribution, MultivariateNormal, Normal, StudentT
 
 from pyro_fmvae.distributions import NaturalDistribution
-from pyro_fmvae.infer.posteriors import PosteriorDict
 
 _DRAWS = 4096
 _LOGARITHMS = 700.0  # of a positive number, at most: exp of more has no float64
@@ -19,8 +20,8 @@ _HALVINGS = 64
 def quantiles_of(q: Distribution, probabilities: Sequence[float]) -> Tensor:
     """Quantiles of each number of a distribution's values: [Q, *batch shape, *event shape].
 
-    Exact for a Normal, and where torch has the distribution function of a positive number; else those of
-    4,096 draws.
+    Exact for a Normal and a Student-t, and where torch has the distribution function of a positive number;
+    else those of 4,096 draws.
 
     Args:
         q: in natural parameters or not.
@@ -37,6 +38,8 @@ def quantiles_of(q: Distribution, probabilities: Sequence[float]) -> Tensor:
         q = q.family.member(*q.standard)
     if isinstance(q, MultivariateNormal):
         q = Normal(q.mean, q.stddev)
+    elif isinstance(q, MultivariateStudentT):
+        q = StudentT(q.df.unsqueeze(-1), q.loc, q.scale_tril.norm(dim=-1))
     levels = torch.tensor(probabilities, dtype=torch.float64, device=q.mean.device)
     try:
         return _by_inversion(q, levels.view(-1, *[1] * len(q.batch_shape + q.event_shape))).to(dtype)
@@ -47,6 +50,9 @@ def quantiles_of(q: Distribution, probabilities: Sequence[float]) -> Tensor:
 
 def _by_inversion(q: Distribution, levels: Tensor) -> Tensor:
     """The inverse of the distribution function, by bisection if it has to be."""
+    if isinstance(q, StudentT):
+        standard = stdtrit(q.df.double().cpu().numpy(), levels.cpu().numpy())
+        return q.loc + q.scale * torch.as_tensor(standard, device=levels.device)
     try:
         return q.icdf(levels)
     except NotImplementedError:
@@ -65,15 +71,18 @@ class WithQuantiles(nn.Module):
     """A guide that tells the quantiles of its posteriors, as Pyro's ``AutoNormal`` does.
 
     They are of each number by itself: medians of probabilities need not add up to 1. Those of Normal, Gamma
-    and inverse Gamma posteriors are exact, all others are of 4,096 draws.
+    and inverse Gamma posteriors are exact, and of locations with a joint posterior; all others are of 4,096
+    draws.
 
     Attributes:
-        posteriors: modules whose call gives a distribution, by site.
         fallback: the autoguide of all other sites, if any.
     """
 
-    posteriors: PosteriorDict
     fallback: Any
+
+    def marginals(self) -> dict[str, Distribution]:
+        """The posterior distributions of conjugate sites, each by itself, after the first call."""
+        raise NotImplementedError
 
     @torch.no_grad()
     def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
@@ -107,4 +116,4 @@ class WithQuantiles(nn.Module):
     def _quantiles(self, levels: list[float], args: Any, kwargs: Any) -> dict[str, Tensor]:
         with poutine.block():
             self(*args, **kwargs)  # posteriors, and the sites that Pyro's autoguides know, exist after a call
-        return {name: quantiles_of(posterior(), levels) for name, posterior in self.posteriors.items()}
+        return {name: quantiles_of(q, levels) for name, q in self.marginals().items()}

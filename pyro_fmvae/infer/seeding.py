@@ -11,13 +11,15 @@ ITERATIONS = 100  # of coordinate ascent, at most
 LEAST_GAIN = 1e-3  # nats per point: bounds that differ by less are taken for those of one local maximum
 
 
-def kmeans(points: Tensor, num_clusters: int, generator: torch.Generator, iterations: int = 10) -> Tensor:
+def kmeans(
+    points: Tensor, num_clusters: int, generator: torch.Generator | None, iterations: int = 10
+) -> Tensor:
     """Cluster indices [N] by k-means++ seeding (Arthur and Vassilvitskii, 2007) and Lloyd's iterations.
 
     Args:
         points: [N, *shape of a point], N >= 1. With fewer distinct points than clusters, some stay empty.
         num_clusters: K.
-        generator: source of the random numbers, on the CPU.
+        generator: source of the random numbers, on the CPU; torch's own if None.
         iterations: Lloyd's iterations after seeding.
     """
     points = points.reshape(len(points), -1)

@@ -108,8 +108,8 @@ def best_start(
         until: time of ``time.monotonic``, in seconds, after which no further start or update is begun.
     """
     model = make()
-    count, features = model.components, _features(x, model.levels)
-    spaces = (features, _whitened(features)) if model.sites.full else (features,)
+    count, features = model.components, features_of(x, model.levels)
+    spaces = (features, whitened(features)) if model.sites.full else (features,)
     starts = starts if count > 1 else 1
     tried: list[Fitted] = []
     for clusters in _clusterings(model, spaces, x, labels, generator, starts):
@@ -249,7 +249,7 @@ def _combinations(labels: Tensor) -> Tensor | None:
     return numbers
 
 
-def _features(x: Tensor, levels: Sequence[int]) -> Tensor:
+def features_of(x: Tensor, levels: Sequence[int]) -> Tensor:
     """Rows for k-means, [N, F]: numbers, 0 where missing, and the indicators of categories."""
     parts = [
         indicators(column, size).to(x) if size else column.nan_to_num(0.0).unsqueeze(-1)
@@ -258,7 +258,7 @@ def _features(x: Tensor, levels: Sequence[int]) -> Tensor:
     return torch.cat(parts, -1)
 
 
-def _whitened(features: Tensor) -> Tensor:
+def whitened(features: Tensor) -> Tensor:
     """Principal components of rows [N, F], each of unit variance, without those of next to no variance."""
     centred = features - features.mean(0)
     left, scales, _ = torch.linalg.svd(centred, full_matrices=False)

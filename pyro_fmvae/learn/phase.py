@@ -2,12 +2,13 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.infer.svi import ConjugateSVI
@@ -152,8 +153,16 @@ class GradientPhase(Phase):
         return {**self.svi.optim.state_dict(), **self.own_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a result of :meth:`state_dict`; call :meth:`enter` first."""
+        """Load a result of :meth:`state_dict`; call :meth:`enter` first.
+
+        Raises:
+            ValueError: the optimiser's state is not one of these parameters.
+        """
+        adam = self.svi.optim.others
+        settings = [] if adam is None else [dict(group) for group in adam.param_groups]
         self.svi.optim.load_state_dict(state)
+        if adam is not None:
+            _check_adam(adam, settings)
         self.load_own_state(state)
 
     def own_state(self) -> dict[str, Any]:
@@ -162,6 +171,32 @@ class GradientPhase(Phase):
 
     def load_own_state(self, state: dict[str, Any]) -> None:
         """Take over the entries of :meth:`own_state`; ``state`` has the optimiser's, too."""
+
+
+def _check_adam(adam: Optimizer, settings: Sequence[Mapping[str, Any]]) -> None:
+    """Check the state of an Adam after loading, of which torch itself checks only the number of parameters.
+
+    Args:
+        adam: with the state.
+        settings: its parameter groups before.
+
+    Raises:
+        ValueError: a setting of another type, or moments of other shapes than their parameter.
+    """
+    for group, before in zip(adam.param_groups, settings, strict=True):
+        for name in before.keys() - {"params"}:
+            if _types(group.get(name)) != _types(before[name]):
+                raise ValueError(f"{name}: expected one like {before[name]}, got {group.get(name)!r}")
+        for p in filter(adam.state.get, group["params"]):
+            expected = {"step": (), "exp_avg": tuple(p.shape), "exp_avg_sq": tuple(p.shape)}
+            found = {name: tuple(getattr(value, "shape", (-1,))) for name, value in adam.state[p].items()}
+            if found != expected:
+                raise ValueError(f"optimiser: expected a state of shapes {expected}, got {found}")
+
+
+def _types(value: Any) -> Any:
+    """The type of a setting, or those of its parts; lists are tuples that JSON has read."""
+    return [_types(part) for part in value] if isinstance(value, list | tuple) else type(value)
 
 
 def endless(batches: Iterable[Any]) -> Iterator[Any]:

@@ -181,9 +181,12 @@ class NaturalGradient(PyroOptim):
         """Load a result of :meth:`state_dict`; states of unknown parameters wait until these are known.
 
         Raises:
-            ValueError: parameter groups of other sizes than those of the state.
+            ValueError: parameter groups of other sizes than those of the state, or no number of steps.
         """
-        self.steps = state_dict["steps"]
+        steps = state_dict["steps"]
+        if type(steps) is not int or steps < 0:
+            raise ValueError(f"steps: expected a number of steps, got {steps!r}")
+        self.steps = steps
         self._loaded, self._restored = state_dict["others"], 0
         self._restore()
 

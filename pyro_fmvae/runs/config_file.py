@@ -92,7 +92,7 @@ def with_full_paths(config: TrainConfig, folder: Path) -> TrainConfig:
 def _with_data(config: TrainConfig, folder: Path) -> TrainConfig:
     """A configuration whose data are those in the run's folder, if they are not where they were."""
     held = folder / Path(config.data).name
-    if not config.own_data or Path(config.data).exists() or not held.is_file():
+    if not config.own_data or os.path.exists(config.data) or not os.path.isfile(held):
         return config
     return replace(config, data=str(held.resolve()))
 

@@ -34,6 +34,8 @@ def follow(trainer: Trainer, dataset: Dataset, resumed: bool) -> int:
         verb = "resuming" if resumed else "starting"
         points, device = trainer.run.num_data, trainer.device
         logger.info("%s %s on %s, %d points, steps %s", verb, folder, device, points, trainer.stepping)
+        if dataset.unseen is not None:
+            logger.info("%d points have combinations of labels that are held out", len(dataset.unseen))
         if dataset.note:
             logger.info("%s", dataset.note)
         decoder = getattr(trainer.model, "decoder", None)

@@ -219,7 +219,7 @@ class Trainer:
             self._take_over(state, clock)
 
     def _take_over(self, state: Any, clock: dict[str, Any]) -> None:
-        self.progress = Progress(**state["progress"], **clock)
+        self.progress = Progress(**state["progress"], **_known(clock))
         for one in fields(Progress):
             check_type(one.name, getattr(self.progress, one.name), one.type)
         if min(self.progress.phase, self.progress.step, self.progress.total_steps) < 0:
@@ -246,3 +246,14 @@ class Trainer:
 def _part(state: dict[str, Tensor], prefixes: tuple[str, ...]) -> dict[str, Tensor]:
     """Entries of a model's state dictionary whose names begin so."""
     return {name: value for name, value in state.items() if name.startswith(prefixes)}
+
+
+def _known(clock: dict[str, Any]) -> dict[str, Any]:
+    """A clock, or none if an entry is unknown or of another type: no checksum guards its file."""
+    hints = {one.name: one.type for one in fields(Progress) if one.name in CLOCK}
+    try:
+        for name, value in clock.items():
+            check_type(name, value, hints[name])
+    except (LookupError, ValueError):
+        return {}
+    return clock

@@ -15,9 +15,9 @@ from tqdm import tqdm
 
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.learn.incremental_ascent import IncrementalAscent, Rows
-from pyro_fmvae.learn.mixture_search import best_start, search
+from pyro_fmvae.learn.mixture_search import best_start
+from pyro_fmvae.learn.split_merge import split_and_merge
 from pyro_fmvae.models import ObservedMixture
-from pyro_fmvae.recipes.mixture_choice import numbers_tried
 from pyro_fmvae.runs.run import resolve_device
 from pyro_fmvae.sklearn.mixture_density import PART, MixtureDensity
 from pyro_fmvae.sklearn.standardisation import Standardisation, systematic_sample
@@ -25,9 +25,13 @@ from pyro_fmvae.sklearn.standardisation import Standardisation, systematic_sampl
 WHOLE: Final = 20_000
 """Rows up to which a sweep is a single step on all of them, unless ``batch_size`` says otherwise."""
 STARTED: Final = 2_000
-"""Rows that starts are compared by, and the number of components is chosen by."""
+"""Rows that starts are compared by."""
 EACH: Final = 100
 """But at least so many for each component."""
+CHOOSING: Final = 10_000
+"""Rows that the number of components is chosen by."""
+MOST: Final = 200
+"""Components at most, if their number is chosen."""
 
 
 class BayesianMixture(MixtureDensity):
@@ -42,11 +46,12 @@ class BayesianMixture(MixtureDensity):
       raises the bound (:class:`~pyro_fmvae.learn.incremental_ascent.IncrementalAscent`);
     * :meth:`score_samples` is the log posterior predictive density, a mixture of Student-t distributions, and
       ``lower_bound_`` the whole evidence lower bound, both in nats, with all constants;
-    * the number of components can be chosen by the evidence.
+    * the number of components can be chosen by merges and splits;
+    * :meth:`co_clustering` and :meth:`credible_interval` tell how sure the mixture is.
 
     Args:
-        n_components: K, or "auto": the greatest evidence on a sample of rows, up to 50 components
-            (:func:`~pyro_fmvae.learn.mixture_search.search`).
+        n_components: K, or "auto": as many, up to 200, as raise the bound of a sample of up to 10,000
+            rows, by merges and splits (:func:`~pyro_fmvae.learn.split_merge.split_and_merge`).
         covariance_type: "full", or "diag" for independent columns within a component.
         tol: a sweep that gains less, in nats per row, is the last.
         max_iter: sweeps over all rows at most.
@@ -218,15 +223,14 @@ class BayesianMixture(MixtureDensity):
         self._prior = self._columns.prior(
             x, weights, full, self.mean_prior, precision, freedom, self.covariance_prior
         )
-        most = max(STARTED, EACH * number)
+        most = max(STARTED, EACH * number) if number else CHOOSING
         rows = torch.as_tensor(systematic_sample(x.cpu().numpy(), weights, most, generator), device=device)
         sample, draws = x[rows], torch.Generator().manual_seed(seed)
-        make = partial(self._new, num_data=len(rows), device=device)
+        make = partial(self._new, device=device)
         if number:
-            found = best_start(partial(make, number), sample, None, draws, self.n_init)
+            found = best_start(partial(make, number, len(rows)), sample, None, draws, self.n_init)
         else:
-            sizes = [size for size in numbers_tried(1) if size <= len(rows)]
-            found = search(make, sample, None, sizes, seed, self.n_init)
+            found = split_and_merge(make, sample, draws, MOST, self.n_init)
         return found.model, float(len(rows))
 
     def _sweep(self, ascent: IncrementalAscent, X: np.ndarray, weights: np.ndarray) -> None:

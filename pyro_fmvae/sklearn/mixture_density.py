@@ -1,12 +1,13 @@
 """A fitted mixture as scikit-learn uses it: components, densities and draws."""
 
 from collections.abc import Callable
-from numbers import Integral
-from typing import Any, Final
+from numbers import Integral, Real
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from scipy.stats import beta, t  # type: ignore[import-untyped]
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -23,6 +24,15 @@ PART: Final = 5_000
 """Rows that are computed at once."""
 
 
+class CredibleInterval(NamedTuple):
+    """Lower and upper ends, in this order along the first axis."""
+
+    weights: np.ndarray
+    """Of the weights, [2, K]."""
+    means: np.ndarray
+    """Of the components' means, of the columns of numbers, [2, K, D]."""
+
+
 class MixtureDensity(DensityMixin, BaseEstimator):
     """Components, densities and draws of a mixture that a subclass fits."""
 
@@ -32,6 +42,8 @@ class MixtureDensity(DensityMixin, BaseEstimator):
     category_prior: float
     random_state: Any
     device: str
+    means_: np.ndarray
+    weight_concentration_: np.ndarray
     _mixture: ObservedMixture
     _columns: Standardisation
     _prior: NormalWishart | ColumnNormalGamma | None
@@ -71,6 +83,62 @@ class MixtureDensity(DensityMixin, BaseEstimator):
             codes = model.sample_codes(n_samples)
             rows = model.sample_latent(n_samples, codes)
         return self._columns.in_units(rows), codes[:, -1].cpu().numpy()
+
+    def co_clustering(self, X: ArrayLike, pairs: ArrayLike | None = None) -> np.ndarray:
+        """Probability that two rows come from the same component.
+
+        Args:
+            X: rows [n, D].
+            pairs: indices of rows, integers [m, 2]; None: every two rows.
+
+        Returns:
+            [m], or [n, n], with 1 for a row and itself.
+
+        Raises:
+            ValueError: ``pairs`` that are not indices of two rows each.
+        """
+        probs = self.predict_proba(X)
+        if pairs is None:
+            together: np.ndarray = probs @ probs.T
+            np.fill_diagonal(together, 1.0)
+            return together
+        indices = np.asarray(pairs)
+        whole = indices.ndim == 2 and indices.shape[1] == 2 and np.issubdtype(indices.dtype, np.integer)
+        if not whole or ((indices < 0) | (indices >= len(probs))).any():
+            raise ValueError(f"pairs: expected integers [m, 2] from 0 up to below {len(probs)}")
+        first, second = indices.T
+        shared: np.ndarray = np.where(first == second, 1.0, (probs[first] * probs[second]).sum(1))
+        return shared
+
+    def credible_interval(self, probability: float = 0.95) -> CredibleInterval:
+        """Equal-tailed intervals of the weights and means, each by its own marginal posterior.
+
+        A weight has a Beta distribution, an entry of a mean a Student-t distribution (Murphy, 2007, Conjugate
+        Bayesian analysis of the Gaussian distribution, Section 8). The posterior is variational: it does not
+        account for what is unknown of the assignments together, so intervals of components that overlap are
+        too narrow.
+
+        Args:
+            probability: of each interval, in (0, 1).
+
+        Raises:
+            ValueError: a probability out of range.
+        """
+        check_is_fitted(self)
+        check_scalar(probability, "probability", Real, min_val=0, max_val=1, include_boundaries="neither")
+        tails = np.array([1 - probability, 1 + probability]) / 2
+        alpha = self.weight_concentration_
+        weights = np.ones((2, 1))  # a single component has them all
+        if len(alpha) > 1:
+            weights = beta.ppf(tails[:, None], alpha, alpha.sum() - alpha)
+        numbers = self._columns.numbers
+        if not len(numbers):
+            return CredibleInterval(weights, np.empty((2, len(alpha), 0)))
+        _, s, a, rate = (part.numpy() for part in self._mixture.natural(parameter_of(NUMBERS)).standard)
+        if self._mixture.sites.full:
+            s, a, rate = s[:, None], a[:, None], (rate**2).sum(-1)  # B_dd, of B = LLᵀ
+        spread = np.sqrt(rate / (a * s)) * self._columns.scale[numbers]
+        return CredibleInterval(weights, t.ppf(tails[:, None, None], 2 * a, self.means_, spread))
 
     def _map(self, X: ArrayLike, function: Callable[[ObservedMixture, Tensor], Tensor]) -> np.ndarray:
         """A function of model and standardised rows, part by part."""

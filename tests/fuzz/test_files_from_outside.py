@@ -168,7 +168,7 @@ def test_bytes_of_a_compressed_idx_file(place, cases):
 @MANY
 def test_bytes_of_a_checkpoint(place, cases):
     folder = place / "run" / CHECKPOINT
-    whole, clock = checkpoint.load(folder)
+    whole, _ = checkpoint.load(folder)
     for name in (checkpoint.TENSORS, checkpoint.READABLE):
         write = bytes_of(folder / name)
 
@@ -176,7 +176,7 @@ def test_bytes_of_a_checkpoint(place, cases):
             write(edits)
             state, times = checkpoint.load(folder)
             assert list(state) == list(whole)
-            assert times == {} or list(times) == list(clock)
+            assert all(isinstance(time, int | float | None) for time in times.values())
 
         fuzz(cases, bytewise, check)
         write([])

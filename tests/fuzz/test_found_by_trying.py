@@ -45,6 +45,16 @@ def made(files, tmp_path_factory):
     return run
 
 
+@pytest.fixture(scope="module")
+def stopped(files, tmp_path_factory):
+    """A run that was stopped while an Adam and natural gradients take the steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("stopped") / "run"
+        stop_at(patch, 10, lambda: os.kill(os.getpid(), 2))
+        assert train(folder, files["table"], factors="2")[0] == 130
+    return folder
+
+
 @pytest.fixture
 def run(made, tmp_path):
     """A copy of it."""
@@ -69,6 +79,7 @@ def refusal(*arguments):
         ("hidden: {a: 1}", "--hidden: expected sizes"),
         ("learning_rate: null", "learning_rate: expected a number, got None"),
         ("learning_rate: 1.0e+39", "learning_rate: expected a number that float32 holds"),
+        ("learning_rate: 1" + "0" * 400, "expected numbers that float32 holds, got a larger one"),
         ("m0: 1.0e+39", "m0: expected a number that float32 holds"),
         ("data: null\nmodel: null", "data: expected text, got None"),
         ("derived: {given: 3}", "given: expected a list, each text, got 3"),
@@ -196,6 +207,16 @@ def test_nothing_is_unpacked_beyond_the_limit(files, tmp_path):
     assert len(read_idx(tmp_path / "idx")) == 2**20
 
 
+def test_large_pictures_take_turns(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    names = [f"{number}.png" for number in range(4)]
+    for name in names:
+        Image.new("L", (100, 100), 7).save(tmp_path / name)
+    with at_most(12 * 100 * 100):  # bytes of one
+        images = load_images(tmp_path, names, (8, 8), (tmp_path / "cache",))
+    assert (images == 7).all()
+
+
 def test_a_compressed_file_is_not_read_beyond_its_header(tmp_path):
     (tmp_path / "idx.gz").write_bytes(gzip.compress(b"\0\0\x08\x01\0\0\0\x05" + bytes(2**26)))
     with at_most(1000), pytest.raises(ValueError, match="not an idx file"):
@@ -254,20 +275,31 @@ def test_pipes_do_not_stop_a_command(run, name):
     assert (status, err.count("\n")) == ((2, 1) if name == "config.json" else (0, 0))
 
 
-def test_the_clock_of_another_kind(files, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "draw", lambda *_: None)
-    stop = pytest.MonkeyPatch()
-    stop_at(stop, 5, lambda: os.kill(os.getpid(), 2))
-    assert train(tmp_path / "run", files["table"], factors="2")[0] == 130
-    stop.undo()
-    path = tmp_path / "run" / CHECKPOINT / checkpoint.READABLE
+def test_the_clock_of_another_kind(stopped, tmp_path):
+    """Training goes on with a new clock."""
+    run = Run.open(shutil.copytree(stopped, tmp_path / "run"))
+    trainer = Trainer(run, run.load_data(), torch.device("cpu"))
+    trainer.restore()
+    steps, seconds = trainer.progress.total_steps, trainer.progress.total_seconds
+    assert seconds > 0
+    path = run.folder / CHECKPOINT / checkpoint.READABLE
     readable = json.loads(path.read_text())
-    for clock in ({"seconds": "x"}, {"nonsense": 1.0}, {"seconds": float("inf")}, [1], {"seconds": []}):
-        path.write_text(json.dumps(readable | {"clock": clock}))
-        _, found = checkpoint.load(path.parent)
-        assert found in ({}, {"nonsense": 1.0})
+    clock = readable["clock"]
+    for odd in (
+        *(
+            {"seconds": "x"},
+            {"seconds": []},
+            {"seconds": None},
+            {"seconds": float("inf")},
+            {"seconds": 10**400},
+        ),
+        *([1], clock | {"by_clock": 1}, clock | {"nonsense": 1.0}, clock | {"phase": 0}),
+    ):
+        path.write_text(json.dumps(readable | {"clock": odd}))
+        trainer.restore()
+        assert (trainer.progress.total_steps, trainer.progress.total_seconds) == (steps, 0.0), odd
     path.write_text(json.dumps(readable))
-    succeed("train", "--resume", tmp_path / "run")
+    succeed("train", "--resume", run.folder)
 
 
 @pytest.mark.parametrize(
@@ -325,16 +357,37 @@ def test_a_configuration_says_nothing_of_where_a_home_is(files, tmp_path, monkey
     assert "finished already" in succeed("train", "--resume", moved / "again", "--data-root", moved / "data")
 
 
-def test_an_optimiser_of_another_form(files, tmp_path, monkeypatch):
-    stop = pytest.MonkeyPatch()
-    stop_at(stop, 5, lambda: os.kill(os.getpid(), 2))
-    assert train(tmp_path / "run", files["table"], factors="2")[0] == 130
-    stop.undo()
-    run = Run.open(tmp_path / "run")
-    dataset = run.load_data()
+PARTS = [
+    (part, odd)
+    for part in ("phase", "batches", "random", "progress")
+    for odd in (None, 3, [], {"steps": "x"})
+]
+
+
+def adam_of(state):
+    """The state of the first parameter that has one, and the settings of the first group."""
+    others = state["phase"]["others"]
+    return next(iter(others["state"].values())), others["param_groups"][0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(lambda state, part=part, odd=odd: state.update({part: odd}) for part, odd in PARTS),
+        lambda state: state["phase"].update(steps=-1),
+        lambda state: adam_of(state)[0].update(exp_avg=torch.zeros(3, 1, 3)),
+        lambda state: adam_of(state)[0].update(exp_avg_sq=None),
+        lambda state: adam_of(state)[0].update(step=torch.zeros(2)),
+        lambda state: adam_of(state)[0].pop("exp_avg"),
+        lambda state: adam_of(state)[1].update(lr="x"),
+        lambda state: adam_of(state)[1].update(betas=[0.9, None]),
+        lambda state: adam_of(state)[1].pop("eps"),
+    ],
+)
+def test_the_state_of_a_training_of_another_form(stopped, tmp_path, change):
+    run = Run.open(shutil.copytree(stopped, tmp_path / "run"))
     state, clock = checkpoint.load(run.folder / CHECKPOINT)
-    for part in ("phase", "batches", "random", "progress"):
-        for odd in (None, 3, [], {"steps": "x"}):
-            checkpoint.save(run.folder / CHECKPOINT, state | {part: odd}, clock)
-            with pytest.raises(ValueError, match=r"does not fit config\.json"):
-                Trainer(run, dataset, torch.device("cpu")).restore()
+    change(state)
+    checkpoint.save(run.folder / CHECKPOINT, state, clock)
+    with pytest.raises(ValueError, match=r"does not fit config\.json"):
+        Trainer(run, run.load_data(), torch.device("cpu")).restore()

@@ -435,3 +435,22 @@ def test_a_posterior_of_another_kind_is_refused():
         ValueError, match="joint posterior of 'mu' and 'tau' was replaced by another than a nat"
     ):
         guide(NUMBERS)
+
+
+@pytest.mark.parametrize(("model", "x"), PROGRAMS[:3])
+def test_quantiles_are_those_of_each_site_by_itself(model, x):
+    guide = made(model, x)
+    step(model, guide, x, rate=1.0)
+    found = guide.quantiles([0.1, 0.5], x)
+    m, s, a, rate = (parameter.detach() for parameter in guide.posterior("mu")().standard)
+    squared = (rate @ rate.mT).diagonal() if rate.dim() > 1 else rate
+    student = scipy.stats.t(2 * a, m, (squared / (a * s)).sqrt())
+    expected = torch.stack([torch.as_tensor(student.ppf(p)) for p in (0.1, 0.5)])
+    assert_close(found["mu"], expected.view_as(found["mu"]), check_dtype=False, rtol=1e-5, atol=1e-5)
+    if x.dim() == 1:
+        kind = scipy.stats.gamma if model is by_precision else scipy.stats.invgamma
+        size = 1 / rate if model is by_precision else rate
+        expected = torch.stack([torch.as_tensor(kind(a, scale=size).ppf(p)) for p in (0.1, 0.5)])
+        assert_close(found["tau"], expected.view(2), check_dtype=False, rtol=1e-5, atol=1e-5)
+    else:
+        assert found["tau"].shape == (2, D, D)

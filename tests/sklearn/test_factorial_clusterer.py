@@ -145,6 +145,16 @@ def test_pipelines_and_progress(data, capsys):
     assert len(with_names.get_feature_names_out()) == 6
 
 
+def test_codes_come_as_a_data_frame(data):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(data[0], index=[f"row {number}" for number in range(300)])
+    frame.columns = list("abcdef")
+    clusterer = FactorialClusterer((2, 3), output="codes", **TINY).set_output(transform="pandas")
+    found = clusterer.fit(frame).transform(frame)
+    assert list(found.columns) == ["factor_0", "factor_1"] and list(found.index) == list(frame.index)
+    np.testing.assert_array_equal(found.to_numpy(), clusterer.predict(frame))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

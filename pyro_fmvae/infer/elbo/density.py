@@ -17,25 +17,26 @@ Evaluate = Callable[[Lazy], Tensor]
 
 def has_lazy_arguments(fn: Distribution) -> bool:
     """True if a distribution, or one inside of it, was made from values that are not there."""
-    return is_lazy(list(_held(fn)))
+    return is_lazy(list(held(fn)))
 
 
 def lazy_sites(fn: Distribution) -> set[str]:
     """Names of the sites without values that a distribution was made from."""
-    return sites_of(list(_held(fn)))
+    return sites_of(list(held(fn)))
 
 
 def device_of(fn: Distribution) -> torch.device:
     """The device of a distribution's parameters; the CPU if it has no tensors."""
-    return next((held.device for held in _held(fn) if isinstance(held, Tensor)), torch.device("cpu"))
+    return next((part.device for _, part in held(fn) if isinstance(part, Tensor)), torch.device("cpu"))
 
 
-def _held(fn: Distribution) -> Iterator[Any]:
-    for value in vars(fn).values():
+def held(fn: Distribution) -> Iterator[tuple[str, Any]]:
+    """Attributes of a distribution and of those inside of it, by name."""
+    for name, value in vars(fn).items():
         if isinstance(value, Distribution):
-            yield from _held(value)
+            yield from held(value)
         else:
-            yield value
+            yield name, value
 
 
 def log_density(fn: Distribution, value: Tensor, evaluate: Evaluate) -> Tensor:

@@ -7,17 +7,20 @@ as a whole, :mod:`pyro_fmvae.infer.elbo.plain`, which has the shorthands' formul
 as a plain VAE, need neither, and take the first path.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pyro
 import torch
 from pyro.poutine import Trace
 from pyro.poutine.messenger import Messenger
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.infer.elbo.density import held
 from pyro_fmvae.infer.elbo.enumerated import is_discrete
 from pyro_fmvae.infer.elbo.lazy import Lazy, sites_of
 from pyro_fmvae.infer.elbo.plain import PlainProgram, plates_of, run_plain
@@ -49,10 +52,10 @@ class Kinds:
             ValueError: a program that is not of a recognised shape; the message names the site.
         """
         if key not in self._plates:
-            before, random_state = _parameters(model, guide), torch.get_rng_state()
+            random_state, stored = torch.get_rng_state(), len(pyro.get_param_store())
             seen, failure = Seen(), None
             try:
-                with seen:
+                with seen, _registrations() as made:
                     result = run_shorthand(model, guide, args, kwargs, max_plate_nesting)
             except (ValueError, RuntimeError, TypeError, IndexError, NotImplementedError) as error:
                 if not seen.possible:
@@ -65,8 +68,8 @@ class Kinds:
             if failure is not None and not whole.outside:  # sites that come after the failure take it
                 raise failure
             self._plates[key] = plates
-            if _parameters(model, guide) == before:  # else the draws that made them would come once more
-                torch.set_rng_state(random_state)
+            if not made and len(pyro.get_param_store()) == stored:
+                torch.set_rng_state(random_state)  # else the draws that made parameters would come once more
             if len(self._plates) > _MOST_PROGRAMS:
                 del self._plates[next(iter(self._plates))]
         while True:
@@ -78,10 +81,15 @@ class Kinds:
             self._plates[key] = deepest
 
 
-def _parameters(*programs: Any) -> int:
-    """Number of parameters in Pyro's store and in modules."""
-    modules = [program for program in programs if isinstance(program, nn.Module)]
-    return len(pyro.get_param_store()) + sum(len(list(module.parameters())) for module in modules)
+@contextmanager
+def _registrations() -> Iterator[list[str]]:
+    """Names of the parameters that modules are given inside."""
+    names: list[str] = []
+    handle = register_module_parameter_registration_hook(lambda module, name, value: names.append(name))
+    try:
+        yield names
+    finally:
+        handle.remove()
 
 
 def _deepest(*traces: Trace) -> int:
@@ -124,41 +132,48 @@ class Seen(Messenger):
 
     def __init__(self) -> None:
         super().__init__()
-        self._natural: set[str] = set()
+        self._sites: list[tuple[str, Any, Any]] = []  # with the values, so that no other comes to lie there
         self._discrete: set[str] = set()
-        self._shorthands: set[str] = set()
-        self._taken: set[str] = set()
-        self._used: set[str] = set()
-        self._values: dict[int, tuple[str, Any]] = {}  # with the values, so that no other comes to lie there
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        fn = unwrap(msg["fn"])
+        self._sites.append((msg["name"], fn, msg["value"]))
+        if not hasattr(fn, "parents") and is_discrete(msg) and msg["fn"].has_enumerate_support:
+            self._discrete.add(msg["name"])
 
     @property
     def possible(self) -> set[str]:
         """Names of the sites to be integrated or summed out that belong to no shorthand."""
-        return (self._natural | self._discrete) - self._shorthands - self._taken
+        names = self._discrete | {n for n, fn, _ in self._sites if isinstance(fn, NaturalDistribution)}
+        shorthands = [(name, fn) for name, fn, _ in self._sites if hasattr(fn, "parents")]
+        names -= {name for name, _ in shorthands}
+        owners = self._owners() if names else {}
+        for _, fn in shorthands:
+            for argument in fn.parents:
+                taken = _owner(getattr(fn, argument), owners)
+                names -= taken - self._discrete if argument == "assignment" else taken
+        return names
 
     @property
     def outside(self) -> set[str]:
         """The possible ones that are discrete or that another site depends on."""
-        return self.possible & (self._discrete | self._used)
+        possible = self.possible
+        if not possible:
+            return possible
+        owners, used = self._owners(), set[str]()
+        for _, fn, _ in self._sites:
+            if not hasattr(fn, "parents"):
+                used.update(*(_owner(part, owners) for _, part in held(fn)))
+        return possible & (self._discrete | used)
 
-    def _pyro_post_sample(self, msg: Any) -> None:
-        fn, name, value = unwrap(msg["fn"]), msg["name"], msg["value"]
-        self._values[id(value)] = name, value
-        if not hasattr(fn, "parents"):
-            self._used |= set().union(*map(self._names, vars(fn).values()))
-        else:
-            self._shorthands.add(name)
-            for argument in fn.parents:
-                names = self._names(getattr(fn, argument))
-                self._taken |= names - self._discrete if argument == "assignment" else names
-        if isinstance(fn, NaturalDistribution):
-            self._natural.add(name)
-        elif name not in self._shorthands and is_discrete(msg) and msg["fn"].has_enumerate_support:
-            self._discrete.add(name)
+    def _owners(self) -> dict[int, str]:
+        """Identity of a value → the name of the first site that had it."""
+        return {id(value): name for name, _, value in reversed(self._sites)}
 
-    def _names(self, value: Any) -> set[str]:
-        """The sites that a value is from, as far as it tells."""
-        if isinstance(value, Lazy):
-            return sites_of(value)
-        known = self._values.get(id(value), (getattr(value, "site", None), None))[0]
-        return set() if known is None else {known}
+
+def _owner(value: Any, owners: Mapping[int, str]) -> set[str]:
+    """The sites that a value is from, as far as it tells."""
+    if isinstance(value, Lazy):
+        return sites_of(value)
+    known = owners.get(id(value), getattr(value, "site", None))
+    return set() if known is None else {known}

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Hashable, Set
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions.constraints import Constraint
@@ -181,7 +182,7 @@ def _outputs(func: Any, args: Any, kwargs: Any) -> tuple[list[Any], TreeSpec]:
 
 def _shapes(value: Any) -> Hashable:
     """Arguments, with shapes and types in the place of tensors."""
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor | np.ndarray):
         return value.shape, value.dtype
     if isinstance(value, list | tuple):
         return (type(value), *map(_shapes, value))

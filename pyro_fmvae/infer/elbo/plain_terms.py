@@ -1,11 +1,9 @@
 """Terms of the bound of a plain program: expected log-densities, and the sum over discrete sites."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from types import MappingProxyType
-from typing import Any
 
 import pyro.distributions as dist
 import torch
@@ -15,9 +13,8 @@ from pyro.util import check_site_shape
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_fmvae.distributions import Assignment, NaturalDistribution
+from pyro_fmvae.distributions import Assignment
 from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.distributions.joint_parts import kind_of_part
 from pyro_fmvae.distributions.natural_distribution import natural_class
 from pyro_fmvae.infer.elbo.density import has_lazy_arguments, log_density
 from pyro_fmvae.infer.elbo.enumerated import DiscreteFactors, enum_dim, is_discrete
@@ -26,9 +23,10 @@ from pyro_fmvae.infer.elbo.expectation import Expects, Moments, expectation_of
 from pyro_fmvae.infer.elbo.formulas import by_formula
 from pyro_fmvae.infer.elbo.joint_moments import JointMoments
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled, sites_of
-from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, total, with_gradient_divided
+from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, total
 from pyro_fmvae.infer.elbo.placeholder import missing_in_guide
 from pyro_fmvae.infer.elbo.plain import PlainProgram, without_discrete
+from pyro_fmvae.infer.elbo.plain_posteriors import PlainPosteriors
 from pyro_fmvae.infer.elbo.plain_weights import is_weighted_latent, label_terms, weighted_terms
 from pyro_fmvae.infer.elbo.site_terms import kl_sum, latent_term, log_prob_sum, mean_log_density, role_of
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites, unmasked
@@ -57,50 +55,9 @@ class Bound:
         self.factors: list[Site] = []
         self.given: dict[str, Tensor] = {}
         self.weighted: dict[str, Tensor] = {}
-        self.moments = self._moments(self.posterior)
+        self.posteriors = PlainPosteriors(self.sites, self.guide_sites, self.kl_weight)
         self.owners = {id(site["value"]): name for name, site in self.sites.items()}
-        joint = [each for each in self.moments.values() if isinstance(each, JointMoments)]
-        self.precisions = {each.precision for each in joint}
-        centres = {
-            name: each.centre
-            for name, each in self.moments.items()
-            if each.centre is not None and name not in self.precisions
-        }
-        self.expansion = Expansion(self.program.identities, centres)
-
-    def _moments(self, posterior: Callable[[str], Any]) -> dict[str, Any]:
-        """E[t] of every site with a natural posterior, one and the same for both sites of a joint one."""
-        moments: dict[str, Any] = {}
-        for name, site in self.sites.items():
-            if not self._is_natural(name):
-                continue
-            q: Any = unwrap(posterior(name))
-            shape, kind = site["value"].shape, kind_of_part(q)
-            stats = q.expected_stats().expand(*q.batch_shape, -1)
-            about = len(shape) - site["fn"].event_dim, site["value"].dtype, q.natural
-            if kind is None:
-                moments[name] = Moments(q.family, stats, shape).centred(*about)
-            elif q.given is not None:
-                precision = q.given.origin.name
-                joint = JointMoments(name, precision, kind, stats, shape).centred(*about)
-                moments |= {name: joint, precision: joint}
-        return moments
-
-    def _is_natural(self, name: str) -> bool:
-        return name in self.guide_sites and isinstance(
-            unwrap(self.guide_sites[name]["fn"]), NaturalDistribution
-        )
-
-    def posterior(self, name: str) -> Any:
-        """The natural posterior of a site, with the natural gradient of the unscaled site."""
-        q, scale = self.guide_sites[name]["fn"], self.sites[name]["scale"]
-        unscaled = not isinstance(scale, Tensor) and scale == 1
-        return q if unscaled else with_gradient_divided(q, scale)
-
-    @cached_property
-    def _divided(self) -> dict[str, Any]:
-        """The moments, with gradients divided by ``kl_weight``: times it, they are as if there were none."""
-        return self._moments(lambda name: with_gradient_divided(self.posterior(name), self.kl_weight))
+        self.expansion = Expansion(self.program.identities, self.posteriors.centres())
 
     def collect(self) -> None:
         """Fill in the terms of single sites, and the factors that depend on discrete ones."""
@@ -111,7 +68,7 @@ class Bound:
                 self._add(
                     name, site, self._expected(site, unmasked(site)), role_of(site, Role.RECONSTRUCTION)
                 )
-            elif self._is_natural(name):
+            elif self.posteriors.is_natural(name):
                 self._natural(name, site)
             elif name in self.guide_sites:
                 self._drawn(name, site)
@@ -146,7 +103,7 @@ class Bound:
         widest = max(dtypes, key=lambda dtype: torch.finfo(dtype).bits)
         for site in self.factors:
             site["unscaled_log_prob"] = site["unscaled_log_prob"].to(widest)
-        return DiscreteFactors(self.factors, self.given)
+        return DiscreteFactors(self.factors, {name: q.to(widest) for name, q in self.given.items()})
 
     def _discrete(self, name: str, site: Site) -> None:
         self._add(name, site, self._expected(site, site["value"]), Role.KL_R)
@@ -155,17 +112,17 @@ class Bound:
             self.given[name] = q.log_prob(site["value"])
 
     def _natural(self, name: str, site: Site) -> None:
-        q, prior = self.posterior(name), site["fn"]
+        q, prior = self.posteriors.of(name), site["fn"]
         same = natural_class(unwrap(prior)) is type(unwrap(q)) and not has_lazy_arguments(prior)
         if same and len(prior.batch_shape) <= self.program.plates + len(q.batch_shape):
             self.terms.append(Term(name, Role.KL_GLOBAL, kl_sum(q, site), natural=True))
             return
         self._add(name, site, self._expected(site, site["value"], torch.float64), Role.KL_GLOBAL)
-        if name in self.precisions:
+        own = self.posteriors.moments[name]
+        if isinstance(own, JointMoments) and name == own.precision:
             return  # E[log q] of a joint posterior is a term of the location
-        own = self.moments[name]
-        is_far = getattr(own, "about", None) is not None
-        density = mean_log_density(q, own.stats, is_far)
+        is_location = isinstance(own, Moments) and own.about is not None
+        density = mean_log_density(q, own.stats, is_location)
         self.terms.append(Term(name, Role.KL_GLOBAL, total(density, site), natural=True))
 
     def _drawn(self, name: str, site: Site) -> None:
@@ -242,7 +199,7 @@ class Bound:
             own: moments of the value, if it is not there and has no natural posterior.
         """
         fn = site["fn"]
-        moments = {**(self._divided if is_weighted else self.moments), **own}
+        moments = {**(self.posteriors.divided if is_weighted else self.posteriors.moments), **own}
         if hasattr(fn, "parents") and not isinstance(value, Lazy):
             q = fn if isinstance(fn, Assignment) else dist.Delta(value, event_dim=fn.event_dim)
             table = self._by_formula(site, q, is_weighted)
@@ -272,11 +229,11 @@ class Bound:
         return density
 
     def _by_formula(self, site: Site, q: Distribution, is_weighted: bool) -> Tensor | None:
-        def parent_of(site: Site) -> Distribution:
-            if not self._is_natural(site["name"]):
-                return dist.Delta(site["value"], event_dim=site["fn"].event_dim)
-            q = self.posterior(site["name"])
-            return with_gradient_divided(q, self.kl_weight) if is_weighted else q
+        def parent_of(parent: Site) -> Distribution:
+            name = parent["name"]
+            if not self.posteriors.is_natural(name):
+                return dist.Delta(parent["value"], event_dim=parent["fn"].event_dim)
+            return self.posteriors.of_weighted(name) if is_weighted else self.posteriors.of(name)
 
         return by_formula(site, q, self.sites, self.owners, parent_of)
 

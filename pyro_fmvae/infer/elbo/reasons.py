@@ -1,14 +1,15 @@
 """Reasons why the posterior of a site has no closed form, with what to write for one that has."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from pyro.distributions import ExpandedDistribution, MaskedDistribution
-from torch.distributions import Distribution, Independent, constraints
+from torch.distributions import Independent, constraints
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.natural_distribution import natural_classes_on
+from pyro_fmvae.infer.elbo.density import held
 from pyro_fmvae.infer.elbo.expansion import OF_A_SUM, Expansion
 from pyro_fmvae.infer.elbo.expectation import Monomial
 from pyro_fmvae.infer.elbo.lazy import TRUTH_VALUE, NeedsValueError, sites_of
@@ -71,11 +72,15 @@ class Use:
             error: that reading the log-density raised.
             expansion: of the run's values.
         """
-        from_it = {key: held for key, held in _held(user["fn"]) if name in sites_of(held)}
+        from_it = {
+            key.removeprefix("_unbroadcasted_"): part
+            for key, part in held(user["fn"])
+            if name in sites_of(part)
+        }
         use = error.use if error is not None and name in error.sites else None
         arguments = [key for key in from_it if not key.startswith("_")]
         is_in_argument = use is not None and use in {
-            _needed_for(held, expansion) for held in from_it.values()
+            _needed_for(part, expansion) for part in from_it.values()
         }
         return cls(user, arguments, products, use, is_in_argument)
 
@@ -150,15 +155,6 @@ def _advice(use: Use, prior: str) -> str | None:
 
 def _with_advice(reason: str, advice: str | None) -> str:
     return reason if advice is None else f"{reason}; {advice}"
-
-
-def _held(fn: Distribution) -> Iterator[tuple[str, Any]]:
-    """Arguments by name, of a distribution and of those inside of it."""
-    for name, value in vars(fn).items():
-        if isinstance(value, Distribution):
-            yield from _held(value)
-        else:
-            yield name.removeprefix("_unbroadcasted_"), value
 
 
 def _class_of(site: Site) -> str:

@@ -128,7 +128,7 @@ class _Search:
     def run(self) -> None:
         """Fill in what was found."""
         candidates = dict(self._latent)
-        hidden = {name: why for name, site in self._latent.items() if (why := _hidden_in_plate(site))}
+        hidden = {name: why for name, site in self._latent.items() if (why := hidden_in_plate(site))}
         self._drop(candidates, hidden)
         strange = [
             n for n, s in candidates.items() if not natural_classes_on(s["fn"].support, s["fn"].event_shape)
@@ -265,7 +265,7 @@ class _Search:
         return (first - second).detach()
 
 
-def _hidden_in_plate(site: Site) -> str | None:
+def hidden_in_plate(site: Site) -> str | None:
     """The reason why one run does not show all of a site; None if it does."""
     for frame in site["cond_indep_stack"]:
         if frame.full_size not in (None, frame.size):

@@ -114,18 +114,19 @@ def _is_parent(program: Structure, name: str) -> bool:
     )
 
 
-def mean_log_density(q: Distribution, stats: Tensor, is_far: bool) -> Tensor:
+def mean_log_density(q: Distribution, stats: Tensor, is_location: bool) -> Tensor:
     """E[log q] [batch shape of q], whose backward delivers λ, and the base measure's part, to λ.
 
     Args:
         q: a natural distribution, with dimensions of its own if any.
         stats: E[t].
-        is_far: True for a location far from 0 against its spread, where the terms nearly cancel.
+        is_location: True for a location: its terms nearly cancel far from 0, so the value is minus the
+            entropy.
     """
     inner: Any = unwrap(q)
     family, natural = inner.family, inner.natural.detach()
     value = (natural * stats).sum(-1) - family.log_normalizer(natural) + family.log_base_measure(stats)
-    if is_far:
+    if is_location:
         with torch.no_grad():
             entropy = family.member(*family.unpack(natural)).entropy()
         value = value - (value.detach() + entropy)

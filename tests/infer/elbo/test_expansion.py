@@ -1,5 +1,6 @@
 """Expressions of values that are not there, expanded, at point masses: their values by torch itself."""
 
+import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
@@ -131,3 +132,9 @@ def test_distributions_of_values_that_are_not_there_pass_their_checks():
     assert fn.batch_shape == (3,)
     with pytest.raises(ValueError, match="within the support"):
         dist.Poisson(lazy("rate"), validate_args=True).log_prob(torch.tensor(-1.0, dtype=D))
+
+
+def test_arrays_of_numpy_that_print_alike_are_different_indices():
+    x = Lazy.make(torch.Size([3]), torch.float32, torch.device("cpu"), Sampled("x", dist.constraints.real))
+    with np.printoptions(legacy="1.25"):
+        assert [x[np.zeros(count, dtype=np.int64)].shape for count in (2000, 3000)] == [(2000,), (3000,)]

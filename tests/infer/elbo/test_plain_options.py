@@ -19,6 +19,7 @@ from pyro_fmvae.infer.elbo.mixture_terms import Role
 from pyro_fmvae.infer.elbo.plain import PlainProgram
 from pyro_fmvae.infer.elbo.structure import Structure
 from pyro_fmvae.infer.parameters import param_statements
+from pyro_fmvae.infer.posteriors import natural_prior
 from pyro_fmvae.optim import NaturalGradient
 from tests.infer.plain.oracles import posteriors, standard
 from tests.infer.plain.structure import MixtureGuide, mixture_behind_a_decoder
@@ -27,6 +28,7 @@ from tests.infer.programs import Toy, bound, draw_z, gradients, seeded
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 SGD = partial(torch.optim.SGD, lr=0.05)
 N, K, D = 12, 3, 2
+NORMAL = natural_prior(dist.Normal(0.0, 1.0))
 
 
 def through_the_plain_engine(elbo, model, guide, plates):
@@ -378,3 +380,99 @@ def test_shorthands_and_plain_sites_in_one_mixture(kinds):
     expected, found = (TraceConjugate_ELBO().differentiable_loss(each, guide, x) for each in (pure, model))
     assert_close(found, expected, **CLOSE)
     assert_close(gradients(found, guide), gradients(expected, guide), **CLOSE)
+
+
+WRAPPED = {
+    "masked": lambda loc, y: (dist.Normal(loc, 1.0).mask(torch.ones(N, dtype=torch.bool)), y),
+    "expanded": lambda loc, y: (dist.Normal(loc, 1.0).mask(True).expand([N]), y),
+    "transformed": lambda loc, y: (dist.LogNormal(loc, 1.0), y.exp()),
+}
+
+
+@pytest.mark.parametrize("case", WRAPPED)
+def test_a_plain_site_inside_of_a_wrapped_distribution_beside_a_mixture(case):
+    def model(x, y, wrapped):
+        mixture(x)
+        loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
+        pyro.deterministic("same", loc)
+        with pyro.plate("measurements", len(y)):
+            fn, value = wrapped(loc, y)
+            pyro.sample("y", fn, obs=value)
+
+    x, y = torch.randn(N, D), torch.randn(N)
+    guide, elbos = AutoConjugate(model), (TraceConjugate_ELBO(), TraceConjugate_ELBO())
+    plain, wrapped = lambda loc, y: (dist.Normal(loc, 1.0), y), WRAPPED[case]
+    guide(x, y, plain)
+    expected, found = (
+        elbo.differentiable_loss(model, guide, x, y, each)
+        for elbo, each in zip(elbos, (plain, wrapped), strict=True)
+    )
+    assert_close(gradients(found, guide), gradients(expected, guide), **CLOSE)
+    jacobian = y.sum() if case == "transformed" else 0.0
+    assert_close(found, expected + jacobian, **CLOSE)
+
+
+def test_parameters_made_in_the_first_run_and_later_draws_differ():
+    """The first run is thrown away with its draws, unless parameters came from them."""
+
+    class Program:
+        start = None
+
+        def guide(self, y):
+            if self.start is None:
+                self.module = nn.Linear(3, 1)
+                self.start = self.module.weight.detach().clone()
+            pyro.sample("loc", NaturalPosterior(type(NORMAL), NORMAL.natural)())
+
+        def model(self, y):
+            loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
+            with pyro.plate("data", len(y)):
+                pyro.sample("y", dist.Normal(loc, 1.0), obs=y)
+
+    program = Program()
+    TraceConjugate_ELBO().loss(program.model, program.guide, torch.randn(N))
+    assert not torch.equal(nn.Linear(3, 1).weight, program.start)
+
+
+def latents_around_a_joint_location(x, y):
+    """A mixture of shorthands; and latents of single points in two groups, around a location."""
+    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
+    with pyro.plate("components", K):
+        pairs = pyro.sample("pairs", NormalGamma(torch.zeros(D), 1.0, 1.0, 1.0))
+    precision = pyro.sample("precision", dist.Gamma(2.0, 1.0))
+    loc = pyro.sample("loc", dist.Normal(0.5, (0.7 * precision).rsqrt()))
+    with pyro.plate("data", N):
+        pyro.sample("x", Component(pairs, pyro.sample("a", Assignment(weights))), obs=x)
+        group = pyro.sample("group", dist.Bernoulli(0.4))
+        z = pyro.sample("z", dist.Normal(loc + 1.5 * group, precision.rsqrt()))
+        pyro.sample("y", dist.Normal(z.exp(), 1.0), obs=y)
+
+
+class LatentsGuide(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conjugate = AutoConjugate(latents_around_a_joint_location, structured=True, fallback=None)
+        self.loc, self.scale = nn.Parameter(torch.randn(N)), 1e-30
+
+    def forward(self, x, y):
+        self.conjugate(x, y)
+        with pyro.plate("data", N):
+            pyro.sample("z", dist.Normal(self.loc, self.scale))
+
+
+def test_options_do_not_touch_a_joint_posterior_beside_a_mixture():
+    """No weight of latents moves λ; particles of a guide without noise are all equal."""
+    model, guide, args = latents_around_a_joint_location, LatentsGuide(), (torch.randn(N, D), torch.randn(N))
+    guide(*args)
+    assert "precision" not in guide.conjugate.posteriors
+    found = {}
+    for case, options in OPTIONS.items():
+        loss = TraceConjugate_ELBO(**options).differentiable_loss(model, guide, *args)
+        found[case] = loss, gradients(loss, guide)
+    for case, (loss, grads) in found.items():
+        natural = {name: grad for name, grad in grads.items() if name != "loc"}
+        assert_close(natural, {name: found["as it is"][1][name] for name in natural}, **CLOSE)
+        if "particles" in case:
+            assert_close((loss, grads), found["as it is"], **CLOSE)
+    assert_close(found["all"], found["weighted"], **CLOSE)
+    assert not torch.allclose(found["weighted"][1]["loc"], found["as it is"][1]["loc"])

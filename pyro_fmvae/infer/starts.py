@@ -1,0 +1,203 @@
+"""Starting points of an autoguide's posteriors: exact updates, given where points cluster."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pyro.poutine as poutine
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.infer.elbo.enumerated import enum_dim, is_discrete, values_of
+from pyro_fmvae.infer.elbo.frames import frames_of, subsamples
+from pyro_fmvae.infer.elbo.structure import Site, sample_sites
+from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
+from pyro_fmvae.infer.posteriors import ConjugatePosterior, NaturalPosterior, PosteriorDict
+from pyro_fmvae.infer.seeding import kmeans, posterior_weights
+from pyro_fmvae.optim.natural_gradient import step_towards_posterior
+
+PASSES = 10  # over posteriors that depend on each other, such as those of a location and its precision
+
+
+class WithStarts(nn.Module):
+    """A guide whose posteriors may be started where points cluster.
+
+    Attributes:
+        posteriors: of the model's conjugate sites, by name.
+    """
+
+    posteriors: PosteriorDict
+    posterior: Callable[[str], ConjugatePosterior]
+    _model: tuple[Callable[..., Any]]
+    _priors: dict[str, NaturalDistribution]
+    _mixtures: dict[str, tuple[str, str, torch.Size]]
+
+    @torch.no_grad()
+    def seed(
+        self, name: str, loc: Tensor, scale: Tensor, generator: torch.Generator, num_data: int | None = None
+    ) -> None:
+        """Start the components of a mixture afresh where encodings cluster: k-means++, then the exact update.
+
+        The priors are the model's at the time of :meth:`setup`, or of the guide's first run.
+
+        Args:
+            name: of the site of the components' points, a ``Component`` say.
+            loc, scale: mean and standard deviation of these points, ``[..., M, *event_shape]``, with the
+                mixture's batch shape in front; the scale of observed points is 0.
+            generator: source of the random numbers, on the CPU.
+            num_data: N, the data points that the M stand for; M if None.
+
+        Raises:
+            ValueError: there is no such mixture, it shares its parents with others, or has another shape;
+                :meth:`setup` did not run yet; or a posterior was replaced by another kind.
+        """
+        if name not in self._mixtures:
+            known = sorted(self._mixtures)
+            raise ValueError(
+                f"name: expected the components of a mixture, one of {known}, got '{name}'; "
+                "seed_clusters starts a mixture in Pyro's own distributions"
+            )
+        weights, components, event = self._mixtures[name]
+        prior, weights_prior = self._priors[components].natural, self._priors[weights]
+        batch, size = prior.shape[:-2], prior.shape[-2]
+        points = loc.shape[len(batch) : len(batch) + 1]
+        if loc.shape != (*batch, *points, *event) or loc.shape != scale.shape or not points:
+            shape = [*batch, "M", *event]
+            raise ValueError(
+                f"loc, scale: expected shape {shape} for '{name}', got {list(loc.shape)}, {list(scale.shape)}"
+            )
+        if weights_prior.batch_shape.numel() != batch.numel():
+            raise ValueError(f"name: the weights '{weights}' of '{name}' belong to several mixtures")
+        clusters = [kmeans(each, size, generator) for each in loc.reshape(-1, *points, *event)]
+        gamma = one_hot(torch.stack(clusters), size).view(*batch, *points, size).to(loc.device)
+        per_point = (num_data or points.numel()) / points.numel()
+        family, moments = self._priors[components].family, (loc, scale.square())
+        update = family.conjugate_update(prior.to(loc.device), gamma, *moments, per_point)
+        counts = posterior_weights(weights_prior, gamma, per_point).natural
+        for site, natural in ((components, update), (weights, counts)):
+            posterior = self.posterior(site)
+            if not isinstance(posterior, NaturalPosterior):
+                raise ValueError(
+                    f"name: the posterior of '{site}' was replaced by another than a natural one"
+                )
+            posterior.natural.copy_(natural)
+
+    def seed_clusters(
+        self,
+        assignment: str,
+        points: Tensor | str,
+        *args: Any,
+        generator: torch.Generator | None = None,
+        guide: Callable[..., Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Start all posteriors afresh where points cluster: k-means++, then exact updates given the clusters.
+
+        It works for any family. The clusters take the place of the assignment's probabilities, and every
+        posterior becomes the conjugate one given these; posteriors that depend on each other are updated ten
+        times. A model on a minibatch counts it for all of its data, as in a step. The remaining
+        parameters of the guide stay as they are.
+
+        Args:
+            assignment: discrete site that chooses a point's component.
+            points: to be clustered, ``[*batch shape of the assignment, *shape of a point]``, or the name of
+                the observed site whose data these are. Give encodings where the components are of a latent
+                site. k-means weighs all coordinates alike: scale them first where their units differ.
+            args, kwargs: as for the model, with the rows of ``points``.
+            generator: source of k-means's random numbers, on the CPU; torch's own if None.
+            guide: the whole guide, where this one is a part of it.
+
+        Raises:
+            ValueError: there is no such site, or it belongs to a chain or tree of discrete sites; points of
+                another shape, or not finite; a whole guide without this one in it; or a posterior was
+                replaced by another than a natural one.
+        """
+        model, whole, elbo = self._model[0], self if guide is None else guide, TraceConjugate_ELBO()
+        with torch.no_grad():
+            program, _ = elbo.trace(model, whole, *args, **kwargs)
+        sites = sample_sites(program.model)
+        site = _assignment(assignment, sites)
+        naturals = []
+        for name, posterior in self.posteriors.items():
+            if not isinstance(posterior, NaturalPosterior):
+                raise ValueError(
+                    f"seed_clusters: the posterior of '{name}' was replaced by another than a natural one"
+                )
+            naturals.append(posterior.natural)
+        q = _clustered(site, _data(points, sites), generator)
+
+        def given_clusters(*args: Any, **kwargs: Any) -> None:
+            whole(*args, **kwargs)
+            with frames_of(site):
+                pyro.sample(assignment, q)
+
+        for _ in range(PASSES):
+            with poutine.replay(trace=subsamples(program.model)):
+                loss = elbo.differentiable_loss(model, given_clusters, *args, **kwargs)
+            gradients = torch.autograd.grad(loss, naturals, allow_unused=True)
+            if any(gradient is None for gradient in gradients):
+                raise ValueError("guide: expected one that calls this AutoConjugate")
+            with torch.no_grad():
+                for natural, gradient in zip(naturals, gradients, strict=True):
+                    step_towards_posterior(natural, gradient, 1.0)
+
+
+def _assignment(name: str, sites: dict[str, Site]) -> Site:
+    """The discrete site of a name, if it neither depends on another one nor another one on it."""
+    discrete = {each: site for each, site in sites.items() if is_discrete(site)}
+    if name not in discrete:
+        raise ValueError(
+            f"assignment: expected an unobserved discrete site, one of {sorted(discrete)}, got '{name}'"
+        )
+    own, parents = enum_dim(discrete[name]), {each: _parents(site) for each, site in discrete.items()}
+    if parents[name] or any(own in dims for dims in parents.values()):
+        raise ValueError(
+            f"assignment: '{name}' belongs to a chain or tree of discrete sites, so clusters of points "
+            "don't tell its values; start from several random seeds instead, and keep the best bound"
+        )
+    return discrete[name]
+
+
+def _data(points: Tensor | str, sites: dict[str, Site]) -> Tensor:
+    """The points, or the data of the observed site of that name."""
+    if isinstance(points, Tensor):
+        return points.detach()
+    observed = {name: site["value"] for name, site in sites.items() if site["is_observed"]}
+    if points not in observed:
+        raise ValueError(
+            f"points: expected a tensor or an observed site, one of {sorted(observed)}, got {points!r}"
+        )
+    data: Tensor = observed[points]
+    return data
+
+
+def _parents(site: Site) -> set[int]:
+    """The enumerated dimensions of the discrete sites that a discrete site depends on."""
+    shape = site["fn"].batch_shape
+    return {dim for dim in range(-len(shape), -len(_batch(site))) if shape[dim] > 1}
+
+
+def _batch(site: Site) -> list[int]:
+    """The batch shape of a site that its plates make."""
+    sizes = {frame.dim: frame.size for frame in site["cond_indep_stack"] if frame.vectorized}
+    return [sizes.get(dim, 1) for dim in range(min(sizes, default=0), 0)]
+
+
+def _clustered(site: Site, points: Tensor, generator: torch.Generator | None) -> dist.Distribution:
+    """The distribution of an assignment that is certain of the clusters of points."""
+    batch, size = _batch(site), values_of(site)
+    if list(points.shape[: len(batch)]) != batch:
+        raise ValueError(
+            f"points: expected shape {batch} and that of a point, as '{site['name']}' has in its plates, got "
+            f"{list(points.shape)}"
+        )
+    flat = points.reshape(math.prod(batch), -1)
+    if not flat.isfinite().all():
+        raise ValueError("points: expected finite numbers")
+    clusters = kmeans(flat.to(torch.promote_types(flat.dtype, torch.float32)), size, generator)
+    probabilities = one_hot(clusters.view(batch), size).double()
+    return (dist.OneHotCategorical if site["fn"].event_dim else dist.Categorical)(probs=probabilities)
