@@ -131,4 +131,6 @@ def parse_size(text: str) -> int:
 
 def describe(size: int) -> str:
     """A number of bytes in words, such as ``1.5 GiB``."""
+    if size >= 2**60:  # headers may name any number, also one that no float holds
+        return "more than an exbibyte"
     return f"{size / 2**30:,.1f} GiB" if size >= 2**29 else f"{size / 2**20:,.1f} MiB"

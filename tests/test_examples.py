@@ -26,6 +26,10 @@ RUNS = {
             "TraceConjugate_ELBO: ELBO",
         ],
     ),
+    "estimators.py": (
+        ["--rows=300", "--picture=pictures/mixture-ellipses.png"],
+        ["components: 4", "of the 12 rows from elsewhere"],
+    ),
     "regression.py": (
         ["--picture=pictures/regression.png"],
         ["weights     NaturalMultivariateNormal  exact", "standard deviations: 0.15 (true: 0.15)"],
@@ -147,6 +151,7 @@ RUNS = {
 }
 PICTURES = {
     "from_pyro.py": ["from-pyro.png"],
+    "estimators.py": ["mixture-ellipses.png"],
     "regression.py": ["regression.png"],
     "counts.py": ["counts.png"],
     "full_covariances.py": ["full-covariances.png"],

@@ -119,8 +119,8 @@ class FactorialClusterer(FactorialCodes):
 
         Args:
             X: finite numbers [n, D].
-            y: values of one label [n] or of several [n, L], integers or words; -1 where one is unknown. None:
-                no factor is labelled.
+            y: values of one label [n] or of several [n, L], integers or words; -1, None or NaN where one is
+                unknown. None in place of all: no factor is labelled.
 
         Raises:
             ValueError: an argument out of range, or a column of ``y`` without a known value.

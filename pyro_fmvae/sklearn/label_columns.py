@@ -64,5 +64,5 @@ def _columns(y: Any) -> np.ndarray:
 
 
 def _unknown(column: np.ndarray) -> np.ndarray:
-    """True where a value is -1, as a number or as text, bool [n]."""
-    return np.array([value == -1 or value == "-1" for value in column.tolist()], dtype=bool)
+    """True where a value is -1, as a number or as text, or None or NaN, bool [n]."""
+    return np.array([v is None or v != v or v in (-1, "-1") for v in column.tolist()], dtype=bool)

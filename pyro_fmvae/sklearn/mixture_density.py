@@ -63,8 +63,8 @@ class MixtureDensity(DensityMixin, BaseEstimator):
 
     def score_samples(self, X: ArrayLike) -> np.ndarray:
         """Log posterior predictive density of each row, of what is not missing, in nats, [n]."""
-        densities = self._map(X, lambda model, x: model.log_predictive(x))
-        return densities - self._columns.log_scales(self._checked(X, reset=False))
+        check_is_fitted(self)
+        return self._density(self._checked(X, reset=False))
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Mean of :meth:`score_samples`."""
@@ -143,11 +143,18 @@ class MixtureDensity(DensityMixin, BaseEstimator):
     def _map(self, X: ArrayLike, function: Callable[[ObservedMixture, Tensor], Tensor]) -> np.ndarray:
         """A function of model and standardised rows, part by part."""
         check_is_fitted(self)
-        X, model = self._checked(X, reset=False), self._on_device()
-        x = self._columns.standardised(X, model.device)
+        return self._by_part(self._checked(X, reset=False), function)
+
+    def _by_part(self, rows: np.ndarray, function: Callable[[ObservedMixture, Tensor], Tensor]) -> np.ndarray:
+        model = self._on_device()
+        x = self._columns.standardised(rows, model.device)
         with torch.no_grad():
             found: np.ndarray = torch.cat([function(model, part).cpu() for part in x.split(PART)]).numpy()
         return found
+
+    def _density(self, rows: np.ndarray) -> np.ndarray:
+        """:meth:`score_samples` of rows that were checked, or drawn."""
+        return self._by_part(rows, lambda model, x: model.log_predictive(x)) - self._columns.log_scales(rows)
 
     # ------------------------------------------------------------------ the model
 

@@ -82,7 +82,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator):
         mixture = BayesianMixture("auto") if self.mixture is None else clone(self.mixture)
         self.mixture_ = mixture.set_params(random_state=seed).fit(X, sample_weight=sample_weight)
         if automatic:
-            scores, share = self.mixture_.score_samples(self.mixture_.sample(DRAWS)[0]), LEAST
+            scores, share = self.mixture_._density(self.mixture_.sample(DRAWS)[0]), LEAST
             weights = np.ones(DRAWS)
         else:
             scores, share = self.score_samples(X), float(self.contamination)

@@ -42,6 +42,26 @@ def test_captured_steps_are_eager_ones(entry):
     assert len(set(eager)) == 4
 
 
+def starting_in(state, x):
+    """A Markov model; tensors pick the first row of the transition matrix, and a row of locations."""
+    transition = pyro.sample("transition", dist.Dirichlet(torch.ones(2, 2)).to_event(1))
+    locs = pyro.sample("locs", dist.Normal(torch.zeros(3, 2), 1.0).to_event(2))
+    for t in pyro.markov(range(len(x))):
+        state = pyro.sample(
+            f"state_{t}", dist.Categorical(transition[state]), infer={"enumerate": "parallel"}
+        )
+        pyro.sample(f"x_{t}", dist.Normal(locs[torch.tensor(-2), state], 1.0), obs=x[t])
+
+
+def test_a_tensor_as_a_position_is_read_anew():
+    x, losses = torch.tensor([-1.0, 0.5, 2.0]), []
+    for kind in (ConjugateSVI, CapturedSVI):
+        pyro.set_rng_seed(1)
+        svi = kind(starting_in, AutoConjugate(starting_in), NaturalGradient(0.5), TraceConjugate_ELBO())
+        losses.append([svi.step(torch.tensor(state), x) for state in (0, 1, 1, 0)])
+    assert losses[0] == losses[1]
+
+
 def switched(choose):
     """Counts of an unknown rate or of rate 1/2, by a coin."""
 

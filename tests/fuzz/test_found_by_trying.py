@@ -207,6 +207,12 @@ def test_nothing_is_unpacked_beyond_the_limit(files, tmp_path):
     assert len(read_idx(tmp_path / "idx")) == 2**20
 
 
+def test_a_size_that_no_float_holds(tmp_path):
+    (tmp_path / "idx").write_bytes(b"\0\0\x08\x64" + 100 * b"\x7f\xff\xff\xff")
+    with pytest.raises(ValueError, match="more than an exbibyte of memory"):
+        read_idx(tmp_path / "idx")
+
+
 def test_large_pictures_take_turns(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     names = [f"{number}.png" for number in range(4)]

@@ -180,3 +180,22 @@ def test_observed_z_agrees_with_scikit_learn():
     np.testing.assert_allclose(c, theirs.weight_concentration_, rtol=1e-6)
     gamma = elbo.responsibilities(model, guide, z)["assignment"]
     np.testing.assert_allclose(gamma, theirs.predict_proba(z.numpy()), atol=1e-6)
+
+
+def student(x):
+    loc = pyro.sample("loc", dist.Normal(0.0, 10.0))
+    precision = pyro.sample("precision", dist.Gamma(1.0, 1.0))
+    with pyro.plate("data", len(x)):
+        factor = pyro.sample("factor", dist.Gamma(2.0, 2.0))
+        pyro.sample("x", dist.Normal(loc, (precision * factor).rsqrt()), obs=x)
+
+
+def test_steps_of_all_sites_at_once_are_to_be_damped():
+    """As docs/programs.md says: precisions of points and of all may undo each other's steps of rate 1."""
+    x, ends = torch.cat([torch.linspace(-3.0, -1.0, 20), torch.linspace(1.0, 3.0, 20)]), {}
+    for rate in (1.0, 0.5, 0.25):
+        pyro.set_rng_seed(0)
+        svi = SVI(student, AutoConjugate(student), NaturalGradient(rate), TraceConjugate_ELBO())
+        ends[rate] = [svi.step(x) for _ in range(80)][-2:]
+    assert abs(ends[1.0][0] - ends[1.0][1]) > 1
+    assert ends[0.5] == pytest.approx([ends[0.25][1]] * 2, abs=1e-4)

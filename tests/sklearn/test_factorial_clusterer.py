@@ -188,3 +188,8 @@ def test_label_columns_come_back():
     codes = labels.encoded(y)
     np.testing.assert_array_equal(codes, [[0, -1], [1, 0], [0, 1]])
     np.testing.assert_array_equal(labels.decoded(codes[1:]), y[1:])
+
+
+@pytest.mark.parametrize("y", [["b", None, "a"], [2.0, np.nan, 1.0], [2, -1, 1]], ids=str)
+def test_labels_that_are_missing(y):
+    assert LabelColumns.of(y).encoded(y).tolist() == [[1], [-1], [0]]

@@ -64,3 +64,10 @@ def test_a_share_by_weight_is_below_the_threshold(scores, weights, share, expect
 def test_contamination_out_of_range(contamination):
     with pytest.raises(ValueError, match="contamination"):
         OutlierDetector(BayesianMixture(1), contamination=contamination).fit(rows(50))
+
+
+def test_a_frame_is_fitted_without_warnings():
+    """Its own draws have no names of columns."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(np.random.default_rng(0).normal(size=(30, 2)), columns=["a", "b"])
+    assert set(OutlierDetector(BayesianMixture(1), random_state=0).fit_predict(frame)) <= {-1, 1}

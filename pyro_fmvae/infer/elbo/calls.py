@@ -81,6 +81,19 @@ def slim_index(index: Any, dims: int, constant: frozenset[int]) -> Any:
     )
 
 
+def at_index(tensor: Tensor, index: Any) -> Tensor:
+    """``tensor[index]``; a position that is a tensor is not asked for its number, as torch does."""
+    if _has_masks(index):
+        return tensor[index]
+    parts = []
+    for dim, part in _indexed(index, tensor.dim()):
+        if isinstance(part, Tensor) and part.dim() == 0:
+            tensor = tensor[(slice(None),) * (dim + tensor.dim()) + (part.unsqueeze(0),)]
+            part = 0
+        parts.append(part)
+    return tensor[tuple(parts)]
+
+
 def check_index(x: Lazy, index: Any, sizes: Container[int]) -> None:
     """Refuse an index beyond the size of a value, on a device that tells.
 

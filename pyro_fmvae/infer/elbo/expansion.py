@@ -16,6 +16,7 @@ from pyro_fmvae.infer.elbo.calls import (
     COPIES,
     RESHAPES,
     arguments,
+    at_index,
     check_index,
     gather_slim,
     name_of,
@@ -204,7 +205,7 @@ class Expansion:
 
             def pick(tensor: Tensor, constant: frozenset[int]) -> Tensor:
                 if name == "__getitem__":
-                    return tensor[slim_index(args[1], tensor.dim(), constant)]
+                    return at_index(tensor, slim_index(args[1], tensor.dim(), constant))
                 if name == "gather":
                     dim, index = arguments(call, "dim", "index")
                     return gather_slim(tensor, dim, index, constant)

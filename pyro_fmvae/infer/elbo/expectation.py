@@ -170,7 +170,12 @@ class Moments:
     def _entry(self, functions: Monomial, block: Tensor, inside: tuple[Tensor, ...]) -> Tensor:
         where = self.family.locate(functions, inside, self.event)
         index = block * self.stats.shape[-1] + where
-        return self._entries.index_select(0, index.reshape(-1)).view(index.shape)
+        return entries_at(self._entries, index)
+
+
+def entries_at(table: Tensor, index: Tensor) -> Tensor:
+    """``table[index]`` for a table of one dimension; torch would ask a single index for its number."""
+    return table.index_select(0, index.reshape(-1)).view(index.shape)
 
 
 def _index(f: Factor) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 from pyro_fmvae.distributions import packed_matrices as packed
 from pyro_fmvae.distributions.joint_parts import JointKind, joint_kind
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, event_dim_of
+from pyro_fmvae.infer.elbo.expectation import entries_at
 from pyro_fmvae.infer.elbo.structure import Site
 from pyro_fmvae.infer.elbo.sums import Factor, Product, place
 
@@ -81,11 +82,11 @@ class JointMoments:
             return None
         (own,) = precisions
         if own.function in ("log", "logdet") and own.power == 1 and not locations:
-            return self.kind.exponent * self._log_det[_index(own) // self.dim**2], own.names
+            return self.kind.exponent * entries_at(self._log_det, _index(own) // self.dim**2), own.names
         if own.function != "x" or own.power != self.kind.exponent:
             return None
         if not locations:
-            return self._matrix[_index(own)], own.names
+            return entries_at(self._matrix, _index(own)), own.names
         return self._product(own, locations, others)
 
     def _product(self, own: Factor, locations: list[Factor], others: Set[int]) -> tuple[Tensor, Names] | None:
@@ -126,7 +127,7 @@ class JointMoments:
             first = index[(..., *(slice(0, 1) for _ in summed))]
             fits = (fits & (index == first)).flatten(len(kept)).all(-1)
             index = first.flatten(len(kept))[..., 0]
-        return table[index].masked_fill(~fits, torch.nan), kept
+        return entries_at(table, index).masked_fill(~fits, torch.nan), kept
 
 
 def _index(f: Factor) -> Tensor:
