@@ -27,7 +27,13 @@ html_title = f"{project} {release}"
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
-autodoc_default_options = {"members": True, "show-inheritance": True}
+# scikit-learn adds methods of these names to estimators; their docstrings refer to its own pages.
+autodoc_default_options = {
+    "members": True,
+    "show-inheritance": True,
+    "exclude-members": "set_fit_request, set_partial_fit_request, set_score_request, set_transform_request, "
+    "set_predict_request, set_inverse_transform_request",
+}
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"

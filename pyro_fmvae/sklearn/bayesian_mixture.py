@@ -81,7 +81,7 @@ class BayesianMixture(MixtureDensity):
         mean_precision_: rows behind each mean, [K], or [K, D] if diagonal.
         degrees_of_freedom_: of the precisions' posterior, [K], or [K, D] if diagonal.
         lower_bound_: bound on the log-probability of all rows, in nats and in the data's units.
-        lower_bounds_: the same after each sweep, [n_iter_].
+        lower_bounds_: the same after each sweep, one for each.
         n_iter_: sweeps.
         converged_: whether the last sweep gained less than ``tol``.
         n_features_in_: columns.
