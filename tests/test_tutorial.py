@@ -22,6 +22,7 @@ def test_page_runs(page, words, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("own_families")
 def test_page_from_pyro_prints_its_plans(capsys):
     run_blocks("from-pyro.md")
     plans = re.findall(

@@ -8,20 +8,10 @@ from pyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
 from torch.nn.functional import softplus
 
 from pyro_fmvae.distributions import NaturalNormal
-from pyro_fmvae.distributions.natural_distribution import natural_classes_on
 from pyro_fmvae.infer import AutoConjugate, NaturalPosterior, TraceConjugate_ELBO
 from tests.infer.programs import Toy
 
-
-@pytest.fixture(autouse=True)
-def _no_families_of_other_tests(monkeypatch):
-    """A reason offers every registered family; those that other tests register are not the library's."""
-
-    def on(*args):
-        return [kind for kind in natural_classes_on(*args) if kind.__module__.startswith("pyro_fmvae.")]
-
-    monkeypatch.setattr("pyro_fmvae.infer.elbo.reasons.natural_classes_on", on)
-
+pytestmark = pytest.mark.usefixtures("own_families")
 
 X = torch.linspace(-1.0, 1.0, 6)
 PRECISION = "give the precision a Gamma prior, and write precision.rsqrt() as the scale"
