@@ -95,18 +95,12 @@ class posterior_as_prior(Messenger):
     def _faded(self, name: str, posterior: Any, prior: Any) -> Any:
         """The normalised product of powers of posterior and prior: the natural parameters between theirs."""
         q: Any = unwrap(posterior)
-        own = (
-            None
-            if has_lazy_arguments(prior) or natural_class(unwrap(prior)) is None
-            else natural_prior(prior)
-        )
-        if type(own) is not type(q):
+        if natural_class(unwrap(prior)) is not type(q) or has_lazy_arguments(prior):
             raise ValueError(
                 f"site '{name}': power < 1 needs a prior without unknown parameters in the family of its "
                 f"posterior, {type(q).__name__}; take power=1, or leave it out of sites="
             )
-        assert own is not None
-        natural = torch.lerp(own.natural, q.natural, self._power)
+        natural = torch.lerp(natural_prior(prior).natural, q.natural, self._power)
         return q.with_natural(natural).to_event(posterior.event_dim - q.event_dim)
 
     def _pyro_post_sample(self, msg: Any) -> None:
