@@ -82,6 +82,11 @@ class Recipe(ABC, Generic[Options]):
         """K_i, components of each factor; none where z has no factors."""
 
     @property
+    def num_values(self) -> tuple[int, ...]:
+        """Values that the components of each factor stand for: component k for value k modulo this."""
+        return self.factors
+
+    @property
     @abstractmethod
     def labels(self) -> float:
         """Share of the training points whose labels are used; above 1, number of them for each value."""
