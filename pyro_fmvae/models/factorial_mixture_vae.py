@@ -171,7 +171,11 @@ class FactorialMixtureVAE(FactorialPrior):
         ``per_view``, of each: [V, B, K_i].
         """
         by_site = TraceConjugate_ELBO().responsibilities(self.prior_model, self.prior_guide, x)
-        of_groups = [g for group in self.factor_groups() for g in by_site[f"assignment{group.suffix}"]]
+        of_groups = [
+            of_factor
+            for group in self.factor_groups()
+            for of_factor in by_site[f"assignment{group.suffix}"].unbind(-3)
+        ]
         return self._layout.in_order(of_groups)
 
     def codes(self, x: Tensor) -> Tensor:
