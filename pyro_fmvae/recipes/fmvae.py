@@ -57,8 +57,10 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         names = trained_labels(config, dataset) if config.labels else ()
         check_views(config, dataset, len(names))
         if config.labels:
-            sizes = _values(config, len(names))
-            check_labels(dataset, names, sizes, config.labels, config.seed)
+            assert config.factors is not None
+            amount = config.labels, config.seed
+            check_labels(dataset, names, config.factors, *amount, config.per_value)
+            _values(config, len(names))
         else:
             refuse(config, ("per_value",), "--labels")
         return config
