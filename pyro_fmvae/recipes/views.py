@@ -54,7 +54,7 @@ def check_views(config: ViewOptions, dataset: Dataset, labelled: int) -> None:
 
 
 def view_of(strength: float, preprocessing: Preprocessing) -> nn.Module | None:
-    """What makes a view of an image of that kind; None: an image is a view of itself.
+    """Make a transform from an image of that kind to a view of it; None: an image is a view of itself.
 
     Photographs are cropped, mirrored and recoloured; other images are warped, and their strokes become
     thicker or thinner.
