@@ -14,8 +14,9 @@ class RandomPhoto(nn.Module):
 
     At strength 1 a crop keeps between 40 % and all of the area, with an aspect ratio of 3/4 to 4/3 times the
     image's, and is resized to the whole image. Half of the images are mirrored. Brightness, contrast and
-    saturation change by up to 40 %, and the hue by a tenth of the circle. The transforms are those of :mod:`torchvision.transforms.v2`, which draw one change for a
-    whole batch, so images are changed one by one.
+    saturation change by up to 40 %, and the hue by a tenth of the circle. The transforms are those of
+    :mod:`torchvision.transforms.v2`, which draw one change for a whole batch, so images are changed one by
+    one.
 
     Args:
         strength: in (0, 1], factor on all of these but the mirror images.
