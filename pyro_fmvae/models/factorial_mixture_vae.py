@@ -124,10 +124,10 @@ class FactorialMixtureVAE(FactorialPrior):
         loc, scale = (self._layout.split(given, part) for part in posterior)
         data, views = self._plates(x)
         for group in self.factor_groups():
-            blocks = (self._layout.take(part, group.factors) for part in (loc, scale))
+            own_loc, own_scale = (self._layout.take(part, group.factors) for part in (loc, scale))
             if views is not NO_PLATE:
-                blocks = (block.movedim(-2, 0) for block in blocks)
-            group.guide(data, *blocks, views)
+                own_loc, own_scale = own_loc.movedim(-2, 0), own_scale.movedim(-2, 0)
+            group.guide(data, own_loc, own_scale, views)
 
     def prior_model(self, x: Tensor, labels: Tensor | None = None) -> None:
         """The model without the site x, to learn λ from encodings alone; arguments as for :meth:`model`."""

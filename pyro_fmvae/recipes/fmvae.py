@@ -60,7 +60,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
             assert config.factors is not None
             amount = config.labels, config.seed
             check_labels(dataset, names, config.factors, *amount, config.per_value)
-            _values(config, len(names))
+            _check_per_value(config, len(names))
         else:
             refuse(config, ("per_value",), "--labels")
         return config
@@ -70,11 +70,6 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         """K_i of each factor."""
         assert self.config.factors is not None
         return self.config.factors
-
-    @property
-    def num_values(self) -> tuple[int, ...]:
-        """Values that the components of each factor stand for: k for value k modulo this."""
-        return _values(self.config, len(self.labelled))
 
     @property
     def labels(self) -> float:
@@ -194,16 +189,14 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         return factor_figures(self, model, rows, records)
 
 
-def _values(config: FMVAEOptions, labelled: int) -> tuple[int, ...]:
-    """Values that the components of each factor stand for, with so many labelled factors at the front."""
+def _check_per_value(config: FMVAEOptions, labelled: int) -> None:
+    """Raise ValueError unless each of the leading factors has as many components for every value."""
     assert config.factors is not None
     for size in config.factors[:labelled]:
         if size % config.per_value:
             raise ValueError(
                 f"factors: expected {config.per_value} components for each value of a label, got {size}"
             )
-    of_labels = (size // config.per_value for size in config.factors[:labelled])
-    return (*of_labels, *config.factors[labelled:])
 
 
 def _check_restarts(config: FMVAEOptions, dataset: Dataset) -> None:

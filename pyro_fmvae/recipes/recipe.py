@@ -84,7 +84,9 @@ class Recipe(ABC, Generic[Options]):
     @property
     def num_values(self) -> tuple[int, ...]:
         """Values that the components of each factor stand for: component k for value k modulo this."""
-        return self.factors
+        per_value = getattr(self.config, "per_value", 1)
+        of_labels = (self.factors[factor] // per_value for factor in self.labelled)
+        return (*of_labels, *self.factors[len(self.labelled) :])
 
     @property
     @abstractmethod
