@@ -235,7 +235,14 @@ class NaturalParameter(torch.nn.Parameter):
         data: natural parameters [..., P] of some :class:`ExponentialFamily`, copied and converted to float64
             (why: see :class:`NormalGammaFamily`).
         requires_grad: as in :class:`torch.nn.Parameter`.
+
+    Attributes:
+        moves: where steps of rate 1 move it: 1 there and 0 elsewhere, [C + 1, ..., 1], a row for each of C
+            turns and one of 1 for all at once. None if it moves in each. An ELBO leaves it here, for
+            :class:`~pyro_fmvae.optim.NaturalGradient`; copies have none.
     """
+
+    moves: Tensor | None = None
 
     def __new__(cls, data: Tensor, requires_grad: bool = True) -> "NaturalParameter":
         with torch.inference_mode(False):  # a tensor of inference mode could never be trained

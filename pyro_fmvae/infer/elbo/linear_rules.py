@@ -1,5 +1,6 @@
 """Rules for linear functions: sums, products of matrices, values side by side, and the log-determinant."""
 
+import string
 from collections.abc import Callable
 from typing import Any
 
@@ -67,9 +68,23 @@ def _einsum(of: Expand, x: Lazy, call: Computed) -> Sum:
         operands = list(operands[0])
     inputs, arrow, output = formula.replace(" ", "").partition("->")
     letters = inputs.split(",")
-    if not arrow or "." in formula or any(len(set(each)) < len(each) for each in (*letters, output)):
+    if arrow and "..." in formula:
+        letters, output = _spelt_out(letters, output, [operand.dim() for operand in operands])
+    spelt = (*letters, output)
+    if not arrow or any("." in each or len(set(each)) < len(each) for each in spelt):
         raise unknown(x, "einsum")
     return contraction([of(each) for each in operands], letters, output, [o.shape for o in operands])
+
+
+def _spelt_out(letters: list[str], output: str, dims: list[int]) -> tuple[list[str], str]:
+    """The letters of a formula of ``einsum`` with others in the place of dots, the same ones from the right."""
+    counts = [dim - len(each.replace("...", "")) for each, dim in zip(letters, dims, strict=True)]
+    used = {*"".join(letters), *output}
+    free = [letter for letter in string.ascii_letters if letter not in used]
+    spelt = [
+        each.replace("...", "".join(free[:count][::-1])) for each, count in zip(letters, counts, strict=True)
+    ]
+    return spelt, output.replace("...", "".join(free[: max(counts)][::-1]))
 
 
 def _logdet(of: Expand, x: Lazy, call: Computed) -> Sum:

@@ -1,7 +1,7 @@
 """Rules for logarithms of x and of 1 - x, for functions that do more than pick elements."""
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Set
 from typing import Any, Protocol
 
 import torch
@@ -17,6 +17,7 @@ _IMPOSSIBLE = -1e30  # in the place of log 0, so that 0 log 0 is 0
 
 class _Expands(Protocol):
     identities: dict[Hashable, bool]
+    units: Set[int]
 
     def of(self, x: Any) -> Sum: ...
 
@@ -58,7 +59,7 @@ def _log_by_function(expansion: _Expands, x: Lazy, call: Computed) -> Sum | None
     if name == "prod" and isinstance(b, int):
         keepdim = bool(arguments(call, "dim", "keepdim")[1])
         return total(expansion.log(a), a.shape, [dim_of(call, a)], keepdim)
-    if name == "sum" and is_one(x, expansion.identities):
+    if name == "sum" and is_one(x, expansion.identities, expansion.units):
         return []
     if name in ("add", "sub", "rsub", "sum"):
         return None

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.distributions import NaturalDistribution, NaturalParameter
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.joint_parts import kind_of_part
 from pyro_fmvae.infer.elbo.expectation import Moments
@@ -34,6 +34,13 @@ class PlainPosteriors:
         return name in self.guide_sites and isinstance(
             unwrap(self.guide_sites[name]["fn"]), NaturalDistribution
         )
+
+    def parameters(self) -> dict[str, NaturalParameter]:
+        """The natural parameters of sites, where these are parameters themselves."""
+        found = {
+            name: unwrap(self.guide_sites[name]["fn"]).natural for name in self.sites if self.is_natural(name)
+        }
+        return {name: natural for name, natural in found.items() if isinstance(natural, NaturalParameter)}
 
     def of(self, name: str) -> Any:
         """The natural posterior of a site, with the natural gradient of the unscaled site."""
