@@ -29,8 +29,8 @@ class TensorStep:
     Attributes:
         natural, others: natural parameters, and all others.
         turns: how many turns the natural parameters take.
-        scalars: ρ, the turn, the ELBO's weights and the learning rates of ``inside``: 0-dimensional tensors to be given
-            behind the data.
+        scalars: ρ, the turn, the ELBO's weights and the learning rates of ``inside``: 0-dimensional tensors
+            to be given behind the data.
         checked: whether the loss that is returned is NaN, and nothing else is changed, if the loss or a
             gradient is not finite: with validation on.
         used: after a call, the parameters whose gradients it returned behind the loss.

@@ -54,7 +54,7 @@ class JointPart(NaturalDistribution):
         self.dtype = torch.get_default_dtype() if dtype is None else dtype
         support: Any = self.support
         event = torch.Size([packed.dim_of(natural.shape[-1])] * support.event_dim)
-        Distribution.__init__(self, natural.shape[:-1], event, validate_args)
+        self._init_shapes(event, validate_args)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         """Expand to ``batch_shape``; the natural parameters stay the tensor that was given."""

@@ -208,7 +208,7 @@ class AutoConjugate(WithQuantiles, WithStarts):
             try:
                 posterior = self._joint.distribution(name, self.posterior(name)(), values)
             except ValueError as error:
-                raise ValueError(f"site '{name}': {error}") from None
+                raise type(error)(f"site '{name}': {error}") from None
             with frames_of(site):
                 values[name] = pyro.sample(name, posterior.to_event(site["events"]))
         if self.fallback is not None:

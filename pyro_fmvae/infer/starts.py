@@ -20,7 +20,7 @@ from pyro_fmvae.infer.posteriors import ConjugatePosterior, NaturalPosterior, Po
 from pyro_fmvae.infer.seeding import kmeans, posterior_weights
 from pyro_fmvae.optim import NaturalGradient
 
-PASSES = 10  # in which posteriors that depend on each other, such as those of a location and its precision, take turns
+PASSES = 10  # posteriors that depend on each other, such as those of a location and its precision, take turns
 
 
 class WithStarts(nn.Module):

@@ -77,7 +77,7 @@ def _einsum(of: Expand, x: Lazy, call: Computed) -> Sum:
 
 
 def _spelt_out(letters: list[str], output: str, dims: list[int]) -> tuple[list[str], str]:
-    """The letters of a formula of ``einsum`` with others in the place of dots, the same ones from the right."""
+    """The letters of a formula of ``einsum`` with others in the place of dots."""
     counts = [dim - len(each.replace("...", "")) for each, dim in zip(letters, dims, strict=True)]
     used = {*"".join(letters), *output}
     free = [letter for letter in string.ascii_letters if letter not in used]

@@ -106,7 +106,6 @@ for name, model in ONE_HOT.items():
     )(model).known_update(diagonal_mixture.update)
 
 
-
 @program(numbers, exact="weights, locs, precisions", summed_out="a", observed="x")
 def mixture_with_one_over_a_root(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
