@@ -26,7 +26,7 @@ from pyro_fmvae.infer.elbo.calls import (
 from pyro_fmvae.infer.elbo.identities import adds_to_one, is_one
 from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, Sampled, is_lazy
 from pyro_fmvae.infer.elbo.linear_rules import LINEAR, joined
-from pyro_fmvae.infer.elbo.logarithms import log_of_call, log_of_number, whole
+from pyro_fmvae.infer.elbo.logarithms import log_of_call, log_of_number
 from pyro_fmvae.infer.elbo.sums import (
     Sum,
     element,
@@ -38,6 +38,7 @@ from pyro_fmvae.infer.elbo.sums import (
     scale,
     select,
     square,
+    whole,
 )
 
 _VIEWS = RESHAPES | {

@@ -10,7 +10,7 @@ from torch import Tensor
 from pyro_fmvae.infer.elbo.calls import arguments, cumulating, dim_of, name_of
 from pyro_fmvae.infer.elbo.identities import is_one
 from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, sites_of
-from pyro_fmvae.infer.elbo.sums import Factor, Product, Sum, apply, is_plain, number, place, scale, total
+from pyro_fmvae.infer.elbo.sums import Factor, Product, Sum, apply, is_plain, number, scale, total, whole
 
 _IMPOSSIBLE = -1e30  # in the place of log 0, so that 0 log 0 is 0
 
@@ -122,13 +122,6 @@ def _log_of_padded(expansion: _Expands, x: Lazy, call: Computed) -> Sum | None:
     size = source.shape[-1]
     eye = torch.eye(size + sum(pads), dtype=x.dtype, device=x.device)
     return apply(expansion.log(source), -1, eye[:, pads[0] : pads[0] + size])
-
-
-def whole(known: Factor, x: Lazy) -> Tensor:
-    """A known factor with the dimensions of a value."""
-    if isinstance(known.tensor, float):
-        return torch.tensor(known.tensor, dtype=x.dtype, device=x.device)
-    return place(known.tensor, known.names, range(-x.dim(), 0))
 
 
 def _log_of_size(value: Any) -> Any:

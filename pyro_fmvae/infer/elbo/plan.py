@@ -60,8 +60,8 @@ class Plan:
         alike: dict[tuple[str, ...], list[PlannedSite]] = {}
         for row in self.rows:
             alike.setdefault(_without_numbers(row), []).append(row)
-        lines = [line for rows in alike.values() for line in _in_one(rows)]
-        cells = [[field.name for field in fields(PlannedSite)], *map(list, map(astuple, lines))]
+        shown = [row for rows in alike.values() for row in _in_one(rows)]
+        cells = [[field.name for field in fields(PlannedSite)], *map(list, map(astuple, shown))]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -19,7 +19,7 @@ from torch.distributions import transform_to
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.distributions.joint_parts import JointKind
+from pyro_fmvae.distributions.joint_kinds import JointKind
 from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class, natural_classes_on
 from pyro_fmvae.infer.elbo.density import device_of, has_lazy_arguments, log_density
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent, units_of

@@ -156,6 +156,13 @@ def contract(operands: list[tuple[Tensor, tuple[int, ...]]], factor: float, name
     return torch.einsum(f"{inputs}->{output}", *(tensor for tensor, _ in operands))
 
 
+def whole(known: Factor, x: Tensor) -> Tensor:
+    """A known factor with the dimensions of a value."""
+    if isinstance(known.tensor, float):
+        return torch.tensor(known.tensor, dtype=x.dtype, device=x.device)
+    return place(known.tensor, known.names, range(-x.dim(), 0))
+
+
 def is_plain(term: Product) -> bool:
     """True if nothing is summed over in a product."""
     return all(name < 0 for f in term for name in f.names)
