@@ -247,10 +247,8 @@ def plain_sequences(x):
 
 
 def plain_regression(x):
-    slope, precision = (
-        pyro.sample("slope", dist.Normal(0.0, 1.0)),
-        pyro.sample("precision", dist.Gamma(2.0, 1.0)),
-    )
+    slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
+    precision = pyro.sample("precision", dist.Gamma(2.0, 1.0))
     with pyro.plate("data", 20, subsample=x):
         pyro.sample("x", dist.Normal(slope, precision.rsqrt()), obs=x)
 
@@ -270,7 +268,7 @@ def test_a_point_of_a_plain_program_has_the_loss_that_it_has_alone(model):
 
 
 def test_latents_of_points_count_in_plain_programs():
-    """One is natural, one is drawn from the guide beside an assignment whose probabilities are the guide's."""
+    """One is natural, one is drawn beside an assignment whose probabilities are the guide's."""
 
     def model(x):
         with pyro.plate("data", len(x)):
@@ -302,9 +300,7 @@ def test_points_that_are_summed_out_together_have_no_losses_of_their_own():
             pyro.sample("x", dist.Normal(loc * kind, 1.0), obs=x)
 
     guide, x = AutoConjugate(model), torch.randn(5)
-    with pytest.raises(
-        ValueError, match="plate: site 'kind' is outside of 'data' and summed out with all of"
-    ):
+    with pytest.raises(ValueError, match="plate: site 'kind' is outside of 'data' and summed"):
         loss_per_point(TraceConjugate_ELBO(), model, guide, x)
-    with pytest.raises(ValueError, match="kl_weight: expected 1.0 for a program of Pyro's own distributions"):
+    with pytest.raises(ValueError, match=r"kl_weight: expected 1\.0 for a program of Pyro's"):
         loss_per_point(TraceConjugate_ELBO(kl_weight=0.5), model, guide, x)

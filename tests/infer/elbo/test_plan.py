@@ -266,6 +266,6 @@ def test_a_beta_for_a_dirichlet():
             pyro.sample("x", dist.Normal(a, 1.0), obs=x)
 
     assert TraceConjugate_ELBO().plan(model, AutoConjugate(model), X)["weights"].why == (
-        "no closed form as probs of Categorical at 'a'; its probabilities add up to 1, so give all of them one "
-        "Dirichlet prior"
+        "no closed form as probs of Categorical at 'a'; its probabilities add up to 1, so give all of them "
+        "one Dirichlet prior"
     )

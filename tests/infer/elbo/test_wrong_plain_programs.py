@@ -328,8 +328,8 @@ WRONG = {
     ),
     "losses by point where points are summed out together": (
         by_point,
-        "plate: site 'kind' is outside of 'data' and summed out with all of its points together, so that none "
-        "has a loss of its own; name a plate that the site is in",
+        "plate: site 'kind' is outside of 'data' and summed out with all of its points together, so that "
+        "none has a loss of its own; name a plate that the site is in",
     ),
 }
 
