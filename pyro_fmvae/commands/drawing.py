@@ -172,6 +172,8 @@ def draw(
         if number is not None and number > MOST[name]:
             raise ValueError(f"{name}: expected at most {MOST[name]:,}, got {number}")
     check_seed(seed)
+    if out is None:
+        opened.check_folder("a folder for figures (or give --out)")
     target = Path(out) if out is not None else opened.folder / FIGURES / f"{figure}{drawing.ending}"
     check_ending(target, (drawing.ending,))
     if out is not None:

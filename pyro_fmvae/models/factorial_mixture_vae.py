@@ -72,7 +72,7 @@ class FactorialMixtureVAE(nn.Module):
         self.dim, self.num_data = check_size("dim", dim), check_size("num_data", num_data)
         self.latent_dim = len(sizes) * self.dim
         self.groups = nn.ModuleList(make_groups(sizes, dim, self.labelled, hyperprior))
-        self._layout = FactorLayout([group.factors for group in self.factor_groups()], self.dim)
+        self.layout = FactorLayout([group.factors for group in self.factor_groups()], self.dim)
         self.gate: Tensor
         self.register_buffer("gate", torch.ones(self.latent_dim), persistent=False)
 
@@ -94,7 +94,7 @@ class FactorialMixtureVAE(nn.Module):
         labels = check_integers("labels", labels, (len(x), len(self.labelled)))
         param_statements("decoder", self.decoder)
         data = pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1)
-        z = self._layout.join([group.model(data, labels) for group in self.factor_groups()])
+        z = self.layout.join([group.model(data, labels) for group in self.factor_groups()])
         if 0 < len(self.labelled) < len(self.num_components):
             z = z * self.gate
         with data:
@@ -123,10 +123,10 @@ class FactorialMixtureVAE(nn.Module):
             param_statements("encoder", self.encoder)
             posterior = self._encode(x)
         param_statements("prior", self.groups)
-        loc, scale = (self._layout.split(given, part) for part in posterior)
+        loc, scale = (self.layout.split(given, part) for part in posterior)
         data = pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1)
         for group in self.factor_groups():
-            group.guide(data, *(self._layout.take(part, group.factors) for part in (loc, scale)))
+            group.guide(data, *(self.layout.take(part, group.factors) for part in (loc, scale)))
 
     def prior_model(self, x: Tensor, labels: Tensor | None = None) -> None:
         """The model without the site x, to learn λ from encodings alone; arguments as for :meth:`model`."""
@@ -147,7 +147,7 @@ class FactorialMixtureVAE(nn.Module):
 
     def _moments(self, loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of q(z | x), each [I, M, D], from its location and scale [M, I·D]."""
-        mean, variance = self._layout.split("loc", loc), self._layout.split("scale", scale).square()
+        mean, variance = self.layout.split("loc", loc), self.layout.split("scale", scale).square()
         check_shape("scale", scale, "loc", loc)
         return mean, variance
 
@@ -167,7 +167,7 @@ class FactorialMixtureVAE(nn.Module):
         """γ_i of every factor by equation 5, without labels: I tensors [B, K_i]; use ``eval()`` mode."""
         by_site = TraceConjugate_ELBO().responsibilities(self.prior_model, self.prior_guide, x)
         of_groups = [g for group in self.factor_groups() for g in by_site[f"assignment{group.suffix}"]]
-        return self._layout.in_order(of_groups)
+        return self.layout.in_order(of_groups)
 
     def codes(self, x: Tensor) -> Tensor:
         """The product-quantised code of each point, argmax_k γ_ik: int64 [B, I]; use ``eval()`` mode."""
@@ -187,7 +187,7 @@ class FactorialMixtureVAE(nn.Module):
         codes = check_codes("codes", codes, num_samples, self.num_components)
         weights = [group.predictive().weights for group in self.factor_groups()]
         drawn = [Categorical(w, validate_args=False).sample((num_samples or 1,)) for w in weights]
-        all_drawn = torch.cat(drawn, -1)[:num_samples, self._layout.places]
+        all_drawn = torch.cat(drawn, -1)[:num_samples, self.layout.places]
         given = all_drawn if codes is None else codes.to(all_drawn.device)
         return torch.where(given >= 0, given, all_drawn)
 
@@ -199,7 +199,7 @@ class FactorialMixtureVAE(nn.Module):
         """
         codes = self.sample_codes(num_samples, codes)
         of_groups = [(group.predictive(), codes[:, list(group.factors)]) for group in self.factor_groups()]
-        return self._layout.join([prior.sample_given(given).movedim(-2, 0) for prior, given in of_groups])
+        return self.layout.join([prior.sample_given(given).movedim(-2, 0) for prior, given in of_groups])
 
     def log_prior(self, z: Tensor) -> Tensor:
         """Log of the posterior predictive density of z [B, I·D], equation 10 with π and r summed out: [B].
@@ -207,9 +207,9 @@ class FactorialMixtureVAE(nn.Module):
         The computation is in float64: the normaliser of a Student-t with thousands of degrees of freedom is a
         difference of log Γ, which float32 gets wrong in the third decimal in every dimension.
         """
-        blocks = self._layout.split("z", z.double())
+        blocks = self.layout.split("z", z.double())
         log_probs = [
-            group.predictive(torch.float64).log_prob(self._layout.take(blocks, group.factors).movedim(0, -2))
+            group.predictive(torch.float64).log_prob(self.layout.take(blocks, group.factors).movedim(0, -2))
             for group in self.factor_groups()
         ]
         return torch.stack(log_probs).sum(0).to(z.dtype)
@@ -230,7 +230,7 @@ class FactorialMixtureVAE(nn.Module):
     def used_components(self) -> list[int]:
         """Number of components per factor with more than a twentieth of an equal share of the data."""
         used = [number for group in self.factor_groups() for number in group.used(self.num_data)]
-        return self._layout.in_order(used)
+        return self.layout.in_order(used)
 
     @torch.no_grad()
     def seed(

@@ -216,6 +216,27 @@ class NetworkRecipe(Recipe[_Options]):
         mean: Tensor = model.observation.mean(model.decoder(z))
         return mean
 
+    def program(self, model: Any) -> nn.Module:
+        """The model's own encoder.
+
+        Raises:
+            ValueError: posteriors are free, so that a search stands in its place.
+        """
+        if self.indexed:
+            return super().program(model)
+        return _Encoding(self, model)
+
     def reconstruct(self, model: Any, x: Tensor) -> Tensor:
         """The decoded posterior mean of z."""
         return self.decode(model, model.posterior(x).mean)
+
+
+class _Encoding(nn.Module):
+    """What a recipe encodes, as a module."""
+
+    def __init__(self, recipe: NetworkRecipe[Any], model: nn.Module) -> None:
+        super().__init__()
+        self.recipe, self.model = recipe, model
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return self.recipe.encode(self.model, x)

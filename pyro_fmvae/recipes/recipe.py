@@ -173,6 +173,14 @@ class Recipe(ABC, Generic[Options]):
     def encode(self, model: Any, x: Tensor) -> dict[str, Tensor]:
         """Arrays that ``encode`` writes of a batch, each [B, ...], by name."""
 
+    def program(self, model: Any) -> nn.Module:
+        """The arrays of :meth:`encode`, by name, of a batch ``x[B, *event_shape]``, by tensor operations alone.
+
+        Raises:
+            ValueError: the model has no encoder.
+        """
+        raise ValueError(f"run: expected a model with an encoder, a {self.title} has none")
+
     @abstractmethod
     def sample(self, model: Any, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
         """Draw z [n, J] from the prior.

@@ -26,30 +26,14 @@ from pyro_fmvae.runs.by_batches import (
     map_rows,
     naming_far_rows,
 )
+from pyro_fmvae.runs.export import export
 from pyro_fmvae.runs.factor_names import Settings, codes_to_draw, components_of, values_of
 from pyro_fmvae.runs.notebook import card
-from pyro_fmvae.runs.run import Run, resolve_device
-
-
-def load(folder: str | Path, device: str | torch.device = "auto") -> "TrainedRun":
-    """Load a run for use in Python.
-
-    Args:
-        folder: the run's folder, such as ``runs/photos-001``.
-        device: where to compute; ``auto`` is a GPU where there is one.
-
-    Returns:
-        The run with its best model; of an interrupted one, with its model as it was at the last checkpoint.
-
-    Raises:
-        FileNotFoundError: the run has no checkpoint.
-        ValueError: the folder is no run, it is damaged, or there is no such device.
-    """
-    return TrainedRun(Run.open(Path(folder)), resolve_device(str(device)))
+from pyro_fmvae.runs.run import Run
 
 
 class TrainedRun:
-    """A run with its model in memory. :func:`load` makes one.
+    """A run with its model in memory. :func:`~pyro_fmvae.load` makes one.
 
     Arrays of data are [n, H, W], [n, H, W, 3] or [n, D], as in a ``.npz`` file: pictures as uint8, or as
     floats in [0, 1]; binary pixels as bool or as 0 and 1; tables in the units of their columns, which a data
@@ -225,6 +209,21 @@ class TrainedRun:
         except (FileNotFoundError, ValueError):
             return None
         return Neighbours(self.model, in_order(train, self.device, COMPARED))
+
+    # ------------------------------------------------------------------ to take along
+
+    def export(self, path: str | Path) -> None:
+        """Write the run to one file, in one step.
+
+        Args:
+            path: ``model.fmvae``, with everything that :func:`~pyro_fmvae.load` and the commands need, but
+                without data and paths; ``card.md``, a text about it; ``encoder.onnx`` or ``encoder.pt2``, the
+                encoder with its responsibilities, for programs without this library.
+
+        Raises:
+            ValueError: another ending; of an encoder also a model or data without one that can stand alone.
+        """
+        export(self.run, self.model, Path(path))
 
     # ------------------------------------------------------------------ in a notebook
 

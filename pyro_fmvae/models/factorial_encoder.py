@@ -1,0 +1,50 @@
+"""The encoder of a factorial mixture VAE, with its responsibilities, as plain tensor operations."""
+
+import torch
+from torch import Tensor, nn
+
+from pyro_fmvae.distributions.gaussian_table import gaussian_table
+from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
+
+
+class FactorialEncoder(nn.Module):
+    """q(z | x) and γ of a trained model, Paquet et al. (2018), equation 5, without Pyro.
+
+    E[log π] and E[t] of the components are constants here, so that the module can be traced and leave Python.
+
+    Args:
+        model: trained; the encoder is shared with it, λ is taken as it is now.
+    """
+
+    def __init__(self, model: FactorialMixtureVAE) -> None:
+        super().__init__()
+        self.encoder, self.layout = model.encoder, model.layout
+        self.factors = [group.factors for group in model.factor_groups()]
+        for number, group in enumerate(model.factor_groups()):
+            for name, posterior in (("weights", group.weights), ("components", group.loc_precision)):
+                stats = posterior.kind(posterior.natural_value()).expected_stats()
+                self.register_buffer(f"{name}_{number}", stats)
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        """Encode a batch ``x[B, *event_shape]``.
+
+        Returns:
+            ``codes`` [B, I]; ``mean`` and ``scale`` of q(z | x), [B, I·D]; ``responsibilities_i``, γ_i [B, K_i].
+        """
+        loc, scale = self.encoder(x)
+        mean, variance = (self.layout.split("z", part.double()) for part in (loc, scale.square()))
+        of_groups: list[Tensor] = []
+        for number, factors in enumerate(self.factors):
+            weights, components = (self.get_buffer(f"{name}_{number}") for name in ("weights", "components"))
+            table = gaussian_table(
+                self.layout.take(mean, factors), self.layout.take(variance, factors), components
+            )
+            of_groups += (table + weights).softmax(-1).to(loc)
+        gammas = self.layout.in_order(of_groups)
+        return {
+            "codes": torch.stack([gamma.argmax(-1) for gamma in gammas], -1),
+            "mean": loc,
+            "scale": scale,
+            **{f"responsibilities_{factor}": gamma for factor, gamma in enumerate(gammas)},
+        }
