@@ -10,7 +10,6 @@ from pyro_fmvae.runs.pages import PAGE, write_comparison, write_page
 from pyro_fmvae.runs.run import Run, resolve_device, saved
 
 COMPARISON = "comparison.html"
-_NEEDED = "the records of its training"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -32,18 +31,17 @@ def report(run: str, compare: list[str] | None, out: str | None, data_root: str 
     Raises:
         ValueError: what is no run, the same run twice, or a bad file name.
     """
-    opened = Run.open(Path(run))
+    runs = [Run.open(Path(folder)) for folder in (run, *(compare or ()))]
+    for one in runs:
+        one.check_folder("the records of its training")
+    opened = runs[0]
     target = Path(out) if out is not None else opened.folder / (COMPARISON if compare else PAGE)
     check_ending(target, (".html",))
     if compare:
-        runs = [opened, *(Run.open(Path(folder)) for folder in compare)]
         if len({one.folder.resolve() for one in runs}) < len(runs):
             raise ValueError("compare: expected different runs")
-        for one in runs:
-            one.check_folder(_NEEDED)
         write_comparison(runs, target)
     else:
-        opened.check_folder(_NEEDED)
         model = opened.load_model(resolve_device(device)) if saved(opened.folder) else None
         try:
             dataset, note = opened.load_data(data_root), ""

@@ -30,7 +30,8 @@ class FactorialEncoder(nn.Module):
         """Encode a batch ``x[B, *event_shape]``.
 
         Returns:
-            ``codes`` [B, I]; ``mean`` and ``scale`` of q(z | x), [B, I·D]; ``responsibilities_i``, γ_i [B, K_i].
+            ``codes`` [B, I]; ``mean`` and ``scale`` of q(z | x), [B, I·D]; of each factor γ_i [B, K_i], as
+            ``responsibilities_i``.
         """
         loc, scale = self.encoder(x)
         mean, variance = (self.layout.split("z", part.double()) for part in (loc, scale.square()))

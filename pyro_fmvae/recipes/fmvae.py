@@ -16,7 +16,6 @@ from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.models import FactorialMixtureVAE, Hyperprior
-from pyro_fmvae.models.factorial_encoder import FactorialEncoder
 from pyro_fmvae.optim import RobbinsMonro
 from pyro_fmvae.recipes.declarations import by_data, option
 from pyro_fmvae.recipes.factor_pictures import factor_figures
@@ -241,10 +240,6 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
             "scale": posterior.stddev,
             **{f"responsibilities_{factor}": gamma for factor, gamma in enumerate(gammas)},
         }
-
-    def program(self, model: FactorialMixtureVAE) -> FactorialEncoder:
-        """The encoder with λ as it is."""
-        return FactorialEncoder(model)
 
     def sample(self, model: FactorialMixtureVAE, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
         """Draw z [n, I·D] given codes, and return the ``codes`` drawn beside it."""

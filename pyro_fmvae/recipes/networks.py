@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from pyro_fmvae.data import Dataset, Preprocessing, SparseOptions
 from pyro_fmvae.distributions import BernoulliObservation, GaussianObservation, Observation
 from pyro_fmvae.evaluate import edit_latent
+from pyro_fmvae.models.factorial_encoder import FactorialEncoder
 from pyro_fmvae.nn import (
     ConvDecoder,
     ConvEncoder,
@@ -220,11 +221,11 @@ class NetworkRecipe(Recipe[_Options]):
         """The model's own encoder.
 
         Raises:
-            ValueError: posteriors are free, so that a search stands in its place.
+            ValueError: posteriors are free: a search stands in the encoder's place.
         """
         if self.indexed:
             return super().program(model)
-        return _Encoding(self, model)
+        return FactorialEncoder(model) if self.factorial else _Encoding(self, model)
 
     def reconstruct(self, model: Any, x: Tensor) -> Tensor:
         """The decoded posterior mean of z."""
@@ -232,7 +233,7 @@ class NetworkRecipe(Recipe[_Options]):
 
 
 class _Encoding(nn.Module):
-    """What a recipe encodes, as a module."""
+    """The encodings of a recipe, as a module."""
 
     def __init__(self, recipe: NetworkRecipe[Any], model: nn.Module) -> None:
         super().__init__()

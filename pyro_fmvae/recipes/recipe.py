@@ -174,12 +174,12 @@ class Recipe(ABC, Generic[Options]):
         """Arrays that ``encode`` writes of a batch, each [B, ...], by name."""
 
     def program(self, model: Any) -> nn.Module:
-        """The arrays of :meth:`encode`, by name, of a batch ``x[B, *event_shape]``, by tensor operations alone.
+        """A module that gives the arrays of :meth:`encode` by tensor operations alone, to be traced.
 
         Raises:
             ValueError: the model has no encoder.
         """
-        raise ValueError(f"run: expected a model with an encoder, a {self.title} has none")
+        raise ValueError(f"run: expected a model with an encoder, --model {self.name} has none")
 
     @abstractmethod
     def sample(self, model: Any, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:

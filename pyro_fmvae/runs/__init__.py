@@ -1,6 +1,6 @@
 """A run: its folder, its trainer, its session and report; and, once trained, its use in Python."""
 
-from pyro_fmvae.runs.loading import load
+from pyro_fmvae.runs.loading import from_pretrained, load
 from pyro_fmvae.runs.run import (
     CHECKPOINT,
     CONFIG,
@@ -24,6 +24,7 @@ __all__ = [
     "Run",
     "TrainedRun",
     "Trainer",
+    "from_pretrained",
     "load",
     "load_data",
     "resolve_device",

@@ -3,7 +3,7 @@
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from importlib.metadata import version
@@ -78,7 +78,7 @@ def read_values(folder: Path) -> Any:
 
 
 def described(values: Any, folder: Path, source: Path) -> Description:
-    """What the contents of ``config.json`` say, with full paths.
+    """Read the contents of ``config.json``, with full paths.
 
     Args:
         values: the contents.

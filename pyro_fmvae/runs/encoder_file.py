@@ -3,7 +3,9 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,7 +43,8 @@ class RawEncoder(nn.Module):
         self.program = program
         if self.kind is Kind.TABLE:
             for name in ("mean", "std"):
-                self.register_buffer(name, torch.tensor(getattr(preprocessing, name), dtype=torch.float64))
+                of_columns = torch.tensor(getattr(preprocessing, name), dtype=torch.float64)
+                self.register_buffer(f"column_{name}", of_columns)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -51,7 +54,7 @@ class RawEncoder(nn.Module):
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         """Encode ``x[n, *event_shape]``: pixels in [0, 1] as float32, columns in their units as float64."""
         if self.kind is Kind.TABLE:
-            x = ((x - self.get_buffer("mean")) / self.get_buffer("std")).float()
+            x = ((x - self.get_buffer("column_mean")) / self.get_buffer("column_std")).float()
         elif self.kind is Kind.IMAGE:
             x = 2 * x - 1
         elif self.threshold:
@@ -66,11 +69,16 @@ def encoder_program(run: Run, model: Any) -> torch.export.ExportedProgram:
     Raises:
         ValueError: a model without an encoder, or data that it cannot take by itself.
     """
-    encoder = RawEncoder(run.preprocessing, run.recipe.program(model)).eval().cpu()
+    encoder = deepcopy(RawEncoder(run.preprocessing, run.recipe.program(model)))
+    encoder = encoder.eval().cpu().requires_grad_(False)
     x = torch.zeros((2, *run.preprocessing.event_shape), dtype=encoder.dtype)
     rows = {0: torch.export.Dim("rows")}
     with _without_checks(), torch.no_grad():
-        return torch.export.export(encoder, (x,), dynamic_shapes=(rows,), strict=False)
+        program = torch.export.export(encoder, (x,), dynamic_shapes=(rows,), strict=False)
+    for part in program.graph_module.modules():
+        for node in part.graph.nodes if isinstance(part, torch.fx.GraphModule) else ():
+            node.meta.pop("stack_trace", None)  # places on this machine
+    return program
 
 
 def write_encoder(run: Run, model: Any, path: Path) -> None:
@@ -86,13 +94,15 @@ def write_encoder(run: Run, model: Any, path: Path) -> None:
     program, names = encoder_program(run, model), json.dumps(_names(run))
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == PROGRAM:
-        extra = {"names.json": names}
-        checkpoint.write_atomically(path, lambda part: torch.export.save(program, part, extra_files=extra))
+        content = BytesIO()
+        torch.export.save(program, content, extra_files={"names.json": names})
+        checkpoint.write_atomically(path, lambda part: part.write_bytes(content.getvalue()))
         return
     outputs = list(program.module()(*program.example_inputs[0]))
     onnx = torch.onnx.export(
-        program, dynamo=True, input_names=[INPUT], output_names=outputs, external_data=False, verbose=False
+        program, dynamo=True, input_names=[INPUT], output_names=outputs, optimize=False, verbose=False
     )
+    assert onnx is not None
     onnx.model.metadata_props["names"] = names
     checkpoint.write_atomically(path, onnx.save)
 
@@ -105,7 +115,7 @@ def _names(run: Run) -> dict[str, list[str]]:
 @contextmanager
 def _without_checks() -> Iterator[None]:
     """Distributions must not look at their arguments while they are traced: these have no numbers."""
-    before = Distribution._validate_args  # type: ignore[attr-defined]
+    before = Distribution._validate_args
     with pyro.validation_enabled(False):
         Distribution.set_default_validate_args(False)
         try:

@@ -1,4 +1,4 @@
-"""What a run can be taken along as: a file of the whole model, its card, or its encoder alone."""
+"""Writing a run to one file: the whole model, its card, or its encoder alone."""
 
 import json
 from collections.abc import Callable
@@ -43,8 +43,8 @@ def export(run: Run, model: Any, path: Path) -> None:
     Args:
         run: the run, or an exported model.
         model: of the run.
-        path: .fmvae, the model with everything that it takes to use it, but for data and paths; .md, its card;
-            .onnx or .pt2, the encoder.
+        path: .fmvae, the model with all that its use takes, without data and paths; .md, its card; .onnx or
+            .pt2, the encoder.
 
     Raises:
         ValueError: another ending, or no encoder where one is asked for.

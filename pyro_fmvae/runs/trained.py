@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from pyro_fmvae.data import Split
-from pyro_fmvae.data.own.in_memory import as_numbers
-from pyro_fmvae.data.own.raw import check_columns
 from pyro_fmvae.data.storage import to_uint8
 from pyro_fmvae.evaluate import NEAREST, Neighbours, outlier_scores
 from pyro_fmvae.recipes.ranges import count
@@ -28,6 +26,8 @@ from pyro_fmvae.runs.by_batches import (
 )
 from pyro_fmvae.runs.export import export
 from pyro_fmvae.runs.factor_names import Settings, codes_to_draw, components_of, values_of
+from pyro_fmvae.runs.given_rows import given_rows
+from pyro_fmvae.runs.hub import push
 from pyro_fmvae.runs.notebook import card
 from pyro_fmvae.runs.run import Run
 
@@ -225,6 +225,22 @@ class TrainedRun:
         """
         export(self.run, self.model, Path(path))
 
+    def push_to_hub(self, name: str, private: bool = True, token: str | None = None) -> str:
+        """Upload the model and its card to the Hugging Face hub, for :func:`~pyro_fmvae.from_pretrained`.
+
+        Args:
+            name: of the repository, such as ``user/faces``; it is made if there is none.
+            private: keep a new repository private.
+            token: of the account; None: that of ``hf auth login``.
+
+        Returns:
+            The address of the commit.
+
+        Raises:
+            ValueError: huggingface_hub is not installed.
+        """
+        return push(self.run, self.model, name, private, token)
+
     # ------------------------------------------------------------------ in a notebook
 
     def __repr__(self) -> str:
@@ -237,29 +253,7 @@ class TrainedRun:
     # ------------------------------------------------------------------ what goes in and out
 
     def _rows(self, array: ArrayLike) -> Split:
-        """Preprocess data as in the training.
-
-        Raises:
-            ValueError: other data than the run's; it names the argument ``array``.
-        """
-        preprocessing = self.run.preprocessing
-        columns = tuple(map(str, getattr(array, "columns", ())))  # of a data frame
-        check_columns(preprocessing.column_names, columns, "array")
-        raw = np.require(array, requirements="W")  # torch warns of arrays that it must not write to
-        if raw.shape == preprocessing.event_shape:
-            raise ValueError(
-                f"array: expected observations [n, ...], got one of {list(raw.shape)}; add an axis"
-            )
-        if not raw.size:
-            raise ValueError(f"array: expected at least one observation, got {list(raw.shape)}")
-        levels = preprocessing.levels
-        mixed = raw.dtype.kind == "O" or (levels and (columns or raw.dtype.kind not in "buif"))
-        if mixed and raw.ndim == 2 and len(preprocessing.event_shape) == 1:
-            levels = levels or ((),) * preprocessing.event_shape[0]
-            raw = as_numbers(raw, levels, preprocessing.column_names, preprocessing.ignored, "array")
-        if raw.dtype.kind not in "buif":
-            raise ValueError(f"array: expected numbers, got dtype {raw.dtype}")
-        return Split(preprocessing(raw, "array"), signed=preprocessing.signed)
+        return given_rows(self.run.preprocessing, array)
 
     def _map(self, rows: Split, function: Callable[[Tensor], Tensor]) -> Tensor:
         """A function of the model's inputs, batch by batch: [n, ...] on the CPU."""

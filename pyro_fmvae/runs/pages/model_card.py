@@ -30,7 +30,7 @@ def model_card(run: Run) -> str:
     run = replace(run, recipe=replace(run.recipe, config=without_places(run.config)))
     evidence = Evidence.of(run)
     parts = [
-        f"# {run.recipe.title.capitalize()} of {run.config.data}",
+        f"# {run.config.data}: {run.recipe.title}",
         lead(evidence),
         f"## Data\n\n{describe_data(run)}.{_labels(run)} The file holds none of them.",
         f"## Training\n\nOptions that were given: `{evidence.given}`. {_length(evidence)}",
