@@ -14,6 +14,7 @@ from pyro_fmvae.commands import (
     restoring,
     sampling,
     scoring,
+    searching,
     training,
 )
 from pyro_fmvae.commands.command import Command
@@ -28,6 +29,7 @@ COMMANDS: Final = (
     drawing.COMMAND,
     encoding.COMMAND,
     scoring.COMMAND,
+    searching.COMMAND,
     editing.COMMAND,
     restoring.COMMAND,
     judging.COMMAND,

@@ -34,14 +34,10 @@ class FactorialEncoder(nn.Module):
             ``responsibilities_i``.
         """
         loc, scale = self.encoder(x)
-        mean, variance = (self.layout.split("z", part.double()) for part in (loc, scale.square()))
+        tables = self._tables(loc, scale)
         of_groups: list[Tensor] = []
-        for number, factors in enumerate(self.factors):
-            weights, components = (self.get_buffer(f"{name}_{number}") for name in ("weights", "components"))
-            table = gaussian_table(
-                self.layout.take(mean, factors), self.layout.take(variance, factors), components
-            )
-            of_groups += (table + weights).softmax(-1).to(loc)
+        for number, table in enumerate(tables):
+            of_groups += (table + self.get_buffer(f"weights_{number}")).softmax(-1).to(loc)
         gammas = self.layout.in_order(of_groups)
         return {
             "codes": torch.stack([gamma.argmax(-1) for gamma in gammas], -1),
@@ -49,3 +45,21 @@ class FactorialEncoder(nn.Module):
             "scale": scale,
             **{f"responsibilities_{factor}": gamma for factor, gamma in enumerate(gammas)},
         }
+
+    @torch.no_grad()
+    def tables(self, x: Tensor) -> list[Tensor]:
+        """E[log N(z_i; μ_ik, 1/α_ik)] of each factor, equation 6, of a batch: I tensors [B, K_i]."""
+        of_groups = [part for table in self._tables(*self.encoder(x)) for part in table]
+        return [part.to(x.dtype) for part in self.layout.in_order(of_groups)]
+
+    def _tables(self, loc: Tensor, scale: Tensor) -> list[Tensor]:
+        """The tables of each group, float64 [I_g, B, K]."""
+        mean, variance = (self.layout.split("z", part.double()) for part in (loc, scale.square()))
+        return [
+            gaussian_table(
+                self.layout.take(mean, factors),
+                self.layout.take(variance, factors),
+                self.get_buffer(f"components_{number}"),
+            )
+            for number, factors in enumerate(self.factors)
+        ]

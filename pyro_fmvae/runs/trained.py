@@ -30,6 +30,7 @@ from pyro_fmvae.runs.given_rows import given_rows
 from pyro_fmvae.runs.hub import push
 from pyro_fmvae.runs.notebook import card
 from pyro_fmvae.runs.run import Run
+from pyro_fmvae.runs.search import Index
 
 
 class TrainedRun:
@@ -209,6 +210,22 @@ class TrainedRun:
         except (FileNotFoundError, ValueError):
             return None
         return Neighbours(self.model, in_order(train, self.device, COMPARED))
+
+    # ------------------------------------------------------------------ search
+
+    def index(self, array: ArrayLike, by: str = "mean", quantised: bool = False) -> Index:
+        """Make data searchable: ``run.index(array).search(others, n=10)``.
+
+        Args:
+            array: n observations.
+            by: ``mean``, ``code`` or ``density``, whose meanings :class:`~pyro_fmvae.runs.search.Index` has.
+            quantised: of ``mean`` keep about a byte per two dimensions, for millions of points.
+
+        Raises:
+            ValueError: a measure that the model lacks, too few data to quantise, or bad data: see
+                :meth:`encode`.
+        """
+        return Index(self.run.recipe, self.model, self._rows(array), self.device, by, quantised)
 
     # ------------------------------------------------------------------ to take along
 
