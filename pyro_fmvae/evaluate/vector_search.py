@@ -45,6 +45,7 @@ def vector_index(vectors: np.ndarray, inner: bool = False, quantised: bool = Fal
         return _Quantised(vectors) if quantised else _Exact(vectors, inner)
     import faiss
 
+    index: Any
     if quantised:
         index = faiss.IndexPQ(vectors.shape[1], _parts(vectors.shape[1]), 8)
         index.train(_sample(vectors))
