@@ -15,24 +15,73 @@ def blobs(apart, per_blob=60, known=10, dim=5):
     return Split(x.float()), labels[:, None], truth[:, None]
 
 
+def check_most_are_told(spread, truth):
+    """None of the labels is wrong; those less sure than every hidden one are left."""
+    told = spread >= 0
+    assert torch.equal(spread[told], truth[told]) and told.double().mean() > 0.9
+
+
 def test_points_of_clear_clusters_get_the_label_of_their_cluster():
     split, labels, truth = blobs(apart=20)
-    assert torch.equal(spread_labels(split, labels, 0.9), truth)
+    check_most_are_told(spread_labels(split, labels, 0.9), truth)
 
 
-def test_probabilities_and_labels_are_those_of_scikit_learn():
-    """With hidden labels all told right, the least sure of them sets the limit."""
+def spirals():
+    """Two spirals, one in the other: neighbours tell them apart, lines and boxes of so few points do not."""
+    truth = torch.arange(400) % 2
+    turned = 4 * np.pi * torch.linspace(0.2, 1, 400) ** 0.5
+    angle = turned + np.pi * truth
+    return turned[:, None] * torch.stack([angle.cos(), angle.sin()], -1), truth
+
+
+def slope():
+    """The side of a plane through a ball of many dimensions: a line tells it, neighbours do not."""
+    x = torch.randn(400, 40, generator=torch.Generator().manual_seed(0))
+    return x, (x.sum(-1) > 0).long()
+
+
+def switches():
+    """Two switches among coordinates that vary more: a forest tells whether both are the same."""
+    generator = torch.Generator().manual_seed(0)
+    switch = torch.randint(0, 2, (400, 2), generator=generator)
+    x = torch.cat([switch.float(), 20 * torch.randn(400, 3, generator=generator)], -1)
+    return x, (switch[:, 0] == switch[:, 1]).long()
+
+
+@pytest.mark.parametrize(("points", "teacher"), [(spirals, 0), (slope, 1), (switches, 2)])
+def test_it_is_enough_that_one_teacher_can_tell(points, teacher, monkeypatch):
+    x, truth = points()
+    known = torch.arange(400) % (16 if points is spirals else 6) < 2
+    labels = torch.where(known, truth, -1)[:, None]
+    of_all = label_spreading._Points.teachers
+
+    def told(some):
+        monkeypatch.setattr(label_spreading._Points, "teachers", lambda *args: some(of_all(*args)))
+        spread = spread_labels(Split(x.float()), labels, 0.9)[:, 0]
+        taken = (labels[:, 0] < 0) & (spread >= 0)
+        return taken.double().mean(), (spread == truth)[taken].double().mean()
+
+    share, right = told(lambda teachers: teachers)
+    assert share > 0.2 and right > 0.85
+    others, _ = told(lambda teachers: [one for number, one in enumerate(teachers) if number != teacher])
+    assert others < share / 2
+
+
+def test_the_limit_is_the_least_sure_of_the_hidden_labels_where_all_are_told_right():
+    """With one teacher that is scikit-learn's, whose probabilities are then compared as they are."""
     split, labels, _ = blobs(apart=5)
-    spread = spread_labels(split, labels, 0.9)[:, 0].numpy()
     fitted = LabelSpreading(kernel="knn", n_neighbors=7).fit(split.x.double().numpy(), labels[:, 0].numpy())
-    taken = (spread >= 0) & (labels[:, 0].numpy() < 0)
-    assert np.array_equal(spread[taken], fitted.transduction_[taken])
-    sure = fitted.label_distributions_.max(-1)
-    left = spread < 0
-    assert taken.any() and left.any() and sure[taken].min() >= sure[left].max()
+    points = label_spreading._Points(split)
+    told = label_spreading._by_neighbours(points.graph, 3, labels[:, 0])
+    assert told.numpy() == pytest.approx(fitted.label_distributions_)
+    spread = spread_labels(split, labels, 0.9)[:, 0]
+    taken, left = (labels[:, 0] < 0) & (spread >= 0), spread < 0
+    assert taken.any() and left.any()
+    sure = told.max(-1).values
+    assert sure[taken].median() > sure[left].median()
 
 
-def test_labels_that_neighbours_do_not_tell_stay_unknown():
+def test_labels_that_nothing_tells_stay_unknown():
     split, labels, _ = blobs(apart=0)
     assert torch.equal(spread_labels(split, labels, 0.9), labels)
 
@@ -55,7 +104,8 @@ def test_columns_are_spread_each_for_itself_and_known_labels_stay():
     other = torch.where(labels >= 0, noise, -1)
     labels[0] = 2  # a wrong one
     spread = spread_labels(split, torch.cat([labels, other], -1), 0.9)
-    assert (spread[1:, 0] == truth[1:, 0]).all() and spread[0, 0] == 2
+    check_most_are_told(spread[1:, 0], truth[1:, 0])
+    assert spread[0, 0] == 2
     assert torch.equal(spread[:, 1:], other)
 
 
@@ -68,7 +118,7 @@ def test_few_labels_prove_nothing(known):
 def test_images_are_compared_by_their_principal_components_and_the_argument_is_left_alone():
     split, labels, truth = blobs(apart=20, dim=100)
     before = labels.clone()
-    assert torch.equal(spread_labels(Split(split.x.reshape(-1, 10, 10)), labels, 0.9), truth)
+    check_most_are_told(spread_labels(Split(split.x.reshape(-1, 10, 10)), labels, 0.9), truth)
     assert torch.equal(labels, before)
 
 
@@ -81,18 +131,20 @@ def test_nothing_is_spread_without_a_share_without_neighbours_or_with_gaps():
     assert torch.equal(spread_labels(split.select(few), labels[few], 0.5), labels[few])
 
 
-def test_neighbours_are_found_once(monkeypatch):
+def test_labels_are_spread_once(monkeypatch):
     """Options that depend on the data spread the labels, and so does the training."""
-    split, labels, truth = blobs(apart=20)
-    others = Split(split.x.flip(0))
-    spread_labels(split, labels, 0.9)
-    monkeypatch.setattr(label_spreading, "kneighbors_graph", None)
-    assert torch.equal(spread_labels(split, labels, 0.9), truth)
+    split, labels, _ = blobs(apart=20)
+    found = spread_labels(split, labels, 0.9)
+    monkeypatch.setattr(label_spreading, "_Points", None)
+    assert torch.equal(spread_labels(split, labels, 0.9), found)
     with pytest.raises(TypeError):
-        spread_labels(others, labels, 0.9)
+        spread_labels(split, labels, 0.8)
+    with pytest.raises(TypeError):
+        spread_labels(Split(split.x.flip(0)), labels, 0.9)
 
 
 @pytest.mark.parametrize(("known", "spread"), [(29, True), (30, False)])
 def test_nothing_is_spread_where_half_of_the_points_have_a_label(known, spread):
-    split, labels, truth = blobs(apart=20, known=known)
-    assert torch.equal(spread_labels(split, labels, 0.9), truth if spread else labels)
+    split, labels, _ = blobs(apart=20, known=known)
+    found = spread_labels(split, labels, 0.9)
+    assert ((found != labels).sum() > 80) == spread and (spread or torch.equal(found, labels))
