@@ -39,8 +39,9 @@ def spread_labels(split: Split, labels: Tensor, precision: float) -> Tensor:
     components, and a random forest. A fifth of the known labels at a time is hidden and told by the others.
     That weighs and calibrates the teachers, as :func:`~pyro_fmvae.learn.stacking.calibrated` does, so that
     each point gets one probability of each value. It also gives the least probability that can be trusted: of
-    the hidden labels with at least that probability, a share of ``precision`` must be told right. One more
-    right and one more wrong one are counted, so that a few known labels prove nothing. Where nothing tells
+    the hidden labels with at least that probability, a share of ``precision`` must be told right; if it is
+    right of all of them, every point is labelled. One more right and one more wrong one are counted, so that
+    a few known labels prove nothing. Where nothing tells
     the labels, as nothing tells expressions of faces, none are spread. Nor are they where half of the points
     have a label: a few wrong ones would cost more than the others bring.
 
@@ -103,13 +104,15 @@ def _spread(points: _Points, labels: Tensor, precision: float) -> Tensor:
     powers, weights = calibrated(told, truth)
     sure, said = weighted_mean(told, powers, weights).max(-1)
     sure, order = sure.sort(descending=True, stable=True)
-    right = (said == truth)[order].cumsum(0)
-    (enough,) = ((right + 1) / (torch.arange(len(known)) + 3) >= precision).nonzero(as_tuple=True)
+    share = ((said == truth)[order].cumsum(0) + 1) / (torch.arange(len(known)) + 3)
+    surer = torch.cat([sure[:-1] > sure[1:], torch.ones(1, dtype=torch.bool)])  # than all that follow
+    (enough,) = ((share >= precision) & surer).nonzero(as_tuple=True)
     if not len(enough):
         return labels
+    least = sure[enough[-1]] if enough[-1] < len(known) - 1 else 0.0
     members = torch.stack([teacher(labels) for teacher in teachers])
     probability, said = weighted_mean(members, powers, weights).max(-1)
-    return torch.where((labels < 0) & (probability >= sure[enough[-1]]), said, labels)
+    return torch.where((labels < 0) & (probability >= least), said, labels)
 
 
 def _held_out(teacher: Teacher, labels: Tensor, known: Tensor, folds: Tensor) -> Tensor:

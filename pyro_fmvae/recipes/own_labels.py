@@ -12,9 +12,9 @@ CLASSIFICATION = 50.0
 MANY_NUMBERS = 1000
 """Numbers in an image, channels counted, from which on KL[z] weighs little beside the reconstruction."""
 PRECISION = 0.95
-"""Share of hidden labels that neighbours have to tell before they label images without one."""
+"""Share of hidden labels that have to be told right before images without one are labelled."""
 SPREAD = (
-    "share of hidden labels that near neighbours have to tell, so that they label other points for training; "
+    "share of hidden labels that have to be told right, so that labels spread to other points for training; "
     "0: never; default: 0, with images of your own 0.95"
 )
 

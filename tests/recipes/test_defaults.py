@@ -141,7 +141,7 @@ def test_kl_weighs_more_beside_many_pixels_of_own_labelled_images(shape, weight)
 
 
 def test_labels_of_own_images_are_spread_and_count_in_the_weight():
-    """Two kinds of images, a quarter of each labelled: neighbours tell the others."""
+    """Two kinds of images, a quarter of each labelled, which tells the others."""
     data = dataset((3, 3), Kind.IMAGE, (2,), size=80)
     data.train.x[40:] = True
     data.train.labels[40:] = 1
