@@ -84,7 +84,7 @@ class _Points:
         return kneighbors_graph(self.components.numpy(), NEIGHBOURS, include_self=True)
 
     def teachers(self, size: int) -> list[Teacher]:
-        """What tells labels of so many values."""
+        """Teachers of labels of so many values."""
         regression, forest = classifiers(size, SEED)
         return [
             partial(_by_neighbours, self.graph, size),

@@ -37,7 +37,7 @@ def own_labelled(dataset: Dataset, labels: Tensor | None, spread: float | None) 
         known = spread_labels(dataset.train, labels, spread) >= 0
         found["label_weight"] = CLASSIFICATION / known.double().mean().item()
     if image:
-        found |= {"min_scale": 0.1, "augmentation": 0.5}
+        found |= {"min_scale": 0.1, "augmentation": 0.5, "free_from": 0.5}
         if math.prod(dataset.event_shape) >= MANY_NUMBERS:
             found["kl_weight"] = 20.0
     return found
