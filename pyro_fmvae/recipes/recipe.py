@@ -82,6 +82,13 @@ class Recipe(ABC, Generic[Options]):
         """K_i, components of each factor; none where z has no factors."""
 
     @property
+    def num_values(self) -> tuple[int, ...]:
+        """Values that the components of each factor stand for: component k for value k modulo this."""
+        per_value = getattr(self.config, "per_value", 1)
+        of_labels = (self.factors[factor] // per_value for factor in self.labelled)
+        return (*of_labels, *self.factors[len(self.labelled) :])
+
+    @property
     @abstractmethod
     def labels(self) -> float:
         """Share of the training points whose labels are used; above 1, number of them for each value."""

@@ -20,9 +20,11 @@ from pyro.ops.rings import LogRing
 from pyro.poutine import Trace
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
+from torch.distributions import constraints
 
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.observed_shapes import check_is_tensor
+from pyro_fmvae.infer.elbo.operations import memory_of
 from pyro_fmvae.infer.elbo.structure import Site
 
 
@@ -46,6 +48,15 @@ def enum_dim(site: Site) -> int | None:
 def values_of(site: Site) -> int:
     """The number of values that a discrete site may have."""
     return len(site["fn"].enumerate_support(expand=False))
+
+
+def units_of(sites: Iterable[Site]) -> frozenset[int]:
+    """Memory of the enumerated values of one-hot sites, unit matrices all."""
+    return frozenset(
+        memory_of(site["value"])
+        for site in sites
+        if enum_dim(site) is not None and site["fn"].support is constraints.one_hot
+    )
 
 
 class Enumerated(Messenger):
