@@ -24,11 +24,10 @@ MOST_NUMBERS = 64
 """Numbers of a point, of more than which as many principal components are compared."""
 SEED = 0
 """Of the hidden parts, and of the forest."""
-_FOUND: Final = WeakKeyDictionary[Split, dict[tuple[bytes, float], Tensor]]()
-"""What was found of each split in use, by labels and precision: options ask for it, and so does training."""
-
 Teacher = Callable[[Tensor], Tensor]
 """From labels int64 [N], -1 = unknown, to probabilities of the values of every point, float64 [N, C]."""
+_POINTS: Final = WeakKeyDictionary[Split, "_Points"]()
+"""The points of each split in use: options ask for their labels, and so does training."""
 
 
 def spread_labels(split: Split, labels: Tensor, precision: float) -> Tensor:
@@ -56,12 +55,17 @@ def spread_labels(split: Split, labels: Tensor, precision: float) -> Tensor:
     """
     if not precision or not NEIGHBOURS < len(split) <= MOST_POINTS or split.observations.isnan().any():
         return labels
-    key, found = (labels.cpu().numpy().tobytes(), precision), _FOUND.setdefault(split, {})
-    if key not in found:
-        points = _Points(split)
+    points, key = _points(split), (labels.cpu().numpy().tobytes(), precision)
+    if key not in points.found:
         columns = [_spread(points, column, precision) for column in labels.cpu().unbind(-1)]
-        found[key] = torch.stack(columns, -1)
-    return found[key].to(labels)
+        points.found[key] = torch.stack(columns, -1)
+    return points.found[key].to(labels)
+
+
+def _points(split: Split) -> "_Points":
+    if split not in _POINTS:
+        _POINTS[split] = _Points(split)
+    return _POINTS[split]
 
 
 class _Points:
@@ -69,6 +73,7 @@ class _Points:
 
     def __init__(self, split: Split) -> None:
         self.numbers = split.observations.flatten(1).cpu()
+        self.found: dict[tuple[bytes, float], Tensor] = {}  # labels that were spread, by labels and precision
 
     @cached_property
     def components(self) -> Tensor:

@@ -133,12 +133,14 @@ def test_labels_are_spread_once(monkeypatch):
     """Options that depend on the data spread the labels, and so does the training."""
     split, labels, _ = blobs(apart=20)
     found = spread_labels(split, labels, 0.9)
-    monkeypatch.setattr(label_spreading, "_Points", None)
-    assert torch.equal(spread_labels(split, labels, 0.9), found)
-    with pytest.raises(TypeError):
-        spread_labels(split, labels, 0.8)
+    monkeypatch.setattr(label_spreading, "kneighbors_graph", None)
+    assert torch.equal(spread_labels(split, labels, 0.8), found)
     with pytest.raises(TypeError):
         spread_labels(Split(split.x.flip(0)), labels, 0.9)
+    monkeypatch.setattr(label_spreading, "_spread", None)
+    assert torch.equal(spread_labels(split, labels, 0.9), found)
+    with pytest.raises(TypeError):
+        spread_labels(split, labels, 0.7)
 
 
 @pytest.mark.parametrize(("known", "spread"), [(29, True), (30, False)])
