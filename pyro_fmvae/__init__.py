@@ -138,10 +138,11 @@ from pyro_fmvae.version import __version__
 
 if TYPE_CHECKING:
     from pyro_fmvae.commands.from_python import train
-    from pyro_fmvae.runs import TrainedRun, load
+    from pyro_fmvae.runs import TrainedRun, from_pretrained, load
 
 _LATER = {
     "TrainedRun": "pyro_fmvae.runs",
+    "from_pretrained": "pyro_fmvae.runs",
     "load": "pyro_fmvae.runs",
     "train": "pyro_fmvae.commands.from_python",
 }
@@ -262,6 +263,7 @@ __all__ = [
     "expected_linear_normal",
     "expected_log_prob",
     "fit",
+    "from_pretrained",
     "keep_freed_memory",
     "load",
     "log_weights",

@@ -135,6 +135,7 @@ RUNS = {
     ),
     "benchmarks/peers.py": (["--points=50", "--turns=2", "--threads=1"], ["BayesPy"]),
     "benchmarks/freed_memory.py": (["--nets=mlp", "--steps=2", "--threads=1"], ["mlp   kept"]),
+    "benchmarks/search.py": (["--points=10000", "--queries=2", "--libraries=numpy"], ['"kind": "codes"']),
     "benchmarks/spot_checks.py": (["--nets=mlp", "--steps=2"], ["checked at every step"]),
     "benchmarks/siblings.py": (
         ["--latents", "3", "--steps", "1", "--methods", "by hand;captured;SVI, eager"],

@@ -91,7 +91,7 @@ class FactorialMixtureVAE(FactorialPrior):
         data, views = self._plates(x)
         labels = check_integers("labels", labels, (len(x), len(self.labelled)))
         param_statements("decoder", self.decoder)
-        z = self._layout.join([group.model(data, labels, views) for group in self.factor_groups()])
+        z = self.layout.join([group.model(data, labels, views) for group in self.factor_groups()])
         if 0 < len(self.labelled) < len(self.num_components):
             z = z * self.gate
         seen = x if views is NO_PLATE else x.movedim(1, 0).unsqueeze(1)
@@ -121,10 +121,10 @@ class FactorialMixtureVAE(FactorialPrior):
             param_statements("encoder", self.encoder)
             posterior = self._encode(x)
         param_statements("prior", self.groups)
-        loc, scale = (self._layout.split(given, part) for part in posterior)
+        loc, scale = (self.layout.split(given, part) for part in posterior)
         data, views = self._plates(x)
         for group in self.factor_groups():
-            own_loc, own_scale = (self._layout.take(part, group.factors) for part in (loc, scale))
+            own_loc, own_scale = (self.layout.take(part, group.factors) for part in (loc, scale))
             if views is not NO_PLATE:
                 own_loc, own_scale = own_loc.movedim(-2, 0), own_scale.movedim(-2, 0)
             group.guide(data, own_loc, own_scale, views)
@@ -176,7 +176,7 @@ class FactorialMixtureVAE(FactorialPrior):
             for group in self.factor_groups()
             for of_factor in by_site[f"assignment{group.suffix}"].unbind(-3)
         ]
-        return self._layout.in_order(of_groups)
+        return self.layout.in_order(of_groups)
 
     def codes(self, x: Tensor) -> Tensor:
         """The product-quantised code of each point, argmax_k γ_ik: int64 [B, I]; use ``eval()`` mode."""

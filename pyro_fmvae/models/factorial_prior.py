@@ -46,7 +46,7 @@ class FactorialPrior(nn.Module):
         self.latent_dim = len(sizes) * self.dim
         groups = make_groups(sizes, dim, self.labelled, hyperprior, per_view, per_value)
         self.groups = nn.ModuleList(groups)
-        self._layout = FactorLayout([group.factors for group in groups], self.dim)
+        self.layout = FactorLayout([group.factors for group in groups], self.dim)
 
     @property
     def label_sizes(self) -> list[int]:
@@ -59,7 +59,7 @@ class FactorialPrior(nn.Module):
 
     def _moments(self, loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of q(z | x), each [I, M, D], from its location and scale [M, I·D]."""
-        mean, variance = self._layout.split("loc", loc), self._layout.split("scale", scale).square()
+        mean, variance = self.layout.split("loc", loc), self.layout.split("scale", scale).square()
         check_shape("scale", scale, "loc", loc)
         return mean, variance
 
@@ -77,7 +77,7 @@ class FactorialPrior(nn.Module):
         codes = check_codes("codes", codes, num_samples, self.num_components)
         weights = [group.predictive().weights for group in self.factor_groups()]
         drawn = [Categorical(w, validate_args=False).sample((num_samples or 1,)) for w in weights]
-        all_drawn = torch.cat(drawn, -1)[:num_samples, self._layout.places]
+        all_drawn = torch.cat(drawn, -1)[:num_samples, self.layout.places]
         given = all_drawn if codes is None else codes.to(all_drawn.device)
         return torch.where(given >= 0, given, all_drawn)
 
@@ -89,7 +89,7 @@ class FactorialPrior(nn.Module):
         """
         codes = self.sample_codes(num_samples, codes)
         of_groups = [(group.predictive(), codes[:, list(group.factors)]) for group in self.factor_groups()]
-        return self._layout.join([prior.sample_given(given).movedim(-2, 0) for prior, given in of_groups])
+        return self.layout.join([prior.sample_given(given).movedim(-2, 0) for prior, given in of_groups])
 
     def log_prior(self, z: Tensor) -> Tensor:
         """Log of the posterior predictive density of z [B, I·D], equation 10 with π and r summed out: [B].
@@ -97,9 +97,9 @@ class FactorialPrior(nn.Module):
         The computation is in float64: the normaliser of a Student-t with thousands of degrees of freedom is a
         difference of log Γ, which float32 gets wrong in the third decimal in every dimension.
         """
-        blocks = self._layout.split("z", z.double())
+        blocks = self.layout.split("z", z.double())
         log_probs = [
-            group.predictive(torch.float64).log_prob(self._layout.take(blocks, group.factors).movedim(0, -2))
+            group.predictive(torch.float64).log_prob(self.layout.take(blocks, group.factors).movedim(0, -2))
             for group in self.factor_groups()
         ]
         return torch.stack(log_probs).sum(0).to(z.dtype)
@@ -107,7 +107,7 @@ class FactorialPrior(nn.Module):
     def used_components(self) -> list[int]:
         """Number of components per factor with more than a twentieth of an equal share of the data."""
         used = [number for group in self.factor_groups() for number in group.used(self.num_data)]
-        return self._layout.in_order(used)
+        return self.layout.in_order(used)
 
     @torch.no_grad()
     def seed(
