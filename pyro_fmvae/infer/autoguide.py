@@ -22,7 +22,7 @@ from pyro_fmvae.infer.elbo.site_terms import as_module
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
 from pyro_fmvae.infer.first_run import NO_MIXTURE, check_priors, check_whole, harmless_value
 from pyro_fmvae.infer.joint_sites import JointSites, Starts
-from pyro_fmvae.infer.local_sites import LocalSite, LocalSites, is_local
+from pyro_fmvae.infer.local_sites import LocalSites, check_plates, local_sites
 from pyro_fmvae.infer.parameters import GivenParameters, param_statements
 from pyro_fmvae.infer.posteriors import (
     ConjugatePosterior,
@@ -98,20 +98,16 @@ class AutoConjugate(WithQuantiles, WithStarts):
             raise ValueError(f"model: expected a function, got {type(model).__name__}; do not call it")
         if not count > 0:
             raise ValueError(f"count: expected a number > 0, got {count}")
-        if isinstance(local, str):
-            raise ValueError(f"local: expected a list of names of plates, got '{local}'; write ['{local}']")
-        if not local_steps > 0:
-            raise ValueError(f"local_steps: expected a number > 0, got {local_steps}")
+        check_plates(local, local_steps)
         self._model = (model,)  # in a tuple, so that the model does not become a submodule
         self._make_fallback = fallback
         self.fallback = None
-        self.count = count
+        self.count, self.structured = count, structured
         self.posteriors = PosteriorDict()
         self._sites: dict[str, Site] = {}
         self._priors: dict[str, NaturalDistribution] = {}
         self._mixtures: dict[str, tuple[str, str, torch.Size]] = {}
         self._waiting: dict[str, Tensor] = {}
-        self.structured = structured
         self._joint = JointSites({})
         self.local, self.local_steps = tuple(local), local_steps
         self._local_sites = LocalSites(model, {}, local_steps)
@@ -174,22 +170,14 @@ class AutoConjugate(WithQuantiles, WithStarts):
 
     def _add_plain(self, found: Recognised) -> None:
         starts: Starts = {}
-        local: dict[str, LocalSite] = {}
+        local = local_sites(found, self.local)
         for name, prior in found.priors.items():
-            if is_local(found.sites[name], self.local):
-                local[name] = LocalSite.of(found.sites[name], prior, self.local)
+            if name in local:
                 continue
             starts[name] = type(prior), prior.family.scattered_start(prior.natural, self.count, None)
             self._priors[name] = prior
             events = found.sites[name]["fn"].event_dim - event_dim_of(prior.family)
             self._sites[name] = {"cond_indep_stack": found.sites[name]["cond_indep_stack"], "events": events}
-        drawn = [name for name in found.drawn if is_local(found.sites[name], self.local)]
-        if self.local and (drawn or not local):
-            where = f"the plates {list(self.local)}"
-            raise ValueError(
-                f"local: expected conjugate latents in {where}, but "
-                + (f"'{drawn[0]}' is none: {found.drawn[drawn[0]]}" if drawn else "there is no latent")
-            )
         self._local_sites = LocalSites(self._model[0], local, self.local_steps)
         joint = found.joint if self.structured else {}
         self._joint = JointSites({name: pair for name, pair in joint.items() if name in starts})
@@ -258,10 +246,6 @@ class AutoConjugate(WithQuantiles, WithStarts):
             name: of the site.
             values: of the sites before it: a location with a joint posterior depends on its precision.
             posteriors: to be used in the place of the guide's own.
-
-        Raises:
-            KeyError: see :meth:`posterior`.
-            ValueError: a joint posterior that is not in natural parameters.
         """
         posterior = self.posterior(name) if posteriors is None else posteriors[self._joint.owner(name)]
         try:
@@ -276,10 +260,7 @@ class AutoConjugate(WithQuantiles, WithStarts):
         return list(self._sites)
 
     def infer(self, *args: Any, **kwargs: Any) -> dict[str, Distribution]:
-        """The posteriors of the ``local`` latents of these points, by name; arguments as for the model.
-
-        The points may be new ones: all other posteriors stay as they are.
-        """
+        """The posteriors of the ``local`` latents of these points, which may be new ones, by name."""
         if not self._is_set_up:
             self.setup(*args, **kwargs)
         with torch.no_grad():

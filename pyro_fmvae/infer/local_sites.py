@@ -13,9 +13,9 @@ from torch.distributions import Distribution
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.natural_distribution import event_dim_of
-from pyro_fmvae.infer.elbo.enumerated import is_latent
 from pyro_fmvae.infer.elbo.frames import frames_of, subsamples
 from pyro_fmvae.infer.elbo.plain import FirstValues, Undrawn, without_discrete
+from pyro_fmvae.infer.elbo.recognition import Recognised
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
 
@@ -144,6 +144,38 @@ class LocalSites:
             return pyro.sample(name, self._sites[name].distribution(natural))
 
 
-def is_local(site: Site, plates: Collection[str]) -> bool:
-    """True for a latent in one of the plates of points."""
-    return is_latent(site) and any(frame.name in plates for frame in site["cond_indep_stack"])
+def local_sites(found: Recognised, plates: Collection[str]) -> dict[str, LocalSite]:
+    """The conjugate latents in plates of points, by name.
+
+    Raises:
+        ValueError: a latent in them is not conjugate, or there is none.
+    """
+    inside = [
+        name
+        for name, site in found.sites.items()
+        if any(frame.name in plates for frame in site["cond_indep_stack"])
+    ]
+    drawn = next((name for name in found.drawn if name in inside), None)
+    if drawn is not None:
+        raise ValueError(
+            f"local: expected conjugate latents in the plates {list(plates)}, but '{drawn}' is none: "
+            f"{found.drawn[drawn]}"
+        )
+    local = {
+        name: LocalSite.of(found.sites[name], prior, plates)
+        for name, prior in found.priors.items()
+        if name in inside
+    }
+    if plates and not local:
+        raise ValueError(
+            f"local: expected conjugate latents in the plates {list(plates)}, but there is no latent"
+        )
+    return local
+
+
+def check_plates(local: Collection[str], local_steps: int) -> None:
+    """Refuse arguments of an autoguide that are no names of plates, or no number of passes."""
+    if isinstance(local, str):
+        raise ValueError(f"local: expected a list of names of plates, got '{local}'; write ['{local}']")
+    if not local_steps > 0:
+        raise ValueError(f"local_steps: expected a number > 0, got {local_steps}")

@@ -1,4 +1,4 @@
-"""Latents of single data points, found anew for each batch: against closed forms, stored posteriors and Pyro."""
+"""Latents of single data points: against closed forms, stored posteriors and Pyro."""
 
 import pyro
 import pyro.distributions as dist
@@ -53,7 +53,7 @@ PROGRAMS = [(admixture, WORDS_OF, "documents"), (factors, NUMBERS, "points"), (r
 programs = pytest.mark.parametrize(("model", "x", "plate"), PROGRAMS, ids=[m.__name__ for m, *_ in PROGRAMS])
 
 
-def made(model, x, plate, steps=60):
+def made(model, x, plate, steps=20):
     pyro.set_rng_seed(2)
     guide = AutoConjugate(model, local=[plate], local_steps=steps)
     with poutine.block():
@@ -71,7 +71,7 @@ def gradients(model, guide, x):
 def test_no_other_posterior_is_better(model, x, plate):
     """Random steps from the posteriors of the points only lower the bound."""
     guide = made(model, x, plate)
-    assert set(guide.posteriors) == {"topics", "w", "tau", "centre"} & set(guide.posteriors)
+    assert set(guide.posteriors) <= {"topics", "w", "tau", "centre"}
     best = TraceConjugate_ELBO().loss(model, guide, x)
     found = guide.infer(x)
     generator = torch.Generator().manual_seed(0)
@@ -79,7 +79,7 @@ def test_no_other_posterior_is_better(model, x, plate):
         moved = {}
         for name, q in found.items():
             noise = torch.randn(q.natural.shape, generator=generator, dtype=torch.float64)
-            moved[name] = q.with_natural(q.natural * (1 + 1e-3 * noise))
+            moved[name] = q.with_natural(q.natural * (1 + 0.1 * noise))
 
         def other(x):
             guide._sample_global(x)
@@ -119,27 +119,25 @@ def test_an_empty_document_has_its_prior():
 
 
 @programs
-def test_stored_posteriors_end_at_the_same_bound(model, x, plate):
-    guides = made(model, x, plate), AutoConjugate(model)
-    pyro.set_rng_seed(2)
+def test_kept_posteriors_have_the_same_bound_and_gradients(model, x, plate):
+    """Those of a guide without plates of points, given what was found for these points."""
+    guide, kept = made(model, x, plate), AutoConjugate(model)
     with poutine.block():
-        guides[1](x)
-    for name, posterior in guides[0].posteriors.items():
-        guides[1].posteriors[name].load_state_dict(posterior.state_dict())
-    bounds = []
-    for guide in guides:
-        svi = ConjugateSVI(model, guide, NaturalGradient(0.5), TraceConjugate_ELBO())
-        for _ in range(150):
-            svi.step(x)
-        bounds.append(svi.evaluate_loss(x))
-    assert_close(*bounds, rtol=1e-4, atol=0.0)
+        kept(x)
+    for name, posterior in guide.posteriors.items():
+        kept.posteriors[name].load_state_dict(posterior.state_dict())
+    for name, q in guide.infer(x).items():
+        kept.posteriors[name].load_state_dict({"natural": q.natural})
+    ours, theirs = gradients(model, guide, x), gradients(model, kept, x)
+    assert_close(ours[0], theirs[0], rtol=1e-12, atol=0.0)
+    for number, name in enumerate(kept.posteriors):
+        if name in guide.posteriors:
+            assert_close(ours[1][list(guide.posteriors).index(name)], theirs[1][number])
 
 
 def test_bound_is_that_of_pyro():
     guide = made(admixture, WORDS_OF, "documents", steps=5)
     ours = TraceConjugate_ELBO().loss(admixture, guide, WORDS_OF)
-    frozen = poutine.trace(poutine.block(guide)).get_trace(WORDS_OF)
-    del frozen
     theirs = TraceEnum_ELBO(max_plate_nesting=2)
     mean, error = estimate(lambda: theirs.loss(admixture, guide, WORDS_OF), 40)
     assert mean - ours < 4 * error  # Pyro's is tighter: the words' topics are summed out under each draw
@@ -183,11 +181,8 @@ def drawn_batch(x):
         ),
         (unknown, ["points"], "local: expected conjugate latents .* but 'shape' is none: no closed form"),
         (drawn_batch, ["points"], "local: plate 'points' draws its minibatch in the model; give it one"),
-        (robust, [], r"have it found for each batch by local=\['points'\]"),
     ],
 )
 def test_refusals(model, local, words):
-    with pytest.raises((ValueError, NotImplementedError), match=words):
-        guide = AutoConjugate(model, local=local, fallback=None)
-        ConjugateSVI(model, guide, NaturalGradient(1.0), TraceConjugate_ELBO()).step(NUMBERS[:2])
-        raise AssertionError(TraceConjugate_ELBO().plan(model, guide, NUMBERS[:2]))
+    with pytest.raises(ValueError, match=words):
+        AutoConjugate(model, local=local)(NUMBERS)
