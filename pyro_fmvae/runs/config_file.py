@@ -16,6 +16,7 @@ from pyro_fmvae.data import Preprocessing
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.recipe import Recipe
 from pyro_fmvae.recipes.registry import read_config, recipe_of
+from pyro_fmvae.runs.given_names import NAMES, read_names
 from pyro_fmvae.runs.machine import machine
 from pyro_fmvae.untrusted import check_printable, check_type, read_json
 
@@ -50,13 +51,13 @@ def write_description(folder: Path, recipe: Recipe[Any], fingerprint: str, given
 
 
 def read_description(folder: Path) -> tuple[Recipe[Any], str, tuple[str, ...]]:
-    """Read ``config.json``.
+    """Read ``config.json``, and the names of components.
 
     Returns:
         The recipe, with full paths, the fingerprint, and the names of the options that were given.
 
     Raises:
-        ValueError: the folder is no run, or the file is damaged.
+        ValueError: the folder is no run, or a file is damaged.
     """
     try:
         values = read_json(folder / CONFIG)
@@ -71,11 +72,15 @@ def read_description(folder: Path) -> tuple[Recipe[Any], str, tuple[str, ...]]:
         )
         fingerprint, given = derived.get("fingerprint", ""), tuple(derived.get("given", ()))
         _check(recipe, fingerprint, given)
-        return recipe, fingerprint, given
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"run: {folder} is no run (there is no {CONFIG} in it)") from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"run: {folder / CONFIG} is damaged ({error})") from error
+    try:
+        names = read_names(folder, recipe.factors)
+    except ValueError as error:
+        raise ValueError(f"run: {folder / NAMES} is damaged ({error})") from error
+    return replace(recipe, given_names=names), fingerprint, given
 
 
 def with_full_paths(config: TrainConfig, folder: Path) -> TrainConfig:
