@@ -8,6 +8,7 @@ from pyro_fmvae.commands import (
     editing,
     encoding,
     evaluation,
+    exploring,
     judging,
     reporting,
     restoring,
@@ -30,6 +31,7 @@ COMMANDS: Final = (
     editing.COMMAND,
     restoring.COMMAND,
     judging.COMMAND,
+    exploring.COMMAND,
 )
 """Every command but ``train``, in the order of ``pyro-fmvae --help``."""
 

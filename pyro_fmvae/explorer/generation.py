@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import ZipFile
@@ -84,17 +84,25 @@ def directions(explored: Exploration, drawn: Draws, factor: int) -> list[int]:
 
 
 @torch.no_grad()
-def move(explored: Exploration, drawn: Draws, factor: int, by: dict[int, float]) -> Draws:
-    """Put the first draw's block of a factor at a place within its component.
+def place(explored: Exploration, drawn: Draws, factor: int) -> list[float]:
+    """Where the first draw lies within its component of a factor, in standard deviations by direction."""
+    block = _component(explored, drawn, factor)
+    gap = torch.from_numpy(drawn.z[0]).to(block.loc)[block.dims] - block.loc
+    at: list[float] = torch.linalg.solve_triangular(block.scale, gap[:, None], upper=False)[:, 0].tolist()
+    return at
+
+
+@torch.no_grad()
+def move(explored: Exploration, drawn: Draws, factor: int, by: Mapping[int, float]) -> Draws:
+    """Move the first draw within its component of a factor.
 
     Args:
         explored: the run.
         drawn: its first draw is moved.
         factor: whose block.
-        by: direction → standard deviations from the mean; a direction that is left out stays at the mean.
+        by: direction → standard deviations from the mean; along other directions it stays where it is.
     """
-    count = len(_component(explored, drawn, factor).dims)
-    u = torch.zeros(count)
+    u = torch.tensor(place(explored, drawn, factor))
     for direction, amount in by.items():
         u[direction] = amount
     z = _moved(explored, drawn, factor, u)
@@ -109,7 +117,7 @@ def movable(explored: Exploration) -> list[int]:
 
 
 def _component(explored: Exploration, drawn: Draws, factor: int) -> Within:
-    return within(explored.run.recipe, explored.trained.model, factor, int(drawn.codes[0, factor]))
+    return within(explored.run.recipe, explored.trained.model, drawn.codes[0].tolist(), factor)
 
 
 def _moved(explored: Exploration, drawn: Draws, factor: int, u: Tensor) -> Tensor:

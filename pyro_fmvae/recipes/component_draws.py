@@ -1,12 +1,13 @@
 """Where the draws of a component lie in z."""
 
+from collections.abc import Sequence
 from functools import singledispatch
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyro_fmvae.evaluate import component_normals
+from pyro_fmvae.evaluate.edits import component_normals
 from pyro_fmvae.recipes.fmvae import FMVAE
 from pyro_fmvae.recipes.recipe import Recipe
 from pyro_fmvae.recipes.table_mixture import Mixture
@@ -24,13 +25,14 @@ class Within(NamedTuple):
 
 
 @singledispatch
-def within(recipe: Recipe[Any], model: Any, factor: int, component: int) -> Within:
-    """Find where the draws of a component lie.
+def within(recipe: Recipe[Any], model: Any, code: Sequence[int], factor: int) -> Within:
+    """Find where the draws of a factor's component lie.
 
     Args:
         recipe: of the model.
         model: as trained.
-        factor, component: by number.
+        code: component of each factor.
+        factor: whose component.
 
     Raises:
         ValueError: a model without factors.
@@ -40,17 +42,18 @@ def within(recipe: Recipe[Any], model: Any, factor: int, component: int) -> With
 
 @within.register
 @torch.no_grad()
-def _(recipe: FMVAE, model: Any, factor: int, component: int) -> Within:
+def _(recipe: FMVAE, model: Any, code: Sequence[int], factor: int) -> Within:
     """The block of the factor, with the parameters at their posterior means."""
-    loc, variance = (part[component] for part in component_normals(model, factor))
+    loc, variance = (part[code[factor]] for part in component_normals(model, factor))
     dims = torch.arange(factor * model.dim, (factor + 1) * model.dim)
     return Within(dims, loc, torch.diag(variance.sqrt()))
 
 
 @within.register
 @torch.no_grad()
-def _(recipe: Mixture, model: Any, factor: int, component: int) -> Within:
-    """The columns of numbers of a row, whose component is the last entry of a code."""
+def _(recipe: Mixture, model: Any, code: Sequence[int], factor: int) -> Within:
+    """The columns of numbers of a row, of which the component tells that is the last entry of a code."""
+    component = code[-1]
     numbers = torch.tensor(model.sites.numbers, dtype=torch.int64)
     loc = model.locations()[component, numbers]
     if not len(numbers):

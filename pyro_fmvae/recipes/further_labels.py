@@ -1,4 +1,4 @@
-"""Labels that come after the training: further factors for them, and some seconds of learning from them."""
+"""Labels that come after the training: further factors for them, and learning from them."""
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
@@ -15,7 +15,7 @@ from pyro_fmvae.learn.fitting import fit
 from pyro_fmvae.learn.fmvae_phases import Joint
 from pyro_fmvae.learn.phase import Budget, endless
 from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.models.further_factors import take_over
+from pyro_fmvae.models.further_factors import regress_blocks, take_over
 from pyro_fmvae.recipes.fmvae import FMVAE
 from pyro_fmvae.recipes.own_labels import CLASSIFICATION
 from pyro_fmvae.recipes.recipe import Recipe
@@ -23,6 +23,9 @@ from pyro_fmvae.recipes.table_mixture import Mixture
 
 HALF: Final = 32
 """Points of a batch that have a label, and as many of all points."""
+BATCH: Final = 500
+LIKELIER: Final = 0.5
+"""Share of hidden further labels that neighbours have to tell, so that they label others to learn from."""
 
 _Recipe = TypeVar("_Recipe", FMVAE, Mixture)
 
@@ -91,15 +94,15 @@ def _with(recipe: _Recipe, names: Sequence[str], value_names: Sequence[tuple[str
 
 
 @singledispatch
-def refine(recipe: Recipe[Any], model: Any, rows: Split, seconds: float, fresh: Sequence[int] = ()) -> None:
-    """Learn from labels for some seconds, in place. The states of random generators are left alone.
+def refine(recipe: Recipe[Any], model: Any, rows: Split, budget: Budget, behind: Sequence[int] = ()) -> None:
+    """Learn from labels for a while, in place. The states of random generators are left alone.
 
     Args:
         recipe: of :func:`further`.
         model: of :func:`further`.
         rows: training points, with labels [N, L] of which one is known at least.
-        seconds: of a clock on the wall, about.
-        fresh: factors of further labels that were not refined yet.
+        budget: iterations or minutes of learning.
+        behind: factors of further labels.
 
     Raises:
         ValueError: a model without factors.
@@ -109,63 +112,91 @@ def refine(recipe: Recipe[Any], model: Any, rows: Split, seconds: float, fresh: 
 
 @refine.register
 def _(
-    recipe: FMVAE, model: FactorialMixtureVAE, rows: Split, seconds: float, fresh: Sequence[int] = ()
+    recipe: FMVAE, model: FactorialMixtureVAE, rows: Split, budget: Budget, behind: Sequence[int] = ()
 ) -> None:
-    """The joint phase on batches of which half have a label, so that few labels are seen often.
+    """Factors of further labels start in closed form; then the joint phase teaches everything.
 
-    Labels spread to near neighbours as in a training: see :func:`~pyro_fmvae.data.spread_labels`.
+    Half of each batch has a label, so that few labels are seen often. Labels spread to near neighbours: see
+    :func:`~pyro_fmvae.data.spread_labels`.
     """
-    assert rows.labels is not None
     device = next(model.parameters()).device
-    taught = replace(rows, labels=spread_labels(rows, rows.labels, recipe.spread))
-    known = taught.select((taught.labels >= 0).any(-1).nonzero().squeeze(-1))
-    learning = replace(
-        recipe.config.learning(),
-        label_weight=2 * CLASSIFICATION,
-        kl_weight=1.0,
-        independence_weight=0.0,
-        free_from=0.0,
-        augmentation=recipe.augmentation(),
-        augment_until=1.0,
-        restart_every=0,
-        eager=True,  # capturing a step takes longer than some seconds of steps
-    )
-    batches = _Beside(Batches(known, HALF, device=device), Batches(taught, HALF, device=device))
     with seeded(0):
-        _start(model, known, fresh)
+        taught = replace(rows, labels=_taught(recipe, model, rows, behind))
+        known = taught.select((taught.labels >= 0).any(-1).nonzero().squeeze(-1))
+        _start(model, known, behind)
+        learning = replace(
+            recipe.config.learning(),
+            label_weight=2 * CLASSIFICATION,
+            kl_weight=1.0,
+            independence_weight=0.0,
+            free_from=0.0,
+            augmentation=recipe.augmentation(),
+            augment_until=1.0,
+            restart_every=0,
+            eager=True,  # capturing a step takes longer than some seconds of steps
+        )
+        batches = _Beside(Batches(known, HALF, device=device), Batches(taught, HALF, device=device))
         model.train()
         try:
-            for _ in fit([Joint(model, learning, Budget(minutes=seconds / 60), "refine")], batches):
+            for _ in fit([Joint(model, learning, budget, "refine")], batches):
                 pass
         finally:
             model.eval()
 
 
+def _taught(recipe: FMVAE, model: FactorialMixtureVAE, rows: Split, behind: Sequence[int]) -> Tensor:
+    """Labels [N, L] to learn from: those known, and those of near neighbours.
+
+    Neighbours are compared by their pixels or columns for labels of the training, and for further ones, of
+    which few are known, by what the model encodes in its other factors.
+    """
+    assert rows.labels is not None
+    first = len(recipe.labelled) - len(behind)
+    trained = spread_labels(rows, rows.labels[:, :first], recipe.spread)
+    if not behind:
+        return trained
+    with torch.no_grad():
+        batches = Batches(rows, BATCH, shuffle=False, device=model.gate.device)
+        means, scales = zip(
+            *((q.mean, q.stddev) for q in (model.posterior(x) for x, *_ in batches)), strict=True
+        )
+    mean = torch.cat(means) / torch.cat(scales).mean(0)
+    others = [factor for factor in range(len(recipe.factors)) if factor not in behind]
+    seen = Split(mean.unflatten(-1, (-1, model.dim))[:, others].flatten(1).cpu())
+    return torch.cat([trained, spread_labels(seen, rows.labels[:, first:], LIKELIER)], -1)
+
+
 @torch.no_grad()
-def _start(model: FactorialMixtureVAE, known: Split, fresh: Sequence[int]) -> None:
-    """Start λ of further factors at the labelled points, those of others in their groups stay."""
+def _start(model: FactorialMixtureVAE, known: Split, behind: Sequence[int]) -> None:
+    """Start factors of further labels: regress a centre for each value on the encoder's last features.
+
+    λ of these factors is that of the labelled points; λ of others in their groups stays.
+    """
+    if not behind:
+        return
+    device = model.gate.device
+    labels = known.labels.to(device)
+    regress_blocks(model, known.observations.to(device), labels, behind)
+    posterior = model.posterior(known.observations.to(device))
+    moments = [
+        part.unflatten(-1, (-1, model.dim)).movedim(-2, 0) for part in (posterior.mean, posterior.variance)
+    ]
     for group in model.factor_groups():
-        if not set(group.factors) & set(fresh):
+        if not set(group.factors) & set(behind):
             continue
         before = group.weights.natural_value().clone(), group.loc_precision.natural_value().clone()
-        posterior = model.posterior(known.observations.to(group.device))
-        moments = (
-            part.unflatten(-1, (-1, model.dim)).movedim(-2, 0)
-            for part in (posterior.mean, posterior.variance)
-        )
-        labels = None if known.labels is None else known.labels.to(group.device)
         group.seed(*moments, labels, model.num_data, torch.Generator().manual_seed(0), 1)
         started = group.weights.natural_value(), group.loc_precision.natural_value()
-        stays = torch.tensor([factor not in fresh for factor in group.factors], device=group.device)
+        stays = torch.tensor([factor not in behind for factor in group.factors], device=device)
         group.set_natural(
             *(torch.where(stays[:, None, None], old, new) for old, new in zip(before, started, strict=True))
         )
 
 
 @refine.register
-def _(recipe: Mixture, model: Any, rows: Split, seconds: float, fresh: Sequence[int] = ()) -> None:
+def _(recipe: Mixture, model: Any, rows: Split, budget: Budget, behind: Sequence[int] = ()) -> None:
     """A training of its own, which takes a table as long."""
-    limited = replace(recipe, config=replace(recipe.config, time_limit=seconds / 60, max_minutes=None))
+    limited = replace(recipe, config=replace(recipe.config, time_limit=budget.minutes, max_minutes=None))
     batches = Batches(rows, len(rows), device=model.device, indexed=True)
     with seeded(0):
         for _ in fit(limited.phases(model, limited.config.learning()), batches):

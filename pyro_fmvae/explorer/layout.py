@@ -1,0 +1,46 @@
+"""The page: a heading and the tabs."""
+
+from typing import Final
+
+import gradio as gr
+
+from pyro_fmvae.explorer.exploration import Exploration
+from pyro_fmvae.explorer.label_session import LabelSession
+from pyro_fmvae.explorer.tabs.clusters_tab import clusters_tab
+from pyro_fmvae.explorer.tabs.edit_tab import edit_tab
+from pyro_fmvae.explorer.tabs.generate_tab import generate_tab
+from pyro_fmvae.explorer.tabs.labels_tab import labels_tab
+from pyro_fmvae.explorer.tabs.outliers_tab import outliers_tab
+from pyro_fmvae.runs.pages.run_page import describe_data
+
+FONTS: Final = ("system-ui", "sans-serif")
+THEME: Final = gr.themes.Default(font=FONTS, font_mono=("ui-monospace", "monospace"))
+"""Fonts of the reader's machine."""
+STYLE: Final = """
+.gradio-container { max-width: 1180px !important; margin: 0 auto; }
+.grid-wrap img, .thumbnail-item img { image-rendering: auto; }
+"""
+
+
+def layout(explored: Exploration) -> gr.Blocks:
+    """Lay out the page of a run."""
+    run = explored.run
+    title = run.folder.resolve().name
+    with gr.Blocks(title=title, analytics_enabled=False) as page:
+        gr.Markdown(f"# {title}\n{run.recipe.title}, {describe_data(run)}")
+        with gr.Tab("Generate"):
+            generate_tab(explored, page)
+        if run.factorial:
+            with gr.Tab("Edit"):
+                edit_tab(explored, page)
+        if explored.rows is None:
+            gr.Markdown(f"Clusters, labels and outliers need the training points. {explored.note}")
+            return page
+        if run.factorial:
+            with gr.Tab("Clusters"):
+                clusters_tab(explored, page)
+            with gr.Tab("Label these next"):
+                labels_tab(explored, LabelSession(explored), page)
+        with gr.Tab("Outliers"):
+            outliers_tab(explored)
+    return page
