@@ -14,11 +14,14 @@ from pyro_fmvae.explorer.tabs.outliers_tab import outliers_tab
 from pyro_fmvae.runs.pages.run_page import describe_data
 
 FONTS: Final = ("system-ui", "sans-serif")
-THEME: Final = gr.themes.Default(font=FONTS, font_mono=("ui-monospace", "monospace"))
+THEME: Final = gr.themes.Default(
+    primary_hue="blue", font=list(FONTS), font_mono=["ui-monospace", "monospace"], spacing_size="sm"
+)
 """Fonts of the reader's machine."""
 STYLE: Final = """
-.gradio-container { max-width: 1180px !important; margin: 0 auto; }
-.grid-wrap img, .thumbnail-item img { image-rendering: auto; }
+.gradio-container main { width: 100%; max-width: 1180px; margin: 0 auto; }
+#moved img, #before img, #after img, #asked img { max-height: 300px; }
+table th, table td { font-family: system-ui, sans-serif; }
 """
 
 

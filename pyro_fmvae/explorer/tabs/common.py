@@ -42,10 +42,11 @@ class Points:
         self, explored: Exploration, label: str, columns: int = 6, elem_id: str | None = None
     ) -> None:
         self.explored = explored
+        gr.Markdown(label)  # gradio's own labels lie on the first picture
         self.block: gr.Gallery | gr.Dataframe
         if explored.run.image:
             self.block = gr.Gallery(
-                label=label,
+                show_label=False,
                 columns=columns,
                 height="auto",
                 object_fit="contain",
@@ -57,7 +58,7 @@ class Points:
             )
         else:
             self.block = gr.Dataframe(
-                label=label, interactive=False, elem_id=elem_id, buttons=[], max_height=400, wrap=False
+                show_label=False, interactive=False, elem_id=elem_id, buttons=[], max_height=400
             )
 
     def shown(self, x: Tensor, notes: Sequence[str] = (), title: str = "") -> Any:

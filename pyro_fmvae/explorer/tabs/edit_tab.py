@@ -21,8 +21,9 @@ def edit_tab(explored: Exploration, page: gr.Blocks) -> None:
         with gr.Column():
             given: gr.Image | gr.Dataframe
             if image:
+                gr.Markdown("Drop a picture here")
                 given = gr.Image(
-                    label="Drop a picture here",
+                    show_label=False,
                     type="filepath",
                     sources=["upload", "clipboard"],
                     elem_id="picture",
@@ -32,7 +33,7 @@ def edit_tab(explored: Exploration, page: gr.Blocks) -> None:
             else:
                 given = gr.Dataframe(label="A row, whose cells you may change", elem_id="row", buttons=[])
             another = gr.Button(
-                "A training point", elem_id="training-point", visible=explored.rows is not None
+                "Take a training point", elem_id="training-point", visible=explored.rows is not None
             )
         with gr.Column():
             code = gr.Dataframe(

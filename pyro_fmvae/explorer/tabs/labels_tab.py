@@ -50,6 +50,8 @@ def labels_tab(explored: Exploration, session: LabelSession, page: gr.Blocks) ->
     def told_of(of: str) -> str:
         chosen = session.properties[of]
         right, number = chosen.tally
+        if not chosen.given:
+            return "No label yet. Each answer is kept at once."
         kept = f"**{len(chosen.given)} labelled**, kept in `{explored.run.folder / TABLE}`."
         if not number:
             return f"{kept} The model has not learnt from any of them yet."
