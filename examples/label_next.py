@@ -12,6 +12,8 @@ writes ``label-next.json`` and ``label-next.png``.
 
 import argparse
 import json
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +21,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from pyro_fmvae.cli import run_command
+from pyro_fmvae.data import load
 from pyro_fmvae.explorer import Exploration, LabelSession
 from pyro_fmvae.learn import Budget
 
@@ -36,7 +38,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--data-root", type=Path, required=True, help="folder with MNIST and faces60x64.npz")
     parser.add_argument("--out", type=Path, default=Path("label-next"))
     parser.add_argument("--sets", nargs="*", choices=OPTIONS, default=list(OPTIONS))
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, nargs="*", default=range(5))
     parser.add_argument("--labels", type=int, nargs="*", default=LABELS)
     parser.add_argument("--points", type=int, default=2500, help="of MNIST")
     parser.add_argument("--iterations", type=int, default=1000, help="of the run's joint phase")
@@ -46,8 +48,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def mnist(root: Path, points: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Black and white digits, and what they are."""
-    from pyro_fmvae.data import load
-
     train = load("mnist", root, binarization="threshold").train
     rows = np.random.default_rng(seed).permutation(len(train))[:points]
     assert train.labels is not None
@@ -73,8 +73,7 @@ def train(name: str, folder: Path, x: np.ndarray, labels: np.ndarray, seed: int,
         *("--network", "mlp", "--hidden", "256", "--valid", "0", "--test", "0"),
         *("--pretrain-iterations", iterations // 2, "--joint-iterations", iterations, *OPTIONS[name]),
     )
-    if run_command([str(option) for option in options]):
-        raise SystemExit("the training failed")
+    subprocess.run([sys.executable, "-m", "pyro_fmvae", *map(str, options)], check=True)
     return folder / "run"
 
 
@@ -129,7 +128,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     rows: list[dict[str, object]] = []
     for name in options.sets:
-        for seed in range(options.seeds):
+        for seed in options.seeds:
             with tempfile.TemporaryDirectory() as folder:
                 x, labels = READERS[name](options.data_root, options.points, seed)
                 run = train(name, Path(folder), x, labels, seed, options.iterations)

@@ -18,7 +18,7 @@ LIKELIEST: Final = 3
 
 
 class Reading(NamedTuple):
-    """What the model says of a point."""
+    """A point as the model reads it."""
 
     codes: list[int]
     """Component of each factor."""

@@ -20,7 +20,10 @@ THEME: Final = gr.themes.Default(
 """Fonts of the reader's machine."""
 STYLE: Final = """
 .gradio-container main { width: 100%; max-width: 1180px; margin: 0 auto; }
-#moved img, #before img, #after img, #asked img { max-height: 300px; }
+.grid-wrap { max-height: none !important; }
+.pictures-1 .grid-container { grid-template-columns: minmax(0, 300px) !important; }
+.pictures-3 .grid-container { grid-template-columns: repeat(3, minmax(0, 1fr)) !important; }
+.pictures-6 .grid-container { grid-template-columns: repeat(6, minmax(0, 1fr)) !important; }
 table th, table td { font-family: system-ui, sans-serif; }
 """
 

@@ -101,7 +101,7 @@ def regress_blocks(model: FactorialMixtureVAE, x: Tensor, labels: Tensor, factor
 
 
 def _features(model: FactorialMixtureVAE, head: NormalHead, x: Tensor) -> Tensor:
-    """What the encoder's last layer sees of points, [B, F]."""
+    """Features of points that the encoder's last layer sees, [B, F]."""
     seen: list[Tensor] = []
     handle = head.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
     try:

@@ -80,7 +80,7 @@ class Visitor:
     def sees(self, selector, text=None):
         """Wait for an element, with a text if one is given."""
         found = self.page.locator(selector)
-        (found.filter(has_text=text) if text else found).first.wait_for(state="visible")
+        (found.filter(has_text=text) if text else found).locator("visible=true").first.wait_for()
 
     def count(self, selector):
         return self.page.locator(selector).count()
@@ -89,7 +89,7 @@ class Visitor:
         self.page.get_by_role("tab", name=tab).click()
 
     def click(self, selector):
-        self.page.locator(selector).first.click()
+        self.page.locator(selector).locator("visible=true").first.click()
 
     def write(self, selector, text):
         self.page.locator(f"{selector} input, {selector} textarea").first.fill(text)
@@ -254,7 +254,7 @@ def test_a_table_has_columns_in_the_place_of_pictures(folders, browser, tmp_path
     with served(folder) as address:
         visitor = Visitor(browser, address)
         visitor.sees("#draws td", "red")
-        visitor.page.locator("#draws tbody td").first.click()
+        visitor.click("#draws tbody td")
         visitor.sees("#moved tbody td")
         visitor.keep("table-generate")
         visitor.open("Edit")
@@ -264,7 +264,7 @@ def test_a_table_has_columns_in_the_place_of_pictures(folders, browser, tmp_path
         visitor.sees("#after tbody td")
         visitor.keep("table-edit")
         visitor.open("Clusters")
-        visitor.page.locator("#clusters tbody td").first.click()
+        visitor.click("#clusters tbody td")
         visitor.sees("#nearest tbody td")
         visitor.keep("table-clusters")
         visitor.open("Label these next")

@@ -1,4 +1,4 @@
-"""What the tabs have in common: one computation at a time, errors as one line, and how points are shown."""
+"""Common parts of the tabs: one computation at a time, errors as one line, and how points are shown."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -42,24 +42,26 @@ class Points:
         self, explored: Exploration, label: str, columns: int = 6, elem_id: str | None = None
     ) -> None:
         self.explored = explored
-        gr.Markdown(label)  # gradio's own labels lie on the first picture
         self.block: gr.Gallery | gr.Dataframe
-        if explored.run.image:
-            self.block = gr.Gallery(
-                show_label=False,
-                columns=columns,
-                height="auto",
-                object_fit="contain",
-                allow_preview=False,
-                buttons=[],
-                format="png",
-                elem_id=elem_id,
-                interactive=False,
-            )
-        else:
-            self.block = gr.Dataframe(
-                show_label=False, interactive=False, elem_id=elem_id, buttons=[], max_height=400
-            )
+        with gr.Column(min_width=200):
+            gr.Markdown(label)  # gradio's own labels lie on the first picture
+            if explored.run.image:
+                self.block = gr.Gallery(
+                    show_label=False,
+                    columns=columns,
+                    height="auto",
+                    object_fit="contain",
+                    allow_preview=False,
+                    buttons=[],
+                    format="png",
+                    elem_id=elem_id,
+                    elem_classes=f"pictures-{columns}",
+                    interactive=False,
+                )
+            else:
+                self.block = gr.Dataframe(
+                    show_label=False, interactive=False, elem_id=elem_id, buttons=[], max_height=400
+                )
 
     def shown(self, x: Tensor, notes: Sequence[str] = (), title: str = "") -> Any:
         """Points as the component takes them.
