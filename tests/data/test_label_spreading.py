@@ -108,7 +108,7 @@ def test_labels_of_the_nearest_are_those_of_scikit_learn_without_proof():
     fitted = LabelSpreading(kernel="knn", n_neighbors=7).fit(split.x.double().numpy(), few[:, 0].numpy())
     reached = fitted.label_distributions_.max(-1) > 0
     assert np.array_equal(found[reached], fitted.transduction_[reached])
-    assert (found == truth[:, 0].numpy()).mean() > 0.9
+    assert reached.mean() > 0.5 and np.array_equal(found[reached], truth[:, 0].numpy()[reached])
 
 
 @pytest.mark.parametrize("value", [-1, 1])
