@@ -2,7 +2,7 @@
 
 from pyro_fmvae.data.batches import Batches, whole
 from pyro_fmvae.data.dataset import Dataset, Split
-from pyro_fmvae.data.label_spreading import nearest_labels, spread_labels
+from pyro_fmvae.data.label_spreading import spread_labels
 from pyro_fmvae.data.labels import choose_labels, hide_labels, hold_out
 from pyro_fmvae.data.own.files import load_file
 from pyro_fmvae.data.patch_transform import PatchTransform
@@ -35,7 +35,6 @@ __all__ = [
     "load",
     "load_file",
     "luminance",
-    "nearest_labels",
     "smiley",
     "spread_labels",
     "whole",

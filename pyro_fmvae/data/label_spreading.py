@@ -44,37 +44,10 @@ def spread_labels(split: Split, labels: Tensor, precision: float) -> Tensor:
         Labels [N, L]: those that were known, and those that were spread. Of more than 5,000 points, of fewer
         than eight, and of points with missing numbers, those that were known.
     """
-    if not precision or not _comparable(split):
+    if not precision or not NEIGHBOURS < len(split) <= MOST_POINTS or split.observations.isnan().any():
         return labels
     columns = [_spread(_graph(split), column.numpy(), precision) for column in labels.cpu().T]
     return torch.from_numpy(np.stack(columns, -1)).to(labels)
-
-
-def nearest_labels(split: Split, labels: Tensor) -> Tensor:
-    """Label every point by its near neighbours, as :func:`spread_labels` does where all of it can be trusted.
-
-    Args:
-        split: N points.
-        labels: int64 [N, L], -1 = unknown.
-
-    Returns:
-        Labels [N, L]. Points that no label reaches stay unknown, and so does a column with a single value.
-        Points that :func:`spread_labels` leaves alone keep the labels that were known.
-    """
-    if not _comparable(split):
-        return labels
-    columns = []
-    for column in labels.cpu().T.numpy():
-        if len(np.unique(column[column >= 0])) > 1:
-            said, probability = _propagate(_graph(split), column)
-            column = np.where((column < 0) & (probability > 0), said, column)
-        columns.append(column)
-    return torch.from_numpy(np.stack(columns, -1)).to(labels)
-
-
-def _comparable(split: Split) -> bool:
-    """True if there are neither too few points nor too many, and no number is missing."""
-    return NEIGHBOURS < len(split) <= MOST_POINTS and not bool(split.observations.isnan().any())
 
 
 def _graph(split: Split) -> csr_matrix:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import Tensor
 
-from pyro_fmvae.data import Batches, Split, nearest_labels, spread_labels
+from pyro_fmvae.data import Batches, Split, spread_labels
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.learn.fitting import fit
 from pyro_fmvae.learn.fmvae_phases import Joint
@@ -24,6 +24,8 @@ from pyro_fmvae.recipes.table_mixture import Mixture
 HALF: Final = 32
 """Points of a batch that have a label, and as many of all points."""
 BATCH: Final = 500
+LIKELIER: Final = 0.5
+"""Share of hidden further labels that neighbours have to tell, so that they label others to learn from."""
 
 _Recipe = TypeVar("_Recipe", FMVAE, Mixture)
 
@@ -145,9 +147,8 @@ def _(
 def _taught(recipe: FMVAE, model: FactorialMixtureVAE, rows: Split, behind: Sequence[int]) -> Tensor:
     """Labels [N, L] to learn from: those known, and those of near neighbours.
 
-    Neighbours are compared by their pixels or columns for labels of the training, and for further ones by
-    what the model encodes in its other factors. Of the latter, few are known, and those were chosen far from
-    each other: none could be told by the others, so that hiding some would prove nothing.
+    Neighbours are compared by their pixels or columns for labels of the training, and for further ones, of
+    which few are known, by what the model encodes in its other factors.
     """
     assert rows.labels is not None
     first = len(recipe.labelled) - len(behind)
@@ -162,7 +163,7 @@ def _taught(recipe: FMVAE, model: FactorialMixtureVAE, rows: Split, behind: Sequ
     mean = torch.cat(means) / torch.cat(scales).mean(0)
     others = [factor for factor in range(len(recipe.factors)) if factor not in behind]
     seen = Split(mean.unflatten(-1, (-1, model.dim))[:, others].flatten(1).cpu())
-    return torch.cat([trained, nearest_labels(seen, rows.labels[:, first:])], -1)
+    return torch.cat([trained, spread_labels(seen, rows.labels[:, first:], LIKELIER)], -1)
 
 
 @torch.no_grad()

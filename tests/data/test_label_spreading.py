@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.semi_supervised import LabelSpreading
 
-from pyro_fmvae.data import Split, label_spreading, nearest_labels, spread_labels
+from pyro_fmvae.data import Split, label_spreading, spread_labels
 
 
 def blobs(apart, per_blob=60, known=10, dim=5):
@@ -96,24 +96,3 @@ def test_neighbours_are_found_once(monkeypatch):
 def test_nothing_is_spread_where_half_of_the_points_have_a_label(known, spread):
     split, labels, truth = blobs(apart=20, known=known)
     assert torch.equal(spread_labels(split, labels, 0.9), truth if spread else labels)
-
-
-def test_labels_of_the_nearest_are_those_of_scikit_learn_without_proof():
-    """One label for each cloud is enough, where hiding any would prove nothing."""
-    split, _, truth = blobs(apart=20)
-    few = torch.full_like(truth, -1)
-    few[[0, 61, 122]] = truth[[0, 61, 122]]
-    assert torch.equal(spread_labels(split, few, 0.9), few)
-    found = nearest_labels(split, few)[:, 0].numpy()
-    fitted = LabelSpreading(kernel="knn", n_neighbors=7).fit(split.x.double().numpy(), few[:, 0].numpy())
-    reached = fitted.label_distributions_.max(-1) > 0
-    assert np.array_equal(found[reached], fitted.transduction_[reached])
-    assert reached.mean() > 0.5 and np.array_equal(found[reached], truth[:, 0].numpy()[reached])
-
-
-@pytest.mark.parametrize("value", [-1, 1])
-def test_a_single_value_reaches_nobody(value):
-    split, labels, _ = blobs(apart=20)
-    single = torch.full_like(labels, -1)
-    single[:2] = value
-    assert torch.equal(nearest_labels(split, single), single)

@@ -18,7 +18,7 @@ def clusters_tab(explored: Exploration, page: gr.Blocks) -> None:
         list(zip(names, range(len(names)), strict=True)), value=len(run.labelled) % len(names), label="Factor"
     )
     listed, picked = gr.State([]), gr.State(None)
-    overview = Points(explored, "The most typical training point of each; click one", elem_id="clusters")
+    overview = Points(explored, "The most typical training point of each; click one", 10, elem_id="clusters")
     with gr.Row():
         name = gr.Textbox(label="Name of the component", elem_id="component-name", max_lines=1, scale=3)
         rename = gr.Button("Rename", elem_id="rename", scale=1)
