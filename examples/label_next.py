@@ -28,8 +28,11 @@ from pyro_fmvae.learn import Budget
 LABELS = (10, 20, 40, 80, 160)
 CHOSEN, RANDOM = "chosen", "random"
 OPTIONS = {
-    "MNIST": ("--factors", "64"),
-    "faces": ("--factors", "32", "--min-scale", "0.1"),
+    "MNIST": ("--factors", "64", "--pretrain-iterations", "500", "--joint-iterations", "1000"),
+    "faces": (
+        *("--factors", "32", "--pretrain-iterations", "300", "--joint-iterations", "600"),
+        *("--min-scale", "0.1"),
+    ),
 }
 
 
@@ -41,7 +44,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="*", default=range(5))
     parser.add_argument("--labels", type=int, nargs="*", default=LABELS)
     parser.add_argument("--points", type=int, default=2500, help="of MNIST")
-    parser.add_argument("--iterations", type=int, default=1000, help="of the run's joint phase")
+    parser.add_argument("--iterations", type=int, help="of the run's pretraining, and of its joint phase")
     parser.add_argument("--refine", type=int, default=50, help="iterations after each round")
     return parser.parse_args(arguments)
 
@@ -65,13 +68,16 @@ def faces(root: Path, points: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 READERS = {"MNIST": mnist, "faces": faces}
 
 
-def train(name: str, folder: Path, x: np.ndarray, labels: np.ndarray, seed: int, iterations: int) -> Path:
+def train(
+    name: str, folder: Path, x: np.ndarray, labels: np.ndarray, seed: int, iterations: int | None
+) -> Path:
     """Train a run on all the points; their labels lie beside it, and are not used."""
     np.savez(folder / "data.npz", x=x, labels=labels, label_names=np.array(["truth"]))
     options = (
         *("train", "--data", folder / "data.npz", "--out", folder / "run", "--seed", seed),
         *("--network", "mlp", "--hidden", "256", "--valid", "0", "--test", "0"),
-        *("--pretrain-iterations", iterations // 2, "--joint-iterations", iterations, *OPTIONS[name]),
+        *OPTIONS[name],
+        *(("--pretrain-iterations", iterations, "--joint-iterations", iterations) if iterations else ()),
     )
     subprocess.run([sys.executable, "-m", "pyro_fmvae", *map(str, options)], check=True)
     return folder / "run"
@@ -127,6 +133,7 @@ def draw(rows: list[dict[str, object]], target: Path) -> None:
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     rows: list[dict[str, object]] = []
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     for name in options.sets:
         for seed in options.seeds:
             with tempfile.TemporaryDirectory() as folder:
