@@ -26,7 +26,9 @@ STYLE: Final = """
 .pictures-1 .grid-container { grid-template-columns: minmax(0, 300px) !important; }
 .pictures-3 .grid-container { grid-template-columns: repeat(3, minmax(0, 1fr)) !important; }
 .pictures-6 .grid-container { grid-template-columns: repeat(6, minmax(0, 1fr)) !important; }
-#code th, #code td, #kept th, #kept td { text-align: left; padding: .2rem 1.2rem .2rem 0; }
+#taken .grid-container { grid-template-columns: minmax(0, 160px) !important; }
+#code table, #kept table { border-collapse: collapse; }
+#code th, #code td, #kept th, #kept td { text-align: left; padding: .2rem .8rem; border: 1px solid #ddd; }
 """
 
 
