@@ -9,11 +9,13 @@ from pyro_fmvae.commands import (
     encoding,
     evaluation,
     exploring,
+    exporting,
     judging,
     reporting,
     restoring,
     sampling,
     scoring,
+    searching,
     training,
 )
 from pyro_fmvae.commands.command import Command
@@ -28,10 +30,12 @@ COMMANDS: Final = (
     drawing.COMMAND,
     encoding.COMMAND,
     scoring.COMMAND,
+    searching.COMMAND,
     editing.COMMAND,
     restoring.COMMAND,
     judging.COMMAND,
     exploring.COMMAND,
+    exporting.COMMAND,
 )
 """Every command but ``train``, in the order of ``pyro-fmvae --help``."""
 

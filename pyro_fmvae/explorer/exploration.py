@@ -13,10 +13,11 @@ from pyro_fmvae.data.storage import to_uint8
 from pyro_fmvae.recipes.pictures import as_pixels
 from pyro_fmvae.runs.by_batches import encode_rows, in_order
 from pyro_fmvae.runs.factor_names import rename, values_of
+from pyro_fmvae.runs.loading import load
 from pyro_fmvae.runs.named_columns import named_columns
 from pyro_fmvae.runs.pages.prototypes import POINTS
 from pyro_fmvae.runs.run import Run
-from pyro_fmvae.runs.trained import TrainedRun, load
+from pyro_fmvae.runs.trained import TrainedRun
 
 ENLARGED = 112  # pixels that the longer side of a picture has on the page at least
 DIGITS = 4  # of numbers in tables
@@ -87,16 +88,19 @@ class Exploration:
 
     def choices(self, factor: int) -> list[tuple[str, int]]:
         """Names of a factor's components, and their numbers."""
-        size = self.run.recipe.factors[factor]
+        size = self.run.recipe.num_values[factor]
         return [(str(name), k) for k, name in enumerate(values_of(factor, np.arange(size), self.run))]
 
     def rename(self, factor: int, component: int, name: str) -> None:
         """Give a component a name: see :func:`~pyro_fmvae.runs.factor_names.rename`."""
         self.check_folder()
-        self.trained.run = rename(self.run, factor, component, name)
+        value = component % self.run.recipe.num_values[factor]
+        self.trained.run = rename(self.run, factor, value, name)
 
     def check_folder(self) -> None:
-        """Raise ValueError if the run's folder is no more."""
+        """Raise ValueError if nothing can be kept with the run: its folder is no more, or it is one file."""
+        if self.run.folder.is_file():
+            raise ValueError(f"run: {self.run.folder} is one file, so nothing can be kept in it")
         if not self.run.folder.is_dir():
             raise ValueError(f"run: {self.run.folder} is no longer there, so nothing can be kept in it")
 

@@ -83,9 +83,7 @@ class LabelSession:
         self._model = explored.trained.model
         self._columns = [run.label_names[factor] for factor in run.labelled]
         self._values: dict[str, tuple[str, ...]] = {}  # of the further properties that the model has
-        self._probabilities: dict[str, np.ndarray] = {
-            name: explored.encoded[f"responsibilities_{factor}"] for factor, name in enumerate(self._columns)
-        }
+        self._probabilities = self._read(explored.encoded)
 
     def _labels_of_training(self) -> Tensor:
         """Labels that the run was trained on, of the points, int64 [N, L], -1 = unknown."""
@@ -206,9 +204,15 @@ class LabelSession:
         refine(self._recipe, self._model, rows, budget, range(len(trained), len(self._columns)))
         device = self.explored.trained.device
         encoded = encode_rows(self._recipe, self._model, in_order(self.explored.points, device))
-        self._probabilities = {
-            name: encoded[f"responsibilities_{factor}"] for factor, name in enumerate(self._columns)
-        }
+        self._probabilities = self._read(encoded)
+
+    def _read(self, encoded: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Probabilities [N, K] of the values of each property that the model has."""
+        found = {}
+        for factor, name in enumerate(self._columns):
+            gamma, size = encoded[f"responsibilities_{factor}"], self._recipe.num_values[factor]
+            found[name] = gamma.reshape(len(gamma), -1, size).sum(1)
+        return found
 
     def _labels(self) -> Tensor:
         """Labels of all points, int64 [N, L], those that were given in the place of those of the training."""

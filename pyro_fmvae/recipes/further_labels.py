@@ -77,7 +77,8 @@ def _with(recipe: _Recipe, names: Sequence[str], value_names: Sequence[tuple[str
     """A recipe with further labels, all of which are used."""
     trained = [recipe.label_names[factor] for factor in recipe.labelled]
     values = recipe.value_names or ((),) * len(recipe.label_names)
-    known, sizes = len(trained), [len(one) for one in value_names]
+    per_value = getattr(recipe.config, "per_value", 1)
+    known, sizes = len(trained), [per_value * len(one) for one in value_names]
     config = replace(
         recipe.config,
         factors=(*recipe.factors[:known], *sizes, *recipe.factors[known:]),

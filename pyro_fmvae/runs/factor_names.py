@@ -120,13 +120,13 @@ def codes_to_draw(n: int, codes: Settings | ArrayLike | None, run: Run) -> Tenso
 def values_of(factor: int, components: np.ndarray, run: Run) -> np.ndarray:
     """Values that components [n] of a factor stand for: names if there are any, else numbers.
 
-    A component without a name has its number for one.
+    A value without a name has its number for one.
     """
-    names = component_names(factor, run)
+    size = run.recipe.num_values[factor]
+    names, values = component_names(factor, run), components % size
     if not names:
-        return components
-    numbers = range(len(names), run.recipe.factors[factor])
-    return np.array([*names, *map(str, numbers)])[components]
+        return values
+    return np.array([*names, *map(str, range(len(names), size))])[values]
 
 
 def rename(run: Run, factor: int, component: int, name: str) -> Run:
@@ -144,7 +144,7 @@ def rename(run: Run, factor: int, component: int, name: str) -> Run:
         FileNotFoundError: the folder is no more.
         ValueError: there is no such component, or it cannot have this name.
     """
-    sizes, name = run.recipe.factors, name.strip()
+    sizes, name = run.recipe.num_values, name.strip()
     check_component(sizes, factor, component)
     names = {one: dict(of_factor) for one, of_factor in read_names(run.folder, sizes).items()}
     names.setdefault(factor, {}).pop(component, None)

@@ -39,7 +39,7 @@ def test_a_name_is_kept_and_a_number_stays_valid(run):
     assert Run.open(run.folder).recipe.given_names == {2: {1: "striped"}} == renamed.recipe.given_names
     assert component_names(2, renamed) == ("0", "striped")
     assert [component_number("codes", 2, text, renamed) for text in ("striped", "1", "2")] == [1, 1, 2]
-    assert values_of(2, [0, 1, 2], renamed).tolist() == ["0", "striped", "2"]
+    assert values_of(2, np.arange(3), renamed).tolist() == ["0", "striped", "2"]
 
 
 def test_an_empty_name_takes_it_away(run):
