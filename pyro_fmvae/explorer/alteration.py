@@ -103,15 +103,9 @@ def change(explored: Exploration, point: Split, factor: int, component: int) -> 
     present = read(explored, point)
     before, after = run.recipe.reconstruct(model, x), run.recipe.edit(model, x, {factor: component})
     read_after = model.codes(after)[0].tolist()
-    kept = [
-        (
-            name,
-            *(
-                str(value)
-                for value in values_of(other, np.array([present.codes[other], read_after[other]]), run)
-            ),
-        )
-        for other, name in enumerate(run.factor_names)
-        if other != factor
-    ]
+    kept = []
+    for other, name in enumerate(run.factor_names):
+        if other != factor:
+            was, now = values_of(other, np.array([present.codes[other], read_after[other]]), run)
+            kept.append((name, str(was), str(now)))
     return Change(before.cpu(), after.cpu(), kept)

@@ -25,8 +25,6 @@ SILENT: Final = {
 """Environment in which gradio asks nothing of the network."""
 LARGEST: Final = "64mb"  # of a picture
 
-Receive = Send = Callable[..., Any]
-
 
 def serve(
     explored: Exploration,
@@ -139,7 +137,7 @@ class TokenGate:
     def __init__(self, app: Callable[..., Any], token: str) -> None:
         self.app, self.token = app, token
 
-    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """Answer a request, or let it pass."""
         from starlette.requests import HTTPConnection
         from starlette.responses import PlainTextResponse, RedirectResponse

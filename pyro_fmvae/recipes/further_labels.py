@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import singledispatch
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -26,8 +26,6 @@ HALF: Final = 32
 BATCH: Final = 500
 LIKELIER: Final = 0.5
 """Share of hidden further labels that neighbours have to tell, so that they label others to learn from."""
-
-_Recipe = TypeVar("_Recipe", FMVAE, Mixture)
 
 
 @singledispatch
@@ -73,7 +71,7 @@ def _(
     return changed, changed.build().to(model.device).eval()
 
 
-def _with(recipe: _Recipe, names: Sequence[str], value_names: Sequence[tuple[str, ...]]) -> _Recipe:
+def _with(recipe: Any, names: Sequence[str], value_names: Sequence[tuple[str, ...]]) -> Any:
     """A recipe with further labels, all of which are used."""
     trained = [recipe.label_names[factor] for factor in recipe.labelled]
     values = recipe.value_names or ((),) * len(recipe.label_names)
@@ -122,9 +120,10 @@ def _(
     """
     device = next(model.parameters()).device
     with seeded(0):
-        taught = replace(rows, labels=_taught(recipe, model, rows, behind))
-        known = taught.select((taught.labels >= 0).any(-1).nonzero().squeeze(-1))
-        _start(model, known, behind)
+        labels = _taught(recipe, model, rows, behind)
+        taught, labelled = replace(rows, labels=labels), (labels >= 0).any(-1).nonzero().squeeze(-1)
+        known = taught.select(labelled)
+        _start(model, known, labels[labelled], behind)
         learning = replace(
             recipe.config.learning(),
             label_weight=2 * CLASSIFICATION,
@@ -168,7 +167,7 @@ def _taught(recipe: FMVAE, model: FactorialMixtureVAE, rows: Split, behind: Sequ
 
 
 @torch.no_grad()
-def _start(model: FactorialMixtureVAE, known: Split, behind: Sequence[int]) -> None:
+def _start(model: FactorialMixtureVAE, known: Split, labels: Tensor, behind: Sequence[int]) -> None:
     """Start factors of further labels: regress a centre for each value on the encoder's last features.
 
     λ of these factors is that of the labelled points; λ of others in their groups stays.
@@ -176,7 +175,7 @@ def _start(model: FactorialMixtureVAE, known: Split, behind: Sequence[int]) -> N
     if not behind:
         return
     device = model.gate.device
-    labels = known.labels.to(device)
+    labels = labels.to(device)
     regress_blocks(model, known.observations.to(device), labels, behind)
     posterior = model.posterior(known.observations.to(device))
     moments = [
@@ -186,7 +185,7 @@ def _start(model: FactorialMixtureVAE, known: Split, behind: Sequence[int]) -> N
         if not set(group.factors) & set(behind):
             continue
         before = group.weights.natural_value().clone(), group.loc_precision.natural_value().clone()
-        group.seed(*moments, labels, model.num_data, torch.Generator().manual_seed(0), 1)
+        group.seed(mean, variance, labels, model.num_data, torch.Generator().manual_seed(0), 1)
         started = group.weights.natural_value(), group.loc_precision.natural_value()
         stays = torch.tensor([factor not in behind for factor in group.factors], device=device)
         group.set_natural(
@@ -197,7 +196,8 @@ def _start(model: FactorialMixtureVAE, known: Split, behind: Sequence[int]) -> N
 @refine.register
 def _(recipe: Mixture, model: Any, rows: Split, budget: Budget, behind: Sequence[int] = ()) -> None:
     """A training of its own, which takes a table as long."""
-    limited = replace(recipe, config=replace(recipe.config, time_limit=budget.minutes, max_minutes=None))
+    config: Any = replace(recipe.config, time_limit=budget.minutes, max_minutes=None)
+    limited = replace(recipe, config=config)
     batches = Batches(rows, len(rows), device=model.device, indexed=True)
     with seeded(0):
         for _ in fit(limited.phases(model, limited.config.learning()), batches):
