@@ -96,7 +96,7 @@ class Recipe(ABC, Generic[Options]):
     @property
     @abstractmethod
     def spread(self) -> float:
-        """Precision with which labels spread to near neighbours for training, 0 for none.
+        """Precision with which labels spread to other points for training, 0 for none.
 
         See :func:`~pyro_fmvae.data.spread_labels`.
         """

@@ -6,7 +6,7 @@ summed out over these expectations, by Pyro. Everything else is drawn from the g
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from pyro.poutine import Trace
 from pyro.poutine.enum_messenger import EnumMessenger
 from pyro.poutine.messenger import Messenger
+from torch import Tensor
 
 from pyro_fmvae.distributions import Assignment, Label, MixtureComponent, NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
@@ -42,12 +43,14 @@ class PlainProgram:
         plates: the number of dimensions that plates take.
         identities: see :class:`Expansion`.
         used: names of sites whose draws the guide itself uses.
+        points: name of a plate → a weight for each of its points, if they are to be told apart.
     """
 
     structure: Structure
     plates: int
     identities: dict[Hashable, bool]
     used: frozenset[str] = frozenset()
+    points: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def model(self) -> Trace:

@@ -110,7 +110,8 @@ class Bound:
         widest = max(dtypes, key=lambda dtype: torch.finfo(dtype).bits)
         for site in self.factors:
             site["unscaled_log_prob"] = site["unscaled_log_prob"].to(widest)
-        return DiscreteFactors(self.factors, {name: q.to(widest) for name, q in self.given.items()})
+        given = {name: q.to(widest) for name, q in self.given.items()}
+        return DiscreteFactors(self.factors, given, self.program.points)
 
     def _discrete(self, name: str, site: Site) -> None:
         self._add(name, site, self._expected(site, site["value"]), Role.KL_R)
@@ -256,7 +257,8 @@ class Bound:
         if is_weighted:
             self.weighted[name] = table
             table = table.detach()
-        self.factors.append({**site, "unscaled_log_prob": table})
+        scale = site.get("unweighted", site["scale"])
+        self.factors.append({**site, "scale": scale, "unscaled_log_prob": table})
 
 
 def responsibilities(program: PlainProgram, guide: Trace) -> dict[str, Tensor]:

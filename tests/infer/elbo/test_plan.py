@@ -255,3 +255,17 @@ def test_sites_that_differ_in_a_number_share_a_line():
         "position_12",
         "x",
     ]
+
+
+def test_a_beta_for_a_dirichlet():
+    def model(x):
+        with pyro.plate("values", 2):
+            weights = pyro.sample("weights", dist.Beta(1.0, 1.0))
+        with pyro.plate("data", len(x)):
+            a = pyro.sample("a", dist.Categorical(weights))
+            pyro.sample("x", dist.Normal(a, 1.0), obs=x)
+
+    assert TraceConjugate_ELBO().plan(model, AutoConjugate(model), X)["weights"].why == (
+        "no closed form as probs of Categorical at 'a'; its probabilities add up to 1, so give all of them "
+        "one Dirichlet prior"
+    )

@@ -189,7 +189,12 @@ def conjugate(**options):
 
 
 def by_point(x):
-    loss_per_point(TraceConjugate_ELBO(), location(identity), guided_by(loc=normal), x, plate="data")
+    def model(x):
+        kind = pyro.sample("kind", dist.Bernoulli(0.5))
+        with pyro.plate("data", len(x)):
+            pyro.sample("x", dist.Normal(kind, 1.0), obs=x)
+
+    loss_per_point(TraceConjugate_ELBO(), model, lambda x: None, x, plate="data")
 
 
 CHOOSE = (
@@ -321,10 +326,10 @@ WRONG = {
         conjugate(independence_weight=0.5),
         f"independence_weight: expected 0.0 {OPTION}",
     ),
-    "losses by point of a plain program": (
+    "losses by point where points are summed out together": (
         by_point,
-        "model: the losses of single points are not known for a program of Pyro's own distributions; write "
-        "it with Assignment and Component",
+        "plate: site 'kind' is outside of 'data' and summed out with all of its points together, so that "
+        "none has a loss of its own; name a plate that the site is in",
     ),
 }
 
