@@ -8,7 +8,7 @@ from pyro.infer import TraceEnum_ELBO
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import Assignment, Component, Label
-from pyro_fmvae.infer import Role, TraceConjugate_ELBO, with_assignments
+from pyro_fmvae.infer import AutoConjugate, Role, TraceConjugate_ELBO, with_assignments
 from pyro_fmvae.infer.elbo.dependence import explained
 from pyro_fmvae.infer.elbo.per_point import loss_per_point
 from pyro_fmvae.infer.parameters import param_statements
@@ -19,6 +19,7 @@ from tests.infer.programs import (
     Toy,
     assert_equal_in_expectation,
     estimate,
+    globals_of,
     gradients,
     seeded,
 )
@@ -261,3 +262,31 @@ def test_values_that_do_not_fit(values, message):
     toy = Seen(values=values)
     with pytest.raises(ValueError, match=message):
         TraceConjugate_ELBO().loss(toy.model, toy.guide, toy.data(), LABELS)
+
+
+def observed(views_first):
+    """A mixture of observed points without factors, and its views left or right of the data."""
+    data_dim, views_dim = (-1, -2) if views_first else (-2, -1)
+
+    def model(y):
+        weights, loc_precision = globals_of()
+        with pyro.plate("data", 20, subsample=torch.arange(B), dim=data_dim):
+            assignment = pyro.sample("assignment", Assignment(weights), infer={"enumerate": "parallel"})
+            with pyro.plate("views", V, dim=views_dim):
+                seen = y if views_first else y.transpose(0, 1)
+                pyro.sample("y", Component(loc_precision, assignment), obs=seen)
+
+    return model
+
+
+def test_the_plate_of_views_may_be_on_any_side():
+    y, elbo = torch.randn(V, B, 2), TraceConjugate_ELBO()
+    guide = AutoConjugate(observed(True))
+    guide(y)
+    left = elbo.loss_per_site(observed(True), guide, y)
+    for name, loss in elbo.loss_per_site(observed(False), guide, y).items():
+        assert_close(loss, left[name], **EXACT)
+    assert left["assignment"] > 0
+    (gamma,) = elbo.responsibilities(observed(True), guide, y).values()
+    (right,) = elbo.responsibilities(observed(False), guide, y).values()
+    assert_close(right, gamma.unsqueeze(1), **EXACT)
