@@ -178,9 +178,8 @@ def _start(model: FactorialMixtureVAE, known: Split, labels: Tensor, behind: Seq
     labels = labels.to(device)
     regress_blocks(model, known.observations.to(device), labels, behind)
     posterior = model.posterior(known.observations.to(device))
-    moments = [
-        part.unflatten(-1, (-1, model.dim)).movedim(-2, 0) for part in (posterior.mean, posterior.variance)
-    ]
+    parts = posterior.mean, posterior.variance
+    mean, variance = (part.unflatten(-1, (-1, model.dim)).movedim(-2, 0) for part in parts)
     for group in model.factor_groups():
         if not set(group.factors) & set(behind):
             continue
