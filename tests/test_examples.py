@@ -42,7 +42,18 @@ RUNS = {
         ["--steps=25", "--picture=pictures/full-covariances.png"],
         ["precisions  NaturalWishart             exact", "matching accuracy with the true components 9"],
     ),
+    "streams.py": (
+        ["--batches=3", "--picture=pictures/streams.png"],
+        ["nothing fades: log-density", "power 0.5: log-density"],
+    ),
     "compare_traceenum.py": (["--steps", "20", "--samples", "30"], ["the first two differ by"]),
+    "label_next.py": (
+        [
+            *("--data-root=.", "--sets=MNIST", "--seeds=0", "--labels", "10", "20", "--points=60"),
+            *("--iterations=3", "--refine=2", "--out=pictures/label-next"),
+        ],
+        ["MNIST 0 chosen 0.", "MNIST 0 random 0."],
+    ),
     "smiley.py": (
         ["--points", "300", "--iterations", "4", "--out", "pictures"],
         ["bowtie", "pictures in pictures"],
@@ -57,8 +68,8 @@ RUNS = {
     ),
     "omniglot_sweep.py": (["--list"], ["K256-seed0\nK32-seed0\nnormal-seed0"]),
     "mnist_clusters.py": (
-        ["--data-root", ".", "--out", "rows", "--rows", "K10-seed0", "--scale", "0.00003"],
-        ["| K10 | 1 | accuracy |"],
+        ["--data-root", ".", "--out", "rows", "--rows", "K10-views-seed0", "--scale", "0.00003"],
+        ["| K10-views | 1 | accuracy |"],
     ),
     "mixture_starts.py": (
         ["run", "--starts", "1", "--splits", "1"],
@@ -131,6 +142,7 @@ RUNS = {
     ),
     "benchmarks/peers.py": (["--points=50", "--turns=2", "--threads=1"], ["BayesPy"]),
     "benchmarks/freed_memory.py": (["--nets=mlp", "--steps=2", "--threads=1"], ["mlp   kept"]),
+    "benchmarks/search.py": (["--points=10000", "--queries=2", "--libraries=numpy"], ['"kind": "codes"']),
     "benchmarks/spot_checks.py": (["--nets=mlp", "--steps=2"], ["checked at every step"]),
     "benchmarks/siblings.py": (
         ["--latents", "3", "--steps", "1", "--methods", "by hand;captured;SVI, eager"],
@@ -150,11 +162,13 @@ RUNS = {
     ),
 }
 PICTURES = {
+    "label_next.py": ["label-next.png"],
     "from_pyro.py": ["from-pyro.png"],
     "estimators.py": ["mixture-ellipses.png"],
     "regression.py": ["regression.png"],
     "counts.py": ["counts.png"],
     "full_covariances.py": ["full-covariances.png"],
+    "streams.py": ["streams.png"],
     "vsc_sweep.py": ["codes-smiley-J20.png", "codes-smiley-latents.png"],
     "bars.py": [
         *("binary.png", "linear-on-max.png", "linear.png"),
@@ -177,7 +191,7 @@ PICTURES = {
 }
 ROWS = {
     "mnist_sweep.py": ["K2-seed0"],
-    "mnist_clusters.py": ["K10-seed0"],
+    "mnist_clusters.py": ["K10-views-seed0"],
     "generalisation.py": ["both-seed0"],
     "vsc_sweep.py": ["smiley-vsc-J20-seed0"],
 }
@@ -221,6 +235,7 @@ DATA = {
     "variations.py": lambda folder: write_run(folder, "--factors 5 --labels 0"),
     "generalisation.py": lambda folder: write_mnist_static(folder, 64, 3, 3),
     "mnist_clusters.py": lambda folder: write_mnist(folder, 500, 10),
+    "label_next.py": lambda folder: write_mnist(folder, 100, 10),
 }
 
 

@@ -209,6 +209,7 @@ def resume_run(folder: str, data_root: str | None, device: str, eager: bool, com
     ``eager`` and ``compile`` say how steps are taken from now on, if they are given.
     """
     run = Run.open(Path(folder))
+    run.check_folder("the state of its training")
     if eager:
         run = run.with_options(eager=True, compile=compile)
     elif compile is not None:
