@@ -183,8 +183,10 @@ class ConjugateSVI(SVI):
 
     def _terms(self, args: Any, kwargs: Any) -> tuple[Traces, list[Term]]:
         """Run the program; its traces, and the terms of its loss, averaged over the particles."""
-        with self._autocast(args, kwargs), drawing(self._share, self.ranks):
+        with self._autocast(args, kwargs), drawing(self._share, self.ranks) as own:
             traces = self.elbo.traces(self.model, self.guide, *args, **kwargs)
+            if own is not None:
+                own.check_plate()
             return traces, self.elbo.average([self.elbo.terms_of(*pair) for pair in traces])
 
     def _refreshed(self, traces: Traces, args: Any, kwargs: Any) -> list[Term]:

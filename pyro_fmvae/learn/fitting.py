@@ -91,8 +91,7 @@ def fit(
     The consumer of the records may save, log, draw, or simply stop: between two records everything is
     consistent. To continue in the same process, call it again with the same progress and ``resumed=True``.
     Minutes are those of a clock on the wall, of rank 0's under :func:`~pyro_fmvae.ranks.together`: preparing
-    a phase, capturing and compiling its steps, and what
-    the consumer does between records all count.
+    a phase, capturing and compiling its steps, and what the consumer does between records all count.
 
     Args:
         phases: in order; phases with an empty budget are left out.

@@ -77,7 +77,9 @@ class Ranks:
             source = dist.get_global_rank(self.group, 0)
             with _talking(), torch.no_grad():
                 for tensor in tensors:
-                    dist.broadcast(tensor.detach(), source, group=self.group)
+                    sent = tensor.detach().contiguous()
+                    dist.broadcast(sent, source, group=self.group)
+                    tensor.copy_(sent)
 
     def numbers_of_first(self, numbers: Sequence[float]) -> list[float]:
         """The numbers of rank 0."""

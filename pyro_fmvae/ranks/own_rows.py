@@ -56,7 +56,7 @@ class OwnRows(TorchDispatchMode):
     def __init__(self, share: Share, ranks: Ranks, apart: bool = False, dim: int | None = None) -> None:
         super().__init__()
         self.share, self.ranks, self._all_apart = share, ranks, apart
-        self.dim = dim
+        self.dim, self._has_plate = dim, share.is_whole
 
     @staticmethod
     def active() -> "OwnRows | None":
@@ -82,7 +82,7 @@ class OwnRows(TorchDispatchMode):
         shape = list(given.shape if isinstance(given, Tensor) else given)
         dim = self._rows_in(shape)
         if dim is None:
-            own = self._all_apart and isinstance(given, Tensor)
+            own = self._all_apart and self.dim != NOWHERE and isinstance(given, Tensor)
             return self._apart(func, args, kwargs) if own else func(*args, **kwargs)
         wide = [self.share.total if d == dim else size for d, size in enumerate(shape)]
         if not isinstance(given, Tensor):  # torch.rand, torch.randn, torch.randint
@@ -99,6 +99,22 @@ class OwnRows(TorchDispatchMode):
         args, kwargs = tree_map_only(Tensor, widened, (args, kwargs))
         drawn = tree_map_only(Tensor, lambda wide: self._own(wide, dim), func(*args, **kwargs))
         return given.copy_(drawn) if func._schema.is_mutable else drawn  # of normal_, bernoulli_ and the like
+
+    def see_plate(self) -> None:
+        """Take note that the program has a plate of the data."""
+        self._has_plate = True
+
+    def check_plate(self) -> None:
+        """Check that the program has a plate of the data, by which its loss is scaled.
+
+        Raises:
+            ValueError: it has none, or one that holds all points that it stands for.
+        """
+        if not self._has_plate:
+            raise ValueError(
+                "group: expected a plate of the data, pyro.plate(..., N, subsample=x), in the program; only "
+                "the points of such a plate can be shared out among ranks"
+            )
 
     def _rows_in(self, shape: Sequence[int]) -> int | None:
         """The dimension of a draw that is the rows'."""
@@ -151,20 +167,20 @@ class RowDimension(Messenger):
         self._own = own
 
     def _pyro_sample(self, msg: Any) -> None:
+        rows = self._own.share.rows
         if type(msg["fn"]).__name__ == "_Subsample":
+            if msg["value"] is None and msg["fn"].subsample_size < msg["fn"].size:
+                raise ValueError(_chosen(msg["name"], rows, msg["fn"].subsample_size))
             return
         plates = [f for f in msg["cond_indep_stack"] if f.full_size is not None and f.full_size != f.size]
-        rows = self._own.share.rows
         for plate in plates:
             if not plate.vectorized:
                 raise ValueError(
                     f"plate '{plate.name}': a loop over points cannot be shared out among ranks; vectorise it"
                 )
             if plate.size != rows:
-                raise ValueError(
-                    f"plate '{plate.name}': expected the {rows} rows of the arguments, subsample=x, got "
-                    f"{plate.size}; rows that a plate chooses cannot be shared out among ranks"
-                )
+                raise ValueError(_chosen(plate.name, rows, plate.size))
+            self._own.see_plate()
         if msg["value"] is None and not msg["done"]:
             outside = self._own.dim
             self._own.dim = len(msg["fn"].batch_shape) + plates[0].dim if plates else NOWHERE
@@ -172,6 +188,13 @@ class RowDimension(Messenger):
                 msg["value"] = msg["fn"](*msg["args"], **msg["kwargs"])
             finally:
                 self._own.dim = outside
+
+
+def _chosen(plate: str, rows: int, found: int) -> str:
+    return (
+        f"plate '{plate}': expected the {rows} rows of the arguments, subsample=x, got {found} others; rows "
+        "that a plate chooses cannot be shared out among ranks"
+    )
 
 
 def row_dimension() -> AbstractContextManager[Any]:
@@ -184,13 +207,13 @@ def row_dimension() -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def drawing(share: Share | None, ranks: Ranks) -> Iterator[None]:
+def drawing(share: Share | None, ranks: Ranks) -> Iterator[OwnRows | None]:
     """A program runs inside, on the rows of a share: what it draws is drawn for the whole batch, and cut.
 
     To be entered where a program is recorded, too; None: there is no share.
     """
     if share is None:
-        yield
+        yield None
         return
-    with OwnRows(share, ranks), row_dimension():
-        yield
+    with OwnRows(share, ranks) as own, row_dimension():
+        yield own

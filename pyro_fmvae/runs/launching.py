@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import torch.distributed as dist
 
 from pyro_fmvae.ranks import AnotherRankError, LostRankError, Ranks, together, world
 from pyro_fmvae.runs.run import Run
+from pyro_fmvae.runs.stopping import SIGNALS
 
 T = TypeVar("T")
 
@@ -158,6 +160,8 @@ class _Launch:
         Raises:
             Exception, KeyboardInterrupt: always.
         """
+        for number in SIGNALS:  # torchrun ends the others as soon as one is lost
+            signal.signal(number, signal.SIG_IGN)
         if isinstance(error, AnotherRankError):
             raise SpokenElsewhereError from error
         first = getattr(error, "first_rank", None)
@@ -169,9 +173,9 @@ class _Launch:
             self._end(error, self._is_first_to_speak())
         absent, ended = self._roll_call()
         if not absent:
-            if isinstance(error, KeyboardInterrupt) and not ended:
-                raise error if self.ranks.leads else SpokenElsewhereError from error
-            self._end(error, not ended and self._is_first_to_speak())
+            stopped = isinstance(error, KeyboardInterrupt)
+            speaks = self.ranks.leads if stopped else self._is_first_to_speak()
+            self._end(error, speaks and not ended)
         timed_out = "timed out" in str(error).lower()
         did = f"has not answered for {self.timeout:g} s" if timed_out else "was killed or has crashed"
         names = " and ".join(f"rank {rank} ({self._who(rank)})" for rank in absent)

@@ -28,6 +28,7 @@ from pyro_fmvae.distributions import BernoulliObservation
 from pyro_fmvae.em.binary_em import BinaryEM
 from pyro_fmvae.em.spike_and_slab_em import SpikeAndSlabEM
 from pyro_fmvae.em.spike_and_slab_rules import LinearRule, MaxRule
+from pyro_fmvae.evaluate import bound
 from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.learn import Budget, Learning, fit
 from pyro_fmvae.learn.gradient_em import GradientEM
@@ -153,6 +154,16 @@ def encoded(group: Any) -> dict[str, Any]:
     }
 
 
+def evaluated(group: Any) -> dict[str, Any]:
+    """The bound of rows: a model whose posteriors of globals could be drawn."""
+    torch.set_default_dtype(torch.float64)
+    ranks, program, losses = Ranks(group), Toy(num_data=22, standard=True), list[float]()
+    for size in (7, 1):
+        loader = batches(program.data(22), steps=4, size=size)
+        losses += bound(program, loader, num_samples=2, ranks=ranks).values()
+    return {"losses": losses, "state": {}, "random": random_digest()}
+
+
 def failing(group: Any, **settings: Any) -> list[str]:
     """What is said when one rank's rows have no finite loss; nothing has changed, and training goes on."""
     torch.set_default_dtype(torch.float64)
@@ -177,6 +188,8 @@ def refusals(group: Any) -> list[str]:
     chosen, hidden, gamma = Toy(num_data=22), Toy(num_data=22), Toy(num_data=22)
     plates = chosen.plates(x)
     chosen.plates = lambda x: (x, pyro.plate("data", 22, subsample_size=5, dim=-1), *plates[2:])
+    full = Toy(num_data=22)
+    full.plates = lambda x: (x, pyro.plate("data", len(x), dim=-1), *plates[2:])
     encode = hidden.encode
     hidden.encode = lambda x: (torch.rand(3 * len(x)), encode(x))[1]  # type: ignore[method-assign]
     again = gamma.encode
@@ -185,6 +198,7 @@ def refusals(group: Any) -> list[str]:
     normed.norm, normed.model = nn.BatchNorm1d(3), None
     for make in (
         lambda: svi_of(chosen, group, eager=True).step(x),
+        lambda: svi_of(full, group, eager=True).step(x),
         lambda: svi_of(hidden, group, eager=True).step(x),
         lambda: svi_of(gamma, group).step(x),
         lambda: svi_of(gamma, group, eager=True).step(x),
@@ -226,6 +240,7 @@ case(gradient_em, "gradient EM")
 case(free, "free steps, eager")
 case(free, "free steps, captured", eager=False)
 case(encoded, "rows")
+case(evaluated, "bound")
 case(failing, "failing, eager", eager=True)
 case(failing, "failing, captured")
 case(refusals, "refusals")

@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).with_name("rank.py")
 FIXED_POINTS = ("binary EM", "binary EM, missing numbers", "gradient EM")
 QUICK = {
     "two": ["single precision", "recompute, captured", "labels", "dependence, captured", "linear slabs"],
-    "three": ["captured", "binary EM, missing numbers", "rows"],
+    "three": ["captured", "binary EM, missing numbers", "rows", "bound"],
 }
 SLOW = {
     "two": [
@@ -129,10 +129,13 @@ def test_what_fails_on_one_rank_fails_on_all_others(all_found, group, case):
 
 
 def test_programs_that_cannot_be_shared_out(found):
-    chosen, hidden, gamma, eager, normed = found[0]["three"]["refusals"]
+    chosen, full, hidden, gamma, eager, normed = found[0]["three"]["refusals"]
+    assert full.startswith(
+        "group: expected a plate of the data, pyro.plate(..., N, subsample=x), in the program"
+    )
     assert chosen == (
-        "plate 'data': expected the 2 rows of the arguments, subsample=x, got 5; rows that a plate chooses "
-        "cannot be shared out among ranks"
+        "plate 'data': expected the 2 rows of the arguments, subsample=x, got 5 others; rows that a plate "
+        "chooses cannot be shared out among ranks"
     )
     assert hidden.startswith("the ranks have drawn random numbers in different ways")
     assert gamma.startswith("the step cannot be captured: standard_gamma: draws of it cannot be shared out")

@@ -6,6 +6,7 @@ python signalled.py RANK STEP SIGNAL train ...
 import os
 import signal
 import sys
+from pathlib import Path
 
 from pyro_fmvae.__main__ import main
 from pyro_fmvae.runs.trainer import Trainer
@@ -19,6 +20,7 @@ def signalled(self, resumed=False):
         yield record
         mine = os.environ["RANK"] == rank and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
         if mine and record.total_steps == int(step):
+            Path("signalled").touch()
             os.kill(os.getpid(), getattr(signal, name))
 
 

@@ -122,9 +122,10 @@ def test_a_run_goes_on_with_another_number_of_ranks(data, tmp_path):
 
 @pytest.mark.slow
 def test_a_rank_that_is_killed_is_named(data, tmp_path):
-    began = time.monotonic()
     done = train(data, tmp_path, "fmvae", "killed", 2, before=[SIGNALLED, 1, 12, "SIGKILL"])
-    assert done.returncode != 0 and time.monotonic() - began < 120
+    assert done.returncode != 0
+    # torchrun gives the others 30 s to end.
+    assert time.time() - (tmp_path / "signalled").stat().st_mtime < 30
     (line,) = errors(done)
     assert re.fullmatch(
         r"pyro-fmvae: error: rank 1 \(.*, process \d+\) was killed or has crashed; the run is killed", line
