@@ -42,6 +42,10 @@ RUNS = {
         ["--steps=25", "--picture=pictures/full-covariances.png"],
         ["precisions  NaturalWishart             exact", "matching accuracy with the true components 9"],
     ),
+    "streams.py": (
+        ["--batches=3", "--picture=pictures/streams.png"],
+        ["nothing fades: log-density", "power 0.5: log-density"],
+    ),
     "compare_traceenum.py": (["--steps", "20", "--samples", "30"], ["the first two differ by"]),
     "smiley.py": (
         ["--points", "300", "--iterations", "4", "--out", "pictures"],
@@ -155,6 +159,7 @@ PICTURES = {
     "regression.py": ["regression.png"],
     "counts.py": ["counts.png"],
     "full_covariances.py": ["full-covariances.png"],
+    "streams.py": ["streams.png"],
     "vsc_sweep.py": ["codes-smiley-J20.png", "codes-smiley-latents.png"],
     "bars.py": [
         *("binary.png", "linear-on-max.png", "linear.png"),

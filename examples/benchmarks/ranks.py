@@ -103,7 +103,8 @@ def run(rank: int, folder: str, options: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     pyro.enable_validation(False)
     store = dist.FileStore(str(Path(folder, "store")), options["ranks"])
-    dist.init_process_group("gloo", PATIENCE, options["ranks"], rank, store)
+    place = {"store": store, "rank": rank, "world_size": options["ranks"]}
+    dist.init_process_group("gloo", timeout=PATIENCE, **place)
     if rank == 0 and not options["json"]:
         print(machine(torch.device("cpu")), ROW.format(*COLUMNS), sep="\n", flush=True)
     for net in options["nets"]:

@@ -22,6 +22,7 @@ from pyro_fmvae.distributions.natural_distribution import Domain, NaturalDistrib
 from pyro_fmvae.distributions.normal import NaturalNormal
 from pyro_fmvae.distributions.normal_gamma import NaturalNormalGamma, NormalGammaFamily
 from pyro_fmvae.distributions.normal_wishart import NaturalNormalWishart, NormalWishartFamily
+from pyro_fmvae.distributions.restated import restate, restated_log_prob
 from pyro_fmvae.distributions.wishart import NaturalWishart, RateWishart, wishart_shapes
 
 
@@ -178,6 +179,16 @@ class JointMultivariateNormal(JointPart, dist.MultivariateNormal):
         return scale * torch.linalg.cholesky(torch.linalg.inv(self.given))
 
     _unbroadcasted_scale_tril = scale_tril
+
+
+@restate(JointMultivariateNormal)
+def _log_prob_given_precision(part: JointMultivariateNormal, value: Tensor) -> Tensor:
+    """In the elements of the precision matrix, which may be a value that is not there."""
+    assert part.given is not None
+    precision = part.standard[1].to(part.dtype)[..., None, None] * part.given
+    return restated_log_prob(
+        dist.MultivariateNormal(part.loc, precision_matrix=precision, validate_args=False), value
+    )
 
 
 class JointKind(NamedTuple):

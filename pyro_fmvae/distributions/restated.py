@@ -25,9 +25,11 @@ def restated_log_prob(fn: Distribution, value: Tensor) -> Tensor:
     return fn.log_prob(value)
 
 
-def _restate(
+def restate(
     *classes: type[Distribution],
 ) -> Callable[[Callable[[Any, Tensor], Tensor]], Callable[..., Tensor]]:
+    """Register a log-density for classes and their subclasses, by decorating a function of (fn, value)."""
+
     def decorate(formula: Callable[[Any, Tensor], Tensor]) -> Callable[..., Tensor]:
         _RESTATED.update(dict.fromkeys(classes, formula))
         return formula
@@ -49,26 +51,26 @@ def _log_binomial(count: Tensor | float, chosen: Tensor) -> Tensor:
     return torch.lgamma(count + 1) - torch.lgamma(chosen + 1) - torch.lgamma(count - chosen + 1)
 
 
-@_restate(torch.distributions.Bernoulli)
+@restate(torch.distributions.Bernoulli)
 @_from_probs
 def _bernoulli(fn: Any, value: Tensor) -> Tensor:
     return torch.xlogy(value, fn.probs) + torch.xlogy(1 - value, 1 - fn.probs)
 
 
-@_restate(torch.distributions.Binomial)
+@restate(torch.distributions.Binomial)
 @_from_probs
 def _binomial(fn: Any, value: Tensor) -> Tensor:
     density = torch.xlogy(value, fn.probs) + torch.xlogy(fn.total_count - value, 1 - fn.probs)
     return density + _log_binomial(fn.total_count, value)
 
 
-@_restate(torch.distributions.Geometric)
+@restate(torch.distributions.Geometric)
 @_from_probs
 def _geometric(fn: Any, value: Tensor) -> Tensor:
     return torch.xlogy(value, 1 - fn.probs) + fn.probs.log()
 
 
-@_restate(torch.distributions.NegativeBinomial)
+@restate(torch.distributions.NegativeBinomial)
 @_from_probs
 def _negative_binomial(fn: Any, value: Tensor) -> Tensor:
     count = fn.total_count
@@ -76,12 +78,12 @@ def _negative_binomial(fn: Any, value: Tensor) -> Tensor:
     return torch.xlogy(count, 1 - fn.probs) + torch.xlogy(value, fn.probs) + constant
 
 
-@_restate(torch.distributions.Poisson)
+@restate(torch.distributions.Poisson)
 def _poisson(fn: Any, value: Tensor) -> Tensor:
     return torch.xlogy(value, fn.rate) - fn.rate - torch.lgamma(value + 1)  # counts are not expanded before
 
 
-@_restate(torch.distributions.Multinomial)
+@restate(torch.distributions.Multinomial)
 def _multinomial(fn: Any, value: Tensor) -> Tensor:
     categorical = fn._categorical
     if "probs" not in vars(categorical):
@@ -90,7 +92,7 @@ def _multinomial(fn: Any, value: Tensor) -> Tensor:
     return torch.xlogy(value, categorical.probs).sum(-1) + constant
 
 
-@_restate(torch.distributions.MultivariateNormal)
+@restate(torch.distributions.MultivariateNormal)
 def _multivariate_normal(fn: Any, value: Tensor) -> Tensor:
     if "precision_matrix" in vars(fn):
         precision = fn.precision_matrix
@@ -104,7 +106,7 @@ def _multivariate_normal(fn: Any, value: Tensor) -> Tensor:
     return 0.5 * (log_determinant - quadratic) - 0.5 * fn.event_shape[0] * math.log(2 * math.pi)
 
 
-@_restate(torch.distributions.Wishart)
+@restate(torch.distributions.Wishart)
 def _wishart(fn: Any, value: Tensor) -> Tensor:
     tril, df, dim = fn._unbroadcasted_scale_tril, fn.df, fn.event_shape[-1]
     inverse = torch.cholesky_inverse(tril)
@@ -114,31 +116,31 @@ def _wishart(fn: Any, value: Tensor) -> Tensor:
     return 0.5 * (df - dim - 1) * value.logdet() - 0.5 * trace - normaliser
 
 
-@_restate(dist.InverseGamma)
+@restate(dist.InverseGamma)
 def _inverse_gamma(fn: Any, value: Tensor) -> Tensor:
     a, b = fn.concentration, fn.rate
     return a * b.log() - torch.lgamma(a) - (a + 1) * value.log() - b / value
 
 
-@_restate(torch.distributions.LogNormal)
+@restate(torch.distributions.LogNormal)
 def _log_normal(fn: Any, value: Tensor) -> Tensor:
     return fn.base_dist.log_prob(value.log()) - value.log()
 
 
-@_restate(torch.distributions.HalfNormal)
+@restate(torch.distributions.HalfNormal)
 def _half_normal(fn: Any, value: Tensor) -> Tensor:
     """Torch's own picks -inf or a number, which reads as the product of 0 and -inf."""
     outside = torch.where(value < 0, -math.inf, torch.zeros_like(value))
     return fn.base_dist.log_prob(value) + math.log(2) + outside
 
 
-@_restate(torch.distributions.Uniform)
+@restate(torch.distributions.Uniform)
 def _uniform(fn: Any, value: Tensor) -> Tensor:
     """Inside the support; the posterior of a uniform variable is never outside."""
     return -(fn.high - fn.low).log().expand(value.shape)
 
 
-@_restate(torch.distributions.Beta)
+@restate(torch.distributions.Beta)
 def _beta(fn: Any, value: Tensor) -> Tensor:
     a, b = fn.concentration1, fn.concentration0
     normaliser = torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)

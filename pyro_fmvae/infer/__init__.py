@@ -8,6 +8,7 @@ from pyro_fmvae.infer.enumeration import with_assignments
 from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.infer.posteriors import NaturalPosterior, natural_prior, to_natural, to_standard
+from pyro_fmvae.infer.streams import posterior_as_prior
 from pyro_fmvae.infer.svi import ConjugateSVI
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "log_weights",
     "natural_prior",
     "param_statements",
+    "posterior_as_prior",
     "seeding",
     "to_natural",
     "to_standard",

@@ -1,6 +1,6 @@
 """An autoguide: natural posteriors for the conjugate sites of any model, another guide for the rest."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pyro
@@ -205,16 +205,38 @@ class AutoConjugate(WithQuantiles, WithStarts):
         param_statements("AutoConjugate", self)
         values: dict[str, Tensor] = {}
         for name, site in self._sites.items():
-            try:
-                posterior = self._joint.distribution(name, self.posterior(name)(), values)
-            except ValueError as error:
-                raise ValueError(f"site '{name}': {error}") from None
             with frames_of(site):
-                values[name] = pyro.sample(name, posterior.to_event(site["events"]))
+                values[name] = pyro.sample(name, self.distribution(name, values))
         if self.fallback is not None:
             with _own_parameters():
                 values.update(self.fallback(*args, **kwargs))
         return values
+
+    def distribution(
+        self, name: str, values: Mapping[str, Tensor], posteriors: PosteriorDict | None = None
+    ) -> Distribution:
+        """The distribution that a conjugate site is sampled from.
+
+        Args:
+            name: of the site.
+            values: of the sites before it: a location with a joint posterior depends on its precision.
+            posteriors: to be used in the place of the guide's own.
+
+        Raises:
+            KeyError: see :meth:`posterior`.
+            ValueError: a joint posterior that is not in natural parameters.
+        """
+        posterior = self.posterior(name) if posteriors is None else posteriors[self._joint.owner(name)]
+        try:
+            found = self._joint.distribution(name, posterior(), values)
+        except ValueError as error:
+            raise ValueError(f"site '{name}': {error}") from None
+        return found.to_event(self._sites[name]["events"])
+
+    @property
+    def natural_sites(self) -> list[str]:
+        """Names of the conjugate sites, in the order of the model; none before the first call."""
+        return list(self._sites)
 
     def marginal(self, name: str) -> Distribution:
         """A conjugate site's posterior distribution by itself: a Student-t for a location in a joint one."""
