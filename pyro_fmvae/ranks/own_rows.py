@@ -169,8 +169,9 @@ class RowDimension(Messenger):
     def _pyro_sample(self, msg: Any) -> None:
         rows = self._own.share.rows
         if type(msg["fn"]).__name__ == "_Subsample":
-            if msg["value"] is None and msg["fn"].subsample_size < msg["fn"].size:
-                raise ValueError(_chosen(msg["name"], rows, msg["fn"].subsample_size))
+            size, chosen = msg["fn"].size, msg["fn"].subsample_size
+            if msg["value"] is None and chosen is not None and chosen < size:
+                raise ValueError(_chosen(msg["name"], rows, chosen))
             return
         plates = [f for f in msg["cond_indep_stack"] if f.full_size is not None and f.full_size != f.size]
         for plate in plates:
