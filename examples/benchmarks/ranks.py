@@ -64,6 +64,7 @@ def measure(net: str, way: str, setting: Setting, steps: int, rounds: int, seed:
     for number in range(1 + rounds):
         for name, svi in svis.items():
             dist.barrier()
+            torch.manual_seed(seed)  # together all draw the same
             if name == "together" or dist.get_rank() == 0:
                 found = timed(svi.step, x, WARM_UP if number == 0 else steps)
                 blocks[name] += [found] if number else []

@@ -123,15 +123,17 @@ class Ranks:
 
     def share_random_state(self) -> None:
         """Have all ranks go on from the state of torch's generators that rank 0 has."""
-        above, below = self.largest([state := random_digest(), -state])
-        if above != -below:
-            state = torch.get_rng_state().to(self._device)
+        digest = random_digest()
+        above, below = self.largest([digest, -digest])
+        if above == -below:
+            return
+        state = torch.get_rng_state().to(self._device)
+        self.copy_from_first([state])
+        torch.set_rng_state(state.cpu())
+        if torch.cuda.is_initialized():
+            state = torch.cuda.get_rng_state().to(self._device)
             self.copy_from_first([state])
-            torch.set_rng_state(state.cpu())
-            if torch.cuda.is_initialized():
-                state = torch.cuda.get_rng_state().to(self._device)
-                self.copy_from_first([state])
-                torch.cuda.set_rng_state(state.cpu())
+            torch.cuda.set_rng_state(state.cpu())
 
     @contextmanager
     def agreeing(self, same_draws: bool = True) -> Iterator[None]:

@@ -8,12 +8,14 @@ last one runs all of them alone; then all three run the cases THREE. The tests r
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyro
 import torch
 import torch.distributed as dist
@@ -23,7 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "infer"))
 
 from programs import Toy
 
+from pyro_fmvae import checkpoint
 from pyro_fmvae.capture import CapturedSVI
+from pyro_fmvae.cli import run_command
 from pyro_fmvae.distributions import BernoulliObservation
 from pyro_fmvae.em.binary_em import BinaryEM
 from pyro_fmvae.em.spike_and_slab_em import SpikeAndSlabEM
@@ -37,9 +41,11 @@ from pyro_fmvae.learn.vae_phases import HybridEM
 from pyro_fmvae.models import VAE, BinarySparseCoding, SpikeAndSlabSparseCoding
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder
 from pyro_fmvae.optim import NaturalGradient
-from pyro_fmvae.ranks import Ranks, by_rows
+from pyro_fmvae.ranks import Ranks, by_rows, together
 from pyro_fmvae.ranks.group import random_digest
+from pyro_fmvae.runs import session
 
+FOLDER = Path(sys.argv[2])
 CASES: dict[str, Callable[[Any], Any]] = {}
 STEPS = 9  # of a case: batches of 7, 7, 7 and 1 rows, so that there are ranks without rows
 
@@ -220,6 +226,47 @@ def digest(program: nn.Module) -> float:
     return float(sum(value.double().sum() for value in program.state_dict().values()))
 
 
+def command(group: Any, model: str, options: Sequence[str]) -> dict[str, Any]:
+    """A training by the command line, without its report."""
+    torch.set_default_dtype(torch.float32)
+    ranks = Ranks(group)
+    out = FOLDER / f"{model}-{ranks.size}"
+    data = FOLDER / ("table.npz" if model == "mixture" else "pictures.npz")
+    given = [
+        "--data",
+        data,
+        "--model",
+        model,
+        "--out",
+        out,
+        "--batch-size",
+        30,
+        "--compile",
+        "false",
+        *options,
+    ]
+    with together(ranks), redirect_stdout(sys.stderr):
+        status = run_command(["train", *map(str, given)])
+        ranks.largest([status])  # the last checkpoint is there
+    state = checkpoint.load(out / "checkpoint")[0]
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    values = {name: value.flatten().tolist() for name, value in state["model"].items() if value.numel()}
+    return {
+        "losses": [line["elbo"] for line in lines],
+        "state": values,
+        "random": state["random"]["cpu"].tolist(),
+    }
+
+
+def write_data(folder: Path) -> None:
+    """160 training points, so that the last batch of 30 is short: pictures and a table."""
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 2, (200, 1))
+    x = generator.random((200, 8, 8)) < 0.2 + 0.4 * labels[:, :, None]
+    np.savez(folder / "pictures.npz", x=x.astype(np.uint8), labels=labels)
+    np.savez(folder / "table.npz", x=generator.normal(size=(200, 4)) + 4 * labels, labels=labels)
+
+
 case(toy, "eager", eager=True)
 case(toy, "captured")
 case(toy, "compiled", compile=True)
@@ -241,6 +288,15 @@ case(free, "free steps, eager")
 case(free, "free steps, captured", eager=False)
 case(encoded, "rows")
 case(evaluated, "bound")
+STAGES = ("--pretrain-iterations=6", "--prior-iterations=4", "--joint-iterations=20")
+SPARSE = ("--joint-iterations=4", "--refine-iterations=2")
+case(command, "fmvae", model="fmvae", options=("--labels=0.5", *STAGES, "--restart-every=8"))
+case(command, "vae", model="vae", options=("--pretrain-iterations=6", "--joint-iterations=20"))
+case(command, "vsc", model="vsc", options=("--joint-iterations=20",))
+case(command, "bsc", model="bsc", options=("--joint-iterations=6",))
+case(command, "linear-sparse", model="linear-sparse", options=SPARSE)
+case(command, "max-sparse", model="max-sparse", options=SPARSE)
+case(command, "mixture", model="mixture", options=("--joint-iterations=5",))
 case(failing, "failing, eager", eager=True)
 case(failing, "failing, captured")
 case(refusals, "refusals")
@@ -265,6 +321,10 @@ def run(group: Any, names: list[str]) -> dict[str, Any]:
 
 def main(rank: int, folder: Path, two: list[str], three: list[str]) -> None:
     start(rank, 3, folder)
+    session.report = lambda *_: None
+    if rank == 0:
+        write_data(folder)
+    dist.barrier()
     pair = dist.new_group([0, 1])
     if rank < 2:
         found = {"two": run(pair, two)}
