@@ -147,7 +147,7 @@ def test_programs_that_cannot_be_shared_out(found):
     assert full.startswith(
         "group: expected a plate of the data, pyro.plate(..., N, subsample=x), in the program"
     )
-    assert chosen == (
+    assert chosen.splitlines()[0] == (
         "plate 'data': expected the 2 rows of the arguments, subsample=x, got 5 others; rows that a plate "
         "chooses cannot be shared out among ranks"
     )
