@@ -61,8 +61,8 @@ RUNS = {
     ),
     "omniglot_sweep.py": (["--list"], ["K256-seed0\nK32-seed0\nnormal-seed0"]),
     "mnist_clusters.py": (
-        ["--data-root", ".", "--out", "rows", "--rows", "K10-seed0", "--scale", "0.00003"],
-        ["| K10 | 1 | accuracy |"],
+        ["--data-root", ".", "--out", "rows", "--rows", "K10-views-seed0", "--scale", "0.00003"],
+        ["| K10-views | 1 | accuracy |"],
     ),
     "mixture_starts.py": (
         ["run", "--starts", "1", "--splits", "1"],
@@ -135,6 +135,7 @@ RUNS = {
     ),
     "benchmarks/peers.py": (["--points=50", "--turns=2", "--threads=1"], ["BayesPy"]),
     "benchmarks/freed_memory.py": (["--nets=mlp", "--steps=2", "--threads=1"], ["mlp   kept"]),
+    "benchmarks/search.py": (["--points=10000", "--queries=2", "--libraries=numpy"], ['"kind": "codes"']),
     "benchmarks/spot_checks.py": (["--nets=mlp", "--steps=2"], ["checked at every step"]),
     "benchmarks/siblings.py": (
         ["--latents", "3", "--steps", "1", "--methods", "by hand;captured;SVI, eager"],
@@ -182,7 +183,7 @@ PICTURES = {
 }
 ROWS = {
     "mnist_sweep.py": ["K2-seed0"],
-    "mnist_clusters.py": ["K10-seed0"],
+    "mnist_clusters.py": ["K10-views-seed0"],
     "generalisation.py": ["both-seed0"],
     "vsc_sweep.py": ["smiley-vsc-J20-seed0"],
 }

@@ -54,7 +54,7 @@ class CapturedStep:
         self._ranks = recorded.svi.ranks
         self.params, self.checked, self.inside = recorded.used, recorded.checked, recorded.inside
         self.others = [] if recorded.inside else recorded.others  # what the optimiser is called for
-        self._scalars = recorded.scalars
+        self._scalars, self.turns = recorded.scalars, recorded.turns
         self._filled: list[float | None] = [None] * len(self._scalars)
         self._graph: CUDAGraph[tuple[Tensor, list[Tensor]]] | None = None
         self._on_device: OptimizerOnDevice | None = None
@@ -62,17 +62,18 @@ class CapturedStep:
         if not on_device and self._scalars[0].is_cuda:
             self._no_graph("the program has tensors on the host")
 
-    def __call__(self, data: Sequence[Tensor], scalars: Sequence[float | Tensor]) -> float:
+    def __call__(self, data: Sequence[Tensor], weights: Sequence[float | Tensor]) -> float:
         """Take the step; returns the loss before it.
 
         Args:
             data: the tensors among the arguments of the program.
-            scalars: ρ and the ELBO's weights.
+            weights: of the ELBO.
 
         Raises:
             NotFinite: with ``checked``; λ has not changed, nor have the parameters, unless an optimiser on a
                 GPU cannot skip a step, or it was the second pass that found it.
         """
+        scalars = (self.optim.current_rate, self.optim.turn(self.turns), *weights)
         self._fill([*scalars, *(self.inside.rates if self.inside else ())])
         inputs = (*data, *self._scalars)
         loss = self._graphed(inputs) if self._graphable(inputs) else self._by_parts(inputs)

@@ -118,8 +118,7 @@ class CapturedSVI(ConjugateSVI):
         if len(self._steps) > MOST_STEPS:
             del self._steps[next(iter(self._steps))]
         with suppress(NotFinite):
-            weights = [getattr(self.elbo, name) for name in WEIGHTS]
-            loss = step(call.data, [self.optim.current_rate, *weights])
+            loss = step(call.data, [getattr(self.elbo, name) for name in WEIGHTS])
             if expected is not None:
                 self._compare(step, expected)
             return loss

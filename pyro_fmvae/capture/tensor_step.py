@@ -29,8 +29,9 @@ class TensorStep:
 
     Attributes:
         natural, others: natural parameters, and all others.
-        scalars: ρ, the ELBO's weights and the learning rates of ``inside``: 0-dimensional tensors to be given
-            behind the data.
+        turns: how many turns the natural parameters take.
+        scalars: ρ, the turn, the ELBO's weights and the learning rates of ``inside``: 0-dimensional tensors
+            to be given behind the data.
         checked: whether the loss that is returned is NaN, and nothing else is changed, if the loss or a
             gradient is not finite: with validation on.
         used: after a call, the parameters whose gradients it returned behind the loss.
@@ -47,6 +48,7 @@ class TensorStep:
         self.svi, self.call, self.inside = svi, call, inside
         self.natural = [p for p in params if isinstance(p, NaturalParameter)]
         self.others = [p for p in params if not isinstance(p, NaturalParameter)]
+        self.turns = max((len(p.moves) - 1 for p in self.natural if p.moves is not None), default=1)
         self.checked = is_validation_enabled()
         self.used: list[Tensor] = []
         self.sites: list[str] = []
@@ -56,7 +58,7 @@ class TensorStep:
         rate_device = self.natural[0].device if self.natural else device
         rates = inside.rates if inside else ()
         self.scalars = [
-            torch.zeros((), dtype=torch.float64, device=rate_device),
+            *(torch.zeros((), dtype=torch.float64, device=rate_device) for _ in range(2)),
             *(torch.zeros((), device=device) for _ in WEIGHTS),
             *(torch.zeros((), dtype=torch.float64, device=device) for _ in rates),
         ]
@@ -74,7 +76,7 @@ class TensorStep:
         """
         svi, number = self.svi, len(self.call.data)
         args, kwargs = self.call.arguments(inputs)
-        rate, *rest = inputs[number:]
+        rate, turn, *rest = inputs[number:]
         weights, learning_rates = rest[: len(WEIGHTS)], rest[len(WEIGHTS) :]
         second = list[Tensor]()
         with pyro.validation_enabled(False), torch.enable_grad(), self._weights(weights):
@@ -98,7 +100,7 @@ class TensorStep:
             for p in self.natural:
                 if p in grads:
                     grad = grads[p] if ok is None else torch.where(ok, grads[p], 0.0)
-                    step_towards_posterior(p, grad, rate)
+                    step_towards_posterior(p, grad, rate, turn)
         last = (ok,) if svi.recompute and ok is not None else ()
         self.sites = [term.name for term in terms]
         results = (loss, *(slopes[p] for p in self.used), *(term.value for term in terms))

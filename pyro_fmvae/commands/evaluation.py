@@ -138,7 +138,7 @@ def _bounds(
     model: Any, batches: Batches, num_samples: int, free_steps: int, seed: int, ranks: Ranks
 ) -> dict[str, Any]:
     """Compute the bound and its parts, tighter bounds if draws are asked for, and the amortisation gap."""
-    result: dict[str, Any] = bound(model, batches, seed, max(num_samples, 1), ranks)
+    result: dict[str, Any] = bound(model, batches, seed, max(num_samples, 1), ranks=ranks)
     if not model.bounded:
         result |= {"elbo": None, "kl_z": None}
     if num_samples:

@@ -49,7 +49,7 @@ def encoded_columns(
     """
     columns = point_names(len(next(iter(arrays.values()))), files)
     gammas = [f"responsibilities_{factor}" for factor in range(len(run.recipe.factors))]
-    columns |= _factor_columns(run, arrays, [arrays[name] for name in gammas])
+    columns |= factor_columns(run, arrays, [arrays[name] for name in gammas])
     if run.recipe.rows_are_codes:
         for title, values in _filled_columns(run, arrays[MEAN]):
             columns[f"{title} (data)" if title in columns else title] = values
@@ -87,12 +87,12 @@ def drawn_columns(run: Run, x: np.ndarray, arrays: Mapping[str, np.ndarray]) -> 
     drawn = [arrays.get(name, numbers) for name, numbers in zip(words, x.T, strict=True)]
     return {
         **dict(zip(names, drawn, strict=True)),
-        **_factor_columns(run, arrays, []),
+        **factor_columns(run, arrays, []),
         **_flat(arrays, without=(CODES, *redundant, *words)),
     }
 
 
-def _factor_columns(
+def factor_columns(
     run: Run, arrays: Mapping[str, np.ndarray], gammas: Sequence[np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Code, name of the value and, where there are responsibilities, probability of each factor."""

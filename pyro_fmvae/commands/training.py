@@ -228,6 +228,7 @@ def resume_run(folder: str, data_root: str | None, device: str, eager: bool, com
     ranks = world()
     with ranks.agreeing(same_draws=False):
         run = Run.open(Path(folder))
+        run.check_folder("the state of its training")
         if eager:
             run = run.with_options(eager=True, compile=compile)
         elif compile is not None:

@@ -1,7 +1,7 @@
 """Bounds on log p(x), in nats per data point."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
@@ -32,6 +32,7 @@ def bound(
     batches: Iterable[tuple[Tensor, ...]],
     seed: int = 0,
     num_samples: int = 1,
+    views: Callable[[Tensor], Tensor] | None = None,
     ranks: Ranks | None = None,
 ) -> dict[str, float]:
     """The predictive bound of equation 11 and its parts, in nats per data point, every constant included.
@@ -41,6 +42,8 @@ def bound(
         batches: (x, ...) per batch; labels are not used.
         seed: seed of the draws of z; the generator's state is restored afterwards.
         num_samples: draws of z per point for the reconstruction; the other terms are exact.
+        views: makes the views [B, V, ...] of a batch [B, ...]. The bound is then that of the program of so
+            many views, on all views of a point together. It is comparable with itself alone.
         ranks: those that share the points of each batch; None: this process is alone.
 
     Returns:
@@ -60,7 +63,8 @@ def bound(
             share = rows.weight * len(x) / (model.num_data * num_samples)
             with own_rows(ranks, rows):
                 for _ in range(num_samples):  # one at a time: memory stays constant
-                    parts = elbo.loss_per_role(model.model, model.guide, rows.cut(x))
+                    own = rows.cut(x)
+                    parts = elbo.loss_per_role(model.model, model.guide, own if views is None else views(own))
                     for role in totals:
                         totals[role] += share * parts[role].item()
             count += len(x)

@@ -230,7 +230,7 @@ class AutoConjugate(WithQuantiles, WithStarts):
         try:
             found = self._joint.distribution(name, posterior(), values)
         except ValueError as error:
-            raise ValueError(f"site '{name}': {error}") from None
+            raise type(error)(f"site '{name}': {error}") from None
         return found.to_event(self._sites[name]["events"])
 
     @property

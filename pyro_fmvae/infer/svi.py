@@ -33,6 +33,7 @@ OPTIMISER = (
     "knows",
     "step_others",
     "step_natural",
+    "turn",
 )  # the part of NaturalGradient that is used
 
 

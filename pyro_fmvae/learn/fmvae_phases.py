@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -54,7 +55,8 @@ class Pretraining(GradientPhase):
 
     def step(self, *batch: Any) -> float:
         """One step at the present weight of the KL divergence; labels are not looked at."""
-        return self.svi.step(self.learning.augment(batch[0]), kl_weight=self.kl_weight)
+        one = replace(self.learning, views=1)
+        return self.svi.step(one.seen(one.augment(batch[0])), kl_weight=self.kl_weight)
 
 
 class PriorFitting(GradientPhase):
@@ -78,7 +80,8 @@ class PriorFitting(GradientPhase):
 
     def step(self, *batch: Any) -> float:
         """One natural-gradient step."""
-        return self.svi.step(*batch)
+        x, *rest = batch
+        return self.svi.step(self.learning.seen(x), *rest)
 
 
 class Joint(GradientPhase):
@@ -169,7 +172,9 @@ class Joint(GradientPhase):
         if self.closed:
             self.model.gate_free(0.0)
         try:
-            return self.svi.step(self.learning.augment(x) if self.augmenting else x, *rest)
+            return self.svi.step(
+                self.learning.seen(self.learning.augment(x) if self.augmenting else x), *rest
+            )
         finally:
             if self.closed:  # between steps the model is whole, whoever asks it
                 self.model.gate_free(1.0)
@@ -177,8 +182,7 @@ class Joint(GradientPhase):
     def _check_labels(self, x: Tensor, labels: Tensor | None = None, *_: Any) -> None:
         """Check labels on the CPU, while validation is on: captured steps do not look at their range."""
         if labels is not None and labels.device.type == "cpu" and is_validation_enabled():
-            sizes = [self.model.num_components[factor] for factor in self.model.labelled]
-            check_codes("labels", labels, len(x), sizes, "column")
+            check_codes("labels", labels, len(x), self.model.label_sizes, "column")
 
 
 def _seed(model: FactorialMixtureVAE, batches: Iterable[Any], seed: int, restarts: int) -> None:

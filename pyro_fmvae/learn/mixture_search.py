@@ -112,7 +112,7 @@ def best_start(
     spaces = (features, whitened(features)) if model.sites.full else (features,)
     starts = starts if count > 1 else 1
     tried: list[Fitted] = []
-    for clusters in _clusterings(model, spaces, x, labels, generator, starts):
+    for clusters in _clusterings(model, spaces, x, labels, generator, starts, until):
         gamma = torch.nn.functional.one_hot(clusters, count).double()
         tried.append(climb(_resized(model, count), x, labels, gamma, SHORT, until))
         if now() > until:
@@ -183,6 +183,7 @@ def _clusterings(
     labels: Tensor | None,
     generator: torch.Generator,
     starts: int,
+    until: float,
 ) -> Iterator[Tensor]:
     """Clusters of the rows, int64 [N] each: by k-means of each space in turn, grown every other time.
 
@@ -196,20 +197,25 @@ def _clusterings(
         if values is not None and around:
             yield _around(spaces[0], values, count, generator)
         elif number % 2:
-            yield _grown(model, space, x, labels, generator)
+            yield _grown(model, space, x, labels, generator, until)
         else:
             yield kmeans(space, count, generator)
 
 
 def _grown(
-    model: ObservedMixture, space: Tensor, x: Tensor, labels: Tensor | None, generator: torch.Generator
+    model: ObservedMixture,
+    space: Tensor,
+    x: Tensor,
+    labels: Tensor | None,
+    generator: torch.Generator,
+    until: float = math.inf,
 ) -> Tensor:
     """Clusters of a mixture that starts small, and is improved before its components are halved."""
     size = max(model.components // 4, 2)
     clusters = kmeans(space, size, generator)
     while size < model.components:
         gamma = torch.nn.functional.one_hot(clusters, size).double()
-        found = climb(_resized(model, size), x, labels, gamma, SHORT)
+        found = climb(_resized(model, size), x, labels, gamma, SHORT, until)
         size = min(2 * size, model.components)
         clusters = _halved(space, found.gamma.argmax(-1), size, generator)
     return clusters

@@ -82,6 +82,13 @@ class Recipe(ABC, Generic[Options]):
         """K_i, components of each factor; none where z has no factors."""
 
     @property
+    def num_values(self) -> tuple[int, ...]:
+        """Values that the components of each factor stand for: component k for value k modulo this."""
+        per_value = getattr(self.config, "per_value", 1)
+        of_labels = (self.factors[factor] // per_value for factor in self.labelled)
+        return (*of_labels, *self.factors[len(self.labelled) :])
+
+    @property
     @abstractmethod
     def labels(self) -> float:
         """Share of the training points whose labels are used; above 1, number of them for each value."""
@@ -89,7 +96,7 @@ class Recipe(ABC, Generic[Options]):
     @property
     @abstractmethod
     def spread(self) -> float:
-        """Precision with which labels spread to near neighbours for training, 0 for none.
+        """Precision with which labels spread to other points for training, 0 for none.
 
         See :func:`~pyro_fmvae.data.spread_labels`.
         """
@@ -172,6 +179,14 @@ class Recipe(ABC, Generic[Options]):
     @abstractmethod
     def encode(self, model: Any, x: Tensor) -> dict[str, Tensor]:
         """Arrays that ``encode`` writes of a batch, each [B, ...], by name."""
+
+    def program(self, model: Any) -> nn.Module:
+        """A module that gives the arrays of :meth:`encode` by tensor operations alone, to be traced.
+
+        Raises:
+            ValueError: the model has no encoder.
+        """
+        raise ValueError(f"run: expected a model with an encoder, --model {self.name} has none")
 
     @abstractmethod
     def sample(self, model: Any, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:

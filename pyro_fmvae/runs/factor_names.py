@@ -119,10 +119,10 @@ def codes_to_draw(n: int, codes: Settings | ArrayLike | None, run: Run) -> Tenso
 def values_of(factor: int, components: np.ndarray, run: Run) -> np.ndarray:
     """Values that components [n] of a labelled factor stand for: names if there are any, else numbers.
 
-    Beyond the named values, a component's name is its number.
+    Beyond the named values, a value's name is its number.
     """
-    names = component_names(factor, run)
+    size = run.recipe.num_values[factor]
+    names, values = component_names(factor, run), components % size
     if not names:
-        return components
-    numbers = range(len(names), run.recipe.factors[factor])
-    return np.array([*names, *map(str, numbers)])[components]
+        return values
+    return np.array([*names, *map(str, range(len(names), size))])[values]

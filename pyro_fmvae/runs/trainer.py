@@ -81,7 +81,7 @@ class Trainer:
             taught = spread_labels(dataset.train, labels, recipe.spread)
             for name, told in zip(recipe.factor_names, (taught != labels).sum(0).tolist(), strict=False):
                 if told:
-                    logger.info("%s: %d more training points are labelled by their neighbours", name, told)
+                    logger.info("%s: labels spread to %d more training points", name, told)
         self.training = replace(dataset.train, labels=labels)
         """Training rows, with the labels in use."""
         self.batches = Batches(

@@ -10,6 +10,7 @@ import torch
 from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.own.csv_file import read_csv
 from pyro_fmvae.data.own.folder import code, find_values, load_folder, read_folder
+from pyro_fmvae.data.own.h5ad_file import read_h5ad
 from pyro_fmvae.data.own.npz_file import read_npz
 from pyro_fmvae.data.own.picture_files import open_pictures
 from pyro_fmvae.data.own.picture_shape import choose_shape
@@ -18,7 +19,7 @@ from pyro_fmvae.data.patch_sets import load_patches
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.data.splitting import Splitting, split_fingerprint, split_rows
 
-READERS = {".npz": read_npz, ".csv": read_csv}
+READERS = {".npz": read_npz, ".csv": read_csv, ".h5ad": read_h5ad}
 """Readers by the suffix of the file."""
 
 

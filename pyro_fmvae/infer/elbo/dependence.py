@@ -47,8 +47,9 @@ def dependence_terms(tables: Sequence[MixtureTables], guide: Trace, weight: floa
         for owner, q in blocks:
             moments = (whole_batch(_stacked(moment, 2), -2) for moment in (q.mean, q.variance))
             share = explained(gamma, counts, *moments)
-            if owner is table:
-                share = share * (1 - torch.eye(len(share), dtype=share.dtype, device=share.device))
+            if owner is table:  # views of a block come one after the other
+                own = torch.eye(len(share), dtype=share.dtype, device=share.device)
+                share = share * (1 - own.repeat(1, share.shape[1] // len(share)))
             total = total + (counts.sum(-1) * share.sum(-1)).sum()
         terms.append(Term(f"{site['name']}/dependence", Role.DEPENDENCE, weight * total))
     return terms

@@ -19,12 +19,19 @@ from torch.distributions import transform_to
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.distributions.joint_parts import JointKind
+from pyro_fmvae.distributions.joint_kinds import JointKind
 from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class, natural_classes_on
 from pyro_fmvae.infer.elbo.density import device_of, has_lazy_arguments, log_density
-from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
+from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent, units_of
 from pyro_fmvae.infer.elbo.expansion import Expansion
-from pyro_fmvae.infer.elbo.expectation import Moments, Monomial, by_site, expectation_of, monomial
+from pyro_fmvae.infer.elbo.expectation import (
+    Moments,
+    Monomial,
+    are_distinct,
+    by_site,
+    expectation_of,
+    monomial,
+)
 from pyro_fmvae.infer.elbo.joint_moments import JointSearch
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled
 from pyro_fmvae.infer.elbo.observed_shapes import check_observed, check_support
@@ -122,6 +129,7 @@ class _Search:
         self._terms: list[tuple[str, Product]] = []
         self._failed: Set[str] = frozenset()
         self._identities: dict[Hashable, bool] = {}
+        self._units: Set[int] = frozenset()
         frames = [f for site in found.sites.values() for f in site["cond_indep_stack"] if f.vectorized]
         self._plates = max((-frame.dim for frame in frames), default=0)
 
@@ -184,7 +192,8 @@ class _Search:
         enumeration = EnumMessenger(first_available_dim=-1 - self._plates)
         with poutine.block(), _Values(values, candidates), enumeration, Enumerated():
             traced = sample_sites(poutine.trace(model).get_trace(*args, **kwargs))
-        expansion = Expansion(self._identities)
+        self._units = units_of(traced.values())
+        expansion = Expansion(self._identities, units=self._units)
         pairs: set[str] = set()
         seen: dict[str, set[Monomial]] = {}
 
@@ -197,7 +206,7 @@ class _Search:
                         powers = "·".join(f"{f.function}^{f.power:g}" for f in factors)
                         raise NeedsValueError.of({name}, powers)
                     seen.setdefault(name, set()).add(found[0])
-                    if len({id(f.tensor) for f in found[1]}) > 1 or len({f.names for f in found[1]}) > 1:
+                    if are_distinct(found[1]):
                         pairs.add(name)
             return torch.zeros(table.shape, dtype=table.dtype, device=table.device)
 
@@ -247,7 +256,7 @@ class _Search:
         stats = torch.zeros(shape, dtype=torch.float64, device=site["value"].device, requires_grad=True)
 
         def expect(table: Lazy) -> Tensor:
-            terms = Expansion(self._identities).of(table)
+            terms = Expansion(self._identities, units=self._units).of(table)
             return expectation_of(terms, table.shape, known, torch.float64, table.device)
 
         with torch.enable_grad():

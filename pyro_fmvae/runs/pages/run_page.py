@@ -75,7 +75,7 @@ def _parts(
     run = evidence.run
     training = picture(run, TRAINING, "The validation bound and its terms against the step.")
     return [
-        markup.paragraph(_lead(evidence), "lead"),
+        markup.paragraph(lead(evidence), "lead"),
         markup.section("Warnings", [markup.bullets(evidence.report.get("warnings", []))], "warn"),
         markup.section("Result", measure_tables(evidence)),
         markup.section("What to try next", [markup.bullets(advice(evidence))]),
@@ -112,7 +112,7 @@ def _others(run: Run) -> list[str]:
     return [name for name in (*known, *sorted(found - set(known))) if name not in placed]
 
 
-def _lead(evidence: Evidence) -> str:
+def lead(evidence: Evidence) -> str:
     """One sentence: what was trained on what, and how long."""
     run = evidence.run
     title = run.recipe.title
