@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from pyro_fmvae.learn.pace import Pace, Stepping
 from pyro_fmvae.learn.phase import Budget, Phase, arguments, endless
-from pyro_fmvae.ranks import now, world
+from pyro_fmvae.ranks import world
 
 LONGER = 1.1
 """Times its minutes that a phase with iterations may be expected to take before minutes cut it short."""
@@ -158,7 +158,8 @@ class _Watch:
 
     def __init__(self, progress: Progress) -> None:
         self._progress, self._before = progress, progress.total_seconds - progress.seconds
-        self._started = now() - progress.seconds
+        (clock,) = world().numbers_of_first([time.monotonic()])
+        self._started = clock - progress.seconds
 
     def read(self, spent: float = 0.0) -> float:
         """Take the time; returns what was spent on a step, on the rank whose clock counts."""
