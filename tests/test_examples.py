@@ -47,6 +47,13 @@ RUNS = {
         ["nothing fades: log-density", "power 0.5: log-density"],
     ),
     "compare_traceenum.py": (["--steps", "20", "--samples", "30"], ["the first two differ by"]),
+    "label_next.py": (
+        [
+            *("--data-root=.", "--sets=MNIST", "--seeds=0", "--labels", "10", "20", "--points=60"),
+            *("--iterations=3", "--refine=2", "--out=pictures/label-next"),
+        ],
+        ["MNIST 0 chosen ", "MNIST 0 random "],
+    ),
     "smiley.py": (
         ["--points", "300", "--iterations", "4", "--out", "pictures"],
         ["bowtie", "pictures in pictures"],
@@ -155,6 +162,7 @@ RUNS = {
     ),
 }
 PICTURES = {
+    "label_next.py": ["label-next.png"],
     "from_pyro.py": ["from-pyro.png"],
     "estimators.py": ["mixture-ellipses.png"],
     "regression.py": ["regression.png"],
@@ -227,6 +235,7 @@ DATA = {
     "variations.py": lambda folder: write_run(folder, "--factors 5 --labels 0"),
     "generalisation.py": lambda folder: write_mnist_static(folder, 64, 3, 3),
     "mnist_clusters.py": lambda folder: write_mnist(folder, 500, 10),
+    "label_next.py": lambda folder: write_mnist(folder, 100, 10),
 }
 
 

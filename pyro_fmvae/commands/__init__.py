@@ -8,6 +8,7 @@ from pyro_fmvae.commands import (
     editing,
     encoding,
     evaluation,
+    exploring,
     exporting,
     judging,
     reporting,
@@ -33,6 +34,7 @@ COMMANDS: Final = (
     editing.COMMAND,
     restoring.COMMAND,
     judging.COMMAND,
+    exploring.COMMAND,
     exporting.COMMAND,
 )
 """Every command but ``train``, in the order of ``pyro-fmvae --help``."""

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic
 
@@ -30,6 +30,7 @@ class Recipe(ABC, Generic[Options]):
         num_data: N, points in the training set.
         label_names: one per label column of the data set, those that are trained on first.
         value_names: per label column, names of its values; empty where they are numbers.
+        given_names: factor → component → the name that a person gave it.
     """
 
     config: Options
@@ -37,6 +38,7 @@ class Recipe(ABC, Generic[Options]):
     num_data: int
     label_names: tuple[str, ...] = ()
     value_names: tuple[tuple[str, ...], ...] = ()
+    given_names: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
 
     name: ClassVar[str]
     """As given to ``--model``."""
@@ -116,7 +118,20 @@ class Recipe(ABC, Generic[Options]):
     def value_text(self, column: int, value: int) -> str:
         """Name of a value of a label column: the number itself where values have no names."""
         names = self.value_names[column] if self.value_names else ()
-        return names[value] if value < len(names) else str(value)
+        given = self.given_names.get(column, {}) if column in self.labelled else {}
+        return given.get(value, names[value] if value < len(names) else str(value))
+
+    def component_names(self, factor: int) -> tuple[str, ...]:
+        """Names of the leading values of a factor's components; none at all if none of them has a name.
+
+        They are those that a person gave, else those of the values that it was trained on, else numbers.
+        """
+        size = self.num_values[factor]
+        given = self.given_names.get(factor, {})
+        of_values = self.value_names[factor][:size] if factor in self.labelled and self.value_names else ()
+        named = max([len(of_values), *(component + 1 for component in given)])
+        known = dict(enumerate(of_values)) | dict(given)
+        return tuple(known.get(component, str(component)) for component in range(named))
 
     def factors_of(self, label_names: Sequence[str]) -> list[int | None]:
         """The factor that was trained on each of these labels, None where there is none."""

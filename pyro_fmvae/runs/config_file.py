@@ -17,6 +17,7 @@ from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.recipe import Recipe
 from pyro_fmvae.recipes.registry import read_config, recipe_of
+from pyro_fmvae.runs.given_names import NAMES, read_names
 from pyro_fmvae.runs.machine import machine
 from pyro_fmvae.untrusted import check_printable, check_type, read_json
 
@@ -55,12 +56,17 @@ def write_description(folder: Path, recipe: Recipe[Any], fingerprint: str, given
 
 
 def read_description(folder: Path) -> Description:
-    """Read ``config.json``.
+    """Read ``config.json``, and the names of components.
 
     Raises:
-        ValueError: the folder is no run, or the file is damaged.
+        ValueError: the folder is no run, or a file is damaged.
     """
-    return described(read_values(folder), folder, folder / CONFIG)
+    recipe, fingerprint, given = described(read_values(folder), folder, folder / CONFIG)
+    try:
+        names = read_names(folder, recipe.num_values)
+    except ValueError as error:
+        raise ValueError(f"run: {folder / NAMES} is damaged ({error})") from error
+    return replace(recipe, given_names=names), fingerprint, given
 
 
 def read_values(folder: Path) -> Any:

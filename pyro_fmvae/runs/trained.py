@@ -71,7 +71,7 @@ class TrainedRun:
         Raises:
             ValueError: data of another shape, kind or range than the run's, or without a finite bound.
         """
-        rows = self._rows(array)
+        rows = self.rows(array)
         with self._naming(rows):
             return encode_rows(self.run.recipe, self.model, in_order(rows, self.device))
 
@@ -111,7 +111,7 @@ class TrainedRun:
         run = self.run
         if not run.labelled:
             raise ValueError(f"run: predict needs labels, {run.folder} was trained without; see encode")
-        codes = self._map(self._rows(array), self.model.codes).numpy()
+        codes = self._map(self.rows(array), self.model.codes).numpy()
         return {run.label_names[factor]: values_of(factor, codes[:, factor], run) for factor in run.labelled}
 
     # ------------------------------------------------------------------ generation
@@ -168,7 +168,7 @@ class TrainedRun:
             raise ValueError("settings: expected a property to change, such as eyes=1, got none")
         recipe, model = self.run.recipe, self.model
 
-        changed = self._map(self._rows(array), lambda x: recipe.edit(model, x, changes))
+        changed = self._map(self.rows(array), lambda x: recipe.edit(model, x, changes))
         if np.asarray(array).dtype == np.uint8 and self.run.preprocessing.signed:
             return to_uint8(self.run.preprocessing.undo(changed))
         return in_units(self.run.preprocessing, changed)
@@ -194,7 +194,7 @@ class TrainedRun:
         """
         count(1)("num_samples", num_samples)
         count(0)("seed", seed)
-        rows = self._rows(array)
+        rows = self.rows(array)
         scores = outlier_scores(self.model, in_order(rows, self.device), num_samples, seed)
         if self._neighbours is not None:
             scores[NEAREST] = self._neighbours.distances(in_order(rows, self.device))
@@ -225,7 +225,7 @@ class TrainedRun:
             ValueError: a measure that the model lacks, too few data to quantise, or bad data: see
                 :meth:`encode`.
         """
-        return Index(self.run.recipe, self.model, self._rows(array), self.device, by, quantised)
+        return Index(self.run.recipe, self.model, self.rows(array), self.device, by, quantised)
 
     # ------------------------------------------------------------------ to take along
 
@@ -269,7 +269,8 @@ class TrainedRun:
 
     # ------------------------------------------------------------------ what goes in and out
 
-    def _rows(self, array: ArrayLike) -> Split:
+    def rows(self, array: ArrayLike) -> Split:
+        """Preprocess data as in the training: see :func:`~pyro_fmvae.runs.given_rows.given_rows`."""
         return given_rows(self.run.preprocessing, array)
 
     def _map(self, rows: Split, function: Callable[[Tensor], Tensor]) -> Tensor:

@@ -196,9 +196,10 @@ def split_folder(
     # Decoded in the order of the splits, so that each is one piece of the array on disk.
     x = preprocessing(folder.images(preprocessing.event_shape, order), str(path))
     known = [None] * 3 if labels is None else torch.from_numpy(labels[order]).split(sizes)
-    pieces = zip(x.split(sizes), known, strict=True)
+    signed, places = preprocessing.signed, torch.tensor(order).split(sizes)
+    pieces = zip(x.split(sizes), known, places, strict=True)
     return Dataset.of_splits(
-        *(Split(part, names, signed=preprocessing.signed) for part, names in pieces),
+        *(Split(part, names, signed=signed, places=place) for part, names, place in pieces),
         name=path.resolve().name,
         preprocessing=preprocessing,
         label_names=tuple(folder.columns),
@@ -223,4 +224,5 @@ def _fit(raw: Raw, train: np.ndarray, missing: bool, source: str, unskew: bool =
 
 def _split(raw: Raw, preprocessing: Preprocessing, source: str) -> Split:
     labels = None if raw.labels is None else torch.from_numpy(raw.labels)
-    return Split(preprocessing(raw.x, source), labels, signed=preprocessing.signed)
+    x = preprocessing(raw.x, source)
+    return Split(x, labels, signed=preprocessing.signed, places=torch.arange(len(x)))

@@ -5,7 +5,7 @@ elements that they are linear in. The prior's class does not matter. Hoffman, Jo
 4, find complete conditionals in the same way.
 """
 
-from collections.abc import Hashable, Mapping, Set
+from collections.abc import Collection, Hashable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,10 +70,14 @@ class Recognised:
     apart: dict[str, str] = field(default_factory=dict)
 
 
-def recognise_conjugacy(model: Any, args: Any, kwargs: Any) -> Recognised:
+def recognise_conjugacy(model: Any, args: Any, kwargs: Any, local: Collection[str] = ()) -> Recognised:
     """Find the conjugate sites of a model.
 
     Nothing is drawn from priors, and torch's random numbers stay as they are.
+
+    Args:
+        model, args, kwargs: the program.
+        local: names of plates that may be subsampled, as the posteriors in them are those of a batch alone.
 
     Raises:
         ValueError: a discrete site that can't be enumerated.
@@ -82,7 +86,7 @@ def recognise_conjugacy(model: Any, args: Any, kwargs: Any) -> Recognised:
         with poutine.block(), FirstValues(), _Values({}):
             sites = sample_sites(poutine.trace(model).get_trace(*args, **kwargs))
         found = Recognised(sites=sites, discrete=[name for name, site in sites.items() if is_discrete(site)])
-        search = _Search(model, args, kwargs, found)
+        search = _Search(model, args, kwargs, found, local)
         search.run()
     return found
 
@@ -120,9 +124,9 @@ class _Values(Messenger):
 class _Search:
     """Tries the sites that may be conjugate together, and leaves out those that are not until all are."""
 
-    def __init__(self, model: Any, args: Any, kwargs: Any, found: Recognised) -> None:
+    def __init__(self, model: Any, args: Any, kwargs: Any, found: Recognised, local: Collection[str]) -> None:
         self._program = model, args, kwargs
-        self._found = found
+        self._found, self._local = found, local
         self._latent = {n: s for n, s in found.sites.items() if is_latent(s) and not is_discrete(s)}
         self._uses: dict[str, list[Use]] = {}
         self._parents: set[str] = set()
@@ -136,7 +140,9 @@ class _Search:
     def run(self) -> None:
         """Fill in what was found."""
         candidates = dict(self._latent)
-        hidden = {name: why for name, site in self._latent.items() if (why := hidden_in_plate(site))}
+        hidden = {
+            name: why for name, site in self._latent.items() if (why := hidden_in_plate(site, self._local))
+        }
         self._drop(candidates, hidden)
         strange = [
             n for n, s in candidates.items() if not natural_classes_on(s["fn"].support, s["fn"].event_shape)
@@ -274,12 +280,13 @@ class _Search:
         return (first - second).detach()
 
 
-def hidden_in_plate(site: Site) -> str | None:
-    """The reason why one run does not show all of a site; None if it does."""
+def hidden_in_plate(site: Site, local: Collection[str] = ()) -> str | None:
+    """The reason why one run does not show all of a site; None if it does, or if its plate is ``local``."""
     for frame in site["cond_indep_stack"]:
-        if frame.full_size not in (None, frame.size):
+        if frame.full_size not in (None, frame.size) and frame.name not in local:
             return (
-                f"plate '{frame.name}' is subsampled, so no run shows its posterior whole; write it by hand"
+                f"plate '{frame.name}' is subsampled, so no run shows its posterior whole; have it found for "
+                f"each batch by local=['{frame.name}'], or write it by hand"
             )
     return None
 

@@ -358,7 +358,8 @@ def test_the_plan_tells_what_a_subsampled_plate_hides():
             pyro.sample("y", dist.Normal(group, 1.0), obs=x)
 
     plan = TraceConjugate_ELBO().plan(model, AutoConjugate(model), torch.zeros(N))
-    why = "plate 'groups' is subsampled, so no run shows its posterior whole; write it by hand"
+    why = "plate 'groups' is subsampled, so no run shows its posterior whole; have it "
+    why += "found for each batch by local=['groups'], or write it by hand"
     assert (plan["group"].treatment, plan["group"].why) == ("drawn", why)
 
 
