@@ -52,7 +52,7 @@ RUNS = {
             *("--data-root=.", "--sets=MNIST", "--seeds=0", "--labels", "10", "20", "--points=60"),
             *("--iterations=3", "--refine=2", "--out=pictures/label-next"),
         ],
-        ["MNIST 0 chosen 0.", "MNIST 0 random 0."],
+        ["MNIST 0 chosen ", "MNIST 0 random "],
     ),
     "smiley.py": (
         ["--points", "300", "--iterations", "4", "--out", "pictures"],

@@ -15,6 +15,7 @@ from pyro_fmvae.infer.elbo.site_terms import sum_terms
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import WEIGHTS
 from pyro_fmvae.infer.svi import ConjugateSVI
 from pyro_fmvae.optim.natural_gradient import step_towards_posterior
+from pyro_fmvae.ranks import FlatSums, Share
 
 
 class TensorStep:
@@ -36,6 +37,9 @@ class TensorStep:
         used: after a call, the parameters whose gradients it returned behind the loss.
         sites: after a call, the names of the sites whose terms it returned behind the gradients.
         moved: after a call, those that ``inside`` changed.
+        groups: after a call, how many results there are up to each place where the recording is cut: before a
+            sum over ranks, and before the second pass of ``recompute``.
+        sums: after a call, for each part of the cut recording how many vectors to sum follow it.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class TensorStep:
         self.used: list[Tensor] = []
         self.sites: list[str] = []
         self.moved: list[Tensor] = []
+        self.groups, self.sums = list[int](), list[int]()
         device = next((tensor.device for tensor in (*call.data, *params)), torch.device("cpu"))
         rate_device = self.natural[0].device if self.natural else device
         rates = inside.rates if inside else ()
@@ -66,18 +71,20 @@ class TensorStep:
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """The loss, the gradients of ``used``, and the terms of the loss at ``sites``.
 
-        With ``recompute`` and ``checked``, whether the refreshed gradients of λ are finite comes last.
+        With ``recompute`` and ``checked``, whether the refreshed gradients of λ are finite comes last. Where
+        ranks share the batch, the vectors of :class:`FlatSums` come before what is computed of their sums.
         """
         svi, number = self.svi, len(self.call.data)
         args, kwargs = self.call.arguments(inputs)
         rate, turn, *rest = inputs[number:]
         weights, learning_rates = rest[: len(WEIGHTS)], rest[len(WEIGHTS) :]
+        second = list[Tensor]()
         with pyro.validation_enabled(False), torch.enable_grad(), self._weights(weights):
             traces, terms = svi._terms(args, kwargs)
             loss = sum_terms(terms)
             grads = _gradients(loss, [*self.others, *self.natural])
+            loss, grads, first = self._summed(loss, grads)
             slopes = {p: grads[p] for p in self.others if p in grads}
-            loss = loss.detach()
             ok = _finite(loss, grads.values()) if self.checked else None
             if ok is not None:
                 loss = torch.where(ok, loss, torch.nan)
@@ -86,8 +93,8 @@ class TensorStep:
                     self.inside.step(slopes, learning_rates, ok)
             if svi.recompute:
                 refreshed = sum_terms(svi._refreshed(traces, args, kwargs))
-                grads = _gradients(refreshed, self.natural)
-                ok = ok if ok is None else ok & _finite(refreshed.detach(), grads.values())
+                refreshed, grads, second = self._summed(refreshed, _gradients(refreshed, self.natural))
+                ok = ok if ok is None else ok & _finite(refreshed, grads.values())
         self.used, self.moved = ([], list(slopes)) if self.inside else (list(slopes), [])
         with torch.no_grad():
             for p in self.natural:
@@ -96,7 +103,23 @@ class TensorStep:
                     step_towards_posterior(p, grad, rate, turn)
         last = (ok,) if svi.recompute and ok is not None else ()
         self.sites = [term.name for term in terms]
-        return (loss, *(slopes[p] for p in self.used), *(term.value for term in terms), *last)
+        results = (loss, *(slopes[p] for p in self.used), *(term.value for term in terms))
+        parts = [first, results, second] if svi.recompute else [first]
+        self.groups = [len(part) for part in parts if part]
+        self.sums = [0 if part is results else len(part) for part in parts if part] + [0]
+        return (*first, *results, *second, *last)
+
+    def _summed(
+        self, loss: Tensor, grads: dict[Tensor, Tensor]
+    ) -> tuple[Tensor, dict[Tensor, Tensor], list[Tensor]]:
+        """A loss and its gradients over all ranks, once the vectors behind them have been summed."""
+        share: Share | None = self.svi._share
+        if share is None:
+            return loss.detach(), grads, []
+        with torch.no_grad():
+            sums = FlatSums([loss.detach().double(), *grads.values()], share.weight)
+            total, *parts = sums.parts(sums.flats)
+        return total, dict(zip(grads, parts, strict=True)), sums.flats
 
     @contextmanager
     def _weights(self, weights: Sequence[Tensor]) -> Iterator[None]:

@@ -9,6 +9,7 @@ from pyro_fmvae.commands.command import Command
 from pyro_fmvae.commands.data_rows import add_rows, file_names, rows_of
 from pyro_fmvae.commands.output_files import check_different, check_ending, check_spares_data, save_arrays
 from pyro_fmvae.commands.row_tables import TABLES, check_installed, encoded_columns, save_table
+from pyro_fmvae.ranks import world
 from pyro_fmvae.runs.by_batches import encode_rows, in_order, naming_far_rows
 from pyro_fmvae.runs.run import Run, resolve_device
 
@@ -27,17 +28,21 @@ def encode(
     Raises:
         ValueError: bad data, data without a finite bound, or a bad file name.
     """
-    opened, target = Run.open(Path(run)), Path(out)
-    check_ending(target, (".npz", *TABLES, H5AD))
-    check_annotates(data, target)
-    check_installed(target)
-    check_different(data=data, out=out)
-    check_spares_data(opened, target)
-    place = resolve_device(device)
-    model = opened.load_model(place)
-    rows, _ = rows_of(opened, data, data_root, split, by_name=False)
-    with naming_far_rows(model, rows, place):
-        arrays = encode_rows(opened.recipe, model, in_order(rows, place))
+    ranks = world()
+    with ranks.agreeing():
+        opened, target = Run.open(Path(run)), Path(out)
+        check_ending(target, (".npz", *TABLES, H5AD))
+        check_annotates(data, target)
+        check_installed(target)
+        check_different(data=data, out=out)
+        check_spares_data(opened, target)
+        place = resolve_device(device)
+        model = opened.load_model(place)
+        rows, _ = rows_of(opened, data, data_root, split, by_name=False)
+    with naming_far_rows(model, rows, place, ranks=ranks):
+        arrays = encode_rows(opened.recipe, model, in_order(rows, place), ranks)
+    if not ranks.leads:
+        return 0
     if target.suffix == H5AD:
         added = save_annotated(opened, Path(str(data)), target, arrays)
         print(f"wrote {target}: {len(rows):,} rows with {', '.join(added)}")
@@ -57,4 +62,5 @@ COMMAND = Command(
     "Encode data: responsibilities, codes and means, in row order.",
     add_arguments,
     encode,
+    shared=True,
 )

@@ -17,6 +17,7 @@ from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
 from pyro_fmvae.models.shapes import check_codes
 from pyro_fmvae.models.vae import VAE
 from pyro_fmvae.optim import NaturalGradient
+from pyro_fmvae.ranks import Ranks
 
 SEEDING_POINTS = 20_000
 SEED_RANGE = 2**62  # of starts within a phase, whose seeds are drawn from torch's own generator
@@ -140,6 +141,7 @@ class Joint(GradientPhase):
         loc, scale, _ = encode_some(self.model, copy(batches))
         generator = torch.Generator().manual_seed(int(torch.randint(SEED_RANGE, ())))
         gains = self.model.restart(loc, scale, generator, self.learning.restarts)
+        Ranks(self.learning.group).copy_from_first(self.model.parameters())
         for factor, gain in gains.items():
             logger.info(
                 "%s step %d: factor %d started anew, +%.3f nats a point", self.name, step, factor, gain

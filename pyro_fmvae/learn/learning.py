@@ -15,6 +15,7 @@ from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
 
 AUGMENTED = 0.5  # share of a batch
+HOW = ("eager", "compile", "compile_from", "autocast", "group")
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Learning:
         restart_every: steps of a joint phase between two comparisons of λ of factors without labels with
             ``restarts`` new starts: see :meth:`FactorialMixtureVAE.restart`. 0: never.
         recompute: compute responsibilities again at the updated encoder (the paper's order).
-        eager, compile, compile_from, autocast: how steps are taken: see
+        eager, compile, compile_from, autocast, group: how steps are taken, and by which processes: see
             :class:`~pyro_fmvae.capture.CapturedSVI`.
 
     Raises:
@@ -83,6 +84,7 @@ class Learning:
     compile: bool = False
     compile_from: int = 1
     autocast: torch.dtype | None = None
+    group: Any = None
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "prior_learning_rate", "kl_weight", "pretrain_kl_weight"):
@@ -148,12 +150,12 @@ class Learning:
         recompute: bool = False,
     ) -> CapturedSVI:
         """The SVI object that takes the steps of a phase."""
-        how = {name: getattr(self, name) for name in ("eager", "compile", "compile_from", "autocast")}
+        how = {name: getattr(self, name) for name in HOW}
         return CapturedSVI(model, guide, optim, elbo, recompute, **how)
 
     def free_gaussian(self, model: Any, steps: int, learning_rate: float) -> FreeGaussian:
         """The object that takes the free steps of variational EM."""
         if self.eager:
-            return FreeGaussian(model, steps, learning_rate, autocast=self.autocast)
-        how: dict[str, Any] = {"compile": self.compile, "autocast": self.autocast}
+            return FreeGaussian(model, steps, learning_rate, autocast=self.autocast, group=self.group)
+        how: dict[str, Any] = {name: getattr(self, name) for name in ("compile", "autocast", "group")}
         return CapturedFreeGaussian(model, steps, learning_rate, **how)

@@ -5,7 +5,6 @@ Members are weighed by how probable they make labels that they have not seen (st
 
 import logging
 import math
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from pyro_fmvae.learn.mixture_search import best_start
 from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.models.label_predictor import LabelPredictor, tempered
 from pyro_fmvae.models.table_sites import label_site
+from pyro_fmvae.ranks import now
 
 FOLDS: Final = 5
 STARTS: Final = 4  # of the mixture of a fold
@@ -68,7 +68,7 @@ def learn_predictors(
         searched: indices of the rows for cross-validation.
         seed: of folds, starts and trees.
         until: of the mixtures of the folds, as for :func:`~pyro_fmvae.learn.mixture_search.best_start`.
-        end: time of ``time.monotonic``, in seconds, after which no further predictor is begun; the mixture
+        end: time of ``now``, in seconds, after which no further predictor is begun; the mixture
             alone predicts the labels that are left, and the log says so.
     """
     model.predictors.clear()
@@ -80,7 +80,7 @@ def learn_predictors(
     mixtures = _mixtures_held_out(make, x[searched], tried, folds, seed, until)
     features, own = model.features(x), _own_predictions(model, x)
     for number, label in enumerate(learnable):
-        if time.monotonic() > end:
+        if now() > end:
             left = len(learnable) - number
             logger.warning("labels: the mixture alone predicts %d of them: the time is up", left)
             break
