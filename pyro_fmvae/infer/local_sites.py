@@ -45,7 +45,8 @@ class LocalSite:
 
     def distribution(self, natural: Tensor) -> Any:
         """The posterior at λ [..., P], of the site's event shape."""
-        return self.kind(natural).to_event(self.events)
+        posterior: Any = self.kind(natural)
+        return posterior.to_event(self.events)
 
 
 class LocalSites:

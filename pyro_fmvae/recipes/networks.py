@@ -217,14 +217,10 @@ class NetworkRecipe(Recipe[_Options]):
         mean: Tensor = model.observation.mean(model.decoder(z))
         return mean
 
-    def program(self, model: Any) -> nn.Module:
-        """The model's own encoder.
-
-        Raises:
-            ValueError: posteriors are free: a search stands in the encoder's place.
-        """
+    def program(self, model: Any) -> nn.Module | None:
+        """The model's own encoder; None where posteriors are free, and a search stands in its place."""
         if self.indexed:
-            return super().program(model)
+            return None
         return FactorialEncoder(model) if self.factorial else _Encoding(self, model)
 
     def reconstruct(self, model: Any, x: Tensor) -> Tensor:

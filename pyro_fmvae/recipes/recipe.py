@@ -195,13 +195,12 @@ class Recipe(ABC, Generic[Options]):
     def encode(self, model: Any, x: Tensor) -> dict[str, Tensor]:
         """Arrays that ``encode`` writes of a batch, each [B, ...], by name."""
 
-    def program(self, model: Any) -> nn.Module:
+    @abstractmethod
+    def program(self, model: Any) -> nn.Module | None:
         """A module that gives the arrays of :meth:`encode` by tensor operations alone, to be traced.
 
-        Raises:
-            ValueError: the model has no encoder.
+        None where the model has no encoder.
         """
-        raise ValueError(f"run: expected a model with an encoder, --model {self.name} has none")
 
     @abstractmethod
     def sample(self, model: Any, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:

@@ -69,8 +69,10 @@ def encoder_program(run: Run, model: Any) -> torch.export.ExportedProgram:
     Raises:
         ValueError: a model without an encoder, or data that it cannot take by itself.
     """
-    encoder = deepcopy(RawEncoder(run.preprocessing, run.recipe.program(model)))
-    encoder = encoder.eval().cpu().requires_grad_(False)
+    traceable = run.recipe.program(model)
+    if traceable is None:
+        raise ValueError(f"run: expected a model with an encoder, --model {run.recipe.name} has none")
+    encoder = deepcopy(RawEncoder(run.preprocessing, traceable)).eval().cpu().requires_grad_(False)
     x = torch.zeros((2, *run.preprocessing.event_shape), dtype=encoder.dtype)
     rows = {0: torch.export.Dim("rows")}
     with _without_checks(), torch.no_grad():

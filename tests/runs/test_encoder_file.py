@@ -101,10 +101,10 @@ def test_a_program_names_no_place(runs, tmp_path):
 
 
 def test_a_search_is_no_encoder(runs):
-    recipe = runs["vae"].run.recipe
-    free = replace(recipe, config=replace(recipe.config, posterior="free"))
+    run = runs["vae"].run
+    recipe = replace(run.recipe, config=replace(run.recipe.config, posterior="free"))
     with pytest.raises(ValueError, match="run: expected a model with an encoder, --model vae has none"):
-        free.program(runs["vae"].model)
+        encoder_file.encoder_program(replace(run, recipe=recipe), runs["vae"].model)
 
 
 def test_a_bad_ending_is_refused(runs, tmp_path):
