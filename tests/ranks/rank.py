@@ -292,7 +292,7 @@ STAGES = ("--pretrain-iterations=6", "--prior-iterations=4", "--joint-iterations
 SPARSE = ("--joint-iterations=4", "--refine-iterations=2")
 case(command, "fmvae", model="fmvae", options=("--labels=0.5", *STAGES, "--restart-every=8"))
 case(command, "vae", model="vae", options=("--pretrain-iterations=6", "--joint-iterations=20"))
-case(command, "vsc", model="vsc", options=("--joint-iterations=20",))
+case(command, "vsc", model="vsc", options=("--pretrain-iterations=3", "--joint-iterations=7"))
 case(command, "bsc", model="bsc", options=("--joint-iterations=6",))
 case(command, "linear-sparse", model="linear-sparse", options=SPARSE)
 case(command, "max-sparse", model="max-sparse", options=SPARSE)
@@ -304,7 +304,7 @@ case(refusals, "refusals")
 
 def start(rank: int, size: int, folder: Path) -> None:
     store = dist.FileStore(str(folder / "store"), size)
-    limit = timedelta(seconds=120)
+    limit = timedelta(seconds=1200)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
     torch.set_num_threads(1)
 

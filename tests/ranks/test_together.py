@@ -13,7 +13,7 @@ import pytest
 SCRIPT = Path(__file__).with_name("rank.py")
 # A fixed point ends as soon as no mean changes by more than 1e-6; of fewer points that may be sooner.
 FIXED_POINTS = ("binary EM", "binary EM, missing numbers", "gradient EM")
-RUNS = ("fmvae", "vae", "vsc", "bsc", "linear-sparse", "mixture")
+RUNS = ("fmvae", "vae", "bsc", "linear-sparse", "mixture")
 QUICK = {
     "two": ["single precision", "recompute, captured", "labels", "dependence, captured", "linear slabs"],
     "three": ["captured", "binary EM, missing numbers", "rows", "bound"],
@@ -32,7 +32,7 @@ SLOW = {
 }
 OTHERS = {"two": ["failing, captured"], "three": ["refusals"]}
 SLOW_OTHERS = {
-    "two": ["failing, eager", "max slabs", "max-sparse"],
+    "two": ["failing, eager", "max slabs", "max-sparse", "vsc"],
     "three": ["failing, captured", "max slabs"],
 }
 SIZES = {"two": 2, "three": 3}
@@ -105,11 +105,14 @@ def test_all_ways_of_training_together(all_found, group, case):
     assert_close_to_one(all_found, group, case, tolerance(case))
 
 
+# The max rule has other draws. In the first steps of vsc some gradients are nothing but rounding, and Adam
+# makes steps of full size of them.
 @pytest.mark.slow
-def test_the_max_rule_trains_on_ranks(all_found):
-    first, second = (all_found[rank]["two"]["max-sparse"] for rank in range(2))
+@pytest.mark.parametrize("case", ["max-sparse", "vsc"])
+def test_models_that_train_otherwise_on_ranks(all_found, case):
+    first, second = (all_found[rank]["two"][case] for rank in range(2))
     assert first == second  # both have read the one checkpoint
-    assert len(first["losses"]) == len(all_found[2]["one"]["max-sparse"]["losses"])
+    assert len(first["losses"]) == len(all_found[2]["one"][case]["losses"])
 
 
 @pytest.mark.slow
