@@ -1,7 +1,7 @@
 """SVI with a choice of when the responsibilities for the natural-gradient step are computed."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -163,15 +163,15 @@ class ConjugateSVI(SVI):
         """Put the sums over ranks in the place of gradients; returns that of the loss."""
         if self._share is None:
             return loss
-        with_grad = [p for p in params if p.grad is not None]
-        sums = FlatSums([loss.detach().double(), *(p.grad for p in with_grad)], self._share.weight)
+        own = [p.grad for p in params if p.grad is not None]
+        sums = FlatSums([loss.detach().double(), *own], self._share.weight)
         self.ranks.add(sums.flats)
         total, *grads = sums.parts(sums.flats)
-        for p, grad in zip(with_grad, grads, strict=True):
-            p.grad.copy_(grad)
+        for grad, found in zip(own, grads, strict=True):
+            grad.copy_(found)
         return total
 
-    def _refresh(self, traces: Traces, natural: dict[str, Tensor], args: Any, kwargs: Any) -> None:
+    def _refresh(self, traces: Traces, natural: Mapping[str, Tensor], args: Any, kwargs: Any) -> None:
         """Replace the gradients of λ by ones at the current encoder, in a second pass over the guide."""
         loss = sum_terms(self._refreshed(traces, args, kwargs))
         if not (natural and loss.requires_grad):

@@ -32,7 +32,7 @@ def whole_batch(tensor: Tensor, dim: int, counts: bool = False) -> Tensor:
         return tensor
     if counts:
         tensor = own.share.weight * tensor
-    found: Tensor = _Gathered.apply(tensor, dim % tensor.dim(), own.share, own.ranks)  # type: ignore[no-untyped-call]
+    found: Tensor = _Gathered.apply(tensor, dim % tensor.dim(), own.share, own.ranks)
     return found
 
 
