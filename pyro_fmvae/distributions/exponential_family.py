@@ -212,7 +212,7 @@ class ExponentialFamily(ABC):
         Raises:
             ValueError: no member has values of that shape.
         """
-        raise NotImplementedError(_not_plain(self, "size"))
+        raise NotImplementedError(f"{type(self).__name__} takes no part in plain programs: it has no size")
 
     def locate(self, monomial: tuple[str, ...], elements: tuple[Tensor, ...], event: torch.Size) -> Tensor:
         """Positions of a monomial in the last dimension of t, int64 of the elements' shape.
@@ -226,7 +226,7 @@ class ExponentialFamily(ABC):
         Returns:
             -1 where t does not hold the product of these elements.
         """
-        raise NotImplementedError(_not_plain(self, "locate"))
+        raise NotImplementedError(f"{type(self).__name__} takes no part in plain programs: it has no locate")
 
     def multiplicity(self, event: torch.Size) -> Tensor | None:
         """How many times its monomial each entry of t is, float64 [P]; None if all are 1.
@@ -276,10 +276,6 @@ class ExponentialFamily(ABC):
 
 def _no_components(family: ExponentialFamily, method: str) -> str:
     return f"{type(family).__name__} is not a family of mixture components: it has no {method}"
-
-
-def _not_plain(family: ExponentialFamily, method: str) -> str:
-    return f"{type(family).__name__} takes no part in plain programs: give it the method {method}"
 
 
 def _transform_to(domain: constraints.Constraint) -> Transform:
