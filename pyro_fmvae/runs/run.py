@@ -236,6 +236,7 @@ def load_data(config: TrainConfig, root: Path | None, shape: tuple[int, ...] | N
         sparse=sparse,
         shape=shape,
         splitting=config.splitting,
+        in_memory=config.in_memory,
     )
     if config.label_names is not None:
         dataset = choose_labels(dataset, config.label_names)

@@ -7,7 +7,8 @@ import torch
 from PIL import Image
 
 from pyro_fmvae.data import image_cache
-from pyro_fmvae.data.image_cache import decode, load_images, user_cache
+from pyro_fmvae.data.decoded import user_cache
+from pyro_fmvae.data.image_cache import decode, load_images
 
 RNG = np.random.default_rng(0)
 NAMES = ("b.png", "a.png", "deep/c.png", "d.png", "e.png")
