@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.data.preprocessing import Preprocessing
-from pyro_fmvae.data.rows import Rows, select
+from pyro_fmvae.data.readable_rows import ReadableRows, select
 from pyro_fmvae.data.storage import as_float
 
 SPLITS = ("train", "valid", "test", "unseen")
@@ -23,10 +23,10 @@ class Split:
         ValueError: a dtype or shape other than those below.
     """
 
-    x: Tensor | Rows
+    x: Tensor | ReadableRows
     """[n, *event_shape], stored compactly: bool (pixels in {0, 1}), uint8 (grey levels, 255 = 1.0) or float32
     (greys in [0, 1], standardised columns, patches, or real numbers, where NaN is a missing one).
-    `observations`, `whole` and `Batches` give float32. `Rows` are read when they are needed."""
+    `observations`, `whole` and `Batches` give float32. `ReadableRows` are read when they are needed."""
     labels: Tensor | None = None
     """int64 [n, L], -1 = unknown; None where the data set has no labels."""
     resample: bool = False

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.data.dataset import SPLITS, Dataset, Split
-from pyro_fmvae.data.rows import joined
+from pyro_fmvae.data.readable_rows import joined
 from pyro_fmvae.data.splitting import fingerprint
 from pyro_fmvae.data.storage import sample_binary
 

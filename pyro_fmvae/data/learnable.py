@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.data.dataset import SPLITS, Dataset, Split
-from pyro_fmvae.data.rows import pieces, read
+from pyro_fmvae.data.readable_rows import pieces, read
 
 FEWEST: Final = 10
 """Points of the smallest data set, of which one is for validation and one for testing."""

@@ -129,17 +129,10 @@ class Preprocessing:
         source: str = "x",
         column_names: tuple[str, ...] = (),
     ) -> Preprocessing:
-        """Make the preprocessing of a table whose columns have these means and standard deviations, each [D].
+        """Make the preprocessing of a table of these column means and deviations [D], changed in place.
 
-        Args:
-            mean, std: of the training rows, changed in place.
-            constant: columns that have a single value, bool [D]. Rounding leaves them a standard deviation of
-                about 1e-17 instead of 0.
-            categories: columns that stay as they are.
-            source, column_names: as for :meth:`standardizing`.
-
-        Raises:
-            ValueError: a number that float32 cannot hold.
+        `constant` marks columns of a single value, whose deviation rounding may leave at 1e-17 instead of 0;
+        `categories` are columns that stay as they are. Errors are those of :meth:`standardizing`.
         """
         std[constant] = 1.0
         mean[list(categories)], std[list(categories)] = 0.0, 1.0

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from pyro_fmvae.data.rows import BLOCK, WINDOW, Rows, rows_in
+from pyro_fmvae.data.readable_rows import BLOCK, WINDOW, ReadableRows, rows_in
 
 AHEAD: Final = 1  # windows that are read before they are needed
 
@@ -35,7 +35,7 @@ class Windows:
 
     def __init__(
         self,
-        x: Rows,
+        x: ReadableRows,
         generator: Callable[..., torch.Generator] | None,
         device: torch.device,
         window: int = WINDOW,

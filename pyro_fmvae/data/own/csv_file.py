@@ -18,8 +18,7 @@ from pyro_fmvae.untrusted import check_printable
 
 MOST_LEVELS = 50
 """Largest number of categories of a column."""
-LABEL = "label:"
-"""Beginning of the names of columns that hold labels."""
+LABEL = "label:"  # begins the names of columns that hold labels
 _MISSING = {"", "na", "n/a", "nan", "?"}
 _MIXTURE = "; --model mixture takes missing entries and words"
 _BYTES = 10  # of memory that a byte of a table takes while it is read, about

@@ -15,7 +15,7 @@ from pyro_fmvae.data.own.column_file import FORMATS, decode_columns, read_labels
 from pyro_fmvae.data.own.npz_file import OPTIONAL, check_shape, described
 from pyro_fmvae.data.own.raw import Raw
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
-from pyro_fmvae.data.rows import Selection
+from pyro_fmvae.data.readable_rows import Selection
 from pyro_fmvae.data.splitting import Digest, Splitting, split_fingerprint, split_rows
 from pyro_fmvae.memory import check_fits
 

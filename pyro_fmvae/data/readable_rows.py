@@ -15,7 +15,7 @@ BLOCK: Final = 256 << 10
 """Bytes of neighbouring rows that stay together when an epoch is put in order: see :class:`Windows`."""
 
 
-class Rows(Protocol):
+class ReadableRows(Protocol):
     """Observations of a split that are not held in memory.
 
     A tensor holds the same in memory; :func:`read` and its like take either.
@@ -47,7 +47,7 @@ class Selection:
         index: their rows, int64 [n].
     """
 
-    def __init__(self, source: Rows, index: Tensor) -> None:
+    def __init__(self, source: ReadableRows, index: Tensor) -> None:
         self.source, self.index = source, index
 
     @property
@@ -65,19 +65,19 @@ class Selection:
         return self.source.read(self.index[rows])
 
 
-def read(x: Tensor | Rows, rows: Tensor) -> Tensor:
+def read(x: Tensor | ReadableRows, rows: Tensor) -> Tensor:
     """Take the rows at the indices int64 [m] into memory: [m, *event_shape]."""
     return x[rows] if isinstance(x, Tensor) else x.read(rows)
 
 
-def select(x: Tensor | Rows, rows: Tensor) -> Tensor | Rows:
+def select(x: Tensor | ReadableRows, rows: Tensor) -> Tensor | ReadableRows:
     """The rows at the indices int64 [m]: a copy of those in memory, and a :class:`Selection` of others."""
     if isinstance(x, Tensor):
         return x[rows]
     return Selection(x.source, x.index[rows]) if isinstance(x, Selection) else Selection(x, rows)
 
 
-def joined(parts: list[Tensor | Rows]) -> Tensor | Rows:
+def joined(parts: list[Tensor | ReadableRows]) -> Tensor | ReadableRows:
     """Rows one after another: all in memory, or all selected from one source.
 
     Raises:
@@ -92,7 +92,7 @@ def joined(parts: list[Tensor | Rows]) -> Tensor | Rows:
     return Selection(chosen[0].source, torch.cat([part.index for part in chosen]))
 
 
-def pieces(x: Tensor | Rows) -> Iterator[Tensor]:
+def pieces(x: Tensor | ReadableRows) -> Iterator[Tensor]:
     """All rows in their order: those in memory at once, others window by window."""
     if isinstance(x, Tensor):
         yield x
@@ -101,6 +101,6 @@ def pieces(x: Tensor | Rows) -> Iterator[Tensor]:
         yield x.read(rows)
 
 
-def rows_in(size: int, x: Rows) -> int:
+def rows_in(size: int, x: ReadableRows) -> int:
     """How many rows take so many bytes, at least 1."""
     return max(1, size // max(1, math.prod(x.shape[1:]) * x.dtype.itemsize))
