@@ -35,6 +35,7 @@ autodoc_default_options = {
     "set_predict_request, set_inverse_transform_request",
 }
 autodoc_member_order = "bysource"
+autodoc_mock_imports = ["gradio"]  # of an extra
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 

@@ -12,6 +12,7 @@ from pyro_fmvae.distributions import (
     GAMMA,
     INVERSE_GAMMA,
     MULTIVARIATE_NORMAL,
+    MULTIVARIATE_NORMAL_GAMMA,
     NORMAL,
     NORMAL_GAMMA,
     NORMAL_WISHART,
@@ -38,6 +39,8 @@ from pyro_fmvae.distributions import (
     MaxNormal,
     MixtureComponent,
     MultivariateNormalFamily,
+    MultivariateNormalGamma,
+    MultivariateNormalGammaFamily,
     NaturalBeta,
     NaturalColumnNormalGamma,
     NaturalDirichlet,
@@ -45,6 +48,7 @@ from pyro_fmvae.distributions import (
     NaturalGamma,
     NaturalInverseGamma,
     NaturalMultivariateNormal,
+    NaturalMultivariateNormalGamma,
     NaturalNormal,
     NaturalNormalGamma,
     NaturalNormalWishart,
@@ -134,10 +138,11 @@ from pyro_fmvae.version import __version__
 
 if TYPE_CHECKING:
     from pyro_fmvae.commands.from_python import train
-    from pyro_fmvae.runs import TrainedRun, load
+    from pyro_fmvae.runs import TrainedRun, from_pretrained, load
 
 _LATER = {
     "TrainedRun": "pyro_fmvae.runs",
+    "from_pretrained": "pyro_fmvae.runs",
     "load": "pyro_fmvae.runs",
     "train": "pyro_fmvae.commands.from_python",
 }
@@ -149,6 +154,7 @@ __all__ = [
     "GAMMA",
     "INVERSE_GAMMA",
     "MULTIVARIATE_NORMAL",
+    "MULTIVARIATE_NORMAL_GAMMA",
     "NORMAL",
     "NORMAL_GAMMA",
     "NORMAL_WISHART",
@@ -196,6 +202,8 @@ __all__ = [
     "MixtureComponent",
     "MixtureSparsePrior",
     "MultivariateNormalFamily",
+    "MultivariateNormalGamma",
+    "MultivariateNormalGammaFamily",
     "NaturalBeta",
     "NaturalColumnNormalGamma",
     "NaturalDirichlet",
@@ -204,6 +212,7 @@ __all__ = [
     "NaturalGradient",
     "NaturalInverseGamma",
     "NaturalMultivariateNormal",
+    "NaturalMultivariateNormalGamma",
     "NaturalNormal",
     "NaturalNormalGamma",
     "NaturalNormalWishart",
@@ -254,6 +263,7 @@ __all__ = [
     "expected_linear_normal",
     "expected_log_prob",
     "fit",
+    "from_pretrained",
     "keep_freed_memory",
     "load",
     "log_weights",

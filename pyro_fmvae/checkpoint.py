@@ -44,15 +44,32 @@ def save(folder: Path, state: Any, clock: dict[str, float] | None = None) -> Non
     Raises:
         TypeError: something in ``state`` that is neither a tensor nor fit for JSON.
     """
+    encoded, digest = save_file(folder / TENSORS, state)
+    readable = {"sha256": digest, "state": json.loads(encoded), "clock": clock or {}}
+    write_atomically(folder / READABLE, lambda path: path.write_text(json.dumps(readable, indent=1)))
+
+
+def save_file(path: Path, state: Any) -> tuple[str, str]:
+    """Write a state to one safetensors file, atomically; make missing folders.
+
+    Args:
+        path: the file.
+        state: as for :func:`save`.
+
+    Returns:
+        The JSON of the state, with names in the place of tensors, and the SHA-256 of everything.
+
+    Raises:
+        TypeError: something in ``state`` that is neither a tensor nor fit for JSON.
+    """
     tensors: dict[str, Tensor] = {}
     encoded = json.dumps(_encode(state, "", tensors))
     digest = _digest(encoded, tensors)
     header = json.dumps({"format": FORMAT, "sha256": digest, "state": encoded})
     content = safetensors.torch.save(tensors, metadata={"state": header})
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / TENSORS, lambda path: path.write_bytes(content))
-    readable = {"sha256": digest, "state": json.loads(encoded), "clock": clock or {}}
-    write_atomically(folder / READABLE, lambda path: path.write_text(json.dumps(readable, indent=1)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+    return encoded, digest
 
 
 def load(folder: Path) -> tuple[Any, dict[str, float]]:
@@ -70,6 +87,18 @@ def load(folder: Path) -> tuple[Any, dict[str, float]]:
     path = folder / TENSORS
     if not path.is_file():
         raise FileNotFoundError(f"{folder}: no checkpoint ({TENSORS}) there")
+    state, checksum = load_file(path)
+    return state, _clock(folder / READABLE, checksum)
+
+
+def load_file(path: Path) -> tuple[Any, str | None]:
+    """Read what :func:`save_file` wrote: the state, its tensors on the CPU, and its checksum.
+
+    The checksum of a file from before there were any is None.
+
+    Raises:
+        ValueError: as for :func:`load`.
+    """
     check_fits(2 * path.stat().st_size, str(path))  # the file, and the tensors
     try:
         content = path.read_bytes()
@@ -81,7 +110,7 @@ def load(folder: Path) -> tuple[Any, dict[str, float]]:
         state = _decode(header, tensors)
     except (SafetensorError, LookupError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path}: not a checkpoint of pyro_fmvae, or damaged ({error})") from error
-    return state, _clock(folder / READABLE, checksum)
+    return state, checksum
 
 
 def _verified(header: Any, tensors: dict[str, Tensor]) -> str | None:

@@ -11,6 +11,8 @@ from pyro_fmvae import commands
 from pyro_fmvae.commands.command import UsageError
 from pyro_fmvae.commands.parser import PROGRAM, HelpAll, Parser
 from pyro_fmvae.memory import at_most, parse_size
+from pyro_fmvae.ranks import LostRankError
+from pyro_fmvae.runs.launching import TIMEOUT, SpokenElsewhereError, launched, quiet_unless_first
 from pyro_fmvae.runs.stopping import Stopped, exit_status
 from pyro_fmvae.untrusted import printable
 from pyro_fmvae.version import __version__
@@ -29,17 +31,27 @@ def run_command(arguments: Sequence[str]) -> int:
         signal.
     """
     try:
-        namespace = build_parser(arguments).parse_args(list(arguments))
+        with quiet_unless_first():
+            namespace = build_parser(arguments).parse_args(list(arguments))
         return _dispatch(namespace, arguments)
+    except SpokenElsewhereError as error:
+        cause = error.__cause__
+        return _explain(cause)[1] if isinstance(cause, Exception) else _status(cause)
     except KeyboardInterrupt as stop:
         print(f"{PROGRAM}: stopped", file=sys.stderr)
-        return exit_status(stop.number) if isinstance(stop, Stopped) else INTERRUPTED
+        return _status(stop)
     except Exception as error:
         if DEBUG in arguments:
             traceback.print_exc()
         message, status = _explain(error)
-        print(f"{PROGRAM}: error: {printable(message)}", file=sys.stderr)
+        rank = getattr(error, "rank", 0)
+        named = f"rank {rank}: " if rank and not isinstance(error, LostRankError) else ""
+        print(f"{PROGRAM}: error: {named}{printable(message)}", file=sys.__stderr__ if rank else sys.stderr)
         return status
+
+
+def _status(stop: BaseException | None) -> int:
+    return exit_status(stop.number) if isinstance(stop, Stopped) else INTERRUPTED
 
 
 def build_parser(arguments: Sequence[str] = ()) -> ArgumentParser:
@@ -55,7 +67,10 @@ def build_parser(arguments: Sequence[str] = ()) -> ArgumentParser:
         subparser = Parser(description=command.description)
         command.add_arguments(subparser)
         subparser.add_argument("--max-memory", type=str | None, help="most that a file may unpack to: 8G")
-        subparser.add_argument(DEBUG, action="store_true", help="show the traceback of an error")
+        text = "show the traceback of an error; under torchrun, check that all ranks have the same numbers"
+        subparser.add_argument(DEBUG, action="store_true", help=text)
+        text = "under torchrun: seconds that ranks wait for one that does not answer"
+        subparser.add_argument("--rank-timeout", type=float, default=TIMEOUT, help=text)
         if command.brief:
             subparser.brief, subparser.usage = command.brief, f"{PROGRAM} {command.name} [options]"
             subparser.add_argument("--help-all", action=HelpAll)
@@ -68,10 +83,9 @@ def build_parser(arguments: Sequence[str] = ()) -> ArgumentParser:
 def _dispatch(namespace: Namespace, arguments: Sequence[str]) -> int:
     (command,) = (one for one in commands.all_commands(arguments) if one.name == namespace.command)
     given = vars(namespace[namespace.command])
-    size = given.pop("max_memory")
-    del given["debug"]
-    with at_most(None if size is None else parse_size(size)):
-        return command.run(**given)
+    size, timeout, checked = (given.pop(name) for name in ("max_memory", "rank_timeout", "debug"))
+    with at_most(None if size is None else parse_size(size)), launched(timeout, checked) as ranks:
+        return command.run(**given) if ranks.leads or command.shared else 0
 
 
 def _explain(error: Exception) -> tuple[str, int]:
@@ -84,8 +98,10 @@ def _explain(error: Exception) -> tuple[str, int]:
         return f"{error.filename}: {error.strerror.lower()}", BAD_INPUT
     if isinstance(error, ValueError | OSError):
         return str(error), BAD_INPUT
-    text = f"{type(error).__name__}: {error}"
     notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+    if isinstance(error, LostRankError):
+        return f"{error}{notes}", OUR_FAILURE
+    text = f"{type(error).__name__}: {error}"
     return f"unforeseen, please report it to {ISSUES}, with what {DEBUG} shows: {text}{notes}", OUR_FAILURE
 
 

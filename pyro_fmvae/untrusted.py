@@ -102,7 +102,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def check_type(name: str, value: Any, hint: Any) -> None:
-    """Check that a value is of the type that an annotation says: a class, tuple, ``Literal`` or union.
+    """Check that a value is of the type that an annotation says: a class, tuple, dict, ``Literal`` or union.
 
     Args:
         name: of the value in messages.
@@ -126,6 +126,11 @@ def _conforms(value: Any, hint: Any) -> bool:
         return isinstance(value, str) and value in parts
     if kind is tuple:
         return isinstance(value, tuple) and all(_conforms(part, parts[0]) for part in value)
+    if kind is dict:
+        of_keys, of_values = parts
+        return isinstance(value, dict) and all(
+            _conforms(key, of_keys) and _conforms(one, of_values) for key, one in value.items()
+        )
     if hint is float:
         hint = int | float
     return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))

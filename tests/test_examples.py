@@ -47,6 +47,13 @@ RUNS = {
         ["nothing fades: log-density", "power 0.5: log-density"],
     ),
     "compare_traceenum.py": (["--steps", "20", "--samples", "30"], ["the first two differ by"]),
+    "label_next.py": (
+        [
+            *("--data-root=.", "--sets=MNIST", "--seeds=0", "--labels", "10", "20", "--points=60"),
+            *("--iterations=3", "--refine=2", "--out=pictures/label-next"),
+        ],
+        ["MNIST 0 chosen ", "MNIST 0 random "],
+    ),
     "smiley.py": (
         ["--points", "300", "--iterations", "4", "--out", "pictures"],
         ["bowtie", "pictures in pictures"],
@@ -61,8 +68,8 @@ RUNS = {
     ),
     "omniglot_sweep.py": (["--list"], ["K256-seed0\nK32-seed0\nnormal-seed0"]),
     "mnist_clusters.py": (
-        ["--data-root", ".", "--out", "rows", "--rows", "K10-seed0", "--scale", "0.00003"],
-        ["| K10 | 1 | accuracy |"],
+        ["--data-root", ".", "--out", "rows", "--rows", "K10-views-seed0", "--scale", "0.00003"],
+        ["| K10-views | 1 | accuracy |"],
     ),
     "mixture_starts.py": (
         ["run", "--starts", "1", "--splits", "1"],
@@ -135,6 +142,7 @@ RUNS = {
     ),
     "benchmarks/peers.py": (["--points=50", "--turns=2", "--threads=1"], ["BayesPy"]),
     "benchmarks/freed_memory.py": (["--nets=mlp", "--steps=2", "--threads=1"], ["mlp   kept"]),
+    "benchmarks/search.py": (["--points=10000", "--queries=2", "--libraries=numpy"], ['"kind": "codes"']),
     "benchmarks/spot_checks.py": (["--nets=mlp", "--steps=2"], ["checked at every step"]),
     "benchmarks/siblings.py": (
         ["--latents", "3", "--steps", "1", "--methods", "by hand;captured;SVI, eager"],
@@ -154,6 +162,7 @@ RUNS = {
     ),
 }
 PICTURES = {
+    "label_next.py": ["label-next.png"],
     "from_pyro.py": ["from-pyro.png"],
     "estimators.py": ["mixture-ellipses.png"],
     "regression.py": ["regression.png"],
@@ -182,7 +191,7 @@ PICTURES = {
 }
 ROWS = {
     "mnist_sweep.py": ["K2-seed0"],
-    "mnist_clusters.py": ["K10-seed0"],
+    "mnist_clusters.py": ["K10-views-seed0"],
     "generalisation.py": ["both-seed0"],
     "vsc_sweep.py": ["smiley-vsc-J20-seed0"],
 }
@@ -226,6 +235,7 @@ DATA = {
     "variations.py": lambda folder: write_run(folder, "--factors 5 --labels 0"),
     "generalisation.py": lambda folder: write_mnist_static(folder, 64, 3, 3),
     "mnist_clusters.py": lambda folder: write_mnist(folder, 500, 10),
+    "label_next.py": lambda folder: write_mnist(folder, 100, 10),
 }
 
 

@@ -16,9 +16,9 @@ LONGEST_MODULE = 300
 
 # Each may import from itself and from those before it. The last ones are the outer shell.
 LAYERS = [
-    *("version", "distributions", "nn", "optim", "infer", "em", "models", "capture", "learn"),
+    *("version", "distributions", "nn", "optim", "ranks", "infer", "em", "models", "capture", "learn"),
     *("untrusted", "memory", "temporary", "data", "checkpoint", "evaluate", "figures"),
-    *("recipes", "runs", "sklearn", "commands", "cli", "__main__"),
+    *("recipes", "runs", "sklearn", "explorer", "commands", "cli", "__main__"),
 ]
 RANK = {name: rank for rank, name in enumerate(LAYERS)}
 # Inside data: which parts each part may import. The face and the registry, on top, know them all.

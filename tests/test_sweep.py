@@ -482,7 +482,7 @@ def test_the_program_takes_the_options_of_every_row(s, monkeypatch, script):
     options = ("--data-root", "there", "--device", "cpu", "--split", "test", "--scale", "0.01")
     parser = build_parser()
     rows = rows_of(s, script, chosen(s, monkeypatch, *options))
-    for row in rows if script != "mnist_clusters" else rows[:6]:  # the others differ in the seed
+    for row in rows if script != "mnist_clusters" else rows[:12]:  # the others differ in the seed
         parsed = parser.parse_args(["train", *s.sweep.options(row.train), "--out", "runs/x"]).train
         options = {name: getattr(parsed, name) for name in all_options()}
         config = configure(parsed.model or DEFAULT, **options)
@@ -694,10 +694,17 @@ def test_summary_of_clusters(s):
             "result": {"result": {"elbo": elbo, "accuracy": {"digit": accuracy}, "clustering": {}}},
         }
 
+    def viewed(elbo, of_views, accuracy):
+        record = unlabelled("K10-views", elbo, accuracy)
+        record["result"]["result"]["views"] = {"elbo": of_views}
+        return record
+
     records = [
         labelled(-99, 0.95),
         *(unlabelled("K20", elbo, a) for elbo, a in ((-100, 0.5), (-97, 0.75), (-98, 0.875), (-99, 0.25))),
         unlabelled("K10", -90, 0.5),
+        viewed(-90, -80, 0.5),
+        viewed(-80, -90, 0.25),
     ]
     head, rule, *lines = s.mnist_clusters.report(records, None).splitlines()
     assert head.count("|") == rule.count("|") == 8
@@ -705,6 +712,9 @@ def test_summary_of_clusters(s):
         "| K10 | 1 | accuracy | 0.5000 | 0.5000 | 0.5000 | 0.5000 |",
         "| K10 | 1 | majority | 0.5100 | 0.5100 | 0.5100 | 0.5100 |",
         "| K10 | 1 | nmi | 0.4000 | 0.4000 | 0.4000 | 0.4000 |",
+        "| K10-views | 2 | accuracy | 0.3750 | 0.2500 | 0.5000 | 0.5000 |",
+        "| K10-views | 2 | majority | 0.3850 | 0.2600 | 0.5100 | 0.5100 |",
+        "| K10-views | 2 | nmi | 0.2750 | 0.1500 | 0.4000 | 0.4000 |",
         "| K20 | 4 | accuracy | 0.6250 | 0.2500 | 0.8750 | 0.7500 |",
         "| K20 | 4 | majority | 0.6350 | 0.2600 | 0.8850 | 0.7600 |",
         "| K20 | 4 | nmi | 0.5250 | 0.1500 | 0.7750 | 0.6500 |",

@@ -14,6 +14,7 @@ the bound in a call of its own, which is not timed. Everything is in float64.
 import json
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -192,7 +193,42 @@ def sequences(points: int, rng: np.random.Generator) -> Problem:
     return Problem("hidden Markov model", (torch.as_tensor(y),), program, at, nodes)
 
 
-PROBLEMS = (gaussians, regression, counts, sequences)
+def documents(points: int, rng: np.random.Generator) -> Problem:
+    """Latent Dirichlet allocation of short documents: every word has a topic of its own."""
+    length, vocabulary = 20, 30
+    number = max(points // length, 1)
+    true = rng.dirichlet(np.full(vocabulary, 0.2), K)
+    shares = rng.dirichlet(np.full(K, 0.3), number)  # [documents, K]
+    kinds = (rng.random((length, number, 1)) > shares.cumsum(-1)[:, :-1]).sum(-1)
+    y = (rng.random((length, number, 1)) > true.cumsum(-1)[kinds][..., :-1]).sum(-1)  # [words, documents]
+    first = 20 * true + rng.uniform(0.5, 1.5, true.shape)
+
+    def program(y: Tensor) -> None:
+        with pyro.plate("topics", K):
+            topics = pyro.sample("topic_words", dist.Dirichlet(torch.full((vocabulary,), 0.5)))
+        with pyro.plate("documents", number, dim=-1):
+            shares = pyro.sample("shares", dist.Dirichlet(torch.full((K,), 0.3)))
+            with pyro.plate("words", length, dim=-2):
+                topic = pyro.sample("topic", dist.Categorical(shares), infer={"enumerate": "parallel"})
+                pyro.sample("word", dist.Categorical(topics[topic]), obs=y)
+
+    def nodes() -> tuple[Any, list[Any]]:
+        from bayespy.nodes import Categorical, Dirichlet, Mixture
+
+        topics = Dirichlet(np.full(vocabulary, 0.5), plates=(K,))
+        topics.initialize_from_parameters(first)
+        shares = Dirichlet(np.full(K, 0.3), plates=(number,))
+        topic = Categorical(shares, plates=(length, number))
+        word = Mixture(topic, Categorical, topics)
+        word.observe(y)
+        order = [topic, topics, shares]
+        return bayespy.inference.VB(word, *order), order
+
+    at = {"topic_words": dist.Dirichlet(torch.as_tensor(first))}
+    return Problem("latent Dirichlet allocation", (torch.as_tensor(y),), program, at, nodes)
+
+
+PROBLEMS = (gaussians, regression, counts, sequences, documents)
 
 
 @dataclass
@@ -218,10 +254,14 @@ def ours(problem: Problem) -> Contestant:
     """The program under coordinate ascent in steps of rate 1."""
     guide = AutoConjugate(problem.program)
     guide.setup(*problem.data)
-    for site, posterior in problem.start.items():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, of a draw of a Wishart that is singular at first
+        sites = pyro.poutine.trace(problem.program).get_trace(*problem.data).nodes
+    for site in guide.posteriors:
+        start = problem.start.get(site, sites[site]["fn"])
         natural = guide.posterior(site).get_parameter("natural")
         with torch.no_grad():
-            natural.copy_(natural_prior(posterior).natural.reshape(natural.shape))
+            natural.copy_(natural_prior(start).natural.reshape(natural.shape))
     svi = CapturedSVI(problem.program, guide, NaturalGradient(1.0), TraceConjugate_ELBO())
     step = partial(svi.step, *problem.data)
     return Contestant("CapturedSVI", step, lambda loss: -float(loss))

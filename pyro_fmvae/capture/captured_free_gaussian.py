@@ -27,7 +27,7 @@ class CapturedFreeGaussian(FreeGaussian):
     all others replay it, on a GPU as a CUDA graph. Copies capture anew.
 
     Args:
-        program, steps, learning_rate, autocast: as for ``FreeGaussian``.
+        program, steps, learning_rate, autocast, group: as for ``FreeGaussian``.
         compile: fuse the program's operations by ``torch.compile``: see ``CapturedSVI``.
 
     Raises:
@@ -43,8 +43,9 @@ class CapturedFreeGaussian(FreeGaussian):
         *,
         compile: bool = False,
         autocast: torch.dtype | None = None,
+        group: Any = None,
     ) -> None:
-        super().__init__(program, steps, learning_rate, autocast=autocast)
+        super().__init__(program, steps, learning_rate, autocast=autocast, group=group)
         self.compile = compile
         self._captured: dict[Hashable, tuple[Replay, Assumptions]] = {}
 
@@ -55,7 +56,7 @@ class CapturedFreeGaussian(FreeGaussian):
     def _step_for(self, arguments: Arguments, state: Tensor) -> Step:
         """The step for such arguments, captured if need be."""
         call = Call(*arguments)
-        settings = (self.compile, self.autocast, torch.get_default_dtype())
+        settings = (self._share, self.compile, self.autocast, torch.get_default_dtype())
         key = (call.key, state.shape, state.dtype, state.device, *settings)
         replay, assumptions = self._captured.pop(key, (None, None))
         if replay is None or assumptions is None or not assumptions.hold():

@@ -26,9 +26,9 @@ class CapturedStep:
 
     Args:
         recorded: the function that was recorded: it knows the parameters and the scalars.
-        passes: the recorded program. The first pass returns what ``recorded`` says. The second one, if there
-            is one, takes what else the first returned, and returns (if ``recorded.checked``) whether λ's
-            gradients are finite. The last one takes λ's step.
+        passes: the recorded program, cut at ``recorded.groups``. Each part takes what the one before it
+            returned. The first that no sum follows returns what ``recorded`` says; a second one, if there is
+            one, (if ``recorded.checked``) whether λ's gradients are finite. The last one takes λ's step.
         optim: a ``NaturalGradient``.
         assumptions: facts that the recording relies on.
         spot_check: compares the program with eager runs.
@@ -50,10 +50,11 @@ class CapturedStep:
     ) -> None:
         self.passes, self.optim, self.assumptions = list(passes), optim, assumptions
         self.spot_check, self.values, self.stale = spot_check, list[Tensor](), False
-        self._num_sites = len(recorded.sites)
+        self._num_sites, self._sums = len(recorded.sites), recorded.sums
+        self._ranks = recorded.svi.ranks
         self.params, self.checked, self.inside = recorded.used, recorded.checked, recorded.inside
         self.others = [] if recorded.inside else recorded.others  # what the optimiser is called for
-        self._scalars = recorded.scalars
+        self._scalars, self.turns = recorded.scalars, recorded.turns
         self._filled: list[float | None] = [None] * len(self._scalars)
         self._graph: CUDAGraph[tuple[Tensor, list[Tensor]]] | None = None
         self._on_device: OptimizerOnDevice | None = None
@@ -61,17 +62,18 @@ class CapturedStep:
         if not on_device and self._scalars[0].is_cuda:
             self._no_graph("the program has tensors on the host")
 
-    def __call__(self, data: Sequence[Tensor], scalars: Sequence[float | Tensor]) -> float:
+    def __call__(self, data: Sequence[Tensor], weights: Sequence[float | Tensor]) -> float:
         """Take the step; returns the loss before it.
 
         Args:
             data: the tensors among the arguments of the program.
-            scalars: ρ and the ELBO's weights.
+            weights: of the ELBO.
 
         Raises:
             NotFinite: with ``checked``; λ has not changed, nor have the parameters, unless an optimiser on a
                 GPU cannot skip a step, or it was the second pass that found it.
         """
+        scalars = (self.optim.current_rate, self.optim.turn(self.turns), *weights)
         self._fill([*scalars, *(self.inside.rates if self.inside else ())])
         inputs = (*data, *self._scalars)
         loss = self._graphed(inputs) if self._graphable(inputs) else self._by_parts(inputs)
@@ -96,22 +98,35 @@ class CapturedStep:
                 self._filled[number] = value
 
     def _by_parts(self, inputs: Sequence[Tensor]) -> float:
-        loss, grads, self.values, rest = self._first(inputs)
+        loss, grads, self.values, rest, parts = self._first(inputs)
         value = self._checked(loss.item())
         self._update(grads)
-        if len(self.passes) > 1 and not self._second(inputs, rest).isfinite():
+        if parts < len(self.passes) and not self._second(inputs, rest, parts).isfinite():
             raise NotFinite
         return value
 
-    def _first(self, inputs: Sequence[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
-        """The first pass: the loss, the gradients, the loss's terms, and the inputs of the second pass."""
-        loss, *results = self.passes[0](*inputs)
-        num, after = len(self.params), len(self.params) + self._num_sites
-        return loss, results[:num], results[num:after], results[after:]
+    def _play(
+        self, inputs: Sequence[Tensor], results: Sequence[Tensor], part: int
+    ) -> tuple[Sequence[Tensor], int]:
+        """Results of the next part that no sum over ranks follows, and the number of the part after it."""
+        for number in range(part, len(self.passes)):
+            results = self.passes[number](*inputs, *results)
+            if not self._sums[number]:
+                return results, number + 1
+            self._ranks.add(results[: self._sums[number]])
+        raise AssertionError("the last part is followed by a sum")
 
-    def _second(self, inputs: Sequence[Tensor], rest: Sequence[Tensor]) -> Tensor:
+    def _first(
+        self, inputs: Sequence[Tensor]
+    ) -> tuple[Tensor, Sequence[Tensor], list[Tensor], Sequence[Tensor], int]:
+        """The first pass: loss, gradients, the loss's terms, all results, and the number of its parts."""
+        results, parts = self._play(inputs, (), 0)
+        after = 1 + len(self.params)
+        return results[0], results[1:after], list(results[after : after + self._num_sites]), results, parts
+
+    def _second(self, inputs: Sequence[Tensor], rest: Sequence[Tensor], part: int) -> Tensor:
         """The second pass; 0, or NaN if there was something in it that is not finite."""
-        ok = self.passes[1](*inputs, *rest)
+        ok, _ = self._play(inputs, rest, part)
         return torch.where(ok[0], 0.0, torch.nan) if ok else inputs[-1].new_zeros(())
 
     def _checked(self, loss: float) -> float:
@@ -158,11 +173,11 @@ class CapturedStep:
     def _whole(self, *inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The step as :meth:`_by_parts` takes it, without a look at any value, for a graph to record."""
         assert self._on_device is not None
-        loss, grads, values, rest = self._first(inputs)
+        loss, grads, values, rest, parts = self._first(inputs)
         with self._on_device.steps(skip=loss.isnan() if self.checked else None):
             self._update(grads)
-        if len(self.passes) > 1:
-            loss = loss + self._second(inputs, rest)
+        if parts < len(self.passes):
+            loss = loss + self._second(inputs, rest, parts)
         return loss, values
 
 

@@ -49,7 +49,7 @@ class CapturedSVI(ConjugateSVI):
     an eager step checks, later ones that loss and gradients are finite.
 
     Args:
-        model, guide, optim, loss, recompute, autocast: as for ``ConjugateSVI``.
+        model, guide, optim, loss, recompute, autocast, group: as for ``ConjugateSVI``.
         compile: fuse the program's operations by ``torch.compile``, which takes seconds for each shape, and
             on a CPU a C++ compiler.
         compile_from: fewest rows of the first tensor argument for which that is done. Programs for smaller
@@ -77,8 +77,9 @@ class CapturedSVI(ConjugateSVI):
         compile_from: int = 1,
         spot_checks: bool = True,
         eager: bool = False,
+        group: Any = None,
     ) -> None:
-        super().__init__(model, guide, optim, loss, recompute, autocast=autocast)
+        super().__init__(model, guide, optim, loss, recompute, autocast=autocast, group=group)
         self.compile, self.compile_from, self.eager = compile, compile_from, eager
         self.spot_checks = spot_checks
         self._steps: dict[Hashable, CapturedStep] = {}
@@ -96,14 +97,18 @@ class CapturedSVI(ConjugateSVI):
             ValueError: (with validation on) a loss or gradient that is not finite, with the sites that caused
                 it. On a CPU, and on a GPU with a fused optimiser, no parameter has changed then.
         """
+        return super().step(*args, **kwargs)
+
+    def _step(self, args: Any, kwargs: Any) -> float:
         if self.eager or _PYRO_STACK:  # handlers around the call would see nothing of a replay
-            return super().step(*args, **kwargs)
+            return super()._step(args, kwargs)
         call = Call(args, kwargs)
         key = (call.key, *self._settings())
         step, expected = self._steps.pop(key, None), None
         if step is None or not step.current():
             self._count(call.shapes)
-            captured = self._capture(call, step.spot_check.steps if step else 0)
+            with self.ranks.agreeing():
+                captured = self._capture(call, step.spot_check.steps if step else 0)
             if isinstance(captured, float):
                 return captured
             step = captured
@@ -113,8 +118,7 @@ class CapturedSVI(ConjugateSVI):
         if len(self._steps) > MOST_STEPS:
             del self._steps[next(iter(self._steps))]
         with suppress(NotFinite):
-            weights = [getattr(self.elbo, name) for name in WEIGHTS]
-            loss = step(call.data, [self.optim.current_rate, *weights])
+            loss = step(call.data, [getattr(self.elbo, name) for name in WEIGHTS])
             if expected is not None:
                 self._compare(step, expected)
             return loss
@@ -123,8 +127,9 @@ class CapturedSVI(ConjugateSVI):
     def _compare(self, step: CapturedStep, expected: Loss) -> None:
         """Have a step captured anew whose loss was not the one expected, and say so."""
         found = step.spot_check.differences(expected, step.values)
+        (anywhere,) = self.ranks.largest([len(found)])
+        step.stale = anywhere > 0  # on all ranks, so that all capture anew
         if found:
-            step.stale = True
             logger.warning(
                 "the captured step %d differs from an eager one on the same random numbers, at %s: something "
                 "that the program reads there has changed, and is not watched. The step is captured anew. "
@@ -150,6 +155,7 @@ class CapturedSVI(ConjugateSVI):
         return (
             *(is_static(getattr(self.elbo, name), value) for name, value in WEIGHTS.items()),
             *map(id, (self.model, self.guide, self.optim, self.elbo)),
+            self._share,
             self.elbo.num_particles,
             self.elbo.vectorize_particles,
             self.recompute,
@@ -171,7 +177,8 @@ class CapturedSVI(ConjugateSVI):
         params = _unconstrained(statements)
         assumptions = rehearsal.assumptions(statements.nodes)
         assumptions.refuse_hooks(params)
-        fused = self.compile and call.rows >= self.compile_from
+        rows = call.rows if self._share is None else self._share.total
+        fused = self.compile and rows >= self.compile_from
         inside = self._inside([p for p in params if not isinstance(p, NaturalParameter)]) if fused else None
         step = TensorStep(self, call, params, inside)
         try:
@@ -183,11 +190,7 @@ class CapturedSVI(ConjugateSVI):
             rehearsal.undo()
             if inside:
                 inside.keep(step.moved)
-        parts = (
-            recording.split(len(step.inputs), 1 + len(step.used) + len(step.sites))
-            if self.recompute
-            else (recording,)
-        )
+        parts = recording.split(len(step.inputs), *step.groups) if step.groups else [recording]
         passes = [(compiled if fused else plain)(part) for part in parts]
         operations = sum(node.op == "call_function" for node in recording.module.graph.nodes)
         shapes = ", ".join(str(list(shape)) for shape in call.shapes)
@@ -221,9 +224,10 @@ class CapturedSVI(ConjugateSVI):
 
     def _blame(self, args: Any, kwargs: Any) -> NoReturn:
         """Raise a NotFiniteError that names the sites behind a loss or gradient that is not finite."""
-        with poutine.trace(param_only=True) as statements:
-            loss = self.elbo.total(self._terms(args, kwargs)[1])
-        self.elbo.backward(loss, statements.trace, lambda: self._terms(args, kwargs)[1])
+        with self.ranks.agreeing():
+            with poutine.trace(param_only=True) as statements:
+                loss = self.elbo.total(self._terms(args, kwargs)[1])
+            self.elbo.backward(loss, statements.trace, lambda: self._terms(args, kwargs)[1])
         for p in _unconstrained(statements.trace):
             p.grad = None
         raise NotFiniteError(

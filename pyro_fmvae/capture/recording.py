@@ -56,24 +56,27 @@ class Recording:
         """True if it draws random numbers that nothing uses."""
         return any(is_random(node) and not node.users for node in self.module.graph.nodes)
 
-    def split(self, num_inputs: int, num_results: int) -> "tuple[Recording, Recording]":
-        """Two programs out of one: up to the last of the first results, and from there on.
+    def split(self, num_inputs: int, *num_results: int) -> "list[Recording]":
+        """Several programs out of one, to be run one after another.
 
-        The first one takes ``num_inputs`` tensors and returns ``num_results``, and behind them what the
-        second one needs of it; the second one takes the same inputs and then that, and returns the others.
+        Results come in groups: each program ends with the last one of its group, the last program with what
+        is left. Each takes the same first ``num_inputs`` tensors and then all that the one before it has
+        returned; it returns its group, and behind that what the later ones need.
         """
         *nodes, output = self.module.graph.nodes
         placeholders = [node for node in nodes if node.op == "placeholder"]
-        outputs, rest = output.args[0][:num_results], output.args[0][num_results:]
-        last = max(number for number, node in enumerate(nodes) if node in outputs)
-        head = [node for node in nodes[: last + 1] if node.op != "placeholder"]
-        tail = [node for node in nodes[last + 1 :] if node.op != "placeholder"]
-        crossing = [node for node in head if not node.users.keys().isdisjoint(tail)]
         inputs, state = placeholders[:num_inputs], placeholders[num_inputs:]
-        return (
-            self._part(inputs, state, head, [*outputs, *crossing]),
-            self._part([*inputs, *crossing], state, tail, rest),
-        )
+        rest, later = list(output.args[0]), [node for node in nodes if node.op != "placeholder"]
+        parts, taken = list[Recording](), list[Node]()
+        for number in num_results:
+            outputs, rest = rest[:number], rest[number:]
+            end = max((later.index(node) for node in outputs if node in later), default=-1) + 1
+            head, later = later[:end], later[end:]
+            needed = {node for each in later for node in each.all_input_nodes}.union(rest)
+            crossing = [node for node in (*taken, *head) if node in needed and node not in outputs]
+            parts.append(self._part([*inputs, *taken], state, head, [*outputs, *crossing]))
+            taken = list(dict.fromkeys((*outputs, *crossing)))
+        return [*parts, self._part([*inputs, *taken], state, later, rest)]
 
     def _part(
         self, inputs: Sequence[Node], state: Sequence[Node], body: Sequence[Node], outputs: Sequence[Node]

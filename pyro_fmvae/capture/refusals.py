@@ -20,7 +20,7 @@ from pyro_fmvae.capture.fixed_tensors import FixedTensors
 _LIBRARIES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (torch, pyro, contextlib))
 _MACHINERY = tuple(_LIBRARIES[0] + name for name in ("_", "fx" + os.sep, "utils" + os.sep))
 _PACKAGE = Path(__file__).parent.parent
-_HERE = tuple(str(_PACKAGE / part) + os.sep for part in ("capture", "em", "infer"))
+_HERE = tuple(str(_PACKAGE / part) + os.sep for part in ("capture", "em", "infer", "ranks"))
 _LEAVES_TENSORS = {"numpy", "tolist", "__array__", "__dlpack__", "data_ptr"}
 _COPIES_LISTS = {"tensor", "as_tensor", "asarray", "new_tensor"}
 

@@ -8,11 +8,14 @@ from pyro_fmvae.commands import (
     editing,
     encoding,
     evaluation,
+    exploring,
+    exporting,
     judging,
     reporting,
     restoring,
     sampling,
     scoring,
+    searching,
     training,
 )
 from pyro_fmvae.commands.command import Command
@@ -27,9 +30,12 @@ COMMANDS: Final = (
     drawing.COMMAND,
     encoding.COMMAND,
     scoring.COMMAND,
+    searching.COMMAND,
     editing.COMMAND,
     restoring.COMMAND,
     judging.COMMAND,
+    exploring.COMMAND,
+    exporting.COMMAND,
 )
 """Every command but ``train``, in the order of ``pyro-fmvae --help``."""
 

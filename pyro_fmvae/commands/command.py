@@ -27,6 +27,8 @@ class Command:
     ValueError, naming the argument, for bad input."""
     brief: str = ""
     """Text of ``--help`` where all arguments would fill several screens: these are for ``--help-all``."""
+    shared: bool = False
+    """True if the ranks of torchrun do it together; else rank 0 does it alone."""
 
 
 def add_run(parser: ArgumentParser) -> None:

@@ -22,6 +22,7 @@ from pyro_fmvae.evaluate import encode_split, mutual_information
 from pyro_fmvae.figures import Factors
 from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.recipes.factor_pictures import factors_of_run
+from pyro_fmvae.runs.model_file import is_model_file
 from pyro_fmvae.runs.run import FIGURES, Run, resolve_device
 
 Frames = list[np.ndarray]
@@ -172,6 +173,10 @@ def draw(
         if number is not None and number > MOST[name]:
             raise ValueError(f"{name}: expected at most {MOST[name]:,}, got {number}")
     check_seed(seed)
+    if out is None and is_model_file(opened.folder):
+        raise ValueError(
+            f"out: expected a file to write, {run} is an exported model without a folder of figures"
+        )
     target = Path(out) if out is not None else opened.folder / FIGURES / f"{figure}{drawing.ending}"
     check_ending(target, (drawing.ending,))
     if out is not None:

@@ -10,7 +10,7 @@ import torch
 from jsonargparse import ArgumentParser
 
 from pyro_fmvae.commands.command import Command
-from pyro_fmvae.commands.data_rows import LeftOut, add_rows, rows_of
+from pyro_fmvae.commands.data_rows import add_rows, rows_of
 from pyro_fmvae.commands.factor_settings import open_factorial
 from pyro_fmvae.commands.seeds import add_seed, check_seed
 from pyro_fmvae.data import Batches, Split
@@ -27,6 +27,7 @@ from pyro_fmvae.evaluate import (
 )
 from pyro_fmvae.evaluate.amortisation import amortisation_gap
 from pyro_fmvae.models import FactorialMixtureVAE
+from pyro_fmvae.ranks import Ranks, world
 from pyro_fmvae.runs.by_batches import in_order, naming_far_rows
 from pyro_fmvae.runs.label_measures import named, references
 from pyro_fmvae.runs.run import Run, resolve_device
@@ -72,11 +73,12 @@ def evaluate(
     if points is not None and points < 1:
         raise ValueError(f"points: expected a number >= 1, got {points}")
     check_seed(seed)
-    opened = open_factorial(run, "--probes") if probes else Run.open(Path(run))
-    place = resolve_device(device)
-    model = opened.load_model(place)
-    left_out: LeftOut = {}
-    rows, label_names = rows_of(opened, data, data_root, split, left_out=left_out)
+    ranks, left_out = world(), dict[str, dict[str, int]]()
+    with ranks.agreeing():
+        opened = open_factorial(run, "--probes") if probes else Run.open(Path(run))
+        place = resolve_device(device)
+        model = opened.load_model(place)
+        rows, label_names = rows_of(opened, data, data_root, split, left_out=left_out)
     if points is not None:
         rows = rows.select(torch.arange(min(points, len(rows))))
     if free_steps and len(rows) < 2:
@@ -88,8 +90,10 @@ def evaluate(
         )
     if free_steps and opened.recipe.no_gap:
         raise ValueError(f"free_steps: {opened.recipe.no_gap}")
-    with naming_far_rows(model, rows, place, seed):
-        result = _bounds(model, batches, num_samples, free_steps, seed)
+    with naming_far_rows(model, rows, place, seed, ranks=ranks):
+        result = _bounds(model, batches, num_samples, free_steps, seed, ranks)
+    if not ranks.leads:
+        return 0
     own = data is None or data == opened.config.data
     result["used_components"] = opened.recipe.used_components(model)
     result |= opened.recipe.measures(model, rows, batches, label_names, (split or "test") if own else None)
@@ -130,15 +134,17 @@ def _beside_references(
     return {name: measures | found[name] for name, measures in classified.items()}
 
 
-def _bounds(model: Any, batches: Batches, num_samples: int, free_steps: int, seed: int) -> dict[str, Any]:
+def _bounds(
+    model: Any, batches: Batches, num_samples: int, free_steps: int, seed: int, ranks: Ranks
+) -> dict[str, Any]:
     """Compute the bound and its parts, tighter bounds if draws are asked for, and the amortisation gap."""
-    result: dict[str, Any] = bound(model, batches, seed, max(num_samples, 1))
+    result: dict[str, Any] = bound(model, batches, seed, max(num_samples, 1), ranks=ranks)
     if not model.bounded:
         result |= {"elbo": None, "kl_z": None}
     if num_samples:
-        result |= tighter_bounds(model, batches, num_samples, seed)
+        result |= tighter_bounds(model, batches, num_samples, seed, ranks)
     if free_steps:
-        found = amortisation_gap(model, batches, free_steps, seed=seed)
+        found = amortisation_gap(model, batches, free_steps, seed=seed, ranks=ranks)
         result |= {name: value for name, value in found.items() if name != "n"}
     return result
 
@@ -235,5 +241,10 @@ def _number(value: float) -> float | None:
 
 
 COMMAND = Command(
-    "evaluate", "print measures of a run as one JSON object", "Evaluate a run.", add_arguments, evaluate
+    "evaluate",
+    "print measures of a run as one JSON object",
+    "Evaluate a run.",
+    add_arguments,
+    evaluate,
+    shared=True,
 )

@@ -12,7 +12,8 @@ from pyro_fmvae.commands.parser import Parser
 from pyro_fmvae.data.own.in_memory import write_data
 from pyro_fmvae.recipes.declarations import as_typed, flag
 from pyro_fmvae.recipes.registry import DEFAULT, RECIPES, options_of
-from pyro_fmvae.runs.trained import TrainedRun, load
+from pyro_fmvae.runs.loading import load
+from pyro_fmvae.runs.trained import TrainedRun
 
 
 def train(

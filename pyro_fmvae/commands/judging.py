@@ -69,6 +69,7 @@ def judge(
         raise ValueError(f"run: a judge looks at images, {opened.folder} was trained on none")
     if not opened.labelled:
         raise ValueError(f"run: {opened.folder} has no labelled factors, so nothing can be intended")
+    opened.check_folder("the judge and its sheet")
     place = resolve_device(device)
     model = opened.load_model(place)
     rows, names = rows_of(opened, data, data_root, split)

@@ -31,11 +31,13 @@ def report(run: str, compare: list[str] | None, out: str | None, data_root: str 
     Raises:
         ValueError: what is no run, the same run twice, or a bad file name.
     """
-    opened = Run.open(Path(run))
+    runs = [Run.open(Path(folder)) for folder in (run, *(compare or ()))]
+    for one in runs:
+        one.check_folder("the records of its training")
+    opened = runs[0]
     target = Path(out) if out is not None else opened.folder / (COMPARISON if compare else PAGE)
     check_ending(target, (".html",))
     if compare:
-        runs = [opened, *(Run.open(Path(folder)) for folder in compare)]
         if len({one.folder.resolve() for one in runs}) < len(runs):
             raise ValueError("compare: expected different runs")
         write_comparison(runs, target)

@@ -1,7 +1,7 @@
 """Tables that commands write, a row per point: .csv, and Parquet where pyarrow is installed."""
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -11,8 +11,8 @@ import torch
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.recipes.table_mixture import WORDS
-from pyro_fmvae.runs.by_batches import in_units
 from pyro_fmvae.runs.factor_names import component_names, values_of
+from pyro_fmvae.runs.named_columns import named_columns
 from pyro_fmvae.runs.run import Run
 
 CSV, PARQUET = ".csv", ".parquet"
@@ -49,23 +49,12 @@ def encoded_columns(
     """
     columns = point_names(len(next(iter(arrays.values()))), files)
     gammas = [f"responsibilities_{factor}" for factor in range(len(run.recipe.factors))]
-    columns |= _factor_columns(run, arrays, [arrays[name] for name in gammas])
+    columns |= factor_columns(run, arrays, [arrays[name] for name in gammas])
     if run.recipe.rows_are_codes:
-        for title, values in _filled_columns(run, arrays[MEAN]):
+        for title, values in named_columns(run, torch.from_numpy(arrays[MEAN])):
             columns[f"{title} (data)" if title in columns else title] = values
         gammas.append(MEAN)
     return columns | _flat(arrays, without=(CODES, *gammas))
-
-
-def _filled_columns(run: Run, rows: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Name and values [n] of each column that is not ignored, from rows [n, D] as the model sees them."""
-    preprocessing = run.preprocessing
-    values = in_units(preprocessing, torch.from_numpy(rows)).T
-    names = preprocessing.column_names or [f"x_{column}" for column in range(len(values))]
-    levels = preprocessing.levels or ((),) * len(values)
-    for column, (name, words) in enumerate(zip(names, levels, strict=True)):
-        if column not in preprocessing.ignored:
-            yield name, np.array(words)[values[column].astype(int)] if words else values[column]
 
 
 def drawn_columns(run: Run, x: np.ndarray, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -87,12 +76,12 @@ def drawn_columns(run: Run, x: np.ndarray, arrays: Mapping[str, np.ndarray]) -> 
     drawn = [arrays.get(name, numbers) for name, numbers in zip(words, x.T, strict=True)]
     return {
         **dict(zip(names, drawn, strict=True)),
-        **_factor_columns(run, arrays, []),
+        **factor_columns(run, arrays, []),
         **_flat(arrays, without=(CODES, *redundant, *words)),
     }
 
 
-def _factor_columns(
+def factor_columns(
     run: Run, arrays: Mapping[str, np.ndarray], gammas: Sequence[np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Code, name of the value and, where there are responsibilities, probability of each factor."""

@@ -13,6 +13,7 @@ from pyro_fmvae.commands.output_files import check_different, check_ending, chec
 from pyro_fmvae.commands.row_tables import TABLES, check_installed, point_names, save_table
 from pyro_fmvae.commands.seeds import add_seed, check_seed
 from pyro_fmvae.evaluate import NEAREST, Neighbours, outlier_scores, threshold
+from pyro_fmvae.ranks import world
 from pyro_fmvae.runs.by_batches import COMPARED, in_order
 from pyro_fmvae.runs.run import Run, resolve_device
 
@@ -60,15 +61,19 @@ def score(
     check_ending(target, (".npz", *TABLES))
     check_installed(target)
     check_different(data=data, out=out)
-    opened = Run.open(Path(run))
-    check_spares_data(opened, target)
-    place = resolve_device(device)
-    model = opened.load_model(place)
-    rows, _ = rows_of(opened, data, data_root, split, by_name=False)
-    train = opened.load_data(data_root).train
+    ranks = world()
+    with ranks.agreeing():
+        opened = Run.open(Path(run))
+        check_spares_data(opened, target)
+        place = resolve_device(device)
+        model = opened.load_model(place)
+        rows, _ = rows_of(opened, data, data_root, split, by_name=False)
+        train = opened.load_data(data_root).train
     scored, compared = in_order(rows, place, points), in_order(train, place, train_points)
-    scores = outlier_scores(model, scored, num_samples, seed)
-    usual = outlier_scores(model, compared, num_samples, seed)
+    scores = outlier_scores(model, scored, num_samples, seed, ranks=ranks)
+    usual = outlier_scores(model, compared, num_samples, seed, ranks=ranks)
+    if not ranks.leads:
+        return 0
     if opened.recipe.gaussian_codes and model.bounded:
         neighbours = Neighbours(model, compared)
         scores[NEAREST] = neighbours.distances(scored)
@@ -129,4 +134,5 @@ COMMAND = Command(
     "Write outlier scores of data, thresholds, and what lies above them (.npz, .csv, .parquet).",
     add_arguments,
     score,
+    shared=True,
 )

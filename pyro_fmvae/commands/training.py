@@ -1,10 +1,9 @@
 """Start a run, or continue one."""
 
 import shutil
-import time
 from argparse import SUPPRESS
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
 from functools import partial
 from itertools import pairwise
@@ -18,6 +17,7 @@ from pyro_fmvae.checkpoint import alone
 from pyro_fmvae.commands.command import Command, UsageError
 from pyro_fmvae.commands.given_options import configuration, inherited, typed_options
 from pyro_fmvae.commands.parser import PROGRAM, Parser
+from pyro_fmvae.ranks import now, world
 from pyro_fmvae.recipes.declarations import flag
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.pictures import TRAINING
@@ -31,6 +31,7 @@ from pyro_fmvae.recipes.registry import (
     recipe_of,
 )
 from pyro_fmvae.runs.config_file import DERIVED, with_full_paths
+from pyro_fmvae.runs.launching import check_equal, first_before_others, is_restart_of, note_launch
 from pyro_fmvae.runs.report import report
 from pyro_fmvae.runs.run import CHECKPOINT, FIGURES, Run, load_data, resolve_device, saved
 from pyro_fmvae.runs.session import follow
@@ -64,6 +65,7 @@ def command(arguments: Sequence[str] = ()) -> Command:
         add_arguments=partial(add_arguments, model=model),
         run=partial(run, typed=typed_options(arguments)),
         brief=brief(model, title),
+        shared=True,
     )
 
 
@@ -142,6 +144,11 @@ def run(model: str | None, out: str | None, resume: str | None, typed: Set[str],
         typed: names of the options on the command line itself, not in a configuration file.
         **given: options of all models; and, of the ``config.json`` of another run, what is no option.
     """
+    if out is not None and is_restart_of(Path(out)):
+        if saved(Path(out)):
+            return resume_run(out, **{name: given[name] for name in NOT_OF_THE_RUN})
+        if world().leads:  # it was killed before there was anything to go on from
+            shutil.rmtree(out)
     if resume is not None:
         options = {name: given[name] for name in all_options()}
         _check_unchanged({"model": model, **options}, out)
@@ -180,25 +187,35 @@ def start(
     Returns:
         The run, and the exit status.
     """
-    device = resolve_device(config.device)
-    config = replace(config, data=data_name(recipe_of(config).name, config.data))
-    config = with_full_paths(config, Path.cwd())
-    dataset = load_data(config, Path(config.data_root) if config.data_root else None)
-    began = time.monotonic()
-    run = Run.new(Path(out) if out else Path("runs") / dataset.name, config, dataset, given)
+    ranks = world()
+    with ranks.agreeing(same_draws=False):
+        device = resolve_device(config.device)
+        config = replace(config, data=data_name(recipe_of(config).name, config.data))
+        config = with_full_paths(config, Path.cwd())
+    root = Path(config.data_root) if config.data_root else None
+    dataset = first_before_others(lambda: load_data(config, root))
+    began = now()
+    with ranks.agreeing(same_draws=False):
+        run = Run.new(Path(out) if out else Path("runs") / dataset.name, config, dataset, given)
+    check_equal(run)
     trainer = Trainer(run, dataset, device)
-    trainer.spend(time.monotonic() - began)
-    trainer.start()
-    trainer.run = run.write(numbered=not out, held=held)
+    trainer.spend(now() - began)
+    with ranks.agreeing(same_draws=False):
+        trainer.start()
+    with ranks.agreeing(same_draws=False):
+        if ranks.leads:
+            trainer.run = run.write(numbered=not out, held=held)
+            note_launch(trainer.run.folder)
+    folder = Path(ranks.texts(str(trainer.run.folder))[0])
+    trainer.run = replace(trainer.run, folder=folder)
     if run.recipe.tables:
         print(f"learnt without networks, by --model {run.recipe.name}; for networks give --model {DEFAULT}")
-    folder = trainer.run.folder
-    with alone(folder):
+    with alone(folder) if ranks.leads else nullcontext():
         try:
             with _naming(folder):
                 return trainer.run, follow(trainer, dataset, resumed=False)
         except BaseException:  # also a second Ctrl-C
-            if not saved(folder):  # there is nothing to continue from
+            if ranks.leads and not saved(folder):  # there is nothing to continue from
                 shutil.rmtree(folder)
             raise
 
@@ -208,25 +225,33 @@ def resume_run(folder: str, data_root: str | None, device: str, eager: bool, com
 
     ``eager`` and ``compile`` say how steps are taken from now on, if they are given.
     """
-    run = Run.open(Path(folder))
-    if eager:
-        run = run.with_options(eager=True, compile=compile)
-    elif compile is not None:
-        run = run.with_options(eager=run.config.eager and not compile, compile=compile)
-    dataset = run.load_data(data_root)
-    trainer = Trainer(run, dataset, resolve_device(run.config.device if device == "auto" else device))
-    with alone(run.folder):
-        if not saved(run.folder):
-            raise ValueError(
-                f"run: {run.folder} was stopped before anything was saved; "
-                "the folder can be deleted, to train anew"
-            )
-        for leftover in (*run.folder.glob(".*.tmp"), *(run.folder / CHECKPOINT).glob(".*.tmp")):
-            leftover.unlink()  # of a process that was killed
-        trainer.restore()
+    ranks = world()
+    with ranks.agreeing(same_draws=False):
+        run = Run.open(Path(folder))
+        run.check_folder("the state of its training")
+        if eager:
+            run = run.with_options(eager=True, compile=compile)
+        elif compile is not None:
+            run = run.with_options(eager=run.config.eager and not compile, compile=compile)
+        place = resolve_device(run.config.device if device == "auto" else device)
+    dataset = first_before_others(lambda: run.load_data(data_root))
+    trainer = Trainer(run, dataset, place)
+    with alone(run.folder) if ranks.leads else nullcontext():
+        with ranks.agreeing(same_draws=False):
+            if not saved(run.folder):
+                raise ValueError(
+                    f"run: {run.folder} was stopped before anything was saved; "
+                    "the folder can be deleted, to train anew"
+                )
+            if ranks.leads:
+                for leftover in (*run.folder.glob(".*.tmp"), *(run.folder / CHECKPOINT).glob(".*.tmp")):
+                    leftover.unlink()  # of a process that was killed
+                note_launch(run.folder)
+            trainer.restore()
         if trainer.finished:
             print(f"{run.folder} is finished already.")
-            if not (run.folder / FIGURES / f"{TRAINING}.png").exists():  # its report was interrupted
+            unreported = not (run.folder / FIGURES / f"{TRAINING}.png").exists()  # it was interrupted
+            if ranks.leads and unreported:
                 report(trainer, dataset)
             return 0
         with _naming(run.folder):

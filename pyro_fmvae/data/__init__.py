@@ -7,6 +7,7 @@ from pyro_fmvae.data.labels import choose_labels, hide_labels, hold_out
 from pyro_fmvae.data.own.files import load_file
 from pyro_fmvae.data.patch_transform import PatchTransform
 from pyro_fmvae.data.patches import assemble_patches, extract_patches
+from pyro_fmvae.data.photo_views import RandomPhoto
 from pyro_fmvae.data.preprocessing import Binarization, Kind, Preprocessing
 from pyro_fmvae.data.registry import load
 from pyro_fmvae.data.sets.bars import Bars, BarsTruth, bars, bars_truth
@@ -23,6 +24,7 @@ __all__ = [
     "Kind",
     "PatchTransform",
     "Preprocessing",
+    "RandomPhoto",
     "SparseOptions",
     "Split",
     "assemble_patches",

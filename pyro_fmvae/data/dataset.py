@@ -33,6 +33,9 @@ class Split:
     """Dynamic binarisation: `x` holds grey levels, from which `Batches` draws binary pixels at each visit."""
     signed: bool = False
     """`observations`, `whole` and `Batches` map what is stored in [0, 1] to [-1, 1]."""
+    places: Tensor | None = None
+    """int64 [n], where each row stands in its file, or among the sorted files of its folder; None of rows
+    that were not drawn from one."""
 
     def __post_init__(self) -> None:
         if self.x.dtype not in (torch.bool, torch.uint8, torch.float32):
@@ -56,8 +59,8 @@ class Split:
 
     def select(self, rows: Tensor) -> Split:
         """Take the rows at the indices int64 [m], in that order."""
-        labels = None if self.labels is None else self.labels[rows]
-        return replace(self, x=select(self.x, rows), labels=labels)
+        labels, places = (None if part is None else part[rows] for part in (self.labels, self.places))
+        return replace(self, x=select(self.x, rows), labels=labels, places=places)
 
 
 @dataclass(frozen=True, eq=False)

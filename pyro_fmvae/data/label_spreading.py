@@ -1,6 +1,8 @@
-"""Labels of points without one, by those of their near neighbours, as far as hidden labels bear them out."""
+"""Labels of points without one, by neighbours and classifiers, as far as hidden labels bear them out."""
 
-from typing import Final
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -12,28 +14,35 @@ from sklearn.semi_supervised import LabelSpreading
 from torch import Tensor
 
 from pyro_fmvae.data.dataset import Split
+from pyro_fmvae.learn.stacking import calibrated, classifiers, folds_of, predicted
+from pyro_fmvae.models.label_predictor import weighted_mean
 
 NEIGHBOURS = 7
 MOST_POINTS = 5000
 """Training points from which on labels are not spread: their neighbours take too long to find."""
 MOST_NUMBERS = 64
 """Numbers of a point, of more than which as many principal components are compared."""
-FOLDS = 5
-"""Parts of the known labels that are hidden in turn."""
-_GRAPHS: Final = WeakKeyDictionary[Split, csr_matrix]()
-"""The graph of neighbours of each split in use: finding it takes nearly all of the time."""
+SEED = 0
+"""Of the hidden parts, and of the forest."""
+Teacher = Callable[[Tensor], Tensor]
+"""From labels int64 [N], -1 = unknown, to probabilities of the values of every point, float64 [N, C]."""
+_POINTS: Final = WeakKeyDictionary[Split, "_Points"]()
+"""The points of each split in use: options ask for their labels, and so does training."""
 
 
 def spread_labels(split: Split, labels: Tensor, precision: float) -> Tensor:
-    """Label points by their near neighbours, each column for itself.
+    """Label points by those that have a label, each column for itself.
 
-    Labels spread over the graph of the seven nearest neighbours (Zhou et al., 2004, "Learning with local and
-    global consistency"), and each point gets a probability. To find the least probability that can be
-    trusted, a fifth of the known labels at a time is hidden and told by the others. Of the hidden labels with
-    at least that probability, a share of ``precision`` must be told right; one more right and one more wrong
-    one are counted, so that a few known labels prove nothing. Where neighbours have other labels, as pictures
-    of one face with different expressions have, nothing is spread. Nor is it where half of the points have a
-    label: a few wrong ones would cost more than the others bring.
+    Three teachers tell each point's label: labels that spread over the graph of the seven nearest neighbours
+    (Zhou et al., 2004, "Learning with local and global consistency"), a logistic regression on principal
+    components, and a random forest. A fifth of the known labels at a time is hidden and told by the others.
+    That weighs and calibrates the teachers, as :func:`~pyro_fmvae.learn.stacking.calibrated` does, so that
+    each point gets one probability of each value. It also gives the least probability that can be trusted: of
+    the hidden labels with at least that probability, a share of ``precision`` must be told right; if it is
+    right of all of them, every point is labelled. One more right and one more wrong one are counted, so that
+    a few known labels prove nothing. Where nothing tells
+    the labels, as nothing tells expressions of faces, none are spread. Nor are they where half of the points
+    have a label: a few wrong ones would cost more than the others bring.
 
     Args:
         split: N points.
@@ -46,44 +55,87 @@ def spread_labels(split: Split, labels: Tensor, precision: float) -> Tensor:
     """
     if not precision or not NEIGHBOURS < len(split) <= MOST_POINTS or split.observations.isnan().any():
         return labels
-    columns = [_spread(_graph(split), column.numpy(), precision) for column in labels.cpu().T]
-    return torch.from_numpy(np.stack(columns, -1)).to(labels)
+    points, key = _points(split), (labels.cpu().numpy().tobytes(), precision)
+    if key not in points.found:
+        columns = [_spread(points, column, precision) for column in labels.cpu().unbind(-1)]
+        points.found[key] = torch.stack(columns, -1)
+    return points.found[key].to(labels)
 
 
-def _graph(split: Split) -> csr_matrix:
-    """Nearest neighbours of each point, [N, N], found once per split."""
-    if split not in _GRAPHS:
-        x = split.observations.flatten(1).double().numpy()
-        if x.shape[1] > MOST_NUMBERS:
-            x = PCA(min(MOST_NUMBERS, len(x)), random_state=0).fit_transform(x)
-        _GRAPHS[split] = kneighbors_graph(x, NEIGHBOURS, include_self=True)
-    return _GRAPHS[split]
+def _points(split: Split) -> "_Points":
+    if split not in _POINTS:
+        _POINTS[split] = _Points(split)
+    return _POINTS[split]
 
 
-def _spread(graph: csr_matrix, labels: np.ndarray, precision: float) -> np.ndarray:
-    """Spread one column of labels [N] over the graph of neighbours [N, N]."""
-    known = np.flatnonzero(labels >= 0)
-    if len(np.unique(labels[known])) < 2 or 2 * len(known) >= len(labels):
+class _Points:
+    """Points as the teachers see them."""
+
+    def __init__(self, split: Split) -> None:
+        self.numbers = split.observations.flatten(1).cpu()
+        self.found: dict[tuple[bytes, float], Tensor] = {}  # labels that were spread, by labels and precision
+
+    @cached_property
+    def components(self) -> Tensor:
+        """The numbers or, of many, their principal components: float64 [N, F]."""
+        x = self.numbers.double()
+        if x.shape[1] <= MOST_NUMBERS:
+            return x
+        return torch.from_numpy(PCA(min(MOST_NUMBERS, len(x)), random_state=0).fit_transform(x.numpy()))
+
+    @cached_property
+    def graph(self) -> csr_matrix:
+        """Nearest neighbours of each point, [N, N]."""
+        return kneighbors_graph(self.components.numpy(), NEIGHBOURS, include_self=True)
+
+    def teachers(self, size: int) -> list[Teacher]:
+        """Teachers of labels of so many values."""
+        regression, forest = classifiers(size, SEED)
+        return [
+            partial(_by_neighbours, self.graph, size),
+            partial(_by_classifier, regression, self.components, size),
+            partial(_by_classifier, forest, self.numbers, size),
+        ]
+
+
+def _spread(points: _Points, labels: Tensor, precision: float) -> Tensor:
+    """Spread one column of labels [N]."""
+    known = (labels >= 0).nonzero().squeeze(-1)
+    truth = labels[known]
+    if len(truth.unique()) < 2 or 2 * len(known) >= len(labels):
         return labels
-    part = np.empty(len(known), int)
-    part[np.argsort(labels[known], kind="stable")] = np.arange(len(known)) % FOLDS
-    right, sure = np.empty(len(known), bool), np.empty(len(known))
-    for number in range(FOLDS):
-        hidden = known[part == number]
-        seen = labels.copy()
-        seen[hidden] = -1
-        said, probability = _propagate(graph, seen)
-        right[part == number], sure[part == number] = (said == labels)[hidden], probability[hidden]
-    order = np.argsort(-sure, kind="stable")
-    enough = np.flatnonzero((np.cumsum(right[order]) + 1) / (np.arange(len(known)) + 3) >= precision)
+    teachers, folds = points.teachers(int(truth.max()) + 1), folds_of(truth.unsqueeze(-1), SEED)
+    told = torch.stack([_held_out(teacher, labels, known, folds) for teacher in teachers])
+    powers, weights = calibrated(told, truth)
+    sure, said = weighted_mean(told, powers, weights).max(-1)
+    sure, order = sure.sort(descending=True, stable=True)
+    share = ((said == truth)[order].cumsum(0) + 1) / (torch.arange(len(known)) + 3)
+    surer = torch.cat([sure[:-1] > sure[1:], torch.ones(1, dtype=torch.bool)])  # than all that follow
+    (enough,) = ((share >= precision) & surer).nonzero(as_tuple=True)
     if not len(enough):
         return labels
-    said, probability = _propagate(graph, labels)
-    taken = (labels < 0) & (probability > 0) & (probability >= sure[order[enough[-1]]])
-    return np.where(taken, said, labels)
+    least = sure[enough[-1]] if enough[-1] < len(known) - 1 else 0.0
+    members = torch.stack([teacher(labels) for teacher in teachers])
+    probability, said = weighted_mean(members, powers, weights).max(-1)
+    return torch.where((labels < 0) & (probability >= least), said, labels)
 
 
-def _propagate(graph: csr_matrix, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The label of each point that is likeliest by its neighbours, and its probability, each [N]."""
-    fitted = LabelSpreading(kernel=lambda *_: graph).fit(np.zeros((len(labels), 1)), labels)
-    return fitted.transduction_, fitted.label_distributions_.max(-1)
+def _held_out(teacher: Teacher, labels: Tensor, known: Tensor, folds: Tensor) -> Tensor:
+    """Probabilities of the known labels, float64 [n, C], each told without the labels of its fold."""
+    parts = []
+    for fold in folds.unique():
+        hidden = known[folds == fold]
+        parts.append(teacher(labels.index_fill(0, hidden, -1))[hidden])
+    return torch.cat(parts)[folds.argsort(stable=True).argsort()]
+
+
+def _by_neighbours(graph: csr_matrix, size: int, labels: Tensor) -> Tensor:
+    fitted = LabelSpreading(kernel=lambda *_: graph).fit(np.zeros((len(labels), 1)), labels.numpy())
+    told = torch.zeros(len(labels), size, dtype=torch.float64)
+    told[:, fitted.classes_] = torch.from_numpy(fitted.label_distributions_)
+    return told
+
+
+def _by_classifier(classifier: Any, features: Tensor, size: int, labels: Tensor) -> Tensor:
+    known = labels >= 0
+    return predicted(classifier, features[known], labels[known], features, size)

@@ -131,12 +131,13 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
             raise ValueError(f"hold_out: nothing would be left of the {name} split")
     rows = joined([split.x for split in unseen])
     labels = torch.cat([split.labels for split in unseen if split.labels is not None])
+    places = [split.places for split in unseen if split.places is not None]
     return replace(
         dataset,
         train=seen["train"],
         valid=seen.get("valid", seen["train"]),
         test=seen.get("test"),
-        unseen=replace(unseen[0], x=rows, labels=labels),
+        unseen=replace(unseen[0], x=rows, labels=labels, places=torch.cat(places) if places else None),
         fingerprint=_with_labels(dataset, columns),
     )
 

@@ -28,6 +28,12 @@ from pyro_fmvae.distributions.multivariate_normal import (
     MultivariateNormalFamily,
     NaturalMultivariateNormal,
 )
+from pyro_fmvae.distributions.multivariate_normal_gamma import (
+    MULTIVARIATE_NORMAL_GAMMA,
+    MultivariateNormalGamma,
+    MultivariateNormalGammaFamily,
+    NaturalMultivariateNormalGamma,
+)
 from pyro_fmvae.distributions.natural_distribution import (
     NaturalDistribution,
     NaturalParameter,
@@ -61,6 +67,7 @@ __all__ = [
     "GAMMA",
     "INVERSE_GAMMA",
     "MULTIVARIATE_NORMAL",
+    "MULTIVARIATE_NORMAL_GAMMA",
     "NORMAL",
     "NORMAL_GAMMA",
     "NORMAL_WISHART",
@@ -87,6 +94,8 @@ __all__ = [
     "MaxNormal",
     "MixtureComponent",
     "MultivariateNormalFamily",
+    "MultivariateNormalGamma",
+    "MultivariateNormalGammaFamily",
     "NaturalBeta",
     "NaturalColumnNormalGamma",
     "NaturalDirichlet",
@@ -94,6 +103,7 @@ __all__ = [
     "NaturalGamma",
     "NaturalInverseGamma",
     "NaturalMultivariateNormal",
+    "NaturalMultivariateNormalGamma",
     "NaturalNormal",
     "NaturalNormalGamma",
     "NaturalNormalWishart",

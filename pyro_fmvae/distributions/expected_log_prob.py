@@ -100,13 +100,16 @@ def _assignment(q: Distribution, p: Assignment, posteriors: Posteriors) -> Tenso
 
 @register_expected_log_prob(dist.Delta, Label)
 def _label(q: dist.Delta, p: Label, posteriors: Posteriors) -> Tensor:
-    """Table [..., K] of log p(label | r=k): 0 where the label is k or unknown (-1), -inf elsewhere."""
+    """Table [..., K] of log p(label | r=k): 0 where the label is k's value or unknown, -inf elsewhere."""
     assignment: Any = posteriors["assignment"]
     count, label = assignment.num_components, q.v.unsqueeze(-1)
-    if p._validate_args and not ((label >= -1) & (label < count)).all():
-        raise ValueError(f"label: expected -1 (unknown) or a component from 0 to {count - 1}")
-    components = torch.arange(count, device=label.device)
-    return torch.zeros((), device=label.device).masked_fill((label >= 0) & (label != components), -torch.inf)
+    values = torch.arange(count, device=label.device) if p.values is None else p.values
+    if len(values) != count:
+        raise ValueError(f"values: expected one for each of {count} components, got {len(values)}")
+    if p._validate_args and not ((label == -1) | (label == values).any(-1, keepdim=True)).all():
+        allowed = f"a component from 0 to {count - 1}" if p.values is None else "a value of a component"
+        raise ValueError(f"label: expected -1 (unknown) or {allowed}")
+    return torch.zeros((), device=label.device).masked_fill((label >= 0) & (label != values), -torch.inf)
 
 
 def component_table(q: Distribution, p: Any, posteriors: Posteriors) -> Tensor:

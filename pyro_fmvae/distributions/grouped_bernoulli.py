@@ -8,6 +8,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Bernoulli, Independent, constraints, register_kl
 from torch.nn.functional import logsigmoid, pad
+from torch.utils._pytree import register_pytree_node
 
 
 def binary_states(units: int, like: Tensor) -> Tensor:
@@ -183,3 +184,11 @@ def _kl(q: GroupedBernoulli, p: Independent) -> Tensor:
         raise NotImplementedError
     mean, logits = q.mean, p.base_dist.logits
     return -q.entropy() - (mean * logsigmoid(logits) + (1 - mean) * logsigmoid(-logits)).sum(-1)
+
+
+# As an argument of a step it holds a tensor of rows.
+register_pytree_node(
+    GroupedBernoulli,
+    lambda q: ([q.probs], q.event_shape[0]),
+    lambda values, units: GroupedBernoulli(next(iter(values)), units, validate_args=False),
+)

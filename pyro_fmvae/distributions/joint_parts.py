@@ -1,29 +1,30 @@
 """Joint posteriors of a location and its precision (or variance), which a program samples at two sites.
 
-The joint posterior is Normal-Gamma, or Normal-Wishart for vectors: the precision has its marginal
-distribution, and the location is normal given the precision. Bernardo and Smith (1994), Bayesian Theory,
-Section 5.2, and Bishop (2006), Pattern Recognition and Machine Learning, Section 2.3.6.
+The joint posterior is Normal-Gamma, or Normal-Wishart for vectors, or multivariate Normal-Gamma for vectors
+with one precision: the precision has its marginal distribution, and the location is normal given it. Bernardo
+and Smith (1994), Bayesian Theory, Section 5.2, and Bishop (2006), Pattern Recognition and Machine Learning,
+Section 2.3.6.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, PowerTransform, Transform
+from torch.distributions import PowerTransform, Transform
 
 from pyro_fmvae.distributions import packed_matrices as packed
-from pyro_fmvae.distributions.gamma import NaturalGamma
-from pyro_fmvae.distributions.inverse_gamma import NaturalInverseGamma
-from pyro_fmvae.distributions.multivariate_normal import NaturalMultivariateNormal
+from pyro_fmvae.distributions.multivariate_normal_gamma import (
+    MULTIVARIATE_NORMAL_GAMMA,
+    MultivariateNormalGammaFamily,
+)
 from pyro_fmvae.distributions.natural_distribution import Domain, NaturalDistribution, check_natural
-from pyro_fmvae.distributions.normal import NaturalNormal
-from pyro_fmvae.distributions.normal_gamma import NaturalNormalGamma, NormalGammaFamily
-from pyro_fmvae.distributions.normal_wishart import NaturalNormalWishart, NormalWishartFamily
+from pyro_fmvae.distributions.normal_gamma import NormalGammaFamily
+from pyro_fmvae.distributions.normal_wishart import NormalWishartFamily
 from pyro_fmvae.distributions.restated import restate, restated_log_prob
-from pyro_fmvae.distributions.wishart import NaturalWishart, RateWishart, wishart_shapes
+from pyro_fmvae.distributions.wishart import RateWishart
 
 
 class JointPart(NaturalDistribution):
@@ -55,7 +56,7 @@ class JointPart(NaturalDistribution):
         self.dtype = torch.get_default_dtype() if dtype is None else dtype
         support: Any = self.support
         event = torch.Size([packed.dim_of(natural.shape[-1])] * support.event_dim)
-        Distribution.__init__(self, natural.shape[:-1], event, validate_args)
+        self._init_shapes(event, validate_args)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         """Expand to ``batch_shape``; the natural parameters stay the tensor that was given."""
@@ -191,73 +192,70 @@ def _log_prob_given_precision(part: JointMultivariateNormal, value: Tensor) -> T
     )
 
 
-class JointKind(NamedTuple):
-    """A kind of joint posterior.
-
-    Args:
-        location, precision: classes of the two sites' natural posteriors where these are independent.
-        kind: class of the joint natural posteriors.
-        parts: classes of the two sites' distributions in a guide where they have a joint posterior.
-        exponent: 1 if the second site is the precision, -1 if it is a variance.
-    """
-
-    location: type[NaturalDistribution]
-    precision: type[NaturalDistribution]
-    kind: type[NaturalDistribution]
-    parts: tuple[type[JointPart], type[JointPart]]
-    exponent: int = 1
-
-    def together(self, location: Tensor, precision: Tensor) -> Tensor:
-        """λ of a joint posterior near independent ones, given their natural parameters.
-
-        The location's mean and the precision's distribution are theirs. The location's variance is theirs at
-        the mean precision; for vectors, on the average over directions.
-        """
-        m, scale = self.location.family.unpack(location)
-        a, rate = self.precision.family.unpack(precision)
-        if self.kind is NaturalNormalGamma:
-            s = rate / (a * scale.square())
-            return self.kind.family.natural(m.unsqueeze(-1), s, a, rate.unsqueeze(-1))
-        half_df = wishart_shapes(a, m.shape[-1])[..., -1]
-        spread = torch.linalg.solve_triangular(scale, rate, upper=False).square().sum((-2, -1))
-        return self.kind.family.natural(m, spread / (half_df * m.shape[-1]), a, rate)
-
-    def marginals(self, joint: Any) -> tuple[Distribution, Distribution]:
-        """The location by itself, a Student-t distribution, and the precision by itself, a natural one."""
-        m, s, a, rate = joint.standard
-        numbers = self.kind is NaturalNormalGamma
-        own_rate = rate.squeeze(-1) if numbers else rate
-        precision = self.precision(self.precision.family.natural(a, own_rate), joint.dtype)
-        m, s, a, rate = (parameter.to(joint.dtype) for parameter in (m, s, a, own_rate))
-        if numbers:
-            return dist.StudentT(2 * a, m.squeeze(-1), (rate / (a * s)).sqrt()), precision
-        scale_tril = rate * (a * s).rsqrt()[..., None, None]
-        return dist.MultivariateStudentT(2 * a, m, scale_tril), precision
+class _WeightsByVariance(MultivariateNormalGammaFamily):
+    def log_base_measure(self, stats: Tensor) -> Tensor:
+        return super().log_base_measure(stats) + 2 * stats[..., 0]  # the Jacobian of v = 1/τ
 
 
-_NORMAL_GAMMA = JointKind(NaturalNormal, NaturalGamma, NaturalNormalGamma, (JointNormal, JointGamma))
-_BY_VARIANCE = JointKind(
-    NaturalNormal,
-    NaturalInverseGamma,
-    NaturalNormalGamma,
-    (JointNormalByVariance, JointInverseGamma),
-    exponent=-1,
-)
-_NORMAL_WISHART = JointKind(
-    NaturalMultivariateNormal,
-    NaturalWishart,
-    NaturalNormalWishart,
-    (JointMultivariateNormal, JointWishart),
-)
+class JointNoise(JointPart, dist.Gamma):
+    """The precision of a regression's noise, with a Gamma distribution."""
+
+    family = MULTIVARIATE_NORMAL_GAMMA
+
+    @property
+    def concentration(self) -> Tensor:
+        """The shape a."""
+        return self.standard[2].to(self.dtype)
+
+    @property
+    def rate(self) -> Tensor:
+        """The rate b."""
+        return self.standard[3].to(self.dtype)
 
 
-def joint_kind(location: type[NaturalDistribution], precision: type[NaturalDistribution]) -> JointKind | None:
-    """The kind of joint posterior of two sites, by their independent posteriors; None if there is none."""
-    kinds = (_NORMAL_GAMMA, _BY_VARIANCE, _NORMAL_WISHART)
-    return next((kind for kind in kinds if (kind.location, kind.precision) == (location, precision)), None)
+class JointNoiseVariance(JointPart, dist.InverseGamma):
+    """The variance of a regression's noise, with an inverse Gamma distribution."""
+
+    family = _WeightsByVariance()
+    concentration, rate = JointNoise.concentration, JointNoise.rate
+    transforms, base_dist = JointInverseGamma.transforms, JointInverseGamma.base_dist
 
 
-def kind_of_part(part: Distribution) -> JointKind | None:
-    """The kind of joint posterior that a distribution is a part of; None if it is of none."""
-    kinds = (_NORMAL_GAMMA, _BY_VARIANCE, _NORMAL_WISHART)
-    return next((kind for kind in kinds if type(part) in kind.parts), None)
+class JointWeights(JointPart, dist.MultivariateNormal):
+    """The weights of a regression, normal given the precision τ of its noise: N(m, LLᵀ/τ)."""
+
+    family = MULTIVARIATE_NORMAL_GAMMA
+    loc = JointMultivariateNormal.loc
+
+    @property
+    def scale_tril(self) -> Tensor:
+        """Cholesky factor of the covariance matrix, given the other site's value."""
+        return self.standard[1].to(self.dtype) * self.precision.rsqrt()[..., None, None]
+
+    _unbroadcasted_scale_tril = scale_tril
+
+    @property
+    def precision(self) -> Tensor:
+        """The precision τ, [...]."""
+        assert self.given is not None
+        return self.given
+
+
+class JointWeightsByVariance(JointWeights):
+    """The weights of a regression, normal given the variance v of its noise: N(m, v LLᵀ)."""
+
+    family = _WeightsByVariance()
+
+    @property
+    def precision(self) -> Tensor:
+        """The precision 1/v, [...]."""
+        return super().precision.reciprocal()
+
+
+@restate(JointWeights)
+def _log_prob_given_noise(part: JointWeights, value: Tensor) -> Tensor:
+    """In the precision of the noise, which may be a value that is not there."""
+    matrix = part.precision[..., None, None] * torch.cholesky_inverse(part.standard[1]).to(part.dtype)
+    return restated_log_prob(
+        dist.MultivariateNormal(part.loc, precision_matrix=matrix, validate_args=False), value
+    )

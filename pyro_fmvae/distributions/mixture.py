@@ -93,10 +93,15 @@ class Label(TorchDistribution):
 
     As an observed child of the assignment (``pyro.sample("label", Label(assignment), obs=labels)``) it
     clamps the assignments of the labelled points: log-probability 0 if the label equals the assignment or is
-    -1, else -inf.
+    -1, else -inf. With ``values``, several components may stand for one value, and a label clamps to all of
+    them.
 
     Args:
         assignment: component indices, the very value of an :class:`Assignment` site, [...].
+        values: the value >= 0 that each component stands for, integers [K]; None: its own index.
+
+    Raises:
+        ValueError: ``values`` of another kind.
     """
 
     parents = ("assignment",)
@@ -104,25 +109,37 @@ class Label(TorchDistribution):
     support = constraints.integer_interval(-1, torch.iinfo(torch.int64).max)
 
     assignment: Tensor
+    values: Tensor | None
 
-    def __init__(self, assignment: Tensor, validate_args: bool | None = None) -> None:
-        self.assignment = assignment
+    def __init__(
+        self, assignment: Tensor, values: Tensor | None = None, validate_args: bool | None = None
+    ) -> None:
+        if values is not None and (values.dim() != 1 or values.dtype != torch.int64):
+            raise ValueError(
+                f"values: expected an integer >= 0 for each component, int64 [K], got {values.dtype} "
+                f"{list(values.shape)}"
+            )
+        self.assignment, self.values = assignment, values
         super().__init__(assignment.shape, torch.Size(), validate_args=validate_args)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "Label":
         """Expand to ``batch_shape``; ``assignment`` stays the tensor that was given."""
-        return _expand_keeping(self, batch_shape, "assignment")
+        return _expand_keeping(self, batch_shape, "assignment", "values")
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """0 where the label is the assignment or unknown (-1), -inf elsewhere."""
+        """0 where the label is the assignment's value or unknown (-1), -inf elsewhere."""
         if self._validate_args:
             self._validate_sample(value)
-        impossible = ((value >= 0) & (value != self.assignment)).expand(_joint_shape(self, value.shape))
+        own = self._own_value()
+        impossible = ((value >= 0) & (value != own)).expand(_joint_shape(self, value.shape))
         return torch.zeros((), device=value.device).masked_fill(impossible, -torch.inf)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """The assignment itself: labels drawn from the model are always known."""
-        return self.assignment.expand(self._extended_shape(sample_shape))
+        """The assignment's value: labels drawn from the model are always known."""
+        return self._own_value().expand(self._extended_shape(sample_shape))
+
+    def _own_value(self) -> Tensor:
+        return self.assignment if self.values is None else self.values[self.assignment]
 
 
 class MixtureComponent(TorchDistribution):

@@ -95,18 +95,29 @@ class MultivariateNormalFamily(ExponentialFamily):
         return self.stats_from_standard(m - centre, tril)
 
     def relative_entropy(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
-        """Half of ``Σ_d (r_d - 1 - log r_d) + |T below its diagonal|² + |L₀⁻¹(m - m₀)|²``: [...].
+        """See :meth:`divergence`."""
+        return self.divergence(self.unpack(natural), self.unpack(prior))
 
-        T = L₀⁻¹ L is triangular, and r are the squares of its diagonal.
+    @staticmethod
+    def divergence(
+        posterior: tuple[Tensor, ...], prior: tuple[Tensor, ...], precision: Tensor | float = 1.0
+    ) -> Tensor:
+        """Half of ``Σ_d (r_d - 1 - log r_d) + |T below its diagonal|² + τ |L₀⁻¹(m - m₀)|²``: [...].
+
+        T = L₀⁻¹ L is triangular, and r are the squares of its diagonal. That is the KL divergence, for τ = 1.
+
+        Args:
+            posterior, prior: standard parameters.
+            precision: τ [...], by which both covariance matrices are divided.
         """
-        (m, tril), (m0, tril0) = self.unpack(natural), self.unpack(prior)
+        (m, tril), (m0, tril0) = posterior, prior
         shape = torch.broadcast_shapes(tril.shape, tril0.shape)
         tril, tril0 = tril.expand(shape), tril0.expand(shape)
         below = torch.linalg.solve_triangular(tril0, tril, upper=False).tril(-1).square().sum((-2, -1))
         own, own0 = packed.diagonal(tril), packed.diagonal(tril0)
         spread = log1p_gap((own - own0) * (own + own0) / own0.square()).sum(-1)
         gap = torch.linalg.solve_triangular(tril0, (m - m0).unsqueeze(-1), upper=False).square()
-        return 0.5 * (spread + below + gap.sum((-2, -1)))
+        return 0.5 * (spread + below + precision * gap.sum((-2, -1)))
 
     def log_base_measure(self, stats: Tensor) -> Tensor:
         """-D log(2π)/2."""

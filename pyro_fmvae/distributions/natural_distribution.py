@@ -49,7 +49,22 @@ class NaturalDistribution(Distribution):
         event = self.family.event_shape(natural.shape[-1] if natural.dim() else 0)
         self.natural = natural
         self.dtype = torch.get_default_dtype() if dtype is None else dtype
-        Distribution.__init__(self, natural.shape[:-1], event, validate_args)
+        self._init_shapes(event, validate_args)
+
+    def _init_shapes(self, event: torch.Size, validate_args: bool | None) -> None:
+        """Have shapes set, and λ checked if validation is on.
+
+        Raises:
+            OutsideDomainError: λ is outside the family's domain.
+        """
+        try:
+            Distribution.__init__(self, self.natural.shape[:-1], event, validate_args)
+        except ValueError:
+            raise OutsideDomainError(
+                f"natural: expected parameters in the {Domain(self.family)}. They leave it by noisy steps "
+                "that are too long: along draws, as under Pyro's own ELBOs, take a smaller rate and more "
+                "particles"
+            ) from None
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_known_stats"}
@@ -104,7 +119,17 @@ class Domain(constraints.Constraint):
         return self.family.in_domain(value)
 
     def __repr__(self) -> str:
-        return f"the domain of {type(self.family).__name__} ({self.family.domain})"
+        return f"domain of {type(self.family).__name__} ({self.family.domain})"
+
+
+class OutsideDomainError(ValueError):
+    """Natural parameters of no member of their family.
+
+    The message has one line: Pyro adds the shapes of a trace to others, which say nothing here.
+    """
+
+    def __str__(self) -> str:
+        return super().__str__().partition("\n")[0]
 
 
 def register_family(prior: type[Distribution]) -> Callable[[N], N]:
@@ -235,7 +260,14 @@ class NaturalParameter(torch.nn.Parameter):
         data: natural parameters [..., P] of some :class:`ExponentialFamily`, copied and converted to float64
             (why: see :class:`NormalGammaFamily`).
         requires_grad: as in :class:`torch.nn.Parameter`.
+
+    Attributes:
+        moves: where steps of rate 1 move it: 1 there and 0 elsewhere, [C + 1, ..., 1], a row for each of C
+            turns and one of 1 for all at once. None if it moves in each. An ELBO leaves it here, for
+            :class:`~pyro_fmvae.optim.NaturalGradient`; copies have none.
     """
+
+    moves: Tensor | None = None
 
     def __new__(cls, data: Tensor, requires_grad: bool = True) -> "NaturalParameter":
         with torch.inference_mode(False):  # a tensor of inference mode could never be trained

@@ -14,6 +14,7 @@ from pyro_fmvae.em.binary_mean_field import LARGEST_GROUP, bound, mean_field
 from pyro_fmvae.em.expectation_maximization import Expectation, ExpectationMaximization, Maximum
 from pyro_fmvae.em.statistics import Statistics
 from pyro_fmvae.em.superposed_weights import apply_moment, best_weight
+from pyro_fmvae.ranks import anywhere
 
 ENUMERATED = 2**24  # numbers in the tables of an enumerated E-step
 RESOLUTION = 10  # σ that rounding leaves, in units in the last place of the root mean square of x
@@ -233,7 +234,7 @@ def _statistics(x: Tensor, q: GroupedBernoulli) -> Statistics:
     x, q = x.double(), GroupedBernoulli(q.probs.double(), q.event_shape[0], validate_args=False)
     mean, missing = q.mean, x.isnan()
     starts, known, observed = len(mean), x.masked_fill(missing, 0.0), (~missing).to(x.dtype)
-    second = q.summed_second_moment(observed) if missing.any() else q.summed_second_moment().unsqueeze(1)
+    second = q.summed_second_moment(observed) if anywhere(missing) else q.summed_second_moment().unsqueeze(1)
     values = {
         "product": known.mT @ mean,
         "second": second,

@@ -13,6 +13,7 @@ from torch.special import log_ndtr
 
 from pyro_fmvae.distributions.superposition import LinearNormal, MaxNormal, Superposition, largest
 from pyro_fmvae.em.piecewise_normal import Column
+from pyro_fmvae.ranks import anywhere
 
 Sweep = Callable[[Tensor], None]
 """One Gibbs sweep over causes [U, R, B], in place."""
@@ -210,7 +211,7 @@ class LinearRule(Rule):
     def statistics(self, y: Tensor, samples: Tensor, weight: Tensor) -> dict[str, Tensor]:
         starts, draws, _, units = samples.shape
         product = y.nan_to_num().T @ samples.mean(1)
-        if not y.isnan().any():
+        if not anywhere(y.isnan()):
             rows = samples.flatten(1, 2)
             return {"product": product, "gram": (rows.mT @ rows / draws).unsqueeze(1)}
         gram = samples.new_zeros(starts, y.shape[1], units * units)

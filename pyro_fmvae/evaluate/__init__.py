@@ -26,9 +26,11 @@ from pyro_fmvae.evaluate.sources import (
     correlation_matrix,
     per_block,
 )
+from pyro_fmvae.evaluate.vector_search import LEAST_QUANTISED, VectorIndex, vector_index
 
 __all__ = [
     "DCI",
+    "LEAST_QUANTISED",
     "NEAREST",
     "RECOVERED",
     "Activity",
@@ -46,6 +48,7 @@ __all__ = [
     "Placement",
     "Slabs",
     "UnitMatch",
+    "VectorIndex",
     "active_latents",
     "activity",
     "amortisation_gap",
@@ -86,5 +89,6 @@ __all__ = [
     "to_location",
     "train_judge",
     "transport",
+    "vector_index",
     "wilson_interval",
 ]

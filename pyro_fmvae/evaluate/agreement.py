@@ -25,6 +25,7 @@ def label_agreement(
     batches: Iterable[tuple[Tensor, ...]],
     label_names: Sequence[str],
     factors: Sequence[int | None],
+    num_values: Sequence[int] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Compare codes with known labels.
 
@@ -33,10 +34,12 @@ def label_agreement(
         batches: (x, labels) per batch, labels int64 [B, L], -1 = unknown.
         label_names: names of the L columns.
         factors: for each column, the factor that was trained on it, or None.
+        num_values: of each factor, the number of values that its components stand for, k for the value k
+            modulo this; None: each for its own.
 
     Returns:
         A dictionary with three entries. ``accuracy`` covers the columns with a factor: name → share of points
-        whose code equals the label; and ``classification``, of the same columns, all of
+        whose code stands for the label; and ``classification``, of the same columns, all of
         :func:`~pyro_fmvae.evaluate.classification_measures`. ``clustering`` covers the others: name → number
         of points ``n``, the ``factor`` that agrees best by its normalised mutual information ``nmi``, its
         adjusted Rand index ``ari``, the ``accuracy`` of the best one-to-one matching of its components to
@@ -54,7 +57,9 @@ def label_agreement(
             continue
         truth = labels[known, column]
         if factor is not None:
-            classified[name] = classification_measures(truth, codes[known, factor])
+            called = codes[known, factor]
+            called = called if num_values is None else called % num_values[factor]
+            classified[name] = classification_measures(truth, called)
             continue
         if (truth == truth[0]).all():
             continue

@@ -10,6 +10,7 @@ from pyro_fmvae.capture import CapturedFreeGaussian
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.infer import Role, TraceConjugate_ELBO
 from pyro_fmvae.infer.elbo.per_point import loss_per_point
+from pyro_fmvae.ranks import Ranks, by_rows
 
 LARGEST_SEED = 2**63 - 1
 
@@ -21,6 +22,7 @@ def amortisation_gap(
     learning_rate: float = 0.05,
     num_samples: int = 16,
     seed: int = 0,
+    ranks: Ranks | None = None,
 ) -> dict[str, float]:
     """The bound of equation 11 before and after free steps on q(z) of each point (Cremer et al., 2018).
 
@@ -33,6 +35,7 @@ def amortisation_gap(
         steps, learning_rate: see :class:`~pyro_fmvae.em.free_gaussian.FreeGaussian`.
         num_samples: draws of z per point, for the bounds.
         seed: seed of all draws; the generator's state is restored afterwards.
+        ranks: those that share the points of each batch; None: this process is alone.
 
     Returns:
         ``n``, ``elbo_amortised``, ``elbo_free``, their difference ``amortisation_gap``, and its
@@ -45,7 +48,8 @@ def amortisation_gap(
         raise ValueError(f"num_samples: expected a number >= 1, got {num_samples}")
     if not model.bounded:
         raise ValueError("model: expected one whose loss is a bound, got a point posterior")
-    free = CapturedFreeGaussian(model, steps, learning_rate)
+    ranks = ranks or Ranks()
+    free = CapturedFreeGaussian(model, steps, learning_rate, group=ranks.group)
     generator = torch.Generator().manual_seed(seed)
     bounds: list[Tensor] = []
     for x, *_ in batches:
@@ -54,7 +58,8 @@ def amortisation_gap(
             q = model.posterior(x)
             start = q.mean, q.stddev
             found = free(x, *start)
-        bounds.append(torch.stack([_bounds(model, x, q, num_samples, draws) for q in (start, found)]))
+        options = num_samples, draws
+        bounds.append(torch.stack([by_rows(ranks, _bounds, x, model, q, *options) for q in (start, found)]))
     values = torch.cat(bounds, -1) if bounds else torch.zeros(2, 0)
     n = values.shape[-1]
     if n < 2:
@@ -69,7 +74,7 @@ def amortisation_gap(
     }
 
 
-def _bounds(model: Any, x: Tensor, posterior: tuple[Tensor, Tensor], num_samples: int, seed: int) -> Tensor:
+def _bounds(x: Tensor, model: Any, posterior: tuple[Tensor, Tensor], num_samples: int, seed: int) -> Tensor:
     """The bound of every point at a given posterior, float64 [B]."""
     elbo, total = TraceConjugate_ELBO(), torch.zeros(len(x), dtype=torch.float64, device=x.device)
     with seeded(seed):

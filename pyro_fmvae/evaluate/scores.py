@@ -12,6 +12,7 @@ from pyro_fmvae.evaluate.bounds import Evaluable
 from pyro_fmvae.evaluate.randomness import Stream, seeded
 from pyro_fmvae.infer import Role, TraceConjugate_ELBO
 from pyro_fmvae.infer.elbo.per_point import loss_per_point
+from pyro_fmvae.ranks import Ranks, by_rows
 
 ROLES = {
     "kl": (Role.KL_Z, Role.KL_R),
@@ -34,6 +35,7 @@ def outlier_scores(
     num_samples: int = 16,
     seed: int = 0,
     kinds: Sequence[str] | None = None,
+    ranks: Ranks | None = None,
 ) -> dict[str, np.ndarray]:
     """Scores of every data point, higher = more outlying.
 
@@ -48,6 +50,8 @@ def outlier_scores(
             * ``reconstruction``: -E[log p(x | z)],
             * ``elbo``: the sum of both, minus the bound of equation 11,
             * ``iwae``: minus the importance-weighted bound of S draws (Burda et al., 2016).
+
+        ranks: those that share the points of each batch; None: this process is alone. All get all scores.
 
     Returns:
         Score → float64 [n] in nats, in the order of the points. A score that is not finite is given as inf.
@@ -66,21 +70,23 @@ def outlier_scores(
         scores.append(lambda x: _parts(model, x, num_samples))
     if "iwae" in kinds:
         scores.append(lambda x: {"iwae": _importance_weighted(model, x, num_samples)})
-    found = _collect(scores, batches, seed)
+    found = _collect(scores, batches, seed, ranks or Ranks())
     return {kind: found[kind] for kind in kinds}
 
 
-def rows_without_bound(model: Evaluable, batches: Iterable[tuple[Tensor, ...]], seed: int = 0) -> np.ndarray:
+def rows_without_bound(
+    model: Evaluable, batches: Iterable[tuple[Tensor, ...]], seed: int = 0, ranks: Ranks | None = None
+) -> np.ndarray:
     """Find points so far from the training data that their loss is not finite.
 
     Args:
-        model, batches, seed: as for :func:`outlier_scores`.
+        model, batches, seed, ranks: as for :func:`outlier_scores`.
 
     Returns:
         The indices of these points in the order of the batches, int64 [m].
     """
     kind = "elbo" if "elbo" in kinds_of(model) else "reconstruction"
-    return np.flatnonzero(np.isinf(outlier_scores(model, batches, 1, seed, [kind])[kind]))
+    return np.flatnonzero(np.isinf(outlier_scores(model, batches, 1, seed, [kind], ranks)[kind]))
 
 
 def threshold(scores: np.ndarray, quantile: float) -> float:
@@ -107,6 +113,7 @@ def _collect(
     scores: Sequence[Callable[[Tensor], dict[str, Tensor]]],
     batches: Iterable[tuple[Tensor, ...]],
     seed: int,
+    ranks: Ranks,
 ) -> dict[str, np.ndarray]:
     """Join the scores of all batches; a function's draws do not depend on which other functions run.
 
@@ -118,7 +125,7 @@ def _collect(
         for x, *_ in batches:
             for score, stream in zip(scores, streams, strict=True):
                 with stream.open():
-                    for name, values in score(x).items():
+                    for name, values in by_rows(ranks, score, x).items():
                         parts.setdefault(name, []).append(values.cpu().double().numpy())
     if not parts:
         raise ValueError("batches: expected at least one data point, got none")

@@ -1,6 +1,6 @@
 """An autoguide: natural posteriors for the conjugate sites of any model, another guide for the rest."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import pyro
@@ -22,6 +22,7 @@ from pyro_fmvae.infer.elbo.site_terms import as_module
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
 from pyro_fmvae.infer.first_run import NO_MIXTURE, check_priors, check_whole, harmless_value
 from pyro_fmvae.infer.joint_sites import JointSites, Starts
+from pyro_fmvae.infer.local_sites import LocalSites, check_plates, local_sites
 from pyro_fmvae.infer.parameters import GivenParameters, param_statements
 from pyro_fmvae.infer.posteriors import (
     ConjugatePosterior,
@@ -70,6 +71,10 @@ class AutoConjugate(WithQuantiles, WithStarts):
             :meth:`seed` give mixtures better starting points.
         fallback: makes the guide of all other sites from a model in which the rest is hidden: a class such as
             ``AutoNormal`` or a function; None to leave them out.
+        local: names of plates of data points. Conjugate latents in them get posteriors that are found anew in
+            each call, for the points of this batch, and are not kept: those of the topics of documents in
+            latent Dirichlet allocation, say. :meth:`infer` has them for other points.
+        local_steps: passes of coordinate ascent that find them.
         structured: give a location and its precision a joint posterior where the model allows it, for a
             tighter bound: where the location has a prior such as ``Normal(m, (s * precision) ** -0.5)``.
 
@@ -84,6 +89,8 @@ class AutoConjugate(WithQuantiles, WithStarts):
         count: float = 10.0,
         fallback: Callable[[Callable[..., Any]], Callable[..., Any]] | None = AutoNormal,
         *,
+        local: Collection[str] = (),
+        local_steps: int = 10,
         structured: bool = False,
     ) -> None:
         super().__init__()
@@ -91,17 +98,19 @@ class AutoConjugate(WithQuantiles, WithStarts):
             raise ValueError(f"model: expected a function, got {type(model).__name__}; do not call it")
         if not count > 0:
             raise ValueError(f"count: expected a number > 0, got {count}")
+        check_plates(local, local_steps)
         self._model = (model,)  # in a tuple, so that the model does not become a submodule
         self._make_fallback = fallback
         self.fallback = None
-        self.count = count
+        self.count, self.structured = count, structured
         self.posteriors = PosteriorDict()
         self._sites: dict[str, Site] = {}
         self._priors: dict[str, NaturalDistribution] = {}
         self._mixtures: dict[str, tuple[str, str, torch.Size]] = {}
         self._waiting: dict[str, Tensor] = {}
-        self.structured = structured
         self._joint = JointSites({})
+        self.local, self.local_steps = tuple(local), local_steps
+        self._local_sites = LocalSites(model, {}, local_steps)
         self._is_set_up = False
 
     def setup(self, *args: Any, **kwargs: Any) -> None:
@@ -118,7 +127,9 @@ class AutoConjugate(WithQuantiles, WithStarts):
         if not has_shorthand(sites.values()):
             check_priors(sites.values())
             learnt = {name: node["value"] for name, node in trace.nodes.items() if node["type"] == "param"}
-            self._set_up_plain(recognise_conjugacy(self._model[0], args, kwargs), learnt, args, kwargs)
+            self._set_up_plain(
+                recognise_conjugacy(self._model[0], args, kwargs, self.local), learnt, args, kwargs
+            )
         else:
             self._set_up_shorthands(sites, args, kwargs)
         self._is_set_up = True
@@ -143,7 +154,9 @@ class AutoConjugate(WithQuantiles, WithStarts):
         known = {n: s["value"] for n, s in sites.items() if n in self._sites or _is_component(s)}
         others = [n for n, s in sites.items() if is_latent(s) and not has_shorthand([s]) and n not in known]
         if others and None not in wanted:
-            self._add_plain(recognise_conjugacy(poutine.condition(self._model[0], data=known), args, kwargs))
+            self._add_plain(
+                recognise_conjugacy(poutine.condition(self._model[0], data=known), args, kwargs, self.local)
+            )
         for name, site in sites.items():
             fn = site["fn"]
             if isinstance(fn, MixtureComponent):
@@ -157,12 +170,17 @@ class AutoConjugate(WithQuantiles, WithStarts):
 
     def _add_plain(self, found: Recognised) -> None:
         starts: Starts = {}
+        local = local_sites(found, self.local)
         for name, prior in found.priors.items():
+            if name in local:
+                continue
             starts[name] = type(prior), prior.family.scattered_start(prior.natural, self.count, None)
             self._priors[name] = prior
             events = found.sites[name]["fn"].event_dim - event_dim_of(prior.family)
             self._sites[name] = {"cond_indep_stack": found.sites[name]["cond_indep_stack"], "events": events}
-        self._joint = JointSites(found.joint if self.structured else {})
+        self._local_sites = LocalSites(self._model[0], local, self.local_steps)
+        joint = found.joint if self.structured else {}
+        self._joint = JointSites({name: pair for name, pair in joint.items() if name in starts})
         for name, start in self._joint.join(starts).items():
             self.posteriors[name] = NaturalPosterior(*start)
 
@@ -203,6 +221,13 @@ class AutoConjugate(WithQuantiles, WithStarts):
         if not self._is_set_up:
             self.setup(*args, **kwargs)
         param_statements("AutoConjugate", self)
+        values = self._sample_global(*args, **kwargs)
+        if self._local_sites:
+            values |= self._local_sites.sample(self._sample_global, args, kwargs)
+        return values
+
+    def _sample_global(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Sample every site but latents of single data points."""
         values: dict[str, Tensor] = {}
         for name, site in self._sites.items():
             with frames_of(site):
@@ -221,22 +246,25 @@ class AutoConjugate(WithQuantiles, WithStarts):
             name: of the site.
             values: of the sites before it: a location with a joint posterior depends on its precision.
             posteriors: to be used in the place of the guide's own.
-
-        Raises:
-            KeyError: see :meth:`posterior`.
-            ValueError: a joint posterior that is not in natural parameters.
         """
         posterior = self.posterior(name) if posteriors is None else posteriors[self._joint.owner(name)]
         try:
             found = self._joint.distribution(name, posterior(), values)
         except ValueError as error:
-            raise ValueError(f"site '{name}': {error}") from None
+            raise type(error)(f"site '{name}': {error}") from None
         return found.to_event(self._sites[name]["events"])
 
     @property
     def natural_sites(self) -> list[str]:
         """Names of the conjugate sites, in the order of the model; none before the first call."""
         return list(self._sites)
+
+    def infer(self, *args: Any, **kwargs: Any) -> dict[str, Distribution]:
+        """The posteriors of the ``local`` latents of these points, which may be new ones, by name."""
+        if not self._is_set_up:
+            self.setup(*args, **kwargs)
+        with torch.no_grad():
+            return self._local_sites.posteriors(self._sample_global, args, kwargs)
 
     def marginal(self, name: str) -> Distribution:
         """A conjugate site's posterior distribution by itself: a Student-t for a location in a joint one."""

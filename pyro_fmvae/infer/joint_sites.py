@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_fmvae.distributions import NaturalDistribution
-from pyro_fmvae.distributions.joint_parts import JointKind
+from pyro_fmvae.distributions.joint_kinds import JointKind
 
 Starts = dict[str, tuple[type[NaturalDistribution], Tensor]]
 

@@ -18,9 +18,9 @@ from pyro_fmvae.infer.elbo.structure import Site, sample_sites
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
 from pyro_fmvae.infer.posteriors import ConjugatePosterior, NaturalPosterior, PosteriorDict
 from pyro_fmvae.infer.seeding import kmeans, posterior_weights
-from pyro_fmvae.optim.natural_gradient import step_towards_posterior
+from pyro_fmvae.optim import NaturalGradient
 
-PASSES = 10  # over posteriors that depend on each other, such as those of a location and its precision
+PASSES = 10  # posteriors that depend on each other, such as those of a location and its precision, take turns
 
 
 class WithStarts(nn.Module):
@@ -98,8 +98,8 @@ class WithStarts(nn.Module):
         """Start all posteriors afresh where points cluster: k-means++, then exact updates given the clusters.
 
         It works for any family. The clusters take the place of the assignment's probabilities, and every
-        posterior becomes the conjugate one given these; posteriors that depend on each other are updated ten
-        times. A model on a minibatch counts it for all of its data, as in a step. The remaining
+        posterior becomes the conjugate one given these, in ten steps; posteriors that depend on each other
+        move by turns. A model on a minibatch counts it for all of its data, as in a step. The remaining
         parameters of the guide stay as they are.
 
         Args:
@@ -135,15 +135,16 @@ class WithStarts(nn.Module):
             with frames_of(site):
                 pyro.sample(assignment, q)
 
+        optim = NaturalGradient(1.0)
         for _ in range(PASSES):
             with poutine.replay(trace=subsamples(program.model)):
                 loss = elbo.differentiable_loss(model, given_clusters, *args, **kwargs)
             gradients = torch.autograd.grad(loss, naturals, allow_unused=True)
             if any(gradient is None for gradient in gradients):
                 raise ValueError("guide: expected one that calls this AutoConjugate")
-            with torch.no_grad():
-                for natural, gradient in zip(naturals, gradients, strict=True):
-                    step_towards_posterior(natural, gradient, 1.0)
+            for natural, gradient in zip(naturals, gradients, strict=True):
+                natural.grad = gradient
+            optim(naturals)
 
 
 def _assignment(name: str, sites: dict[str, Site]) -> Site:

@@ -101,7 +101,7 @@ class posterior_as_prior(Messenger):
                 f"posterior, {type(q).__name__}; take power=1, or leave it out of sites="
             )
         natural = torch.lerp(natural_prior(prior).natural, q.natural, self._power)
-        return q.with_natural(natural).to_event(posterior.event_dim - q.event_dim)
+        return q.with_natural(natural).to_event(posterior.event_dim - len(q.event_shape))
 
     def _pyro_post_sample(self, msg: Any) -> None:
         self._values[msg["name"]] = msg["value"]

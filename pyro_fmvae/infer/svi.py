@@ -1,6 +1,7 @@
 """SVI with a choice of when the responsibilities for the natural-gradient step are computed."""
 
 import copy
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -22,6 +23,7 @@ from pyro_fmvae.infer.elbo.plain import PlainProgram
 from pyro_fmvae.infer.elbo.site_terms import as_module, check_gradients, sum_terms
 from pyro_fmvae.infer.elbo.structure import Structure
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
+from pyro_fmvae.ranks import FlatSums, Ranks, Share, drawing, row_dimension
 
 Traces = list[Run]
 OPTIMISER = (
@@ -31,6 +33,7 @@ OPTIMISER = (
     "knows",
     "step_others",
     "step_natural",
+    "turn",
 )  # the part of NaturalGradient that is used
 
 
@@ -50,9 +53,20 @@ class ConjugateSVI(SVI):
         autocast: ``torch.bfloat16`` to run the networks' matrix products and convolutions in it. λ, the
             prior's products and the loss stay in float64 and float32. Networks of your own should end in
             ``.float()``, as the library's do: distributions take their output as it is.
+        group: a ``torch.distributed`` group whose processes share the work: see below. None: this process
+            does it alone.
+
+    With a ``group``, every process makes the same calls with the same whole batch, from the same parameters
+    and the same random state. A step cuts the batch: each rank runs the program on its rows (of every tensor
+    argument that is as long as the first one), and loss and gradients are summed. Afterwards all ranks have
+    the same parameters, to the bit. They are those of a single process, but for rounding: numbers are drawn
+    for the whole batch and cut. The program's loss has to be a sum over the points of a plate
+    ``pyro.plate(..., N, subsample=x)``, beside what does not depend on the batch. An error on one rank is
+    raised on all.
 
     Raises:
-        ValueError: ``optim`` is no ``NaturalGradient``, or ``loss`` no ``TraceConjugate_ELBO``.
+        ValueError: ``optim`` is no ``NaturalGradient``, or ``loss`` no ``TraceConjugate_ELBO``; or, with a
+            ``group``, a module that normalises over the batch.
     """
 
     def __init__(
@@ -64,6 +78,7 @@ class ConjugateSVI(SVI):
         recompute: bool = False,
         *,
         autocast: torch.dtype | None = None,
+        group: Any = None,
     ) -> None:
         if not all(hasattr(type(optim), name) for name in OPTIMISER):
             raise ValueError(f"optim: expected a NaturalGradient, got {type(optim).__name__}")
@@ -73,6 +88,10 @@ class ConjugateSVI(SVI):
         self.elbo = loss
         self.recompute = recompute
         self.autocast = autocast
+        self.ranks = Ranks(group)
+        if group is not None:
+            _refuse_batch_norm(model, guide)
+        self._share: Share | None = None  # of the step under way
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """Copy the program with its modules, and the optimiser with its state.
@@ -105,7 +124,14 @@ class ConjugateSVI(SVI):
             ValueError: the loss, a gradient or ρ is out of range; no parameter has changed then, unless
                 it was found in the second pass of ``recompute``. Gradients are dropped in any case.
         """
-        with poutine.trace(param_only=True) as capture:
+        if self.ranks.alone:
+            return self._step(args, kwargs)
+        self._share = self.ranks.share(_rows(args, kwargs))
+        return self._step(*self._share.cut((args, kwargs)))
+
+    def _step(self, args: Any, kwargs: Any) -> float:
+        """The step, on this rank's rows."""
+        with self.ranks.agreeing(), poutine.trace(param_only=True) as capture:
             traces, terms = self._terms(args, kwargs)
             loss = self.elbo.total(terms)
         return self._finish(traces, loss, capture.trace, args, kwargs)
@@ -115,22 +141,37 @@ class ConjugateSVI(SVI):
         named = {name: site["value"].unconstrained() for name, site in statements.nodes.items()}
         params = list(dict.fromkeys(named.values()))  # in program order; a shared parameter once
         try:
-            self.elbo.backward(loss, statements, lambda: self._terms(args, kwargs)[1])
+            with self.ranks.agreeing():
+                self.elbo.backward(loss, statements, lambda: self._terms(args, kwargs)[1])
+            total = self._add(loss, params)
             if self.recompute:
                 _ = self.optim.current_rate  # checked before anything moves
                 self.optim.step_others(params)
-                self._refresh(
-                    traces, {n: p for n, p in named.items() if isinstance(p, NaturalParameter)}, args, kwargs
-                )
+                natural = {n: p for n, p in named.items() if isinstance(p, NaturalParameter)}
+                with self.ranks.agreeing():
+                    self._refresh(traces, natural, args, kwargs)
+                self._add(loss, natural.values())
                 self.optim.step_natural(params)
             else:
                 self.optim(params)
         finally:
             for p in params:
                 p.grad = None
-        return loss.item()
+        return total.item()
 
-    def _refresh(self, traces: Traces, natural: dict[str, Tensor], args: Any, kwargs: Any) -> None:
+    def _add(self, loss: Tensor, params: Iterable[Tensor]) -> Tensor:
+        """Put the sums over ranks in the place of gradients; returns that of the loss."""
+        if self._share is None:
+            return loss
+        own = [p.grad for p in params if p.grad is not None]
+        sums = FlatSums([loss.detach().double(), *own], self._share.weight)
+        self.ranks.add(sums.flats)
+        total, *grads = sums.parts(sums.flats)
+        for grad, found in zip(own, grads, strict=True):
+            grad.copy_(found)
+        return total
+
+    def _refresh(self, traces: Traces, natural: Mapping[str, Tensor], args: Any, kwargs: Any) -> None:
         """Replace the gradients of λ by ones at the current encoder, in a second pass over the guide."""
         loss = sum_terms(self._refreshed(traces, args, kwargs))
         if not (natural and loss.requires_grad):
@@ -143,13 +184,15 @@ class ConjugateSVI(SVI):
 
     def _terms(self, args: Any, kwargs: Any) -> tuple[Traces, list[Term]]:
         """Run the program; its traces, and the terms of its loss, averaged over the particles."""
-        with self._autocast(args, kwargs):
+        with self._autocast(args, kwargs), drawing(self._share, self.ranks) as own:
             traces = self.elbo.traces(self.model, self.guide, *args, **kwargs)
+            if own is not None:
+                own.check_plate()
             return traces, self.elbo.average([self.elbo.terms_of(*pair) for pair in traces])
 
     def _refreshed(self, traces: Traces, args: Any, kwargs: Any) -> list[Term]:
         """The terms that λ appears in, from another run of the guide alone; in plain programs, of both."""
-        with self._autocast(args, kwargs):
+        with self._autocast(args, kwargs), drawing(self._share, self.ranks):
             return self.elbo.average([self._conjugate_terms(*pair, args, kwargs) for pair in traces])
 
     def _conjugate_terms(
@@ -160,6 +203,7 @@ class ConjugateSVI(SVI):
             run: Any = self.elbo._get_vectorized_trace if vectorize else self.elbo._get_trace
             with (
                 poutine.block(),
+                row_dimension(),
                 poutine.replay(trace=subsamples(program.model)),
                 poutine.replay(trace=subsamples(guide)),
             ):
@@ -167,7 +211,7 @@ class ConjugateSVI(SVI):
         rerun = self.guide
         if self.elbo.vectorize_particles:
             rerun = self.elbo._vectorized_num_particles(rerun)
-        with poutine.block(), PlaceholderMessenger():
+        with poutine.block(), row_dimension(), PlaceholderMessenger():
             rerun = poutine.replay(rerun, trace=subsamples(guide))
             return self.elbo.conjugate_terms(program, poutine.trace(rerun).get_trace(*args, **kwargs))
 
@@ -177,3 +221,24 @@ class ConjugateSVI(SVI):
             return nullcontext()
         devices = {leaf.device.type for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         return torch.autocast(next(iter(devices - {"cpu"}), "cpu"), self.autocast)
+
+
+def _rows(args: Any, kwargs: Any) -> int:
+    """Length of the first tensor among the arguments, with a dimension at all."""
+    tensors = (leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.dim())
+    first = next(tensors, None)
+    if first is None:
+        raise ValueError("group: expected a tensor of rows among the arguments of the step, to share out")
+    return len(first)
+
+
+def _refuse_batch_norm(*programs: Any) -> None:
+    """Raise a ValueError if a module, or that of a method, normalises over the batch."""
+    for program in programs:
+        owner = getattr(program, "__self__", program)
+        for name, part in owner.named_modules() if isinstance(owner, torch.nn.Module) else ():
+            if isinstance(part, torch.nn.modules.batchnorm._BatchNorm):
+                raise ValueError(
+                    f"group: '{name}' is a {type(part).__name__}, whose statistics would be those of each "
+                    "rank's rows; normalise over something else than the batch, as GroupNorm does"
+                )

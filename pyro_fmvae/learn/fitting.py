@@ -6,8 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
 from pyro_fmvae.learn.pace import Pace, Stepping
 from pyro_fmvae.learn.phase import Budget, Phase, arguments, endless
+from pyro_fmvae.ranks import world
 
 LONGER = 1.1
 """Times its minutes that a phase with iterations may be expected to take before minutes cut it short."""
@@ -86,8 +90,8 @@ def fit(
 
     The consumer of the records may save, log, draw, or simply stop: between two records everything is
     consistent. To continue in the same process, call it again with the same progress and ``resumed=True``.
-    Minutes are those of a clock on the wall: preparing a phase, capturing and compiling its steps, and what
-    the consumer does between records all count.
+    Minutes are those of a clock on the wall, of rank 0's under :func:`~pyro_fmvae.ranks.together`: preparing
+    a phase, capturing and compiling its steps, and what the consumer does between records all count.
 
     Args:
         phases: in order; phases with an empty budget are left out.
@@ -115,6 +119,7 @@ def fit(
             if not resumed:
                 phase.enter()
                 phase.prepare(batches)
+                _take_over_from_first(phase)
                 watch.read()
                 _allot(progress, phase, ahead, progress.seconds)
                 yield _record(phase, progress, ahead)
@@ -129,10 +134,9 @@ def fit(
                 batch = next(source)
                 before = time.perf_counter()
                 loss = phase.step(*arguments(batch))
-                pace.add(time.perf_counter() - before)
+                pace.add(watch.read(time.perf_counter() - before))
                 progress.step += 1
                 progress.total_steps += 1
-                watch.read()
                 if pace.steps == 1:
                     _allot(progress, phase, ahead, pace.setup)
                 _look_ahead(phase, progress, pace)
@@ -154,11 +158,26 @@ class _Watch:
 
     def __init__(self, progress: Progress) -> None:
         self._progress, self._before = progress, progress.total_seconds - progress.seconds
-        self._started = time.monotonic() - progress.seconds
+        (clock,) = world().numbers_of_first([time.monotonic()])
+        self._started = clock - progress.seconds
 
-    def read(self) -> None:
-        self._progress.seconds = time.monotonic() - self._started
+    def read(self, spent: float = 0.0) -> float:
+        """Take the time; returns what was spent on a step, on the rank whose clock counts."""
+        clock, spent = world().numbers_of_first([time.monotonic(), spent])
+        self._progress.seconds = clock - self._started
         self._progress.total_seconds = self._before + self._progress.seconds
+        return spent
+
+
+def _take_over_from_first(phase: Phase) -> None:
+    """Start from what rank 0 has chosen: processors that are not alike may choose otherwise."""
+    if world().alone:
+        return
+    state = phase.state_dict()
+    world().copy_from_first(
+        leaf for leaf in tree_leaves((phase.program.state_dict(), state)) if isinstance(leaf, Tensor)
+    )
+    phase.load_state_dict(state)
 
 
 def _allot(progress: Progress, phase: Phase, ahead: Sequence[Phase], more: float = 0.0) -> None:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
 from pyro_fmvae.models.shapes import check_codes
 from pyro_fmvae.models.vae import VAE
 from pyro_fmvae.optim import NaturalGradient
+from pyro_fmvae.ranks import Ranks
 
 SEEDING_POINTS = 20_000
 SEED_RANGE = 2**62  # of starts within a phase, whose seeds are drawn from torch's own generator
@@ -53,7 +55,8 @@ class Pretraining(GradientPhase):
 
     def step(self, *batch: Any) -> float:
         """One step at the present weight of the KL divergence; labels are not looked at."""
-        return self.svi.step(self.learning.augment(batch[0]), kl_weight=self.kl_weight)
+        one = replace(self.learning, views=1)
+        return self.svi.step(one.seen(one.augment(batch[0])), kl_weight=self.kl_weight)
 
 
 class PriorFitting(GradientPhase):
@@ -77,7 +80,8 @@ class PriorFitting(GradientPhase):
 
     def step(self, *batch: Any) -> float:
         """One natural-gradient step."""
-        return self.svi.step(*batch)
+        x, *rest = batch
+        return self.svi.step(self.learning.seen(x), *rest)
 
 
 class Joint(GradientPhase):
@@ -137,6 +141,7 @@ class Joint(GradientPhase):
         loc, scale, _ = encode_some(self.model, copy(batches))
         generator = torch.Generator().manual_seed(int(torch.randint(SEED_RANGE, ())))
         gains = self.model.restart(loc, scale, generator, self.learning.restarts)
+        Ranks(self.learning.group).copy_from_first(self.model.parameters())
         for factor, gain in gains.items():
             logger.info(
                 "%s step %d: factor %d started anew, +%.3f nats a point", self.name, step, factor, gain
@@ -167,7 +172,9 @@ class Joint(GradientPhase):
         if self.closed:
             self.model.gate_free(0.0)
         try:
-            return self.svi.step(self.learning.augment(x) if self.augmenting else x, *rest)
+            return self.svi.step(
+                self.learning.seen(self.learning.augment(x) if self.augmenting else x), *rest
+            )
         finally:
             if self.closed:  # between steps the model is whole, whoever asks it
                 self.model.gate_free(1.0)
@@ -175,8 +182,7 @@ class Joint(GradientPhase):
     def _check_labels(self, x: Tensor, labels: Tensor | None = None, *_: Any) -> None:
         """Check labels on the CPU, while validation is on: captured steps do not look at their range."""
         if labels is not None and labels.device.type == "cpu" and is_validation_enabled():
-            sizes = [self.model.num_components[factor] for factor in self.model.labelled]
-            check_codes("labels", labels, len(x), sizes, "column")
+            check_codes("labels", labels, len(x), self.model.label_sizes, "column")
 
 
 def _seed(model: FactorialMixtureVAE, batches: Iterable[Any], seed: int, restarts: int) -> None:

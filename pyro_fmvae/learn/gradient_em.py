@@ -11,6 +11,7 @@ from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget, GradientPhase, check_number, check_rows
 from pyro_fmvae.models.binary_sparse_coding import BinarySparseCoding
 from pyro_fmvae.optim import NaturalGradient
+from pyro_fmvae.ranks import by_rows
 
 
 class GradientEM(GradientPhase):
@@ -21,7 +22,7 @@ class GradientEM(GradientPhase):
 
     Args:
         model: learnt in place.
-        learning: its learning rates are used, which fall in the last half of the phase.
+        learning: its learning rates are used, which fall in the last half of the phase, and its group.
         budget: of the phase.
     """
 
@@ -34,7 +35,8 @@ class GradientEM(GradientPhase):
     def enter(self) -> None:
         """Adam over all parameters."""
         optim = NaturalGradient(1.0, self.learning.optimiser, self.model.parameters())
-        self.svi = ConjugateSVI(self.model.model, self.model.guide, optim, TraceConjugate_ELBO())
+        group = self.learning.group
+        self.svi = ConjugateSVI(self.model.model, self.model.guide, optim, TraceConjugate_ELBO(), group=group)
 
     def prepare(self, batches: Iterable[Any]) -> None:
         """Start from the first batch of data, as EM does.
@@ -59,7 +61,7 @@ class GradientEM(GradientPhase):
         """
         check_rows(batch)
         x, rows = batch[0], batch[-1]
-        posterior = self.model.posterior(x, self.latents[rows])
+        posterior = by_rows(self.svi.ranks, self.model.posterior, x, self.latents[rows])
         self.latents[rows] = posterior.mean
         loss = self.svi.step(x, posterior=posterior)
         self.model.project()

@@ -15,6 +15,7 @@ from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
 
 AUGMENTED = 0.5  # share of a batch
+HOW = ("eager", "compile", "compile_from", "autocast", "group")
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,16 @@ class Learning:
             :class:`~pyro_fmvae.nn.RandomWarp`; None leaves them all as they are.
         augment_until: share of the joint phase, in [0, 1], after which they are left as they are. What is
             learnt of transformed data is unlearnt then, and what it has taught about the others stays.
+        views: V, views of each point that share its assignments, in all phases but pretraining.
+        view: transform at random that makes a view of a point, of every point by itself, such as
+            :class:`~pyro_fmvae.nn.RandomWarp`. None: the views are the point itself, V times, and only the
+            distortion before the encoder tells them apart.
         restarts: k-means starts for λ of each factor, the best by its bound: see
             :meth:`FactorialMixtureVAE.seed`.
         restart_every: steps of a joint phase between two comparisons of λ of factors without labels with
             ``restarts`` new starts: see :meth:`FactorialMixtureVAE.restart`. 0: never.
         recompute: compute responsibilities again at the updated encoder (the paper's order).
-        eager, compile, compile_from, autocast: how steps are taken: see
+        eager, compile, compile_from, autocast, group: how steps are taken, and by which processes: see
             :class:`~pyro_fmvae.capture.CapturedSVI`.
 
     Raises:
@@ -70,6 +75,8 @@ class Learning:
     pretrain_kl_weight: float = 1.0
     augmentation: nn.Module | None = None
     augment_until: float = 0.5
+    views: int = 1
+    view: nn.Module | None = None
     restarts: int = 1
     restart_every: int = 0
     recompute: bool = False
@@ -77,6 +84,7 @@ class Learning:
     compile: bool = False
     compile_from: int = 1
     autocast: torch.dtype | None = None
+    group: Any = None
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "prior_learning_rate", "kl_weight", "pretrain_kl_weight"):
@@ -93,7 +101,7 @@ class Learning:
         for name in ("kl_annealing", "free_from", "augment_until"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: expected a number in [0, 1], got {getattr(self, name)}")
-        for name, least in (("restarts", 1), ("restart_every", 0)):
+        for name, least in (("views", 1), ("restarts", 1), ("restart_every", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: expected a number >= {least}, got {getattr(self, name)}")
 
@@ -125,6 +133,14 @@ class Learning:
         chosen = torch.rand((len(x),) + (1,) * (x.dim() - 1), device=x.device) < AUGMENTED
         return torch.where(chosen, self.augmentation(x), x)
 
+    def seen(self, x: Tensor) -> Tensor:
+        """A batch [B, ...] as it is seen: a view of each point, or [B, V, ...] of several."""
+        if self.views == 1:
+            return x if self.view is None else self.view(x)
+        several = x.repeat_interleave(self.views, 0)
+        several = several if self.view is None else self.view(several)
+        return several.unflatten(0, (len(x), self.views))
+
     def svi(
         self,
         model: Any,
@@ -134,12 +150,12 @@ class Learning:
         recompute: bool = False,
     ) -> CapturedSVI:
         """The SVI object that takes the steps of a phase."""
-        how = {name: getattr(self, name) for name in ("eager", "compile", "compile_from", "autocast")}
+        how = {name: getattr(self, name) for name in HOW}
         return CapturedSVI(model, guide, optim, elbo, recompute, **how)
 
     def free_gaussian(self, model: Any, steps: int, learning_rate: float) -> FreeGaussian:
         """The object that takes the free steps of variational EM."""
         if self.eager:
-            return FreeGaussian(model, steps, learning_rate, autocast=self.autocast)
-        how: dict[str, Any] = {"compile": self.compile, "autocast": self.autocast}
+            return FreeGaussian(model, steps, learning_rate, autocast=self.autocast, group=self.group)
+        how: dict[str, Any] = {name: getattr(self, name) for name in ("compile", "autocast", "group")}
         return CapturedFreeGaussian(model, steps, learning_rate, **how)

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,6 +12,7 @@ from pyro_fmvae.learn.phase import Budget, Phase, check_number, check_rows
 from pyro_fmvae.learn.stacking import labelled_first, learn_predictors
 from pyro_fmvae.learn.stepwise_em import STEPWISE
 from pyro_fmvae.models import ObservedMixture
+from pyro_fmvae.ranks import now
 
 logger = logging.getLogger("pyro_fmvae")
 
@@ -64,8 +64,8 @@ class MixtureAscent(Phase):
     def prepare(self, batches: Iterable[Any]) -> None:
         """Seed λ by the best of the starts on the first batch of data.
 
-        Where the phase has minutes, a quarter of them bounds the starts and those of cross-validation: the
-        number of components may have been chosen in up to half of them.
+        Where the phase has minutes, a quarter of them bounds the starts and those of cross-validation, and
+        half of them the predictors: the number of components may have been chosen in up to half of them.
 
         Raises:
             ValueError: a loader of another number of points than the model is of.
@@ -78,12 +78,13 @@ class MixtureAscent(Phase):
         rows = labelled_first(drawn.to(order.device), labels)[: self.searched]
         generator = torch.Generator().manual_seed(self.seed)  # anew: the starts of the search
         of_rows, minutes = None if labels is None else labels[rows], self.budget.minutes
-        until = time.monotonic() + 60 * minutes / 4 if minutes else math.inf
+        began, most = now(), 60 * minutes if minutes else math.inf
+        until = began + most / 4
         found = best_start(self.make, x[rows], of_rows, generator, self.starts, until)
         self.model.load_state_dict(found.model.state_dict())
         if self.stacking and labels is not None:
-            learn_predictors(self.model, self.make, x, labels, rows, self.seed, until)
-        if time.monotonic() > until:
+            learn_predictors(self.model, self.make, x, labels, rows, self.seed, until, began + most / 2)
+        if now() > until:
             logger.warning("%s: not every start was tried and improved to its end: the time is up", self.name)
 
     @torch.no_grad()

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +12,7 @@ from torch import Tensor
 from pyro_fmvae.distributions.category import indicators
 from pyro_fmvae.infer.seeding import kmeans
 from pyro_fmvae.models.observed_mixture import ObservedMixture
+from pyro_fmvae.ranks import now
 
 STARTS = 10
 SHORT, LONG = 10, 200  # updates of every start, and of the best of them
@@ -72,14 +72,14 @@ def climb(
         x, labels: all rows: see :meth:`ObservedMixture.observations`.
         gamma: responsibilities, [N, K].
         iterations: updates at most, at least 1.
-        until: time of ``time.monotonic``, in seconds, after which no further update is begun.
+        until: time of ``now``, in seconds, after which no further update is begun.
     """
     seen, before = model.observations(x, labels), -math.inf
     for _ in range(iterations):
         model.ascend(seen, gamma)
         table = model.table(seen)
         bound, gamma = model.bound(table), table.softmax(-1)
-        if bound - before < TOLERANCE * len(x) or time.monotonic() > until:
+        if bound - before < TOLERANCE * len(x) or now() > until:
             break
         before = bound
     return Fitted(model, gamma, bound, table.logsumexp(-1))
@@ -105,17 +105,17 @@ def best_start(
         x, labels: as for :func:`climb`.
         generator: source of the random numbers, on the CPU.
         starts: how many, at least 1; one without randomness if there is a single component.
-        until: time of ``time.monotonic``, in seconds, after which no further start or update is begun.
+        until: time of ``now``, in seconds, after which no further start or update is begun.
     """
     model = make()
     count, features = model.components, features_of(x, model.levels)
     spaces = (features, whitened(features)) if model.sites.full else (features,)
     starts = starts if count > 1 else 1
     tried: list[Fitted] = []
-    for clusters in _clusterings(model, spaces, x, labels, generator, starts):
+    for clusters in _clusterings(model, spaces, x, labels, generator, starts, until):
         gamma = torch.nn.functional.one_hot(clusters, count).double()
         tried.append(climb(_resized(model, count), x, labels, gamma, SHORT, until))
-        if time.monotonic() > until:
+        if now() > until:
             break
     leading = sorted(tried, key=lambda fitted: -fitted.bound)[:LEADING]
     found = [climb(fitted.model, x, labels, fitted.gamma, until=until) for fitted in leading]
@@ -146,7 +146,7 @@ def search(
         seed: of the starts.
         starts: of each size.
         rival: evidence of the best mixture of another kind.
-        until: time of ``time.monotonic``, in seconds, after which no further start or update is begun. What
+        until: time of ``now``, in seconds, after which no further start or update is begun. What
             is left out is logged.
     """
     best: Fitted | None = None
@@ -161,7 +161,7 @@ def search(
             best = found
         if worse == WORSE or found.evidence + left * max(gain, 0) < rival:
             break
-        if time.monotonic() > until:
+        if now() > until:
             logger.warning("components: at most %d were tried, not from every start: the time is up", size)
             break
     assert best is not None
@@ -183,6 +183,7 @@ def _clusterings(
     labels: Tensor | None,
     generator: torch.Generator,
     starts: int,
+    until: float,
 ) -> Iterator[Tensor]:
     """Clusters of the rows, int64 [N] each: by k-means of each space in turn, grown every other time.
 
@@ -196,20 +197,25 @@ def _clusterings(
         if values is not None and around:
             yield _around(spaces[0], values, count, generator)
         elif number % 2:
-            yield _grown(model, space, x, labels, generator)
+            yield _grown(model, space, x, labels, generator, until)
         else:
             yield kmeans(space, count, generator)
 
 
 def _grown(
-    model: ObservedMixture, space: Tensor, x: Tensor, labels: Tensor | None, generator: torch.Generator
+    model: ObservedMixture,
+    space: Tensor,
+    x: Tensor,
+    labels: Tensor | None,
+    generator: torch.Generator,
+    until: float = math.inf,
 ) -> Tensor:
     """Clusters of a mixture that starts small, and is improved before its components are halved."""
     size = max(model.components // 4, 2)
     clusters = kmeans(space, size, generator)
     while size < model.components:
         gamma = torch.nn.functional.one_hot(clusters, size).double()
-        found = climb(_resized(model, size), x, labels, gamma, SHORT)
+        found = climb(_resized(model, size), x, labels, gamma, SHORT, until)
         size = min(2 * size, model.components)
         clusters = _halved(space, found.gamma.argmax(-1), size, generator)
     return clusters

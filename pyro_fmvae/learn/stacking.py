@@ -3,6 +3,7 @@
 Members are weighed by how probable they make labels that they have not seen (stacking; Wolpert, 1992).
 """
 
+import logging
 import math
 from collections.abc import Callable
 from typing import Any, Final
@@ -17,6 +18,7 @@ from pyro_fmvae.learn.mixture_search import best_start
 from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.models.label_predictor import LabelPredictor, tempered
 from pyro_fmvae.models.table_sites import label_site
+from pyro_fmvae.ranks import now
 
 FOLDS: Final = 5
 STARTS: Final = 4  # of the mixture of a fold
@@ -29,6 +31,8 @@ EQUAL: Final = 2.0  # rows that speak for each member before any is seen
 SPREAD: Final = 0.01  # share of a prediction that goes to all values alike, so that no row decides alone
 BELIEVED: Final = 1000.0  # rows that speak for the shares among labelled rows before any is seen
 UPDATES: Final = 200  # of weights, and of shares
+
+logger = logging.getLogger("pyro_fmvae")
 
 
 def labelled_first(rows: Tensor, labels: Tensor | None) -> Tensor:
@@ -52,6 +56,7 @@ def learn_predictors(
     searched: Tensor,
     seed: int,
     until: float = math.inf,
+    end: float = math.inf,
 ) -> None:
     """Give a mixture a predictor of each label of which two values at least have two labelled rows each.
 
@@ -63,24 +68,30 @@ def learn_predictors(
         searched: indices of the rows for cross-validation.
         seed: of folds, starts and trees.
         until: of the mixtures of the folds, as for :func:`~pyro_fmvae.learn.mixture_search.best_start`.
+        end: time of ``now``, in seconds, after which no further predictor is begun; the mixture
+            alone predicts the labels that are left, and the log says so.
     """
     model.predictors.clear()
     tried = labels[searched]
     learnable = [label for label in range(labels.shape[1]) if _learnable(tried[:, label])]
     if not learnable:
         return
-    folds = _folds(tried, seed)
+    folds = folds_of(tried, seed)
     mixtures = _mixtures_held_out(make, x[searched], tried, folds, seed, until)
     features, own = model.features(x), _own_predictions(model, x)
-    for label in learnable:
+    for number, label in enumerate(learnable):
+        if now() > end:
+            left = len(learnable) - number
+            logger.warning("labels: the mixture alone predicts %d of them: the time is up", left)
+            break
         known, rows = labels[:, label] >= 0, searched[tried[:, label] >= 0]
         fold, truth = folds[tried[:, label] >= 0], labels[rows, label]
         size = model.label_sizes[label]
-        others = [_held_out(kind, features[rows], truth, fold, size) for kind in _classifiers(size, seed)]
+        others = [_held_out(kind, features[rows], truth, fold, size) for kind in classifiers(size, seed)]
         members = torch.stack([mixtures[label][tried[:, label] >= 0], *others])
         regression, forest = (
             kind.fit(_array(features[known]), _array(labels[known, label]))
-            for kind in _classifiers(size, seed)
+            for kind in classifiers(size, seed)
         )
         predictor = stored(regression, forest, size).to(x.device)
         powers, weights = calibrated(members, truth)
@@ -170,18 +181,38 @@ def stored(regression: LogisticRegression, forest: RandomForestClassifier, size:
     return predictor
 
 
-def _classifiers(size: int, seed: int) -> tuple[Any, Any]:
+def classifiers(size: int, seed: int) -> tuple[Any, Any]:
+    """A logistic regression and a random forest, not fitted, for labels of so many values."""
     leaves = max(min(LEAVES, LARGEST // (2 * TREES * size)), 2)
     forest = RandomForestClassifier(TREES, max_leaf_nodes=leaves, random_state=seed)
     return LogisticRegression(max_iter=2000), forest
+
+
+def predicted(classifier: Any, features: Tensor, values: Tensor, new: Tensor, size: int) -> Tensor:
+    """Probabilities of values by a classifier, float64 [m, C].
+
+    Args:
+        classifier: as scikit-learn's; it is fitted.
+        features: of the rows that it learns from, [n, F].
+        values: of these rows, int64 [n]; a single one is taken for certain.
+        new: features of the rows to tell, [m, F].
+        size: C, values of the label.
+    """
+    found, known = torch.zeros(len(new), size, dtype=torch.float64, device=new.device), values.unique()
+    if len(known) == 1:
+        found[:, known] = 1.0
+        return found
+    probs = classifier.fit(_array(features), _array(values)).predict_proba(_array(new))
+    found[:, known] = torch.from_numpy(probs).to(found)
+    return found
 
 
 def _learnable(labels: Tensor) -> bool:
     return int((labels[labels >= 0].bincount() > 1).sum()) > 1
 
 
-def _folds(labels: Tensor, seed: int) -> Tensor:
-    """Number of the fold of each row, int64 [n]: rows of equal labels are dealt out in turn."""
+def folds_of(labels: Tensor, seed: int) -> Tensor:
+    """Number of the fold of each row, int64 [n]: rows of equal labels [n, L] are dealt out in turn."""
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(labels.device)
     for label in reversed(range(labels.shape[1])):
         order = order[labels[order, label].argsort(stable=True)]
@@ -224,14 +255,8 @@ def _held_out(classifier: Any, features: Tensor, truth: Tensor, folds: Tensor, s
     """Probabilities of values, float64 [n, C], by a classifier that did not see the row's fold."""
     found = torch.zeros(len(truth), size, dtype=torch.float64, device=features.device)
     for fold in folds.unique():
-        held_out = folds == fold
-        values = truth[~held_out].unique()
-        if len(values) == 1:
-            found[held_out, values] = 1.0
-            continue
-        classifier.fit(_array(features[~held_out]), _array(truth[~held_out]))
-        probs = torch.from_numpy(classifier.predict_proba(_array(features[held_out])))
-        found[held_out.nonzero(), values] = probs.to(found)
+        seen = folds != fold
+        found[~seen] = predicted(classifier, features[seen], truth[seen], features[~seen], size)
     return found
 
 

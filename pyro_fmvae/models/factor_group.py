@@ -1,8 +1,7 @@
 """Factors that are vectorised together: equal numbers of components, equal labelling."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pyro
@@ -27,35 +26,11 @@ from pyro_fmvae.infer.posteriors import (
     to_natural,
     to_standard,
 )
-from pyro_fmvae.infer.seeding import better_mixture, coordinate_ascent, kmeans_mixture
+from pyro_fmvae.infer.seeding import better_mixture, coordinate_ascent, kmeans, kmeans_mixture
+from pyro_fmvae.models.hyperprior import Hyperprior
 
-
-@dataclass(frozen=True)
-class Hyperprior:
-    """Hyperparameters of equations 1 and 2 of Paquet et al. (2018), with their defaults.
-
-    Args:
-        c0: concentration of the Dirichlet over mixing weights, > 0.
-        m0: prior mean of the components' means.
-        s0: pseudo-observations behind it, > 0.
-        a0, b0: shape and rate of the Gamma over precisions, > 0.
-
-    Raises:
-        ValueError: a number out of range.
-    """
-
-    c0: float = 1.0
-    m0: float = 0.0
-    s0: float = 1.0
-    a0: float = 0.01
-    b0: float = 0.01
-
-    def __post_init__(self) -> None:
-        for name in ("c0", "s0", "a0", "b0"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name}: expected a number > 0, got {getattr(self, name)}")
-        if not math.isfinite(self.m0):
-            raise ValueError(f"m0: expected a finite number, got {self.m0}")
+NO_PLATE: AbstractContextManager[Any] = nullcontext()
+"""In the place of the plate of views where a point has only one."""
 
 
 class FactorGroup(nn.Module):
@@ -68,7 +43,11 @@ class FactorGroup(nn.Module):
         columns: for labelled factors, the column of the labels of each; empty for unlabelled ones.
         hyperprior: of all of them.
         suffix: of the names of sites and plates; empty in a model with a single group.
+        shared: whether the views of a point share its assignments.
+        per_value: C, components for each value of a label: k stands for the value k modulo K / C.
     """
+
+    values: Tensor | None
 
     def __init__(
         self,
@@ -78,8 +57,17 @@ class FactorGroup(nn.Module):
         columns: Sequence[int] = (),
         hyperprior: Hyperprior | None = None,
         suffix: str = "",
+        shared: bool = True,
+        per_value: int = 1,
     ) -> None:
         super().__init__()
+        self.shared, self.per_value = shared, per_value
+        values = (
+            torch.arange(num_components) % (num_components // per_value)
+            if per_value > 1 and columns
+            else None
+        )
+        self.register_buffer("values", values, persistent=False)
         self.factors, self.columns, self.suffix = tuple(factors), tuple(columns), suffix
         self.num_components, self.dim = num_components, dim
         self.hyperprior = hyperprior or Hyperprior()
@@ -114,15 +102,18 @@ class FactorGroup(nn.Module):
         """Where λ is kept."""
         return next(self.parameters()).device
 
-    def model(self, data: pyro.plate, labels: Tensor | None) -> Tensor:
+    def model(
+        self, data: pyro.plate, labels: Tensor | None, views: AbstractContextManager[Any] = NO_PLATE
+    ) -> Tensor:
         """The sites of equations 1 and 2 for this group.
 
         Args:
             data: the plate of data points, dim -1, not entered.
             labels: int64 [B, columns], -1 = unknown, or None.
+            views: the plate of views of a point, dim -3, if there is one.
 
         Returns:
-            z [I_g, B, D].
+            z [I_g, B, D], or [V, I_g, B, D] of V views.
         """
         factors, components = self.plates
         weights_prior, loc_precision_prior = self.priors(self.device)
@@ -130,23 +121,30 @@ class FactorGroup(nn.Module):
             weights = pyro.sample(f"weights{self.suffix}", weights_prior)
             with components:
                 loc_precision = pyro.sample(f"loc_precision{self.suffix}", loc_precision_prior)
-        with data, factors:
+        with data, factors, NO_PLATE if self.shared else views:
             assignment = pyro.sample(
                 f"assignment{self.suffix}", Assignment(weights), infer={"enumerate": "parallel"}
             )
             if labels is not None and self.columns:
                 observed = labels[:, list(self.columns)].mT
-                pyro.sample(f"label{self.suffix}", Label(assignment), obs=observed)
+                pyro.sample(f"label{self.suffix}", Label(assignment, self.values), obs=observed)
+        with data, factors, views:
             return pyro.sample(f"z{self.suffix}", Component(loc_precision, assignment))
 
-    def guide(self, data: pyro.plate, loc: Tensor, scale: Tensor) -> None:
-        """q(π) q(μ, α) and q(z | x) for this group; loc and scale are [I_g, B, D]."""
+    def guide(
+        self,
+        data: pyro.plate,
+        loc: Tensor,
+        scale: Tensor,
+        views: AbstractContextManager[Any] = NO_PLATE,
+    ) -> None:
+        """q(π) q(μ, α) and q(z | x) for this group; loc and scale are [I_g, B, D], or [V, I_g, B, D]."""
         factors, components = self.plates
         with factors:
             pyro.sample(f"weights{self.suffix}", self.weights())
             with components:
                 pyro.sample(f"loc_precision{self.suffix}", self.loc_precision())
-        with data, factors:
+        with data, factors, views:
             pyro.sample(f"z{self.suffix}", dist.Normal(loc, scale).to_event(1))
 
     def predictive(self, dtype: torch.dtype | None = None) -> FactorialMixture:
@@ -193,7 +191,8 @@ class FactorGroup(nn.Module):
             if known is not None and (known >= 0).any():
                 rows = (known >= 0).nonzero().squeeze(-1)
                 data, points = (mean[factor, rows], variance[factor, rows]), num_data / len(rows)
-                mixtures.append(coordinate_ascent(*priors, *data, known[rows], points, iterations=1))
+                start = self._components_of(known[rows], mean[factor, rows], generator)
+                mixtures.append(coordinate_ascent(*priors, *data, start, points, iterations=1))
             else:
                 data, points = (mean[factor], variance[factor]), num_data / mean.shape[1]
                 mixtures.append(kmeans_mixture(*priors, *data, generator, restarts, points))
@@ -201,6 +200,15 @@ class FactorGroup(nn.Module):
             torch.stack([mixture.weights.natural for mixture in mixtures])[:, None],
             torch.stack([mixture.components.natural for mixture in mixtures]),
         )
+
+    def _components_of(self, known: Tensor, points: Tensor, generator: torch.Generator) -> Tensor:
+        """A component for each labelled point [M]: of several that stand for its value, one by k-means."""
+        components = known.clone()
+        for value in known.unique() if self.per_value > 1 else ():
+            chosen = known == value
+            several = kmeans(points[chosen], self.per_value, generator)
+            components[chosen] += several * (self.num_components // self.per_value)
+        return components
 
     def restart(
         self, mean: Tensor, variance: Tensor, num_data: int, generator: torch.Generator, restarts: int
@@ -263,22 +271,29 @@ class FactorGroup(nn.Module):
 
 
 def make_groups(
-    num_components: Sequence[int], dim: int, labelled: Sequence[int], hyperprior: Hyperprior | None = None
+    num_components: Sequence[int],
+    dim: int,
+    labelled: Sequence[int],
+    hyperprior: Hyperprior | None = None,
+    per_view: Sequence[int] = (),
+    per_value: int = 1,
 ) -> list[FactorGroup]:
-    """The groups of all factors: one for each pair of K and labelling.
+    """The groups of all factors: one for each combination of K, labelling and sharing by views.
 
     Args:
         num_components: K_i of every factor.
         dim: D, dimensions of each factor.
         labelled: the factors that labels belong to, in the order of the labels' columns.
         hyperprior: of all of them.
+        per_view: factors whose assignments differ from view to view.
+        per_value: components for each value of a label.
     """
-    kinds: dict[tuple[int, bool], list[int]] = {}
+    kinds: dict[tuple[int, bool, bool], list[int]] = {}
     for factor, size in enumerate(num_components):
-        kinds.setdefault((size, factor in labelled), []).append(factor)
+        kinds.setdefault((size, factor in labelled, factor not in per_view), []).append(factor)
     groups = []
-    for number, ((size, known), factors) in enumerate(kinds.items()):
+    for number, ((size, known, shared), factors) in enumerate(kinds.items()):
         columns = [labelled.index(factor) for factor in factors] if known else []
         suffix = f"_{number}" if len(kinds) > 1 else ""
-        groups.append(FactorGroup(factors, size, dim, columns, hyperprior, suffix))
+        groups.append(FactorGroup(factors, size, dim, columns, hyperprior, suffix, shared, per_value))
     return groups

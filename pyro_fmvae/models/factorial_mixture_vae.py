@@ -1,26 +1,27 @@
 """The factorial mixture prior VAE. Paquet, Ghaisas and Tieleman (2018)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pyro
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, Distribution
+from torch.distributions import Distribution
 
 from pyro_fmvae.distributions import Observation
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
 from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.parameters import param_statements
-from pyro_fmvae.models.factor_group import FactorGroup, Hyperprior, make_groups
-from pyro_fmvae.models.factor_layout import FactorLayout
+from pyro_fmvae.models.factor_group import NO_PLATE
+from pyro_fmvae.models.factorial_prior import FactorialPrior
+from pyro_fmvae.models.hyperprior import Hyperprior
 from pyro_fmvae.models.posterior_family import LocScale
-from pyro_fmvae.models.shapes import check_codes, check_integers, check_shape
+from pyro_fmvae.models.shapes import check_integers
 from pyro_fmvae.models.vae import VAE
-from pyro_fmvae.nn.sizes import check_size, check_sizes
 
 
-class FactorialMixtureVAE(nn.Module):
+class FactorialMixtureVAE(FactorialPrior):
     """A VAE whose latent vector is a Cartesian product of factors, each with its own Gaussian mixture prior.
 
         π_i ~ Dirichlet(c0),  (μ, α)_ik ~ NormalGamma(m0, s0, a0, b0),  r_i ~ Categorical(π_i),
@@ -41,6 +42,10 @@ class FactorialMixtureVAE(nn.Module):
         hyperprior: c0, m0, s0, a0, b0.
         distortion: transform applied to x before the encoder, in training mode only, such as
             :class:`~pyro_fmvae.nn.RandomWarp`; None for none. The decoder still explains x itself.
+        per_view: indices of the factors whose assignments differ from view to view. The views of a point
+            share those of all other factors.
+        per_value: C, components for each value of a label. Component k of a labelled factor stands for the
+            value k modulo K / C, and a label clamps to all components of its value.
 
     Raises:
         ValueError: an argument out of range.
@@ -60,45 +65,38 @@ class FactorialMixtureVAE(nn.Module):
         labelled: Sequence[int] = (),
         hyperprior: Hyperprior | None = None,
         distortion: nn.Module | None = None,
+        per_view: Sequence[int] = (),
+        per_value: int = 1,
     ) -> None:
-        super().__init__()
-        sizes = check_sizes("num_components", num_components)
-        if len(set(labelled)) != len(labelled) or not set(labelled) <= set(range(len(sizes))):
-            known = f"different factors out of 0..{len(sizes) - 1}"
-            raise ValueError(f"labelled: expected {known}, got {tuple(labelled)}")
+        super().__init__(num_components, dim, num_data, labelled, hyperprior, per_view, per_value)
         self.encoder, self.decoder, self.observation = encoder, decoder, observation
         self.distortion = nn.Identity() if distortion is None else distortion
-        self.num_components, self.labelled = sizes, tuple(labelled)
-        self.dim, self.num_data = check_size("dim", dim), check_size("num_data", num_data)
-        self.latent_dim = len(sizes) * self.dim
-        self.groups = nn.ModuleList(make_groups(sizes, dim, self.labelled, hyperprior))
-        self._layout = FactorLayout([group.factors for group in self.factor_groups()], self.dim)
         self.gate: Tensor
         self.register_buffer("gate", torch.ones(self.latent_dim), persistent=False)
-
-    def factor_groups(self) -> list[FactorGroup]:
-        """Groups of factors that are vectorised together."""
-        return [group for group in self.groups if isinstance(group, FactorGroup)]
 
     def model(self, x: Tensor, labels: Tensor | None = None, posterior: LocScale | None = None) -> None:
         """The generative model, equations 1 and 2.
 
+        Of a point with several views, each view has a z of its own, and one assignment is the parent of all.
+
         Args:
-            x: a batch ``[B, *event_shape]``.
+            x: a batch ``[B, *event_shape]``, or ``[B, V, *event_shape]`` of V views of each point.
             labels: integers [B, number of labelled factors], -1 = unknown; None if all are unknown.
-            posterior: location and scale of q(z) [B, I·D], used by the guide in place of the encoder's.
+            posterior: location and scale of q(z) [B, I·D] or [B, V, I·D], used by the guide in place of the
+                encoder's.
 
         Raises:
             ValueError: labels of another shape or type.
         """
+        data, views = self._plates(x)
         labels = check_integers("labels", labels, (len(x), len(self.labelled)))
         param_statements("decoder", self.decoder)
-        data = pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1)
-        z = self._layout.join([group.model(data, labels) for group in self.factor_groups()])
+        z = self.layout.join([group.model(data, labels, views) for group in self.factor_groups()])
         if 0 < len(self.labelled) < len(self.num_components):
             z = z * self.gate
-        with data:
-            pyro.sample("x", self.observation(self.decoder(z)), obs=x)
+        seen = x if views is NO_PLATE else x.movedim(1, 0).unsqueeze(1)
+        with data, views:
+            pyro.sample("x", self.observation(self.decoder(z)), obs=seen)
 
     def gate_free(self, share: float) -> None:
         """Scale the blocks of unlabelled factors at the input of the decoder in :meth:`model`.
@@ -123,17 +121,20 @@ class FactorialMixtureVAE(nn.Module):
             param_statements("encoder", self.encoder)
             posterior = self._encode(x)
         param_statements("prior", self.groups)
-        loc, scale = (self._layout.split(given, part) for part in posterior)
-        data = pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1)
+        loc, scale = (self.layout.split(given, part) for part in posterior)
+        data, views = self._plates(x)
         for group in self.factor_groups():
-            group.guide(data, *(self._layout.take(part, group.factors) for part in (loc, scale)))
+            own_loc, own_scale = (self.layout.take(part, group.factors) for part in (loc, scale))
+            if views is not NO_PLATE:
+                own_loc, own_scale = own_loc.movedim(-2, 0), own_scale.movedim(-2, 0)
+            group.guide(data, own_loc, own_scale, views)
 
     def prior_model(self, x: Tensor, labels: Tensor | None = None) -> None:
         """The model without the site x, to learn λ from encodings alone; arguments as for :meth:`model`."""
+        data, views = self._plates(x)
         labels = check_integers("labels", labels, (len(x), len(self.labelled)))
-        data = pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1)
         for group in self.factor_groups():
-            group.model(data, labels)
+            group.model(data, labels, views)
 
     def prior_guide(self, x: Tensor, labels: Tensor | None = None) -> None:
         """The guide with the encoder held fixed."""
@@ -141,15 +142,15 @@ class FactorialMixtureVAE(nn.Module):
             encoded = self._encode(x)
         self.guide(x, labels, encoded)
 
+    def _plates(self, x: Tensor) -> tuple[pyro.plate, AbstractContextManager[Any]]:
+        """The plate of the data, and that of the views of a point if ``x`` has several."""
+        data = pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1)
+        several = x.dim() > self.observation.event_dim + 1
+        return data, pyro.plate("views", x.shape[1], dim=-3) if several else NO_PLATE
+
     def _encode(self, x: Tensor) -> LocScale:
         """Location and scale of q(z), from a distorted x in training mode."""
         return self.encoder(self.distortion(x) if self.training else x)
-
-    def _moments(self, loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of q(z | x), each [I, M, D], from its location and scale [M, I·D]."""
-        mean, variance = self._layout.split("loc", loc), self._layout.split("scale", scale).square()
-        check_shape("scale", scale, "loc", loc)
-        return mean, variance
 
     def start_at(self, x: Tensor) -> None:
         """Initialise the decoder from the mean and spread of data: see :meth:`VAE.start_at`."""
@@ -164,55 +165,22 @@ class FactorialMixtureVAE(nn.Module):
 
     @torch.no_grad()
     def responsibilities(self, x: Tensor) -> list[Tensor]:
-        """γ_i of every factor by equation 5, without labels: I tensors [B, K_i]; use ``eval()`` mode."""
+        """γ_i of every factor by equation 5, without labels: I tensors [B, K_i]; use ``eval()`` mode.
+
+        Of several views ``x[B, V, *event_shape]`` it is that of all of them together, or, of the factors in
+        ``per_view``, of each: [V, B, K_i].
+        """
         by_site = TraceConjugate_ELBO().responsibilities(self.prior_model, self.prior_guide, x)
-        of_groups = [g for group in self.factor_groups() for g in by_site[f"assignment{group.suffix}"]]
-        return self._layout.in_order(of_groups)
+        of_groups = [
+            of_factor
+            for group in self.factor_groups()
+            for of_factor in by_site[f"assignment{group.suffix}"].unbind(-3)
+        ]
+        return self.layout.in_order(of_groups)
 
     def codes(self, x: Tensor) -> Tensor:
         """The product-quantised code of each point, argmax_k γ_ik: int64 [B, I]; use ``eval()`` mode."""
         return torch.stack([gamma.argmax(-1) for gamma in self.responsibilities(x)], -1)
-
-    @torch.no_grad()
-    def sample_codes(self, num_samples: int, codes: Tensor | None = None) -> Tensor:
-        """Draw the component of each factor, equation 9: int64 [num_samples, I].
-
-        Args:
-            num_samples: number of draws.
-            codes: int64 [num_samples, I], fixed components, or -1 to draw one; None draws all.
-
-        Raises:
-            ValueError: ``codes`` of another shape, or with values outside -1 to K_i - 1.
-        """
-        codes = check_codes("codes", codes, num_samples, self.num_components)
-        weights = [group.predictive().weights for group in self.factor_groups()]
-        drawn = [Categorical(w, validate_args=False).sample((num_samples or 1,)) for w in weights]
-        all_drawn = torch.cat(drawn, -1)[:num_samples, self._layout.places]
-        given = all_drawn if codes is None else codes.to(all_drawn.device)
-        return torch.where(given >= 0, given, all_drawn)
-
-    @torch.no_grad()
-    def sample_latent(self, num_samples: int, codes: Tensor | None = None) -> Tensor:
-        """Draw z from the posterior predictive, equations 9 and 10: [num_samples, I·D].
-
-        Arguments and errors are those of :meth:`sample_codes`.
-        """
-        codes = self.sample_codes(num_samples, codes)
-        of_groups = [(group.predictive(), codes[:, list(group.factors)]) for group in self.factor_groups()]
-        return self._layout.join([prior.sample_given(given).movedim(-2, 0) for prior, given in of_groups])
-
-    def log_prior(self, z: Tensor) -> Tensor:
-        """Log of the posterior predictive density of z [B, I·D], equation 10 with π and r summed out: [B].
-
-        The computation is in float64: the normaliser of a Student-t with thousands of degrees of freedom is a
-        difference of log Γ, which float32 gets wrong in the third decimal in every dimension.
-        """
-        blocks = self._layout.split("z", z.double())
-        log_probs = [
-            group.predictive(torch.float64).log_prob(self._layout.take(blocks, group.factors).movedim(0, -2))
-            for group in self.factor_groups()
-        ]
-        return torch.stack(log_probs).sum(0).to(z.dtype)
 
     def posterior(self, x: Tensor) -> Distribution:
         """q(z | x) for a batch ``[B, *event_shape]``: batch shape [B], event shape [I·D]."""
@@ -226,60 +194,3 @@ class FactorialMixtureVAE(nn.Module):
         """
         log_likelihood = self.pretraining().log_likelihood
         return log_weights(x, self.posterior(x), self.log_prior, log_likelihood, num_samples)
-
-    def used_components(self) -> list[int]:
-        """Number of components per factor with more than a twentieth of an equal share of the data."""
-        used = [number for group in self.factor_groups() for number in group.used(self.num_data)]
-        return self._layout.in_order(used)
-
-    @torch.no_grad()
-    def seed(
-        self, loc: Tensor, scale: Tensor, labels: Tensor | None, generator: torch.Generator, restarts: int = 1
-    ) -> None:
-        """Initialise λ from encoded data: clusters by label for labelled factors, by k-means for the others.
-
-        Args:
-            loc, scale: location and scale of q(z | x) for M points of the training set, [M, I·D].
-            labels: integers [M, number of labelled factors], -1 = unknown, or None.
-            generator: random generator on the CPU.
-            restarts: number of k-means starts of each factor without labels. With more than one, each start
-                is improved by coordinate ascent (:mod:`pyro_fmvae.infer.seeding`), and the best bound is
-                kept.
-
-        Raises:
-            ValueError: ``restarts`` < 1, or encodings or labels of another shape, type or range.
-        """
-        mean, variance = self._moments(loc, scale)
-        sizes = [self.num_components[factor] for factor in self.labelled]
-        labels = check_codes("labels", labels, len(loc), sizes, "column")
-        for group in self.factor_groups():
-            group.seed(mean, variance, labels, self.num_data, generator, restarts)
-
-    @torch.no_grad()
-    def restart(
-        self, loc: Tensor, scale: Tensor, generator: torch.Generator, restarts: int = 1
-    ) -> dict[int, float]:
-        """Reinitialise λ of each factor without labels, in place, if a new start reaches a greater bound.
-
-        Arguments are those of :meth:`seed`. Both the present λ and the new starts are improved by coordinate
-        ascent before they are compared.
-
-        Returns:
-            Reinitialised factor → gain over the improved present λ in nats per point.
-
-        Raises:
-            ValueError: as for :meth:`seed`.
-            TypeError: λ of a factor without labels is in standard parameters.
-        """
-        data = *self._moments(loc, scale), self.num_data
-        unlabelled = [group for group in self.factor_groups() if not group.columns]
-        gains = [group.restart(*data, generator, restarts) for group in unlabelled]
-        return {factor: gain for of_group in gains for factor, gain in of_group.items()}
-
-    def match(self, state_dict: Mapping[str, Any]) -> None:
-        """Give every posterior the parameterisation that it has in a state dictionary, before loading it."""
-        for number, group in enumerate(self.factor_groups()):
-            if f"groups.{number}.weights.natural" in state_dict:
-                group.use_natural()
-            else:
-                group.use_standard()

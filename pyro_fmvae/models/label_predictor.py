@@ -74,7 +74,7 @@ class LabelPredictor(nn.Module):
         """:meth:`forward` for rows whose values have the shares that they have among the labelled rows."""
         regression = self.regression(features).softmax(-1)
         members = torch.stack([own.double(), regression, self.forest(features.float()).double()])
-        return (self.weights[:, None, None] * tempered(members, self.powers[:, None, None])).sum(0)
+        return weighted_mean(members, self.powers, self.weights)
 
     def told(self) -> str:
         """Members with their weights, and how well each does by itself: for the closing table."""
@@ -91,6 +91,16 @@ class LabelPredictor(nn.Module):
 def tempered(probs: Tensor, power: Tensor | float) -> Tensor:
     """Probabilities [..., C] to a power, normalised."""
     return (power * probs.clamp(min=LEAST).log()).softmax(-1)
+
+
+def weighted_mean(members: Tensor, powers: Tensor, weights: Tensor) -> Tensor:
+    """The mean of calibrated predictions, [n, C].
+
+    Args:
+        members: probabilities of values, [J, n, C].
+        powers, weights: of the members, [J] each.
+    """
+    return (weights[:, None, None] * tempered(members, powers[:, None, None])).sum(0)
 
 
 def predictors_of(state: Mapping[str, Any], prefix: str) -> dict[str, LabelPredictor]:

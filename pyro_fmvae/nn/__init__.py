@@ -15,6 +15,7 @@ from .mlp import MLPDecoder, MLPEncoder
 from .normal_head import NormalHead
 from .side_by_side import SideBySide
 from .spike_head import ExponentialLink, SpikeHead
+from .thickness import RandomThickness
 
 __all__ = [
     "ConvDecoder",
@@ -23,6 +24,7 @@ __all__ = [
     "MLPDecoder",
     "MLPEncoder",
     "NormalHead",
+    "RandomThickness",
     "RandomWarp",
     "SideBySide",
     "SpikeHead",

@@ -50,6 +50,7 @@ Inside, images are stored with their channels last, as views of ``[N, H, W, C]``
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -109,7 +110,7 @@ class ConvEncoder(nn.Module):
         shape = self.canvas.event_shape
         check_event("x", x, shape)
         batch_shape = x.shape[: -len(shape)]
-        images = x.reshape(batch_shape.numel(), *shape[:2], self.canvas.colours)
+        images = x.reshape(prod(batch_shape), *shape[:2], self.canvas.colours)
         features = self.convolutions(self.canvas.lay(images)).movedim(1, -1)
         return self.head(features.reshape(*batch_shape, self.features))
 

@@ -18,10 +18,12 @@ class NaturalGradient(PyroOptim):
     The gradient that ``TraceConjugate_ELBO`` (or any loss over natural posteriors) leaves at a natural
     parameter is the natural gradient λ - λ* already, so the step is λ ← λ - ρ · grad: Paquet et al. (2018),
     equations 7, 13 and 14. With ρ = 1 and all data in the batch it is the exact conjugate posterior given
-    the other posteriors before the step. All take their steps at once: those of sites that enter the same
-    density may undo each other, and the loss goes back and forth. Then take ρ = 0.5. The gradient has to be
-    that of the *total* loss, with data scaled to N points; a loss that was divided by anything is refused by
-    ``TraceConjugate_ELBO``, while Pyro's validation is on.
+    the other posteriors. The gradient has to be that of the *total* loss, with data scaled to N points; a
+    loss that was divided by anything is refused by ``TraceConjugate_ELBO``, while Pyro's validation is on.
+
+    Posteriors that a log-density has products of, such as those of a location and its precision, could undo
+    each other's steps of rate 1. They move by turns, one after another in successive steps, so that steps of
+    rate 1 on all data never raise the loss: they are coordinate ascent. Smaller steps move all at once.
 
     Pyro's own ELBOs draw from natural posteriors. They leave noisy but unbiased natural gradients: draws are
     made from standard parameters, whose gradients reach λ through the inverse Fisher matrix. Take several
@@ -100,8 +102,13 @@ class NaturalGradient(PyroOptim):
         with torch.no_grad():
             for p in dict.fromkeys(params):  # each once, even if it has several names
                 if isinstance(p, NaturalParameter) and p.grad is not None:
-                    step_towards_posterior(p, p.grad, rate)
+                    turn = 0 if p.moves is None else self.turn(len(p.moves) - 1)
+                    step_towards_posterior(p, p.grad, rate, turn)
         self.steps += 1
+
+    def turn(self, count: int) -> int:
+        """The turn of the next step out of so many; ``count`` itself for a step of all at once."""
+        return self.steps % count if self.current_rate == 1 else count
 
     def step_others(self, params: Iterable[Tensor]) -> None:
         """Take the torch optimiser's step on the other parameters among ``params``, and no further ones."""
@@ -210,8 +217,10 @@ class NaturalGradient(PyroOptim):
     set_state = load_state_dict
 
 
-def step_towards_posterior(natural: Tensor, grad: Tensor, rate: float | Tensor) -> None:
-    """λ ← λ - ρ · grad, in place: the step of every λ, in eager and in captured steps.
+def step_towards_posterior(
+    natural: NaturalParameter, grad: Tensor, rate: float | Tensor, turn: int | Tensor = 0
+) -> None:
+    """λ ← λ - ρ · grad where it is λ's turn, in place: the step of every λ, in eager and in captured steps.
 
     The product is rounded before the difference is, so that both round alike. (``sub_`` with ``alpha``, which
     may round only once, takes no tensor for ρ; a compiler for GPUs may contract the two in the same way.)
@@ -220,7 +229,14 @@ def step_towards_posterior(natural: Tensor, grad: Tensor, rate: float | Tensor) 
         natural: λ.
         grad: its natural gradient λ - λ*.
         rate: ρ; a captured step reads it from a tensor, float64 on the device of λ.
+        turn: the row of ``natural.moves``, if there are any; or a tensor of one.
     """
+    if natural.moves is not None:
+        rate = rate * (
+            natural.moves.index_select(0, turn.long().view(1)).squeeze(0)
+            if isinstance(turn, Tensor)
+            else natural.moves[turn]
+        )
     natural.sub_(rate * grad)
 
 

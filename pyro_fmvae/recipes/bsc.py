@@ -84,7 +84,16 @@ class BSC(CoderRecipe[BSCOptions]):
             rate = config.joint_learning_rate or learning.learning_rate
             return [GradientEM(model, replace(learning, learning_rate=rate), joint)]
         assert config.reseed_every is not None
-        return [StepwiseEM(model, model.em, joint, **self._search(), reseed_every=config.reseed_every)]
+        return [
+            StepwiseEM(
+                model,
+                model.em,
+                joint,
+                **self._search(),
+                reseed_every=config.reseed_every,
+                group=learning.group,
+            )
+        ]
 
     @property
     def closed_form(self) -> bool:

@@ -86,6 +86,9 @@ class CoderRecipe(Recipe[_Options]):
     splits_patches: ClassVar[bool] = False
     """True if patches are split into on and off by default: where means are never negative."""
 
+    def program(self, model: Any) -> None:
+        """None: posteriors are found by an E-step."""
+
     @classmethod
     def reading(cls, config: _Options, data: str) -> SparseOptions:
         """Numbers as they are, or patches of images."""

@@ -42,6 +42,7 @@ class ListOf:
 
 
 SIZES = ListOf("sizes", int, "2,2,64")
+NUMBERS = ListOf("numbers", int, "1,2")
 NAMES = ListOf("names", lambda part: str(part).strip(), "hat,eyes")
 
 

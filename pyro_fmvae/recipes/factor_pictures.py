@@ -26,7 +26,7 @@ def factors_of(
     Args:
         model: trained.
         names: of the leading factors, those with labels; the others have their number, as in codes.
-        value_names: for each of those, the names of its components, or nothing.
+        value_names: for each of the leading factors, the names of its components, or nothing.
         preprocessing: of the data. Pixels of pictures are in [0, 1] then, whatever the model's are; tables
             stay as the model sees them, standardised.
     """
@@ -56,7 +56,7 @@ def factors_of(
 def factors_of_run(recipe: Recipe[Any], model: FactorialMixtureVAE) -> figures.Factors:
     """A run's model as figures of factors take it, with names of labels and values, and the data's pixels."""
     names = [recipe.label_names[i] for i in recipe.labelled]
-    values = [recipe.value_names[i] for i in recipe.labelled] if recipe.value_names else []
+    values = [recipe.component_names(factor) for factor in range(len(recipe.factors))]
     return factors_of(model, names, values, recipe.preprocessing)
 
 

@@ -35,7 +35,12 @@ def check_numbered(dataset: Dataset, names: Sequence[str]) -> None:
 
 
 def check_labels(
-    dataset: Dataset, names: Sequence[str], factors: Sequence[int], amount: float, seed: int
+    dataset: Dataset,
+    names: Sequence[str],
+    factors: Sequence[int],
+    amount: float,
+    seed: int,
+    per_value: int = 1,
 ) -> None:
     """Check that labels can be trained on.
 
@@ -45,6 +50,7 @@ def check_labels(
         factors: K_i of each factor, those of the labels first.
         amount: share of the training points whose labels are used, or number of them for each value.
         seed: of the choice of these points.
+        per_value: components for each value of a label.
 
     Raises:
         ValueError: no labels, a label without a factor or with more values than its factor has components,
@@ -61,9 +67,9 @@ def check_labels(
             f"({', '.join(names)}), got {len(factors)}"
         )
     for name, size, components in zip(names, dataset.label_sizes, factors, strict=False):
-        if size > components:
+        if (needed := per_value * size) > components:
             raise ValueError(
-                f"factors: label '{name}' has values up to {size - 1}, so its factor needs {size} "
+                f"factors: label '{name}' has values up to {size - 1}, so its factor needs {needed} "
                 f"components, not {components}"
             )
     points = len(dataset.train)

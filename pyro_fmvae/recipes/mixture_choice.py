@@ -1,7 +1,6 @@
 """Options of mixtures of table rows, and how the evidence chooses them."""
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +14,7 @@ from pyro_fmvae.learn.mixture_search import Fitted, search
 from pyro_fmvae.learn.stacking import labelled_first
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.table_sites import LEFT_OUT
+from pyro_fmvae.ranks import now
 from pyro_fmvae.recipes.declarations import NAMES, SIZES, by_data, option
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.ranges import count, positive, sizes
@@ -133,11 +133,11 @@ def chosen(
         numbers = (config.factors[-1],)
     assert config.starts is not None
     minutes = config.max_minutes or config.time_limit
-    end = time.monotonic() + 60 * minutes / 2 if minutes else math.inf  # the rest is for training
+    end = now() + 60 * minutes / 2 if minutes else math.inf  # the rest is for training
     best: tuple[MixtureOptions, Fitted] | None = None
     for left, covariance in zip(range(len(covariances), 0, -1), covariances, strict=True):
-        now = time.monotonic()
-        until = now + (end - now) / left
+        began = now()
+        until = began + (end - began) / left
         asked = replace(config, covariance=covariance)
         rival = -math.inf if best is None else best[1].evidence
         make = partial(_candidate, asked, label_sizes, levels, len(x))

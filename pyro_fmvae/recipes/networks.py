@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from pyro_fmvae.data import Dataset, Preprocessing, SparseOptions
 from pyro_fmvae.distributions import BernoulliObservation, GaussianObservation, Observation
 from pyro_fmvae.evaluate import edit_latent
+from pyro_fmvae.models.factorial_encoder import FactorialEncoder
 from pyro_fmvae.nn import (
     ConvDecoder,
     ConvEncoder,
@@ -216,6 +217,23 @@ class NetworkRecipe(Recipe[_Options]):
         mean: Tensor = model.observation.mean(model.decoder(z))
         return mean
 
+    def program(self, model: Any) -> nn.Module | None:
+        """The model's own encoder; None where posteriors are free, and a search stands in its place."""
+        if self.indexed:
+            return None
+        return FactorialEncoder(model) if self.factorial else _Encoding(self, model)
+
     def reconstruct(self, model: Any, x: Tensor) -> Tensor:
         """The decoded posterior mean of z."""
         return self.decode(model, model.posterior(x).mean)
+
+
+class _Encoding(nn.Module):
+    """The encodings of a recipe, as a module."""
+
+    def __init__(self, recipe: NetworkRecipe[Any], model: nn.Module) -> None:
+        super().__init__()
+        self.recipe, self.model = recipe, model
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return self.recipe.encode(self.model, x)

@@ -22,7 +22,7 @@ OWN_MINUTES = 5.0
 """Time limit of a training on a person's own data, where no length is given."""
 HELD_OUT = {"sprites": 0.2}
 """Share of the combinations of labels that is held out by default, by the name of the data."""
-OF_ANOTHER_TYPE = {"augmentation", "compile", "autocast"}  # of Learning: set by others, or converted
+OF_ANOTHER_TYPE = {"augmentation", "view", "compile", "autocast"}  # of Learning: set by others, or converted
 
 
 PATIENCE = 500

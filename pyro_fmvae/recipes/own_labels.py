@@ -12,9 +12,9 @@ CLASSIFICATION = 50.0
 MANY_NUMBERS = 1000
 """Numbers in an image, channels counted, from which on KL[z] weighs little beside the reconstruction."""
 PRECISION = 0.95
-"""Share of hidden labels that neighbours have to tell before they label images without one."""
+"""Share of hidden labels that have to be told right before images without one are labelled."""
 SPREAD = (
-    "share of hidden labels that near neighbours have to tell, so that they label other points for training; "
+    "share of hidden labels that have to be told right, so that labels spread to other points for training; "
     "0: never; default: 0, with images of your own 0.95"
 )
 
@@ -37,7 +37,7 @@ def own_labelled(dataset: Dataset, labels: Tensor | None, spread: float | None) 
         known = spread_labels(dataset.train, labels, spread) >= 0
         found["label_weight"] = CLASSIFICATION / known.double().mean().item()
     if image:
-        found |= {"min_scale": 0.1, "augmentation": 0.5}
+        found |= {"min_scale": 0.1, "augmentation": 0.5, "free_from": 0.5}
         if math.prod(dataset.event_shape) >= MANY_NUMBERS:
             found["kl_weight"] = 20.0
     return found

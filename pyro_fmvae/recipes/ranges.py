@@ -45,6 +45,12 @@ def exponent(name: str, value: float) -> None:
         raise ValueError(f"{name}: expected a number in (1/2, 1], got {value}")
 
 
+def share(name: str, value: float) -> None:
+    """A number in [0, 1]."""
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name}: expected a share in [0, 1], got {value}")
+
+
 def share_below_one(name: str, value: float) -> None:
     """A number in [0, 1)."""
     if not 0 <= value < 1:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic
 
@@ -30,6 +30,7 @@ class Recipe(ABC, Generic[Options]):
         num_data: N, points in the training set.
         label_names: one per label column of the data set, those that are trained on first.
         value_names: per label column, names of its values; empty where they are numbers.
+        given_names: factor → component → the name that a person gave it.
     """
 
     config: Options
@@ -37,6 +38,7 @@ class Recipe(ABC, Generic[Options]):
     num_data: int
     label_names: tuple[str, ...] = ()
     value_names: tuple[tuple[str, ...], ...] = ()
+    given_names: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
 
     name: ClassVar[str]
     """As given to ``--model``."""
@@ -82,6 +84,13 @@ class Recipe(ABC, Generic[Options]):
         """K_i, components of each factor; none where z has no factors."""
 
     @property
+    def num_values(self) -> tuple[int, ...]:
+        """Values that the components of each factor stand for: component k for value k modulo this."""
+        per_value = getattr(self.config, "per_value", 1)
+        of_labels = (self.factors[factor] // per_value for factor in self.labelled)
+        return (*of_labels, *self.factors[len(self.labelled) :])
+
+    @property
     @abstractmethod
     def labels(self) -> float:
         """Share of the training points whose labels are used; above 1, number of them for each value."""
@@ -89,7 +98,7 @@ class Recipe(ABC, Generic[Options]):
     @property
     @abstractmethod
     def spread(self) -> float:
-        """Precision with which labels spread to near neighbours for training, 0 for none.
+        """Precision with which labels spread to other points for training, 0 for none.
 
         See :func:`~pyro_fmvae.data.spread_labels`.
         """
@@ -109,7 +118,20 @@ class Recipe(ABC, Generic[Options]):
     def value_text(self, column: int, value: int) -> str:
         """Name of a value of a label column: the number itself where values have no names."""
         names = self.value_names[column] if self.value_names else ()
-        return names[value] if value < len(names) else str(value)
+        given = self.given_names.get(column, {}) if column in self.labelled else {}
+        return given.get(value, names[value] if value < len(names) else str(value))
+
+    def component_names(self, factor: int) -> tuple[str, ...]:
+        """Names of the leading values of a factor's components; none at all if none of them has a name.
+
+        They are those that a person gave, else those of the values that it was trained on, else numbers.
+        """
+        size = self.num_values[factor]
+        given = self.given_names.get(factor, {})
+        of_values = self.value_names[factor][:size] if factor in self.labelled and self.value_names else ()
+        named = max([len(of_values), *(component + 1 for component in given)])
+        known = dict(enumerate(of_values)) | dict(given)
+        return tuple(known.get(component, str(component)) for component in range(named))
 
     def factors_of(self, label_names: Sequence[str]) -> list[int | None]:
         """The factor that was trained on each of these labels, None where there is none."""
@@ -172,6 +194,13 @@ class Recipe(ABC, Generic[Options]):
     @abstractmethod
     def encode(self, model: Any, x: Tensor) -> dict[str, Tensor]:
         """Arrays that ``encode`` writes of a batch, each [B, ...], by name."""
+
+    @abstractmethod
+    def program(self, model: Any) -> nn.Module | None:
+        """A module that gives the arrays of :meth:`encode` by tensor operations alone, to be traced.
+
+        None where the model has no encoder.
+        """
 
     @abstractmethod
     def sample(self, model: Any, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:

@@ -78,9 +78,10 @@ class SlabRecipe(CoderRecipe[SlabOptions]):
     def phases(self, model: SpikeAndSlabSparseCoding, learning: Learning) -> list[Phase]:
         """EM with preselected units, then with all."""
         budgets, rate = self.config.budgets(), self.config.em_rate
+        group: dict[str, Any] = {"group": learning.group}
         return [
-            StepwiseEM(model, model.em, budgets["joint"], **self._search()),
-            StepwiseEM(model, self._em(None), budgets["refine"], starts=0, rate=rate, name="refine"),
+            StepwiseEM(model, model.em, budgets["joint"], **self._search(), **group),
+            StepwiseEM(model, self._em(None), budgets["refine"], 0, rate, name="refine", **group),
         ]
 
     def code(self, model: SpikeAndSlabSparseCoding, x: Tensor) -> Tensor:

@@ -148,6 +148,9 @@ class Mixture(Recipe[MixtureOptions]):
             **{f"responsibilities_{entry}": part for entry, part in enumerate(probs)},
         }
 
+    def program(self, model: ObservedMixture) -> None:
+        """None: rows are assigned, not encoded."""
+
     def sample(self, model: ObservedMixture, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
         """Draw rows given codes.
 

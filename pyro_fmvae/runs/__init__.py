@@ -1,5 +1,6 @@
 """A run: its folder, its trainer, its session and report; and, once trained, its use in Python."""
 
+from pyro_fmvae.runs.loading import from_pretrained, load
 from pyro_fmvae.runs.run import (
     CHECKPOINT,
     CONFIG,
@@ -11,7 +12,7 @@ from pyro_fmvae.runs.run import (
     resolve_device,
     saved,
 )
-from pyro_fmvae.runs.trained import TrainedRun, load
+from pyro_fmvae.runs.trained import TrainedRun
 from pyro_fmvae.runs.trainer import Trainer
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Run",
     "TrainedRun",
     "Trainer",
+    "from_pretrained",
     "load",
     "load_data",
     "resolve_device",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 from pyro_fmvae.data import Batches, Preprocessing, Split
 from pyro_fmvae.evaluate import rows_without_bound
 from pyro_fmvae.evaluate.randomness import seeded
+from pyro_fmvae.ranks import Ranks, by_rows
 from pyro_fmvae.recipes.recipe import Recipe
 
 EVALUATION_BATCH = 500
@@ -27,7 +29,12 @@ def in_order(rows: Split, device: torch.device, most: int | None = None) -> Batc
 
 @contextmanager
 def naming_far_rows(
-    model: Any, rows: Split, device: torch.device, seed: int = 0, argument: str = "data"
+    model: Any,
+    rows: Split,
+    device: torch.device,
+    seed: int = 0,
+    argument: str = "data",
+    ranks: Ranks | None = None,
 ) -> Iterator[None]:
     """Name the rows that have no finite bound if the computation inside fails because of them.
 
@@ -37,7 +44,7 @@ def naming_far_rows(
     try:
         yield
     except ValueError:
-        far = rows_without_bound(model, in_order(rows, device), seed)
+        far = rows_without_bound(model, in_order(rows, device), seed, ranks)
         if not len(far):
             raise
         rows_are = f"row {far[0]} is" if len(far) == 1 else f"row {far[0]} and {len(far) - 1} others are"
@@ -47,12 +54,17 @@ def naming_far_rows(
         ) from None
 
 
-def encode_rows(recipe: Recipe[Any], model: Any, batches: Batches) -> dict[str, np.ndarray]:
-    """Encode every row, in row order: the arrays of :meth:`Recipe.encode` on the CPU, each [N, ...]."""
+def encode_rows(
+    recipe: Recipe[Any], model: Any, batches: Batches, ranks: Ranks | None = None
+) -> dict[str, np.ndarray]:
+    """Encode every row, in row order: the arrays of :meth:`Recipe.encode` on the CPU, each [N, ...].
+
+    Where ranks share the rows, every rank gets all of them.
+    """
     arrays: dict[str, list[Tensor]] = {}
     with torch.no_grad():
         for x, *_ in batches:
-            for name, tensor in recipe.encode(model, x).items():
+            for name, tensor in by_rows(ranks or Ranks(), partial(recipe.encode, model), x).items():
                 arrays.setdefault(name, []).append(tensor.cpu())
     return {name: torch.cat(tensors).numpy() for name, tensors in arrays.items()}
 
@@ -100,6 +112,9 @@ def in_units(preprocessing: Preprocessing, mean: Tensor) -> np.ndarray:
 
 
 @torch.no_grad()
-def map_rows(function: Callable[[Tensor], Tensor], batches: Batches) -> Tensor:
-    """A function of each batch [B, ...], the results one after another on the CPU: [N, ...]."""
-    return torch.cat([function(x).cpu() for x, *_ in batches])
+def map_rows(function: Callable[[Tensor], Tensor], batches: Batches, ranks: Ranks | None = None) -> Tensor:
+    """A function of each batch [B, ...], the results one after another on the CPU: [N, ...].
+
+    Where ranks share the rows, every rank gets all of them.
+    """
+    return torch.cat([by_rows(ranks or Ranks(), function, x).cpu() for x, *_ in batches])

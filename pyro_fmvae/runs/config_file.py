@@ -9,18 +9,24 @@ from dataclasses import fields, replace
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.data import Preprocessing
+from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.recipe import Recipe
 from pyro_fmvae.recipes.registry import read_config, recipe_of
+from pyro_fmvae.runs.given_names import NAMES, read_names
 from pyro_fmvae.runs.machine import machine
 from pyro_fmvae.untrusted import check_printable, check_type, read_json
 
 CONFIG = "config.json"
 DERIVED = "derived"  # its key for what is no option
+
+
+Description: TypeAlias = tuple[Recipe[Any], str, tuple[str, ...]]
+"""The recipe, the fingerprint of the rows, and the names of the options that were given."""
 
 
 def write_description(folder: Path, recipe: Recipe[Any], fingerprint: str, given: Sequence[str]) -> None:
@@ -49,17 +55,46 @@ def write_description(folder: Path, recipe: Recipe[Any], fingerprint: str, given
     checkpoint.write_atomically(folder / CONFIG, lambda path: path.write_text(content))
 
 
-def read_description(folder: Path) -> tuple[Recipe[Any], str, tuple[str, ...]]:
-    """Read ``config.json``.
-
-    Returns:
-        The recipe, with full paths, the fingerprint, and the names of the options that were given.
+def read_description(folder: Path) -> Description:
+    """Read ``config.json``, and the names of components.
 
     Raises:
-        ValueError: the folder is no run, or the file is damaged.
+        ValueError: the folder is no run, or a file is damaged.
+    """
+    recipe, fingerprint, given = described(read_values(folder), folder, folder / CONFIG)
+    try:
+        names = read_names(folder, recipe.num_values)
+    except ValueError as error:
+        raise ValueError(f"run: {folder / NAMES} is damaged ({error})") from error
+    return replace(recipe, given_names=names), fingerprint, given
+
+
+def read_values(folder: Path) -> Any:
+    """Read ``config.json`` as it is.
+
+    Raises:
+        ValueError: the folder is no run, or the file is no JSON.
     """
     try:
-        values = read_json(folder / CONFIG)
+        return read_json(folder / CONFIG)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(f"run: {folder} is no run (there is no {CONFIG} in it)") from None
+    except ValueError as error:
+        raise ValueError(f"run: {folder / CONFIG} is damaged ({error})") from error
+
+
+def described(values: Any, folder: Path, source: Path) -> Description:
+    """Read the contents of ``config.json``, with full paths.
+
+    Args:
+        values: the contents.
+        folder: that relative paths start from.
+        source: the file that they are from, for messages.
+
+    Raises:
+        ValueError: they are damaged.
+    """
+    try:
         derived = values[DERIVED]
         config = _with_data(with_full_paths(read_config(values), folder), folder)
         recipe = recipe_of(config)(
@@ -72,10 +107,17 @@ def read_description(folder: Path) -> tuple[Recipe[Any], str, tuple[str, ...]]:
         fingerprint, given = derived.get("fingerprint", ""), tuple(derived.get("given", ()))
         _check(recipe, fingerprint, given)
         return recipe, fingerprint, given
-    except (FileNotFoundError, NotADirectoryError):
-        raise ValueError(f"run: {folder} is no run (there is no {CONFIG} in it)") from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"run: {folder / CONFIG} is damaged ({error})") from error
+        raise ValueError(f"run: {source} is damaged ({error})") from error
+
+
+def without_places(config: TrainConfig) -> TrainConfig:
+    """A configuration that names no place: of the path of a person's own data the last part is left."""
+    changes: dict[str, Any] = dict.fromkeys(_paths(config))
+    if config.own_data:
+        name = Path(config.data).name
+        changes["data"] = f"./{name}" if name in LOADERS else name  # not the published set of that name
+    return replace(config, **changes)
 
 
 def with_full_paths(config: TrainConfig, folder: Path) -> TrainConfig:

@@ -1,6 +1,7 @@
 """Factors and their components by name or number."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from pyro_fmvae.runs.given_names import check_component, check_name, read_names, write_names
 from pyro_fmvae.runs.run import Run
 
 Settings: TypeAlias = Mapping[str | int, str | int]
@@ -36,7 +38,7 @@ def factor_number(argument: str, text: str, run: Run) -> int:
 
 
 def component_number(argument: str, factor: int, text: str, run: Run, otherwise: str = "") -> int:
-    """Find a component by its number or, where the factor was trained on a label, by the value's name.
+    """Find a component by its number, by the name that it was given, or by that of its label's value.
 
     Args:
         argument: name of the argument in messages.
@@ -59,9 +61,8 @@ def component_number(argument: str, factor: int, text: str, run: Run, otherwise:
 
 
 def component_names(factor: int, run: Run) -> tuple[str, ...]:
-    """Names of a factor's leading components: of the values that it was trained on, if they have names."""
-    named = factor in run.labelled and run.value_names
-    return run.value_names[factor][: run.recipe.factors[factor]] if named else ()
+    """Names of a factor's leading components, if one has a name: see :meth:`Recipe.component_names`."""
+    return run.recipe.component_names(factor)
 
 
 def components_of(argument: str, settings: Iterable[tuple[str | int, str | int]], run: Run) -> dict[int, int]:
@@ -117,12 +118,44 @@ def codes_to_draw(n: int, codes: Settings | ArrayLike | None, run: Run) -> Tenso
 
 
 def values_of(factor: int, components: np.ndarray, run: Run) -> np.ndarray:
-    """Values that components [n] of a labelled factor stand for: names if there are any, else numbers.
+    """Values that components [n] of a factor stand for: names if there are any, else numbers.
 
-    Beyond the named values, a component's name is its number.
+    A value without a name has its number for one.
     """
-    names = component_names(factor, run)
+    size = run.recipe.num_values[factor]
+    names, values = component_names(factor, run), components % size
     if not names:
-        return components
-    numbers = range(len(names), run.recipe.factors[factor])
-    return np.array([*names, *map(str, numbers)])[components]
+        return values
+    return np.array([*names, *map(str, range(len(names), size))])[values]
+
+
+def rename(run: Run, factor: int, component: int, name: str) -> Run:
+    """Give a component a name, which the run's folder keeps; an empty one takes it away.
+
+    Args:
+        run: the run.
+        factor, component: by number.
+        name: without numbers of other components, and without what parts codes on a command line.
+
+    Returns:
+        The run with all names that its folder has now.
+
+    Raises:
+        FileNotFoundError: the folder is no more.
+        ValueError: there is no such component, or it cannot have this name.
+    """
+    sizes, name = run.recipe.num_values, name.strip()
+    check_component(sizes, factor, component)
+    names = {one: dict(of_factor) for one, of_factor in read_names(run.folder, sizes).items()}
+    names.setdefault(factor, {}).pop(component, None)
+    if name:
+        check_name(name, component)
+        if name in component_names(factor, _named(run, names)):
+            raise ValueError(f"name: another component of the factor is called '{name}' already")
+        names[factor][component] = name
+    write_names(run.folder, names)
+    return _named(run, names)
+
+
+def _named(run: Run, names: Mapping[int, Mapping[int, str]]) -> Run:
+    return replace(run, recipe=replace(run.recipe, given_names=names))

@@ -14,6 +14,7 @@ from pyro_fmvae import checkpoint
 from pyro_fmvae.data import Dataset, Split
 from pyro_fmvae.evaluate import bound, rows_without_bound
 from pyro_fmvae.learn.fitting import Record
+from pyro_fmvae.ranks import Ranks, world
 from pyro_fmvae.runs.by_batches import in_order
 from pyro_fmvae.runs.closing_table import BEYOND
 from pyro_fmvae.runs.label_checks import accuracies
@@ -49,7 +50,7 @@ class Journal:
         rows = torch.arange(min(MONITORED_POINTS, len(dataset.valid)))
         self.validation = replace(dataset.valid.select(rows), labels=None)
         self.measure, self.left_out = main_measure(trainer), tuple[int, ...]()
-        if resumed:
+        if resumed and world().leads:
             self._drop_later_records()
 
     def _drop_later_records(self) -> None:
@@ -78,7 +79,7 @@ class Journal:
         if record.step % phase.record_every and record.fraction < 1:
             return None
         with evaluating(model, phase.program):
-            measures, near = finite_bound(phase.program, self.validation, self.trainer.device)
+            measures, near = finite_bound(phase.program, self.validation, self.trainer.device, world())
         left_out = tuple(sorted(set(range(len(self.validation))) - set(near.tolist())))
         if left_out != self.left_out:
             logger.warning("validation points that are left out: %d, %s", len(left_out), BEYOND)
@@ -98,8 +99,9 @@ class Journal:
         if self.trainer.run.labelled and phase.program is model:
             with evaluating(model):
                 values["accuracy"] = accuracies(self.trainer, self.dataset)
-        with self.path.open("a") as file:
-            file.write(json.dumps(values) + "\n")
+        if world().leads:
+            with self.path.open("a") as file:
+                file.write(json.dumps(values) + "\n")
         where = f"{record.phase} step {record.step}"
         components = f", used components {used}" if used else ""
         right = _listed(values.get("accuracy", {}))
@@ -115,18 +117,20 @@ def _listed(accuracy: dict[str, dict[str, float]]) -> str:
     )
 
 
-def finite_bound(model: Any, rows: Split, device: torch.device) -> tuple[dict[str, float], Tensor]:
+def finite_bound(
+    model: Any, rows: Split, device: torch.device, ranks: Ranks | None = None
+) -> tuple[dict[str, float], Tensor]:
     """The bound of some rows, and the numbers of those that it is the mean of: all that have a finite one."""
     try:
-        return bound(model, in_order(rows, device)), torch.arange(len(rows))
+        return bound(model, in_order(rows, device), ranks=ranks), torch.arange(len(rows))
     except ValueError:
-        far = rows_without_bound(model, in_order(rows, device))
+        far = rows_without_bound(model, in_order(rows, device), ranks=ranks)
         if not 0 < len(far) < len(rows):
             raise
     mask = torch.ones(len(rows), dtype=torch.bool)
     mask[far] = False
     near = mask.nonzero().squeeze(-1)
-    measures, nearer = finite_bound(model, rows.select(near), device)
+    measures, nearer = finite_bound(model, rows.select(near), device, ranks)
     return measures, near[nearer]
 
 

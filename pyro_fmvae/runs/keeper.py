@@ -11,6 +11,7 @@ from pyro_fmvae.data import Dataset, Split
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.learn.phase import Phase
+from pyro_fmvae.ranks import world
 from pyro_fmvae.runs.best import Best, Kept, Moment, copied, tolerance
 from pyro_fmvae.runs.by_batches import in_order, map_rows
 from pyro_fmvae.runs.journal import Journal, evaluating, finite_bound
@@ -90,7 +91,8 @@ class Keeper:
             if len(common) < len(rows):  # both of the same points
                 training, rows = self._on_training_points(common)
         values = len(rows), training, at_end, stopped, recipe.against_overfitting
-        Kept(self.journal.measure, kept, end, *values).write(self.trainer.run.folder)
+        if world().leads:
+            Kept(self.journal.measure, kept, end, *values).write(self.trainer.run.folder)
 
     def follow(self, record: Record) -> dict[str, Any] | None:
         """Measure, if it is time to; keep the model if it is the best; end the phase if it no longer gains.
@@ -130,7 +132,8 @@ class Keeper:
         model, labels = self.trainer.model, rows.labels
         assert labels is not None
         with evaluating(model), seeded(0):
-            codes = map_rows(model.codes, in_order(replace(rows, labels=None), self.trainer.device))
+            unlabelled = in_order(replace(rows, labels=None), self.trainer.device)
+            codes = map_rows(model.codes, unlabelled, world())
         labels = labels.cpu()
         return (codes[:, : labels.shape[1]] == labels)[labels >= 0]
 
@@ -151,5 +154,5 @@ class Keeper:
         """The main measure of the model on training points, and those that have it."""
         model = self.trainer.model
         with evaluating(model):
-            measures, near = finite_bound(model, rows, self.trainer.device)
+            measures, near = finite_bound(model, rows, self.trainer.device, world())
         return measures[self.journal.measure], rows.select(near)

@@ -35,7 +35,8 @@ def accuracies(trainer: Trainer, dataset: Dataset) -> dict[str, dict[str, float]
             names = run.label_names[: len(run.labelled)]
             batches = in_order(rows, trainer.device)
             with seeded(0):
-                agreement = label_agreement(trainer.model, batches, names, run.labelled)
+                sizes = run.recipe.num_values
+                agreement = label_agreement(trainer.model, batches, names, run.labelled, sizes)
             found[name] = agreement["accuracy"]
     return found
 
@@ -69,7 +70,8 @@ def collapses(trainer: Trainer) -> list[str]:
     sentences = []
     for factor in run.labelled:
         known = labels[:, factor] >= 0
-        found = overcalled(codes[~known[rows], factor], labels[known, factor])
+        values = codes[~known[rows], factor] % run.recipe.num_values[factor]
+        found = overcalled(values, labels[known, factor])
         if found is not None:
             value = values_of(factor, np.array([found.value]), run)[0]
             sentences.append(

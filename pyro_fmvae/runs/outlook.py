@@ -10,6 +10,7 @@ import torch
 
 from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.memory import most_used
+from pyro_fmvae.ranks import now
 from pyro_fmvae.runs.duration import duration
 from pyro_fmvae.runs.trainer import Trainer
 
@@ -27,9 +28,9 @@ def announce(trainer: Trainer) -> None:
     config = trainer.run.config
     minutes = config.max_minutes or config.time_limit
     limit = 60 * minutes if minutes else math.inf
-    began = time.monotonic()
+    began = now()
     pace = rehearse(trainer)
-    trainer.spend(time.monotonic() - began)
+    trainer.spend(now() - began)
     steps = sum(phase.budget.iterations or 0 for phase in trainer.phases)
     if pace is not None and config.max_minutes is None:
         short = f", cut short after {duration(limit)}" if minutes else ""

@@ -16,7 +16,8 @@ from pyro_fmvae.data.learnable import check_learnable
 from pyro_fmvae.recipes.options import HELD_OUT, TrainConfig
 from pyro_fmvae.recipes.recipe import Recipe
 from pyro_fmvae.recipes.registry import recipe_of, resolved
-from pyro_fmvae.runs.config_file import CONFIG, read_description, write_description
+from pyro_fmvae.runs.config_file import CONFIG, described, read_description, write_description
+from pyro_fmvae.runs.model_file import is_model_file, read_model
 
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint"
@@ -29,7 +30,7 @@ class Run:
     """A run as its folder describes it, without its data.
 
     Attributes:
-        folder: where it is kept.
+        folder: where it is kept; of an exported model, its file.
         recipe: of its model, with resolved options.
         fingerprint: of the rows that were split at random; empty where splits are fixed, and in older runs.
         given: names of the options that were given; empty in older runs.
@@ -88,12 +89,21 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
-        """Read the configuration of a run.
+        """Read the configuration of a run, or of an exported model, whose file stands for the folder.
 
         Raises:
             ValueError: the folder is no run, or its configuration is damaged.
         """
+        if is_model_file(folder):
+            return cls(folder, *described(read_model(folder)["config"], folder.parent, folder))
         return cls(folder, *read_description(folder))
+
+    def check_folder(self, needed: str) -> None:
+        """Raise ValueError, saying what is needed, if the run is an exported model."""
+        if is_model_file(self.folder):
+            raise ValueError(
+                f"run: {self.folder} is an exported model, without {needed}; give the folder of its run"
+            )
 
     @property
     def config(self) -> TrainConfig:
@@ -199,7 +209,10 @@ class Run:
         Raises:
             FileNotFoundError, ValueError: there is no checkpoint, or it is damaged.
         """
-        state, _ = checkpoint.load(self.folder / CHECKPOINT)
+        if is_model_file(self.folder):
+            state = read_model(self.folder)
+        else:
+            state, _ = checkpoint.load(self.folder / CHECKPOINT)
         with fitting(self):
             model = self.build_model()
             model.match(state["model"])
@@ -268,7 +281,8 @@ def fitting(run: Run) -> Iterator[None]:
         yield
     except Exception as error:  # torch and Pyro raise many kinds on a state of another form
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"run: {run.folder / CHECKPOINT} does not fit {CONFIG} ({reason})") from error
+        model = run.folder if is_model_file(run.folder) else run.folder / CHECKPOINT
+        raise ValueError(f"run: {model} does not fit {CONFIG} ({reason})") from error
 
 
 def resolve_device(name: str) -> torch.device:

@@ -4,7 +4,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from tqdm import auto, std
 from pyro_fmvae.data import Dataset
 from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.nn import ConvDecoder
+from pyro_fmvae.ranks import world
 from pyro_fmvae.runs.journal import Journal, main_measure
 from pyro_fmvae.runs.keeper import Keeper
 from pyro_fmvae.runs.outlook import Outlook, announce
@@ -21,6 +22,7 @@ from pyro_fmvae.runs.stopping import exit_status, interruption
 from pyro_fmvae.runs.trainer import Trainer
 
 CHECKPOINT_EVERY = 10.0  # seconds
+CHECK_EVERY = 100  # steps between two comparisons of ranks, with --debug
 
 IN_NOTEBOOK = auto.notebook_tqdm is not std.tqdm  # one that can show a progress bar
 
@@ -29,11 +31,13 @@ logger = logging.getLogger("pyro_fmvae")
 
 def follow(trainer: Trainer, dataset: Dataset, resumed: bool) -> int:
     """Train to the end, or until a signal such as Ctrl-C stops it; returns the exit status."""
-    folder = trainer.run.folder
-    with _log_file(folder / "train.log"), interruption() as heard:
+    folder, ranks = trainer.run.folder, world()
+    log = _log_file(folder / "train.log") if ranks.leads else nullcontext()
+    with log, interruption(together=not ranks.alone) as heard:
         verb = "resuming" if resumed else "starting"
         points, device = trainer.run.num_data, trainer.device
-        logger.info("%s %s on %s, %d points, steps %s", verb, folder, device, points, trainer.stepping)
+        where = f"{ranks.size} ranks, each on {device}" if ranks.size > 1 else str(device)
+        logger.info("%s %s on %s, %d points, steps %s", verb, folder, where, points, trainer.stepping)
         if dataset.unseen is not None:
             logger.info("%d points have combinations of labels that are held out", len(dataset.unseen))
         if dataset.note:
@@ -48,29 +52,33 @@ def follow(trainer: Trainer, dataset: Dataset, resumed: bool) -> int:
             return exit_status(number)
         progress = trainer.progress
         logger.info("trained %d steps in %.0f s", progress.total_steps, progress.total_seconds)
-    report(trainer, dataset)
+    if ranks.leads:  # alone
+        report(trainer, dataset)
     return 0
 
 
 def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, heard: list[int]) -> int:
     """Consume the records; returns the number of the signal that was heard, 0 if there was none."""
-    keeper = Keeper(trainer, dataset, Journal(trainer, dataset, resumed))
+    keeper, ranks = Keeper(trainer, dataset, Journal(trainer, dataset, resumed)), world()
     outlook, saved = Outlook(trainer.device), time.monotonic()
     with _Bar(trainer) as bar:
         for record in trainer.records(resumed):
             values = keeper.follow(record)
             outlook.update(record)
             # What is kept is written down before the last checkpoint.
-            due = record.step == 0 or heard or time.monotonic() - saved > CHECKPOINT_EVERY
+            (stop,) = ranks.largest([heard[0] if heard else 0])
+            due = record.step == 0 or stop or time.monotonic() - saved > CHECKPOINT_EVERY
             if due and keeper.ended is None:
                 trainer.save()
                 saved = time.monotonic()
-                if heard:
-                    return heard[0]
+                if stop:
+                    return stop
+            if ranks.checked and record.step % CHECK_EVERY == 0:
+                trainer.check_ranks()
             bar.update(record, values)  # last: the terminal may be gone
     keeper.finish()
     trainer.save()
-    return heard[0] if heard else 0
+    return ranks.largest([heard[0] if heard else 0])[0]
 
 
 class _Bar:
@@ -80,7 +88,8 @@ class _Bar:
         total = sum(not phase.budget.empty for phase in trainer.phases)
         done = sum(not phase.budget.empty for phase in trainer.phases[: trainer.progress.phase])
         layout = "{desc:<9}{percentage:3.0f}%|{bar}| {elapsed}{postfix}"
-        self.bar = auto.tqdm(total=total, initial=done, disable=None, bar_format=layout)
+        hidden = None if world().leads else True
+        self.bar = auto.tqdm(total=total, initial=done, disable=hidden, bar_format=layout)
         self.done, self.measured = float(done), ""
         self.trainer, self.measure = trainer, main_measure(trainer)
 

@@ -1,8 +1,10 @@
 """Signals that ask a process to stop: Ctrl-C, and those of schedulers and of terminals that are closed."""
 
+import math
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -42,10 +44,14 @@ def stop_as_by_ctrl_c() -> None:
 
 
 @contextmanager
-def interruption() -> Iterator[list[int]]:
+def interruption(together: bool = False) -> Iterator[list[int]]:
     """A list that the first of `SIGNALS` is put into, so that training stops between two steps.
 
     A second one raises `Stopped`. Only the main thread hears signals; in another one the list stays empty.
+
+    Args:
+        together: with several ranks, a second signal that comes at once is the same: torchrun passes on what
+            the terminal has sent to all processes.
     """
     heard: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -54,9 +60,15 @@ def interruption() -> Iterator[list[int]]:
     waiting = threading.Timer(PATIENCE, lambda: print(WAITING, file=sys.stderr))
     waiting.daemon = True
 
+    first = -math.inf
+
     def handler(number: int, _: Any) -> None:
+        nonlocal first
         if heard:
+            if together and time.monotonic() - first < PATIENCE:
+                return
             raise Stopped(number)
+        first = time.monotonic()
         heard.append(number)
         waiting.start()
 

@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from pyro_fmvae.data import Split
-from pyro_fmvae.data.own.in_memory import as_numbers
-from pyro_fmvae.data.own.raw import check_columns
 from pyro_fmvae.data.storage import to_uint8
 from pyro_fmvae.evaluate import NEAREST, Neighbours, outlier_scores
 from pyro_fmvae.recipes.ranges import count
@@ -26,30 +24,17 @@ from pyro_fmvae.runs.by_batches import (
     map_rows,
     naming_far_rows,
 )
+from pyro_fmvae.runs.export import export
 from pyro_fmvae.runs.factor_names import Settings, codes_to_draw, components_of, values_of
+from pyro_fmvae.runs.given_rows import given_rows
+from pyro_fmvae.runs.hub import push
 from pyro_fmvae.runs.notebook import card
-from pyro_fmvae.runs.run import Run, resolve_device
-
-
-def load(folder: str | Path, device: str | torch.device = "auto") -> "TrainedRun":
-    """Load a run for use in Python.
-
-    Args:
-        folder: the run's folder, such as ``runs/photos-001``.
-        device: where to compute; ``auto`` is a GPU where there is one.
-
-    Returns:
-        The run with its best model; of an interrupted one, with its model as it was at the last checkpoint.
-
-    Raises:
-        FileNotFoundError: the run has no checkpoint.
-        ValueError: the folder is no run, it is damaged, or there is no such device.
-    """
-    return TrainedRun(Run.open(Path(folder)), resolve_device(str(device)))
+from pyro_fmvae.runs.run import Run
+from pyro_fmvae.runs.search import Index
 
 
 class TrainedRun:
-    """A run with its model in memory. :func:`load` makes one.
+    """A run with its model in memory. :func:`~pyro_fmvae.load` makes one.
 
     Arrays of data are [n, H, W], [n, H, W, 3] or [n, D], as in a ``.npz`` file: pictures as uint8, or as
     floats in [0, 1]; binary pixels as bool or as 0 and 1; tables in the units of their columns, which a data
@@ -86,7 +71,7 @@ class TrainedRun:
         Raises:
             ValueError: data of another shape, kind or range than the run's, or without a finite bound.
         """
-        rows = self._rows(array)
+        rows = self.rows(array)
         with self._naming(rows):
             return encode_rows(self.run.recipe, self.model, in_order(rows, self.device))
 
@@ -126,7 +111,7 @@ class TrainedRun:
         run = self.run
         if not run.labelled:
             raise ValueError(f"run: predict needs labels, {run.folder} was trained without; see encode")
-        codes = self._map(self._rows(array), self.model.codes).numpy()
+        codes = self._map(self.rows(array), self.model.codes).numpy()
         return {run.label_names[factor]: values_of(factor, codes[:, factor], run) for factor in run.labelled}
 
     # ------------------------------------------------------------------ generation
@@ -183,7 +168,7 @@ class TrainedRun:
             raise ValueError("settings: expected a property to change, such as eyes=1, got none")
         recipe, model = self.run.recipe, self.model
 
-        changed = self._map(self._rows(array), lambda x: recipe.edit(model, x, changes))
+        changed = self._map(self.rows(array), lambda x: recipe.edit(model, x, changes))
         if np.asarray(array).dtype == np.uint8 and self.run.preprocessing.signed:
             return to_uint8(self.run.preprocessing.undo(changed))
         return in_units(self.run.preprocessing, changed)
@@ -209,7 +194,7 @@ class TrainedRun:
         """
         count(1)("num_samples", num_samples)
         count(0)("seed", seed)
-        rows = self._rows(array)
+        rows = self.rows(array)
         scores = outlier_scores(self.model, in_order(rows, self.device), num_samples, seed)
         if self._neighbours is not None:
             scores[NEAREST] = self._neighbours.distances(in_order(rows, self.device))
@@ -226,6 +211,53 @@ class TrainedRun:
             return None
         return Neighbours(self.model, in_order(train, self.device, COMPARED))
 
+    # ------------------------------------------------------------------ search
+
+    def index(self, array: ArrayLike, by: str = "mean", quantised: bool = False) -> Index:
+        """Make data searchable: ``run.index(array).search(others, n=10)``.
+
+        Args:
+            array: n observations.
+            by: ``mean``, ``code`` or ``density``, whose meanings :class:`~pyro_fmvae.runs.search.Index` has.
+            quantised: of ``mean`` keep about a byte per two dimensions, for millions of points.
+
+        Raises:
+            ValueError: a measure that the model lacks, too few data to quantise, or bad data: see
+                :meth:`encode`.
+        """
+        return Index(self.run.recipe, self.model, self.rows(array), self.device, by, quantised)
+
+    # ------------------------------------------------------------------ to take along
+
+    def export(self, path: str | Path) -> None:
+        """Write the run to one file, in one step.
+
+        Args:
+            path: ``model.fmvae``, with everything that :func:`~pyro_fmvae.load` and the commands need, but
+                without data and paths; ``card.md``, a text about it; ``encoder.onnx`` or ``encoder.pt2``, the
+                encoder with its responsibilities, for programs without this library.
+
+        Raises:
+            ValueError: another ending; of an encoder also a model or data without one that can stand alone.
+        """
+        export(self.run, self.model, Path(path))
+
+    def push_to_hub(self, name: str, private: bool = True, token: str | None = None) -> str:
+        """Upload the model and its card to the Hugging Face hub, for :func:`~pyro_fmvae.from_pretrained`.
+
+        Args:
+            name: of the repository, such as ``user/faces``; it is made if there is none.
+            private: keep a new repository private.
+            token: of the account; None: that of ``hf auth login``.
+
+        Returns:
+            The address of the commit.
+
+        Raises:
+            ValueError: huggingface_hub is not installed.
+        """
+        return push(self.run, self.model, name, private, token)
+
     # ------------------------------------------------------------------ in a notebook
 
     def __repr__(self) -> str:
@@ -237,30 +269,9 @@ class TrainedRun:
 
     # ------------------------------------------------------------------ what goes in and out
 
-    def _rows(self, array: ArrayLike) -> Split:
-        """Preprocess data as in the training.
-
-        Raises:
-            ValueError: other data than the run's; it names the argument ``array``.
-        """
-        preprocessing = self.run.preprocessing
-        columns = tuple(map(str, getattr(array, "columns", ())))  # of a data frame
-        check_columns(preprocessing.column_names, columns, "array")
-        raw = np.require(array, requirements="W")  # torch warns of arrays that it must not write to
-        if raw.shape == preprocessing.event_shape:
-            raise ValueError(
-                f"array: expected observations [n, ...], got one of {list(raw.shape)}; add an axis"
-            )
-        if not raw.size:
-            raise ValueError(f"array: expected at least one observation, got {list(raw.shape)}")
-        levels = preprocessing.levels
-        mixed = raw.dtype.kind == "O" or (levels and (columns or raw.dtype.kind not in "buif"))
-        if mixed and raw.ndim == 2 and len(preprocessing.event_shape) == 1:
-            levels = levels or ((),) * preprocessing.event_shape[0]
-            raw = as_numbers(raw, levels, preprocessing.column_names, preprocessing.ignored, "array")
-        if raw.dtype.kind not in "buif":
-            raise ValueError(f"array: expected numbers, got dtype {raw.dtype}")
-        return Split(preprocessing(raw, "array"), signed=preprocessing.signed)
+    def rows(self, array: ArrayLike) -> Split:
+        """Preprocess data as in the training: see :func:`~pyro_fmvae.runs.given_rows.given_rows`."""
+        return given_rows(self.run.preprocessing, array)
 
     def _map(self, rows: Split, function: Callable[[Tensor], Tensor]) -> Tensor:
         """A function of the model's inputs, batch by batch: [n, ...] on the CPU."""

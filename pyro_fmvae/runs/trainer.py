@@ -1,5 +1,7 @@
 """A run under way: model, phases, loader and progress, saved and restored together."""
 
+import hashlib
+import json
 import logging
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -7,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.capture.playback import compiles
@@ -14,6 +17,8 @@ from pyro_fmvae.data import Batches, Dataset, spread_labels, whole
 from pyro_fmvae.infer.elbo.site_terms import NotFiniteError
 from pyro_fmvae.learn.fitting import Progress, Record, fit
 from pyro_fmvae.learn.pace import Stepping
+from pyro_fmvae.ranks import world
+from pyro_fmvae.ranks.group import random_digest
 from pyro_fmvae.recipes.labelling import labelled_points
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.runs.best import Best
@@ -59,6 +64,7 @@ class Trainer:
             augmentation=recipe.augmentation(),
             compile=self._compile(config),
             compile_from=config.batch_size if len(dataset.train) >= SPARED * config.batch_size else 1,
+            group=world().group,
         )
         self.chooser = self._stepping(config)
         self.phases = recipe.phases(self.model, self.learning)
@@ -75,7 +81,7 @@ class Trainer:
             taught = spread_labels(dataset.train, labels, recipe.spread)
             for name, told in zip(recipe.factor_names, (taught != labels).sum(0).tolist(), strict=False):
                 if told:
-                    logger.info("%s: %d more training points are labelled by their neighbours", name, told)
+                    logger.info("%s: labels spread to %d more training points", name, told)
         self.training = replace(dataset.train, labels=labels)
         """Training rows, with the labels in use."""
         self.batches = Batches(
@@ -94,7 +100,7 @@ class Trainer:
             return False
         if config.compile is None and not (config.long and self.device.type == "cpu"):
             return False
-        if config.compile and (problem := compiles(self.device)):
+        if config.compile and (problem := self._problem()):
             raise ValueError(f"compile: torch.compile does not work here ({problem})")
         return config.compile or self._works()
 
@@ -107,10 +113,14 @@ class Trainer:
 
     def _works(self) -> bool:
         """Find out whether steps can be compiled here, and say so if not."""
-        problem = compiles(self.device)
+        problem = self._problem()
         if problem:
             logger.info("steps are not compiled: torch.compile does not work here (%s)", problem)
         return not problem
+
+    def _problem(self) -> str:
+        """Why ``torch.compile`` does not work on some rank; empty if it works on all."""
+        return next(filter(None, world().texts(compiles(self.device))), "")
 
     @property
     def stepping(self) -> str:
@@ -190,7 +200,9 @@ class Trainer:
         self.model.load_state_dict(theirs, strict=False)
 
     def save(self) -> None:
-        """Write a checkpoint of everything, atomically."""
+        """Write a checkpoint of everything, atomically: of several ranks the first one does it."""
+        if not world().leads:
+            return
         progress = self.progress
         state = {
             "progress": {
@@ -207,6 +219,24 @@ class Trainer:
         }
         clock = {name: getattr(progress, name) for name in CLOCK}
         checkpoint.save(self.run.folder / CHECKPOINT, state, clock)
+
+    def check_ranks(self) -> None:
+        """Check that all ranks have the same numbers, to the bit.
+
+        Raises:
+            RuntimeError: they have not; the message names what differs.
+        """
+        state = {"model": self.model.state_dict(), "phase": self.phases[self.progress.phase].state_dict()}
+        found = {"random numbers": str(random_digest())}
+        for path, leaf in tree_flatten_with_path(state)[0]:
+            if isinstance(leaf, Tensor):
+                content = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+                found[keystr(path)] = hashlib.blake2b(content, digest_size=8).hexdigest()
+        theirs = world().texts(json.dumps(found))
+        if len(set(theirs)) > 1:
+            parsed = [json.loads(text) for text in theirs]
+            names = [name for name in found if len({each.get(name) for each in parsed}) > 1]
+            raise RuntimeError(f"the ranks differ at step {self.progress.total_steps}: {', '.join(names)}")
 
     def restore(self) -> None:
         """Take over the last checkpoint, to continue with ``records(resumed=True)``.

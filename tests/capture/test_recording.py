@@ -66,11 +66,12 @@ def test_split_runs_the_same_operations_in_two_parts():
     recording = record(function, [torch.ones(2)], [weight])
     first, second = recording.split(1, 1)
     x = torch.tensor([1.0, 2.0])
-    loss, *crossing = ran(first, x)
+    loss, *crossing = results = ran(first, x)
     assert loss == 5
+    assert len(crossing) == 1
     assert torch.equal(weight, torch.ones(2))
     weight.fill_(10.0)  # what an optimiser does in between
-    (rest,) = ran(second, x, *crossing)
+    (rest,) = ran(second, x, *results)
     assert rest == 3 * 10 * 3
     assert torch.equal(weight, torch.full((2,), 30.0))
 

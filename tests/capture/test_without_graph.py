@@ -91,7 +91,9 @@ def test_a_program_on_the_host_is_not_on_a_gpu():
 
 def test_says_that_tensors_are_on_the_host(log):
     def step(scalar, on_device):
-        recorded = SimpleNamespace(used=[], sites=[], others=[], checked=True, inside=None, scalars=[scalar])
+        svi = SimpleNamespace(ranks=None)
+        lists = {name: [] for name in ("used", "sites", "others", "sums")}
+        recorded = SimpleNamespace(**lists, svi=svi, checked=True, inside=None, scalars=[scalar])
         return CapturedStep(recorded, [], None, None, None, on_device)
 
     step(SimpleNamespace(is_cuda=True), on_device=True)

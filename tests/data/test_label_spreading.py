@@ -20,19 +20,67 @@ def test_points_of_clear_clusters_get_the_label_of_their_cluster():
     assert torch.equal(spread_labels(split, labels, 0.9), truth)
 
 
-def test_probabilities_and_labels_are_those_of_scikit_learn():
-    """With hidden labels all told right, the least sure of them sets the limit."""
+def spirals():
+    """Two spirals, one in the other: neighbours tell them apart, lines and boxes of so few points do not."""
+    truth = torch.arange(400) % 2
+    turned = 4 * np.pi * torch.linspace(0.2, 1, 400) ** 0.5
+    angle = turned + np.pi * truth
+    return turned[:, None] * torch.stack([angle.cos(), angle.sin()], -1), truth
+
+
+def slope():
+    """The side of a plane through a ball of many dimensions: a line tells it, neighbours do not."""
+    x = torch.randn(400, 40, generator=torch.Generator().manual_seed(0))
+    return x, (x.sum(-1) > 0).long()
+
+
+def switches():
+    """Two switches among coordinates that vary more: a forest tells whether both are the same."""
+    generator = torch.Generator().manual_seed(0)
+    switch = torch.randint(0, 2, (400, 2), generator=generator)
+    x = torch.cat([switch.float(), 20 * torch.randn(400, 3, generator=generator)], -1)
+    return x, (switch[:, 0] == switch[:, 1]).long()
+
+
+@pytest.mark.parametrize(("points", "teacher"), [(spirals, 0), (slope, 1), (switches, 2)])
+def test_it_is_enough_that_one_teacher_can_tell(points, teacher, monkeypatch):
+    x, truth = points()
+    known = torch.arange(400) % (16 if points is spirals else 6) < 2
+    labels = torch.where(known, truth, -1)[:, None]
+    of_all = label_spreading._Points.teachers
+
+    def told(some):
+        monkeypatch.setattr(label_spreading._Points, "teachers", lambda *args: some(of_all(*args)))
+        spread = spread_labels(Split(x.float()), labels, 0.9)[:, 0]
+        taken = (labels[:, 0] < 0) & (spread >= 0)
+        return taken.double().mean(), (spread == truth)[taken].double().mean()
+
+    share, right = told(lambda teachers: teachers)
+    assert share > 0.2 and right > 0.85
+    others, _ = told(lambda teachers: [one for number, one in enumerate(teachers) if number != teacher])
+    assert others < share / 2
+
+
+def test_neighbours_tell_what_scikit_learns_spreading_does():
     split, labels, _ = blobs(apart=5)
-    spread = spread_labels(split, labels, 0.9)[:, 0].numpy()
     fitted = LabelSpreading(kernel="knn", n_neighbors=7).fit(split.x.double().numpy(), labels[:, 0].numpy())
-    taken = (spread >= 0) & (labels[:, 0].numpy() < 0)
-    assert np.array_equal(spread[taken], fitted.transduction_[taken])
-    sure = fitted.label_distributions_.max(-1)
-    left = spread < 0
-    assert taken.any() and left.any() and sure[taken].min() >= sure[left].max()
+    told = label_spreading._by_neighbours(label_spreading._Points(split).graph, 3, labels[:, 0])
+    assert told.numpy() == pytest.approx(fitted.label_distributions_)
 
 
-def test_labels_that_neighbours_do_not_tell_stay_unknown():
+def test_the_surer_points_are_told(monkeypatch):
+    """One teacher, which is right where it is sure: of as many points as of the hidden labels."""
+    truth, sure = torch.arange(300) % 2, torch.arange(300) % 5 < 3
+    says = torch.where(sure, truth, 1 - truth)
+    probs = torch.nn.functional.one_hot(says).double() * torch.where(sure, 0.9, 0.6)[:, None]
+    probs = probs + (1 - probs.sum(-1, keepdim=True)) * (probs == 0)
+    monkeypatch.setattr(label_spreading._Points, "teachers", lambda *_: [lambda labels: probs])
+    labels = torch.where(torch.arange(300) < 100, truth, -1)
+    found = spread_labels(Split(torch.zeros(300, 2).float()), labels[:, None], 0.9)[:, 0]
+    assert torch.equal(found, torch.where(sure, truth, labels))
+
+
+def test_labels_that_nothing_tells_stay_unknown():
     split, labels, _ = blobs(apart=0)
     assert torch.equal(spread_labels(split, labels, 0.9), labels)
 
@@ -81,15 +129,18 @@ def test_nothing_is_spread_without_a_share_without_neighbours_or_with_gaps():
     assert torch.equal(spread_labels(split.select(few), labels[few], 0.5), labels[few])
 
 
-def test_neighbours_are_found_once(monkeypatch):
+def test_labels_are_spread_once(monkeypatch):
     """Options that depend on the data spread the labels, and so does the training."""
-    split, labels, truth = blobs(apart=20)
-    others = Split(split.x.flip(0))
-    spread_labels(split, labels, 0.9)
+    split, labels, _ = blobs(apart=20)
+    found = spread_labels(split, labels, 0.9)
     monkeypatch.setattr(label_spreading, "kneighbors_graph", None)
-    assert torch.equal(spread_labels(split, labels, 0.9), truth)
+    assert torch.equal(spread_labels(split, labels, 0.8), found)
     with pytest.raises(TypeError):
-        spread_labels(others, labels, 0.9)
+        spread_labels(Split(split.x.flip(0)), labels, 0.9)
+    monkeypatch.setattr(label_spreading, "_spread", None)
+    assert torch.equal(spread_labels(split, labels, 0.9), found)
+    with pytest.raises(TypeError):
+        spread_labels(split, labels, 0.7)
 
 
 @pytest.mark.parametrize(("known", "spread"), [(29, True), (30, False)])

@@ -14,6 +14,7 @@ from torch.testing import assert_close
 
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import (
+    MULTIVARIATE_NORMAL_GAMMA,
     NORMAL_GAMMA,
     NORMAL_WISHART,
     Assignment,
@@ -65,6 +66,35 @@ def by_torch_wishart(x):
         pyro.sample("x", dist.MultivariateNormal(mu, precision_matrix=tau), obs=x)
 
 
+FEATURES = torch.tensor([[1.0, 0.2], [1.0, -1.0], [1.0, 0.4], [1.0, 2.0], [1.0, 1.5]])
+SPREAD = torch.tensor([[2.0, 0.3], [0.3, 1.0]])  # covariance matrix of weights where the noise has variance 1
+
+
+def regression(prior, by_variance=False):
+    """Of five numbers, with weights whose prior is a function of the precision of the noise."""
+
+    def model(x):
+        noise = pyro.sample("tau", dist.InverseGamma(A0, B0) if by_variance else dist.Gamma(A0, B0))
+        tau = 1 / noise if by_variance else noise
+        mu = pyro.sample("mu", prior(tau[..., None, None]))
+        with pyro.plate("data", len(x)):
+            pyro.sample("x", dist.Normal((mu * FEATURES.to(mu.dtype)).sum(-1), tau.rsqrt()), obs=x)
+
+    return model
+
+
+def of_weights(**matrix):
+    return dist.MultivariateNormal(torch.full((D,), M0), **matrix)
+
+
+REGRESSIONS = {
+    "precision matrix": lambda tau: of_weights(precision_matrix=tau * SPREAD.to(tau.dtype).inverse()),
+    "factor": lambda tau: of_weights(scale_tril=tau.rsqrt() * torch.linalg.cholesky(SPREAD.to(tau.dtype))),
+    "covariance matrix": lambda tau: of_weights(covariance_matrix=SPREAD.to(tau.dtype) / tau),
+}
+by_weights = regression(REGRESSIONS["precision matrix"])
+by_weights_and_variance = regression(REGRESSIONS["covariance matrix"], by_variance=True)
+WEIGHTS = [(by_weights, NUMBERS), (by_weights_and_variance, NUMBERS)]
 PROGRAMS = [(by_precision, NUMBERS), (by_variance, NUMBERS), (by_matrix, POINTS), (by_torch_wishart, POINTS)]
 programs = pytest.mark.parametrize(("model", "x"), PROGRAMS, ids=[model.__name__ for model, _ in PROGRAMS])
 
@@ -117,7 +147,31 @@ def test_one_step_is_the_exact_posterior_and_reaches_the_evidence(model, x):
     assert_close(guide.posterior("mu").natural_value(), expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(("model", "x"), PROGRAMS[:3])
+@pytest.mark.parametrize("by_variance", [False, True])
+@pytest.mark.parametrize("prior", REGRESSIONS)
+def test_one_step_of_a_regression_is_the_exact_posterior(prior, by_variance):
+    """Evidence and predictive density are multivariate Student-t's of scipy's."""
+    torch.set_default_dtype(torch.float64)
+    model, x, features = regression(REGRESSIONS[prior], by_variance), NUMBERS.double(), FEATURES.double()
+    guide = made(model, x)
+    before = TraceConjugate_ELBO().loss(model, guide, x)
+    step(model, guide, x, rate=1.0)
+    loss = TraceConjugate_ELBO().loss(model, guide, x)
+
+    def evidence(features, x):
+        scale = B0 / A0 * (torch.eye(len(x)) + features @ SPREAD.double() @ features.mT)
+        return scipy.stats.multivariate_t(features @ torch.full((D,), M0), scale, df=2 * A0).logpdf(x)
+
+    assert -loss == pytest.approx(evidence(features, x), rel=1e-9) and before > loss + 1
+    new, y = torch.tensor([[1.0, 3.0], [1.0, -2.0]]).double(), torch.tensor([0.5, 1.0]).double()
+    standard = guide.posterior("mu")().standard
+    predictive = MULTIVARIATE_NORMAL_GAMMA.predictive_linear(standard, torch.float64, new)
+    both = evidence(torch.cat([features, new]), torch.cat([x, y]))
+    assert predictive.log_prob(y).item() == pytest.approx(both - evidence(features, x), rel=1e-9)
+    assert TraceConjugate_ELBO().plan(model, guide, x)["mu"].why == "jointly with 'tau'"
+
+
+@pytest.mark.parametrize(("model", "x"), [*PROGRAMS[:3], *WEIGHTS])
 def test_independent_posteriors_have_the_looser_bound(model, x):
     guide, joint = AutoConjugate(model), made(model, x)
     guide(x)
@@ -128,7 +182,7 @@ def test_independent_posteriors_have_the_looser_bound(model, x):
     assert losses[0] > losses[1] + 0.03
 
 
-@programs
+@pytest.mark.parametrize(("model", "x"), [*PROGRAMS, *WEIGHTS])
 def test_it_is_trace_elbo_in_expectation(model, x):
     """Value and natural gradients of Pyro's own ELBO, which draws both sites, at float64."""
     torch.set_default_dtype(torch.float64)
@@ -222,7 +276,7 @@ def test_a_mixture_is_that_of_the_shorthands(kind):
     assert_close(guides[0].posterior("mu").natural_value(), theirs, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize(("model", "x"), [*PROGRAMS[:3], (plain_diagonal, clusters())])
+@pytest.mark.parametrize(("model", "x"), [*PROGRAMS[:3], *WEIGHTS, (plain_diagonal, clusters())])
 def test_gradient_is_the_change_of_the_bound(model, x):
     torch.set_default_dtype(torch.float64)
     guide, x = made(model, x.double()), x.double()
@@ -232,7 +286,7 @@ def test_gradient_is_the_change_of_the_bound(model, x):
 
 @pytest.mark.parametrize(
     ("model", "x"),
-    [*PROGRAMS[:3], *((MIXTURES[kind][0], clusters(dtype=torch.float32)) for kind in MIXTURES)],
+    [*PROGRAMS[:3], *WEIGHTS, *((MIXTURES[kind][0], clusters(dtype=torch.float32)) for kind in MIXTURES)],
 )
 def test_captured_steps_are_eager_ones(model, x):
     runs = []
@@ -402,7 +456,7 @@ def test_indices_that_part_after_the_first_call_spoil_no_bound():
 # The guide
 
 
-@pytest.mark.parametrize(("model", "x"), PROGRAMS[:3])
+@pytest.mark.parametrize(("model", "x"), [*PROGRAMS[:3], *WEIGHTS])
 def test_draws_have_the_moments_of_the_marginals(model, x):
     torch.set_default_dtype(torch.float64)
     x, count = x.double(), 4000

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import NaturalGamma, NaturalNormal
-from pyro_fmvae.infer import ConjugateSVI, NaturalPosterior, TraceConjugate_ELBO
+from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, NaturalPosterior, TraceConjugate_ELBO
 from pyro_fmvae.optim import NaturalGradient
 from tests.infer.programs import Toy, bound, seeded
 
@@ -338,3 +338,13 @@ def test_pyros_own_elbo_under_natural_steps():
         svi.step(POINTS)
     assert_close(noisy.loc.natural, exact.loc.natural, rtol=0.05, atol=0.05)
     assert_close(noisy.precision.natural, exact.precision.natural, rtol=0.05, atol=0.05)
+
+
+def test_steps_along_draws_that_leave_the_domain_are_told_in_one_line():
+    svi = SVI(normal, AutoConjugate(normal), NaturalGradient(1.0), Trace_ELBO())
+    with pytest.raises(
+        ValueError, match=r"site '(loc|precision)': natural: .* a smaller rate and more"
+    ) as error:
+        for _ in range(50):
+            svi.step(POINTS)
+    assert "\n" not in str(error.value)

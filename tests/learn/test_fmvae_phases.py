@@ -391,6 +391,7 @@ def test_seeding_from_an_empty_loader_is_an_error():
         ("label_weight", math.nan),
         ("kl_annealing", 1.5),
         ("pretrain_kl_weight", 0.0),
+        ("views", 0),
         ("restarts", 0),
         ("restart_every", -1),
         ("weight_decay", -1.0),
@@ -513,3 +514,53 @@ def test_bounds_of_the_joint_phase_are_compared_once_all_factors_are_open():
         comparable.append(phase.comparable)
     assert comparable == [False, False, True]
     assert phase.settled and not Joint(labelled_model(), Learning(kl_weight=20.0), TEN).settled
+
+
+class Marked(torch.nn.Module):
+    """A view of a point: the point with its first pixel replaced by a random one."""
+
+    def forward(self, x):
+        marked = x.clone()
+        marked[:, 0, 0] = torch.bernoulli(torch.full((len(x),), 0.5))
+        return marked
+
+
+@pytest.mark.parametrize(("number", "shape"), [(1, (20, *SHAPE)), (3, (20, 3, *SHAPE))])
+@pytest.mark.parametrize("view", [None, Marked()], ids=["copies", "changed"])
+def test_views_of_a_batch(number, shape, view):
+    x = batch()[0]
+    seen = Learning(views=number, view=view).seen(x)
+    assert seen.shape == shape
+    each = seen.reshape(20, number, -1)
+    assert (each[..., 1:] == x.reshape(20, 1, -1)[..., 1:]).all()
+    if view is None:
+        assert (each == x.reshape(20, 1, -1)).all()
+    else:
+        assert len(each[..., 0].unique()) == 2
+        assert number == 1 or (each[:, 0, 0] != each[:, 1, 0]).any()
+
+
+@pytest.mark.parametrize("phase", [Pretraining, PriorFitting, Joint])
+def test_pretraining_sees_one_view_and_all_other_phases_several(phase):
+    model, seen = labelled_model(), []
+    model.encoder.register_forward_hook(lambda _, given, __: seen.append(given[0]))
+    one = phase(model, Learning(views=3, view=Marked(), eager=True), TEN)
+    one.enter()
+    one.before_step(0.0)
+    x, labels = batch()
+    assert math.isfinite(one.step(x, labels))
+    assert [each.shape for each in seen] == [(20, *SHAPE) if phase is Pretraining else (20, 3, *SHAPE)]
+    assert not torch.equal(seen[0][..., 0, 0].flatten()[:20], x[:, 0, 0])
+
+
+def test_a_step_on_views_is_that_of_their_program():
+    model, (x, labels) = labelled_model(), batch()
+    phase = Joint(model, Learning(views=2, view=Marked(), label_weight=5.0, eager=True), TEN)
+    phase.enter()
+    phase.before_step(0.0)
+    torch.manual_seed(1)
+    seen = phase.learning.seen(x)
+    with torch.no_grad():
+        expected = phase.svi.elbo.loss(model.model, model.guide, seen, labels)
+    torch.manual_seed(1)
+    assert phase.step(x, labels) == pytest.approx(expected, rel=1e-12)

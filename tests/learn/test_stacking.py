@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -88,6 +90,14 @@ def test_each_label_is_hidden_from_one_mixture(monkeypatch):
     assert torch.equal(torch.stack(hidden).sum(0), (labels >= 0).long())
     counts = [(part & (labels == value)).sum().item() for part in hidden for value in range(2)]
     assert len(hidden) == 5 and max(counts) - min(counts) <= 3
+
+
+def test_no_predictor_is_begun_when_the_time_is_up(caplog):
+    x, labels, _ = table()
+    model = make()
+    learn_predictors(model, make, x, labels, torch.arange(N), seed=0, end=-math.inf)
+    assert model.predictor_of(0) is None
+    assert "the mixture alone predicts 1 of them: the time is up" in caplog.text
 
 
 def test_predictors_are_loaded_with_the_model(learnt):

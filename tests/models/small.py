@@ -11,7 +11,7 @@ from tests.infer.programs import natural_components, natural_weights, seeded, st
 SHAPE = (2, 3)
 
 
-def small_model(sizes=(3,), dim=2, num_data=20, labelled=(), hyperprior=None, spread=True):
+def small_model(sizes=(3,), dim=2, num_data=20, labelled=(), hyperprior=None, spread=True, **more):
     """A model of binary x [B, 2, 3] with hidden layers of 5 units; ``spread`` gives λ some variety."""
     latent = len(sizes) * dim
     model = FactorialMixtureVAE(
@@ -23,6 +23,7 @@ def small_model(sizes=(3,), dim=2, num_data=20, labelled=(), hyperprior=None, sp
         num_data,
         labelled,
         hyperprior,
+        **more,
     )
     for group in model.factor_groups() if spread else ():
         count, components = len(group.factors), group.num_components
@@ -60,7 +61,7 @@ def drawn_z(model, x, *args):
         _, trace = seeded(TraceConjugate_ELBO().trace, model.model, model.guide, x, *args)
     z = {}
     for group in model.factor_groups():
-        z |= dict(zip(group.factors, trace.nodes[f"z{group.suffix}"]["value"], strict=True))
+        z |= dict(zip(group.factors, trace.nodes[f"z{group.suffix}"]["value"].unbind(-3), strict=True))
     return torch.cat([z[factor] for factor in range(len(z))], -1)
 
 
@@ -70,8 +71,8 @@ def losses(model, x, *args):
         return seeded(TraceConjugate_ELBO().loss_per_role, model.model, model.guide, x, *args)
 
 
-def factor_losses(model, factor, x, labels=None):
-    """KL[z] and KL[r] of one factor, [B] each, in nats per point: a loop over components."""
+def factor_tables(model, factor, x):
+    """E[log p(z | k)] and KL(q(z) || p(z | k)) of one factor, [B, K] each, and E[log π] [K]."""
     loc, scale = (t[:, factor * model.dim : (factor + 1) * model.dim] for t in model.encoder(x))
     c, m, s, a, b = posterior_of(model, factor)
     expected, divergence = [], []
@@ -80,15 +81,20 @@ def factor_losses(model, factor, x, labels=None):
         square = a[k] / b[k] * ((loc - m[k]) ** 2 + scale**2)
         expected.append(0.5 * (log_precision - math.log(2 * math.pi) - 1 / s[k] - square).sum(-1))
         divergence.append(-0.5 * (2 * scale.log() + log_precision - square - 1 / s[k] + 1).sum(-1))
-    log_weights = c.digamma() - c.sum().digamma()
-    gamma = (torch.stack(expected, -1) + log_weights).softmax(-1)
+    return torch.stack(expected, -1), torch.stack(divergence, -1), c.digamma() - c.sum().digamma()
+
+
+def factor_losses(model, factor, x, labels=None):
+    """KL[z] and KL[r] of one factor, [B] each, in nats per point."""
+    expected, divergence, log_weights = factor_tables(model, factor, x)
+    gamma = (expected + log_weights).softmax(-1)
     if labels is not None and factor in model.labelled:
         y = labels[:, model.labelled.index(factor)]
         gamma = torch.where(
-            (y >= 0).unsqueeze(-1), torch.nn.functional.one_hot(y.clamp(min=0), len(c)), gamma
+            (y >= 0).unsqueeze(-1), torch.nn.functional.one_hot(y.clamp(min=0), len(log_weights)), gamma
         )
     kl_r = (torch.special.xlogy(gamma, gamma) - gamma * log_weights).sum(-1)
-    return (gamma * torch.stack(divergence, -1)).sum(-1), kl_r
+    return (gamma * divergence).sum(-1), kl_r
 
 
 def global_loss(model, factor, prior):

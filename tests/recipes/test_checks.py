@@ -52,6 +52,35 @@ from tests.recipes.choices import build, resolve
         ({"network": "conv"}, dataset((5,)), r"^network: conv takes images of .* of shape \(5,\)$"),
         ({"distortion": 1.0}, dataset((5,)), "^distortion: expected images, the data"),
         ({"augmentation": 1.0}, dataset((5,)), "^augmentation: expected images, the data"),
+        ({"views": 2, "view_strength": 1.0}, dataset((5,)), r"^views: expected images, .* of shape \(5,\)$"),
+        (
+            {"views": 2},
+            dataset(),
+            "^views: expected a --view-strength or a --distortion that tells them apart$",
+        ),
+        ({"view_strength": 0.5}, dataset(), "^view_strength: an option of --views, without effect here$"),
+        ({"per_view": (0,)}, dataset(), "^per_view: an option of --views, without effect here$"),
+        (
+            {"views": 2, "distortion": 1.0, "factors": (2, 2), "per_view": (2,)},
+            dataset(),
+            r"^per_view: expected factors without labels, of 0\.\.1, got 2$",
+        ),
+        (
+            {"views": 2, "distortion": 1.0, "labels": 0.5, "per_view": (0,)},
+            dataset(label_sizes=(2,)),
+            "^per_view: expected factors without labels",
+        ),
+        ({"per_value": 2}, dataset(), "^per_value: an option of --labels, without effect here$"),
+        (
+            {"per_value": 2, "labels": 0.5, "factors": (5,)},
+            dataset(label_sizes=(2,)),
+            "^factors: expected 2 components for each value of a label, got 5$",
+        ),
+        (
+            {"per_value": 2, "labels": 0.5, "factors": (4,)},
+            dataset(label_sizes=(3,)),
+            "^factors: label 'label0' has values up to 2, so its factor needs 6 components, not 4$",
+        ),
         (
             dict.fromkeys((f"{name}_iterations" for name in PHASES), 0),
             dataset(),

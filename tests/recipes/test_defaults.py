@@ -137,11 +137,11 @@ def test_own_labelled_images_are_warped_to_the_end(shape, kind, warped):
 @pytest.mark.parametrize(("shape", "weight"), [((8, 8), 1), ((31, 31), 1), ((32, 32), 20), ((20, 20, 3), 20)])
 def test_kl_weighs_more_beside_many_pixels_of_own_labelled_images(shape, weight):
     config = resolve(configure(data="mine.npz", labels=1.0), dataset(shape, Kind.IMAGE, (2,), size=40))
-    assert (config.kl_weight, config.min_scale) == (weight, 0.1)
+    assert (config.kl_weight, config.min_scale, config.free_from) == (weight, 0.1, 0.5)
 
 
 def test_labels_of_own_images_are_spread_and_count_in_the_weight():
-    """Two kinds of images, a quarter of each labelled: neighbours tell the others."""
+    """Two kinds of images, a quarter of each labelled, which tells the others."""
     data = dataset((3, 3), Kind.IMAGE, (2,), size=80)
     data.train.x[40:] = True
     data.train.labels[40:] = 1

@@ -136,9 +136,9 @@ def test_programs_are_measured_in_evaluation_mode_and_trained_in_the_other(
     def modes(program):
         return {module.training for module in program.modules()}
 
-    def measuring(program, *arguments):
+    def measuring(program, *arguments, **options):
         measured.append(modes(program))
-        return bound(program, *arguments)
+        return bound(program, *arguments, **options)
 
     def watched(self, resumed=False):
         for record in records(self, resumed):

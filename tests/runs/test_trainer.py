@@ -91,7 +91,7 @@ def test_divergence_says_what_to_change(tmp_path, kind):
 
 
 def test_labels_are_spread_for_the_phases_alone(tmp_path, caplog):
-    """Neighbours label what the phases see; what is measured is right by the given labels."""
+    """Labels spread to what the phases see; what is measured is right by the given labels."""
     truth = np.arange(200) % 2
     pictures = (200 * truth[:, None, None] + np.random.default_rng(0).integers(0, 50, (200, 3, 3))).astype(
         "u1"
@@ -104,7 +104,7 @@ def test_labels_are_spread_for_the_phases_alone(tmp_path, caplog):
         learnt = Trainer(run, dataset, torch.device("cpu"))
     unknown = (learnt.training.labels < 0).sum()
     assert unknown > 50 and torch.equal(learnt.training.labels, dataset.train.labels)
-    assert f"kind: {unknown} more training points are labelled by their neighbours" in caplog.text
+    assert f"kind: labels spread to {unknown} more training points" in caplog.text
     for x, labels in learnt.batches:
         assert torch.equal(labels[:, 0], (x.mean((1, 2)) > 0).long())
 

@@ -10,6 +10,7 @@ import torch
 from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.own.csv_file import read_csv
 from pyro_fmvae.data.own.folder import code, find_values, load_folder, read_folder
+from pyro_fmvae.data.own.h5ad_file import read_h5ad
 from pyro_fmvae.data.own.npz_file import read_npz
 from pyro_fmvae.data.own.on_disk import SUFFIXES, OnDisk, open_file, read_whole, split_on_disk
 from pyro_fmvae.data.own.picture_files import open_pictures
@@ -19,7 +20,12 @@ from pyro_fmvae.data.patch_sets import load_patches
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.data.splitting import Splitting, fingerprint, split_fingerprint, split_rows
 
-READERS = {".npz": read_npz, ".csv": read_csv, **dict.fromkeys(SUFFIXES, read_whole)}
+READERS = {
+    ".npz": read_npz,
+    ".csv": read_csv,
+    ".h5ad": read_h5ad,
+    **dict.fromkeys(SUFFIXES, read_whole),
+}
 """Readers by the suffix of the file."""
 
 
@@ -211,9 +217,10 @@ def split_folder(
     # Decoded in the order of the splits, so that each is one piece of the array on disk.
     x = preprocessing(folder.images(preprocessing.event_shape, order), str(path))
     known = [None] * 3 if labels is None else torch.from_numpy(labels[order]).split(sizes)
-    pieces = zip(x.split(sizes), known, strict=True)
+    signed, places = preprocessing.signed, torch.tensor(order).split(sizes)
+    pieces = zip(x.split(sizes), known, places, strict=True)
     return Dataset.of_splits(
-        *(Split(part, names, signed=preprocessing.signed) for part, names in pieces),
+        *(Split(part, names, signed=signed, places=place) for part, names, place in pieces),
         name=path.resolve().name,
         preprocessing=preprocessing,
         label_names=tuple(folder.columns),
@@ -238,4 +245,5 @@ def _fit(raw: Raw, train: np.ndarray, missing: bool, source: str, unskew: bool =
 
 def _split(raw: Raw, preprocessing: Preprocessing, source: str) -> Split:
     labels = None if raw.labels is None else torch.from_numpy(raw.labels)
-    return Split(preprocessing(raw.x, source), labels, signed=preprocessing.signed)
+    x = preprocessing(raw.x, source)
+    return Split(x, labels, signed=preprocessing.signed, places=torch.arange(len(x)))

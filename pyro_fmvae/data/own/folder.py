@@ -87,7 +87,7 @@ def read_folder(path: Path) -> Folder:
     """
     names = find_images(path)
     table = _find_table(path)
-    columns = _classes(names) if table is None else _read_table(table, names)
+    columns = _classes(names) if table is None else read_table(table, names)
     check_printable(chain(columns, *columns.values()), str(path if table is None else table))
     return Folder(path, tuple(names), columns)
 
@@ -249,8 +249,19 @@ def _find_table(path: Path) -> Path | None:
     return chosen[0] if chosen else None
 
 
-def _read_table(path: Path, images: Sequence[str]) -> dict[str, list[str]]:
-    """Read each property's text for each image, '' where it is unknown."""
+def read_table(path: Path, images: Sequence[str]) -> dict[str, list[str]]:
+    """Read a table of properties.
+
+    Args:
+        path: the table.
+        images: names of n images, or of other points, as its first column has them.
+
+    Returns:
+        Property → its text for each image, '' where it is unknown.
+
+    Raises:
+        ValueError: the table is malformed, or names an image twice or one that there is not.
+    """
     try:
         text = read_text(path, LARGEST_TABLE).removeprefix("\ufeff")
         reader = csv.reader(io.StringIO(text, newline=""), strict=True)

@@ -15,7 +15,6 @@ from pyro_fmvae.data.own.column_file import FORMATS, decode_columns, read_labels
 from pyro_fmvae.data.own.npz_file import OPTIONAL, check_shape, described
 from pyro_fmvae.data.own.raw import Raw
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
-from pyro_fmvae.data.readable_rows import Selection
 from pyro_fmvae.data.splitting import Digest, Splitting, split_fingerprint, split_rows
 from pyro_fmvae.memory import check_fits
 
@@ -45,7 +44,8 @@ class OnDisk(NamedTuple):
     def split(self, preprocessing: Preprocessing) -> Split:
         """All rows under a preprocessing, which is applied as they are read."""
         labels = None if self.labels is None else torch.from_numpy(self.labels)
-        return Split(FileRows(self.x, preprocessing, self.source), labels, signed=preprocessing.signed)
+        x = FileRows(self.x, preprocessing, self.source)
+        return Split(x, labels, signed=preprocessing.signed, places=torch.arange(len(x)))
 
 
 def open_file(
@@ -130,12 +130,7 @@ def split_on_disk(data: OnDisk, seed: int, splitting: Splitting) -> Dataset:
     parts = [np.sort(rows) for rows in split_rows(len(data.x), seed, expected, splitting, staying)]
     preprocessing, digest = _survey(data, parts[0])
     everything = data.split(preprocessing)
-    assert not isinstance(everything.x, torch.Tensor)
-    splits = []
-    for rows in parts:
-        index = torch.from_numpy(rows)
-        labels = None if everything.labels is None else everything.labels[index]
-        splits.append(Split(Selection(everything.x, index), labels, signed=preprocessing.signed))
+    splits = [everything.select(torch.from_numpy(rows)) for rows in parts]
     return Dataset.of_splits(
         *splits,
         name=data.path.stem,

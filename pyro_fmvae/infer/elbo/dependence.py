@@ -13,6 +13,7 @@ from pyro.poutine import Trace
 from torch import Tensor
 
 from pyro_fmvae.infer.elbo.mixture_terms import MixtureTables, Role, Term
+from pyro_fmvae.ranks import whole_batch
 
 
 def dependence_terms(tables: Sequence[MixtureTables], guide: Trace, weight: float | Tensor) -> list[Term]:
@@ -20,7 +21,7 @@ def dependence_terms(tables: Sequence[MixtureTables], guide: Trace, weight: floa
 
     η²_ij is :func:`explained` by assignment j of the mixture in block i of any mixture, averaged over the
     dimensions of the block, under responsibilities that are clamped by labels and held constant. N is the
-    number of data points that the batch stands for.
+    number of data points that the batch stands for. Where ranks share a batch, all of its rows count.
 
     Args:
         tables: of all mixtures, assignments [..., B].
@@ -40,12 +41,15 @@ def dependence_terms(tables: Sequence[MixtureTables], guide: Trace, weight: floa
         site = table.site
         gamma = table.responsibilities()[0].detach()
         counts = scale_and_mask(torch.ones_like(gamma[..., 0]), site["scale"], site["mask"])
-        gamma, counts = _stacked(gamma, 2), _stacked(counts, 1)
+        gamma = whole_batch(_stacked(gamma, 2), -2)
+        counts = whole_batch(_stacked(counts, 1), -1, counts=True)
         total = gamma.new_zeros(())
         for owner, q in blocks:
-            share = explained(gamma, counts, _stacked(q.mean, 2), _stacked(q.variance, 2))
-            if owner is table:
-                share = share * (1 - torch.eye(len(share), dtype=share.dtype, device=share.device))
+            moments = (whole_batch(_stacked(moment, 2), -2) for moment in (q.mean, q.variance))
+            share = explained(gamma, counts, *moments)
+            if owner is table:  # views of a block come one after the other
+                own = torch.eye(len(share), dtype=share.dtype, device=share.device)
+                share = share * (1 - own.repeat(1, share.shape[1] // len(share)))
             total = total + (counts.sum(-1) * share.sum(-1)).sum()
         terms.append(Term(f"{site['name']}/dependence", Role.DEPENDENCE, weight * total))
     return terms

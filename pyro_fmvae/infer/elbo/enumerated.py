@@ -6,9 +6,10 @@ inference, Section 2. Obermeyer et al. (2019), Tensor variable elimination for p
 sum.
 """
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,9 +21,11 @@ from pyro.ops.rings import LogRing
 from pyro.poutine import Trace
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
+from torch.distributions import constraints
 
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.observed_shapes import check_is_tensor
+from pyro_fmvae.infer.elbo.operations import memory_of
 from pyro_fmvae.infer.elbo.structure import Site
 
 
@@ -46,6 +49,15 @@ def enum_dim(site: Site) -> int | None:
 def values_of(site: Site) -> int:
     """The number of values that a discrete site may have."""
     return len(site["fn"].enumerate_support(expand=False))
+
+
+def units_of(sites: Iterable[Site]) -> frozenset[int]:
+    """Memory of the enumerated values of one-hot sites, unit matrices all."""
+    return frozenset(
+        memory_of(site["value"])
+        for site in sites
+        if enum_dim(site) is not None and site["fn"].support is constraints.one_hot
+    )
 
 
 class Enumerated(Messenger):
@@ -81,20 +93,26 @@ class DiscreteFactors:
         sites: the discrete sites and all that depend on them, from the model's trace, each with its table
             ``unscaled_log_prob`` [enumerated dimensions..., batch shape].
         given: name of a discrete site → log q of its enumerated values, where the guide gives it.
+        points: name of a plate → weights of its points, which multiply their parts of the sum.
     """
 
-    def __init__(self, sites: Iterable[Site], given: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self,
+        sites: Iterable[Site],
+        given: Mapping[str, Tensor],
+        points: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> None:
         self._trace = Trace()
         for site in sites:
             scaled = packed_inputs(site)
             self._trace.add_node(site["name"], **{**site, **scaled, "infer": dict(site["infer"])})
-        self._given = given
+        self._given, self._points = given, points
 
     def log_sum(self) -> Tensor:
         """The sum over discrete sites, a scalar; for those that are given, the bound at the guide's q.
 
         Raises:
-            ValueError: sites under different scales.
+            ValueError: sites under different scales, or one outside of the plate of points, with the points.
         """
         trace = self._trace
         trace.pack_tensors()
@@ -109,6 +127,8 @@ class DiscreteFactors:
         )
         costs, factors, _, sum_dims, scale = _compute_model_factors(trace, guide)
         every = [cost for terms in costs.values() for cost in terms]
+        for plate in self._points:
+            self._check_apart(plate, itertools.chain(*factors.values()))
         if factors:
             sizes = {
                 symbol: size
@@ -126,8 +146,22 @@ class DiscreteFactors:
             for n, q in log_q.items()
         ]
         symbols = {nodes[name]["infer"]["_enumerate_symbol"]: q for name, q in log_q.items()}
+        for plate, weights in self._points.items():
+            every = [_weighted(cost, trace.plate_to_symbol[plate], weights) for cost in every]
         parts = [_mean(cost, symbols) for cost in every]
         return sum(parts[1:], parts[0])
+
+    def _check_apart(self, plate: str, factors: Iterable[Any]) -> None:
+        """Refuse a discrete site outside of a plate that factors of its points depend on."""
+        nodes, symbol = self._trace.nodes, self._trace.plate_to_symbol.get(plate)
+        together = {each for term in factors if symbol in term._pyro_dims for each in term._pyro_dims}
+        for name, site in nodes.items():
+            inside = any(frame.name == plate for frame in site["cond_indep_stack"])
+            if enum_dim(site) is not None and not inside and site["infer"]["_enumerate_symbol"] in together:
+                raise ValueError(
+                    f"plate: site '{name}' is outside of '{plate}' and summed out with all of its points "
+                    "together, so that none has a loss of its own; name a plate that the site is in"
+                )
 
     def posteriors(self) -> dict[str, Tensor]:
         """Probabilities of each discrete site's values, optimal or given: [..., K] with its plates in front.
@@ -189,6 +223,17 @@ def _joined(terms: Iterable[Any]) -> list[Tensor]:
         sums[dims] = sums[dims] + term if dims in sums else term
         sums[dims]._pyro_dims = dims
     return list(sums.values())
+
+
+def _weighted(cost: Any, symbol: str, weights: Tensor) -> Any:
+    """A packed cost times the weights of a plate's points, if it has them."""
+    dims = cost._pyro_dims
+    if symbol not in dims:
+        return cost
+    shape = [-1 if each == symbol else 1 for each in dims]
+    weighted: Any = cost * weights.to(cost).view(shape)
+    weighted._pyro_dims = dims
+    return weighted
 
 
 def _mean(cost: Any, given: Mapping[str, Tensor]) -> Tensor:

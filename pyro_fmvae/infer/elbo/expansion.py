@@ -6,7 +6,7 @@ what the form is good for: the expectation of each product is a product of expec
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Set
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from pyro_fmvae.infer.elbo.calls import (
 from pyro_fmvae.infer.elbo.identities import adds_to_one, is_one
 from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, Sampled, is_lazy
 from pyro_fmvae.infer.elbo.linear_rules import LINEAR, joined
-from pyro_fmvae.infer.elbo.logarithms import log_of_call, log_of_number, whole
+from pyro_fmvae.infer.elbo.logarithms import log_of_call, log_of_number
 from pyro_fmvae.infer.elbo.sums import (
     Sum,
     element,
@@ -34,9 +34,11 @@ from pyro_fmvae.infer.elbo.sums import (
     is_plain,
     multiply,
     number,
+    picked,
     scale,
     select,
     square,
+    whole,
 )
 
 _VIEWS = RESHAPES | {
@@ -58,13 +60,19 @@ class Expansion:
             identity that holds for random values of the sites holds for all.
         centres: name of a site → numbers c, if the products are to be those of x - c, of as many dimensions
             as x and broadcastable to it.
+        units: memory of the values of one-hot sites: products with these pick elements.
 
     Raises:
         NeedsValueError: (by the methods) a function that is no sum of products.
     """
 
-    def __init__(self, identities: dict[Hashable, bool], centres: Mapping[str, Tensor] | None = None) -> None:
-        self.identities, self._centres = identities, centres or {}
+    def __init__(
+        self,
+        identities: dict[Hashable, bool],
+        centres: Mapping[str, Tensor] | None = None,
+        units: Set[int] = frozenset(),
+    ) -> None:
+        self.identities, self._centres, self.units = identities, centres or {}, units
         self._known: dict[int, tuple[Lazy, Sum]] = {}
 
     def of(self, x: Any) -> Sum:
@@ -87,7 +95,7 @@ class Expansion:
         if rule is not None:
             return rule(x, call, a, b)
         if name in LINEAR:
-            return gather(LINEAR[name](self.of, x, call))
+            return gather(picked(LINEAR[name](self.of, x, call), self.units))
         if name in _POWERS or name == "pow":
             exponent = _POWERS.get(name, b)
             if isinstance(a, Lazy) and isinstance(exponent, int | float):
@@ -147,7 +155,7 @@ class Expansion:
                     for f in terms[0]
                 ]
             ]
-        if exponent == -1 and is_one(x, self.identities):
+        if exponent == -1 and is_one(x, self.identities, self.units):
             return [[number(1.0)]]
         if whole and 1 < exponent <= _MOST_FACTORS:
             result = square(terms)
@@ -175,7 +183,7 @@ class Expansion:
         return result
 
     def _logsumexp(self, x: Lazy, call: Computed, a: Lazy, b: Any) -> Sum:
-        if adds_to_one(a, call, torch.exp, self.identities):
+        if adds_to_one(a, call, torch.exp, self.identities, self.units):
             return []
         raise unknown(x, "logsumexp")
 

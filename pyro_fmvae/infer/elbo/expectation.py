@@ -152,12 +152,10 @@ class Moments:
         functions, ordered = found
         if functions not in self.family.monomials:
             return None
-        names = tuple({name: None for f in ordered for name in f.names})
-        indices = torch.broadcast_tensors(*(place(_index(f), f.names, names) for f in ordered))
+        names, indices = _aligned(ordered)
         blocks = [index // self.event.numel() for index in indices]
         inside = tuple(index % self.event.numel() for index in indices)
-        distinct = len({id(f.tensor) for f in ordered}) > 1 or len({f.names for f in ordered}) > 1
-        if not distinct:
+        if not are_distinct(ordered):
             return self._entry(functions, blocks[0], inside), names
         if functions != ("x", "x"):
             return None
@@ -166,6 +164,14 @@ class Moments:
             return together, names
         apart = self._entry(("x",), blocks[0], inside[:1]) * self._entry(("x",), blocks[1], inside[1:])
         return torch.where(blocks[0] == blocks[1], together, apart), names
+
+    def blocks_apart(self, factors: list[Factor]) -> set[tuple[int, int]]:
+        """Pairs of different blocks that two factors of a product are of, the smaller number first."""
+        if not are_distinct(factors) or self.stats[..., 0].numel() == 1:
+            return set()
+        blocks = torch.stack([index.reshape(-1) // self.event.numel() for index in _aligned(factors)[1]])
+        pairs = blocks.sort(0).values.unique(dim=1)
+        return set(map(tuple, pairs[:, pairs[0] < pairs[1]].T.tolist()))
 
     def _entry(self, functions: Monomial, block: Tensor, inside: tuple[Tensor, ...]) -> Tensor:
         where = self.family.locate(functions, inside, self.event)
@@ -176,6 +182,17 @@ class Moments:
 def entries_at(table: Tensor, index: Tensor) -> Tensor:
     """``table[index]`` for a table of one dimension; torch would ask a single index for its number."""
     return table.index_select(0, index.reshape(-1)).view(index.shape)
+
+
+def are_distinct(factors: Sequence[Factor]) -> bool:
+    """True for factors of one site that may be of different elements."""
+    return len({id(f.tensor) for f in factors}) > 1 or len({f.names for f in factors}) > 1
+
+
+def _aligned(factors: Sequence[Factor]) -> tuple[tuple[int, ...], tuple[Tensor, ...]]:
+    """The names of all dimensions of factors, and the numbers of their elements along these."""
+    names = tuple({name: None for f in factors for name in f.names})
+    return names, torch.broadcast_tensors(*(place(_index(f), f.names, names) for f in factors))
 
 
 def _index(f: Factor) -> Tensor:

@@ -1,6 +1,6 @@
 """Identities that hold whatever the values of sites are, found out by trying random values."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Set
 from typing import Any
 
 import torch
@@ -8,29 +8,35 @@ from torch import Tensor
 from torch.distributions import transform_to
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pyro_fmvae.infer.elbo.calls import COPIES, RESHAPES, arguments, dim_of
+from pyro_fmvae.infer.elbo.calls import COPIES, RESHAPES, arguments, dim_of, name_of
 from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, Sampled
+from pyro_fmvae.infer.elbo.operations import memory_of
 
 _CLOSE = 1e-4
 
 
-def is_one(x: Lazy, known: dict[Hashable, bool]) -> bool:
+def is_one(x: Lazy, known: dict[Hashable, bool], units: Set[int] = frozenset()) -> bool:
     """True for a sum of probabilities, which is 1 whatever the values of the sites.
 
     Args:
         x: any value.
         known: what was found out before, by the structure of expressions; added to.
+        units: memory of the values of one-hot sites.
     """
     call = x.origin
     return (
         isinstance(call, Computed)
         and call.name == "sum"
-        and adds_to_one(call.args[0], call, lambda p: p, known)
+        and adds_to_one(call.args[0], call, lambda p: p, known, units)
     )
 
 
 def adds_to_one(
-    terms: Lazy, call: Computed, function: Callable[[Tensor], Tensor], known: dict[Hashable, bool]
+    terms: Lazy,
+    call: Computed,
+    function: Callable[[Tensor], Tensor],
+    known: dict[Hashable, bool],
+    units: Set[int] = frozenset(),
 ) -> bool:
     """True if a function of terms adds to 1 in the last dimension: tried on draws of the sites, once.
 
@@ -38,13 +44,13 @@ def adds_to_one(
         terms: the values that are added up.
         call: the function that adds them.
         function: of the terms, before they are added.
-        known: as in :func:`is_one`.
+        known, units: as in :func:`is_one`.
     """
     (dim,) = arguments(call, "dim")
     dims = [dim] if isinstance(dim, int) else list(dim or ())
     if dims not in ([-1], [terms.dim() - 1]):
         return False
-    inner = _without_views(terms, known)
+    inner = _without_views(terms, known, units)
     structure = _structure(inner)
     if structure is None:
         return False
@@ -56,10 +62,15 @@ def adds_to_one(
     return known[key]
 
 
-def _without_views(x: Lazy, known: dict[Hashable, bool]) -> Lazy:
+def _without_views(x: Lazy, known: dict[Hashable, bool], units: Set[int]) -> Lazy:
     """The value inside of functions that leave its last dimension whole, in any order."""
-    while isinstance(x.origin, Computed) and x.origin.args and isinstance(x.origin.args[0], Lazy):
+    while isinstance(x.origin, Computed) and x.origin.args:
         call, source = x.origin, x.origin.args[0]
+        if not isinstance(source, Lazy) and name_of(call) == "matmul" and memory_of(source) in units:
+            x = call.args[1]
+            continue
+        if not isinstance(source, Lazy):
+            break
         by_rows = call.name in COPIES | RESHAPES | {"unsqueeze"}
         if call.name == "__getitem__":
             by_rows = _is_by_rows(call.args[1], source, known)

@@ -2,7 +2,8 @@
 
 The statistics of the joint posterior are log det Λ, μᵀΛμ, Λ and Λμ. So a location may occur in products with
 its own precision only, and its products with a precision matrix only in sums over whole rows and columns.
-Numbers are vectors of one dimension.
+Numbers are vectors of one dimension. A vector whose precision matrix is scaled by a number is simpler: all of
+its products with that number are statistics.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.distributions import packed_matrices as packed
-from pyro_fmvae.distributions.joint_parts import JointKind, joint_kind
+from pyro_fmvae.distributions.joint_kinds import JointKind, joint_kind
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, event_dim_of
 from pyro_fmvae.infer.elbo.expectation import entries_at
 from pyro_fmvae.infer.elbo.structure import Site
@@ -53,14 +54,23 @@ class JointMoments:
         self._log_det, self._square = log_det, square
         self._matrix, self._vector = matrix.reshape(-1), vector.reshape(-1)
 
+    @property
+    def size(self) -> int:
+        """The number of elements of a block of the precision."""
+        return self.dim**2
+
     def centred(self, batch_dims: int, dtype: torch.dtype, natural: Tensor) -> "JointMoments":
         """Moments about the mean location, as :meth:`Moments.centred` has them."""
         with torch.no_grad():
-            _, fourth, _, third = packed.split(natural.expand_as(self.stats))
-            mean = (third / (-2 * fourth).unsqueeze(-1)).reshape(self.shape)
+            mean = self._mean(natural.expand_as(self.stats)).reshape(self.shape)
             dims = tuple(range(batch_dims))
             centre = (mean.mean(dims, keepdim=True) if dims else mean).to(dtype).to(mean)
-        return JointMoments(self.location, self.precision, self.kind, self.stats, self.shape, centre)
+        return type(self)(self.location, self.precision, self.kind, self.stats, self.shape, centre)
+
+    def _mean(self, natural: Tensor) -> Tensor:
+        """The mean location of a posterior, whose λ may be outside of the domain."""
+        _, fourth, _, third = packed.split(natural)
+        return third / (-2 * fourth).unsqueeze(-1)
 
     def expected(self, factors: list[Factor], others: Set[int]) -> tuple[Tensor, Names] | None:
         """E of a product of elements, float64, and the names of its dimensions; None if it is not known.
@@ -82,7 +92,7 @@ class JointMoments:
             return None
         (own,) = precisions
         if own.function in ("log", "logdet") and own.power == 1 and not locations:
-            return self.kind.exponent * entries_at(self._log_det, _index(own) // self.dim**2), own.names
+            return self.kind.exponent * entries_at(self._log_det, _index(own) // self.size), own.names
         if own.function != "x" or own.power != self.kind.exponent:
             return None
         if not locations:
@@ -128,6 +138,50 @@ class JointMoments:
             fits = (fits & (index == first)).flatten(len(kept)).all(-1)
             index = first.flatten(len(kept))[..., 0]
         return entries_at(table, index).masked_fill(~fits, torch.nan), kept
+
+
+class ScaledMoments(JointMoments):
+    """E[t] of a vector and of the number that scales its precision matrix, with a joint posterior."""
+
+    def __post_init__(self) -> None:
+        self.dim = packed.dim_of(self.stats.shape[-1])
+        log, scale, matrix, vector = packed.split(self.stats.reshape(-1, self.stats.shape[-1]))
+        matrix = packed.unpack(matrix, self.dim)
+        if self.centre is not None:
+            c = self.centre.expand(self.shape).reshape(-1, self.dim)
+            scaled = scale.unsqueeze(-1) * c
+            across = c.unsqueeze(-1) * (vector - scaled).unsqueeze(-2)
+            matrix = matrix - across - across.mT - scaled.unsqueeze(-1) * c.unsqueeze(-2)
+            vector = vector - scaled
+        self._log_det, self._matrix = log, scale
+        self._vector, self._squares = vector.reshape(-1), matrix.reshape(-1)
+
+    @property
+    def size(self) -> int:
+        """The number of elements of a block of the precision."""
+        return 1
+
+    def _mean(self, natural: Tensor) -> Tensor:
+        return self.kind.kind.family.unpack(natural)[0]
+
+    def _product(self, own: Factor, locations: list[Factor], others: Set[int]) -> tuple[Tensor, Names] | None:
+        """E[τ w_i] or E[τ w_i w_j]."""
+        everything = (own, *locations)
+        names = tuple(dict.fromkeys(name for f in everything for name in f.names))
+        block, *vectors = torch.broadcast_tensors(*(place(_index(f), f.names, names) for f in everything))
+        fits = torch.stack([index // self.dim == block for index in vectors]).all(0)
+        if len(vectors) == 1:
+            known = entries_at(self._vector, vectors[0])
+        else:
+            known = entries_at(self._squares, vectors[0] * self.dim + vectors[1] % self.dim)
+        return known.masked_fill(~fits, torch.nan), names
+
+
+def joint_moments(
+    location: str, precision: str, kind: JointKind, stats: Tensor, shape: torch.Size
+) -> JointMoments:
+    """The moments of a joint posterior; arguments as for :class:`JointMoments`."""
+    return (ScaledMoments if kind.is_scaled else JointMoments)(location, precision, kind, stats, shape)
 
 
 def _index(f: Factor) -> Tensor:
@@ -179,18 +233,18 @@ class JointSearch:
     def _obstacle(self, location: str, precision: str, kind: JointKind) -> str | None:
         one, two = self.sites[location], self.sites[precision]
         shape, family = one["value"].shape, kind.location.family
-        if two["value"].shape != shape + shape[len(shape) - event_dim_of(family) :]:
+        event = shape[len(shape) - event_dim_of(family) :]
+        if two["value"].shape != (shape[:-1] if kind.is_scaled else shape + event):
             return f"'{precision}' has another shape, {list(two['value'].shape)} for {list(shape)}"
         if not all(_same(one[what], two[what]) for what in ("cond_indep_stack", "scale", "mask")):
             return f"'{precision}' is in other plates, or has another scale or mask"
-        event = shape[len(shape) - event_dim_of(family) :]
-        if two["fn"].event_dim - one["fn"].event_dim != len(event):
+        if two["fn"].event_dim - one["fn"].event_dim != (-1 if kind.is_scaled else len(event)):
             return f"'{precision}' has {two['fn'].event_dim} dimensions in an event"
         size = event.numel()
         stats = torch.zeros(
             *shape[: len(shape) - len(event)], size * (size + 3) // 2 + 2, dtype=torch.float64
         )
-        moments = JointMoments(location, precision, kind, stats.to(one["value"].device), shape)
+        moments = joint_moments(location, precision, kind, stats.to(one["value"].device), shape)
         for owner, term in self.terms:
             factors = [f for f in term if f.site in (location, precision)]
             others = {name for f in term if f.site not in (location, precision) for name in f.names}

@@ -1,7 +1,7 @@
 """Rules for logarithms of x and of 1 - x, for functions that do more than pick elements."""
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Set
 from typing import Any, Protocol
 
 import torch
@@ -10,13 +10,14 @@ from torch import Tensor
 from pyro_fmvae.infer.elbo.calls import arguments, cumulating, dim_of, name_of
 from pyro_fmvae.infer.elbo.identities import is_one
 from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, sites_of
-from pyro_fmvae.infer.elbo.sums import Factor, Product, Sum, apply, is_plain, number, place, scale, total
+from pyro_fmvae.infer.elbo.sums import Factor, Product, Sum, apply, is_plain, number, scale, total, whole
 
 _IMPOSSIBLE = -1e30  # in the place of log 0, so that 0 log 0 is 0
 
 
 class _Expands(Protocol):
     identities: dict[Hashable, bool]
+    units: Set[int]
 
     def of(self, x: Any) -> Sum: ...
 
@@ -58,7 +59,7 @@ def _log_by_function(expansion: _Expands, x: Lazy, call: Computed) -> Sum | None
     if name == "prod" and isinstance(b, int):
         keepdim = bool(arguments(call, "dim", "keepdim")[1])
         return total(expansion.log(a), a.shape, [dim_of(call, a)], keepdim)
-    if name == "sum" and is_one(x, expansion.identities):
+    if name == "sum" and is_one(x, expansion.identities, expansion.units):
         return []
     if name in ("add", "sub", "rsub", "sum"):
         return None
@@ -121,13 +122,6 @@ def _log_of_padded(expansion: _Expands, x: Lazy, call: Computed) -> Sum | None:
     size = source.shape[-1]
     eye = torch.eye(size + sum(pads), dtype=x.dtype, device=x.device)
     return apply(expansion.log(source), -1, eye[:, pads[0] : pads[0] + size])
-
-
-def whole(known: Factor, x: Lazy) -> Tensor:
-    """A known factor with the dimensions of a value."""
-    if isinstance(known.tensor, float):
-        return torch.tensor(known.tensor, dtype=x.dtype, device=x.device)
-    return place(known.tensor, known.names, range(-x.dim(), 0))
 
 
 def _log_of_size(value: Any) -> Any:

@@ -68,12 +68,22 @@ class MixtureTables:
     given: Tensor | None
 
     def logits(self) -> Tensor:
-        """Unnormalised log responsibilities without labels, the exponent of equation 5: [..., K]."""
+        """Unnormalised log responsibilities without labels, the exponent of equation 5: [..., K].
+
+        Views of a point, in plates that its assignment is not in, are added up.
+        """
         total = self.log_weights
         for _, site, table in self.children:
             ratio = _ratio(site, self.site, table.device)
-            total = total + (table if ratio is None else ratio.unsqueeze(-1) * table)
+            total = total + self._pooled(site, table if ratio is None else ratio.unsqueeze(-1) * table)
         return total.expand(*self.site["fn"].batch_shape, self.log_weights.shape[-1])
+
+    def _pooled(self, child: Site, table: Tensor) -> Tensor:
+        """A child's table [..., K], added up over the plates that its assignment is not in."""
+        shape, shared = child["fn"].batch_shape, self.site["fn"].batch_shape
+        if shape == shared:
+            return table
+        return table.expand(*shape, table.shape[-1]).sum_to_size(*shared, table.shape[-1])
 
     def responsibilities(self, clamped: bool = True) -> tuple[Tensor, Tensor]:
         """γ and log γ [..., K]: the guide's, or optimal by equation 5, then constant; labels clamp both.
@@ -83,8 +93,8 @@ class MixtureTables:
         """
         logits = self.logits().detach() if self.given is None else self.given
         if clamped:
-            for _, table in self.labels:
-                logits = logits + table
+            for site, table in self.labels:
+                logits = logits + self._pooled(site, table)
         return logits.softmax(-1), logits.log_softmax(-1)
 
 
@@ -163,7 +173,7 @@ def mixture_terms(
     for site, table in tables.labels:
         if weighted:
             log_probs = tables.logits().log_softmax(-1)
-            log_likelihood = torch.where(table == 0, log_probs, 0.0).sum(-1)
+            log_likelihood = (log_probs + table).logsumexp(-1)  # of a set of components: their sum
             known = (table < 0).any(-1)
             loss = -label_weight * total(torch.where(known, log_likelihood, 0.0), site)
             name = f"{site['name']}/label" if site is tables.site else site["name"]

@@ -13,6 +13,7 @@ from pyro.poutine import Trace
 from pyro.poutine.indep_messenger import CondIndepStackFrame
 from torch import Tensor
 
+from pyro_fmvae.infer.elbo.kind import check_options
 from pyro_fmvae.infer.elbo.mixture_terms import Role
 from pyro_fmvae.infer.elbo.placeholder import Unsampled
 from pyro_fmvae.infer.elbo.plain import PlainProgram
@@ -38,19 +39,18 @@ def loss_per_point(
         Every :class:`Role` → nats per point, [B] in the order of the plate; 0 if there is no such loss.
 
     Raises:
-        ValueError: a program that is not of a recognised shape, or of Pyro's own distributions, or one
-            without a site in such a plate.
+        ValueError: a program that is not of a recognised shape, or one without a site in such a plate, or
+            whose points are summed out together; or weights of the loss for a plain program.
     """
     with torch.no_grad():
         traces = elbo.traces(model, guide, *args, **kwargs)
     if any(isinstance(program, PlainProgram) for program, _ in traces):
-        raise ValueError(
-            "model: the losses of single points are not known for a program of Pyro's own distributions; "
-            "write it with Assignment and Component"
-        )
+        check_options(elbo, {"kl_weight": 1.0, "label_weight": 0.0})
     with torch.enable_grad():
         weight, frame = _weight(traces[0][0].model, plate)
         for program, guide_trace in traces:
+            if isinstance(program, PlainProgram):
+                program.points[plate] = weight
             for trace in (program.model, guide_trace):
                 _weigh(trace, weight, plate)
         terms = elbo.average([elbo.terms_of(*pair) for pair in traces])
@@ -77,6 +77,7 @@ def _weigh(trace: Trace, weight: Tensor, plate: str) -> None:
         frame = _frame(site, plate)
         if frame is None:
             continue
+        site["unweighted"] = site["scale"]
         if frame.dim is None:  # a sequential plate: the site belongs to one point
             site["scale"] = site["scale"] * weight[frame.counter - 1]
         else:

@@ -6,7 +6,7 @@ summed out over these expectations, by Pyro. Everything else is drawn from the g
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from pyro.poutine import Trace
 from pyro.poutine.enum_messenger import EnumMessenger
 from pyro.poutine.messenger import Messenger
+from torch import Tensor
 
 from pyro_fmvae.distributions import Assignment, Label, MixtureComponent, NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
@@ -42,12 +43,14 @@ class PlainProgram:
         plates: the number of dimensions that plates take.
         identities: see :class:`Expansion`.
         used: names of sites whose draws the guide itself uses.
+        points: name of a plate → a weight for each of its points, if they are to be told apart.
     """
 
     structure: Structure
     plates: int
     identities: dict[Hashable, bool]
     used: frozenset[str] = frozenset()
+    points: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def model(self) -> Trace:
@@ -99,7 +102,8 @@ def run_plain(
         guide_trace, used = trace_guide(guide, args, kwargs)
     drawn = without_discrete(guide_trace)
     enumeration = EnumMessenger(first_available_dim=-1 - plates)
-    with Undrawn(leaves=True), poutine.replay(trace=drawn), enumeration, Enumerated():
+    checked = SamePlates(guide_trace)
+    with Undrawn(leaves=True), poutine.replay(trace=drawn), enumeration, Enumerated(), checked:
         trace = poutine.trace(model).get_trace(*args, **kwargs)
     sites, guide_sites = sample_sites(trace), sample_sites(guide_trace)
     for name, site in sites.items():
@@ -109,7 +113,6 @@ def run_plain(
             check_support(site)
         if name in guide_sites:
             q = guide_sites[name]
-            _check_plates(site, q)
             check_shapes(
                 _without_enumeration(site, plates), _without_enumeration(q, len(q["fn"].batch_shape))
             )
@@ -143,16 +146,29 @@ def without_discrete(guide: Trace) -> Trace:
     return drawn
 
 
-def _check_plates(site: Site, q: Site) -> None:
-    """Refuse a plate of another size in the guide, which Pyro's replay would take for a subsample."""
-    sizes = {frame.name: frame.full_size for frame in q["cond_indep_stack"]}
-    for frame in site["cond_indep_stack"]:
-        size = sizes.get(frame.name, frame.full_size)
-        if size != frame.full_size:
-            raise ValueError(
-                f"site '{site['name']}': plate '{frame.name}' is of size {frame.full_size} in the model but "
-                f"{size} in the guide; give it the same size in both"
-            )
+class SamePlates(Messenger):
+    """Refuses a plate of another size in the guide, which Pyro's replay would take for a subsample.
+
+    Args:
+        guide: its trace.
+    """
+
+    def __init__(self, guide: Trace) -> None:
+        super().__init__()
+        self._guide = sample_sites(guide)
+
+    def _pyro_sample(self, msg: Any) -> None:
+        name = msg["name"]
+        frames = self._guide[name]["cond_indep_stack"] if name in self._guide else ()
+        sizes = {frame.name: frame.full_size for frame in frames}
+        for frame in msg["cond_indep_stack"]:
+            size = sizes.get(frame.name, frame.full_size)
+            if size != frame.full_size:
+                raise ValueError(
+                    f"site '{name}': plate '{frame.name}' is of size {frame.full_size} in the model but "
+                    f"{size} in the guide; give it the same size in both. A guide such as AutoConjugate has "
+                    "the sizes of its first call: make a new one for other data"
+                )
 
 
 def _check_discrete(site: Site, q: Site, is_used: bool) -> None:
@@ -190,7 +206,7 @@ def plates_of(model: Any, guide: Any, args: Any, kwargs: Any, watching: Messenge
     """
     with poutine.block(), watching, Undrawn():
         guide_trace, _ = trace_guide(guide, args, kwargs)
-        with FirstValues(), Undrawn(leaves=True):
+        with FirstValues(), Undrawn(leaves=True), SamePlates(guide_trace):
             trace = poutine.trace(poutine.replay(model, trace=without_discrete(guide_trace))).get_trace(
                 *args, **kwargs
             )

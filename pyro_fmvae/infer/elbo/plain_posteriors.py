@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.distributions import NaturalDistribution, NaturalParameter
 from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.distributions.joint_parts import kind_of_part
+from pyro_fmvae.distributions.joint_kinds import kind_of_part
 from pyro_fmvae.infer.elbo.expectation import Moments
-from pyro_fmvae.infer.elbo.joint_moments import JointMoments
+from pyro_fmvae.infer.elbo.joint_moments import JointMoments, joint_moments
 from pyro_fmvae.infer.elbo.mixture_terms import with_gradient_divided
 from pyro_fmvae.infer.elbo.structure import Site
 
@@ -34,6 +34,14 @@ class PlainPosteriors:
         return name in self.guide_sites and isinstance(
             unwrap(self.guide_sites[name]["fn"]), NaturalDistribution
         )
+
+    def parameters(self) -> dict[str, NaturalParameter]:
+        """The natural parameters of sites, where these are parameters themselves."""
+        natural: Any = {
+            name: unwrap(self.guide_sites[name]["fn"]) for name in filter(self.is_natural, self.sites)
+        }
+        found = {name: q.natural for name, q in natural.items()}
+        return {name: natural for name, natural in found.items() if isinstance(natural, NaturalParameter)}
 
     def of(self, name: str) -> Any:
         """The natural posterior of a site, with the natural gradient of the unscaled site."""
@@ -68,7 +76,7 @@ class PlainPosteriors:
                 moments[name] = Moments(q.family, stats, shape).centred(*about)
             elif q.given is not None:
                 precision = q.given.origin.name
-                joint = JointMoments(name, precision, kind, stats, shape).centred(*about)
+                joint = joint_moments(name, precision, kind, stats, shape).centred(*about)
                 moments |= {name: joint, precision: joint}
         return moments
 

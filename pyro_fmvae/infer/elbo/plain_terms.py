@@ -12,12 +12,13 @@ from pyro.poutine import Trace
 from pyro.util import check_site_shape
 from torch import Tensor
 from torch.distributions import Distribution
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from pyro_fmvae.distributions import Assignment
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.natural_distribution import natural_class
 from pyro_fmvae.infer.elbo.density import has_lazy_arguments, log_density
-from pyro_fmvae.infer.elbo.enumerated import DiscreteFactors, enum_dim, is_discrete
+from pyro_fmvae.infer.elbo.enumerated import DiscreteFactors, enum_dim, is_discrete, units_of
 from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Expects, Moments, expectation_of
 from pyro_fmvae.infer.elbo.formulas import by_formula
@@ -30,6 +31,7 @@ from pyro_fmvae.infer.elbo.plain_posteriors import PlainPosteriors
 from pyro_fmvae.infer.elbo.plain_weights import is_weighted_latent, label_terms, weighted_terms
 from pyro_fmvae.infer.elbo.site_terms import kl_sum, latent_term, log_prob_sum, mean_log_density, role_of
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites, unmasked
+from pyro_fmvae.infer.elbo.turns import Turns
 from pyro_fmvae.infer.elbo.used_draws import in_order
 
 
@@ -57,7 +59,10 @@ class Bound:
         self.weighted: dict[str, Tensor] = {}
         self.posteriors = PlainPosteriors(self.sites, self.guide_sites, self.kl_weight)
         self.owners = {id(site["value"]): name for name, site in self.sites.items()}
-        self.expansion = Expansion(self.program.identities, self.posteriors.centres())
+        units = units_of(self.sites.values())
+        self.expansion = Expansion(self.program.identities, self.posteriors.centres(), units)
+        is_recorded = get_proxy_mode() is not None  # turns depend on numbers, and were found before
+        self.turns = None if is_recorded else Turns(self.posteriors.parameters())
 
     def collect(self) -> None:
         """Fill in the terms of single sites, and the factors that depend on discrete ones."""
@@ -81,6 +86,8 @@ class Bound:
     def all_terms(self) -> list[Term]:
         """The summands of the loss."""
         self.collect()
+        if self.turns is not None:
+            self.turns.note()
         if self.factors:
             names = [site["name"] for site in self.factors if enum_dim(site) is not None]
             name = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
@@ -103,7 +110,8 @@ class Bound:
         widest = max(dtypes, key=lambda dtype: torch.finfo(dtype).bits)
         for site in self.factors:
             site["unscaled_log_prob"] = site["unscaled_log_prob"].to(widest)
-        return DiscreteFactors(self.factors, {name: q.to(widest) for name, q in self.given.items()})
+        given = {name: q.to(widest) for name, q in self.given.items()}
+        return DiscreteFactors(self.factors, given, self.program.points)
 
     def _discrete(self, name: str, site: Site) -> None:
         self._add(name, site, self._expected(site, site["value"]), Role.KL_R)
@@ -208,6 +216,8 @@ class Bound:
 
         def evaluate(table: Lazy, shape: torch.Size) -> Tensor:
             terms = self.expansion.of(table)
+            if self.turns is not None:
+                self.turns.see(terms, moments)
             return expectation_of(terms, shape, moments, dtype or table.dtype, table.device)
 
         try:
@@ -247,7 +257,8 @@ class Bound:
         if is_weighted:
             self.weighted[name] = table
             table = table.detach()
-        self.factors.append({**site, "unscaled_log_prob": table})
+        scale = site.get("unweighted", site["scale"])
+        self.factors.append({**site, "scale": scale, "unscaled_log_prob": table})
 
 
 def responsibilities(program: PlainProgram, guide: Trace) -> dict[str, Tensor]:

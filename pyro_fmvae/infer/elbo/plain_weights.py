@@ -1,5 +1,6 @@
 """Weights of parts of a plain program's bound: of latents of single data points, and of labels."""
 
+import itertools
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -16,7 +17,7 @@ _PARTICLES = "num_particles_vectorized"  # Pyro's plate of particles
 
 
 def is_weighted_latent(site: Site, sites: Iterable[Site], weight: float | Tensor) -> bool:
-    """True for a latent of a single data point, in a plate that holds all observed sites, if it is weighted.
+    """True for a latent of a single data point, in a plate of data, if it is weighted.
 
     Args:
         site: of the model.
@@ -24,23 +25,41 @@ def is_weighted_latent(site: Site, sites: Iterable[Site], weight: float | Tensor
         weight: of such latents; 1 for none.
 
     Raises:
-        ValueError: the observed sites share no plate, so there is no telling.
+        ValueError: there are no such plates, so there is no telling.
     """
     if isinstance(weight, float) and weight == 1:
         return False
-    plates = [
+    observed = [
         _plates(each)
         for each in sites
         if each["is_observed"] and role_of(each, Role.RECONSTRUCTION) is not Role.FACTOR
     ]
-    shared = frozenset.intersection(*plates) if plates else frozenset()
-    if not shared:
+    data = _plates_of_data(observed)
+    if not data:
         raise ValueError(
             f"kl_weight: expected 1 with '{site['name']}' drawn, since the observed sites share no plate "
             "that would tell latents of single data points from others; put the data into one plate, or "
             "weight sites by poutine.scale"
         )
-    return not shared.isdisjoint(_plates(site))
+    return not data.isdisjoint(_plates(site))
+
+
+def _plates_of_data(observed: Iterable[frozenset[str]]) -> frozenset[str]:
+    """The plates that all observed sites of a data set are in; none if those of one data set share none.
+
+    Observed sites with a plate in common, directly or by way of others, belong to one data set. Those in no
+    plate are single numbers.
+
+    Args:
+        observed: the plates of each observed site.
+    """
+    sets: list[list[frozenset[str]]] = []
+    for plates in filter(None, observed):
+        joined = [each for each in sets if any(not plates.isdisjoint(other) for other in each)]
+        sets = [each for each in sets if each not in joined]
+        sets.append([plates, *itertools.chain(*joined)])
+    shared = [frozenset.intersection(*each) for each in sets]
+    return frozenset().union(*shared) if all(shared) else frozenset()
 
 
 def _plates(site: Site) -> frozenset[str]:

@@ -1,7 +1,8 @@
 """A table of what happens to each site of a program under ``TraceConjugate_ELBO``, and why."""
 
+import re
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from typing import Any
 
 import pyro.distributions as dist
@@ -16,6 +17,9 @@ from pyro_fmvae.infer.elbo.lazy import NeedsValueError
 from pyro_fmvae.infer.elbo.plain import Undrawn
 from pyro_fmvae.infer.elbo.recognition import Recognised, recognise_conjugacy
 from pyro_fmvae.infer.elbo.structure import Site, Structure, sample_sites
+
+_NUMBER = re.compile(r"\d+")
+_MANY = 4  # rows of sites that differ in a number alone
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class PlannedSite:
 
 
 class Plan:
-    """How a program's sites are treated; printing it gives a table.
+    """How a program's sites are treated; printing it gives a table, with one line for sites of a sequence.
 
     Attributes:
         rows: of all sites, in the order of the model.
@@ -53,13 +57,29 @@ class Plan:
         return next(row for row in self.rows if row.site == site)
 
     def __str__(self) -> str:
-        cells = [[field.name for field in fields(PlannedSite)], *map(list, map(astuple, self.rows))]
+        alike: dict[tuple[str, ...], list[PlannedSite]] = {}
+        for row in self.rows:
+            alike.setdefault(_without_numbers(row), []).append(row)
+        shown = [row for rows in alike.values() for row in _in_one(rows)]
+        cells = [[field.name for field in fields(PlannedSite)], *map(list, map(astuple, shown))]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in cells
         ]
         return "\n".join(lines)
+
+
+def _without_numbers(row: PlannedSite) -> tuple[str, ...]:
+    return tuple(_NUMBER.sub("#", cell) for cell in astuple(row))
+
+
+def _in_one(rows: list[PlannedSite]) -> list[PlannedSite]:
+    """The line for rows that are alike but for numbers; they stay as they are if they are few."""
+    if len(rows) < _MANY:
+        return rows
+    first, last = rows[0], rows[-1]
+    return [replace(first, site=f"{first.site} … {last.site} ({len(rows)} sites)")]
 
 
 def plan_of(elbo: Any, model: Any, guide: Any, args: Any, kwargs: Any) -> Plan:

@@ -34,6 +34,7 @@ _CLASSES = {
     "StudentT": "write a Normal, with a Gamma(df / 2, df / 2) site in its plate as a factor of the precision",
     "LKJCholesky": _MATRIX,
 }
+_OF_SEVERAL = {"Categorical", "OneHotCategorical", "Multinomial"}
 _CONJUGATE = {"rate": {"Gamma"}, "probs": {"Beta", "Dirichlet"}}
 _SUM = "a sum has none, so pick one value by an index, such as precision[z], where that is meant"
 
@@ -143,6 +144,8 @@ def _covering(kinds: list[type[NaturalDistribution]], uses: list[Use]) -> list[t
 def _advice(use: Use, prior: str) -> str | None:
     if use.is_in_argument and str(use.needed_for).endswith(OF_A_SUM):
         return _SUM
+    if prior == "Beta" and _class_of(use.user) in _OF_SEVERAL and not use.is_in_argument:
+        return "its probabilities add up to 1, so give all of them one Dirichlet prior"
     by_argument = [
         f"its {prior} prior has one where {name} is the value itself"
         if prior in _CONJUGATE.get(name, ()) and not use.is_in_argument

@@ -5,7 +5,7 @@ elements that they are linear in. The prior's class does not matter. Hoffman, Jo
 4, find complete conditionals in the same way.
 """
 
-from collections.abc import Hashable, Mapping, Set
+from collections.abc import Collection, Hashable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,12 +19,19 @@ from torch.distributions import transform_to
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.distributions.joint_parts import JointKind
+from pyro_fmvae.distributions.joint_kinds import JointKind
 from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class, natural_classes_on
 from pyro_fmvae.infer.elbo.density import device_of, has_lazy_arguments, log_density
-from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
+from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent, units_of
 from pyro_fmvae.infer.elbo.expansion import Expansion
-from pyro_fmvae.infer.elbo.expectation import Moments, Monomial, by_site, expectation_of, monomial
+from pyro_fmvae.infer.elbo.expectation import (
+    Moments,
+    Monomial,
+    are_distinct,
+    by_site,
+    expectation_of,
+    monomial,
+)
 from pyro_fmvae.infer.elbo.joint_moments import JointSearch
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled
 from pyro_fmvae.infer.elbo.observed_shapes import check_observed, check_support
@@ -63,10 +70,14 @@ class Recognised:
     apart: dict[str, str] = field(default_factory=dict)
 
 
-def recognise_conjugacy(model: Any, args: Any, kwargs: Any) -> Recognised:
+def recognise_conjugacy(model: Any, args: Any, kwargs: Any, local: Collection[str] = ()) -> Recognised:
     """Find the conjugate sites of a model.
 
     Nothing is drawn from priors, and torch's random numbers stay as they are.
+
+    Args:
+        model, args, kwargs: the program.
+        local: names of plates that may be subsampled, as the posteriors in them are those of a batch alone.
 
     Raises:
         ValueError: a discrete site that can't be enumerated.
@@ -75,7 +86,7 @@ def recognise_conjugacy(model: Any, args: Any, kwargs: Any) -> Recognised:
         with poutine.block(), FirstValues(), _Values({}):
             sites = sample_sites(poutine.trace(model).get_trace(*args, **kwargs))
         found = Recognised(sites=sites, discrete=[name for name, site in sites.items() if is_discrete(site)])
-        search = _Search(model, args, kwargs, found)
+        search = _Search(model, args, kwargs, found, local)
         search.run()
     return found
 
@@ -113,22 +124,25 @@ class _Values(Messenger):
 class _Search:
     """Tries the sites that may be conjugate together, and leaves out those that are not until all are."""
 
-    def __init__(self, model: Any, args: Any, kwargs: Any, found: Recognised) -> None:
+    def __init__(self, model: Any, args: Any, kwargs: Any, found: Recognised, local: Collection[str]) -> None:
         self._program = model, args, kwargs
-        self._found = found
+        self._found, self._local = found, local
         self._latent = {n: s for n, s in found.sites.items() if is_latent(s) and not is_discrete(s)}
         self._uses: dict[str, list[Use]] = {}
         self._parents: set[str] = set()
         self._terms: list[tuple[str, Product]] = []
         self._failed: Set[str] = frozenset()
         self._identities: dict[Hashable, bool] = {}
+        self._units: Set[int] = frozenset()
         frames = [f for site in found.sites.values() for f in site["cond_indep_stack"] if f.vectorized]
         self._plates = max((-frame.dim for frame in frames), default=0)
 
     def run(self) -> None:
         """Fill in what was found."""
         candidates = dict(self._latent)
-        hidden = {name: why for name, site in self._latent.items() if (why := hidden_in_plate(site))}
+        hidden = {
+            name: why for name, site in self._latent.items() if (why := hidden_in_plate(site, self._local))
+        }
         self._drop(candidates, hidden)
         strange = [
             n for n, s in candidates.items() if not natural_classes_on(s["fn"].support, s["fn"].event_shape)
@@ -184,7 +198,8 @@ class _Search:
         enumeration = EnumMessenger(first_available_dim=-1 - self._plates)
         with poutine.block(), _Values(values, candidates), enumeration, Enumerated():
             traced = sample_sites(poutine.trace(model).get_trace(*args, **kwargs))
-        expansion = Expansion(self._identities)
+        self._units = units_of(traced.values())
+        expansion = Expansion(self._identities, units=self._units)
         pairs: set[str] = set()
         seen: dict[str, set[Monomial]] = {}
 
@@ -197,7 +212,7 @@ class _Search:
                         powers = "·".join(f"{f.function}^{f.power:g}" for f in factors)
                         raise NeedsValueError.of({name}, powers)
                     seen.setdefault(name, set()).add(found[0])
-                    if len({id(f.tensor) for f in found[1]}) > 1 or len({f.names for f in found[1]}) > 1:
+                    if are_distinct(found[1]):
                         pairs.add(name)
             return torch.zeros(table.shape, dtype=table.dtype, device=table.device)
 
@@ -247,7 +262,7 @@ class _Search:
         stats = torch.zeros(shape, dtype=torch.float64, device=site["value"].device, requires_grad=True)
 
         def expect(table: Lazy) -> Tensor:
-            terms = Expansion(self._identities).of(table)
+            terms = Expansion(self._identities, units=self._units).of(table)
             return expectation_of(terms, table.shape, known, torch.float64, table.device)
 
         with torch.enable_grad():
@@ -265,12 +280,13 @@ class _Search:
         return (first - second).detach()
 
 
-def hidden_in_plate(site: Site) -> str | None:
-    """The reason why one run does not show all of a site; None if it does."""
+def hidden_in_plate(site: Site, local: Collection[str] = ()) -> str | None:
+    """The reason why one run does not show all of a site; None if it does, or if its plate is ``local``."""
     for frame in site["cond_indep_stack"]:
-        if frame.full_size not in (None, frame.size):
+        if frame.full_size not in (None, frame.size) and frame.name not in local:
             return (
-                f"plate '{frame.name}' is subsampled, so no run shows its posterior whole; write it by hand"
+                f"plate '{frame.name}' is subsampled, so no run shows its posterior whole; have it found for "
+                f"each batch by local=['{frame.name}'], or write it by hand"
             )
     return None
 

@@ -1,7 +1,7 @@
 """Losses of single sites, and the checks that name a site when something is not finite."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyro.distributions as dist
@@ -155,7 +155,7 @@ def check_finite(loss: Tensor, terms: list[Term]) -> None:
         )
 
 
-def check_gradients(parameters: dict[str, Tensor], terms: Callable[[], list[Term]]) -> None:
+def check_gradients(parameters: Mapping[str, Tensor], terms: Callable[[], list[Term]]) -> None:
     """Raise a NotFiniteError that names parameters whose gradient is not finite, and the sites to blame.
 
     Args:

@@ -156,20 +156,34 @@ def _attach(
     site: Site, owners: dict[int, str], sites: dict[str, Site], mixtures: dict[str, MixtureSites]
 ) -> None:
     """Add a site to the mixture of its assignment, which :func:`_check_class` has seen."""
-    name, batch_shape = site["name"], site["fn"].batch_shape
-    assignment = _owner(site, "assignment", owners)
+    name, assignment = site["name"], _owner(site, "assignment", owners)
     assignment_fn = sites[assignment]["fn"]
-    if batch_shape != assignment_fn.batch_shape:
-        raise ValueError(
-            f"site '{name}': its batch shape {tuple(batch_shape)} is not that of its assignment "
-            f"'{assignment}', {tuple(assignment_fn.batch_shape)}; put both into the same plates"
-        )
+    _check_plates(site, sites[assignment])
     if isinstance(site["fn"], Label) and site["is_observed"]:
         check_label(name, site["value"])
     parents = _conjugate_parents(site, owners, sites)
     for argument, parent in parents.items():
         check_components(site, argument, sites[parent], assignment, assignment_fn.num_components)
     mixtures[assignment].children.append(Child(name, parents))
+
+
+def _check_plates(child: Site, assignment: Site) -> None:
+    """Raise a ValueError unless a child lies in its assignment's plates, and in plates of its own at most.
+
+    Plates of its own hold views of a point, which share its assignment.
+    """
+    shape, shared = child["fn"].batch_shape, assignment["fn"].batch_shape
+    own = {frame.dim for frame in child["cond_indep_stack"] if frame.vectorized}
+    own -= {frame.dim for frame in assignment["cond_indep_stack"] if frame.vectorized}
+    sizes = (*[1] * (len(shape) - len(shared)), *shared)
+    differ = [dim for dim in range(-len(shape), 0) if shape[dim] != sizes[dim]]
+    if len(shape) >= len(shared) and all(dim in own and sizes[dim] == 1 for dim in differ):
+        return
+    raise ValueError(
+        f"site '{child['name']}': its batch shape {tuple(shape)} is not that of its assignment "
+        f"'{assignment['name']}', {tuple(shared)}; put both into the same plates, or views of a point into a "
+        "plate that its assignment is not in"
+    )
 
 
 def _integrated(site: Site, owners: dict[int, str], sites: dict[str, Site]) -> Child:

@@ -7,11 +7,13 @@ are left out, so that data stay [N, D] and parameters [K, D] until ``einsum`` br
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from pyro_fmvae.infer.elbo.operations import memory_of
 
 _fresh = itertools.count()
 
@@ -154,6 +156,13 @@ def contract(operands: list[tuple[Tensor, tuple[int, ...]]], factor: float, name
     return torch.einsum(f"{inputs}->{output}", *(tensor for tensor, _ in operands))
 
 
+def whole(known: Factor, x: Tensor) -> Tensor:
+    """A known factor with the dimensions of a value."""
+    if isinstance(known.tensor, float):
+        return torch.tensor(known.tensor, dtype=x.dtype, device=x.device)
+    return place(known.tensor, known.names, range(-x.dim(), 0))
+
+
 def is_plain(term: Product) -> bool:
     """True if nothing is summed over in a product."""
     return all(name < 0 for f in term for name in f.names)
@@ -235,12 +244,34 @@ def matrix_product(left: Sum, right: Sum, left_dim: int, right_dim: int, size: i
     return result
 
 
+def picked(terms: Sum, units: Set[int]) -> Sum:
+    """A sum in which unit vectors pick elements, in place of sums over products with all elements.
+
+    Args:
+        terms: the sum.
+        units: memory of unit matrices, whose rows or columns are the values of one-hot sites.
+    """
+    return [_picked(term, units) for term in terms] if units else terms
+
+
+def _picked(term: Product, units: Set[int]) -> Product:
+    for f in term:
+        if not f.is_number or memory_of(f.tensor) not in units or len(f.names) != 2:
+            continue
+        (outer, inner), shape = sorted(f.names), f.tensor.shape  # type: ignore[union-attr]
+        others = [g for g in term if g is not f]
+        together = any(outer in g.names and inner in g.names for g in others)
+        if shape[0] == shape[1] and outer < 0 <= inner and not together:
+            return _picked(rename(others, {inner: outer}), units)
+    return term
+
+
 def contraction(operands: list[Sum], letters: list[str], output: str, shapes: list[torch.Size]) -> Sum:
     """The sum over all letters that are not of the output, as ``einsum`` has it; no letter twice in one."""
     marks = {letter: -(10**6) - i for i, letter in enumerate(sorted(set("".join(letters))))}
-    sizes = {
-        a: n for each, shape in zip(letters, shapes, strict=True) for a, n in zip(each, shape, strict=True)
-    }
+    sizes: dict[str, int] = {}
+    for each, shape in zip(letters, shapes, strict=True):
+        sizes.update({a: max(n, sizes.get(a, 1)) for a, n in zip(each, shape, strict=True)})
     result: Sum = [[]]
     for terms, each in zip(operands, letters, strict=True):
         names = {i - len(each): marks[letter] for i, letter in enumerate(each)}

@@ -77,7 +77,7 @@ class TraceConjugate_ELBO(ELBO):
         label_weight: Δ >= 0 of equation 8, the weight of the classification term on labelled points. While
             it is positive, posteriors that it differentiates must be in standard parameters.
         kl_weight: weight > 0 of KL[z] (equation 4b), in plain programs that of drawn latents in a plate that
-            holds all observed sites. Neither the responsibilities nor the natural gradients see it.
+            holds all data, or one set of them. Neither the responsibilities nor the natural gradients see it.
         independence_weight: weight >= 0, in nats per data point, of a penalty on blocks of z that depend on
             labelled assignments of others: see :mod:`pyro_fmvae.infer.elbo.dependence`. No part of the bound.
         num_particles: samples over which the loss is averaged.

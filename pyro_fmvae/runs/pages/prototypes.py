@@ -1,4 +1,4 @@
-"""Training pictures that are typical of the components of factors."""
+"""Training points that are typical of the components of factors."""
 
 from typing import Any, Final, NamedTuple
 
@@ -24,21 +24,19 @@ SAME = 1e-3  # responsibilities that differ by less are equally good
 
 
 class Prototype(NamedTuple):
-    """A component, and the training pictures that are nearest to it."""
+    """A component, and the training points that are most typical of it."""
 
+    component: int
     name: str
-    """That of its value, or its number."""
+    """That of its value, the one that it was given, or its number."""
     share: float
     """Share of the points that it is the most probable component of."""
-    pictures: np.ndarray
-    """uint8 [n, H, W] or [n, H, W, 3], the most typical first."""
+    rows: np.ndarray
+    """Indices of the points, int64 [n], the most typical first."""
 
 
-def prototypes(run: Run, model: Any, rows: Split) -> list[list[Prototype]]:
+def prototypes(run: Run, model: Any, rows: Split) -> list[list[tuple[Prototype, np.ndarray]]]:
     """Find the training pictures that are most typical of each component.
-
-    These are the points of greatest responsibility. Among those that are equal in it, the ones come first
-    whose mean in the factor's block of z is nearest to the average of the component's points.
 
     Args:
         run: of images, with factors.
@@ -46,8 +44,8 @@ def prototypes(run: Run, model: Any, rows: Split) -> list[list[Prototype]]:
         rows: training points, of which the first `POINTS` are looked at.
 
     Returns:
-        For each of the first `FACTORS` factors, its components from the most to the least used, without
-        those of no point, at most `COMPONENTS`.
+        For each of the first `FACTORS` factors, its components as :func:`of_factor` gives them, at most
+        `COMPONENTS`, with their pictures, uint8 [n, H, W] or [n, H, W, 3].
 
     Raises:
         ValueError: points without a finite bound.
@@ -56,24 +54,45 @@ def prototypes(run: Run, model: Any, rows: Split) -> list[list[Prototype]]:
     rows = rows.select(torch.arange(min(POINTS, len(rows))))
     encoded = encode_rows(run.recipe, model, in_order(rows, device))
     shown = range(min(FACTORS, len(run.recipe.factors)))
-    return [_of_factor(run, rows, encoded, factor) for factor in shown]
+    return [
+        [(one, _pictures(run, rows, one)) for one in of_factor(run, encoded, factor)[:COMPONENTS]]
+        for factor in shown
+    ]
 
 
-def _of_factor(run: Run, rows: Split, encoded: dict[str, np.ndarray], factor: int) -> list[Prototype]:
-    codes = encoded["codes"][:, factor]
-    blocks = encoded["mean"].reshape(len(rows), len(run.recipe.factors), -1)[:, factor]
+def of_factor(run: Run, encoded: dict[str, np.ndarray], factor: int) -> list[Prototype]:
+    """Find the points that are most typical of each component of a factor.
+
+    These are the points of greatest responsibility. Among those that are equal in it, the ones come first
+    whose mean in the factor's block of z is nearest to the average of the component's points; where a code is
+    the row itself, z is the row.
+
+    Args:
+        run: the points' run.
+        encoded: encodings of the points, as :func:`~pyro_fmvae.runs.by_batches.encode_rows` gives them.
+        factor: by number.
+
+    Returns:
+        The components from the most to the least used, without those of no point.
+    """
+    codes, means = encoded["codes"][:, factor], encoded["mean"]
+    if not run.recipe.rows_are_codes:
+        means = means.reshape(len(codes), len(run.recipe.factors), -1)[:, factor]
     responsibilities = encoded[f"responsibilities_{factor}"]
     names = values_of(factor, np.arange(run.recipe.factors[factor]), run)
-    counts = np.bincount(codes, minlength=len(names))
-    found = []
-    for component in np.argsort(-counts, kind="stable")[:COMPONENTS]:
+    counts, found = np.bincount(codes, minlength=len(names)), []
+    for component in np.argsort(-counts, kind="stable"):
         if not counts[component]:
             break
         members = np.flatnonzero(codes == component)
-        distances = np.linalg.norm(blocks[members] - blocks[members].mean(0), axis=1)
+        distances = np.linalg.norm(means[members] - means[members].mean(0), axis=1)
         doubts = ((1 - responsibilities[members, component]) / SAME).round()
         chosen = members[np.lexsort((distances, doubts))[:PICTURES]]
-        pixels = as_pixels(run.preprocessing, rows.select(torch.from_numpy(chosen)).observations)
-        share = float(counts[component]) / len(rows)
-        found.append(Prototype(str(names[component]), share, to_uint8(pixels)))
+        share = float(counts[component]) / len(codes)
+        found.append(Prototype(int(component), str(names[component]), share, chosen))
     return found
+
+
+def _pictures(run: Run, rows: Split, of: Prototype) -> np.ndarray:
+    """Its points as pictures."""
+    return to_uint8(as_pixels(run.preprocessing, rows.select(torch.from_numpy(of.rows)).observations))

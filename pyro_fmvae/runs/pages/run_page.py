@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from pyro_fmvae.data import Dataset, Kind
 from pyro_fmvae.recipes.pictures import TRAINING
 from pyro_fmvae.runs.closing_table import labelled
@@ -60,7 +62,7 @@ def write_page(
         note: why there are no data, for the page.
     """
     evidence = Evidence.of(run)
-    nearest: list[list[Prototype]] = []
+    nearest: list[list[tuple[Prototype, np.ndarray]]] = []
     if model is not None and dataset is not None and run.image and run.factorial:
         try:
             nearest = prototypes(run, model, dataset.train)
@@ -70,12 +72,15 @@ def write_page(
 
 
 def _parts(
-    evidence: Evidence, dataset: Dataset | None, nearest: Sequence[Sequence[Prototype]], note: str
+    evidence: Evidence,
+    dataset: Dataset | None,
+    nearest: Sequence[Sequence[tuple[Prototype, np.ndarray]]],
+    note: str,
 ) -> list[str]:
     run = evidence.run
     training = picture(run, TRAINING, "The validation bound and its terms against the step.")
     return [
-        markup.paragraph(_lead(evidence), "lead"),
+        markup.paragraph(lead(evidence), "lead"),
         markup.section("Warnings", [markup.bullets(evidence.report.get("warnings", []))], "warn"),
         markup.section("Result", measure_tables(evidence)),
         markup.section("What to try next", [markup.bullets(advice(evidence))]),
@@ -112,7 +117,7 @@ def _others(run: Run) -> list[str]:
     return [name for name in (*known, *sorted(found - set(known))) if name not in placed]
 
 
-def _lead(evidence: Evidence) -> str:
+def lead(evidence: Evidence) -> str:
     """One sentence: what was trained on what, and how long."""
     run = evidence.run
     title = run.recipe.title
@@ -171,12 +176,12 @@ def _every_option(evidence: Evidence) -> str:
     return markup.details("Every option", markup.facts(evidence.options))
 
 
-def _components(run: Run, nearest: Sequence[Sequence[Prototype]], note: str) -> list[str]:
+def _components(run: Run, nearest: Sequence[Sequence[tuple[Prototype, np.ndarray]]], note: str) -> list[str]:
     parts = [picture(run, "components")]
     for name, found in zip(run.factor_names, nearest, strict=False):
         cards = "".join(
-            markup.thumbnails(list(one.pictures), f"{one.name}: {100 * one.share:.0f} %", LARGEST)
-            for one in found
+            markup.thumbnails(list(pictures), f"{one.name}: {100 * one.share:.0f} %", LARGEST)
+            for one, pictures in found
         )
         parts += [markup.heading(name), f'<div class="cards">{cards}</div>']
     if nearest:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pyro_fmvae import Role, TraceConjugate_ELBO
+from pyro_fmvae import AutoConjugate, Role, TraceConjugate_ELBO
 from pyro_fmvae.infer.elbo.per_point import loss_per_point
 from tests.infer.programs import Adjust, BruteForce, Toy, draw_z, seeded
 from tests.models.small import binary_data, drawn_z, factor_losses, small_model
@@ -223,3 +223,84 @@ def test_no_such_plate():
     toy = Toy()
     with pytest.raises(ValueError, match=r"^plate: expected the name .* holds a sample site, got 'rows'"):
         loss_per_point(TraceConjugate_ELBO(), toy.model, toy.guide, toy.data(), plate="rows")
+
+
+def plain_mixture(x):
+    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(2)))
+    with pyro.plate("components", 2):
+        locs = pyro.sample("locs", dist.Normal(0.0, 3.0))
+        precisions = pyro.sample("precisions", dist.Gamma(2.0, 1.0))
+    with pyro.plate("data", 20, subsample=x):
+        a = pyro.sample("a", dist.Categorical(weights))
+        pyro.sample("x", dist.Normal(locs[a], precisions[a].rsqrt()), obs=x)
+
+
+def plain_sequences(x):
+    """Each row with a neighbour is a sequence of two."""
+    rows = pyro.sample("rows", dist.Dirichlet(torch.ones(2, 2)).to_event(1))
+    locs = pyro.sample("locs", dist.Normal(torch.zeros(2), 3.0).to_event(1))
+    with pyro.plate("data", 20, subsample=x):
+        state = 0
+        for time in pyro.markov(range(2)):
+            state = pyro.sample(f"state_{time}", dist.Categorical(rows[state]))
+            pyro.sample(f"x_{time}", dist.Normal(locs[state], 1.0), obs=x + time)
+
+
+def plain_regression(x):
+    slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
+    precision = pyro.sample("precision", dist.Gamma(2.0, 1.0))
+    with pyro.plate("data", 20, subsample=x):
+        pyro.sample("x", dist.Normal(slope, precision.rsqrt()), obs=x)
+
+
+@pytest.mark.parametrize("model", [plain_mixture, plain_sequences, plain_regression])
+def test_a_point_of_a_plain_program_has_the_loss_that_it_has_alone(model):
+    guide, elbo, x = AutoConjugate(model), TraceConjugate_ELBO(), torch.randn(5)
+    guide(x)
+    together, total = loss_per_point(elbo, model, guide, x), elbo.loss_per_role(model, guide, x)
+    local = [role for role in LOCAL if together[role].any()]
+    assert local == ([Role.RECONSTRUCTION] if model is plain_regression else [Role.KL_R])
+    check_sums(together, total, 5 / 20, local)
+    for row, point in enumerate(x):
+        alone = elbo.loss_per_role(model, guide, point[None])
+        for role in local:
+            assert_close(together[role][row], alone[role] / 20, **EXACT)
+
+
+def test_latents_of_points_count_in_plain_programs():
+    """One is natural, one is drawn beside an assignment whose probabilities are the guide's."""
+
+    def model(x):
+        with pyro.plate("data", len(x)):
+            factor = pyro.sample("factor", dist.Gamma(2.0, 2.0))
+            pyro.sample("y", dist.Normal(0.0, factor.rsqrt()), obs=x)
+            a = pyro.sample("a", dist.Categorical(torch.ones(2) / 2))
+            z = pyro.sample("z", dist.Normal(torch.tensor([-1.0, 1.0])[a], 1.0))
+            pyro.sample("x", dist.Normal(z.tanh(), 1.0), obs=x)
+
+    conjugate = AutoConjugate(model, fallback=None)
+
+    def guide(x):
+        conjugate(x)
+        with pyro.plate("data", len(x)):
+            pyro.sample("a", dist.Categorical(torch.stack([x.sigmoid(), 1 - x.sigmoid()], -1)))
+            pyro.sample("z", dist.Normal(x, 0.5))
+
+    elbo, x = TraceConjugate_ELBO(), torch.randn(5)
+    seeded(elbo.loss, model, guide, x)
+    together = seeded(loss_per_point, elbo, model, guide, x)
+    check_sums(together, seeded(elbo.loss_per_role, model, guide, x), 1.0, (*LOCAL, Role.KL_GLOBAL))
+
+
+def test_points_that_are_summed_out_together_have_no_losses_of_their_own():
+    def model(x):
+        kind = pyro.sample("kind", dist.Bernoulli(0.5))
+        loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", len(x)):
+            pyro.sample("x", dist.Normal(loc * kind, 1.0), obs=x)
+
+    guide, x = AutoConjugate(model), torch.randn(5)
+    with pytest.raises(ValueError, match="plate: site 'kind' is outside of 'data' and summed"):
+        loss_per_point(TraceConjugate_ELBO(), model, guide, x)
+    with pytest.raises(ValueError, match=r"kl_weight: expected 1\.0 for a program of Pyro's"):
+        loss_per_point(TraceConjugate_ELBO(kl_weight=0.5), model, guide, x)

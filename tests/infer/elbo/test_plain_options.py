@@ -146,6 +146,34 @@ def test_kl_weight_is_the_one_of_shorthands(weight):
     assert not torch.allclose(found[1]["encoder.weight"], before[1]["encoder.weight"])
 
 
+def test_kl_weight_weights_the_latents_of_each_data_set():
+    """Of users and of items, which have plates of their own; not of all, nor of a plate without data."""
+
+    def model(ratings, prices):
+        everything = pyro.sample("everything", dist.Normal(0.0, 1.0))
+        with pyro.plate("groups", 2):
+            groups = pyro.sample("groups_", dist.Normal(0.0, 1.0))
+        with pyro.plate("users", 3):
+            user = pyro.sample("user", dist.Normal(0.0, 1.0))
+            pyro.sample("rating", dist.Normal(user.tanh() + groups.tanh().sum(), 1.0), obs=ratings)
+        with pyro.plate("items", 4):
+            item = pyro.sample("item", dist.Normal(0.0, 1.0))
+            pyro.sample("price", dist.Normal(item.tanh() + everything.tanh(), 1.0), obs=prices)
+        pyro.sample("single", dist.Normal(everything.tanh(), 1.0), obs=torch.tensor(0.5))
+        a = pyro.sample("a", dist.Bernoulli(0.5))  # makes the program a plain one
+        pyro.sample("b", dist.Normal(a, 1.0), obs=torch.tensor(0.5))
+
+    args = torch.randn(3), torch.randn(4)
+    guide = AutoConjugate(model)
+    guide(*args)
+    one, weighted = (
+        seeded(TraceConjugate_ELBO(kl_weight=weight).loss_per_site, model, guide, *args)
+        for weight in (1.0, 0.3)
+    )
+    for name, value in one.items():
+        assert_close(weighted[name], value * (0.3 if name in ("user", "item") else 1.0), **CLOSE)
+
+
 @pytest.mark.parametrize("kl_weight", [1.0, 0.3])
 def test_label_weight_is_the_one_of_shorthands(kl_weight):
     fast, plain = both_ways(is_natural=False)

@@ -235,3 +235,37 @@ def test_the_posterior_of_pyros_guides_is_what_they_draw(fallback, posterior):
     assert (
         TraceConjugate_ELBO().plan(model, AutoConjugate(model, fallback=fallback))["s"].posterior == posterior
     )
+
+
+def chain(x):
+    position = pyro.sample("position_0", dist.LogNormal(0.0, 1.0))
+    for step in range(1, 13):
+        position = pyro.sample(f"position_{step}", dist.Normal(position.square(), 1.0))
+    pyro.sample("x", dist.Normal(position, 1.0), obs=x)
+
+
+def test_sites_that_differ_in_a_number_share_a_line():
+    plan = TraceConjugate_ELBO().plan(chain, AutoConjugate(chain), X[0])
+    lines = [line.split("  ") for line in str(plan).splitlines()]
+    assert len(plan.rows) == 14
+    assert [line[0] for line in lines] == [
+        "site",
+        "position_0",
+        "position_1 … position_11 (11 sites)",
+        "position_12",
+        "x",
+    ]
+
+
+def test_a_beta_for_a_dirichlet():
+    def model(x):
+        with pyro.plate("values", 2):
+            weights = pyro.sample("weights", dist.Beta(1.0, 1.0))
+        with pyro.plate("data", len(x)):
+            a = pyro.sample("a", dist.Categorical(weights))
+            pyro.sample("x", dist.Normal(a, 1.0), obs=x)
+
+    assert TraceConjugate_ELBO().plan(model, AutoConjugate(model), X)["weights"].why == (
+        "no closed form as probs of Categorical at 'a'; its probabilities add up to 1, so give all of them "
+        "one Dirichlet prior"
+    )

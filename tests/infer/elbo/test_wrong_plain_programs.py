@@ -172,13 +172,29 @@ def automatic(model, **options):
     return lambda x: loss(model, AutoConjugate(model, **options))(x)
 
 
+def another_size(x):
+    def model(x):
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.Normal(0.0, 1.0))
+            pyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+    guide, elbo = AutoConjugate(model), TraceConjugate_ELBO()
+    elbo.loss(model, guide, x[:2])
+    elbo.loss(model, guide, x)
+
+
 def conjugate(**options):
     """The loss of a conjugate program, with an option."""
     return loss(location(identity), guided_by(loc=normal), max_plate_nesting=1, **options)
 
 
 def by_point(x):
-    loss_per_point(TraceConjugate_ELBO(), location(identity), guided_by(loc=normal), x, plate="data")
+    def model(x):
+        kind = pyro.sample("kind", dist.Bernoulli(0.5))
+        with pyro.plate("data", len(x)):
+            pyro.sample("x", dist.Normal(kind, 1.0), obs=x)
+
+    loss_per_point(TraceConjugate_ELBO(), model, lambda x: None, x, plate="data")
 
 
 CHOOSE = (
@@ -238,6 +254,11 @@ WRONG = {
         loss(mixture, partial(of_globals, size=3)),
         "site 'locs': plate 'components' is of size 2 in the model but 3 in the guide; give it the same size "
         "in both",
+    ),
+    "latents of single points, and data of another size": (
+        another_size,
+        "site 'z': plate 'data' is of size 4 in the model but 2 in the guide; give it the same size in both. "
+        "A guide such as AutoConjugate has the sizes of its first call: make a new one for other data",
     ),
     "a plate of one component under several weights": (
         loss(partial(mixture, components=1), partial(of_globals, size=1)),
@@ -305,10 +326,10 @@ WRONG = {
         conjugate(independence_weight=0.5),
         f"independence_weight: expected 0.0 {OPTION}",
     ),
-    "losses by point of a plain program": (
+    "losses by point where points are summed out together": (
         by_point,
-        "model: the losses of single points are not known for a program of Pyro's own distributions; write "
-        "it with Assignment and Component",
+        "plate: site 'kind' is outside of 'data' and summed out with all of its points together, so that "
+        "none has a loss of its own; name a plate that the site is in",
     ),
 }
 
@@ -337,7 +358,8 @@ def test_the_plan_tells_what_a_subsampled_plate_hides():
             pyro.sample("y", dist.Normal(group, 1.0), obs=x)
 
     plan = TraceConjugate_ELBO().plan(model, AutoConjugate(model), torch.zeros(N))
-    why = "plate 'groups' is subsampled, so no run shows its posterior whole; write it by hand"
+    why = "plate 'groups' is subsampled, so no run shows its posterior whole; have it "
+    why += "found for each batch by local=['groups'], or write it by hand"
     assert (plan["group"].treatment, plan["group"].why) == ("drawn", why)
 
 

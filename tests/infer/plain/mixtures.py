@@ -79,6 +79,33 @@ def _(q, x):
     }
 
 
+def one_hot(product):
+    """The diagonal mixture with a vector for an assignment, which is multiplied with the parameters."""
+
+    def model(x):
+        weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
+        with pyro.plate("components", K):
+            locs = pyro.sample("locs", dist.Normal(torch.zeros(2), 5.0).to_event(1))
+            precisions = pyro.sample("precisions", dist.Gamma(2.0 * torch.ones(2), 1.5).to_event(1))
+        with pyro.plate("data", len(x)):
+            a = pyro.sample("a", dist.OneHotCategorical(weights))
+            pyro.sample("x", dist.Normal(product(a, locs), product(a, precisions).rsqrt()).to_event(1), obs=x)
+
+    return model
+
+
+ONE_HOT = {
+    "one_hot_by_matmul": one_hot(lambda a, each: a @ each),
+    "one_hot_by_sum": one_hot(lambda a, each: (a.unsqueeze(-1) * each).sum(-2)),
+    "one_hot_by_einsum": one_hot(lambda a, each: torch.einsum("...k,kd->...d", a, each)),
+}
+for name, model in ONE_HOT.items():
+    model.__name__ = name
+    program(
+        points, twin=diagonal_mixture.model, exact="weights, locs, precisions", summed_out="a", observed="x"
+    )(model).known_update(diagonal_mixture.update)
+
+
 @program(numbers, exact="weights, locs, precisions", summed_out="a", observed="x")
 def mixture_with_one_over_a_root(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))

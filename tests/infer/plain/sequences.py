@@ -43,6 +43,23 @@ def poisson_hidden_markov_model(y):
 
 
 @program(
+    lambda: torch.tensor([0.0, 1.0, 7.0, 9.0, 0.0]),
+    twin=poisson_hidden_markov_model.model,
+    exact="start, rows, rates",
+    summed_out="z_0, z_1, z_2, z_3, z_4",
+    observed="y_0, y_1, y_2, y_3, y_4",
+)
+def one_hot_hidden_markov_model(y):
+    start = pyro.sample("start", dist.Dirichlet(torch.ones(2)))
+    rows = pyro.sample("rows", dist.Dirichlet(torch.ones(2, 2)).to_event(1))
+    rates = pyro.sample("rates", dist.Gamma(torch.ones(2), 0.5).to_event(1))
+    z = None
+    for t in pyro.markov(range(len(y))):
+        z = pyro.sample(f"z_{t}", dist.OneHotCategorical(start if z is None else z @ rows))
+        pyro.sample(f"y_{t}", dist.Poisson(z @ rates), obs=y[t])
+
+
+@program(
     lambda: torch.tensor([[0, 1, 1, 2], [2, 2, 0, 1]]),
     exact="rows, emissions",
     summed_out="z_0, z_1, z_2, z_3",

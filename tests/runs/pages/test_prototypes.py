@@ -33,7 +33,7 @@ def found(monkeypatch):
 
 
 def test_components_come_by_their_share_without_those_of_no_point(found):
-    assert [[(one.name, one.share) for one in factor] for factor in found] == [
+    assert [[(one.name, one.share) for one, _ in factor] for factor in found] == [
         [("1", 5 / 8), ("0", 3 / 8)],
         [("7", 1.0)],
         [("0", 1.0)],
@@ -42,10 +42,10 @@ def test_components_come_by_their_share_without_those_of_no_point(found):
 
 def test_sure_points_come_first_then_those_near_the_average(found):
     """The average of rows 0 to 4 is 3; row 0 is less sure, and row 2 as sure as can be told."""
-    pictures = found[0][0].pictures
+    (_, pictures), *_ = found[0]
     assert (pictures.dtype, pictures.shape) == (np.uint8, (5, 2, 2))
     assert pictures[:, 0, 0].tolist() == [4, 3, 2, 1, 0]
 
 
 def test_pictures_are_few(found):
-    assert len(found[1][0].pictures) == module.PICTURES
+    assert len(found[1][0][1]) == module.PICTURES

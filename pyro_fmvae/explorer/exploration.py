@@ -1,0 +1,126 @@
+"""A run that is explored: its model, its training data, and what was computed of them."""
+
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_fmvae.data import Split
+from pyro_fmvae.data.own.folder import find_images
+from pyro_fmvae.data.storage import to_uint8
+from pyro_fmvae.recipes.pictures import as_pixels
+from pyro_fmvae.runs.by_batches import encode_rows, in_order
+from pyro_fmvae.runs.factor_names import rename, values_of
+from pyro_fmvae.runs.loading import load
+from pyro_fmvae.runs.named_columns import named_columns
+from pyro_fmvae.runs.pages.prototypes import POINTS
+from pyro_fmvae.runs.run import Run
+from pyro_fmvae.runs.trained import TrainedRun
+
+ENLARGED = 112  # pixels that the longer side of a picture has on the page at least
+DIGITS = 4  # of numbers in tables
+
+
+class Exploration:
+    """A run that is explored.
+
+    Args:
+        folder: of the run.
+        device: where to compute: see :func:`~pyro_fmvae.load`.
+        data_root: as for :meth:`Run.load_data`.
+
+    Attributes:
+        trained: the run with its model.
+        rows: its first training points, at most 5,000; None if they are not there.
+        note: why there are none.
+
+    Raises:
+        FileNotFoundError, ValueError: as for :func:`~pyro_fmvae.load`.
+    """
+
+    def __init__(self, folder: str | Path, device: str = "auto", data_root: str | None = None) -> None:
+        self.trained: TrainedRun = load(folder, device)
+        self.rows: Split | None = None
+        self.note = ""
+        try:
+            train = self.run.load_data(data_root).train
+            self.rows = train.select(torch.arange(min(POINTS, len(train))))
+        except (FileNotFoundError, ValueError) as error:
+            self.note = str(error)
+
+    @property
+    def run(self) -> Run:
+        """The run, with the names that its components have now."""
+        return self.trained.run
+
+    @property
+    def points(self) -> Split:
+        """Training points.
+
+        Raises:
+            ValueError: they are not there.
+        """
+        if self.rows is None:
+            raise ValueError(f"There are no training points here: {self.note}")
+        return self.rows
+
+    @cached_property
+    def encoded(self) -> dict[str, np.ndarray]:
+        """Encodings of the training points, by name: see :meth:`TrainedRun.encode`."""
+        return encode_rows(self.run.recipe, self.trained.model, in_order(self.points, self.trained.device))
+
+    @cached_property
+    def row_names(self) -> list[str]:
+        """Name of each training point: its file, or the number of its row, from 0."""
+        places = range(len(self.points)) if self.points.places is None else self.points.places.tolist()
+        data = Path(self.run.config.data)
+        if self.points.places is not None and data.is_dir():
+            files = find_images(data)
+            return [files[place] for place in places]
+        return [str(place) for place in places]
+
+    @property
+    def in_files(self) -> bool:
+        """True if each training point is a file."""
+        return self.rows is not None and self.rows.places is not None and Path(self.run.config.data).is_dir()
+
+    def choices(self, factor: int) -> list[tuple[str, int]]:
+        """Names of a factor's components, and their numbers."""
+        size = self.run.recipe.num_values[factor]
+        return [(str(name), k) for k, name in enumerate(values_of(factor, np.arange(size), self.run))]
+
+    def rename(self, factor: int, component: int, name: str) -> None:
+        """Give a component a name: see :func:`~pyro_fmvae.runs.factor_names.rename`."""
+        self.check_folder()
+        value = component % self.run.recipe.num_values[factor]
+        self.trained.run = rename(self.run, factor, value, name)
+
+    def check_folder(self) -> None:
+        """Raise ValueError if nothing can be kept with the run: its folder is no more, or it is one file."""
+        if self.run.folder.is_file():
+            raise ValueError(f"run: {self.run.folder} is one file, so nothing can be kept in it")
+        if not self.run.folder.is_dir():
+            raise ValueError(f"run: {self.run.folder} is no longer there, so nothing can be kept in it")
+
+    # ------------------------------------------------------------------ how points look
+
+    def pictures(self, x: Tensor) -> list[np.ndarray]:
+        """Images as the model sees them ``[n, *event_shape]``, as uint8 for the page, small ones enlarged."""
+        pixels = to_uint8(as_pixels(self.run.preprocessing, x.cpu()))
+        times = max(1, -(-ENLARGED // max(pixels.shape[1:3])))
+        return list(pixels.repeat(times, 1).repeat(times, 2))
+
+    def table(self, x: Tensor) -> tuple[list[str], list[list[str]]]:
+        """Rows of a table as the model sees them [n, D], as text: the names of the columns, and the cells."""
+        columns = dict(named_columns(self.run, x.cpu()))
+        cells = [[_cell(value) for value in values.tolist()] for values in columns.values()]
+        return list(columns), [list(row) for row in zip(*cells, strict=True)]
+
+
+def _cell(value: float | str) -> str:
+    """A number with four digits, words as they are; nothing where a value is missing."""
+    if isinstance(value, str):
+        return value
+    return "" if np.isnan(value) else f"{value:.{DIGITS}g}"

@@ -1,0 +1,225 @@
+"""Labels given by click, a model that is refined by them, and the points to label next."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_fmvae.explorer.acquisition import most_telling
+from pyro_fmvae.explorer.exploration import Exploration
+from pyro_fmvae.explorer.label_file import UNKNOWN, read_labels, write_labels
+from pyro_fmvae.learn.phase import Budget
+from pyro_fmvae.recipes.further_labels import further, refine
+from pyro_fmvae.recipes.labelling import labelled_points
+from pyro_fmvae.recipes.recipe import Recipe
+from pyro_fmvae.runs.by_batches import encode_rows, in_order
+from pyro_fmvae.runs.given_names import LONGEST
+from pyro_fmvae.untrusted import check_printable
+
+RESERVED: Final = (UNKNOWN, "-1")
+"""Texts that a table of labels has for unknown values."""
+
+
+class Tally(NamedTuple):
+    """How often the model knew a label before it was used."""
+
+    right: int
+    of: int
+
+
+@dataclass
+class Property:
+    """A property that points are labelled by.
+
+    Attributes:
+        values: names of its values.
+        given: point → its value, by click.
+        guesses: point → what the model said before its label was used, where it said anything.
+    """
+
+    values: list[str]
+    given: dict[int, int] = field(default_factory=dict)
+    guesses: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def tally(self) -> Tally:
+        """Of the labels given that the model had a guess of, how many it knew."""
+        right = sum(self.given[row] == guess for row, guess in self.guesses.items() if row in self.given)
+        return Tally(right, sum(row in self.given for row in self.guesses))
+
+
+class LabelSession:
+    """Labels of a run's training points, kept in ``labels.csv`` in its folder.
+
+    Properties are those that the run was trained on, those in the file, and any that are begun here. The
+    run's own model stays as it is: a copy is refined, with a factor for each further property.
+
+    Args:
+        explored: the run.
+
+    Raises:
+        ValueError: a model without factors, no training points, or a malformed ``labels.csv``.
+    """
+
+    def __init__(self, explored: Exploration) -> None:
+        run = explored.run
+        if not run.factorial:
+            raise ValueError(f"run: labels need factors, {run.folder} is a {run.recipe.name}, which has none")
+        self.explored = explored
+        self.properties: dict[str, Property] = {}
+        for factor in run.labelled:
+            values = [name for name, _ in explored.choices(factor)]
+            self.properties[run.label_names[factor]] = Property(values)
+        for name, texts in read_labels(run.folder, explored.row_names).items():
+            found = self.properties.setdefault(name, Property([]))
+            found.values += sorted(set(texts.values()) - set(found.values))
+            found.given = {row: found.values.index(text) for row, text in texts.items()}
+        self._trained = self._labels_of_training()
+        self._base = replace(run.recipe, num_data=len(explored.points))
+        self._recipe: Recipe[Any] = self._base
+        self._model = explored.trained.model
+        self._columns = [run.label_names[factor] for factor in run.labelled]
+        self._values: dict[str, tuple[str, ...]] = {}  # of the further properties that the model has
+        self._probabilities = self._read(explored.encoded)
+
+    def _labels_of_training(self) -> Tensor:
+        """Labels that the run was trained on, of the points, int64 [N, L], -1 = unknown."""
+        run, points = self.explored.run, self.explored.points
+        if not run.labelled:
+            return torch.full((len(points), 0), -1)
+        return labelled_points(run.recipe, points).labels
+
+    # ------------------------------------------------------------------ labels
+
+    def begin(self, name: str, values: Sequence[str]) -> None:
+        """Begin a property, or add values to one that was begun here.
+
+        Args:
+            name: of the property.
+            values: names of its values.
+
+        Raises:
+            ValueError: a name that cannot be kept, fewer than two values, or values of a property that the
+                run was trained on.
+        """
+        name, values = name.strip(), [value.strip() for value in values if value.strip()]
+        for text in (name, *values):
+            if not text or len(text) > LONGEST or text in RESERVED:
+                raise ValueError(f"property: expected names of 1 to {LONGEST} characters, got '{text}'")
+        check_printable([name, *values], "property")
+        known = self.properties.get(name, Property([]))
+        if name in self._columns[: len(self.explored.run.labelled)] and set(values) - set(known.values):
+            raise ValueError(f"property: '{name}' was trained on, its values are {', '.join(known.values)}")
+        merged = [*known.values, *(value for value in dict.fromkeys(values) if value not in known.values)]
+        if len(merged) < 2:
+            raise ValueError("values: expected two names or more, separated by commas")
+        known.values = merged
+        self.properties[name] = known
+
+    def give(self, name: str, row: int, value: int) -> None:
+        """Label a point, and keep it in the file. The model's guess is noted first.
+
+        Raises:
+            ValueError: the run's folder is no more.
+        """
+        self.explored.check_folder()
+        chosen = self.properties[name]
+        if name in self._probabilities and row not in chosen.given:
+            chosen.guesses[row] = int(self._probabilities[name][row].argmax())
+        chosen.given[row] = value
+        self._write()
+
+    def take_back(self, name: str) -> int | None:
+        """Take back the label that was given last, and return its point; None if there is none."""
+        self.explored.check_folder()
+        chosen = self.properties[name]
+        if not chosen.given:
+            return None
+        row, _ = chosen.given.popitem()
+        chosen.guesses.pop(row, None)
+        self._write()
+        return row
+
+    def _write(self) -> None:
+        labels = {
+            name: {row: one.values[value] for row, value in one.given.items()}
+            for name, one in self.properties.items()
+            if one.given
+        }
+        run, names = self.explored.run, self.explored.row_names
+        write_labels(run.folder, names, labels, self.explored.in_files)
+
+    # ------------------------------------------------------------------ model
+
+    def probabilities(self, name: str) -> np.ndarray | None:
+        """Probabilities of a property's values at each point, [N, K]; None before the model knows it."""
+        return self._probabilities.get(name)
+
+    def next(self, name: str, count: int) -> list[int]:
+        """The points whose label would tell most: see :func:`~pyro_fmvae.explorer.acquisition.most_telling`.
+
+        Args:
+            name: of the property.
+            count: how many.
+        """
+        encoded = self.explored.encoded
+        known = np.union1d(self._known(name), np.array([], np.int64)).astype(np.int64)
+        units = encoded["scale"].mean(0) if "scale" in encoded else 1.0
+        return most_telling(encoded["mean"] / units, known, count).tolist()
+
+    def _known(self, name: str) -> np.ndarray:
+        """Points whose label is known, by click or from the training."""
+        given = np.fromiter(self.properties[name].given, np.int64)
+        if name not in self._columns[: self._trained.shape[1]]:
+            return given
+        trained = self._trained[:, self._columns.index(name)] >= 0
+        return np.union1d(given, trained.nonzero().squeeze(-1).numpy())
+
+    def refine(self, budget: Budget) -> None:
+        """Learn from all labels; what the model says of each property is new then.
+
+        Args:
+            budget: iterations or minutes of learning.
+
+        Raises:
+            ValueError: no label was given, or a property has labels of a single value.
+        """
+        labelled = {name: one for name, one in self.properties.items() if one.given}
+        if not labelled:
+            raise ValueError("refine: expected a label, none was given yet")
+        trained = self._columns[: len(self.explored.run.labelled)]
+        values = {name: tuple(one.values) for name, one in labelled.items() if name not in trained}
+        for name in values:
+            if len(set(labelled[name].given.values())) < 2:
+                raise ValueError(f"refine: expected labels of two different values of '{name}' at least")
+        if self._model is self.explored.trained.model or values != self._values:
+            self._recipe, self._model = further(
+                self._base, self.explored.trained.model, list(values), list(values.values())
+            )
+            self._columns, self._values = [*trained, *values], values
+        rows = replace(self.explored.points, labels=self._labels())
+        refine(self._recipe, self._model, rows, budget, range(len(trained), len(self._columns)))
+        device = self.explored.trained.device
+        encoded = encode_rows(self._recipe, self._model, in_order(self.explored.points, device))
+        self._probabilities = self._read(encoded)
+
+    def _read(self, encoded: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Probabilities [N, K] of the values of each property that the model has."""
+        found = {}
+        for factor, name in enumerate(self._columns):
+            gamma, size = encoded[f"responsibilities_{factor}"], self._recipe.num_values[factor]
+            found[name] = gamma.reshape(len(gamma), -1, size).sum(1)
+        return found
+
+    def _labels(self) -> Tensor:
+        """Labels of all points, int64 [N, L], those that were given in the place of those of the training."""
+        count, trained = len(self.explored.points), self._trained.shape[1]
+        labels = torch.full((count, len(self._columns)), -1)
+        labels[:, :trained] = self._trained
+        for column, name in enumerate(self._columns):
+            given = self.properties[name].given
+            labels[list(given), column] = torch.tensor(list(given.values()), dtype=torch.int64)
+        return labels

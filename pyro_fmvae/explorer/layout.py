@@ -1,0 +1,56 @@
+"""The page: a heading and the tabs."""
+
+from typing import Final
+
+import gradio as gr
+
+from pyro_fmvae.explorer.exploration import Exploration
+from pyro_fmvae.explorer.label_session import LabelSession
+from pyro_fmvae.explorer.tabs.clusters_tab import clusters_tab
+from pyro_fmvae.explorer.tabs.edit_tab import edit_tab
+from pyro_fmvae.explorer.tabs.generate_tab import generate_tab
+from pyro_fmvae.explorer.tabs.labels_tab import labels_tab
+from pyro_fmvae.explorer.tabs.outliers_tab import outliers_tab
+from pyro_fmvae.runs.pages.run_page import describe_data
+
+FONTS: Final = ("system-ui", "sans-serif")
+THEME: Final = gr.themes.Default(
+    primary_hue="blue", font=list(FONTS), font_mono=["ui-monospace", "monospace"], spacing_size="sm"
+)
+"""Fonts of the reader's machine."""
+STYLE: Final = """
+.gradio-container main { width: 100%; max-width: 1180px; margin: 0 auto; }
+.grid-wrap { max-height: none !important; }
+.pictures-10 .grid-container { grid-template-columns: repeat(10, minmax(0, 1fr)) !important; }
+#clusters .grid-wrap { max-height: 330px !important; overflow-y: auto; }
+.pictures-1 .grid-container { grid-template-columns: minmax(0, 300px) !important; }
+.pictures-3 .grid-container { grid-template-columns: repeat(3, minmax(0, 1fr)) !important; }
+.pictures-6 .grid-container { grid-template-columns: repeat(6, minmax(0, 1fr)) !important; }
+#taken .grid-container { grid-template-columns: minmax(0, 160px) !important; }
+#code table, #kept table { border-collapse: collapse; }
+#code th, #code td, #kept th, #kept td { text-align: left; padding: .2rem .8rem; border: 1px solid #ddd; }
+"""
+
+
+def layout(explored: Exploration) -> gr.Blocks:
+    """Lay out the page of a run."""
+    run = explored.run
+    title = run.folder.resolve().name
+    with gr.Blocks(title=title, analytics_enabled=False) as page:
+        gr.Markdown(f"# {title}\n{run.recipe.title}, {describe_data(run)}")
+        with gr.Tab("Generate"):
+            generate_tab(explored, page)
+        if run.factorial:
+            with gr.Tab("Edit"):
+                edit_tab(explored, page)
+        if explored.rows is None:
+            gr.Markdown(f"Clusters, labels and outliers need the training points. {explored.note}")
+            return page
+        if run.factorial:
+            with gr.Tab("Clusters"):
+                clusters_tab(explored, page)
+            with gr.Tab("Label these next"):
+                labels_tab(explored, LabelSession(explored), page)
+        with gr.Tab("Outliers"):
+            outliers_tab(explored)
+    return page

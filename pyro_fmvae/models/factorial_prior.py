@@ -1,0 +1,161 @@
+"""The prior of a factorial mixture VAE: draws, densities and starting points. Paquet et al. (2018)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Categorical
+
+from pyro_fmvae.models.factor_group import FactorGroup, make_groups
+from pyro_fmvae.models.factor_layout import FactorLayout
+from pyro_fmvae.models.hyperprior import Hyperprior
+from pyro_fmvae.models.shapes import check_codes, check_shape
+from pyro_fmvae.nn.sizes import check_size, check_sizes
+
+
+class FactorialPrior(nn.Module):
+    """The prior of z of :class:`FactorialMixtureVAE`, and the posterior λ of its parameters.
+
+    Arguments and errors are those of the model.
+    """
+
+    def __init__(
+        self,
+        num_components: Sequence[int],
+        dim: int,
+        num_data: int,
+        labelled: Sequence[int] = (),
+        hyperprior: Hyperprior | None = None,
+        per_view: Sequence[int] = (),
+        per_value: int = 1,
+    ) -> None:
+        super().__init__()
+        sizes = check_sizes("num_components", num_components)
+        if len(set(labelled)) != len(labelled) or not set(labelled) <= set(range(len(sizes))):
+            known = f"different factors out of 0..{len(sizes) - 1}"
+            raise ValueError(f"labelled: expected {known}, got {tuple(labelled)}")
+        if not set(per_view) <= set(range(len(sizes))) - set(labelled):
+            raise ValueError(f"per_view: expected factors without labels, got {tuple(per_view)}")
+        self.per_value = check_size("per_value", per_value)
+        if any(sizes[factor] % per_value for factor in labelled):
+            expected = "a divisor of the numbers of components of labelled factors"
+            raise ValueError(f"per_value: expected {expected}, got {per_value}")
+        self.num_components, self.labelled = sizes, tuple(labelled)
+        self.dim, self.num_data = check_size("dim", dim), check_size("num_data", num_data)
+        self.latent_dim = len(sizes) * self.dim
+        groups = make_groups(sizes, dim, self.labelled, hyperprior, per_view, per_value)
+        self.groups = nn.ModuleList(groups)
+        self.layout = FactorLayout([group.factors for group in groups], self.dim)
+
+    @property
+    def label_sizes(self) -> list[int]:
+        """Number of values that each labelled factor has components for."""
+        return [self.num_components[factor] // self.per_value for factor in self.labelled]
+
+    def factor_groups(self) -> list[FactorGroup]:
+        """Groups of factors that are vectorised together."""
+        return [group for group in self.groups if isinstance(group, FactorGroup)]
+
+    def _moments(self, loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of q(z | x), each [I, M, D], from its location and scale [M, I·D]."""
+        mean, variance = self.layout.split("loc", loc), self.layout.split("scale", scale).square()
+        check_shape("scale", scale, "loc", loc)
+        return mean, variance
+
+    @torch.no_grad()
+    def sample_codes(self, num_samples: int, codes: Tensor | None = None) -> Tensor:
+        """Draw the component of each factor, equation 9: int64 [num_samples, I].
+
+        Args:
+            num_samples: number of draws.
+            codes: int64 [num_samples, I], fixed components, or -1 to draw one; None draws all.
+
+        Raises:
+            ValueError: ``codes`` of another shape, or with values outside -1 to K_i - 1.
+        """
+        codes = check_codes("codes", codes, num_samples, self.num_components)
+        weights = [group.predictive().weights for group in self.factor_groups()]
+        drawn = [Categorical(w, validate_args=False).sample((num_samples or 1,)) for w in weights]
+        all_drawn = torch.cat(drawn, -1)[:num_samples, self.layout.places]
+        given = all_drawn if codes is None else codes.to(all_drawn.device)
+        return torch.where(given >= 0, given, all_drawn)
+
+    @torch.no_grad()
+    def sample_latent(self, num_samples: int, codes: Tensor | None = None) -> Tensor:
+        """Draw z from the posterior predictive, equations 9 and 10: [num_samples, I·D].
+
+        Arguments and errors are those of :meth:`sample_codes`.
+        """
+        codes = self.sample_codes(num_samples, codes)
+        of_groups = [(group.predictive(), codes[:, list(group.factors)]) for group in self.factor_groups()]
+        return self.layout.join([prior.sample_given(given).movedim(-2, 0) for prior, given in of_groups])
+
+    def log_prior(self, z: Tensor) -> Tensor:
+        """Log of the posterior predictive density of z [B, I·D], equation 10 with π and r summed out: [B].
+
+        The computation is in float64: the normaliser of a Student-t with thousands of degrees of freedom is a
+        difference of log Γ, which float32 gets wrong in the third decimal in every dimension.
+        """
+        blocks = self.layout.split("z", z.double())
+        log_probs = [
+            group.predictive(torch.float64).log_prob(self.layout.take(blocks, group.factors).movedim(0, -2))
+            for group in self.factor_groups()
+        ]
+        return torch.stack(log_probs).sum(0).to(z.dtype)
+
+    def used_components(self) -> list[int]:
+        """Number of components per factor with more than a twentieth of an equal share of the data."""
+        used = [number for group in self.factor_groups() for number in group.used(self.num_data)]
+        return self.layout.in_order(used)
+
+    @torch.no_grad()
+    def seed(
+        self, loc: Tensor, scale: Tensor, labels: Tensor | None, generator: torch.Generator, restarts: int = 1
+    ) -> None:
+        """Initialise λ from encoded data: clusters by label for labelled factors, by k-means for the others.
+
+        Args:
+            loc, scale: location and scale of q(z | x) for M points of the training set, [M, I·D].
+            labels: integers [M, number of labelled factors], -1 = unknown, or None.
+            generator: random generator on the CPU.
+            restarts: number of k-means starts of each factor without labels. With more than one, each start
+                is improved by coordinate ascent (:mod:`pyro_fmvae.infer.seeding`), and the best bound is
+                kept.
+
+        Raises:
+            ValueError: ``restarts`` < 1, or encodings or labels of another shape, type or range.
+        """
+        mean, variance = self._moments(loc, scale)
+        labels = check_codes("labels", labels, len(loc), self.label_sizes, "column")
+        for group in self.factor_groups():
+            group.seed(mean, variance, labels, self.num_data, generator, restarts)
+
+    @torch.no_grad()
+    def restart(
+        self, loc: Tensor, scale: Tensor, generator: torch.Generator, restarts: int = 1
+    ) -> dict[int, float]:
+        """Reinitialise λ of each factor without labels, in place, if a new start reaches a greater bound.
+
+        Arguments are those of :meth:`seed`. Both the present λ and the new starts are improved by coordinate
+        ascent before they are compared.
+
+        Returns:
+            Reinitialised factor → gain over the improved present λ in nats per point.
+
+        Raises:
+            ValueError: as for :meth:`seed`.
+            TypeError: λ of a factor without labels is in standard parameters.
+        """
+        data = *self._moments(loc, scale), self.num_data
+        unlabelled = [group for group in self.factor_groups() if not group.columns]
+        gains = [group.restart(*data, generator, restarts) for group in unlabelled]
+        return {factor: gain for of_group in gains for factor, gain in of_group.items()}
+
+    def match(self, state_dict: Mapping[str, Any]) -> None:
+        """Give every posterior the parameterisation that it has in a state dictionary, before loading it."""
+        for number, group in enumerate(self.factor_groups()):
+            if f"groups.{number}.weights.natural" in state_dict:
+                group.use_natural()
+            else:
+                group.use_standard()

@@ -1,0 +1,126 @@
+"""The encoder of a run as a program that needs neither Pyro nor this library: ONNX, or torch's own format."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Final
+
+import pyro
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from pyro_fmvae import checkpoint
+from pyro_fmvae.data import Kind, Preprocessing
+from pyro_fmvae.runs.factor_names import component_names
+from pyro_fmvae.runs.run import Run
+
+ONNX: Final = ".onnx"
+PROGRAM: Final = ".pt2"
+INPUT: Final = "x"
+
+
+class RawEncoder(nn.Module):
+    """An encoder of data in their own units.
+
+    Args:
+        preprocessing: of the run.
+        program: encodes what the preprocessing gives.
+
+    Raises:
+        ValueError: data whose preprocessing is not plain arithmetic.
+    """
+
+    def __init__(self, preprocessing: Preprocessing, program: nn.Module) -> None:
+        super().__init__()
+        if preprocessing.powers is not None or preprocessing.patches is not None:
+            raise ValueError("run: expected pictures, or columns that are only standardised")
+        self.kind, self.threshold = preprocessing.kind, preprocessing.binarization == "threshold"
+        self.program = program
+        if self.kind is Kind.TABLE:
+            for name in ("mean", "std"):
+                of_columns = torch.tensor(getattr(preprocessing, name), dtype=torch.float64)
+                self.register_buffer(f"column_{name}", of_columns)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the input."""
+        return torch.float64 if self.kind is Kind.TABLE else torch.float32
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        """Encode ``x[n, *event_shape]``: pixels in [0, 1] as float32, columns in their units as float64."""
+        if self.kind is Kind.TABLE:
+            x = ((x - self.get_buffer("column_mean")) / self.get_buffer("column_std")).float()
+        elif self.kind is Kind.IMAGE:
+            x = 2 * x - 1
+        elif self.threshold:
+            x = (x >= 0.5).float()
+        encoded: dict[str, Tensor] = self.program(x)
+        return encoded
+
+
+def encoder_program(run: Run, model: Any) -> torch.export.ExportedProgram:
+    """The encoder from data in their units to the arrays of ``encode``, for any number of rows.
+
+    Raises:
+        ValueError: a model without an encoder, or data that it cannot take by itself.
+    """
+    traceable = run.recipe.program(model)
+    if traceable is None:
+        raise ValueError(f"run: expected a model with an encoder, --model {run.recipe.name} has none")
+    encoder = deepcopy(RawEncoder(run.preprocessing, traceable)).eval().cpu().requires_grad_(False)
+    x = torch.zeros((2, *run.preprocessing.event_shape), dtype=encoder.dtype)
+    rows = {0: torch.export.Dim("rows")}
+    with _without_checks(), torch.no_grad():
+        program = torch.export.export(encoder, (x,), dynamic_shapes=(rows,), strict=False)
+    for part in program.graph_module.modules():
+        for node in part.graph.nodes if isinstance(part, torch.fx.GraphModule) else ():
+            node.meta.pop("stack_trace", None)  # places on this machine
+    return program
+
+
+def write_encoder(run: Run, model: Any, path: Path) -> None:
+    """Write the encoder as ONNX (.onnx) or as ``torch.export.save`` does (.pt2), in one step.
+
+    Names of factors and of their values lie beside it: in the metadata, and in the extra file ``names.json``.
+
+    Raises:
+        ValueError: as for :func:`encoder_program`, or ONNX without the packages that it needs.
+    """
+    if path.suffix == ONNX and (missing := [name for name in ("onnx", "onnxscript") if not find_spec(name)]):
+        raise ValueError(f"out: ONNX needs {' and '.join(missing)}: pip install 'pyro_fmvae[onnx]'")
+    program, names = encoder_program(run, model), json.dumps(_names(run))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == PROGRAM:
+        content = BytesIO()
+        torch.export.save(program, content, extra_files={"names.json": names})
+        checkpoint.write_atomically(path, lambda part: part.write_bytes(content.getvalue()))
+        return
+    outputs = list(program.module()(*program.example_inputs[0]))
+    onnx = torch.onnx.export(
+        program, dynamo=True, input_names=[INPUT], output_names=outputs, optimize=False, verbose=False
+    )
+    assert onnx is not None
+    onnx.model.metadata_props["names"] = names
+    checkpoint.write_atomically(path, onnx.save)
+
+
+def _names(run: Run) -> dict[str, list[str]]:
+    """Factor → names of its leading components, if they have any."""
+    return {name: list(component_names(factor, run)) for factor, name in enumerate(run.factor_names)}
+
+
+@contextmanager
+def _without_checks() -> Iterator[None]:
+    """Distributions must not look at their arguments while they are traced: these have no numbers."""
+    before = Distribution._validate_args
+    with pyro.validation_enabled(False):
+        Distribution.set_default_validate_args(False)
+        try:
+            yield
+        finally:
+            Distribution.set_default_validate_args(before)

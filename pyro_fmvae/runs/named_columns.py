@@ -1,0 +1,29 @@
+"""Rows of a table as columns with their names, units and words."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from torch import Tensor
+
+from pyro_fmvae.runs.by_batches import in_units
+from pyro_fmvae.runs.run import Run
+
+
+def named_columns(run: Run, rows: Tensor) -> Iterator[tuple[str, np.ndarray]]:
+    """Columns that are not ignored.
+
+    Args:
+        run: of a table.
+        rows: as the model sees them, on the CPU, [n, D].
+
+    Yields:
+        Name and values [n] of each column: numbers, NaN where one is missing, or words, '' where one is.
+    """
+    preprocessing = run.preprocessing
+    values = in_units(preprocessing, rows).T
+    names = preprocessing.column_names or [f"x_{column}" for column in range(len(values))]
+    levels = preprocessing.levels or ((),) * len(values)
+    for column, (name, words) in enumerate(zip(names, levels, strict=True)):
+        if column not in preprocessing.ignored:
+            place = np.nan_to_num(values[column], nan=len(words)).astype(int) if words else ()
+            yield name, np.array([*words, ""])[place] if words else values[column]

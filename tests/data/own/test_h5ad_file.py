@@ -1,0 +1,158 @@
+"""The matrix of a .h5ad file: dense or sparse, and nothing that lies elsewhere or is too large."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("anndata", reason="pip install 'pyro_fmvae[anndata]'")
+
+import h5py
+from anndata import AnnData
+from scipy.sparse import csc_matrix, csr_matrix
+
+from pyro_fmvae.data.own.h5ad_file import read_h5ad
+from pyro_fmvae.memory import at_most
+
+X = np.array([[0.0, 1.5, 0.0], [2.0, 0.0, 0.0], [0.0, 0.0, -3.0], [4.0, 5.0, 6.0]], dtype=np.float32)
+GENES = ("CD3", "CD19", "NKG7")
+
+
+def write(path, x, names=GENES):
+    data = AnnData(x)
+    data.var_names = list(names)
+    data.write_h5ad(path)
+    return path
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write(tmp_path / "cells.h5ad", X)
+
+
+@pytest.mark.parametrize("form", [np.asarray, csr_matrix, csc_matrix])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.uint8])
+def test_every_form_is_read(form, dtype, tmp_path):
+    x = np.abs(X).astype(dtype)
+    raw = read_h5ad(write(tmp_path / "cells.h5ad", form(x)))
+    np.testing.assert_array_equal(raw.x, x)
+    assert raw.x.dtype == (np.float32 if dtype is np.float32 else np.float64)  # no picture of one line
+    assert raw.column_names == GENES
+
+
+def test_missing_numbers_are_for_models_that_take_them(tmp_path):
+    x = np.where(X == 0, np.nan, X)
+    path = write(tmp_path / "cells.h5ad", x)
+    np.testing.assert_array_equal(read_h5ad(path, missing=True).x, x)
+    with pytest.raises(ValueError, match="X must be finite, but holds NaN"):
+        read_h5ad(path)
+
+
+def changed(change):
+    """A change of an open file, for the table below."""
+    return lambda path: _change(path, change)
+
+
+def _change(path, change):
+    with h5py.File(path, "r+") as file:
+        change(file, path)
+
+
+def elsewhere(file, path):
+    with h5py.File(path.with_name("other.h5"), "w") as other:
+        other["X"] = X
+    del file["X"]
+    file["X"] = h5py.ExternalLink("other.h5", "X")
+
+
+def external(file, path):
+    path.with_name("raw.bin").write_bytes(X.tobytes())
+    del file["X"]
+    file.create_dataset("X", X.shape, X.dtype, external=[(str(path.with_name("raw.bin")), 0, X.nbytes)])
+
+
+def virtual(file, path):
+    with h5py.File(path.with_name("other.h5"), "w") as other:
+        other["X"] = X
+    del file["X"]
+    layout = h5py.VirtualLayout(X.shape, X.dtype)
+    layout[:] = h5py.VirtualSource(str(path.with_name("other.h5")), "X", X.shape)
+    file.create_virtual_dataset("X", layout)
+
+
+def soft(file, _):
+    file.move("X", "Y")
+    file["X"] = h5py.SoftLink("/Y")
+
+
+def enormous(file, _):
+    del file["X"]
+    file.create_dataset("X", (10**9, 10**6), "f4", chunks=(1000, 1000))
+
+
+def sparse(**changes):
+    def change(file, _):
+        del file["X"]
+        group = file.create_group("X")
+        form = csr_matrix(X)
+        arrays = {"data": form.data, "indices": form.indices, "indptr": form.indptr} | changes
+        group.attrs["encoding-type"] = "csr_matrix"
+        group.attrs["shape"] = arrays.pop("shape", X.shape)
+        for name, array in arrays.items():
+            group[name] = array
+
+    return changed(change)
+
+
+def words(file, _):
+    del file["X"]
+    file["X"] = np.array([[b"a", b"b", b"c"]] * 4)
+
+
+def without(name):
+    def change(file, _):
+        del file[name]
+
+    return changed(change)
+
+
+def fewer_names(file, _):
+    del file["var/_index"]
+    file["var/_index"] = list(GENES[:2])
+
+
+def unprintable(file, _):
+    del file["var/_index"]
+    file["var/_index"] = ["a", "b", "\x1b[2J"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (changed(elsewhere), "'X' refers to another place"),
+        (changed(external), "'X' refers to another place"),
+        (changed(virtual), "'X' refers to another place"),
+        (changed(soft), "'X' refers to another place"),
+        (changed(enormous), "it would take .* of memory"),
+        (sparse(shape=(10**6, 10**6)), "it would take .* of memory"),
+        (sparse(indices=np.full(6, 99)), "X is damaged"),
+        (sparse(indptr=np.arange(3)), "X is damaged"),
+        (sparse(shape=(4.0, 3.0)), "expected X to be a dense, CSR or CSC matrix"),
+        (changed(words), "expected numbers"),
+        (without("X"), "expected 'X' in '/'"),
+        (without("var"), "expected 'var' in '/'"),
+        (changed(fewer_names), "expected 3 names"),
+        (changed(unprintable), "expected names of printable characters"),
+        (lambda path: path.write_bytes(b"no file of HDF5"), r"not a \.h5ad file"),
+        (lambda path: path.write_bytes(path.read_bytes()[:3000]), r"not a \.h5ad file"),
+    ],
+)
+def test_other_files_are_refused(damage, message, path):
+    damage(path)
+    with at_most(64 << 20), pytest.raises(ValueError, match=message) as raised:
+        read_h5ad(path)
+    assert str(raised.value).startswith(str(path))
+
+
+def test_names_must_differ(tmp_path):
+    path = write(tmp_path / "cells.h5ad", X, ["CD3", "CD3", "NKG7"])
+    with pytest.raises(ValueError, match="expected different names of variables"):
+        read_h5ad(path)

@@ -1,0 +1,52 @@
+"""Tiny runs to explore, of pictures with labels and of a table without."""
+
+import csv
+
+import numpy as np
+from PIL import Image
+
+from tests.small_runs import train_all
+
+SIDE, PICTURES, ROWS = 8, 48, 60
+
+
+def write_pictures(folder):
+    """Pictures with a bright left or right half; every third one has no label."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    with (folder / "labels.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["file", "side"])
+        for number in range(PICTURES):
+            pixels = rng.integers(0, 60, (SIDE, SIDE)).astype(np.uint8)
+            half = slice(0, 4) if number % 2 else slice(4, 8)
+            pixels[:, half] += np.uint8(180)
+            Image.fromarray(pixels).save(folder / f"{number:02d}.png")
+            writer.writerow([f"{number:02d}.png", "" if number % 3 == 0 else ("right", "left")[number % 2]])
+    return folder
+
+
+def write_table(folder):
+    """Two clusters of numbers, and a column of words."""
+    rng = np.random.default_rng(1)
+    path = folder / "fruit.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["weight", "length", "colour"])
+        for number in range(ROWS):
+            kind = number % 2
+            weight, length = rng.normal((100 + 80 * kind, 6 + 3 * kind), (5, 0.5))
+            writer.writerow([f"{weight:.1f}", f"{length:.2f}", ("green", "red")[kind]])
+    return path
+
+
+def train_runs(folder):
+    """Folders of the runs by kind."""
+    files = {"pictures": write_pictures(folder / "photos"), "table": write_table(folder), "plain": None}
+    files["plain"] = files["pictures"]
+    options = {
+        "pictures": {"labels": 1, "factors": "2,3", "network": "mlp"},
+        "table": {"factors": 2, "model": "mixture"},
+        "plain": {"model": "vae", "network": "mlp"},
+    }
+    return train_all(folder / "runs", files, options)

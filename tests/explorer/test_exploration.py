@@ -1,0 +1,95 @@
+"""A run and its training points as the page shows them; clusters and outliers among them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyro_fmvae.explorer.cluster_views import DRAWN, clusters, draws_of
+from pyro_fmvae.explorer.exploration import ENLARGED, Exploration
+from pyro_fmvae.explorer.outlier_ranking import rank, scores_of
+from pyro_fmvae.runs.run import Run
+from tests.explorer.explored_runs import PICTURES, SIDE, train_runs
+
+pytestmark = pytest.mark.usefixtures("single_precision")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return train_runs(tmp_path_factory.mktemp("explored"))
+
+
+@pytest.fixture(scope="module")
+def explored(folders):
+    return {kind: Exploration(folder, device="cpu") for kind, folder in folders.items()}
+
+
+def test_points_have_the_names_of_their_files(explored):
+    """The label of each file is that of the row that has its name."""
+    run = explored["pictures"]
+    for name, (label,) in zip(run.row_names, run.points.labels.tolist(), strict=True):
+        number = int(name.removesuffix(".png"))
+        assert label == (-1 if number % 3 == 0 else (1, 0)[number % 2])
+    assert len(set(run.row_names)) == len(run.points) < PICTURES
+
+
+def test_rows_of_a_table_have_their_places_in_the_file(explored):
+    run = explored["table"]
+    lines = Path(run.run.config.data).read_text().splitlines()[1:]
+    _, cells = run.table(run.points.observations)
+    for name, (weight, length, colour) in zip(run.row_names, cells, strict=True):
+        expected = lines[int(name)].split(",")
+        assert (float(weight), float(length)) == pytest.approx([float(one) for one in expected[:2]], rel=1e-3)
+        assert colour == expected[2]
+
+
+def test_small_pictures_are_enlarged_without_blur(explored):
+    run = explored["pictures"]
+    (picture,) = run.pictures(run.points.observations[:1])
+    times = ENLARGED // SIDE
+    assert picture.shape == (SIDE * times, SIDE * times) and picture.dtype == np.uint8
+    assert (picture[:times, :times] == picture[0, 0]).all()
+
+
+def test_without_its_data_a_run_says_so(folders, tmp_path):
+    folder = Path(shutil.copytree(folders["pictures"], tmp_path / "run"))
+    config = json.loads((folder / "config.json").read_text()) | {"data": str(tmp_path / "gone")}
+    (folder / "config.json").write_text(json.dumps(config))
+    explored = Exploration(folder, device="cpu")
+    with pytest.raises(ValueError, match=r"no training points here: data: .*gone does not exist"):
+        _ = explored.points
+
+
+def test_clusters_come_by_share_with_members_of_theirs(explored):
+    run = explored["pictures"]
+    found = clusters(run, 1)
+    assert [one.share for one in found] == sorted((one.share for one in found), reverse=True)
+    assert sum(one.share for one in found) == pytest.approx(1)
+    for one in found:
+        assert (run.encoded["codes"][one.rows, 1] == one.component).all()
+        assert len(draws_of(run, 1, one.component)) == DRAWN
+
+
+def test_a_new_name_is_everywhere_and_kept(folders, tmp_path):
+    explored = Exploration(Path(shutil.copytree(folders["pictures"], tmp_path / "run")), device="cpu")
+    explored.rename(1, 2, "striped")
+    assert ("striped", 2) in explored.choices(1)
+    assert Run.open(explored.run.folder).recipe.given_names == {1: {2: "striped"}}
+    assert explored.trained.sample(2, codes={1: "striped"})["codes"][:, 1].tolist() == [2, 2]
+    shutil.rmtree(explored.run.folder)
+    with pytest.raises(ValueError, match="is no longer there"):
+        explored.rename(1, 1, "dotted")
+
+
+@pytest.mark.parametrize(
+    ("kind", "first"), [("pictures", "nearest"), ("table", "iwae"), ("plain", "nearest")]
+)
+def test_outliers_have_the_scores_of_the_training_points(explored, kind, first):
+    found = scores_of(explored[kind])
+    assert next(iter(found)) == first
+    assert {len(values) for values in found.values()} == {len(explored[kind].points)}
+    ranked = rank(found[first], 5)
+    assert [one.score for one in ranked] == sorted(found[first].tolist(), reverse=True)[:5]
+    assert [found[first][one.row] for one in ranked] == [one.score for one in ranked]

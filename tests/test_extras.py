@@ -1,0 +1,46 @@
+"""Every module imports without the packages of the extras."""
+
+import configparser
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MODULES = {"faiss-cpu": "faiss", "myst-nb": "myst_nb", "pytest-xdist": "xdist"}
+"""Names of modules that are not those of their packages."""
+WITHOUT = """
+import importlib, pkgutil, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[1:]:
+            raise ImportError(f"{name} is not installed")
+
+sys.meta_path.insert(0, Absent())
+import pyro_fmvae
+for module in pkgutil.walk_packages(pyro_fmvae.__path__, "pyro_fmvae."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+"""
+
+
+def extras():
+    """Modules of the packages that only extras ask for."""
+    setup = configparser.ConfigParser(interpolation=None)
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    asked = "\n".join(setup["options.extras_require"].values())
+    names = re.findall(r"^([\w-]+)", re.sub(r"#.*", "", asked), re.M)
+    return sorted({MODULES.get(name, name) for name in names})
+
+
+def test_the_core_imports_without_any_extra():
+    assert {"pyarrow", "onnx", "huggingface_hub"} <= set(extras())
+    subprocess.run([sys.executable, "-c", WITHOUT, *extras()], check=True, cwd=ROOT)
+
+
+def test_an_import_would_be_noticed():
+    tried = subprocess.run(
+        [sys.executable, "-c", WITHOUT, "safetensors"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert "ImportError: safetensors is not installed" in tried.stderr
