@@ -88,7 +88,7 @@ class ArrayFile:
     def _span(self, file: FileIO, start: int, stop: int) -> np.ndarray:
         """Rows ``start`` to ``stop``, which are neighbours."""
         found = np.empty((stop - start, *self.shape[1:]), self.dtype)
-        view = memoryview(found.reshape(-1).view(np.uint8))
+        view = found.reshape(-1).view(np.uint8).data
         file.seek(self.offset + start * self.row_bytes)
         while view:
             count = file.readinto(view)

@@ -245,7 +245,6 @@ def load_data(config: TrainConfig, root: Path | None, shape: tuple[int, ...] | N
         root,
         binarization=config.binarization,
         image_size=config.image_size,
-        seed=0,
         sparse=sparse,
         shape=shape,
         splitting=config.splitting,

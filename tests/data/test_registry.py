@@ -66,7 +66,9 @@ def test_a_known_name_goes_before_a_folder_of_that_name(tmp_path, monkeypatch, n
 
 def test_a_file_of_another_kind(tmp_path):
     (tmp_path / "a.txt").write_text("1,2")
-    with pytest.raises(ValueError, match=r"a\.txt: expected a file that ends in \.npz or \.csv or \.h5ad or \.npy"):
+    with pytest.raises(
+        ValueError, match=r"a\.txt: expected a file that ends in \.npz or \.csv or \.h5ad or \.npy"
+    ):
         load(str(tmp_path / "a.txt"))
 
 
