@@ -83,7 +83,12 @@ def open_file(
     if suffix == ".npy":
         found = open_npy(path)
         return OnDisk(path, _pictures(found, path))
-    member = open_member(path, "x")
+    try:
+        member = open_member(path, "x")
+    except ValueError:
+        if in_memory is False:
+            raise
+        return None  # reading the file says what is wrong, or copes with it
     if member is None and in_memory is False:
         raise ValueError(f"in_memory: {path} is compressed, or has no array 'x'; write it by numpy.savez")
     if member is None or (in_memory is None and member.nbytes < LARGE):

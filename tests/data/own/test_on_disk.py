@@ -105,6 +105,15 @@ def test_large_npz_files_stay_on_disk_unless_told_otherwise(tmp_path, monkeypatc
     assert open_file(path) is not None and open_file(path, True) is None
 
 
+def test_npz_files_whose_rows_do_not_lie_one_after_another_are_read_into_memory(tmp_path):
+    x = np.asfortranarray(rows()[0])
+    np.savez(tmp_path / "t.npz", x=x)
+    held = load(str(tmp_path / "t.npz"))
+    assert isinstance(held.train.x, Tensor) and len(held.train) == 160
+    with pytest.raises(ValueError, match="its columns lie one after another"):
+        load(str(tmp_path / "t.npz"), in_memory=False)
+
+
 def test_decoded_rows_are_kept_and_decoded_anew_where_the_file_has_changed(tmp_path):
     x, labels = rows()
     path = write(tmp_path / "t.parquet", x, labels)
