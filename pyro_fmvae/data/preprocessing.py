@@ -143,10 +143,8 @@ class Preprocessing:
                 f"{source}: expected columns whose mean and standard deviation float32 holds, those of "
                 f"{column} are {mean[beyond][0]:.4g} and {std[beyond][0]:.4g}"
             )
-        columns = mean.shape
-        return cls(
-            Kind.TABLE, columns, None, tuple(mean.tolist()), tuple(std.tolist()), column_names=column_names
-        )
+        moments = tuple(mean.tolist()), tuple(std.tolist())
+        return cls(Kind.TABLE, mean.shape, None, *moments, column_names=column_names)
 
     @property
     def binary(self) -> bool:
