@@ -17,12 +17,13 @@ from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.recipe import Recipe
 from pyro_fmvae.recipes.registry import read_config, recipe_of
-from pyro_fmvae.runs.given_names import NAMES, read_names
+from pyro_fmvae.runs.given_names import NAMES, parse_names, read_names
 from pyro_fmvae.runs.machine import machine
 from pyro_fmvae.untrusted import check_printable, check_type, read_json
 
 CONFIG = "config.json"
 DERIVED = "derived"  # its key for what is no option
+COMPONENT_NAMES = "component_names"  # among these, in an exported model: what names.json has in a folder
 
 
 Description: TypeAlias = tuple[Recipe[Any], str, tuple[str, ...]]
@@ -106,7 +107,8 @@ def described(values: Any, folder: Path, source: Path) -> Description:
         )
         fingerprint, given = derived.get("fingerprint", ""), tuple(derived.get("given", ()))
         _check(recipe, fingerprint, given)
-        return recipe, fingerprint, given
+        names = parse_names(derived.get(COMPONENT_NAMES, {}), recipe.num_values)
+        return replace(recipe, given_names=names), fingerprint, given
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"run: {source} is damaged ({error})") from error
 

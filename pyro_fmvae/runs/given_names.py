@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.untrusted import check_printable, check_type, read_json
@@ -32,6 +32,11 @@ def read_names(folder: Path, sizes: Sequence[int]) -> Names:
         found = read_json(folder / NAMES)
     except FileNotFoundError:
         return {}
+    return parse_names(found, sizes)
+
+
+def parse_names(found: Any, sizes: Sequence[int]) -> Names:
+    """Names as JSON has them, with their numbers; arguments and errors as for :func:`read_names`."""
     check_type(NAMES, found, dict[str, dict[str, str]])
     names = {int(factor): {int(k): name for k, name in of.items()} for factor, of in found.items()}
     for factor, of_factor in names.items():

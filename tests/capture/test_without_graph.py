@@ -93,7 +93,7 @@ def test_says_that_tensors_are_on_the_host(log):
     def step(scalar, on_device):
         svi = SimpleNamespace(ranks=None)
         lists = {name: [] for name in ("used", "sites", "others", "sums")}
-        recorded = SimpleNamespace(**lists, svi=svi, checked=True, inside=None, scalars=[scalar])
+        recorded = SimpleNamespace(**lists, svi=svi, checked=True, inside=None, turns=None, scalars=[scalar])
         return CapturedStep(recorded, [], None, None, None, on_device)
 
     step(SimpleNamespace(is_cuda=True), on_device=True)

@@ -91,7 +91,7 @@ def test_the_file_is_the_figure(runs, tmp_path):
     arguments = ("--factors", "2,noise", "--draws", 7, "--most", 2, "--hold", "side=right", "--seed", 3)
     succeed("draw", runs["binary"], "pairs", *arguments, "--out", tmp_path / "new" / "a.png")
     run = Run.open(runs["binary"])
-    factors = factors_of_run(run, run.load_model(torch.device("cpu")))
+    factors = factors_of_run(run.recipe, run.load_model(torch.device("cpu")))
     figure = figures.pair_grid(factors, 2, 1, draws=7, most=2, seed=3, held={0: 1})
     figures.save(figure, tmp_path / "b.png")
     np.testing.assert_array_equal(imread(tmp_path / "new" / "a.png"), imread(tmp_path / "b.png"))

@@ -179,7 +179,11 @@ def drawn_batch(x):
             ["rows"],
             r"local: expected conjugate latents in the plates \['rows'\], but there is no latent",
         ),
-        (unknown, ["points"], "local: expected conjugate latents .* but 'shape' is none: no closed form"),
+        (
+            unknown,
+            ["points"],
+            "local: expected conjugate latents .* but 'shape' is none: its LogNormal prior",
+        ),
         (drawn_batch, ["points"], "local: plate 'points' draws its minibatch in the model; give it one"),
     ],
 )

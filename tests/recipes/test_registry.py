@@ -87,7 +87,17 @@ def test_help_of_a_model_shows_its_options_and_no_others(capsys, model, written)
     text, options = shown(capsys, "train", *written.format(model).split())
     own = {name.replace("_", "-") for name in options_of(model)}
     assert options == own | {
-        *("model", "config", "print_config", "out", "resume", "max-memory", "debug", "help-all")
+        *(
+            "model",
+            "config",
+            "print_config",
+            "out",
+            "resume",
+            "max-memory",
+            "rank-timeout",
+            "debug",
+            "help-all",
+        )
     }
     assert f"here {model}: {RECIPES[model].title}" in " ".join(text.split())
     assert text.startswith("usage: pyro-fmvae train [options]\n\n")

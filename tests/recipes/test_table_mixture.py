@@ -77,7 +77,7 @@ def test_all_commands_agree_on_the_prediction(trained):
             run.decode(encoded["mean"])[chosen], abs=1e-3
         )
     own = run.model.own_predictions(
-        run.model.table(run.model.observations(run._rows(rows).observations)).softmax(-1)
+        run.model.table(run.model.observations(run.rows(rows).observations)).softmax(-1)
     )
     assert (own[0].argmax(-1).numpy() != encoded["codes"][:, 0]).any()
 

@@ -10,6 +10,7 @@ import pytest
 import pyro_fmvae
 from pyro_fmvae import checkpoint
 from pyro_fmvae.runs import Run, hub
+from pyro_fmvae.runs.factor_names import rename
 from tests.small_runs import command, succeed, train, train_all, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -66,6 +67,16 @@ def test_it_is_the_run(kind, folders, exported, files):
     expected = run.score(x)
     expected.pop("nearest", None)  # the training data are not there
     assert_equal(alone.score(x), expected)
+
+
+def test_it_keeps_the_names_of_components(folders, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(folders["labelled"], folder)
+    rename(Run.open(folder), 2, 1, "round")
+    again = tmp_path / "again.fmvae"
+    pyro_fmvae.load(folder, "cpu").export(tmp_path / "model.fmvae")
+    pyro_fmvae.load(tmp_path / "model.fmvae", "cpu").export(again)
+    assert pyro_fmvae.load(again, "cpu").run.recipe.given_names == {2: {1: "round"}}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -138,7 +138,7 @@ def test_a_model_of_lower_bound_is_kept_if_it_alone_has_learnt_the_labels_in_use
     """Validation points have no labels at all, as where a person has few of them."""
     dataset = load(str(write_files(tmp_path)["binary"]))
     dataset = replace(dataset, valid=replace(dataset.valid, labels=dataset.valid.labels.fill_(-1)))
-    options = {"labels": 1.0, "factors": (2, 2)} if labelled else {"factors": (2, 2)}
+    options = {"labels": 1.0, "factors": (2, 2), "free_from": 0.0} if labelled else {"factors": (2, 2)}
     run = Run.new(tmp_path, configure("fmvae", "mine.npz", hidden=(4,), **options), dataset)
     trainer = Trainer(run, dataset, torch.device("cpu"))
     trainer.progress.phase = [phase.name for phase in trainer.phases].index("joint")
@@ -169,7 +169,7 @@ def test_both_models_are_measured_on_the_same_training_points(tmp_path, monkeypa
     end[name] += 1
     measured = []
 
-    def finite(model, rows, device):
+    def finite(model, rows, device, ranks):
         at_end = torch.equal(model.state_dict()[name], end[name])
         near = torch.arange(int(at_end and len(rows) == number), len(rows))
         measured.append((at_end, len(near)))

@@ -187,6 +187,14 @@ class _From(Messenger):
             msg["infer"] = {"enumerate": "parallel"}
 
 
+def _log_prob(fn: Any, value: Tensor) -> Tensor:
+    """The log-density; that of torch's Multinomial before 2.15 indexes by a mask, which vmap cannot."""
+    if not isinstance(fn, torch.distributions.Multinomial):
+        return fn.log_prob(value)
+    coefficient = torch.lgamma(value.sum(-1) + 1) - torch.lgamma(value + 1).sum(-1)
+    return coefficient + torch.xlogy(value, fn.probs).sum(-1)
+
+
 def _log_joint(model: Any, values: dict[str, Tensor], discrete: set[str], args: Any) -> tuple[Tensor, Tensor]:
     """log p of what is scaled together with discrete sites, without the scale, and of all the rest."""
     with poutine.block(), pyro.validation_enabled(False), _Values(values):
@@ -197,7 +205,7 @@ def _log_joint(model: Any, values: dict[str, Tensor], discrete: set[str], args: 
         if not _counts(site, values):
             continue
         with pyro.validation_enabled(False):
-            density = site["fn"].log_prob(site["value"])
+            density = _log_prob(site["fn"], site["value"])
         if site["mask"] is not None:
             support = site["fn"].enumerate_support(expand=False) if name in discrete else None
             hidden = 0.0 if support is None else -math.log(len(support))
