@@ -7,8 +7,6 @@ import math
 import os
 import shutil
 import statistics
-import subprocess
-import sys
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -449,15 +447,3 @@ def test_peers_says_why_it_is_skipped(b, capsys, monkeypatch):
     monkeypatch.setattr(b.peers, "bayespy", None)
     b.peers.main([])
     assert "skipped: BayesPy is not installed" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_ranks_take_turns_with_one():
-    options = ["--net", "mlp", "--ways", "captured", "--setting", "1,4,3,8", "--steps", "2", "--rounds", "1"]
-    command = [sys.executable, str(BENCHMARKS / "ranks.py"), *options, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    alone, together = map(json.loads, done.stdout.splitlines())
-    assert (alone["ranks"], together["ranks"]) == (1, 2)
-    assert alone["gain"] == 1 and together["gain"] == pytest.approx(alone["cpu"] / together["cpu"], abs=0.01)
-    assert together["MB"] > 1 and together["sum"] > 0

@@ -142,8 +142,8 @@ RUNS = {
     ),
     "benchmarks/peers.py": (["--points=50", "--turns=2", "--threads=1"], ["BayesPy"]),
     "benchmarks/ranks.py": (
-        ["--net=mlp", "--ways=eager", "--setting=1,4,3,8", "--steps=1", "--rounds=1"],
-        ["gain"],
+        ["--net=mlp", "--ways=captured", "--setting=1,4,3,8", "--steps=1", "--rounds=1"],
+        ["mlp   captured       1     8", "mlp   captured       2     8"],
     ),
     "benchmarks/freed_memory.py": (["--nets=mlp", "--steps=2", "--threads=1"], ["mlp   kept"]),
     "benchmarks/search.py": (["--points=10000", "--queries=2", "--libraries=numpy"], ['"kind": "codes"']),

@@ -1,4 +1,4 @@
-"""Every module imports without the packages of the extras."""
+"""Every module imports without the packages of the extras, but for the page that is made of one."""
 
 import configparser
 import re
@@ -19,8 +19,9 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 import pyro_fmvae
+page = ("pyro_fmvae.explorer.layout", "pyro_fmvae.explorer.tabs.")  # `serve` imports it
 for module in pkgutil.walk_packages(pyro_fmvae.__path__, "pyro_fmvae."):
-    if not module.name.endswith("__main__"):
+    if not module.name.endswith("__main__") and not module.name.startswith(page):
         importlib.import_module(module.name)
 """
 

@@ -115,7 +115,8 @@ def run(rank: int, folder: str, options: dict[str, Any]) -> None:
             for record in records(net, way, options["setting"], found) if rank == 0 else ():
                 line = json.dumps(record) if options["json"] else ROW.format(*record.values())
                 print(line, flush=True)
-    dist.destroy_process_group()
+    dist.barrier()
+    os._exit(0)  # gloo's threads abort some interpreters that are taken down in order
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -29,7 +29,7 @@ def encode(
         ValueError: bad data, data without a finite bound, or a bad file name.
     """
     ranks = world()
-    with ranks.agreeing():
+    with ranks.agreeing(same_draws=False):
         opened, target = Run.open(Path(run)), Path(out)
         check_ending(target, (".npz", *TABLES, H5AD))
         check_annotates(data, target)

@@ -74,7 +74,7 @@ def evaluate(
         raise ValueError(f"points: expected a number >= 1, got {points}")
     check_seed(seed)
     ranks, left_out = world(), dict[str, dict[str, int]]()
-    with ranks.agreeing():
+    with ranks.agreeing(same_draws=False):
         opened = open_factorial(run, "--probes") if probes else Run.open(Path(run))
         place = resolve_device(device)
         model = opened.load_model(place)

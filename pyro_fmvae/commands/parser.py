@@ -89,14 +89,19 @@ def _check_depth(text: str, strings: bool = True) -> None:
         strings: check the strings in it, too: jsonargparse loads those of options that are not text.
     """
     depth = 0
-    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-        if isinstance(event, yaml.AliasEvent):
-            raise ValueError(f"aliases, such as *{event.anchor}, are not read")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            raise ValueError(f"nested more than {DEEPEST} levels deep")
-        if strings and isinstance(event, yaml.ScalarEvent):
-            _check_string(event.value)
+    try:
+        for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            if isinstance(event, yaml.AliasEvent):
+                raise ValueError(f"aliases, such as *{event.anchor}, are not read")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                raise ValueError(f"nested more than {DEEPEST} levels deep")
+            if strings and isinstance(event, yaml.ScalarEvent):
+                _check_string(event.value)
+    except yaml.scanner.ScannerError as error:
+        if "nesting depth" in str(error):  # PyYAML from 6.0.4 on reads ahead, and has a limit of its own
+            raise ValueError(f"nested more than {DEEPEST} levels deep") from error
+        raise
 
 
 def _check_string(text: str) -> None:

@@ -62,7 +62,7 @@ def score(
     check_installed(target)
     check_different(data=data, out=out)
     ranks = world()
-    with ranks.agreeing():
+    with ranks.agreeing(same_draws=False):
         opened = Run.open(Path(run))
         check_spares_data(opened, target)
         place = resolve_device(device)

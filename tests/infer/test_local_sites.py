@@ -112,6 +112,13 @@ def test_factors_have_the_posterior_of_the_textbook():
     assert_close(found.mean, tau.mean * torch.linalg.solve(precision, (NUMBERS[:4] @ w.mean).T).T)
 
 
+def test_a_minibatch_counts_for_all_points_in_the_guide_too():
+    """Pyro's own ELBOs weigh the guide's density by its own scale."""
+    trace = poutine.trace(made(factors, NUMBERS, "points", steps=1)).get_trace(NUMBERS[:2])
+    assert trace.nodes["z"]["scale"] == N / 2
+    assert trace.nodes["w"]["scale"] == 1
+
+
 def test_an_empty_document_has_its_prior():
     found = made(admixture, WORDS_OF, "documents").infer(WORDS_OF)["shares"]
     assert_close(found.concentration[4], torch.full((TOPICS,), 0.4))
