@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final
 
 import torch
 from torch import Tensor
 
 from pyro_fmvae.data.readable_rows import BLOCK, WINDOW, ReadableRows, rows_in
-
-AHEAD: Final = 1  # windows that are read before they are needed
 
 
 class Windows:
@@ -69,30 +66,36 @@ class Windows:
             start: not less than before.
             stop: more than `start`, at most the number of rows.
         """
-        first = next(i for i, end in enumerate(self._ends) if end > start)
-        parts, place, number = [], start, first
+        number = next(i for i, end in enumerate(self._ends) if end > start)
+        parts, place = [], start
         while place < stop:
             end = min(stop, self._ends[number])
             begin = self._ends[number - 1] if number else 0
-            window = self._window(number)
-            parts.append([part[place - begin : end - begin] for part in window])
+            parts.append([part[place - begin : end - begin] for part in self._window(number)])
             place, number = end, number + 1
-        for old in [old for old in self._there if old < first]:
+        for old in [old for old in self._there if self._ends[old] <= stop]:
             del self._there[old]
         if len(parts) == 1:
-            return parts[0][0], parts[0][1]
-        stored, rows = (torch.cat(part) for part in zip(*parts, strict=True))
+            stored, rows = parts[0]
+        else:
+            stored, rows = (torch.cat(part) for part in zip(*parts, strict=True))
+        parts.clear()  # so that a window that has been left is let go before the next one is read
+        if number < len(self._ends):
+            self._begin(number)
         return stored, rows
 
     def close(self) -> None:
         """Read no more."""
         self._reader.shutdown(wait=True, cancel_futures=True)
 
+    def _begin(self, number: int) -> None:
+        """Begin to read a window, unless that is under way."""
+        if number not in self._read:
+            self._read[number] = self._reader.submit(self._load, number)
+
     def _window(self, number: int) -> tuple[Tensor, Tensor]:
         if number not in self._there:
-            for ahead in range(number, min(number + AHEAD + 1, len(self._ends))):
-                if ahead not in self._read:
-                    self._read[ahead] = self._reader.submit(self._load, ahead)
+            self._begin(number)
             stored, rows = self._read.pop(number).result()
             if self._device.type == "cuda":
                 stored, rows = stored.pin_memory(), rows.pin_memory()

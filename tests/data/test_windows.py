@@ -73,6 +73,15 @@ def test_no_more_than_the_next_window_is_read_ahead():
     y.close()
 
 
+def test_two_windows_are_held_at_most():
+    x, held = opened(Counted(numbered(200))), []
+    for start in range(0, 196, 7):  # some batches lie across two windows
+        x.take(start, start + 7)
+        held.append(len(x._there) + len(x._read))
+    x.close()
+    assert max(held) == 2
+
+
 def test_epochs_differ_and_depend_on_the_seed(small):
     def order(seed, epochs):
         batches = Batches(both(100)[1], 7, seed=seed, indexed=True)
