@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from pyro_fmvae.distributions import Assignment
+from pyro_fmvae.distributions import Assignment, HiddenMarkov
+from pyro_fmvae.distributions.chain import Chain
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.natural_distribution import natural_class
-from pyro_fmvae.infer.elbo.density import has_lazy_arguments, log_density
+from pyro_fmvae.infer.elbo.density import has_lazy_arguments, hidden_chain, log_density
 from pyro_fmvae.infer.elbo.enumerated import DiscreteFactors, enum_dim, is_discrete, units_of
 from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Expects, Moments, expectation_of
@@ -30,7 +31,7 @@ from pyro_fmvae.infer.elbo.plain import PlainProgram, without_discrete
 from pyro_fmvae.infer.elbo.plain_posteriors import PlainPosteriors
 from pyro_fmvae.infer.elbo.plain_weights import is_weighted_latent, label_terms, weighted_terms
 from pyro_fmvae.infer.elbo.site_terms import kl_sum, latent_term, log_prob_sum, mean_log_density, role_of
-from pyro_fmvae.infer.elbo.structure import Site, sample_sites, unmasked
+from pyro_fmvae.infer.elbo.structure import Site, Structure, sample_sites, unmasked
 from pyro_fmvae.infer.elbo.turns import Turns
 from pyro_fmvae.infer.elbo.used_draws import in_order
 
@@ -215,10 +216,7 @@ class Bound:
                 return table
 
         def evaluate(table: Lazy, shape: torch.Size) -> Tensor:
-            terms = self.expansion.of(table)
-            if self.turns is not None:
-                self.turns.see(terms, moments)
-            return expectation_of(terms, shape, moments, dtype or table.dtype, table.device)
+            return self._evaluate(table, shape, moments, dtype or table.dtype)
 
         try:
             density = log_density(fn, value, lambda table: evaluate(table, table.shape))
@@ -237,6 +235,22 @@ class Bound:
         if is_validation_enabled():
             check_site_shape({**site, "log_prob": density}, self.program.plates)
         return density
+
+    def _evaluate(
+        self, table: Lazy, shape: torch.Size, moments: Mapping[str, Expects], dtype: torch.dtype
+    ) -> Tensor:
+        terms = self.expansion.of(table)
+        if self.turns is not None:
+            self.turns.see(terms, moments)
+        return expectation_of(terms, shape, moments, dtype, table.device)
+
+    def chain(self, site: Site) -> Chain:
+        """The chain of the hidden states of a ``HiddenMarkov`` site."""
+
+        def evaluate(table: Lazy) -> Tensor:
+            return self._evaluate(table, table.shape, self.posteriors.moments, table.dtype)
+
+        return hidden_chain(unwrap(site["fn"]), unmasked(site), evaluate)
 
     def _by_formula(self, site: Site, q: Distribution, is_weighted: bool) -> Tensor | None:
         def parent_of(parent: Site) -> Distribution:
@@ -266,3 +280,13 @@ def responsibilities(program: PlainProgram, guide: Trace) -> dict[str, Tensor]:
     bound = Bound(program, guide)
     bound.collect()
     return bound.summed().posteriors() if bound.factors else {}
+
+
+def hidden_chains(program: Structure | PlainProgram, guide: Trace) -> dict[str, Chain]:
+    """The chain of the hidden states of every observed ``HiddenMarkov``, by site name."""
+    bound = Bound(program, guide) if isinstance(program, PlainProgram) else None
+    return {
+        name: fn.chain(site["value"]) if bound is None else bound.chain(site)
+        for name, site in sample_sites(program.model).items()
+        if isinstance(fn := unwrap(site["fn"]), HiddenMarkov)
+    }
