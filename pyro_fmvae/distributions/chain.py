@@ -15,7 +15,7 @@ _MODERATE = 600.0  # nats between transitions to the same state; float64 ends at
 class Chain:
     """The weights of all paths of a batch of chains, in logarithms that need not be normalised.
 
-    A path z_1 … z_T weighs start[z_1] Π transitions[z_t, z_t+1] Π likelihood[t, z_t]. All work is done in float64.
+    A path z_1 … z_T weighs start[z_1] Π transitions[z_t, z_t+1] Π likelihood[t, z_t]. Sums are in float64.
 
     Attributes:
         log_start: of the first state, [..., K].
@@ -50,7 +50,7 @@ class Chain:
             start, transitions, likelihood, ends = self._by_step()
             likelihood = likelihood.detach().requires_grad_()
             sums = _sums_for(transitions)
-            total = sums.apply(start, transitions, likelihood, ends)  # type: ignore[no-untyped-call]
+            total = sums.apply(start, transitions, likelihood, ends)
             (posterior,) = torch.autograd.grad(total.sum(), likelihood)
         return self._by_sequence(posterior.permute(2, 0, 1)).to(self.log_likelihood.dtype)
 
@@ -110,8 +110,8 @@ def _sums_for(transitions: Tensor) -> "type[_Sums | _ScaledSums]":
 class _Sums(torch.autograd.Function):
     """log Σ over paths, [B], by sums of exponentials of every pair of states.
 
-    Its backward pass goes through the steps once more, with two messages per step that the first one left. The
-    probability of a pair of states is that of the later one times that of the earlier one given it: this
+    Its backward pass goes through the steps once more, with two messages per step that the first one left.
+    The probability of a pair of states is that of the later one times that of the earlier one given it: this
     needs no normaliser.
     """
 
@@ -132,7 +132,7 @@ class _Sums(torch.autograd.Function):
         return message.logsumexp(0)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         transitions, messages, predictions, ends = ctx.saved_tensors
         last = messages[-1]
@@ -173,7 +173,7 @@ class _ScaledSums(torch.autograd.Function):
         return message.logsumexp(0)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         matrix, last, ends, *messages = ctx.saved_tensors
         scaled, sums = messages[: len(messages) // 2], messages[len(messages) // 2 :]

@@ -15,9 +15,9 @@ from pyro_fmvae.distributions.chain import Chain
 class HiddenMarkov(TorchDistribution):
     """Sequences of observations whose hidden states are a Markov chain; the states are summed out.
 
-    In a plain program, parameters may have conjugate posteriors: ``TraceConjugate_ELBO`` takes the expectation
-    of each logarithm, and sums over the states by one pass forward and one backward (Beal, 2003, Variational
-    algorithms for approximate Bayesian inference, Section 3.4). ::
+    In a plain program, parameters may have conjugate posteriors: ``TraceConjugate_ELBO`` takes the
+    expectation of each logarithm, and sums over the states by one pass forward and one backward (Beal, 2003,
+    Variational algorithms for approximate Bayesian inference, Section 3.4). ::
 
         start = pyro.sample("start", dist.Dirichlet(torch.ones(K)))
         with pyro.plate("states", K):
@@ -41,7 +41,10 @@ class HiddenMarkov(TorchDistribution):
         ValueError: shapes do not fit, or (with validation on) a length is not in 1 … T.
     """
 
-    arg_constraints = {"start": constraints.simplex, "transitions": constraints.simplex}
+    arg_constraints: dict[str, constraints.Constraint] = {  # noqa: RUF012
+        "start": constraints.simplex,
+        "transitions": constraints.simplex,
+    }
 
     def __init__(
         self,

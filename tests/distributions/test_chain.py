@@ -91,6 +91,15 @@ def test_rare_transitions_count_where_nothing_else_is_left():
     assert_close(evidence, torch.tensor([-900.0 + torch.tensor(2.0).log()], dtype=torch.float64))
 
 
+@pytest.mark.parametrize("kind", ["shared", "own"])
+def test_chains_of_one_step(kind):
+    start, transitions, likelihood = tables(kind)
+    chain = Chain(start, transitions, likelihood[:, :1])
+    assert_close(chain.log_evidence(), (start + likelihood[:, 0]).logsumexp(-1))
+    assert_close(chain.posterior()[:, 0], (start + likelihood[:, 0]).softmax(-1))
+    assert_close(chain.best_path()[:, 0], (start + likelihood[:, 0]).argmax(-1))
+
+
 def test_single_precision_is_summed_in_double():
     exact = Chain(*tables("shared")).log_evidence()
     single = Chain(*(table.float() for table in tables("shared"))).log_evidence()

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 import pyro.distributions as dist
 import torch
@@ -250,7 +251,8 @@ class Bound:
         def evaluate(table: Lazy) -> Tensor:
             return self._evaluate(table, table.shape, self.posteriors.moments, table.dtype)
 
-        return hidden_chain(unwrap(site["fn"]), unmasked(site), evaluate)
+        fn: Any = unwrap(site["fn"])
+        return hidden_chain(fn, unmasked(site), evaluate)
 
     def _by_formula(self, site: Site, q: Distribution, is_weighted: bool) -> Tensor | None:
         def parent_of(parent: Site) -> Distribution:
