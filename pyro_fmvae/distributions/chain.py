@@ -29,11 +29,11 @@ class Chain:
     log_likelihood: Tensor
     lengths: Tensor | None = None
 
-    def __post_init__(self) -> None:
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Of the sequences, [...]."""
         batch = [self.log_start.shape[:-1], self.log_transitions.shape[:-2], self.log_likelihood.shape[:-2]]
-        if self.lengths is not None:
-            batch.append(self.lengths.shape)
-        object.__setattr__(self, "_batch", torch.broadcast_shapes(*batch))
+        return torch.broadcast_shapes(*batch, () if self.lengths is None else self.lengths.shape)
 
     def log_evidence(self) -> Tensor:
         """The logarithm of the sum over all paths, [...], in the dtype of the likelihood.
@@ -41,8 +41,8 @@ class Chain:
         Its gradients are the probabilities of states and the expected counts of transitions.
         """
         tables = self._by_step()
-        result: Tensor = _sums_for(tables[1]).apply(*tables)  # type: ignore[no-untyped-call]
-        return result.view(self._batch).to(self.log_likelihood.dtype)  # type: ignore[attr-defined]
+        result: Tensor = _sums_for(tables[1]).apply(*tables)
+        return result.view(self.batch_shape).to(self.log_likelihood.dtype)
 
     def posterior(self) -> Tensor:
         """The probabilities of the states at each step, [..., T, K]; 0 after the end of a sequence."""
@@ -80,8 +80,7 @@ class Chain:
         Returns:
             [K, B], [K, K, B or 1], [T, K, B], and the lengths [B].
         """
-        batch: torch.Size = self._batch  # type: ignore[attr-defined]
-        one, likelihood = torch.Size([1]), self.log_likelihood
+        batch, one, likelihood = self.batch_shape, torch.Size([1]), self.log_likelihood
         start = self.log_start.double()
         start = start.expand(*batch, -1).reshape(batch.numel(), -1).T
         transitions = self.log_transitions.double()
@@ -93,7 +92,7 @@ class Chain:
         return start, transitions, likelihood.permute(1, 2, 0).to(torch.float64, copy=True).contiguous(), ends
 
     def _by_sequence(self, table: Tensor) -> Tensor:
-        return table.reshape(*self._batch, *table.shape[1:])  # type: ignore[attr-defined]
+        return table.reshape(*self.batch_shape, *table.shape[1:])
 
 
 def _sums_for(transitions: Tensor) -> "type[_Sums | _ScaledSums]":
