@@ -99,7 +99,7 @@ def score(
 
 @dataclass
 class _Tally:
-    """What is printed of a score in the end."""
+    """Summary of a score, counted as its values come."""
 
     threshold: float
     n: int = 0
