@@ -31,6 +31,7 @@ from pyro_fmvae.recipes.registry import (
     recipe_of,
 )
 from pyro_fmvae.runs.config_file import DERIVED, with_full_paths
+from pyro_fmvae.runs.event_log import check_log
 from pyro_fmvae.runs.launching import check_equal, first_before_others, is_restart_of, note_launch
 from pyro_fmvae.runs.report import report
 from pyro_fmvae.runs.run import CHECKPOINT, FIGURES, Run, load_data, resolve_device, saved
@@ -190,6 +191,7 @@ def start(
     ranks = world()
     with ranks.agreeing(same_draws=False):
         device = resolve_device(config.device)
+        check_log(config)
         config = replace(config, data=data_name(recipe_of(config).name, config.data))
         config = with_full_paths(config, Path.cwd())
     root = Path(config.data_root) if config.data_root else None
@@ -229,6 +231,7 @@ def resume_run(folder: str, data_root: str | None, device: str, eager: bool, com
     with ranks.agreeing(same_draws=False):
         run = Run.open(Path(folder))
         run.check_folder("the state of its training")
+        check_log(run.config)
         if eager:
             run = run.with_options(eager=True, compile=compile)
         elif compile is not None:

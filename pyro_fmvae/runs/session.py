@@ -14,6 +14,7 @@ from pyro_fmvae.data import Dataset
 from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.nn import ConvDecoder
 from pyro_fmvae.ranks import world
+from pyro_fmvae.runs.event_log import event_log
 from pyro_fmvae.runs.journal import Journal, main_measure
 from pyro_fmvae.runs.keeper import Keeper
 from pyro_fmvae.runs.outlook import Outlook, announce
@@ -61,9 +62,11 @@ def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, heard: list[int]) -
     """Consume the records; returns the number of the signal that was heard, 0 if there was none."""
     keeper, ranks = Keeper(trainer, dataset, Journal(trainer, dataset, resumed)), world()
     outlook, saved = Outlook(trainer.device), time.monotonic()
-    with _Bar(trainer) as bar:
+    with _Bar(trainer) as bar, event_log(trainer, resumed) as log:
         for record in trainer.records(resumed):
             values = keeper.follow(record)
+            if values:
+                log(values)
             outlook.update(record)
             # What is kept is written down before the last checkpoint.
             (stop,) = ranks.largest([heard[0] if heard else 0])
