@@ -18,7 +18,7 @@ WEIGHT_PRIORS: Final[dict[str, MixingWeights]] = {
 
 
 class MixtureParameters(BaseEstimator):
-    """Parameters of a :class:`~pyro_fmvae.sklearn.BayesianMixture`, which describes them, and their checks."""
+    """Parameters of a :class:`~pyro_fmvae.sklearn.BayesianMixture`, which describes them, and checks."""
 
     n_features_in_: int
 
