@@ -123,7 +123,7 @@ def _marked(
     scores: Mapping[str, np.ndarray], tallies: Mapping[str, _Tally], ending: str
 ) -> dict[str, np.ndarray]:
     """Put beside each score, and count, what lies above its threshold."""
-    marked = {}
+    marked: dict[str, np.ndarray] = {}
     for kind, values in scores.items():
         marked |= {kind: values, f"{kind}{ending}": tallies[kind].add(values)}
     return marked
