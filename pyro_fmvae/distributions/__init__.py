@@ -54,6 +54,7 @@ from pyro_fmvae.distributions.normal_wishart import (
     NormalWishartFamily,
 )
 from pyro_fmvae.distributions.observation import BernoulliObservation, GaussianObservation, Observation
+from pyro_fmvae.distributions.poisson_component import PoissonComponent
 from pyro_fmvae.distributions.relaxation import Concrete, ShiftedSigmoid, SpikeDraws, StraightThrough
 from pyro_fmvae.distributions.scalar_family import ScalarFamily
 from pyro_fmvae.distributions.spike_and_slab import SpikeAndSlab
@@ -117,6 +118,7 @@ __all__ = [
     "NormalWishart",
     "NormalWishartFamily",
     "Observation",
+    "PoissonComponent",
     "RateWishart",
     "ScalarFamily",
     "ShiftedSigmoid",
