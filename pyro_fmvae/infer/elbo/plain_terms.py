@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from pyro_fmvae.distributions import Assignment, HiddenMarkov
+from pyro_fmvae.distributions import Assignment
 from pyro_fmvae.distributions.chain import Chain
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.natural_distribution import natural_class
@@ -25,6 +25,7 @@ from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Expects, Moments, expectation_of
 from pyro_fmvae.infer.elbo.formulas import by_formula
 from pyro_fmvae.infer.elbo.joint_moments import JointMoments
+from pyro_fmvae.infer.elbo.kept import KeptExpectations
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled, sites_of
 from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, total
 from pyro_fmvae.infer.elbo.placeholder import missing_in_guide
@@ -32,7 +33,7 @@ from pyro_fmvae.infer.elbo.plain import PlainProgram, without_discrete
 from pyro_fmvae.infer.elbo.plain_posteriors import PlainPosteriors
 from pyro_fmvae.infer.elbo.plain_weights import is_weighted_latent, label_terms, weighted_terms
 from pyro_fmvae.infer.elbo.site_terms import kl_sum, latent_term, log_prob_sum, mean_log_density, role_of
-from pyro_fmvae.infer.elbo.structure import Site, Structure, sample_sites, unmasked
+from pyro_fmvae.infer.elbo.structure import Site, sample_sites, unmasked
 from pyro_fmvae.infer.elbo.turns import Turns
 from pyro_fmvae.infer.elbo.used_draws import in_order
 
@@ -45,12 +46,14 @@ class Bound:
         program, guide: the run.
         kl_weight: weight of the terms of drawn latents of single data points.
         label_weight: Δ of equation 8.
+        kept: expectations that stay the same while some posteriors change; None where nothing is to be kept.
     """
 
     program: PlainProgram
     guide: Trace
     kl_weight: float | Tensor = 1.0
     label_weight: float | Tensor = 0.0
+    kept: KeptExpectations | None = None
     terms: list[Term] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -217,7 +220,11 @@ class Bound:
                 return table
 
         def evaluate(table: Lazy, shape: torch.Size) -> Tensor:
-            return self._evaluate(table, shape, moments, dtype or table.dtype)
+            if self.kept is None:
+                return self._evaluate(table, shape, moments, dtype or table.dtype)
+            return self.kept.value(
+                site["name"], table, lambda: self._evaluate(table, shape, moments, dtype or table.dtype)
+            )
 
         try:
             density = log_density(fn, value, lambda table: evaluate(table, table.shape))
@@ -275,20 +282,3 @@ class Bound:
             table = table.detach()
         scale = site.get("unweighted", site["scale"])
         self.factors.append({**site, "scale": scale, "unscaled_log_prob": table})
-
-
-def responsibilities(program: PlainProgram, guide: Trace) -> dict[str, Tensor]:
-    """Probabilities of each discrete site's values: [..., K], with the site's plates in front."""
-    bound = Bound(program, guide)
-    bound.collect()
-    return bound.summed().posteriors() if bound.factors else {}
-
-
-def hidden_chains(program: Structure | PlainProgram, guide: Trace) -> dict[str, Chain]:
-    """The chain of the hidden states of every observed ``HiddenMarkov``, by site name."""
-    bound = Bound(program, guide) if isinstance(program, PlainProgram) else None
-    return {
-        name: fn.chain(site["value"]) if bound is None else bound.chain(site)
-        for name, site in sample_sites(program.model).items()
-        if isinstance(fn := unwrap(site["fn"]), HiddenMarkov)
-    }

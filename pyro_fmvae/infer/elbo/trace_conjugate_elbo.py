@@ -26,7 +26,8 @@ from pyro_fmvae.infer.elbo.mixture_terms import (
     tabulate,
 )
 from pyro_fmvae.infer.elbo.plain import PlainProgram
-from pyro_fmvae.infer.elbo.plain_terms import Bound, hidden_chains, responsibilities
+from pyro_fmvae.infer.elbo.plain_states import hidden_chains, responsibilities
+from pyro_fmvae.infer.elbo.plain_terms import Bound
 from pyro_fmvae.infer.elbo.plan import Plan, plan_of
 from pyro_fmvae.infer.elbo.site_terms import (
     as_module,
