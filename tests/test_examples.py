@@ -146,6 +146,10 @@ RUNS = {
         ["--net=mlp", "--ways=captured", "--setting=1,4,3,8", "--steps=1", "--rounds=1"],
         ["mlp   captured       1     8", "mlp   captured       2     8"],
     ),
+    "benchmarks/beyond_memory.py": (
+        ["--parts=speed", "--limit=4000", "--times=0.001", "--batch-size=512", "--rounds=1"],
+        ["speed_cpu"],
+    ),
     "benchmarks/freed_memory.py": (["--nets=mlp", "--steps=2", "--threads=1"], ["mlp   kept"]),
     "benchmarks/search.py": (["--points=10000", "--queries=2", "--libraries=numpy"], ['"kind": "codes"']),
     "benchmarks/spot_checks.py": (["--nets=mlp", "--steps=2"], ["checked at every step"]),

@@ -1,5 +1,6 @@
-"""Each case runs in a process of its own: what is set there stays set."""
+"""Each case runs in a process of its own, since what is set there stays set."""
 
+import json
 import os
 import stat
 import subprocess
@@ -14,14 +15,21 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="each user ha
 
 ROOT = str(Path(pyro_fmvae.__file__).parents[1])
 PLACES = """
-import os, sys, tempfile
-if len(sys.argv) > 1:
-    os.geteuid = lambda: int(sys.argv[1])
-from pyro_fmvae.temporary import keep_temporary_files_private
-folder = keep_temporary_files_private()
+import json, os, sys, tempfile
 from torch._inductor.runtime.runtime_utils import cache_dir, default_cache_dir
-mode = oct(os.stat(folder).st_mode)
-print(folder, mode, cache_dir(), default_cache_dir(), tempfile.mkdtemp(), sep="\\n")
+from pyro_fmvae.temporary import keep_temporary_files_private
+
+for case in json.loads(sys.argv[1]):
+    if not (child := os.fork()):
+        os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)  # set by the import
+        os.environ.update(case["environment"])
+        tempfile.tempdir = None
+        os.geteuid = lambda: case["user"]
+        folder = keep_temporary_files_private()
+        mode = oct(os.stat(folder).st_mode)
+        print(json.dumps([str(folder), mode, cache_dir(), default_cache_dir(), tempfile.mkdtemp()]))
+        sys.exit()
+    assert os.waitpid(child, 0)[1] == 0
 """
 COMPILE = """
 import sys
@@ -31,12 +39,13 @@ if sys.argv[1] == "private":
 import torch
 torch.compile(lambda x: x.sin() + 1, fullgraph=True)(torch.zeros(2))
 """
+PRIVATE = oct(stat.S_IFDIR | stat.S_IRWXU)
 MINE = f"pyro-fmvae-{os.geteuid()}" if hasattr(os, "geteuid") else ""
 
 
-def run(program, *arguments, temporary, **variables):
+def run(program, *arguments, temporary):
     kept = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
-    environment = kept | {"TMPDIR": str(temporary), "PYTHONPATH": ROOT} | variables
+    environment = kept | {"TMPDIR": str(temporary), "PYTHONPATH": ROOT}
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments], env=environment, capture_output=True, text=True
     )
@@ -44,42 +53,56 @@ def run(program, *arguments, temporary, **variables):
     return done.stdout.splitlines()
 
 
-def test_everything_is_in_one_private_folder_that_stays(tmp_path):
-    found = [run(PLACES, temporary=tmp_path) for _ in range(2)]
-    for folder, mode, *places in found:
-        assert (Path(folder), mode) == (tmp_path / MINE, oct(stat.S_IFDIR | stat.S_IRWXU))
-        assert len(places) == 3
-        assert all(place.startswith(f"{folder}/") for place in places)
-    assert found[0][2:4] == found[1][2:4]
-    assert os.listdir(tmp_path) == [MINE]
+OPEN, LINK, FILE, ANOTHERS = "open to others", "a link", "a file", "somebody else's"
 
 
-@pytest.mark.parametrize("kind", ["open to others", "a link", "a file", "somebody else's"])
-def test_a_folder_that_others_may_have_written_to_is_not_used(tmp_path, kind):
-    uid, place = os.geteuid(), tmp_path / MINE
-    if kind == "a link":
-        (tmp_path / "theirs").mkdir(mode=0o700)
-        place.symlink_to(tmp_path / "theirs")
-    elif kind == "a file":
-        place.touch()
-    else:
-        place.mkdir(mode=0o700)
-    if kind == "open to others":
-        place.chmod(0o770)
-    elif kind == "somebody else's":
-        uid += 1
-        place.rename(tmp_path / f"pyro-fmvae-{uid}")
-    before = set(tmp_path.rglob("*"))
-    folder, mode, *places = run(PLACES, str(uid), temporary=tmp_path)
-    assert (Path(folder).parent, mode) == (tmp_path, oct(stat.S_IFDIR | stat.S_IRWXU))
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """For each case, the system's temporary folder, what was in it, and the places that a process found."""
+    folders = {kind: tmp_path_factory.mktemp("temporary") for kind in ("new", OPEN, LINK, FILE, ANOTHERS)}
+    (folders[OPEN] / MINE).mkdir()
+    (folders[OPEN] / MINE).chmod(0o770)
+    (folders[LINK] / "theirs").mkdir(mode=0o700)
+    (folders[LINK] / MINE).symlink_to(folders[LINK] / "theirs")
+    (folders[FILE] / MINE).touch()
+    other = os.geteuid() + 1
+    (folders[ANOTHERS] / f"pyro-fmvae-{other}").mkdir(mode=0o700)
+    folders["again"] = folders["own cache"] = folders["new"]
+    before = {kind: set(folder.rglob("*")) for kind, folder in folders.items()}
+    cases = [
+        {
+            "user": other if kind == ANOTHERS else os.geteuid(),
+            "environment": {"TMPDIR": str(folder)}
+            | ({"TORCHINDUCTOR_CACHE_DIR": str(folder / "mine")} if kind == "own cache" else {}),
+        }
+        for kind, folder in folders.items()
+    ]
+    lines = run(PLACES, json.dumps(cases), temporary=tmp_path_factory.mktemp("parent"))
+    places = map(json.loads, lines)
+    return {kind: (folders[kind], before[kind], *found) for kind, found in zip(folders, places, strict=True)}
+
+
+@pytest.mark.parametrize("kind", ["new", "again"])
+def test_everything_is_in_one_private_folder_that_stays(found, kind):
+    temporary, _, folder, mode, *places = found[kind]
+    assert (Path(folder), mode) == (temporary / MINE, PRIVATE)
+    assert len(places) == 3
     assert all(place.startswith(f"{folder}/") for place in places)
-    assert set(tmp_path.rglob("*")) == before  # nothing was written there, and its own folder is gone
+    assert tuple(places[:2]) == found["new"][4:6]
+    assert set(os.listdir(temporary)) == {MINE, "mine"}
 
 
-def test_a_cache_of_the_users_own_stays(tmp_path):
-    mine = tmp_path / "mine"
-    folder, _, cache, default, _ = run(PLACES, temporary=tmp_path, TORCHINDUCTOR_CACHE_DIR=str(mine))
-    assert cache == str(mine)
+@pytest.mark.parametrize("kind", [OPEN, LINK, FILE, ANOTHERS])
+def test_a_folder_that_others_may_have_written_to_is_not_used(found, kind):
+    temporary, before, folder, mode, *places = found[kind]
+    assert (Path(folder).parent, mode) == (temporary, PRIVATE)
+    assert all(place.startswith(f"{folder}/") for place in places)
+    assert set(temporary.rglob("*")) == before  # nothing was written there, and its own folder is gone
+
+
+def test_a_cache_of_the_users_own_stays(found):
+    temporary, _, folder, _, cache, default, _ = found["own cache"]
+    assert cache == str(temporary / "mine")
     assert default.startswith(f"{folder}/")
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -10,6 +13,7 @@ from torch import Tensor
 
 from pyro_fmvae.data.dataset import Split
 from pyro_fmvae.data.storage import as_float, sample_binary
+from pyro_fmvae.data.windows import Windows
 
 
 class Batches:
@@ -24,8 +28,11 @@ class Batches:
     It moves on when a batch is handed out: a checkpoint written in the body of the loop continues with the
     next batch, and a new iteration continues one that was broken off.
 
+    Rows that are not held in memory are read by :class:`Windows`, which has its own order of an epoch. One
+    iteration at a time goes through them.
+
     Args:
-        split: the rows, kept on `device` as they are stored.
+        split: the rows. Those in memory are kept on `device` as they are stored.
         batch_size: B, at least 1; it may exceed the number of rows.
         seed: of the order and of the drawn pixels, at least 0.
         shuffle: draw a new order in each epoch; False keeps the order of the rows.
@@ -63,7 +70,7 @@ class Batches:
         self.device = torch.device(device)
         self.indexed = indexed
         self.full = full
-        self._x = split.x.to(self.device)
+        self._x = split.x.to(self.device) if isinstance(split.x, Tensor) else split.x
         self._labels = None if split.labels is None else split.labels.to(self.device)
         self._resample, self._signed = split.resample, split.signed
         self._epoch = 0
@@ -78,11 +85,11 @@ class Batches:
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         """Yield the remaining batches of the current epoch."""
         epoch = self._epoch
-        order = self._order(epoch)
-        while self._epoch == epoch:
-            position = self._position
-            self._epoch, self._position = divmod(epoch * len(self) + position + 1, len(self))
-            yield self._batch(order, epoch, position)
+        with self._opened(epoch) as source:
+            while self._epoch == epoch:
+                position = self._position
+                self._epoch, self._position = divmod(epoch * len(self) + position + 1, len(self))
+                yield self._batch(source, epoch, position)
 
     def state_dict(self) -> dict[str, int]:
         """Return the place of the next batch: `epoch` and `position`, both counted from 0."""
@@ -104,9 +111,9 @@ class Batches:
             )
         self._epoch, self._position = epoch, position
 
-    def _batch(self, order: Tensor, epoch: int, position: int) -> tuple[Tensor, ...]:
-        rows = order[position * self.batch_size : (position + 1) * self.batch_size]
-        stored = self._x.index_select(0, rows)
+    def _batch(self, source: _Epoch, epoch: int, position: int) -> tuple[Tensor, ...]:
+        start = position * self.batch_size
+        stored, rows = source.take(start, min(start + self.batch_size, self.num_data))
         if self._resample:
             stored = sample_binary(stored, self._generator(epoch, position, device=self.device))
         batch = [as_float(stored, self._signed)]
@@ -115,6 +122,18 @@ class Batches:
         if self.indexed:
             batch.append(rows)
         return tuple(batch)
+
+    @contextmanager
+    def _opened(self, epoch: int) -> Iterator[_Epoch]:
+        """The rows of an epoch in its order."""
+        if isinstance(self._x, Tensor):
+            yield _Held(self._x, self._order(epoch))
+            return
+        windows = Windows(self._x, partial(self._generator, epoch) if self.shuffle else None, self.device)
+        try:
+            yield windows
+        finally:
+            windows.close()
 
     def _order(self, epoch: int) -> Tensor:
         if not self.shuffle:
@@ -125,6 +144,24 @@ class Batches:
         """Make a generator seeded by `seed` and `key`, independent between keys of any length."""
         entropy = np.random.SeedSequence(self.seed, spawn_key=key)
         return torch.Generator(device).manual_seed(int(entropy.generate_state(1)[0]))
+
+
+class _Epoch(Protocol):
+    """Rows of an epoch in its order."""
+
+    def take(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Rows at these places, as they are stored, and their indices."""
+
+
+class _Held(NamedTuple):
+    """Rows in memory, [n, *event_shape], and their order, int64 [n]."""
+
+    x: Tensor
+    order: Tensor
+
+    def take(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        rows = self.order[start:stop]
+        return self.x.index_select(0, rows), rows
 
 
 def whole(split: Split, device: torch.device | str = "cpu") -> tuple[Tensor, ...]:

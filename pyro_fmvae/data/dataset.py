@@ -1,4 +1,4 @@
-"""A data set in memory, in three splits."""
+"""A data set in three splits, in memory or on disk."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.data.preprocessing import Preprocessing
+from pyro_fmvae.data.readable_rows import ReadableRows, select
 from pyro_fmvae.data.storage import as_float
 
 SPLITS = ("train", "valid", "test", "unseen")
@@ -22,10 +23,10 @@ class Split:
         ValueError: a dtype or shape other than those below.
     """
 
-    x: Tensor
+    x: Tensor | ReadableRows
     """[n, *event_shape], stored compactly: bool (pixels in {0, 1}), uint8 (grey levels, 255 = 1.0) or float32
     (greys in [0, 1], standardised columns, patches, or real numbers, where NaN is a missing one).
-    `observations`, `whole` and `Batches` give float32."""
+    `observations`, `whole` and `Batches` give float32. `ReadableRows` are read when they are needed."""
     labels: Tensor | None = None
     """int64 [n, L], -1 = unknown; None where the data set has no labels."""
     resample: bool = False
@@ -52,13 +53,14 @@ class Split:
 
     @property
     def observations(self) -> Tensor:
-        """All of `x` as float32 [n, *event_shape]; with `resample`, grey levels rather than binary draws."""
-        return as_float(self.x, self.signed)
+        """All of `x` as float32 [n, *event_shape], in memory; with `resample`, greys and not binary draws."""
+        x = self.x if isinstance(self.x, Tensor) else self.x.read(torch.arange(len(self)))
+        return as_float(x, self.signed)
 
     def select(self, rows: Tensor) -> Split:
         """Take the rows at the indices int64 [m], in that order."""
         labels, places = (None if part is None else part[rows] for part in (self.labels, self.places))
-        return replace(self, x=self.x[rows], labels=labels, places=places)
+        return replace(self, x=select(self.x, rows), labels=labels, places=places)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
+from pyro_fmvae.data.decoded import first_writable, write_npy
 from pyro_fmvae.memory import check_fits, limit
 
 logger = logging.getLogger("pyro_fmvae")
@@ -25,11 +26,6 @@ _FORMATS: Final = ("PNG", "JPEG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "PPM")
 _BYTES: Final = 12  # that a pixel takes while it is turned, put on white and converted
 _TURNS: Final = Lock()  # of images so large that one on each core would take too much memory
 _CHUNK: Final = 256  # images that are decoded ahead of what is written
-
-
-def user_cache() -> Path:
-    """Return the folder of downloaded and computed files of this user: ``~/.cache/pyro_fmvae``."""
-    return Path.home() / ".cache" / "pyro_fmvae"
 
 
 def load_images(
@@ -63,9 +59,7 @@ def load_images(
         images = _open(cache / name, expected)
         if images is not None:
             return images
-    writable = next((cache for cache in caches if _writable(cache)), None)
-    if writable is None:
-        raise OSError(f"decoded images can be kept nowhere: no writing in {', '.join(map(str, caches))}")
+    writable = first_writable(caches)
     logger.info("decoding %d images of %s into %s (once)", len(names), folder, writable)
     start = time.monotonic()
     _write(writable / name, [folder / name for name in names], shape, crop)
@@ -199,28 +193,13 @@ def _open(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
     return images if images.shape == shape and images.dtype == np.uint8 else None
 
 
-def _writable(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return False
-    return os.access(folder, os.W_OK)
-
-
 def _write(target: Path, paths: Sequence[Path], shape: tuple[int, ...], crop: int | None) -> None:
-    """Decode into a .npy file under a temporary name of this process, sync it, and rename it."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    header = {"descr": "|u1", "fortran_order": False, "shape": (len(paths), *shape)}
-    try:
-        with temporary.open("wb") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
-            np.lib.format.write_array_header_1_0(file, header)
+    """Decode into a .npy file, some images ahead of what is written."""
+
+    def decoded() -> Iterator[np.ndarray]:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
             for start in range(0, len(paths), _CHUNK):
                 chunk = paths[start : start + _CHUNK]
-                for image in pool.map(lambda path: decode(path, shape, crop), chunk):
-                    file.write(image.tobytes())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+                yield from pool.map(lambda path: decode(path, shape, crop), chunk)
+
+    write_npy(target, (len(paths), *shape), np.dtype(np.uint8), decoded())

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.data.dataset import SPLITS, Dataset, Split
+from pyro_fmvae.data.readable_rows import joined
 from pyro_fmvae.data.splitting import fingerprint
 from pyro_fmvae.data.storage import sample_binary
 
@@ -128,7 +129,7 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
     for name, split in seen.items():
         if len(split) == 0:
             raise ValueError(f"hold_out: nothing would be left of the {name} split")
-    rows = torch.cat([split.x for split in unseen])
+    rows = joined([split.x for split in unseen])
     labels = torch.cat([split.labels for split in unseen if split.labels is not None])
     places = [split.places for split in unseen if split.places is not None]
     return replace(
@@ -176,4 +177,5 @@ def _draw(split: Split) -> Split:
     """Replace greys, from which binary pixels are drawn at each visit, by one draw of them."""
     if not split.resample:
         return split
+    assert isinstance(split.x, Tensor)
     return replace(split, x=sample_binary(split.x, torch.Generator().manual_seed(0)), resample=False)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.data.dataset import SPLITS, Dataset, Split
+from pyro_fmvae.data.readable_rows import pieces, read
 
 FEWEST: Final = 10
 """Points of the smallest data set, of which one is for validation and one for testing."""
@@ -29,8 +30,8 @@ def check_learnable(dataset: Dataset, label_names: Sequence[str] = ()) -> None:
         raise ValueError(f"data: expected at least {FEWEST} points, better hundreds, got {points}")
     if dataset.preprocessing.image and max(dataset.event_shape[:2]) == 1:
         raise ValueError("data: expected pictures of more than one pixel; numbers make a table, [n, D]")
-    x = dataset.train.x
-    if not dataset.preprocessing.image and (x == x[:1]).all():
+    first = read(dataset.train.x, torch.arange(1))
+    if not dataset.preprocessing.image and all((part == first).all() for part in pieces(dataset.train.x)):
         raise ValueError("data: all columns are constant, so there is nothing to learn")
     for name in label_names:
         _check_label(dataset, name)

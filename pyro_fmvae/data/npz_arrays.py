@@ -3,7 +3,7 @@
 import math
 import zipfile
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 import numpy as np
 
@@ -66,6 +66,33 @@ def _read(archive: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
     return array
 
 
+def read_header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Read the header of an array in .npy format, up to where its numbers begin.
+
+    Args:
+        file: at its start.
+        size: bytes that it has, header included.
+
+    Returns:
+        Shape, whether the first index runs fastest, and dtype.
+
+    Raises:
+        ValueError: the header is damaged, or tells of another number of bytes than there are.
+    """
+    try:
+        first = np.lib.format.read_magic(file) == (1, 0)
+        read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(file)
+        found = size - file.tell()
+    except Exception as error:  # NumPy raises many kinds; a header is a Python literal, of any form
+        raise ValueError(f"damaged: {error}") from error
+    if bool in map(type, shape):
+        raise ValueError(f"damaged: its shape is {shape}")
+    if math.prod(shape) * dtype.itemsize != found and not dtype.hasobject:  # pickles are refused anyway
+        raise ValueError(f"damaged: {found:,} bytes for {dtype} of shape {list(shape)}")
+    return shape, fortran, dtype
+
+
 def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, source: str) -> None:
     """Raise ValueError if the header of an array tells of another number of bytes than the archive."""
     try:
@@ -73,13 +100,7 @@ def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, source: str
             if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
                 return  # no array, as reading it says
             file.seek(0)
-            first = np.lib.format.read_magic(file) == (1, 0)
-            read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(file)
-            found = member.file_size - file.tell()
-    except Exception as error:  # as above; a header is a Python literal, of any form
-        raise ValueError(f"{source} is damaged: {error}") from error
-    if bool in map(type, shape):
-        raise ValueError(f"{source} is damaged: its shape is {shape}")
-    if math.prod(shape) * dtype.itemsize != found and not dtype.hasobject:  # pickles are refused anyway
-        raise ValueError(f"{source} is damaged: {found:,} bytes for {dtype} of shape {list(shape)}")
+            read_header(file, member.file_size)
+    except Exception as error:  # zipfile raises many kinds
+        reason = str(error) if isinstance(error, ValueError) else f"damaged: {error}"
+        raise ValueError(f"{source} is {reason}") from error

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -115,9 +115,27 @@ class Preprocessing:
         with np.errstate(over="ignore", invalid="ignore"):
             std = np.nanstd(training, axis=0) if missing else training.std(axis=0)
             mean = np.nanmean(training, axis=0) if missing else training.mean(axis=0)
-        # Rounding leaves a constant column with a standard deviation of about 1e-17 instead of 0.
-        std[np.nanmin(training, axis=0) == np.nanmax(training, axis=0)] = 1.0
-        mean[categories], std[categories] = 0.0, 1.0
+        constant = np.nanmin(training, axis=0) == np.nanmax(training, axis=0)
+        fitted = cls.of_moments(mean, std, constant, categories, source, column_names)
+        return replace(fitted, missing=missing, powers=powers, levels=levels, ignored=ignored)
+
+    @classmethod
+    def of_moments(
+        cls,
+        mean: np.ndarray,
+        std: np.ndarray,
+        constant: np.ndarray,
+        categories: Sequence[int] = (),
+        source: str = "x",
+        column_names: tuple[str, ...] = (),
+    ) -> Preprocessing:
+        """Make the preprocessing of a table of these column means and deviations [D], changed in place.
+
+        `constant` marks columns of a single value, whose deviation rounding may leave at 1e-17 instead of 0;
+        `categories` are columns that stay as they are. Errors are those of :meth:`standardizing`.
+        """
+        std[constant] = 1.0
+        mean[list(categories)], std[list(categories)] = 0.0, 1.0
         beyond = ~((np.abs(mean) <= _LARGEST) & (std <= _LARGEST) & (std >= _SMALLEST))
         if beyond.any():
             column = _column(int(beyond.argmax()), column_names)
@@ -125,17 +143,8 @@ class Preprocessing:
                 f"{source}: expected columns whose mean and standard deviation float32 holds, those of "
                 f"{column} are {mean[beyond][0]:.4g} and {std[beyond][0]:.4g}"
             )
-        return cls(
-            Kind.TABLE,
-            training.shape[1:],
-            mean=tuple(mean.tolist()),
-            std=tuple(std.tolist()),
-            missing=missing,
-            powers=powers,
-            levels=levels,
-            column_names=column_names,
-            ignored=ignored,
-        )
+        moments = tuple(mean.tolist()), tuple(std.tolist())
+        return cls(Kind.TABLE, mean.shape, None, *moments, column_names=column_names)
 
     @property
     def binary(self) -> bool:

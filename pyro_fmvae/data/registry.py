@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from pyro_fmvae.data.dataset import Dataset
-from pyro_fmvae.data.image_cache import user_cache
+from pyro_fmvae.data.decoded import user_cache
 from pyro_fmvae.data.loader import Loader, LoadOptions
 from pyro_fmvae.data.own.files import READERS, split_file, split_folder
 from pyro_fmvae.data.own.picture_files import open_pictures
@@ -57,11 +57,13 @@ def load(
     sparse: SparseOptions | None = None,
     splitting: Splitting | None = None,
     shape: tuple[int, ...] | None = None,
+    in_memory: bool | None = None,
 ) -> Dataset:
     """Load a data set.
 
     Args:
-        data: a name in `LOADERS`, or the path of a .npz or .csv file or of a folder of images.
+        data: a name in `LOADERS`, or the path of a file whose ending is one of `READERS`, or of a folder of
+            images.
         data_root: folder that known data sets lie in or are downloaded to; default ``~/.cache/pyro_fmvae``.
         binarization: binarisation of the greys of `mnist` and `omniglot` (see `load_mnist`); other data sets
             ignore it.
@@ -72,6 +74,8 @@ def load(
             images. Of the known data sets, `scenes` takes those of patches, and those of bars `as_is`.
         splitting: shares of the rows of a file or folder for validation and testing; default: a tenth each.
         shape: (H, W) or (H, W, 3) that a folder's images had in a run, in the place of `image_size`.
+        in_memory: hold the observations of a file in memory, or read them from disk as they are needed. None:
+            read those of .npy, Parquet and Arrow files and of uncompressed .npz files of a gibibyte or more.
 
     Raises:
         FileNotFoundError: files of a known data set are missing and could not be downloaded.
@@ -88,11 +92,13 @@ def load(
     if splitting is not None and not splitting.usual and (data in LOADERS or options.patch_size is not None):
         what = f"the splits of {data!r} are fixed" if data in LOADERS else "splits of patches are fixed"
         raise ValueError(f"valid, test, fold: {what}")
+    path = Path(data)
+    folder = bool(data) and path.is_dir()
+    if in_memory is False and (data in LOADERS or folder or options.patch_size is not None):
+        raise ValueError(f"in_memory: expected a file of rows, {data!r} has its own way into memory")
     if data in LOADERS:
         root = user_cache() if data_root is None else Path(data_root)
         return LOADERS[data].load(LoadOptions(root, checked, image_size or LONGEST, options))
-    path = Path(data)
-    folder = bool(data) and path.is_dir()
     if not folder and not path.is_file():
         raise ValueError(
             f"data: expected one of {', '.join(LOADERS)}, an existing file that ends in "
@@ -103,7 +109,7 @@ def load(
         return split_patches(open_pictures(path), name, options.patch_size, options, seed)
     if folder:
         return split_folder(path, image_size, seed, options.as_is, splitting, shape)
-    return split_file(path, seed, options.as_is, splitting, options.mixed, options.ignore)
+    return split_file(path, seed, options.as_is, splitting, options.mixed, options.ignore, in_memory)
 
 
 def _check_sparse(data: str, options: SparseOptions) -> None:

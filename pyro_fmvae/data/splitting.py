@@ -119,23 +119,42 @@ def _count(share: float, n: int) -> int:
     return max(1, math.floor(share * n + 1e-9)) if share else 0
 
 
+class Digest:
+    """Digest of rows in their order, of which some are given after the other.
+
+    Args:
+        dtype, shape: of all rows.
+    """
+
+    def __init__(self, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+        self._digest = hashlib.sha256(f"{dtype.str} {shape}".encode())
+
+    def update(self, rows: np.ndarray) -> None:
+        """Take the next rows."""
+        self._digest.update(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
+
+    @property
+    def hexadecimal(self) -> str:
+        """64 hexadecimal digits."""
+        return self._digest.hexdigest()
+
+
 def fingerprint(rows: np.ndarray) -> str:
     """Digest rows in their order, on which a random split depends: 64 hexadecimal digits.
 
     Args:
         rows: numbers or strings, of any shape.
     """
-    digest = hashlib.sha256(f"{rows.dtype.str} {rows.shape}".encode())
-    digest.update(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
+    digest = Digest(rows.dtype, rows.shape)
+    digest.update(rows)
+    return digest.hexadecimal
 
 
-def split_fingerprint(rows: np.ndarray, staying: np.ndarray | None) -> str:
+def split_fingerprint(digest: str, staying: np.ndarray | None) -> str:
     """Digest everything that :func:`split_rows` depends on, beside its options.
 
     Args:
-        rows: as for :func:`fingerprint`.
+        digest: of the rows: see :func:`fingerprint`.
         staying: as for :func:`split_rows`.
     """
-    digest = fingerprint(rows)
     return digest if staying is None else fingerprint(np.array([digest, fingerprint(staying)]))

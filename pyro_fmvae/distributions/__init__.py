@@ -20,6 +20,7 @@ from pyro_fmvae.distributions.exponential_family import ExponentialFamily
 from pyro_fmvae.distributions.factorial_mixture import FactorialMixture
 from pyro_fmvae.distributions.full_component import FullComponent
 from pyro_fmvae.distributions.gamma import GAMMA, GammaFamily, NaturalGamma
+from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
 from pyro_fmvae.distributions.inverse_gamma import INVERSE_GAMMA, InverseGammaFamily, NaturalInverseGamma
 from pyro_fmvae.distributions.marginal_component import MarginalComponent
 from pyro_fmvae.distributions.mixture import Assignment, Component, Label, MixtureComponent
@@ -53,6 +54,7 @@ from pyro_fmvae.distributions.normal_wishart import (
     NormalWishartFamily,
 )
 from pyro_fmvae.distributions.observation import BernoulliObservation, GaussianObservation, Observation
+from pyro_fmvae.distributions.poisson_component import PoissonComponent
 from pyro_fmvae.distributions.relaxation import Concrete, ShiftedSigmoid, SpikeDraws, StraightThrough
 from pyro_fmvae.distributions.scalar_family import ScalarFamily
 from pyro_fmvae.distributions.spike_and_slab import SpikeAndSlab
@@ -87,6 +89,7 @@ __all__ = [
     "FullComponent",
     "GammaFamily",
     "GaussianObservation",
+    "HiddenMarkov",
     "InverseGammaFamily",
     "Label",
     "LinearNormal",
@@ -115,6 +118,7 @@ __all__ = [
     "NormalWishart",
     "NormalWishartFamily",
     "Observation",
+    "PoissonComponent",
     "RateWishart",
     "ScalarFamily",
     "ShiftedSigmoid",

@@ -212,7 +212,7 @@ class ExponentialFamily(ABC):
         Raises:
             ValueError: no member has values of that shape.
         """
-        raise NotImplementedError(f"{type(self).__name__} takes no part in plain programs")
+        raise NotImplementedError(f"{type(self).__name__} takes no part in plain programs: it has no size")
 
     def locate(self, monomial: tuple[str, ...], elements: tuple[Tensor, ...], event: torch.Size) -> Tensor:
         """Positions of a monomial in the last dimension of t, int64 of the elements' shape.
@@ -226,7 +226,7 @@ class ExponentialFamily(ABC):
         Returns:
             -1 where t does not hold the product of these elements.
         """
-        raise NotImplementedError(f"{type(self).__name__} takes no part in plain programs")
+        raise NotImplementedError(f"{type(self).__name__} takes no part in plain programs: it has no locate")
 
     def multiplicity(self, event: torch.Size) -> Tensor | None:
         """How many times its monomial each entry of t is, float64 [P]; None if all are 1.

@@ -18,17 +18,16 @@ from pyro_fmvae.infer.elbo.frames import frames_of
 from pyro_fmvae.infer.elbo.kind import has_shorthand
 from pyro_fmvae.infer.elbo.own_values import OwnValues
 from pyro_fmvae.infer.elbo.recognition import Recognised, recognise_conjugacy
-from pyro_fmvae.infer.elbo.site_terms import as_module
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
+from pyro_fmvae.infer.fallback import WithFallback
 from pyro_fmvae.infer.first_run import NO_MIXTURE, check_priors, check_whole, harmless_value
 from pyro_fmvae.infer.joint_sites import JointSites, Starts
-from pyro_fmvae.infer.local_sites import LocalSites, check_plates, local_sites
+from pyro_fmvae.infer.local_sites import LocalSearch, LocalSites, local_sites, plates_of_points
 from pyro_fmvae.infer.parameters import GivenParameters, param_statements
 from pyro_fmvae.infer.posteriors import (
     ConjugatePosterior,
     NaturalPosterior,
     PosteriorDict,
-    check_shapes,
     natural_prior,
     random_posterior,
 )
@@ -36,7 +35,7 @@ from pyro_fmvae.infer.quantiles import WithQuantiles
 from pyro_fmvae.infer.starts import WithStarts
 
 
-class AutoConjugate(WithQuantiles, WithStarts):
+class AutoConjugate(WithQuantiles, WithStarts, WithFallback):
     """Natural posteriors for every conjugate site of a model, and another guide for its other sites.
 
     With a model in Pyro's own distributions it is a whole guide::
@@ -74,7 +73,11 @@ class AutoConjugate(WithQuantiles, WithStarts):
         local: names of plates of data points. Conjugate latents in them get posteriors that are found anew in
             each call, for the points of this batch, and are not kept: those of the topics of documents in
             latent Dirichlet allocation, say. :meth:`infer` has them for other points.
-        local_steps: passes of coordinate ascent that find them.
+        local_steps: passes of coordinate ascent that find them, at most.
+        local_tolerance: nats per data point. The passes end after one that raised the bound by less, other
+            than under ``CapturedSVI``, which takes all of them.
+        local_warm: start at the posterior of a point's last visit. It is kept for all N points, by the row
+            numbers that the plate has as its ``subsample``, but not saved with the guide.
         structured: give a location and its precision a joint posterior where the model allows it, for a
             tighter bound: where the location has a prior such as ``Normal(m, (s * precision) ** -0.5)``.
 
@@ -91,6 +94,8 @@ class AutoConjugate(WithQuantiles, WithStarts):
         *,
         local: Collection[str] = (),
         local_steps: int = 10,
+        local_tolerance: float = 0.0,
+        local_warm: bool = False,
         structured: bool = False,
     ) -> None:
         super().__init__()
@@ -98,20 +103,17 @@ class AutoConjugate(WithQuantiles, WithStarts):
             raise ValueError(f"model: expected a function, got {type(model).__name__}; do not call it")
         if not count > 0:
             raise ValueError(f"count: expected a number > 0, got {count}")
-        check_plates(local, local_steps)
+        search = LocalSearch(plates_of_points(local), local_steps, local_tolerance, local_warm)
         self._model = (model,)  # in a tuple, so that the model does not become a submodule
         self._make_fallback = fallback
-        self.fallback = None
         self.count, self.structured = count, structured
         self.posteriors = PosteriorDict()
         self._sites: dict[str, Site] = {}
         self._priors: dict[str, NaturalDistribution] = {}
         self._mixtures: dict[str, tuple[str, str, torch.Size]] = {}
-        self._waiting: dict[str, Tensor] = {}
         self._joint = JointSites({})
-        self.local, self.local_steps = tuple(local), local_steps
-        self._local_sites = LocalSites(model, {}, local_steps)
-        self._is_set_up = False
+        self._search = search
+        self._local_sites = LocalSites(model, {}, search)
 
     def setup(self, *args: Any, **kwargs: Any) -> None:
         """Find the conjugate sites and make their posteriors; arguments as for the model.
@@ -178,7 +180,7 @@ class AutoConjugate(WithQuantiles, WithStarts):
             self._priors[name] = prior
             events = found.sites[name]["fn"].event_dim - event_dim_of(prior.family)
             self._sites[name] = {"cond_indep_stack": found.sites[name]["cond_indep_stack"], "events": events}
-        self._local_sites = LocalSites(self._model[0], local, self.local_steps)
+        self._local_sites = LocalSites(self._model[0], local, self._search)
         joint = found.joint if self.structured else {}
         self._joint = JointSites({name: pair for name, pair in joint.items() if name in starts})
         for name, start in self._joint.join(starts).items():
@@ -191,40 +193,18 @@ class AutoConjugate(WithQuantiles, WithStarts):
         if found.drawn and self._make_fallback is not None:
             rest = GivenParameters(learnt)(self._model[0])  # they are no part of the guide
             rest = poutine.block(rest, hide=[*found.priors, *found.discrete, *found.leaves])
-            with _own_parameters():
-                self.fallback = as_module("fallback", self._make_fallback(rest))
-                if self._waiting:
-                    with poutine.block():  # Pyro's autoguides have parameters after their first call
-                        self.fallback(*args, **kwargs)
-                    check_shapes("fallback", self.fallback, self._waiting)
-                    self.fallback.load_state_dict(self._waiting)
-                    self._waiting = {}
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Keep the state of a fallback that is not there yet; nothing is loaded if a shape differs."""
-        start = f"{prefix}fallback."
-        if self.fallback is None and not self._is_set_up:
-            names = [name for name in state_dict if name.startswith(start)]
-            self._waiting = {
-                name.removeprefix(start): state_dict.pop(name).detach().clone() for name in names
-            }
-        if self.fallback is not None:
-            check_shapes("fallback", self.fallback, state_dict, start)
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination.update({f"{prefix}fallback.{name}": value for name, value in self._waiting.items()})
+            self.make_fallback(self._make_fallback, rest, args, kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample every conjugate site; arguments as for the model. Returns the values by site name."""
         if not self._is_set_up:
             self.setup(*args, **kwargs)
         param_statements("AutoConjugate", self)
-        values = self._sample_global(*args, **kwargs)
-        if self._local_sites:
-            values |= self._local_sites.sample(self._sample_global, args, kwargs)
-        return values
+        if not self._local_sites:
+            return self._sample_global(*args, **kwargs)
+        run = poutine.trace(self._sample_global)
+        values: dict[str, Tensor] = run(*args, **kwargs)
+        return values | self._local_sites.sample(self._sample_global, run.trace, args, kwargs)
 
     def _sample_global(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample every site but latents of single data points."""
@@ -232,10 +212,7 @@ class AutoConjugate(WithQuantiles, WithStarts):
         for name, site in self._sites.items():
             with frames_of(site):
                 values[name] = pyro.sample(name, self.distribution(name, values))
-        if self.fallback is not None:
-            with _own_parameters():
-                values.update(self.fallback(*args, **kwargs))
-        return values
+        return values | self.sample_fallback(args, kwargs)
 
     def distribution(
         self, name: str, values: Mapping[str, Tensor], posteriors: PosteriorDict | None = None
@@ -253,6 +230,11 @@ class AutoConjugate(WithQuantiles, WithStarts):
         except ValueError as error:
             raise type(error)(f"site '{name}': {error}") from None
         return found.to_event(self._sites[name]["events"])
+
+    @property
+    def local(self) -> tuple[str, ...]:
+        """Names of the plates of data points whose latents get posteriors found anew."""
+        return self._search.plates
 
     @property
     def natural_sites(self) -> list[str]:
@@ -293,8 +275,3 @@ class AutoConjugate(WithQuantiles, WithStarts):
 
 def _is_component(site: Site) -> bool:
     return has_shorthand([site]) and not is_discrete(site)
-
-
-def _own_parameters() -> Any:
-    """Keep a Pyro module's parameters out of the global store, where a second program could find them."""
-    return pyro.settings.context(module_local_params=True)

@@ -52,7 +52,7 @@ class JointSites:
         if not isinstance(posterior, NaturalDistribution):
             raise ValueError(
                 f"the joint posterior of '{location}' and '{precision}' was replaced by another than a "
-                "natural one"
+                "natural one; leave it in natural parameters, or make the guide with structured=False"
             )
         part = joint.parts[name == precision]
         return part(posterior.natural, posterior.dtype, given=values.get(precision))

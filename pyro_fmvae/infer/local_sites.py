@@ -2,19 +2,24 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import pyro
 import pyro.poutine as poutine
 import torch
-from torch import Tensor
+from pyro.poutine import Trace
+from torch import Tensor, nn
 from torch.distributions import Distribution
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.natural_distribution import event_dim_of
 from pyro_fmvae.infer.elbo.frames import frames_of, subsamples
-from pyro_fmvae.infer.elbo.plain import FirstValues, Undrawn, without_discrete
+from pyro_fmvae.infer.elbo.kept import KeptExpectations
+from pyro_fmvae.infer.elbo.plain import FirstValues, PlainProgram, Undrawn, without_discrete
+from pyro_fmvae.infer.elbo.plain_terms import Bound
 from pyro_fmvae.infer.elbo.recognition import Recognised
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
@@ -28,121 +33,223 @@ class LocalSite:
         kind: class of its natural posteriors.
         start: λ that coordinate ascent starts from, [..., P], of size 1 in the plates of points.
         events: dimensions of an event beyond those of the family.
+        points: the number of data points in all, and their dimension in ``start``; those of the first plate.
     """
 
     kind: type[NaturalDistribution]
     start: Tensor
     events: int
+    points: tuple[int, int]
 
     @classmethod
     def of(cls, site: Site, prior: NaturalDistribution, plates: Collection[str]) -> "LocalSite":
         """The site of a first run, with its prior [..., P] and the names of the plates of points."""
         start, batch = prior.natural, len(site["fn"].batch_shape)
-        for frame in site["cond_indep_stack"]:
-            if frame.name in plates and frame.vectorized:
-                start = start.narrow(batch + frame.dim, 0, 1)
-        return cls(type(prior), start.clone(), site["fn"].event_dim - event_dim_of(prior.family))
+        frames = [f for f in site["cond_indep_stack"] if f.name in plates and f.vectorized]
+        for frame in frames:
+            start = start.narrow(batch + frame.dim, 0, 1)
+        points = frames[0].full_size or frames[0].size, batch + frames[0].dim
+        return cls(type(prior), start.clone(), site["fn"].event_dim - event_dim_of(prior.family), points)
 
     def distribution(self, natural: Tensor) -> Any:
         """The posterior at λ [..., P], of the site's event shape."""
         posterior: Any = self.kind(natural)
         return posterior.to_event(self.events)
 
+    def start_of(self, site: Site) -> Tensor:
+        """λ [..., P] to start from, of the size of a batch."""
+        return self.start.expand(*site["value"].shape[: self.start.dim() - 1], -1)
 
-class LocalSites:
+    def by_point(self, natural: Tensor) -> Tensor:
+        """λ with the dimension of the points in front, [B, ..., P]."""
+        return natural.movedim(self.points[1], 0)
+
+    def batched(self, natural: Tensor) -> Tensor:
+        """The inverse of :meth:`by_point`."""
+        return natural.movedim(0, self.points[1])
+
+    def table(self) -> Tensor:
+        """λ of all points before their first visit, [N, ..., P]."""
+        start = self.by_point(self.start)
+        return start.expand(self.points[0], *start.shape[1:]).clone()
+
+
+@dataclass(frozen=True)
+class LocalSearch:
+    """How the posteriors of latents of single data points are found.
+
+    Attributes:
+        plates: names of the plates of data points.
+        steps: passes of coordinate ascent over all latents, at most.
+        tolerance: nats per data point: the passes end after one that raised the bound by less. A recorded
+            step cannot depend on numbers and has all passes.
+        warm: whether to start at the posterior of a point's last visit.
+
+    Raises:
+        ValueError: one of them is out of range.
+    """
+
+    plates: tuple[str, ...] = ()
+    steps: int = 10
+    tolerance: float = 0.0
+    warm: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.steps > 0:
+            raise ValueError(f"local_steps: expected a number > 0, got {self.steps}")
+        if not self.tolerance >= 0:
+            raise ValueError(f"local_tolerance: expected a number >= 0, got {self.tolerance}")
+        if self.warm and len(self.plates) != 1:
+            raise ValueError(f"local_warm: expected one plate in local, got {list(self.plates)}")
+
+
+class LocalSites(nn.Module):
     """The latents of single data points in a model.
 
     Args:
         model: the program.
         sites: by name, in the order of the model.
-        steps: passes of coordinate ascent over all of them, Hoffman et al. (2013), Stochastic variational
+        search: how posteriors are found: by coordinate ascent, Hoffman et al. (2013), Stochastic variational
             inference, Figure 4.
     """
 
-    def __init__(self, model: Callable[..., Any], sites: dict[str, LocalSite], steps: int) -> None:
+    def __init__(self, model: Callable[..., Any], sites: dict[str, LocalSite], search: LocalSearch) -> None:
+        super().__init__()
         self._model = (model,)
-        self._sites, self._steps = sites, steps
+        self._sites, self._search = sites, search
         self._elbo = TraceConjugate_ELBO()
-        self._others: Callable[..., Any] = dict
+        self._others = Trace()
         self._now: dict[str, tuple[Site, Tensor]] = {}
+        for name, local in sites.items() if search.warm else ():
+            self.register_buffer(_buffer(name), local.table(), persistent=False)
 
     def __bool__(self) -> bool:
         return bool(self._sites)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
+    def forward(self, *args: Any, **kwargs: Any) -> None:
         """The whole guide, with the posteriors of the present pass."""
-        self._others(*args, **kwargs)
+        for name, site in sample_sites(self._others).items():
+            with frames_of(site), _draws(self._others):
+                pyro.sample(name, site["fn"], infer=dict(site["infer"]))
         for name, now in self._now.items():
             self._sample(name, *now)
 
-    def solve(
-        self, others: Callable[..., dict[str, Tensor]], args: Any, kwargs: Any
-    ) -> dict[str, tuple[Site, Tensor]]:
-        """Site and λ [..., P] of each latent of a batch, given the posteriors of all other sites.
+    def sample(self, others: Callable[..., Any], run: Trace, args: Any, kwargs: Any) -> dict[str, Tensor]:
+        """Sample the latents of a batch from their posteriors, as constants.
 
         Args:
             others: samples all other sites of the guide.
+            run: its trace in this call. The posteriors are those given its draws.
             args, kwargs: of the model.
 
         Raises:
-            ValueError: the model draws the minibatch itself.
+            ValueError: the model draws the minibatch itself, or does not tell the rows of a warm start.
         """
-        self._others = others
+        solved = self._solve(others, run, args, kwargs, warm=self._search.warm)
+        return {name: self._sample(name, *now) for name, now in solved.items()}
+
+    def posteriors(self, others: Callable[..., Any], args: Any, kwargs: Any) -> dict[str, Distribution]:
+        """The posteriors of the latents of points that may be new ones, by name; see :meth:`sample`."""
         with poutine.block():
-            self._now = self._starts(self._sites_of(args, kwargs))
-            for _ in range(self._steps):
-                for name in self._sites:
-                    self._ascend(name, args, kwargs)
-        found, self._now = self._now, {}
-        return found
-
-    def sample(self, others: Callable[..., dict[str, Tensor]], args: Any, kwargs: Any) -> dict[str, Tensor]:
-        """Sample the latents of a batch from their posteriors, as constants; see :meth:`solve`."""
-        return {name: self._sample(name, *now) for name, now in self.solve(others, args, kwargs).items()}
-
-    def posteriors(
-        self, others: Callable[..., dict[str, Tensor]], args: Any, kwargs: Any
-    ) -> dict[str, Distribution]:
-        """The posteriors of the latents of a batch, by name; see :meth:`solve`."""
-        solved = self.solve(others, args, kwargs).items()
+            run = poutine.trace(others).get_trace(*args, **kwargs)
+        solved = self._solve(others, run, args, kwargs, warm=False).items()
         return {name: self._sites[name].distribution(natural) for name, (_, natural) in solved}
 
-    def _sites_of(self, args: Any, kwargs: Any) -> dict[str, Site]:
-        """The sites of this batch, from a run of the model without their values."""
-        with Undrawn():
-            given = without_discrete(poutine.trace(self._others).get_trace(*args, **kwargs))
+    def _solve(
+        self, others: Callable[..., Any], run: Trace, args: Any, kwargs: Any, warm: bool
+    ) -> dict[str, tuple[Site, Tensor]]:
+        """Site and λ [..., P] of each latent of a batch."""
+        with poutine.block():
+            with Undrawn(), _draws(run):
+                self._others = without_discrete(poutine.trace(others).get_trace(*args, **kwargs))
+            trace = self._trace(args, kwargs)
+            sites = sample_sites(trace)
+            starts = {name: local.start_of(sites[name]) for name, local in self._sites.items()}
+            rows = self._rows(trace) if warm else None
+            if rows is not None:
+                for name, start in starts.items():
+                    kept = self.get_buffer(_buffer(name))[rows]
+                    starts[name] = self._sites[name].batched(kept).expand_as(start)
+            self._now = {name: (sites[name], start) for name, start in starts.items()}
+            self._ascend(args, kwargs)
+        found, self._now, self._others = self._now, {}, Trace()
+        if rows is not None:
+            for name, (_, natural) in found.items():
+                self.get_buffer(_buffer(name)).index_copy_(0, rows, self._sites[name].by_point(natural))
+        return found
+
+    def _trace(self, args: Any, kwargs: Any) -> Trace:
+        """A run of the model on this batch without the values of its sites."""
         with FirstValues(), Undrawn(leaves=True):
-            program = poutine.trace(poutine.replay(self._model[0], trace=given))
+            program = poutine.trace(poutine.replay(self._model[0], trace=self._others))
             trace = program.get_trace(*args, **kwargs)
         for name, site in subsamples(trace).nodes.items():
             if site["fn"].subsample_size not in (None, site["fn"].size):
                 raise ValueError(
                     f"local: plate '{name}' draws its minibatch in the model; give it one, by subsample=batch"
                 )
-        return sample_sites(trace)
+        return trace
 
-    def _starts(self, sites: dict[str, Site]) -> dict[str, tuple[Site, Tensor]]:
-        starts = {}
-        for name, local in self._sites.items():
-            batch = sites[name]["value"].shape[: local.start.dim() - 1]
-            starts[name] = sites[name], local.start.expand(*batch, -1)
-        return starts
+    def _rows(self, trace: Trace) -> Tensor:
+        """The numbers [B] of the points of a batch, int64."""
+        (plate,) = self._search.plates
+        rows = trace.nodes[plate]["value"]
+        if not (isinstance(rows, Tensor) and rows.dim() == 1 and rows.dtype == torch.int64):
+            raise ValueError(
+                f"local_warm: expected row numbers as the minibatch of plate '{plate}', to keep posteriors "
+                "by; write subsample=rows, of integers in one dimension"
+            )
+        return rows
 
-    def _ascend(self, name: str, args: Any, kwargs: Any) -> None:
-        """Give a site its posterior given those of all others: a natural-gradient step of rate 1."""
+    def _ascend(self, args: Any, kwargs: Any) -> None:
+        """Improve one site after another, all of them several times."""
+        frames = [f for site, _ in self._now.values() for f in site["cond_indep_stack"]]
+        sizes = {f.name: f.full_size or f.size for f in frames if f.name in self._search.plates}
+        enough = self._search.tolerance * prod(sizes.values())
+        before = inf
+        program, guide = self._elbo.trace(self._model[0], self, *args, **kwargs)
+        assert isinstance(program, PlainProgram)  # it has conjugate sites that are no shorthands
+        kept = KeptExpectations(self._sites.keys())
+        for _ in range(self._search.steps):
+            loss, *_ = [self._improve(name, program, guide, kept) for name in self._sites]
+            if enough > 0 and get_proxy_mode() is None:
+                if before - loss.item() < enough:
+                    break
+                before = loss.item()
+
+    def _improve(self, name: str, program: PlainProgram, guide: Trace, kept: KeptExpectations) -> Tensor:
+        """Give a site its posterior given those of all others, by a step of rate 1; the loss before it."""
         site, natural = self._now[name]
         with torch.enable_grad():
             natural = natural.detach().requires_grad_()
-            self._now[name] = site, natural
-            loss = self._elbo.differentiable_loss(self._model[0], self, *args, **kwargs)
+            guide.nodes[name]["fn"] = self._sites[name].distribution(natural)
+            kept.restart()
+            loss = self._elbo.total(Bound(program, guide, kept=kept).all_terms())
             (gradient,) = torch.autograd.grad(loss, natural)
-        self._now[name] = site, natural.detach() - gradient
+        natural = natural.detach() - gradient
+        self._now[name] = site, natural
+        guide.nodes[name]["fn"] = self._sites[name].distribution(natural)
+        return loss.detach()
 
     def _sample(self, name: str, site: Site, natural: Tensor) -> Tensor:
         frames = site["cond_indep_stack"]
         scale = prod((frame.full_size or frame.size) / frame.size for frame in frames if frame.vectorized)
         with frames_of(site), poutine.scale(scale=scale):
             return pyro.sample(name, self._sites[name].distribution(natural))
+
+
+def _draws(run: Trace) -> Any:
+    """Give sites the draws of an earlier run, apart from those that have natural posteriors."""
+    drawn = Trace()
+    for name, site in sample_sites(run).items():
+        if not isinstance(unwrap(site["fn"]), NaturalDistribution):
+            drawn.add_node(name, **site)
+    return poutine.replay(trace=drawn)
+
+
+def _buffer(name: str) -> str:
+    """A site's name as that of a buffer, which may have no dots."""
+    return f"kept_{name.replace('.', '_')}"
 
 
 def local_sites(found: Recognised, plates: Collection[str]) -> dict[str, LocalSite]:
@@ -174,9 +281,8 @@ def local_sites(found: Recognised, plates: Collection[str]) -> dict[str, LocalSi
     return local
 
 
-def check_plates(local: Collection[str], local_steps: int) -> None:
-    """Refuse arguments of an autoguide that are no names of plates, or no number of passes."""
+def plates_of_points(local: Collection[str]) -> tuple[str, ...]:
+    """The names of plates, refused if they are a single one that is not in a list."""
     if isinstance(local, str):
         raise ValueError(f"local: expected a list of names of plates, got '{local}'; write ['{local}']")
-    if not local_steps > 0:
-        raise ValueError(f"local_steps: expected a number > 0, got {local_steps}")
+    return tuple(local)

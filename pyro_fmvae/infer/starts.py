@@ -82,7 +82,7 @@ class WithStarts(nn.Module):
             posterior = self.posterior(site)
             if not isinstance(posterior, NaturalPosterior):
                 raise ValueError(
-                    f"name: the posterior of '{site}' was replaced by another than a natural one"
+                    f"name: the posterior of '{site}' was replaced by another than a natural one; seed first"
                 )
             posterior.natural.copy_(natural)
 
@@ -125,7 +125,8 @@ class WithStarts(nn.Module):
         for name, posterior in self.posteriors.items():
             if not isinstance(posterior, NaturalPosterior):
                 raise ValueError(
-                    f"seed_clusters: the posterior of '{name}' was replaced by another than a natural one"
+                    f"seed_clusters: the posterior of '{name}' was replaced by another than a natural one; "
+                    "seed first"
                 )
             naturals.append(posterior.natural)
         q = _clustered(site, _data(points, sites), generator)

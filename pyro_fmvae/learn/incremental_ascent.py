@@ -118,7 +118,7 @@ def told(model: ObservedMixture, rows: Rows) -> tuple[dict[str, Tensor], float]:
         for name, total in sums.items():
             child = child_of(name)
             if name == WEIGHTS:
-                total += gamma.sum(0)
+                total += model.prior.weights.told(gamma.sum(0))
             elif child in seen:  # labels are not
                 total += model.conjugate(child, torch.zeros_like(total), seen[child], gamma, 1.0)
     return sums, beside - float(sum((sums[name] * stats[name]).sum() for name in sums))

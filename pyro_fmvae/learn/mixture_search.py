@@ -12,6 +12,7 @@ from torch import Tensor
 from pyro_fmvae.distributions.category import indicators
 from pyro_fmvae.infer.seeding import kmeans
 from pyro_fmvae.models.observed_mixture import ObservedMixture
+from pyro_fmvae.models.table_sites import COUNTS
 from pyro_fmvae.ranks import now
 
 STARTS = 10
@@ -70,11 +71,12 @@ def climb(
     Args:
         model: changed in place; ``num_data`` is the number of rows.
         x, labels: all rows: see :meth:`ObservedMixture.observations`.
-        gamma: responsibilities, [N, K].
+        gamma: responsibilities, [N, K]. Components of a Dirichlet process are put in order of size.
         iterations: updates at most, at least 1.
         until: time of ``now``, in seconds, after which no further update is begun.
     """
     seen, before = model.observations(x, labels), -math.inf
+    gamma = gamma[:, model.prior.weights.order(gamma.sum(0))]
     for _ in range(iterations):
         model.ascend(seen, gamma)
         table = model.table(seen)
@@ -256,12 +258,24 @@ def _combinations(labels: Tensor) -> Tensor | None:
 
 
 def features_of(x: Tensor, levels: Sequence[int]) -> Tensor:
-    """Rows for k-means, [N, F]: numbers, 0 where missing, and the indicators of categories."""
-    parts = [
-        indicators(column, size).to(x) if size else column.nan_to_num(0.0).unsqueeze(-1)
-        for column, size in zip(x.unbind(-1), levels, strict=True)
-    ]
+    """Rows for k-means, [N, F]: numbers, 0 where missing, roots of counts, and indicators of categories."""
+    parts = []
+    for column, size in zip(x.unbind(-1), levels, strict=True):
+        if size == COUNTS:
+            parts.append(_scaled_root(column).unsqueeze(-1))
+        elif size:
+            parts.append(indicators(column, size).to(x))
+        else:
+            parts.append(column.nan_to_num(0.0).unsqueeze(-1))
     return torch.cat(parts, -1)
+
+
+def _scaled_root(counts: Tensor) -> Tensor:
+    """Roots of counts, whose variance within a component is the same everywhere, standardised; 0 for NaN."""
+    roots = counts.sqrt()
+    gaps = (roots - roots.nanmean().nan_to_num(0.0)).nan_to_num(0.0)
+    spread = gaps.square().mean().sqrt()
+    return gaps / spread if spread > 0 else gaps
 
 
 def whitened(features: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """How many components a table asks for: too many at first, then merges and splits by the bound."""
 
-import math
 from collections.abc import Callable
 from typing import Final
 
@@ -8,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.infer import natural_prior
 from pyro_fmvae.infer.seeding import kmeans
 from pyro_fmvae.learn.mixture_search import LONG, POSITIVE, SHORT, Fitted, climb, features_of, whitened
 from pyro_fmvae.models import ObservedMixture
@@ -105,28 +106,40 @@ def union_gains(model: ObservedMixture) -> Tensor:
     for name, prior in model.natural_priors().items():
         if name != WEIGHTS:
             q = model.natural(name)
-            own, before, log_normalizer = (
-                q.natural,
-                prior.natural.expand_as(q.natural),
-                q.family.log_normalizer,
-            )
-            alone, nothing = log_normalizer(own), log_normalizer(before)
-            unions = [log_normalizer(one + own - before) for one in own]
+            own, before = q.natural, prior.natural.expand_as(q.natural)
+            alone, nothing = _log_normalizer(q, own), _log_normalizer(q, before)
+            unions = [_log_normalizer(q, one + own - before) for one in own]
             gains += torch.stack(unions) + nothing - alone - alone.unsqueeze(-1)
     return gains
 
 
+def _log_normalizer(q: NaturalDistribution, natural: Tensor) -> Tensor:
+    """A(λ) of each component, [K], summed over the columns that have members of their own."""
+    return q.family.log_normalizer(natural).unsqueeze(-1).flatten(1).sum(-1)
+
+
 def _weight_gains(model: ObservedMixture) -> Tensor:
     """The part of the mixing weights, [K, K]."""
-    (alpha,), (before,) = model.natural(WEIGHTS).standard, model.natural_priors()[WEIGHTS].standard
-    alpha, c0, size = alpha.double(), float(before[0]), model.components
-    rows = float(alpha.sum()) - size * c0
-    whole = [
-        math.lgamma(number * c0) - math.lgamma(rows + number * c0) for number in (max(size - 1, 1), size)
-    ]
-    alone = alpha.lgamma()
-    union = (alpha + alpha.unsqueeze(-1) - c0).lgamma() - alone - alone.unsqueeze(-1)
-    return union + math.lgamma(c0) + whole[0] - whole[1]
+    if model.components == 1:
+        return torch.zeros(1, 1, dtype=torch.float64, device=model.device)
+    counts = model.counts()
+    before, gains = _weight_evidence(model, counts), []
+    for gone in range(model.components):
+        unions = counts + counts[gone] * torch.eye(len(counts), dtype=counts.dtype, device=counts.device)
+        kept = torch.arange(len(counts), device=counts.device) != gone
+        gains.append(_weight_evidence(model, unions[:, kept]) - before)
+    return torch.stack(gains, -1)
+
+
+def _weight_evidence(model: ObservedMixture, counts: Tensor) -> Tensor:
+    """Log-probability of assignments with so many rows of each component, [..., K], in their best order."""
+    weights, size = model.prior.weights, counts.shape[-1]
+    prior = natural_prior(weights.prior(model.prior.c0, size))
+    ordered = counts.gather(-1, weights.order(counts))
+    told, log_normalizer = weights.told(ordered), prior.family.log_normalizer
+    before = prior.natural.to(told)
+    gained = log_normalizer(before + told) - log_normalizer(before)
+    return gained.unsqueeze(-1).flatten(counts.dim() - 1).sum(-1)
 
 
 def split(make: Make, x: Tensor, found: Fitted, generator: torch.Generator, most: int) -> Fitted:

@@ -9,17 +9,16 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
 
-from pyro_fmvae.distributions import Assignment
 from pyro_fmvae.distributions.exponential_family import blend
 from pyro_fmvae.distributions.marginal_component import (
     expected_numbers,
-    marginal_log_predictive,
 )
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.models.label_predictor import LabelPredictor, predictors_of
 from pyro_fmvae.models.shapes import check_codes
 from pyro_fmvae.models.table_posterior import TablePosterior
 from pyro_fmvae.models.table_sites import (
+    COUNTED,
     NUMBERS,
     WEIGHTS,
     TablePrior,
@@ -33,13 +32,13 @@ from pyro_fmvae.nn.sizes import check_size
 
 
 class ObservedMixture(TablePosterior):
-    """A mixture whose components are seen directly: Gaussian columns, categorical columns, and labels.
+    """A mixture whose components are seen directly: columns of numbers, counts and categories, and labels.
 
         π ~ Dirichlet(c0),  r ~ Categorical(π),
-        x | r=k ~ N(μ_k, Σ_k) of numbers,  x_d | r=k ~ Categorical(φ_kd) of categories,
-        y_l | r=k ~ Categorical(ψ_kl) of labels
+        x | r=k ~ N(μ_k, Σ_k) of numbers,  x_d | r=k ~ Poisson(θ_kd) of counts,
+        x_d | r=k ~ Categorical(φ_kd) of categories,  y_l | r=k ~ Categorical(ψ_kl) of labels
 
-    with conjugate priors of all parameters (Bishop, 2006, Section 10.2). A missing number, NaN, and an
+    with conjugate priors of all parameters (Bishop, 2006, Section 10.2). A missing entry, NaN, and an
     unknown label, -1, are marginalised. A label is one more column: a component may stand for one of its
     values, several components for the same value, and rows without a label take part (Miller and Uyar,
     1997). So a code of L labels has L + 1 entries, one for each label and the component last.
@@ -48,8 +47,8 @@ class ObservedMixture(TablePosterior):
     natural-gradient step in closed form.
 
     Args:
-        levels: for each of the D columns, how many categories it has: 0 for a column of numbers, and 1 for
-            one that is left out.
+        levels: for each of the D columns, how many categories it has: 0 for a column of numbers, -1 for one
+            of counts, and 1 for one that is left out.
         components: K.
         num_data: N, rows in the training set.
         label_sizes: for each label, how many values it has.
@@ -105,15 +104,20 @@ class ObservedMixture(TablePosterior):
     def model(self, x: Tensor, labels: Tensor | None = None) -> None:
         """The generative model; arguments as for :meth:`observations`."""
         globals_ = self._sample(self.priors_on(x.device))
+        of_row = self.prior.weights.assignment(globals_[WEIGHTS])
         with pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1):
-            r = pyro.sample("assignment", Assignment(globals_[WEIGHTS]), infer={"enumerate": "parallel"})
+            r = pyro.sample("assignment", of_row, infer={"enumerate": "parallel"})
             for name, seen in self.observations(x, labels).items():
                 pyro.sample(name, self.sites.child(name)(globals_[parameter_of(name)], r), obs=seen)
 
     def guide(self, x: Tensor, labels: Tensor | None = None) -> None:
         """The posterior of all parameters; assignments are summed out. Arguments as for :meth:`model`."""
         param_statements("mixture", self.posteriors)
-        self._sample({name: posterior() for name, posterior in self.posteriors.items()})
+        found = {name: posterior() for name, posterior in self.posteriors.items()}
+        for name, dims in ((WEIGHTS, 0), (parameter_of(COUNTED), 1)):
+            if name in found:  # numbers that are independent under the posterior are one event
+                found[name] = found[name].to_event(len(found[name].batch_shape) - dims)
+        self._sample(found)
 
     def _sample(self, globals_: dict[str, Any]) -> dict[str, Tensor]:
         """Sites of all parameters, those of components in their plate."""
@@ -129,7 +133,7 @@ class ObservedMixture(TablePosterior):
     @torch.no_grad()
     def table(self, observations: Mapping[str, Tensor]) -> Tensor:
         """E[log π_k] + Σ E[log p(x | θ_k)], the exponent of the responsibilities: float64 [B, K]."""
-        total = self.natural(WEIGHTS).expected_stats()
+        total = self.expected_log_weights()
         for name, seen in observations.items():
             total = total + self.log_likelihoods(name, seen)
         return total.expand(len(seen), -1)
@@ -149,7 +153,7 @@ class ObservedMixture(TablePosterior):
         scale = self.num_data / len(gamma)
         for name, prior in self.natural_priors().items():
             if name == WEIGHTS:
-                target = prior.natural + scale * gamma.double().sum(0)
+                target = prior.natural + scale * self.prior.weights.told(gamma.double().sum(0))
             elif child_of(name) in observations:
                 seen = observations[child_of(name)]
                 target = self.conjugate(child_of(name), prior.natural, seen, gamma, scale)
@@ -208,6 +212,8 @@ class ObservedMixture(TablePosterior):
         weights = self.weights()
         shares = [weights @ self.probs(label_site(label)) for label in range(len(self.label_sizes))]
         used = [int((share > 1 / (20 * len(share))).sum()) for share in shares]
+        if self.components == 1:
+            return [*used, 1]
         return [*used, int((self.counts() > self.num_data / (20 * self.components)).sum())]
 
     @torch.no_grad()
@@ -218,6 +224,8 @@ class ObservedMixture(TablePosterior):
         if self.sites.full and self.sites.numbers:
             standard = self.natural(parameter_of(NUMBERS)).standard
             means[:, self.sites.numbers] = expected_numbers(x[:, self.sites.numbers], gamma, standard).to(x)
+        if self.sites.counted:
+            means[:, self.sites.counted] = (gamma @ self.rates()).to(x)
         for column, _ in self.sites.categories:
             means[:, column] = (gamma @ self.probs(column_site(column))).argmax(-1).to(x)
         return torch.where(x.isnan(), means, x)
@@ -234,14 +242,7 @@ class ObservedMixture(TablePosterior):
         """Log of the posterior predictive density of rows [B, D], of what is not missing: float64 [B]."""
         total = self.weights().log()
         for name, seen in self.observations(x.double()).items():
-            if name == NUMBERS and self.sites.full:
-                standard = self.natural(parameter_of(NUMBERS)).standard
-                total = total + marginal_log_predictive(seen, standard)
-            elif name == NUMBERS:
-                log_probs = self.predictive().base_dist.log_prob(seen.nan_to_num(0.0).unsqueeze(1))
-                total = total + log_probs.masked_fill(seen.isnan().unsqueeze(1), 0.0).sum(-1)
-            else:
-                total = total + seen.double() @ self.probs(name).log().mT
+            total = total + self.log_predictives(name, seen)
         return total.expand(len(x), -1).logsumexp(-1)
 
     def log_weights(self, x: Tensor, num_samples: int) -> Tensor:
@@ -280,6 +281,8 @@ class ObservedMixture(TablePosterior):
         rows = torch.zeros(num_samples, self.dim, device=component.device)
         if self.sites.numbers and num_samples:
             rows[:, self.sites.numbers] = self.predictive(component).sample().to(rows)
+        if self.sites.counted:
+            rows[:, self.sites.counted] = self.predictive_counts(component).sample().to(rows)
         for column, _ in self.sites.categories:
             probs = self.probs(column_site(column))[component]
             rows[:, column] = Categorical(probs=probs, validate_args=False).sample().to(rows)

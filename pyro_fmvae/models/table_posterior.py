@@ -5,12 +5,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.distributions import GAMMA, NaturalDistribution
 from pyro_fmvae.distributions.category import indicators
-from pyro_fmvae.distributions.marginal_component import marginal_table, marginal_update
+from pyro_fmvae.distributions.marginal_component import (
+    marginal_log_predictive,
+    marginal_table,
+    marginal_update,
+)
+from pyro_fmvae.distributions.poisson_component import (
+    counts_update,
+    expected_log_counts,
+    log_predictive_counts,
+)
 from pyro_fmvae.infer.posteriors import NaturalPosterior, PosteriorDict, natural_prior, random_posterior
 from pyro_fmvae.models.learnt_prior import LearntPrior
 from pyro_fmvae.models.table_sites import (
+    COUNTED,
     NUMBERS,
     WEIGHTS,
     TablePrior,
@@ -97,6 +107,8 @@ class TablePosterior(nn.Module):
     def log_likelihoods(self, child: str, seen: Tensor) -> Tensor:
         """E[log p(x | θ_k)] of what a child observes, or the bound on it: float64 [B, K]."""
         stats, seen = self.natural(parameter_of(child)).expected_stats(), seen.double()
+        if child == COUNTED:
+            return expected_log_counts(seen, stats)
         if self.sites.full and child == NUMBERS:
             return marginal_table(seen, stats)
         family = self.posterior_of(parameter_of(child)).kind.family
@@ -107,12 +119,14 @@ class TablePosterior(nn.Module):
 
         Args:
             child: site.
-            prior: λ of the parameters' prior, [K, P].
+            prior: λ of the parameters' prior, [K, ..., P].
             seen: what rows observe, [B, ...].
             gamma: responsibilities, [B, K].
             scale: rows that each row stands for.
         """
         name, seen = parameter_of(child), seen.double()
+        if child == COUNTED:
+            return counts_update(prior, gamma.double(), seen, scale)
         if self.sites.full and child == NUMBERS:
             return marginal_update(prior, gamma, seen, self.natural(name).expected_stats(), scale)
         family = self.posterior_of(name).kind.family
@@ -131,28 +145,55 @@ class TablePosterior(nn.Module):
 
     def weights(self) -> Tensor:
         """E[π], float64 [K]."""
-        (concentration,) = self.natural(WEIGHTS).standard
-        return concentration / concentration.sum(-1)
+        return self.prior.weights.weights(self.natural(WEIGHTS))
+
+    def expected_log_weights(self) -> Tensor:
+        """E[log π], float64 [K]."""
+        return self.prior.weights.log_weights(self.natural(WEIGHTS).expected_stats())
+
+    def rates(self) -> Tensor:
+        """E[θ] of the columns of counts, float64 [K, D of counts]."""
+        shape, rate = self.natural(parameter_of(COUNTED)).standard
+        return shape / rate
 
     def locations(self) -> Tensor:
-        """A typical row of each component: means, and the most probable categories, [K, D]."""
+        """A typical row of each component: means, rates, and the most probable categories, [K, D]."""
         rows = torch.zeros(self.sites.components, self.sites.width, device=self.device)
         if self.sites.numbers:
             rows[:, self.sites.numbers] = self.natural(parameter_of(NUMBERS)).loc.to(rows)  # type: ignore[attr-defined]
+        if self.sites.counted:
+            rows[:, self.sites.counted] = self.rates().to(rows)
         for column, _ in self.sites.categories:
             rows[:, column] = self.probs(column_site(column)).argmax(-1).to(rows)
         return rows
 
     def counts(self) -> Tensor:
-        """How many rows each component stands for: float64 [K]."""
-        (concentration,) = self.natural(WEIGHTS).standard
-        return concentration - self.prior.c0
+        """How many rows each component stands for, of two components at least: float64 [K]."""
+        told = self.natural(WEIGHTS).natural - self.natural_priors()[WEIGHTS].natural
+        return self.prior.weights.counts(told)
 
     def predictive(self, component: Tensor | None = None) -> Any:
         """The Student-t of the numbers of all components, or of given ones [n], in float64."""
         q = self.natural(parameter_of(NUMBERS))
         own = q.standard if component is None else tuple(part[component] for part in q.standard)
         return q.family.predictive(own, torch.float64)
+
+    def predictive_counts(self, component: Tensor) -> Any:
+        """The negative binomials of the counts of given components [n], in float64."""
+        shape, rate = self.natural(parameter_of(COUNTED)).standard
+        return GAMMA.predictive_poisson((shape[component], rate[component]), torch.float64)
+
+    def log_predictives(self, child: str, seen: Tensor) -> Tensor:
+        """Log of the predictive density of what a child observes, under each component: float64 [B, K]."""
+        if child == COUNTED:
+            return log_predictive_counts(seen, self.natural(parameter_of(child)).standard)
+        if child != NUMBERS:
+            return seen.double() @ self.probs(child).log().mT
+        if self.sites.full:
+            return marginal_log_predictive(seen, self.natural(parameter_of(child)).standard)
+        log_probs = self.predictive().base_dist.log_prob(seen.nan_to_num(0.0).unsqueeze(1))
+        known: Tensor = log_probs.masked_fill(seen.isnan().unsqueeze(1), 0.0)
+        return known.sum(-1)
 
     def given_labels(self, codes: Tensor) -> Tensor:
         """Log-weights of components given the labels of codes [n, L + 1], -1 = unknown: [n, K]."""

@@ -14,14 +14,20 @@ from pyro_fmvae.distributions import (
     ColumnNormalGamma,
     MarginalComponent,
     NormalWishart,
+    PoissonComponent,
 )
 from pyro_fmvae.distributions.category import indicators
 from pyro_fmvae.models.learnt_prior import LearntPrior
+from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, MixingWeights
 from pyro_fmvae.models.shapes import check_integers
 from pyro_fmvae.nn.sizes import check_size
 
+COUNTS: Final = -1
+"""Number of categories that says that a column holds counts."""
 LEFT_OUT: Final = 1
 """Number of categories that says that a column is left out."""
+COUNTED: Final = "counts"
+"""Site of the columns of counts."""
 WEIGHTS: Final = "weights"
 """Site of the mixing weights."""
 NUMBERS: Final = "x"
@@ -34,7 +40,7 @@ class TablePrior:
     """Hyperparameters of an :class:`ObservedMixture` of standardised columns.
 
     Args:
-        c0: concentration of the Dirichlet over mixing weights.
+        c0: concentration of the prior of the mixing weights.
         s0: pseudo-observations behind the prior mean, 0, of the components' means.
         a0, b0: shape and rate of the Gamma over precisions, so that a component's variances are about
             b0 / a0. A full covariance has the same in every dimension: a Wishart of the rate matrix b0 I.
@@ -42,6 +48,9 @@ class TablePrior:
         l0: the same for labels. Far below 1, most components stand for a single value.
         numbers: prior of a component's numbers, batch shape []: a ``NormalWishart`` where covariances are
             full, else a ``ColumnNormalGamma``. It takes the place of s0, a0 and b0, and of the mean 0.
+        rates: shape and rate of the Gamma over a component's Poisson rates, for every column of counts
+            together or for each.
+        weights: kind of the prior of the mixing weights.
     """
 
     c0: float = 1.0
@@ -51,6 +60,8 @@ class TablePrior:
     d0: float = 0.5
     l0: float = 0.1
     numbers: NormalWishart | ColumnNormalGamma | None = None
+    rates: tuple[float | Tensor, float | Tensor] = (1.0, 1.0)
+    weights: MixingWeights = DIRICHLET_WEIGHTS
 
 
 class TableSites:
@@ -64,11 +75,12 @@ class TableSites:
         prior: TablePrior,
         full: bool,
     ) -> None:
-        if not levels or min(levels) < 0:
-            raise ValueError(f"levels: expected a number >= 0 for each column, got {tuple(levels)}")
+        if not levels or min(levels) < COUNTS:
+            raise ValueError(f"levels: expected a number >= {COUNTS} for each column, got {tuple(levels)}")
         self.components, self.prior, self.full = check_size("components", components), prior, full
         self.width = len(levels)
         self.numbers = [column for column, size in enumerate(levels) if not size]
+        self.counted = [column for column, size in enumerate(levels) if size == COUNTS]
         self.categories = [(column, size) for column, size in enumerate(levels) if size > LEFT_OUT]
         self.label_sizes = tuple(check_size("label_sizes", size) for size in label_sizes)
 
@@ -79,7 +91,7 @@ class TableSites:
             learnt: the prior of the numbers, if it is learnt.
         """
         prior = self.prior
-        found: dict[str, Any] = {WEIGHTS: _dirichlet(prior.c0, self.components)}
+        found: dict[str, Any] = {WEIGHTS: prior.weights.prior(prior.c0, self.components)}
         if self.numbers:
             zero = torch.zeros(len(self.numbers))
             if learnt is not None:
@@ -92,6 +104,10 @@ class TableSites:
             else:
                 of_numbers = ColumnNormalGamma(zero, zero + prior.s0, zero + prior.a0, zero + prior.b0)
             found[parameter_of(NUMBERS)] = of_numbers.expand([self.components])
+        if self.counted:
+            zeros = torch.zeros(len(self.counted))
+            shape, rate = (torch.as_tensor(part, device=zeros.device) + zeros for part in prior.rates)
+            found[parameter_of(COUNTED)] = dist.Gamma(shape, rate).to_event(1).expand([self.components])
         for name, size, concentration in self._categorical():
             found[parameter_of(name)] = _dirichlet(concentration, size).expand([self.components])
         return found
@@ -107,6 +123,8 @@ class TableSites:
         """Values that each child observes, by site: see :meth:`ObservedMixture.observations`."""
         labels = check_integers("labels", labels, (len(x), len(self.label_sizes)))
         found = {NUMBERS: x[:, self.numbers]} if self.numbers else {}
+        if self.counted:
+            found[COUNTED] = x[:, self.counted]
         for column, size in self.categories:
             found[column_site(column)] = indicators(x[:, column], size)
         if labels is not None:
@@ -116,6 +134,8 @@ class TableSites:
 
     def child(self, name: str) -> Any:
         """Class of a child of the assignment."""
+        if name == COUNTED:
+            return PoissonComponent
         if name != NUMBERS:
             return Category
         return MarginalComponent if self.full else ColumnComponent

@@ -47,7 +47,7 @@ class TrainConfig:
     )
     data: str = option(
         "smiley",
-        "name of a data set, or path of an .npz or .csv file or of a folder of images",
+        "name of a data set, path of an .npz, .npy, .csv, .parquet or .arrow file or of a folder of images",
         example="photos",
     )
     data_root: str | None = option(None, "folder in which published data sets are kept", path=True)
@@ -68,6 +68,11 @@ class TrainConfig:
         None, f"share of them that is kept for testing, or 0; default: {SHARE}, without rare labels"
     )
     fold: str | None = option(None, "test on this fold instead, such as 2/5, the second of five")
+    in_memory: bool | None = option(
+        None,
+        "hold your own rows in memory; default: all but those of .npy, .parquet and .arrow files and of "
+        "uncompressed .npz files of 1 GiB or more, which are read as they are needed",
+    )
     batch_size: int | None = by_data("points per batch", count(1))
     joint_iterations: int | None = by_data("iterations of everything together", count(0))
     max_minutes: float | None = option(
@@ -188,9 +193,8 @@ class TrainConfig:
             one.name for one in fields(cls) if one.metadata["by_data"] and one.name not in values
         ):
             raise KeyError(f"of another version, without {', '.join(missing)}")
-        given: dict[str, Any] = {
-            "test": SHARE
-        }  # of runs from before this option, which kept no labels in training
+        # Of runs from before these options, which kept no labels in training, and all data in memory.
+        given: dict[str, Any] = {"test": SHARE, "in_memory": True}
         given |= {one.name: values[one.name] for one in fields(cls) if one.name in values}
         lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
         return cls(**{**given, **lists})

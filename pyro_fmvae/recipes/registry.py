@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from torch import Tensor
 
 from pyro_fmvae.data import Dataset
 from pyro_fmvae.data.own.files import READERS, read
+from pyro_fmvae.data.own.on_disk import open_file
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.recipes.bsc import BSC
 from pyro_fmvae.recipes.fmvae import FMVAE
-from pyro_fmvae.recipes.options import TrainConfig, refuse
+from pyro_fmvae.recipes.options import TrainConfig, completed, refuse
 from pyro_fmvae.recipes.recipe import Recipe
 from pyro_fmvae.recipes.slab_sparse_coding import LinearSparse, MaxSparse
 from pyro_fmvae.recipes.table_mixture import Mixture
@@ -74,7 +76,8 @@ def choose_model(
         return DEFAULT
     if others or (factors is not None and len(factors) > 1):
         return DEFAULT
-    x = read(path, missing=True, levels=(), ignore=ignore).x
+    opened = open_file(path)
+    x = read(path, missing=True, levels=(), ignore=ignore).x if opened is None else opened.x
     table = x.ndim == 2 and x.dtype not in (np.bool_, np.uint8)
     small = len(x) <= MOST_ROWS and x.shape[1] <= MOST_COLUMNS
     return SMALL_TABLES if table and small else DEFAULT
@@ -153,6 +156,7 @@ def resolved(config: TrainConfig, dataset: Dataset, given: Collection[str] | Non
         ValueError: options that do not fit the data or each other, or that have no effect.
     """
     kind = recipe_of(config)
+    config = completed(config, {"in_memory": isinstance(dataset.train.x, Tensor)})
     names = dataset.label_names, dataset.value_names
     recipe = kind(kind.resolve(config, dataset), dataset.preprocessing, len(dataset.train), *names)
     if recipe.closed_form:

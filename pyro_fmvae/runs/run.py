@@ -245,10 +245,10 @@ def load_data(config: TrainConfig, root: Path | None, shape: tuple[int, ...] | N
         root,
         binarization=config.binarization,
         image_size=config.image_size,
-        seed=0,
         sparse=sparse,
         shape=shape,
         splitting=config.splitting,
+        in_memory=config.in_memory,
     )
     if config.label_names is not None:
         dataset = choose_labels(dataset, config.label_names)

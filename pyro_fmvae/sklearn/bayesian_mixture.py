@@ -2,14 +2,13 @@
 
 import warnings
 from functools import partial
-from numbers import Integral, Real
 from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state, check_scalar
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight
 from tqdm import tqdm
 
@@ -35,10 +34,10 @@ MOST: Final = 200
 
 
 class BayesianMixture(MixtureDensity):
-    """Bayesian mixture of Gaussian and categorical columns, fitted by variational inference.
+    """Bayesian mixture of Gaussian, count and categorical columns, fitted by variational inference.
 
-    The model is that of :class:`sklearn.mixture.BayesianGaussianMixture` with a Dirichlet prior of the
-    weights. The defaults of its prior are the same and follow the data, so that their units do not matter.
+    The model is that of :class:`sklearn.mixture.BayesianGaussianMixture`. The defaults of its prior are the
+    same, but for the kind of prior of the weights, and follow the data, so that their units do not matter.
     Beyond it,
 
     * rows may have weights, and missing entries (NaN), which are marginalised;
@@ -57,7 +56,10 @@ class BayesianMixture(MixtureDensity):
         max_iter: sweeps over all rows at most.
         n_init: clusterings of a sample of rows, the best of which is the start.
         batch_size: rows of a step; None: all up to 20,000 rows, else 5,000.
-        weight_concentration_prior: of the symmetric Dirichlet; None: 1 / K, or 1 if K is "auto".
+        weight_concentration_prior_type: "dirichlet_distribution", or "dirichlet_process" for stick-breaking
+            weights, of which unneeded components keep next to nothing.
+        weight_concentration_prior: of the symmetric Dirichlet, or of the process; None: 1 / K, or 1 if K is
+            "auto".
         mean_prior: prior mean of a component's mean, [D]; None: the data's mean.
         mean_precision_prior: rows that it counts for; None: 1.
         degrees_of_freedom_prior: rows that the prior covariance counts for, above D - 1 if full; None: D.
@@ -66,6 +68,9 @@ class BayesianMixture(MixtureDensity):
         categorical_features: columns that hold categories 0, 1, 2, ..., by index or by name. Two categories
             make a Bernoulli column. A category above those of ``fit`` counts as missing.
         category_prior: concentration of the Dirichlet over the categories of a column.
+        count_features: columns that hold counts 0, 1, 2, ..., by index or by name. A component's counts are
+            Poisson.
+        rate_prior: shape of the Gamma prior of a component's Poisson rates, whose mean is the data's.
         random_state: seed of the start and of :meth:`sample`.
         warm_start: begin where the last fit ended, with its prior.
         device: where to compute; "auto" is a GPU where there is one.
@@ -76,8 +81,10 @@ class BayesianMixture(MixtureDensity):
         weights_: posterior means of the weights, [K].
         means_: posterior means of the components' means, of the columns of numbers, [K, D].
         covariances_: inverses of the expected precisions, [K, D, D], or [K, D] if diagonal.
+        rates_: posterior means of the components' Poisson rates, of the columns of counts, [K, D].
         probabilities_: probabilities of the categories, by column: a dictionary of arrays [K, L].
-        weight_concentration_: of the posterior Dirichlet, [K].
+        weight_concentration_: of the posterior Dirichlet, [K]. Of stick-breaking weights, both shapes of the
+            Beta posteriors of the K - 1 sticks, each [K - 1].
         mean_precision_: rows behind each mean, [K], or [K, D] if diagonal.
         degrees_of_freedom_: of the precisions' posterior, [K], or [K, D] if diagonal.
         lower_bound_: bound on the log-probability of all rows, in nats and in the data's units.
@@ -89,7 +96,8 @@ class BayesianMixture(MixtureDensity):
 
     References:
         Bishop (2006), Pattern Recognition and Machine Learning, Section 10.2. Of missing entries: Ghahramani
-        and Jordan (1994). Of :meth:`partial_fit`: Broderick et al. (2013), Streaming variational Bayes.
+        and Jordan (1994). Of stick-breaking weights: Blei and Jordan (2006). Of :meth:`partial_fit`:
+        Broderick et al. (2013), Streaming variational Bayes.
 
     Examples:
         >>> import numpy as np
@@ -100,50 +108,20 @@ class BayesianMixture(MixtureDensity):
         >>> mixture = BayesianMixture(n_components=2, random_state=0).fit(X)
         >>> np.bincount(mixture.predict(X))
         array([50, 50])
+
+        Columns of numbers, of counts, and of yes or no:
+
+        >>> kinds = np.repeat([0, 1], 50)
+        >>> yes = rng.random(100) < 0.9 * kinds
+        >>> X = np.column_stack([rng.normal(kinds, 0.5), rng.poisson(2 + 8 * kinds), yes])
+        >>> mixture = BayesianMixture(2, count_features=[1], categorical_features=[2], random_state=0).fit(X)
+        >>> mixture.means_.shape, mixture.rates_.shape, mixture.probabilities_[2].shape
+        ((2, 1), (2, 1), (2, 2))
     """
 
     lower_bound_: float
     lower_bounds_: np.ndarray
     _total_weight: float
-
-    def __init__(
-        self,
-        n_components: int | str = 1,
-        *,
-        covariance_type: str = "full",
-        tol: float = 1e-5,
-        max_iter: int = 200,
-        n_init: int = 4,
-        batch_size: int | None = None,
-        weight_concentration_prior: float | None = None,
-        mean_prior: ArrayLike | None = None,
-        mean_precision_prior: float | None = None,
-        degrees_of_freedom_prior: float | None = None,
-        covariance_prior: ArrayLike | None = None,
-        categorical_features: ArrayLike | None = None,
-        category_prior: float = 0.5,
-        random_state: Any = None,
-        warm_start: bool = False,
-        device: str = "auto",
-        verbose: int = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.tol = tol
-        self.max_iter = max_iter
-        self.n_init = n_init
-        self.batch_size = batch_size
-        self.weight_concentration_prior = weight_concentration_prior
-        self.mean_prior = mean_prior
-        self.mean_precision_prior = mean_precision_prior
-        self.degrees_of_freedom_prior = degrees_of_freedom_prior
-        self.covariance_prior = covariance_prior
-        self.categorical_features = categorical_features
-        self.category_prior = category_prior
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.device = device
-        self.verbose = verbose
 
     # ------------------------------------------------------------------ learning
 
@@ -213,7 +191,11 @@ class BayesianMixture(MixtureDensity):
             raise ValueError(
                 f"n_components: expected no more than the rows, got {number} with n_samples = {len(X)}"
             )
-        self._columns = Standardisation.of(X, weights, self._categorical())
+        categorical, counted = self._indices("categorical_features"), self._indices("count_features")
+        if both := set(categorical) & set(counted):
+            raise ValueError(f"count_features: expected no column of categorical_features, got {min(both)}")
+        self._columns = Standardisation.of(X, weights, categorical, counted)
+        self._rates = self._columns.rate_prior(self.rate_prior, float(weights.sum()))
         x = self._columns.standardised(X, device)
         full, dim = self.covariance_type == "full", len(self._columns.numbers)
         freedom = dim if self.degrees_of_freedom_prior is None else self.degrees_of_freedom_prior
@@ -268,28 +250,3 @@ class BayesianMixture(MixtureDensity):
         size = self.batch_size or (len(X) if len(X) <= WHOLE else PART)
         x = self._columns.standardised(X, device)
         return Rows(x, torch.as_tensor(weights, device=device)).split(size)
-
-    def _categorical(self) -> list[int]:
-        """Indices of the columns of categories."""
-        if self.categorical_features is None:
-            return []
-        names = list(getattr(self, "feature_names_in_", ()))
-        found = [names.index(c) if c in names else c for c in np.asarray(self.categorical_features).tolist()]
-        if not all(isinstance(c, int) and 0 <= c < self.n_features_in_ for c in found):
-            raise ValueError(
-                f"categorical_features: expected names or indices of columns, got {self.categorical_features}"
-            )
-        return found
-
-    def _check_parameters(self) -> None:
-        if self.n_components != "auto":
-            check_scalar(self.n_components, "n_components", Integral, min_val=1)
-        if self.covariance_type not in ("full", "diag"):
-            raise ValueError(f"covariance_type: expected 'full' or 'diag', got {self.covariance_type!r}")
-        check_scalar(self.tol, "tol", Real, min_val=0)
-        for name in ("max_iter", "n_init", *(["batch_size"] if self.batch_size is not None else [])):
-            check_scalar(getattr(self, name), name, Integral, min_val=1)
-        positive = ["weight_concentration_prior", "mean_precision_prior", "degrees_of_freedom_prior"]
-        for name in ("category_prior", *positive):
-            if getattr(self, name) is not None:
-                check_scalar(getattr(self, name), name, Real, min_val=0, include_boundaries="neither")

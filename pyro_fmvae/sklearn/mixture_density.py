@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy.stats import beta, t  # type: ignore[import-untyped]
-from sklearn.base import BaseEstimator, DensityMixin
+from scipy.stats import beta, gamma, t  # type: ignore[import-untyped]
+from sklearn.base import DensityMixin
 from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
@@ -16,12 +16,15 @@ from torch import Tensor
 from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.models import ObservedMixture, TablePrior
-from pyro_fmvae.models.table_sites import NUMBERS, WEIGHTS, column_site, parameter_of
+from pyro_fmvae.models.table_sites import COUNTED, NUMBERS, WEIGHTS, column_site, parameter_of
 from pyro_fmvae.runs.run import resolve_device
+from pyro_fmvae.sklearn.mixture_parameters import WEIGHT_PRIORS, MixtureParameters
 from pyro_fmvae.sklearn.standardisation import Standardisation
 
 PART: Final = 5_000
 """Rows that are computed at once."""
+DRAWS: Final = 10_000
+"""Draws of the weights whose quantiles are the ends of their credible intervals."""
 
 
 class CredibleInterval(NamedTuple):
@@ -31,22 +34,20 @@ class CredibleInterval(NamedTuple):
     """Of the weights, [2, K]."""
     means: np.ndarray
     """Of the components' means, of the columns of numbers, [2, K, D]."""
+    rates: np.ndarray
+    """Of the components' rates, of the columns of counts, [2, K, D]."""
 
 
-class MixtureDensity(DensityMixin, BaseEstimator):
+class MixtureDensity(DensityMixin, MixtureParameters):
     """Components, densities and draws of a mixture that a subclass fits."""
 
-    n_components: int | str
-    covariance_type: str
-    weight_concentration_prior: float | None
-    category_prior: float
-    random_state: Any
-    device: str
+    n_components_: int
     means_: np.ndarray
-    weight_concentration_: np.ndarray
+    weight_concentration_: np.ndarray | tuple[np.ndarray, ...]
     _mixture: ObservedMixture
     _columns: Standardisation
     _prior: NormalWishart | ColumnNormalGamma | None
+    _rates: tuple[float, Tensor]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -114,9 +115,10 @@ class MixtureDensity(DensityMixin, BaseEstimator):
         """Equal-tailed intervals of the weights and means, each by its own marginal posterior.
 
         A weight has a Beta distribution, an entry of a mean a Student-t distribution (Murphy, 2007, Conjugate
-        Bayesian analysis of the Gaussian distribution, Section 8). The posterior is variational: it does not
-        account for what is unknown of the assignments together, so intervals of components that overlap are
-        too narrow.
+        Bayesian analysis of the Gaussian distribution, Section 8), and a rate a Gamma distribution. Of
+        stick-breaking weights, the ends are quantiles of 10,000 draws. The posterior is variational: it does
+        not account for what is unknown of the assignments together, so intervals of components that overlap
+        are too narrow.
 
         Args:
             probability: of each interval, in (0, 1).
@@ -127,18 +129,30 @@ class MixtureDensity(DensityMixin, BaseEstimator):
         check_is_fitted(self)
         check_scalar(probability, "probability", Real, min_val=0, max_val=1, include_boundaries="neither")
         tails = np.array([1 - probability, 1 + probability]) / 2
+        sites, natural = self._mixture.sites, self._mixture.natural
+        means = rates = np.empty((2, self.n_components_, 0))
+        if sites.numbers:
+            _, s, a, rate = (part.numpy() for part in natural(parameter_of(NUMBERS)).standard)
+            if sites.full:
+                s, a, rate = s[:, None], a[:, None], (rate**2).sum(-1)  # B_dd, of B = LLᵀ
+            spread = np.sqrt(rate / (a * s)) * self._columns.scale[sites.numbers]
+            means = t.ppf(tails[:, None, None], 2 * a, self.means_, spread)
+        if sites.counted:
+            a, rate = (part.numpy() for part in natural(parameter_of(COUNTED)).standard)
+            rates = gamma.ppf(tails[:, None, None], a, scale=1 / rate)
+        return CredibleInterval(self._weight_interval(tails), means, rates)
+
+    def _weight_interval(self, tails: np.ndarray) -> np.ndarray:
+        """Quantiles of the weights, [2, K]."""
         alpha = self.weight_concentration_
-        weights = np.ones((2, 1))  # a single component has them all
-        if len(alpha) > 1:
-            weights = beta.ppf(tails[:, None], alpha, alpha.sum() - alpha)
-        numbers = self._columns.numbers
-        if not len(numbers):
-            return CredibleInterval(weights, np.empty((2, len(alpha), 0)))
-        _, s, a, rate = (part.numpy() for part in self._mixture.natural(parameter_of(NUMBERS)).standard)
-        if self._mixture.sites.full:
-            s, a, rate = s[:, None], a[:, None], (rate**2).sum(-1)  # B_dd, of B = LLᵀ
-        spread = np.sqrt(rate / (a * s)) * self._columns.scale[numbers]
-        return CredibleInterval(weights, t.ppf(tails[:, None, None], 2 * a, self.means_, spread))
+        if self.n_components_ == 1:  # it has all rows
+            return np.ones((2, 1))
+        if isinstance(alpha, np.ndarray):
+            quantiles: np.ndarray = beta.ppf(tails[:, None], alpha, alpha.sum() - alpha)
+            return quantiles
+        with seeded(check_random_state(self.random_state).randint(2**31 - 1)):
+            sticks = self._mixture.natural(WEIGHTS).sample((DRAWS,))
+        return np.quantile(self._mixture.prior.weights.assignment(sticks).probs.numpy(), tails, axis=0)
 
     def _map(self, X: ArrayLike, function: Callable[[ObservedMixture, Tensor], Tensor]) -> np.ndarray:
         """A function of model and standardised rows, part by part."""
@@ -170,11 +184,14 @@ class MixtureDensity(DensityMixin, BaseEstimator):
         self._mixture.load_state_dict(model.state_dict())
         kept, columns = self._mixture, self._columns
         self.n_components_, self.weights_ = kept.components, kept.weights().numpy()
-        self.weight_concentration_ = kept.natural(WEIGHTS).standard[0].numpy()
+        concentration = tuple(part.numpy() for part in kept.natural(WEIGHTS).standard)
+        self.weight_concentration_ = concentration if len(concentration) > 1 else concentration[0]
         self.probabilities_ = {
             column: kept.probs(column_site(column)).numpy() for column, _ in kept.sites.categories
         }
-        if not len(columns.numbers):
+        if kept.sites.counted:
+            self.rates_ = kept.rates().numpy()
+        if not kept.sites.numbers:
             return
         m, s, a, rate = (part.numpy() for part in kept.natural(parameter_of(NUMBERS)).standard)
         centre, scale = columns.centre[columns.numbers], columns.scale[columns.numbers]
@@ -191,7 +208,13 @@ class MixtureDensity(DensityMixin, BaseEstimator):
         concentration = self.weight_concentration_prior
         if concentration is None:
             concentration = 1.0 if self.n_components == "auto" else 1 / components
-        prior = TablePrior(c0=concentration, d0=self.category_prior, numbers=self._prior)
+        prior = TablePrior(
+            c0=concentration,
+            d0=self.category_prior,
+            numbers=self._prior,
+            rates=self._rates,
+            weights=WEIGHT_PRIORS[self.weight_concentration_prior_type],
+        )
         full = self.covariance_type == "full"
         model = ObservedMixture(self._columns.levels, components, num_data, prior=prior, full=full)
         return model.to(device)

@@ -1,4 +1,4 @@
-"""Columns of an array: their standardisation, and the priors of Gaussian components in their units."""
+"""Columns of an array: their standardisation, and the priors of components in their units."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
+from pyro_fmvae.models.table_sites import COUNTS
 
 JITTER: Final = 1e-6
 """Share of a column's variance that is added to the diagonal of a default prior covariance."""
@@ -21,21 +22,29 @@ class Standardisation:
     """Standardisation of the columns of an array.
 
     Attributes:
-        levels: categories of each column, 0 for a column of numbers.
-        centre: weighted means of the numbers, 0 for categories, float64 [D].
-        scale: their standard deviations, 1 for constant columns and categories, float64 [D].
+        levels: categories of each column, 0 for a column of numbers, -1 for one of counts.
+        centre: weighted means of the numbers, 0 for categories and counts, float64 [D].
+        scale: their standard deviations, 1 for constant columns, categories and counts, float64 [D].
+        rates: weighted means of the counts, float64 [D of counts].
     """
 
     levels: tuple[int, ...]
     centre: np.ndarray
     scale: np.ndarray
+    rates: np.ndarray
 
     @classmethod
-    def of(cls, X: np.ndarray, weights: np.ndarray, categorical: Sequence[int]) -> "Standardisation":
+    def of(
+        cls, X: np.ndarray, weights: np.ndarray, categorical: Sequence[int], counted: Sequence[int] = ()
+    ) -> "Standardisation":
         """The columns of rows [N, D], NaN where missing, with weights [N].
 
+        Args:
+            X, weights: rows.
+            categorical, counted: indices of the columns of categories, and of counts.
+
         Raises:
-            ValueError: a categorical column with numbers that are not 0, 1, 2, ....
+            ValueError: a column of categories or counts with numbers that are not 0, 1, 2, ....
         """
         known, (centre, scale) = ~np.isnan(X), np.zeros((2, X.shape[1]))
         weight = np.where(known, weights[:, None], 0.0)
@@ -44,15 +53,18 @@ class Standardisation:
         scale = np.sqrt((weight * np.where(known, X - centre, 0.0) ** 2).sum(0) / count)
         scale = np.where(scale > CONSTANT * np.abs(centre), scale, 1.0)
         levels = np.zeros(X.shape[1], dtype=int)
-        for column in categorical:
-            values = X[known[:, column], column]
-            if (values < 0).any() or (values != np.floor(values)).any():
-                raise ValueError(
-                    f"X: expected the categories 0, 1, 2, ... in column {column}, got other numbers"
-                )
-            levels[column] = max(int(values.max(initial=0)) + 1, 2)
-            centre[column], scale[column] = 0.0, 1.0
-        return cls(tuple(levels.tolist()), centre, scale)
+        rates = centre[list(counted)]
+        for columns, what in (categorical, "categories"), (counted, "counts"):
+            for column in columns:
+                values = X[known[:, column], column]
+                if (values < 0).any() or (values != np.floor(values)).any():
+                    raise ValueError(
+                        f"X: expected the {what} 0, 1, 2, ... in column {column}, got other numbers"
+                    )
+                levels[column] = max(int(values.max(initial=0)) + 1, 2)
+                centre[column], scale[column] = 0.0, 1.0
+        levels[list(counted)] = COUNTS
+        return cls(tuple(levels.tolist()), centre, scale, rates)
 
     @property
     def numbers(self) -> np.ndarray:
@@ -70,6 +82,17 @@ class Standardisation:
     def log_scales(self, X: np.ndarray) -> np.ndarray:
         """Log of the volume by which the units of a row differ, of the numbers that are there, [N]."""
         return np.where(np.isnan(X), 0.0, np.log(self.scale)).sum(1)
+
+    def rate_prior(self, shape: float, total_weight: float) -> tuple[float, Tensor]:
+        """Shape and rates [D of counts] of the Gammas over the components' rates, around the columns' means.
+
+        A column of zeros gets the mean of a single count in all rows.
+
+        Args:
+            shape: counts that the prior stands for.
+            total_weight: of all rows.
+        """
+        return shape, torch.as_tensor(shape / np.maximum(self.rates, 1 / total_weight))
 
     def prior(
         self,

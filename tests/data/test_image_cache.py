@@ -7,7 +7,8 @@ import torch
 from PIL import Image
 
 from pyro_fmvae.data import image_cache
-from pyro_fmvae.data.image_cache import decode, load_images, user_cache
+from pyro_fmvae.data.decoded import user_cache
+from pyro_fmvae.data.image_cache import decode, load_images
 
 RNG = np.random.default_rng(0)
 NAMES = ("b.png", "a.png", "deep/c.png", "d.png", "e.png")
@@ -281,7 +282,7 @@ def test_the_first_folder_that_can_be_written_is_taken(folder, cache, tmp_path, 
     load_images(folder, NAMES, (6, 6, 3), [below_a_file, read_only, cache, tmp_path / "other"])
     assert len(list(cache.iterdir())) == 1
     assert list(read_only.iterdir()) == [] and not (tmp_path / "other").exists()
-    with pytest.raises(OSError, match=r"decoded images can be kept nowhere: no writing in .*read_only$"):
+    with pytest.raises(OSError, match=r"decoded data can be kept nowhere: no writing in .*read_only$"):
         load_images(folder, NAMES, (6, 6, 3), [read_only])
 
 

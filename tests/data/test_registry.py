@@ -33,7 +33,8 @@ def test_an_unknown_name_lists_the_known_ones(data):
     message = (
         "data: expected one of smiley, mnist, mnist-static, fashion-mnist, omniglot, sprites, celeba, "
         "bars-binary, bars-linear, bars-max, scenes, "
-        "an existing file that ends in .npz or .csv or .h5ad, or a folder of images"
+        "an existing file that ends in .npz or .csv or .h5ad or .npy or .parquet or .arrow or .feather, "
+        "or a folder of images"
     )
     with pytest.raises(ValueError, match=f"{message}, got {data!r}"):
         load(data)
@@ -65,7 +66,9 @@ def test_a_known_name_goes_before_a_folder_of_that_name(tmp_path, monkeypatch, n
 
 def test_a_file_of_another_kind(tmp_path):
     (tmp_path / "a.txt").write_text("1,2")
-    with pytest.raises(ValueError, match=r"a\.txt: expected a file that ends in \.npz or \.csv"):
+    with pytest.raises(
+        ValueError, match=r"a\.txt: expected a file that ends in \.npz or \.csv or \.h5ad or \.npy"
+    ):
         load(str(tmp_path / "a.txt"))
 
 

@@ -106,8 +106,8 @@ def test_too_few_rows_for_shares(how):
 
 def test_the_digest_of_a_split_tells_of_the_labels_that_stay():
     first, second = np.eye(2, dtype=bool)
-    assert split_fingerprint(ROWS, None) == fingerprint(ROWS)
-    digests = {split_fingerprint(ROWS, mask) for mask in (None, first, second)}
+    assert split_fingerprint(fingerprint(ROWS), None) == fingerprint(ROWS)
+    digests = {split_fingerprint(fingerprint(ROWS), mask) for mask in (None, first, second)}
     assert len(digests) == 3
 
 

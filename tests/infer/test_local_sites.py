@@ -1,5 +1,7 @@
 """Latents of single data points: against closed forms, stored posteriors and Pyro."""
 
+import itertools
+
 import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
@@ -112,6 +114,170 @@ def test_factors_have_the_posterior_of_the_textbook():
     assert_close(found.mean, tau.mean * torch.linalg.solve(precision, (NUMBERS[:4] @ w.mean).T).T)
 
 
+GROUPS, OBSERVATIONS = 4, 5
+EFFECTS = torch.randn(
+    GROUPS, OBSERVATIONS, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64
+)
+PRESENT = torch.arange(OBSERVATIONS) < torch.tensor([[5], [2], [0], [3]])  # the third group has no data
+
+
+def group_means(data, present):
+    """Means of groups of different sizes about a common one."""
+    centre = pyro.sample("shared", dist.Normal(torch.zeros(1), 3.0).to_event(1))
+    with pyro.plate("groups", GROUPS, subsample=data):
+        loc = pyro.sample("own", dist.Normal(centre, 0.4).to_event(1))
+        with pyro.plate("observations", OBSERVATIONS, dim=-2), poutine.mask(mask=present.T):
+            pyro.sample("y", dist.Normal(loc.squeeze(-1), 0.5), obs=data[..., 0].T)
+
+
+def random_effects(data, present):
+    """A regression whose slopes are shared, plus each group's own."""
+    x = data[..., 1:]
+    w = pyro.sample("shared", dist.MultivariateNormal(torch.zeros(2), 9 * torch.eye(2)))
+    with pyro.plate("groups", GROUPS, subsample=data):
+        own = pyro.sample("own", dist.MultivariateNormal(torch.zeros(2), 0.16 * torch.eye(2)))
+        mean = x @ w + (x * own.unsqueeze(-2)).sum(-1)
+        with pyro.plate("observations", OBSERVATIONS, dim=-2), poutine.mask(mask=present.T):
+            pyro.sample("y", dist.Normal(mean.T, 0.5), obs=data[..., 0].T)
+
+
+def joint_means(design):
+    """Means of shared effects [P] and of each group's own deviations [GROUPS, P] under the joint Gaussian.
+
+    Args:
+        design: regressors of each observation, [GROUPS, OBSERVATIONS, P].
+    """
+    size = design.shape[-1]
+    rows = torch.zeros(GROUPS, OBSERVATIONS, 1 + GROUPS, size, dtype=torch.float64)
+    rows[:, :, 0] = design
+    for group in range(GROUPS):
+        rows[group, :, 1 + group] = design[group]
+    rows, y = rows.flatten(2)[PRESENT], EFFECTS[..., 0][PRESENT]
+    prior = torch.cat([torch.full((size,), 1 / 9.0), torch.full((GROUPS * size,), 1 / 0.16)])
+    means = torch.linalg.solve(prior.diag() + rows.T @ rows / 0.25, rows.T @ y / 0.25).view(1 + GROUPS, size)
+    return means[0], means[1:]
+
+
+@pytest.mark.parametrize(
+    ("model", "design", "is_deviation"),
+    [(group_means, torch.ones_like(EFFECTS[..., :1]), False), (random_effects, EFFECTS[..., 1:], True)],
+    ids=["group means", "random effects"],
+)
+def test_effects_of_groups_have_the_means_of_the_joint_gaussian(model, design, is_deviation):
+    """Independent Gaussian posteriors have the exact means, where coordinate ascent has converged."""
+    pyro.set_rng_seed(0)
+    guide = AutoConjugate(model, local=["groups"], local_steps=1)
+    svi = ConjugateSVI(model, guide, NaturalGradient(1.0), TraceConjugate_ELBO())
+    for _ in range(70):
+        svi.step(EFFECTS, PRESENT)
+    shared, own = joint_means(design)
+    assert_close(guide.posterior("shared")().mean.view(-1), shared, rtol=0.0, atol=1e-6)
+    found = guide.infer(EFFECTS[1:], PRESENT[1:])["own"].mean
+    assert_close(found if is_deviation else found - shared, own[1:], rtol=0.0, atol=1e-6)
+
+
+def counted(words, counts):
+    """The admixture of different words [B, WORDS] and their counts."""
+    with pyro.plate("number", TOPICS):
+        topics = pyro.sample("topics", dist.Dirichlet(torch.full((VOCABULARY,), 0.7)))
+    with pyro.plate("documents", N, subsample=words):
+        shares = pyro.sample("shares", dist.Dirichlet(torch.full((TOPICS,), 0.4)))
+        word = dist.Categorical(topics).expand([len(words), TOPICS])
+        times = poutine.mask(mask=counts.T > 0), poutine.scale(scale=counts.T.clamp(min=1))
+        with pyro.plate("words", VOCABULARY, dim=-2), times[0], times[1]:
+            pyro.sample("word", dist.MixtureSameFamily(dist.Categorical(shares), word), obs=words.T)
+
+
+def test_words_may_be_counted():
+    guide = made(admixture, WORDS_OF, "documents")
+    counts = torch.stack([(word == WORDS_OF).sum(-1) for word in range(VOCABULARY)], -1).double()
+    different = torch.arange(VOCABULARY).expand(N, -1)
+    twin = AutoConjugate(counted, local=["documents"], local_steps=20)
+    with poutine.block():
+        twin(different, counts)
+    twin.posteriors["topics"].load_state_dict(guide.posteriors["topics"].state_dict())
+    assert_close(
+        TraceConjugate_ELBO().loss(counted, twin, different, counts),
+        TraceConjugate_ELBO().loss(admixture, guide, WORDS_OF),
+    )
+    assert_close(twin.infer(different, counts)["shares"].natural, guide.infer(WORDS_OF)["shares"].natural)
+
+
+def test_passes_end_at_the_tolerance():
+    """What a pass more gains is below it, and what a pass less lost is not."""
+    tolerance = 0.03
+    losses = [
+        TraceConjugate_ELBO().loss(admixture, made(admixture, WORDS_OF, "documents", steps), WORDS_OF) / N
+        for steps in range(1, 9)
+    ]
+    gains = [before - after for before, after in itertools.pairwise(losses)]
+    last = next(number for number, gain in enumerate(gains) if gain < tolerance)
+    assert 0 < last < len(gains) - 1
+    pyro.set_rng_seed(2)
+    guide = AutoConjugate(admixture, local=["documents"], local_steps=50, local_tolerance=tolerance)
+    loss = TraceConjugate_ELBO().loss(admixture, guide, WORDS_OF) / N
+    assert loss == pytest.approx(losses[last + 2])  # a gain is known when the next pass has begun
+
+
+def by_row(words, rows):
+    """The admixture, with row numbers."""
+    with pyro.plate("number", TOPICS):
+        topics = pyro.sample("topics", dist.Dirichlet(torch.full((VOCABULARY,), 0.7)))
+    with pyro.plate("documents", N, subsample=rows):
+        shares = pyro.sample("shares", dist.Dirichlet(torch.full((TOPICS,), 0.4)))
+        with pyro.plate("words", WORDS, dim=-2), poutine.mask(mask=words.T >= 0):
+            topic = pyro.sample("topic", dist.Categorical(shares), infer={"enumerate": "parallel"})
+            pyro.sample("word", dist.Categorical(topics[topic]), obs=words.T.clamp(min=0))
+
+
+def test_warm_starts_add_up_to_one_long_search():
+    rows = torch.tensor([4, 0, 3])
+    long = made(admixture, WORDS_OF, "documents", steps=6)
+    short = AutoConjugate(by_row, local=["documents"], local_steps=2, local_warm=True)
+    short.setup(WORDS_OF[rows], rows)
+    short.posteriors["topics"].load_state_dict(long.posteriors["topics"].state_dict())
+    for _ in range(3):
+        trace = poutine.trace(short).get_trace(WORDS_OF[rows], rows)
+    assert_close(trace.nodes["shares"]["fn"].natural, long.infer(WORDS_OF[rows])["shares"].natural)
+    assert not any("kept" in name for name in short.state_dict())
+    cold = made(admixture, WORDS_OF, "documents", steps=2)
+    first = cold.infer(WORDS_OF[rows])["shares"].natural
+    assert_close(short.infer(WORDS_OF[rows], rows)["shares"].natural, first)  # new points have no last visit
+
+
+def test_warm_starts_are_captured():
+    naturals = []
+    for kind in (ConjugateSVI, CapturedSVI):
+        pyro.set_rng_seed(2)
+        guide = AutoConjugate(by_row, local=["documents"], local_steps=2, local_warm=True)
+        svi = kind(by_row, guide, NaturalGradient(0.3), TraceConjugate_ELBO())
+        for rows in torch.tensor([[0, 1, 2], [3, 4, 5], [5, 0, 1], [0, 1, 2]]):
+            svi.step(WORDS_OF[rows], rows)
+        naturals.append(guide.posteriors["topics"].natural.detach())
+    assert_close(*naturals, rtol=0.0, atol=0.0)
+
+
+def noisy(x):
+    """A latent of each point under a scale that the guide draws."""
+    scale = pyro.sample("scale", dist.LogNormal(0.0, 0.5))
+    with pyro.plate("points", N, subsample=x):
+        loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
+        pyro.sample("x", dist.Normal(loc, scale), obs=x[:, 0])
+
+
+def test_posteriors_are_those_given_what_was_drawn():
+    guide = made(noisy, NUMBERS, "points", steps=1)
+    trace = poutine.trace(guide).get_trace(NUMBERS)
+    precision = 1 + trace.nodes["scale"]["value"].detach() ** -2
+    assert_close(trace.nodes["loc"]["fn"].natural[:, 0].detach(), NUMBERS[:, 0] * (precision - 1))
+    assert not torch.equal(guide(NUMBERS)["scale"], trace.nodes["scale"]["value"])
+
+
+def test_the_plan_says_that_latents_of_points_are_exact():
+    plan = TraceConjugate_ELBO().plan(admixture, made(admixture, WORDS_OF, "documents", 1), WORDS_OF[:2])
+    assert plan["shares"].treatment == "exact"
+
+
 def test_a_minibatch_counts_for_all_points_in_the_guide_too():
     """Pyro's own ELBOs weigh the guide's density by its own scale."""
     trace = poutine.trace(made(factors, NUMBERS, "points", steps=1)).get_trace(NUMBERS[:2])
@@ -189,7 +355,7 @@ def drawn_batch(x):
         (
             unknown,
             ["points"],
-            "local: expected conjugate latents .* but 'shape' is none: its LogNormal prior",
+            "local: expected conjugate latents .* but 'shape' is none: no closed form as scale of Normal",
         ),
         (drawn_batch, ["points"], "local: plate 'points' draws its minibatch in the model; give it one"),
     ],
@@ -197,3 +363,27 @@ def drawn_batch(x):
 def test_refusals(model, local, words):
     with pytest.raises(ValueError, match=words):
         AutoConjugate(model, local=local)(NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"local_steps": 0}, "local_steps: expected a number > 0, got 0"),
+        ({"local_tolerance": -1.0}, "local_tolerance: expected a number >= 0, got -1.0"),
+        ({"local": [], "local_warm": True}, r"local_warm: expected one plate in local, got \[\]"),
+        ({"local_warm": True}, "local_warm: expected row numbers as the minibatch of plate 'points'"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        AutoConjugate(robust, **{"local": ["points"], **options})(NUMBERS)
+
+
+def test_a_word_that_is_not_in_the_vocabulary_is_refused():
+    guide = made(admixture, WORDS_OF, "documents", 1)
+    wrong = WORDS_OF.clone()
+    wrong[1, 4] = VOCABULARY
+    with pytest.raises(
+        ValueError, match="site 'word': 1 of its 30 observed values are not finite or outside"
+    ):
+        guide(wrong)

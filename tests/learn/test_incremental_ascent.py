@@ -6,24 +6,26 @@ import pytest
 import torch
 
 from pyro_fmvae.learn.incremental_ascent import IncrementalAscent, Rows, told
-from pyro_fmvae.models import ObservedMixture
+from pyro_fmvae.models import ObservedMixture, TablePrior
+from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, STICK_BREAKING
 
 N = 90
 
 
 @pytest.fixture
 def rows():
-    """Three clusters of two numbers and a category [N, 3], some entries missing."""
+    """Three clusters of two numbers, a category and a count [N, 4], some entries missing."""
     torch.manual_seed(0)
     kinds = torch.randint(3, (N,))
     x = torch.randn(N, 3, dtype=torch.float64) + 4 * torch.eye(3, dtype=torch.float64)[kinds]
     x[:, 2] = (kinds == 0).double()
-    return x.masked_fill(torch.rand(N, 3) < 0.15, torch.nan)
+    x = x.masked_fill(torch.rand(N, 3) < 0.15, torch.nan)
+    return torch.cat([x, torch.poisson(1.0 + kinds.double()).unsqueeze(-1)], -1)
 
 
-def mixture(components=3, full=True, seed=1):
+def mixture(components=3, full=True, seed=1, prior=None):
     torch.manual_seed(seed)
-    return ObservedMixture([0, 0, 2], components, N, full=full)
+    return ObservedMixture([0, 0, 2, -1], components, N, prior=prior, full=full)
 
 
 def naturals(model):
@@ -45,10 +47,10 @@ def test_one_part_is_coordinate_ascent(rows, full):
         torch.testing.assert_close(model.natural(name).natural, value, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("full", [True, False])
-@pytest.mark.parametrize("size", [30, N])
-def test_every_sweep_raises_the_bound_to_that_of_the_model(rows, full, size):
-    model = mixture(full=full)
+@pytest.mark.parametrize("weights", [DIRICHLET_WEIGHTS, STICK_BREAKING])
+@pytest.mark.parametrize(("full", "size"), [(True, 30), (True, N), (False, 30)])
+def test_every_sweep_raises_the_bound_to_that_of_the_model(rows, full, size, weights):
+    model = mixture(full=full, prior=TablePrior(weights=weights))
     ascent = IncrementalAscent(model, parts_of(rows, size))
     bounds = torch.tensor([ascent.sweep() for _ in range(60)], dtype=torch.float64)
     assert bounds.diff().min() > -1e-9 and bounds[-1] > bounds[0] + 1

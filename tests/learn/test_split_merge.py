@@ -8,13 +8,15 @@ from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
 from pyro_fmvae.learn.mixture_search import climb
 from pyro_fmvae.learn.split_merge import gaining_pairs, merged, split, split_and_merge, union_gains
 from pyro_fmvae.models import ObservedMixture, TablePrior
+from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, STICK_BREAKING
 
 
-def make(components, rows, full=True, levels=(0, 0, 0)):
-    numbers = len(levels) - sum(size > 0 for size in levels)
+def make(components, rows, full=True, levels=(0, 0, 0), weights=DIRICHLET_WEIGHTS):
+    numbers = levels.count(0)
     zero, one = torch.zeros(numbers), torch.ones(numbers)
     prior = NormalWishart(zero, 0.2, 1.0, 0.3) if full else ColumnNormalGamma(zero, 0.2 * one, one, 0.1 * one)
-    return ObservedMixture(levels, components, rows, prior=TablePrior(c0=0.8, numbers=prior), full=full)
+    of_table = TablePrior(c0=0.8, numbers=prior, weights=weights)
+    return ObservedMixture(levels, components, rows, prior=of_table, full=full)
 
 
 def clusters(number, each, seed=0):
@@ -26,16 +28,19 @@ def clusters(number, each, seed=0):
     return (x - x.mean(0)) / x.std(0), kinds
 
 
-@pytest.mark.parametrize(("full", "levels"), [(True, (0, 0, 0)), (False, (0, 0, 3))])
-def test_the_gain_of_a_union_is_the_difference_in_the_bound(full, levels):
+@pytest.mark.parametrize("weights", [DIRICHLET_WEIGHTS, STICK_BREAKING])
+@pytest.mark.parametrize(("full", "levels"), [(True, (0, 0, 0)), (False, (0, 0, 3)), (False, (0, -1, -1))])
+def test_the_gain_of_a_union_is_the_difference_in_the_bound(full, levels, weights):
     """At given responsibilities, the bound is Σ γ (table - log γ) less the divergence from the priors."""
     torch.manual_seed(0)
     x, gamma = torch.randn(60, 3, dtype=torch.float64), torch.rand(60, 4, dtype=torch.float64).softmax(-1)
     if levels[-1]:
-        x[:, -1] = torch.arange(60) % 3
+        x[:, 1:] = (torch.arange(60) % 3).unsqueeze(-1)
+    gamma = gamma[:, gamma.sum(0).argsort(descending=True)]
 
     def bound_at(gamma):
-        model = make(gamma.shape[1], 60, full, levels)
+        model = make(gamma.shape[1], 60, full, levels, weights)
+        gamma = gamma[:, model.prior.weights.order(gamma.sum(0))]
         seen = model.observations(x)
         model.ascend(seen, gamma)
         bound = (gamma * (model.table(seen) - gamma.log())).sum() - model.divergence()

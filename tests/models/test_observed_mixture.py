@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from itertools import pairwise, product
 
 import numpy as np
@@ -13,11 +14,14 @@ from torch.testing import assert_close
 from pyro_fmvae.evaluate import bound, edit_rows, outlier_scores
 from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
 from pyro_fmvae.models import ObservedMixture, TablePrior
+from pyro_fmvae.models.mixing_weights import STICK_BREAKING
 from pyro_fmvae.optim import NaturalGradient
 
 N, K = 30, 3
-LEVELS = (0, 3, 0, 1)  # numbers, three categories, numbers, a column that is left out
-PRIOR = TablePrior(c0=0.7, s0=0.4, a0=1.5, b0=0.3, d0=0.6, l0=0.2)
+LEVELS = (0, 3, 0, 1, -1, -1)  # numbers, three categories, numbers, a column that is left out, counts
+RATES = torch.tensor([1.5, 0.8]), torch.tensor([0.4, 0.6])
+PRIOR = TablePrior(c0=0.7, s0=0.4, a0=1.5, b0=0.3, d0=0.6, l0=0.2, rates=RATES)
+STICKS = replace(PRIOR, weights=STICK_BREAKING)
 
 
 def table(missing=True):
@@ -32,12 +36,17 @@ def table(missing=True):
     labels = torch.stack([kinds % 2, kinds], -1)
     labels[::3, 0] = -1
     labels[::4] = -1
-    return x, labels, torch.rand(N, K).softmax(-1).double()
+    gamma = torch.rand(N, K).softmax(-1).double()
+    counts = torch.poisson(torch.stack([1.0 + 0.3 * kinds, torch.full((N,), 0.7)], -1))
+    counts[::6, 0] = torch.nan
+    counts[3] = torch.nan
+    return torch.cat([x, counts], -1), labels, gamma
 
 
-def fitted(full=False, steps=5, num_data=N, **options):
+def fitted(full=False, steps=5, num_data=N, prior=PRIOR, start=None, **options):
     x, labels, gamma = table()
-    model = ObservedMixture(LEVELS, K, num_data, (2, 3), PRIOR, full, **options)
+    gamma = gamma if start is None else start
+    model = ObservedMixture(LEVELS, K, num_data, (2, 3), prior, full, **options)
     seen = model.observations(x, labels)
     for _ in range(steps):
         model.ascend(seen, gamma)
@@ -45,10 +54,11 @@ def fitted(full=False, steps=5, num_data=N, **options):
     return model, x, labels
 
 
+@pytest.mark.parametrize("prior", [PRIOR, STICKS])
 @pytest.mark.parametrize("full", [False, True])
-def test_the_bound_is_that_of_the_elbo_and_rises(full):
+def test_the_bound_is_that_of_the_elbo_and_rises(full, prior):
     x, labels, gamma = table()
-    model, bounds = ObservedMixture(LEVELS, K, N, (2, 3), PRIOR, full), []
+    model, bounds = ObservedMixture(LEVELS, K, N, (2, 3), prior, full), []
     seen = model.observations(x, labels)
     for _ in range(12):
         model.ascend(seen, gamma)
@@ -60,16 +70,16 @@ def test_the_bound_is_that_of_the_elbo_and_rises(full):
     assert TraceConjugate_ELBO().loss(model.model, model.guide, x, labels) == pytest.approx(-bounds[-1])
 
 
-@pytest.mark.parametrize("full", [False, True])
-def test_a_step_is_the_natural_gradient_step_of_rate_one(full):
-    model, x, labels = fitted(full, steps=1)
+@pytest.mark.parametrize(("full", "prior"), [(False, PRIOR), (True, PRIOR), (False, STICKS)])
+def test_a_step_is_the_natural_gradient_step_of_rate_one(full, prior):
+    model, x, labels = fitted(full, steps=1, prior=prior)
     svi = ConjugateSVI(
         model.model,
         model.guide,
         NaturalGradient(1.0, lambda p: torch.optim.SGD(p, lr=0.0)),
         TraceConjugate_ELBO(),
     )
-    ours, _, _ = fitted(full, steps=1)
+    ours, _, _ = fitted(full, steps=1, prior=prior)
     seen = ours.observations(x, labels)
     ours.ascend(seen, ours.table(seen).softmax(-1))
     svi.step(x, labels)
@@ -100,9 +110,10 @@ def marginals(normals, x):
     return torch.stack(parts, 1)
 
 
-def test_the_bound_is_pyros_where_assignments_are_enumerated():
+@pytest.mark.parametrize("prior", [PRIOR, STICKS])
+def test_the_bound_is_pyros_where_assignments_are_enumerated(prior):
     """In expectation over the parameters, which ``TraceEnum_ELBO`` draws."""
-    model, x, labels = fitted(steps=20)
+    model, x, labels = fitted(steps=20, prior=prior)
     gamma = model.table(model.observations(x, labels)).softmax(-1)
 
     def guide(x, labels):
@@ -151,17 +162,18 @@ def test_the_posterior_is_scikit_learns():
 def test_what_is_missing_is_marginalised():
     """A row without anything says nothing; a row with one number is judged by that number alone."""
     model, _, _ = fitted()
-    nothing = torch.full((1, 4), torch.nan)
+    nothing = torch.full((1, 6), torch.nan)
     assert_close(model.table(model.observations(nothing))[0], model.natural("weights").expected_stats())
     assert_close(model.log_predictive(nothing), torch.zeros(1).double(), rtol=0, atol=1e-9)
     grid = torch.linspace(-60, 60, 24_001)
-    rows = torch.full((len(grid), 4), torch.nan)
+    rows = torch.full((len(grid), 6), torch.nan)
     rows[:, 0] = grid
     mass = model.log_predictive(rows).exp().sum() * (grid[1] - grid[0])
     assert mass.item() == pytest.approx(1.0, abs=0.01)  # Student-t tails
-    words = torch.full((3, 4), torch.nan)
-    words[:, 1] = torch.arange(3.0)
-    assert_close(model.log_predictive(words).exp().sum(), torch.ones(()).double())
+    for column, values in (1, 3), (4, 400), (5, 400):
+        alone = torch.full((values, 6), torch.nan)
+        alone[:, column] = torch.arange(float(values))
+        assert_close(model.log_predictive(alone).exp().sum(), torch.ones(()).double())
 
 
 def test_full_covariances_are_learnt_where_every_row_lacks_a_number():
@@ -208,7 +220,7 @@ def test_the_predictive_density_is_the_mean_over_the_posterior(full):
         if name == "column_1":
             part = for_all.probs.log() @ seen.double().unsqueeze(-1)
             part = part.squeeze(-1)
-        elif full:
+        elif full and name == "x":
             part = marginals(for_all, seen)
         else:
             part = for_all.base_dist.log_prob(seen.nan_to_num(0.0).unsqueeze(1))
@@ -241,14 +253,14 @@ def test_draws_follow_codes():
     given = torch.tensor([[-1, 2, -1]]).expand(500, -1)
     codes = model.sample_codes(500, given)
     assert (codes[:, 1] == 2).all()
-    of_two = model.responsibilities(torch.full((1, 4), torch.nan))[-1]
+    of_two = model.responsibilities(torch.full((1, 6), torch.nan))[-1]
     assert not torch.allclose(torch.bincount(codes[:, -1], minlength=K) / 500, of_two[0], atol=0.1)
     rows = model.sample_latent(500, codes)
-    assert rows.shape == (500, 4) and rows.isfinite().all() and set(rows[:, 1].tolist()) <= {0.0, 1.0, 2.0}
+    assert rows.shape == (500, 6) and rows.isfinite().all() and set(rows[:, 1].tolist()) <= {0.0, 1.0, 2.0}
     (component,) = codes[:, -1].unique()[:1]
     own = rows[codes[:, -1] == component, 0]
     assert abs(own.median() - model.locations()[component, 0]) < 1
-    assert model.sample_latent(0).shape == (0, 4)
+    assert model.sample_latent(0).shape == (0, 6)
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -270,7 +282,7 @@ def test_edits_move_rows_and_keep_how_they_differ(full):
 
 def test_an_edit_to_the_value_that_a_row_has_leaves_it_in_its_component():
     """Also where another component is a likelier one of that value."""
-    model, x, _ = fitted(steps=20)
+    model, x, _ = fitted(steps=20, start=torch.eye(K, dtype=torch.float64).repeat(N // K, 1))
     codes = model.codes(x)
     have = codes[:, 0] == 0
     assert len(codes[have, -1].unique()) == 2
@@ -292,7 +304,7 @@ def test_missing_entries_are_filled_by_what_is_there():
     model, x, _ = fitted(steps=20)
     filled = model.filled(x)
     assert torch.equal(filled[~x.isnan()], x[~x.isnan()]) and not filled.isnan().any()
-    row = torch.tensor([[6.0, torch.nan, 0.0, 0.0]])
+    row = torch.tensor([[6.0, torch.nan, 0.0, 0.0, torch.nan, torch.nan]])
     assert model.filled(row)[0, 1] == 2.0  # the category of the rows around 6
     assert_close(model.posterior(row).mean, model.filled(row))
 
@@ -300,8 +312,8 @@ def test_missing_entries_are_filled_by_what_is_there():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (((), 2, 5), "levels: expected a number >= 0 for each column"),
-        (((0, -1), 2, 5), "levels: expected a number >= 0 for each column"),
+        (((), 2, 5), "levels: expected a number >= -1 for each column"),
+        (((0, -2), 2, 5), "levels: expected a number >= -1 for each column"),
         (((0,), 0, 5), "components"),
         (((0,), 2, 0), "num_data"),
         (((0,), 2, 5, (0,)), "label_sizes"),

@@ -21,9 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "infer"))
-
-from programs import Toy
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.capture import CapturedSVI
@@ -44,6 +42,9 @@ from pyro_fmvae.optim import NaturalGradient
 from pyro_fmvae.ranks import Ranks, by_rows, together
 from pyro_fmvae.ranks.group import random_digest
 from pyro_fmvae.runs import session
+from tests.infer.programs import Toy
+from tests.models.small import binary_data
+from tests.models.sparse import small_sparse_model
 
 FOLDER = Path(sys.argv[2])
 CASES: dict[str, Callable[[Any], Any]] = {}
@@ -102,6 +103,13 @@ def vae(group: Any, **settings: Any) -> dict[str, Any]:
     x = torch.bernoulli(torch.full((22, 5), 0.4))
     given = batches(x, steps=STEPS)
     return train(model, given, group, TraceConjugate_ELBO(), {"tc_weight": 4.0}, **settings)
+
+
+def sparse(group: Any, **settings: Any) -> dict[str, Any]:
+    """A penalty of the mean over the batch of what a network selects."""
+    torch.set_default_dtype(torch.float64)
+    model, x = small_sparse_model("selection", num_data=22), binary_data(22)
+    return train(model, batches(x, steps=STEPS), group, TraceConjugate_ELBO(), **settings)
 
 
 def binary(group: Any, missing: bool = False) -> dict[str, Any]:
@@ -279,6 +287,8 @@ case(toy, "dependence, captured", labelled=True, elbo={"independence_weight": 3.
 case(toy, "particles", elbo={"num_particles": 2, "vectorize_particles": True})
 case(vae, "total correlation, eager", eager=True)
 case(vae, "total correlation, captured")
+case(sparse, "sparse codes, eager", eager=True)
+case(sparse, "sparse codes, captured")
 case(binary, "binary EM")
 case(binary, "binary EM, missing numbers", missing=True)
 case(slabs, "linear slabs")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from scipy.stats import multivariate_t
+from scipy.stats import multivariate_t, nbinom
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.metrics import adjusted_rand_score
@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from pyro_fmvae.models.table_sites import NUMBERS, WEIGHTS, parameter_of
+from pyro_fmvae.models.table_sites import COUNTED, NUMBERS, WEIGHTS, parameter_of
 from pyro_fmvae.sklearn import BayesianMixture
 
 UNITS, ORIGIN = np.array([1.0, 100.0, 0.01]), np.array([5.0, 0.0, 3.0])
@@ -34,6 +34,7 @@ def data():
     [
         BayesianMixture(n_components=2, n_init=1, batch_size=7, tol=1e-3),
         BayesianMixture(covariance_type="diag", n_init=1),
+        BayesianMixture(2, weight_concentration_prior_type="dirichlet_process", n_init=1, tol=1e-3),
     ]
 )
 def test_scikit_learns_checks(estimator, check):
@@ -184,17 +185,91 @@ def test_draws_have_the_moments_of_the_mixture(data):
 @pytest.mark.parametrize("kind", ["full", "diag"])
 def test_credible_intervals_hold_their_share_of_the_posterior(data, kind):
     """Draws of the posterior's sites fall below and above each interval as often as they should."""
-    mixture = BayesianMixture(3, covariance_type=kind, random_state=0).fit(data[0][:40])
-    weights, means = mixture.credible_interval(0.8)
-    assert weights.shape == (2, 3) and means.shape == (2, 3, 3)
+    x = np.column_stack([data[0], np.random.default_rng(0).poisson(1 + data[1])])[:40]
+    mixture = BayesianMixture(3, covariance_type=kind, count_features=[3], random_state=0).fit(x)
+    intervals = mixture.credible_interval(0.8)
+    assert [part.shape for part in intervals] == [(2, 3), (2, 3, 3), (2, 3, 1)]
     posterior, number = mixture._mixture, 20_000
     torch.manual_seed(0)
     shares = posterior.natural(WEIGHTS).rsample((number,)).numpy()
     found = posterior.natural(parameter_of(NUMBERS)).rsample((number,))[..., 0, :].numpy()
+    rates = posterior.natural(parameter_of(COUNTED)).rsample((number,)).numpy()
     columns = mixture._columns
-    for draws, (low, high) in (shares, weights), (found * columns.scale + columns.centre, means):
+    means = found * columns.scale[:3] + columns.centre[:3]
+    for draws, (low, high) in zip((shares, means, rates), intervals, strict=True):
         for outside in ((draws < low).mean(0), (draws > high).mean(0)):
             assert np.abs(outside - 0.1).max() < 4 * np.sqrt(0.09 / number)
+
+
+def test_stick_breaking_weights_leave_components_empty(data):
+    """At the end, the sticks are what the responsibilities say."""
+    mixture = BayesianMixture(
+        8, weight_concentration_prior_type="dirichlet_process", tol=1e-11, max_iter=2000, random_state=0
+    ).fit(data[0])
+    rows = mixture.predict_proba(data[0]).sum(0)
+    behind = rows[::-1].cumsum()[::-1][1:]
+    own, rest = mixture.weight_concentration_
+    np.testing.assert_allclose(own, 1 + rows[:-1], atol=1e-2)
+    np.testing.assert_allclose(rest, 1 / 8 + behind, atol=1e-2)
+    assert mixture.weights_.sum() == pytest.approx(1) and mixture.weights_[3:].sum() < 0.01
+    assert adjusted_rand_score(mixture.predict(data[0]), data[1]) > 0.95
+    low, high = mixture.credible_interval(0.8).weights
+    posterior = mixture._mixture
+    torch.manual_seed(1)
+    first = posterior.natural(WEIGHTS).sample((20_000,))[:, 0].numpy()
+    for outside in ((first < low[0]).mean(), (first > high[0]).mean()):  # quantiles of 10,000 draws
+        assert abs(outside - 0.1) < 4 * np.sqrt(0.09 * (1 / 20_000 + 1 / 10_000))
+    np.testing.assert_array_equal(mixture.credible_interval(0.8).weights, [low, high])
+
+
+def test_counts_have_gamma_posteriors():
+    """Of one component, whose bound is the evidence: a chain of negative binomials."""
+    x = np.random.default_rng(0).poisson([3.0, 0.2], (40, 2)).astype(float)
+    x[:4, 1] = np.nan
+    weights = np.arange(40) % 3
+    mixture = BayesianMixture(1, count_features=[0, 1], rate_prior=2.0).fit(x, sample_weight=weights)
+    known = np.where(np.isnan(x), 0, weights[:, None])
+    total, rows = (known * np.nan_to_num(x)).sum(0), known.sum(0)
+    a, b = np.full(2, 2.0), 2.0 / (total / rows)
+    np.testing.assert_allclose(mixture.rates_, [(a + total) / (b + rows)])
+    evidence = 0.0
+    for row in np.repeat(x, weights, axis=0):
+        there = ~np.isnan(row)
+        evidence += nbinom(a, b / (b + 1)).logpmf(np.nan_to_num(row))[there].sum()
+        a, b = a + np.nan_to_num(row), b + there
+    assert mixture.lower_bound_ == pytest.approx(evidence, rel=1e-9)
+    np.testing.assert_allclose(
+        mixture.score_samples([[2.0, 1.0]]), nbinom(a, b / (b + 1)).logpmf([2, 1]).sum()
+    )
+    drawn = mixture.sample(20_000)[0]
+    assert (drawn == drawn.round()).all()
+    assert (np.abs(drawn.mean(0) - mixture.rates_) < 4 * drawn.std(0) / np.sqrt(20_000)).all()
+
+
+@pytest.mark.parametrize("prior", ["dirichlet_distribution", "dirichlet_process"])
+@pytest.mark.parametrize("number", [3, "auto"])
+def test_columns_of_every_kind_are_clustered_together(prior, number):
+    """No kind by itself tells three clusters apart."""
+    rng = np.random.default_rng(0)
+    kinds = rng.integers(3, size=600)
+    x = np.column_stack(
+        [
+            rng.normal(4.0 * (kinds == 0)),
+            rng.poisson(np.where(kinds == 1, 12.0, 3.0)),
+            rng.random(600) < np.where(kinds == 2, 0.95, 0.05),
+            np.where(rng.random(600) < 0.6, kinds, rng.integers(3, size=600)),
+        ]
+    ).astype(float)
+    x[rng.random(x.shape) < 0.05] = np.nan
+    columns = {"count_features": [1], "categorical_features": [2, 3]}
+    mixture = BayesianMixture(number, weight_concentration_prior_type=prior, random_state=0, **columns).fit(x)
+    assert mixture.n_components_ == 3
+    assert adjusted_rand_score(mixture.predict(x), kinds) > 0.75
+    assert np.sort(mixture.rates_[:, 0]) == pytest.approx([3, 3, 12], rel=0.15)
+    streamed = clone(mixture).set_params(n_components=3)
+    for part in np.split(x, 3):
+        streamed.partial_fit(part)
+    assert adjusted_rand_score(streamed.predict(x), kinds) > 0.75
 
 
 def test_rows_share_a_component_as_often_as_drawn_assignments_do(data):
@@ -275,6 +350,11 @@ def test_progress_is_shown_when_asked_for(data, capsys):
         ({"categorical_features": [3]}, "categorical_features"),
         ({"categorical_features": ["kind"]}, "categorical_features"),
         ({"categorical_features": [0]}, "categories 0, 1, 2"),
+        ({"count_features": [0]}, "counts 0, 1, 2"),
+        ({"count_features": [3]}, "count_features: expected names or indices"),
+        ({"count_features": [0], "categorical_features": [0]}, "count_features: expected no column of"),
+        ({"rate_prior": 0}, "rate_prior"),
+        ({"weight_concentration_prior_type": "process"}, "weight_concentration_prior_type: expected"),
         ({"weight_concentration_prior": 0.0}, "weight_concentration_prior"),
         ({"device": "nowhere"}, "device"),
         ({"batch_size": 0}, "batch_size"),

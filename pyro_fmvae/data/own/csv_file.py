@@ -18,7 +18,7 @@ from pyro_fmvae.untrusted import check_printable
 
 MOST_LEVELS = 50
 """Largest number of categories of a column."""
-_LABEL = "label:"
+LABEL = "label:"  # begins the names of columns that hold labels
 _MISSING = {"", "na", "n/a", "nan", "?"}
 _MIXTURE = "; --model mixture takes missing entries and words"
 _BYTES = 10  # of memory that a byte of a table takes while it is read, about
@@ -64,8 +64,8 @@ def read_csv(
     header = (
         [] if _is_data(rows, path, missing, levels is not None, ignore) else [name.strip() for name in first]
     )
-    label_columns = [column for column, name in enumerate(header) if name.startswith(_LABEL)]
-    names = tuple(header[column].removeprefix(_LABEL).strip() for column in label_columns)
+    label_columns = [column for column, name in enumerate(header) if name.startswith(LABEL)]
+    names = tuple(header[column].removeprefix(LABEL).strip() for column in label_columns)
     if "" in names or len(set(names)) != len(names):
         raise ValueError(
             f"{path}, line {line}: label columns need different, non-empty names, got {list(names)}"

@@ -12,14 +12,20 @@ from pyro_fmvae.data.own.csv_file import read_csv
 from pyro_fmvae.data.own.folder import code, find_values, load_folder, read_folder
 from pyro_fmvae.data.own.h5ad_file import read_h5ad
 from pyro_fmvae.data.own.npz_file import read_npz
+from pyro_fmvae.data.own.on_disk import SUFFIXES, OnDisk, open_file, read_whole, split_on_disk
 from pyro_fmvae.data.own.picture_files import open_pictures
 from pyro_fmvae.data.own.picture_shape import choose_shape
 from pyro_fmvae.data.own.raw import Raw, check_columns
 from pyro_fmvae.data.patch_sets import load_patches
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
-from pyro_fmvae.data.splitting import Splitting, split_fingerprint, split_rows
+from pyro_fmvae.data.splitting import Splitting, fingerprint, split_fingerprint, split_rows
 
-READERS = {".npz": read_npz, ".csv": read_csv, ".h5ad": read_h5ad}
+READERS = {
+    ".npz": read_npz,
+    ".csv": read_csv,
+    ".h5ad": read_h5ad,
+    **dict.fromkeys(SUFFIXES, read_whole),
+}
 """Readers by the suffix of the file."""
 
 
@@ -63,7 +69,8 @@ def load_file(
     Patches have no labels.
 
     Args:
-        path: a .npz or .csv file, or a folder of images: those come sorted by name, see `load_folder`.
+        path: a file whose ending is one of `READERS`, or a folder of images: those come sorted by name, see
+            `load_folder`.
         preprocessing: the run's.
         label_names: the run's labels, which give meaning to the words in a table.
         value_names: names of the values of each label; empty where the values are just numbers.
@@ -85,9 +92,13 @@ def load_file(
         return load_folder(path, preprocessing, label_names, value_names, left_out)
     levels = preprocessing.levels or None
     values = dict(zip(label_names, value_names, strict=False))
+    if (opened := open_file(path, None, values, left_out)) is not None:
+        opened = opened._replace(labels=_numbered(opened, values, path, left_out))
+        check_columns(preprocessing.column_names, opened.column_names, str(path))
+        return opened.split(preprocessing), opened.label_names
     ignore = [str(column + 1) for column in preprocessing.ignored]
     raw = read(path, preprocessing.allows_missing, levels, values, left_out, ignore)
-    raw = _numbered(raw, values, path, left_out)
+    raw = raw._replace(labels=_numbered(raw, values, path, left_out))
     check_columns(preprocessing.column_names, raw.column_names, str(path))
     return _split(raw, preprocessing, source=_source(path)), raw.label_names
 
@@ -98,15 +109,18 @@ def _source(path: Path) -> str:
 
 
 def _numbered(
-    raw: Raw, known: Mapping[str, tuple[str, ...]], path: Path, left_out: dict[str, Counter[str]] | None
-) -> Raw:
-    """Number the values of labels as a run does, where the file and the run both name them.
+    raw: Raw | OnDisk,
+    known: Mapping[str, tuple[str, ...]],
+    path: Path,
+    left_out: dict[str, Counter[str]] | None,
+) -> np.ndarray | None:
+    """Labels numbered as a run does, int64 [n, L], where the file and the run both name their values.
 
     Raises:
         ValueError: a value that the run does not know, unless ``left_out`` counts them.
     """
     if raw.labels is None or not raw.value_names:
-        return raw
+        return raw.labels
     columns = []
     for column, name, values in zip(raw.labels.T, raw.label_names, raw.value_names, strict=True):
         if values and known.get(name):
@@ -114,7 +128,7 @@ def _numbered(
             counts = None if left_out is None else left_out.setdefault(name, Counter())
             column = code(texts, known[name], f"{path}: {name!r}", counts)
         columns.append(column)
-    return raw._replace(labels=np.stack(columns, axis=1))
+    return np.stack(columns, axis=1)
 
 
 def split_file(
@@ -124,22 +138,29 @@ def split_file(
     splitting: Splitting | None = None,
     mixed: bool = False,
     ignore: Collection[str] = (),
+    in_memory: bool | None = None,
 ) -> Dataset:
     """Make a data set of a file: 80 % training, 10 % validation, 10 % test (at least one row in each).
 
     Args:
-        path: a .npz or .csv file.
+        path: a file whose ending is one of `READERS`.
         seed: of the permutation that makes the splits, at least 0.
-        as_is, mixed, ignore: see `SparseOptions`.
+        as_is, mixed, ignore: see `SparseOptions`. With the first two the rows are held in memory.
         splitting: other shares.
+        in_memory: whether its rows are held in memory: see `open_file`.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: the file is malformed or has too few rows, or a column cannot be standardised because it
             has no numbers or too large ones.
     """
-    raw = read(path, as_is or mixed, () if mixed else None, ignore=ignore)
     splitting = splitting or Splitting()
+    if as_is or mixed:
+        if in_memory is False:
+            raise ValueError("in_memory: this model learns from all rows at once, and holds them in memory")
+    elif (opened := open_file(path, in_memory)) is not None:
+        return split_on_disk(opened, seed, splitting)
+    raw = read(path, as_is or mixed, () if mixed else None, ignore=ignore)
     staying = splitting.staying(raw.labels)
     expected = f"{path}: expected at least 3 rows"
     train, valid, test = split_rows(len(raw.x), seed, expected, splitting, staying)
@@ -157,7 +178,7 @@ def split_file(
         label_names=raw.label_names,
         label_sizes=() if raw.labels is None else tuple((raw.labels.max(axis=0) + 1).tolist()),
         value_names=raw.value_names,
-        fingerprint=split_fingerprint(raw.x, staying),
+        fingerprint=split_fingerprint(fingerprint(raw.x), staying),
         note=raw.note,
     )
 
@@ -205,7 +226,7 @@ def split_folder(
         label_names=tuple(folder.columns),
         label_sizes=() if labels is None else tuple((labels.max(axis=0) + 1).tolist()),
         value_names=value_names,
-        fingerprint=split_fingerprint(np.array(folder.names), staying),
+        fingerprint=split_fingerprint(fingerprint(np.array(folder.names)), staying),
         note=note,
     )
 

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from pyro_fmvae.data.dataset import Split
-from pyro_fmvae.data.image_cache import decode, load_images, user_cache
+from pyro_fmvae.data.decoded import user_cache
+from pyro_fmvae.data.image_cache import decode, load_images
 from pyro_fmvae.data.own.raw import DECIMAL_HINT, is_decimal
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.untrusted import check_printable, read_text

@@ -1,12 +1,17 @@
 """A person's own .npz file."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
 from pyro_fmvae.data.npz_arrays import read_arrays
 from pyro_fmvae.data.own.raw import DECIMAL_HINT, LARGEST_LABEL, Raw
 from pyro_fmvae.untrusted import check_printable
+
+OPTIONAL: Final = ("labels", "label_names", "value_names", "column_names")
+"""Arrays that a file may hold beside `x`."""
 
 
 def read_npz(path: Path, missing: bool = False) -> Raw:
@@ -29,41 +34,54 @@ def read_npz(path: Path, missing: bool = False) -> Raw:
     Raises:
         ValueError: anything else; the message names the file and the array.
     """
-    optional = ("labels", "label_names", "value_names", "column_names")
-    arrays = read_arrays(path, required=("x",), optional=optional)
+    arrays = read_arrays(path, required=("x",), optional=OPTIONAL)
     x = arrays["x"]
-    _check_observations(x, path, missing)
+    check_shape(x.shape, x.dtype, path)
+    _check_finite(x, path, missing)
     note = ""
     if x.ndim == 4 and x.shape[3] in (2, 4):
         x, note = _on_white(x), f"{len(x):,} pictures are put on white where they are transparent"
     if x.ndim == 4 and x.shape[3] == 1:
         x = x[..., 0]
-    for name in optional[1:]:
+    return Raw(x, **described(arrays, x.shape, path), note=note)
+
+
+def described(arrays: Mapping[str, np.ndarray], shape: tuple[int, ...], path: Path) -> dict[str, Any]:
+    """Labels and names beside `x`, of this shape, in the arrays of a .npz file: attributes of :class:`Raw`.
+
+    Raises:
+        ValueError: they are malformed, or do not fit `x`.
+    """
+    for name in OPTIONAL[1:]:
         if name in arrays and arrays[name].dtype.kind == "U":
             check_printable(arrays[name].reshape(-1).tolist(), f"{path}: {name!r}")
-    columns = _check_columns(arrays.get("column_names"), x, path)
+    columns = _check_columns(arrays.get("column_names"), shape, path)
     if "labels" not in arrays:
         for name in ("label_names", "value_names"):
             if name in arrays:
                 raise ValueError(f"{path}: there are '{name}' but no 'labels'")
-        return Raw(x, column_names=columns, note=note)
-    labels = _check_labels(arrays["labels"], len(x), path)
+        return {"column_names": columns}
+    labels = _check_labels(arrays["labels"], shape[0], path)
     names = _check_names(arrays.get("label_names"), labels.shape[1], path)
     values = _check_values(arrays.get("value_names"), labels, path)
-    return Raw(x, labels, names, columns, values, note=note)
+    return {"labels": labels, "label_names": names, "column_names": columns, "value_names": values}
 
 
-def _check_observations(x: np.ndarray, path: Path, missing: bool) -> None:
-    if x.dtype.kind not in "buif":
-        raise ValueError(f"{path}: 'x' must hold numbers, got dtype {x.dtype}")
-    table = x.ndim == 2
-    if not (table or x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 2, 3, 4))):
+def check_shape(shape: tuple[int, ...], dtype: np.dtype, path: Path) -> None:
+    """Raise ValueError unless an array can be the observations of a data set."""
+    if dtype.kind not in "buif":
+        raise ValueError(f"{path}: 'x' must hold numbers, got dtype {dtype}")
+    table = len(shape) == 2
+    if not (table or len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 2, 3, 4))):
         shapes = "[n, H, W], [n, H, W, C] with 1 to 4 channels C, or [n, D]"
-        raise ValueError(f"{path}: 'x' must have shape {shapes}, got {list(x.shape)}")
-    if x.size == 0:
-        raise ValueError(f"{path}: 'x' is empty, its shape is {list(x.shape)}")
-    if not table and x.dtype not in (np.bool_, np.uint8) and x.dtype.kind != "f":
-        raise ValueError(f"{path}: images in 'x' must be bool, uint8 or float, got dtype {x.dtype}")
+        raise ValueError(f"{path}: 'x' must have shape {shapes}, got {list(shape)}")
+    if 0 in shape:
+        raise ValueError(f"{path}: 'x' is empty, its shape is {list(shape)}")
+    if not table and dtype not in (np.bool_, np.uint8) and dtype.kind != "f":
+        raise ValueError(f"{path}: images in 'x' must be bool, uint8 or float, got dtype {dtype}")
+
+
+def _check_finite(x: np.ndarray, path: Path, missing: bool) -> None:
     if missing and np.isinf(x).any():
         raise ValueError(f"{path}: 'x' must be finite, or NaN where it is missing, but holds infinity")
     if not missing and not np.isfinite(x).all():
@@ -110,10 +128,10 @@ def _check_names(names: np.ndarray | None, count: int, path: Path) -> tuple[str,
     return tuple(names.tolist())
 
 
-def _check_columns(names: np.ndarray | None, x: np.ndarray, path: Path) -> tuple[str, ...]:
+def _check_columns(names: np.ndarray | None, shape: tuple[int, ...], path: Path) -> tuple[str, ...]:
     if names is None:
         return ()
-    if x.ndim != 2 or names.dtype.kind != "U" or names.shape != x.shape[1:]:
+    if len(shape) != 2 or names.dtype.kind != "U" or names.shape != shape[1:]:
         raise ValueError(
             f"{path}: 'column_names' must be strings, one per column of a table 'x', "
             f"got dtype {names.dtype} of shape {list(names.shape)}"

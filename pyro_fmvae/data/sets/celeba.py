@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from pyro_fmvae.data.dataset import Dataset, Split
-from pyro_fmvae.data.image_cache import load_images, user_cache
+from pyro_fmvae.data.decoded import user_cache
+from pyro_fmvae.data.image_cache import load_images
 from pyro_fmvae.data.loader import Loader
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 

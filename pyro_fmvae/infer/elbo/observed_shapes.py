@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 
@@ -57,18 +58,20 @@ def check_observed(site: dict[str, Any]) -> None:
 def check_support(site: dict[str, Any]) -> None:
     """Refuse observed numbers outside of a plain distribution's support, while validation is on.
 
-    Masked sites are left out: what is masked may be anything.
+    What is masked may be anything.
 
     Raises:
         ValueError: with the name of the site, and the support.
     """
     name, fn, value = site["name"], site["fn"], site["value"]
-    if not fn._validate_args or hasattr(fn, "parents") or site["mask"] is not None or not value.numel():
+    if not fn._validate_args or hasattr(fn, "parents") or not value.numel():
         return
     finite = value.isfinite()
     for _ in range(fn.event_dim):
         finite = finite.all(-1)
     inside = fn.support.check(value) & finite
+    if site["mask"] is not None:
+        inside = inside | ~torch.as_tensor(site["mask"], device=value.device)
     if not is_lazy(inside) and not inside.all():
         raise ValueError(
             f"site '{name}': {int((~inside).sum())} of its {inside.numel()} observed values are not finite "

@@ -94,7 +94,8 @@ def plan_of(elbo: Any, model: Any, guide: Any, args: Any, kwargs: Any) -> Plan:
     sites = {} if program is None else sample_sites(program.model)
     if isinstance(program, Structure) and has_shorthand(sites.values()):
         return Plan([_of_shorthand(program, guide_trace, site) for site in sites.values()])
-    found = recognise_conjugacy(model, args, kwargs)
+    local = getattr(guide, "local", ())
+    found = recognise_conjugacy(model, args, kwargs, local)
     for name in _parents_of_shorthands(sites):
         found.drawn.pop(name, None)
     structured = getattr(guide, "structured", False)

@@ -164,9 +164,11 @@ def test_one_new_row_is_enough(tmp_path):
 
 
 def test_another_suffix(tmp_path):
-    (tmp_path / "a.npy").touch()
-    with pytest.raises(ValueError, match=r"a\.npy: expected a file that ends in \.npz or \.csv"):
-        load_file(tmp_path / "a.npy", Preprocessing(Kind.BINARY, (4,)))
+    (tmp_path / "a.dat").touch()
+    with pytest.raises(
+        ValueError, match=r"a\.dat: expected a file that ends in \.npz or \.csv or \.h5ad or \.npy"
+    ):
+        load_file(tmp_path / "a.dat", Preprocessing(Kind.BINARY, (4,)))
 
 
 def test_a_missing_file(tmp_path):

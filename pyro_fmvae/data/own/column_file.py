@@ -1,0 +1,190 @@
+"""Reading Parquet and Arrow files, whose columns are decoded once into rows on disk."""
+
+import hashlib
+import logging
+import os
+import shutil
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from pyro_fmvae.data.array_file import ArrayFile, open_npy
+from pyro_fmvae.data.decoded import first_writable, user_cache, write_npy
+from pyro_fmvae.data.own.csv_file import LABEL
+from pyro_fmvae.data.own.folder import code, find_values
+from pyro_fmvae.data.own.raw import LARGEST_LABEL
+from pyro_fmvae.memory import check_fits, describe
+from pyro_fmvae.untrusted import check_printable
+
+FORMATS: Final = {".parquet": "parquet", ".arrow": "ipc", ".feather": "ipc"}
+"""Format of a file, as pyarrow calls it, by its suffix."""
+_VERSION: Final = 1  # of what is decoded: another one makes all older arrays invalid
+_ROWS: Final = 1 << 14  # that are decoded at once
+
+logger = logging.getLogger("pyro_fmvae")
+
+
+def decode_columns(path: Path) -> tuple[ArrayFile, tuple[str, ...]]:
+    """Decode the columns of numbers of a Parquet or Arrow file, or open what an earlier call has decoded.
+
+    Rows are kept in ``~/.cache/pyro_fmvae/tables`` as one array of float64, or of float32 where that loses
+    nothing. Another size or time of change of the file makes a new one.
+
+    Args:
+        path: the file. Columns called ``label:NAME`` are labels: see :func:`read_labels`.
+
+    Returns:
+        The array [n, D], missing numbers as NaN, and the names of its columns.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: pyarrow is not installed, the file is damaged, has no rows or other columns than numbers,
+            or would not fit on the disk.
+    """
+    table = _opened(path)
+    names = [name for name in table.schema.names if not name.startswith(LABEL)]
+    check_printable(names, str(path))
+    kinds = [_kind(table.schema.field(name), path) for name in names]
+    rows = table.count_rows()
+    if not names or not rows:
+        raise ValueError(f"{path}: expected rows with at least one column that is no label")
+    dtype = np.result_type(np.float32, *kinds)
+    status = path.stat()
+    key = f"{_VERSION} {path.resolve()} {status.st_size} {status.st_mtime_ns}"
+    folder = first_writable((user_cache() / "tables",))
+    target = folder / f"rows-{hashlib.sha256(os.fsencode(key)).hexdigest()[:16]}.npy"
+    if not target.exists():
+        size, free = rows * len(names) * dtype.itemsize, shutil.disk_usage(folder).free
+        if size > free:
+            raise ValueError(
+                f"{path}: its rows take {describe(size)}, and {folder} has {describe(free)} left"
+            )
+        logger.info("decoding %s rows of %s into %s (once)", f"{rows:,}", path, folder)
+        with _naming(path):
+            write_npy(target, (rows, len(names)), dtype, _rows(table, names, dtype))
+    return open_npy(target), tuple(names)
+
+
+def read_labels(
+    path: Path,
+    known: Mapping[str, tuple[str, ...]],
+    left_out: dict[str, Counter[str]] | None = None,
+) -> dict[str, Any]:
+    """Read the columns called ``label:NAME`` of a Parquet or Arrow file: integers or words, or nothing.
+
+    Args:
+        path: the file.
+        known, left_out: as for :func:`~pyro_fmvae.data.own.csv_file.read_csv`.
+
+    Returns:
+        Attributes of :class:`~pyro_fmvae.data.own.raw.Raw`: ``labels``, ``label_names`` and ``value_names``.
+
+    Raises:
+        ValueError: a label that is neither, or a number below -1.
+    """
+    table = _opened(path)
+    names = [name for name in table.schema.names if name.startswith(LABEL)]
+    if not names:
+        return {}
+    check_printable(names, str(path))
+    with _naming(path):
+        columns = table.to_table(columns=names, use_threads=False)
+    labels, values = [], []
+    for column in names:
+        name = column.removeprefix(LABEL)
+        counts = None if left_out is None else left_out.setdefault(name, Counter())
+        numbers, words = _labels(columns.column(column), f"{path}: {name!r}", known.get(name, ()), counts)
+        labels.append(numbers)
+        values.append(words)
+    return {
+        "labels": np.stack(labels, axis=1),
+        "label_names": tuple(name.removeprefix(LABEL) for name in names),
+        "value_names": tuple(values) if any(values) else (),
+    }
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file in the errors of pyarrow, which are of many kinds."""
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith("pyarrow"):
+            raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{path}: cannot be read: {reason}") from error
+
+
+def _opened(path: Path) -> Any:
+    """The file as a data set of pyarrow's, of which nothing but the description is read yet."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    if find_spec("pyarrow") is None:
+        raise ValueError(f"{path}: reading it needs pyarrow: pip install 'pyro_fmvae[parquet]'")
+    from pyarrow import dataset, parquet
+
+    with _naming(path):
+        if FORMATS[path.suffix.lower()] == "parquet":
+            with parquet.ParquetFile(path) as file:
+                groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+            check_fits(max((group.total_byte_size for group in groups), default=0), str(path))
+        return dataset.dataset(path, format=FORMATS[path.suffix.lower()])
+
+
+def _kind(field: Any, path: Path) -> np.dtype:
+    """NumPy's type of a column of numbers."""
+    from pyarrow import types
+
+    if types.is_integer(field.type) or types.is_floating(field.type) or types.is_boolean(field.type):
+        return np.dtype(field.type.to_pandas_dtype())
+    raise ValueError(
+        f"{path}: expected numbers in column {field.name!r}, got {field.type}; call a column of labels "
+        f"{LABEL}{field.name}, and save a table with words as .csv"
+    )
+
+
+def _rows(table: Any, names: list[str], dtype: np.dtype) -> Iterator[np.ndarray]:
+    """Decode some rows after the other, [k, D]."""
+    settings = {"batch_size": _ROWS, "batch_readahead": 1, "fragment_readahead": 1, "use_threads": False}
+    for batch in table.scanner(columns=names, **settings).to_batches():
+        if batch.num_rows:
+            columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in names]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # numbers that float32 does not hold
+                yield np.stack([column.astype(dtype) for column in columns], axis=1)
+
+
+def _labels(
+    column: Any, source: str, known: tuple[str, ...], left_out: Counter[str] | None
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The labels of a column, int64 [n], and the names of their values if these are words."""
+    from pyarrow import types
+
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if types.is_integer(kind) and not known:
+        numbers = column.cast("int64").fill_null(-1).to_numpy()
+        if numbers.min() < -1 or numbers.max() > LARGEST_LABEL:
+            raise ValueError(f"{source}: expected labels from -1, where -1 is unknown, to {LARGEST_LABEL}")
+        return numbers, ()
+    if not (types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)):
+        raise ValueError(f"{source}: expected labels that are integers or words, got {kind}")
+    coded = column.cast("string").dictionary_encode().unify_dictionaries().combine_chunks()
+    if hasattr(coded, "chunks"):
+        coded = coded.chunk(0)
+    texts = [text.strip() for text in coded.dictionary.to_pylist()]
+    check_printable(texts, source)
+    texts = ["" if text == "-1" else text for text in texts]
+    indices = coded.indices.fill_null(len(texts)).to_numpy()
+    values = known or find_values(texts, source)
+    unknown: Counter[str] = Counter()
+    numbers = np.append(code(texts, values, source, None if left_out is None else unknown), -1)[indices]
+    if left_out is not None:
+        number = np.bincount(indices, minlength=len(texts))
+        left_out.update({text: int(number[place]) for place, text in enumerate(texts) if unknown[text]})
+    return numbers, values

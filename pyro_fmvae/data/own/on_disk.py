@@ -1,0 +1,197 @@
+"""A person's own data that stay on disk and are read as they are needed."""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+
+from pyro_fmvae.data.array_file import ArrayFile, FileRows, open_member, open_npy
+from pyro_fmvae.data.dataset import Dataset, Split
+from pyro_fmvae.data.npz_arrays import read_arrays
+from pyro_fmvae.data.own.column_file import FORMATS, decode_columns, read_labels
+from pyro_fmvae.data.own.npz_file import OPTIONAL, check_shape, described
+from pyro_fmvae.data.own.raw import Raw
+from pyro_fmvae.data.preprocessing import Kind, Preprocessing
+from pyro_fmvae.data.splitting import Digest, Splitting, split_fingerprint, split_rows
+from pyro_fmvae.memory import check_fits
+
+SUFFIXES: Final = (".npy", *FORMATS)
+"""Endings of files whose rows stay on disk unless told otherwise."""
+LARGE: Final = 1 << 30
+"""Bytes of the observations of a .npz file from which on they stay on disk, if they are not compressed."""
+
+
+class OnDisk(NamedTuple):
+    """Checked description of a file whose observations are not read yet."""
+
+    path: Path
+    x: ArrayFile
+    """[n, H, W], [n, H, W, 3] or [n, D]."""
+    labels: np.ndarray | None = None
+    """int64 [n, L], -1 = unknown."""
+    label_names: tuple[str, ...] = ()
+    column_names: tuple[str, ...] = ()
+    value_names: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def source(self) -> str:
+        """Observations in messages."""
+        return f"{self.path}: 'x'" if self.path.suffix.lower() == ".npz" else str(self.path)
+
+    def split(self, preprocessing: Preprocessing) -> Split:
+        """All rows under a preprocessing, which is applied as they are read."""
+        labels = None if self.labels is None else torch.from_numpy(self.labels)
+        x = FileRows(self.x, preprocessing, self.source)
+        return Split(x, labels, signed=preprocessing.signed, places=torch.arange(len(x)))
+
+
+def open_file(
+    path: Path,
+    in_memory: bool | None = None,
+    values: Mapping[str, tuple[str, ...]] | None = None,
+    left_out: dict[str, Counter[str]] | None = None,
+) -> OnDisk | None:
+    """Describe a file whose observations are to stay on disk.
+
+    These are .npy, Parquet and Arrow files, and .npz files that are not compressed and as large as `LARGE`.
+
+    Args:
+        path: the file.
+        in_memory: whether they are to be held in memory instead; None: as above.
+        values, left_out: of labels: see :func:`~pyro_fmvae.data.own.csv_file.read_csv`.
+
+    Returns:
+        The description; None if the file is to be read into memory.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is malformed, or ``in_memory`` is False and its rows cannot be read one by one.
+    """
+    suffix = path.suffix.lower()
+    if in_memory or (suffix not in SUFFIXES and suffix != ".npz"):
+        if in_memory is False:
+            raise ValueError(
+                f"in_memory: expected a file that ends in {', '.join(SUFFIXES)} or .npz, {path} is read whole"
+            )
+        return None
+    if suffix in FORMATS:
+        x, columns = decode_columns(path)
+        return OnDisk(path, x, **read_labels(path, values or {}, left_out), column_names=columns)
+    if suffix == ".npy":
+        found = open_npy(path)
+        return OnDisk(path, _pictures(found, path))
+    try:
+        member = open_member(path, "x")
+    except ValueError:
+        if in_memory is False:
+            raise
+        return None  # reading the file says what is wrong, or copes with it
+    if member is None and in_memory is False:
+        raise ValueError(f"in_memory: {path} is compressed, or has no array 'x'; write it by numpy.savez")
+    if member is None or (in_memory is None and member.nbytes < LARGE):
+        return None
+    described_by = described(read_arrays(path, (), OPTIONAL), member.shape, path)
+    return OnDisk(path, _pictures(member, path), **described_by)
+
+
+def read_whole(path: Path, missing: bool = False) -> Raw:
+    """Read a file of :func:`open_file` into memory.
+
+    Args:
+        path: a .npy, Parquet or Arrow file.
+        missing: accept NaN, as a missing number.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is malformed, holds infinity or NaN, or takes more memory than there is.
+    """
+    found = open_file(path)
+    assert found is not None
+    check_fits(found.x.nbytes, str(path))
+    x = found.x.read()
+    if (np.isinf(x) if missing else ~np.isfinite(x)).any():
+        raise ValueError(f"{found.source}: expected finite numbers{', or NaN' if missing else ''}")
+    return Raw(x, found.labels, found.label_names, found.column_names, found.value_names)
+
+
+def split_on_disk(data: OnDisk, seed: int, splitting: Splitting) -> Dataset:
+    """Make a data set of a file whose rows stay on disk. It is read through once.
+
+    The splits are those of :func:`~pyro_fmvae.data.own.files.split_file`, each in the order of the file.
+
+    Args:
+        data: the file.
+        seed: of the permutation that makes the splits, at least 0.
+        splitting: their shares.
+
+    Raises:
+        ValueError: too few rows, numbers that are not finite, or a column that cannot be standardised.
+    """
+    staying = splitting.staying(data.labels)
+    expected = f"{data.path}: expected at least 3 rows"
+    parts = [np.sort(rows) for rows in split_rows(len(data.x), seed, expected, splitting, staying)]
+    preprocessing, digest = _survey(data, parts[0])
+    everything = data.split(preprocessing)
+    splits = [everything.select(torch.from_numpy(rows)) for rows in parts]
+    return Dataset.of_splits(
+        *splits,
+        name=data.path.stem,
+        preprocessing=preprocessing,
+        label_names=data.label_names,
+        label_sizes=() if data.labels is None else tuple((data.labels.max(axis=0) + 1).tolist()),
+        value_names=data.value_names,
+        fingerprint=split_fingerprint(digest, staying),
+    )
+
+
+def _pictures(x: ArrayFile, path: Path) -> ArrayFile:
+    """The array, without an axis of a single channel.
+
+    Raises:
+        ValueError: it cannot be the observations of a data set.
+    """
+    check_shape(x.shape, x.dtype, path)
+    if x.ndim == 4 and x.shape[3] in (2, 4):
+        raise ValueError(f"{path}: transparent pictures cannot be read from disk; put them on white first")
+    shape = x.shape[:3] if x.ndim == 4 and x.shape[3] == 1 else x.shape
+    return ArrayFile(x.path, shape, x.dtype, x.offset)
+
+
+def _survey(data: OnDisk, train: np.ndarray) -> tuple[Preprocessing, str]:
+    """Choose the kind of the observations, fit a table's standardisation to its training rows, digest all.
+
+    The moments of each piece are merged as by Chan, Golub and LeVeque (1983), "Algorithms for computing the
+    sample variance", equation 2.1.
+
+    Args:
+        data: the file.
+        train: training rows, ascending int64 [m].
+    """
+    x, digest = data.x, Digest(data.x.dtype, data.x.shape)
+    table, most = x.ndim == 2 and x.dtype not in (np.bool_, np.uint8), 0
+    mean, squares = np.zeros(x.shape[1:] if table else 0), np.zeros(x.shape[1:] if table else 0)
+    low, high = np.full_like(mean, np.inf), np.full_like(mean, -np.inf)
+    count = place = 0
+    for rows, part in x.pieces():
+        digest.update(part)
+        if x.dtype.kind == "f" and not np.isfinite(part).all():
+            raise ValueError(f"{data.source} must be finite, but holds NaN or infinity")
+        most = max(most, int(part.max())) if x.dtype == np.uint8 else most
+        until = place + int(np.searchsorted(train[place:], rows[-1], side="right"))
+        chosen, place = train[place:until] - rows[0], until
+        if table and len(chosen):
+            known = part[chosen].astype(np.float64)
+            low, high = np.minimum(low, known.min(0)), np.maximum(high, known.max(0))
+            delta, total = known.mean(0) - mean, count + len(known)
+            with np.errstate(over="ignore", invalid="ignore"):
+                squares += np.square(known - known.mean(0)).sum(0) + delta**2 * (count * len(known) / total)
+                mean, count = mean + delta * (len(known) / total), total
+    if table:
+        std = np.sqrt(squares / max(count, 1))
+        names, source = data.column_names, data.source
+        return Preprocessing.of_moments(mean, std, low == high, (), source, names), digest.hexadecimal
+    binary = x.dtype == np.bool_ or (x.dtype == np.uint8 and most <= 1)
+    return Preprocessing(Kind.BINARY if binary else Kind.IMAGE, x.shape[1:]), digest.hexadecimal
