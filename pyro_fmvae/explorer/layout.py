@@ -26,6 +26,10 @@ STYLE: Final = """
 .pictures-1 .grid-container { grid-template-columns: minmax(0, 300px) !important; }
 .pictures-3 .grid-container { grid-template-columns: repeat(3, minmax(0, 1fr)) !important; }
 .pictures-6 .grid-container { grid-template-columns: repeat(6, minmax(0, 1fr)) !important; }
+.thumbnail-lg { height: auto !important; aspect-ratio: auto !important; }
+.thumbnail-lg > img { height: auto !important; }
+.thumbnail-lg .caption-label { position: static; max-width: none; white-space: normal; text-align: center;
+  border: 0; opacity: 1 !important; }
 #taken .grid-container { grid-template-columns: minmax(0, 160px) !important; }
 #code table, #kept table { border-collapse: collapse; }
 #code th, #code td, #kept th, #kept td { text-align: left; padding: .2rem .8rem; border: 1px solid #ddd; }
