@@ -39,6 +39,7 @@ deadline=$((SECONDS + 1500 - 30)) # 25 minutes, less what it takes to end a part
 part() {
     local name="$1" limit="$2" began=$SECONDS left=$((deadline - SECONDS)) status
     shift 2
+    [ "$small" = 1 ] && limit=600 # a CPU may be slow
     [ "$left" -lt "$limit" ] && limit="$left"
     if [ "$limit" -lt 1 ]; then
         status=124
@@ -62,9 +63,10 @@ if [ "$small" = 1 ]; then
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
     budget=(--data smiley --factors 4,4,4,4 --factor-dim 4 --batch-size 64 --pretrain-iterations 100 --prior-iterations 20
         --joint-iterations 200)
-    short=(--data smiley --factors 4,4,4,4 --hidden 16 --pretrain-iterations 60 --prior-iterations 60 --joint-iterations 60)
-    step=(--net mlp --setting 1,4,4,8 --steps 2 --methods "vae,captured,SVI TraceConjugate (eager)")
-    estimators=(--points 300 --pretrain 2 --draws 2 --steps 2 --seconds 0 --methods "SVI TraceConjugate,captured")
+    short=(--data smiley --factors 4,4,4,4 --hidden 16 --refine-iterations 20
+        --pretrain-iterations 60 --prior-iterations 20 --joint-iterations 60 --eager true)
+    step=(--net mlp --setting 1,4,4,8 --steps 2 --methods "vae,captured,SVI TraceConjugate (eager),-bfloat16")
+    estimators=(--points 300 --pretrain 2 --draws 2 --steps 2 --seconds 0 --methods "SVI TraceConjugate,captured,-bfloat16")
     scaling=(--components 2,4 --factors 1,2 --steps 1)
 else
     device=cuda

@@ -11,9 +11,12 @@ on a GPU, gloo on a CPU), and ``cut`` by SIGTERM after some records and resumed.
 with the parameters of the first, to the bit.
 """
 
+import contextlib
 import hashlib
 import json
 import platform
+import resource
+import runpy
 import signal
 import subprocess
 import sys
@@ -22,9 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from pyro_fmvae.cli import run_command
-from pyro_fmvae.memory import most_used
 
 RUNS = ("whole", "again", "one_rank", "resumed")
 RECORDS = 3  # of the metrics, after which a training is stopped
@@ -46,19 +46,21 @@ def machine() -> dict[str, Any]:
 
 def measured(arguments: list[str]) -> dict[str, Any]:
     """Run a command; what it says goes to standard error."""
-    printed, sys.stdout, began = sys.stdout, sys.stderr, time.perf_counter()
-    try:
-        status = run_command(arguments)
-    finally:
-        sys.stdout = printed
+    sys.argv, status, began = ["pyro-fmvae", *arguments], 0, time.perf_counter()
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            runpy.run_module("pyro_fmvae", run_name="__main__")
+        except SystemExit as ended:
+            status = ended.code
     seconds = time.perf_counter() - began
     on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
-    peak = torch.cuda.max_memory_allocated() if on_gpu else most_used()
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = torch.cuda.max_memory_allocated() if on_gpu else used
     return {
         "command": arguments,
         "status": status,
         "seconds": round(seconds, 1),
-        "peak_mb": peak and round(peak / 1e6),
+        "peak_mb": round(peak / 1e6),
         "on_gpu": on_gpu,
     }
 
