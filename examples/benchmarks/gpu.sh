@@ -4,9 +4,10 @@
 #     examples/benchmarks/gpu.sh --data-root DIR [--out FOLDER]     # a GPU, and mnist-static in DIR
 #     examples/benchmarks/gpu.sh --small [--out FOLDER]             # every part on a CPU, in a few minutes
 #
-# Each part has a time limit of its own, and leaves PART.json, one JSON object per line, and PART.log in FOLDER
-# (gpu-results). parts.json has a line for each part: its exit status (124: cut off), seconds, and the last
-# line of what it printed, if that is no JSON. The runs that were trained lie in FOLDER/runs.
+# Each part has a time limit of its own, and leaves PART.json, one JSON object per line (the tests tests.txt),
+# and PART.log in FOLDER (gpu-results). parts.json has a line for each part: its exit status (124: cut off),
+# seconds, and the last line of what it printed, if that is no JSON. The runs that were trained lie in
+# FOLDER/runs.
 set -uo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 tests="$here/../../tests"
@@ -32,6 +33,10 @@ if [ -e "$out" ]; then
 fi
 mkdir -p "$out/runs"
 out="$(cd "$out" && pwd)"
+
+TORCHINDUCTOR_CACHE_DIR="$(mktemp -d)" # a part that is cut off may leave half a file there
+export TORCHINDUCTOR_CACHE_DIR
+trap 'rm -rf "$TORCHINDUCTOR_CACHE_DIR"' EXIT
 
 deadline=$((SECONDS + 1500 - 30)) # 25 minutes, less what it takes to end a part
 
@@ -85,6 +90,7 @@ common=(--device "$device" --json)
 part machine 120 "${runs[@]}" machine
 mapfile -t marked < <(grep -rl --include='*.py' 'mark\.gpu' "$tests" | sed 's|/conftest.py$||' | sort)
 part tests 180 python -m pytest -q -n 0 -p no:cacheprovider -m gpu "${marked[@]}"
+mv "$out/tests.json" "$out/tests.txt"
 part mnist 400 "${runs[@]}" measured train "${budget[@]}" --device "$device" --out "$out/runs/mnist"
 part evaluated 60 python -m pyro_fmvae evaluate "$out/runs/mnist" --device "$device"
 part resumed 240 "${runs[@]}" resumed "$out/runs" "${short[@]}" --device "$device"
