@@ -63,7 +63,7 @@ RUNS = {
         ["--batches=3", "--picture=pictures/streams.png"],
         ["nothing fades: log-density", "power 0.5: log-density"],
     ),
-    "search_options.py": (["--trials=2", "--minutes=0.02", "--out=search"], ["    0  ", "factor_dim 16"]),
+    "search_options.py": (["--trials=2", "--iterations=4", "--out=search"], ["    0  ", "factor_dim 16"]),
     "compare_traceenum.py": (["--steps", "20", "--samples", "30"], ["the first two differ by"]),
     "label_next.py": (
         [
