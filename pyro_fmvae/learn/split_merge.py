@@ -30,11 +30,11 @@ Make = Callable[[int, int], ObservedMixture]
 def split_and_merge(make: Make, x: Tensor, generator: torch.Generator, most: int, starts: int = 1) -> Fitted:
     """A mixture whose bound no merge raises, and no round of splits.
 
-    k-means with more clusters than are needed starts it. Pairs of components are merged as long as that
-    raises the bound. Then every component that two describe better, by its own rows, is split, and pairs
-    are merged again; this is kept if the bound rises, and repeated. The moves are those of Hughes and
-    Sudderth (2013), Memoized online variational inference for Dirichlet process mixture models, here for a
-    Dirichlet prior.
+    k-means with more clusters than are needed starts it. Pairs of components are merged, and components left
+    out, as long as that raises the bound. Then every component that two describe better, by its own rows, is
+    split, and all is reduced again; this is kept if the bound rises, and repeated. The moves are those of
+    Hughes and Sudderth (2013), Memoized online variational inference for Dirichlet process mixture models,
+    for any prior of the weights.
 
     The bound counts one order of the components, :attr:`Fitted.evidence` all K!. With many components that
     would outweigh the price of one without rows.
@@ -44,23 +44,59 @@ def split_and_merge(make: Make, x: Tensor, generator: torch.Generator, most: int
         x: all rows, as :meth:`ObservedMixture.observations` takes them.
         generator: source of the random numbers, on the CPU.
         most: components at most.
-        starts: of each number of clusters; every other one is of whitened rows if covariances are full.
+        starts: of the greatest number of clusters; the others have one. Every other start is of whitened rows
+            if covariances are full.
     """
     most = max(min(most, len(x) // EACH), 1)
-    size = 0
-    best: Fitted | None = None
-    while best is None or (size < most and best.model.components > size // 2):
-        size = min(FIRST if best is None else 2 * size, most)
-        for start in range(starts):
-            space = _space(make(1, len(x)), x, start % 2 == 1)
-            gamma = one_hot(kmeans(space, size, generator), size).double()
-            found = merged(make, x, climb(make(size, len(x)), x, None, gamma, SHORT))
-            best = found if best is None or found.bound > best.bound else best
+    size = min(FIRST, most)
+    best = _from_clusters(make, x, size, False, generator)
+    while size < most and best.model.components > size // 2:
+        size = min(2 * size, most)
+        best = _better(best, _from_clusters(make, x, size, False, generator))
+    for start in range(1, starts):
+        best = _better(best, _from_clusters(make, x, size, start % 2 == 1, generator))
     while True:
-        found = merged(make, x, split(make, x, best, generator, most))
+        found = reduced(make, x, split(make, x, best, generator, most))
         if found.bound < best.bound + POSITIVE:
             return best
         best = found
+
+
+def _from_clusters(make: Make, x: Tensor, size: int, white: bool, generator: torch.Generator) -> Fitted:
+    """The mixture that so many clusters of k-means are reduced to."""
+    gamma = one_hot(kmeans(_space(make(1, len(x)), x, white), size, generator), size).double()
+    return reduced(make, x, climb(make(size, len(x)), x, None, gamma, SHORT))
+
+
+def _better(best: Fitted, found: Fitted) -> Fitted:
+    return found if found.bound > best.bound else best
+
+
+def reduced(make: Make, x: Tensor, found: Fitted) -> Fitted:
+    """Merge pairs, and leave components out, as long as that raises the bound."""
+    found = merged(make, x, found)
+    fewer = thinned(make, x, found)
+    while fewer.model.components < found.model.components:
+        found = merged(make, x, fewer)
+        fewer = thinned(make, x, found)
+    return found
+
+
+def thinned(make: Make, x: Tensor, found: Fitted) -> Fitted:
+    """Leave components out whose rows are better shared among all others, the smallest first.
+
+    Such are components of a few rows that lie at the edge of several clusters. Hughes, Kim and Sudderth
+    (2015), Reliable and scalable variational inference for the hierarchical Dirichlet process, call it a
+    delete move. The first component that is needed is the last that is tried.
+    """
+    while found.model.components > 1:
+        left = found.gamma.sum(0).argsort()[1:]
+        table = found.model.table(found.model.observations(x))
+        rival = climb(make(len(left), len(x)), x, None, table[:, left].softmax(-1), FEW)
+        if rival.bound < found.bound:
+            break
+        found = rival
+    return found
 
 
 def merged(make: Make, x: Tensor, found: Fitted) -> Fitted:
