@@ -19,7 +19,7 @@ FIRST: Final = 16
 EACH: Final = 10
 """Rows for each cluster of a start, at least, and for each half of a component that is split."""
 FEW: Final = 3
-"""Updates between merges."""
+"""Updates between merges at first, and of a mixture that lacks a component."""
 HALVED: Final = 20
 """Updates of the two halves of a component, on its own rows."""
 
@@ -49,12 +49,14 @@ def split_and_merge(make: Make, x: Tensor, generator: torch.Generator, most: int
     """
     most = max(min(most, len(x) // EACH), 1)
     size = min(FIRST, most)
-    best = _from_clusters(make, x, size, False, generator)
-    while size < most and best.model.components > size // 2:
+    found = _clustered(make, x, size, False, generator)
+    while size < most and found.model.components > size // 2:
         size = min(2 * size, most)
-        best = _better(best, _from_clusters(make, x, size, False, generator))
+        found = _clustered(make, x, size, False, generator)
+    best = reduced(make, x, found)
     for start in range(1, starts):
-        best = _better(best, _from_clusters(make, x, size, start % 2 == 1, generator))
+        found = reduced(make, x, _clustered(make, x, size, start % 2 == 1, generator))
+        best = found if found.bound > best.bound else best
     while True:
         found = reduced(make, x, split(make, x, best, generator, most))
         if found.bound < best.bound + POSITIVE:
@@ -62,24 +64,25 @@ def split_and_merge(make: Make, x: Tensor, generator: torch.Generator, most: int
         best = found
 
 
-def _from_clusters(make: Make, x: Tensor, size: int, white: bool, generator: torch.Generator) -> Fitted:
-    """The mixture that so many clusters of k-means are reduced to."""
+def _clustered(make: Make, x: Tensor, size: int, white: bool, generator: torch.Generator) -> Fitted:
+    """So many clusters of k-means as a mixture, improved a little and merged."""
     gamma = one_hot(kmeans(_space(make(1, len(x)), x, white), size, generator), size).double()
-    return reduced(make, x, climb(make(size, len(x)), x, None, gamma, SHORT))
-
-
-def _better(best: Fitted, found: Fitted) -> Fitted:
-    return found if found.bound > best.bound else best
+    return merged(make, x, climb(make(size, len(x)), x, None, gamma, SHORT), FEW)
 
 
 def reduced(make: Make, x: Tensor, found: Fitted) -> Fitted:
-    """Merge pairs, and leave components out, as long as that raises the bound."""
-    found = merged(make, x, found)
-    fewer = thinned(make, x, found)
-    while fewer.model.components < found.model.components:
-        found = merged(make, x, fewer)
+    """Merge pairs, and leave components out, as long as that raises the bound.
+
+    Pairs are merged soon at first, then after improving to the end.
+    """
+    found = merged(make, x, found, FEW)
+    while True:
+        found = climb(make(found.model.components, len(x)), x, None, found.gamma)
+        found = merged(make, x, found, LONG)
         fewer = thinned(make, x, found)
-    return found
+        if fewer is found:
+            return found
+        found = fewer
 
 
 def thinned(make: Make, x: Tensor, found: Fitted) -> Fitted:
@@ -99,21 +102,18 @@ def thinned(make: Make, x: Tensor, found: Fitted) -> Fitted:
     return found
 
 
-def merged(make: Make, x: Tensor, found: Fitted) -> Fitted:
-    """Merge pairs as long as that raises the bound: soon at first, then after improving to the end."""
-    for iterations in (FEW, LONG):
-        while pairs := gaining_pairs(found):
-            gamma = found.gamma.clone()
-            for kept, other in pairs:
-                gamma[:, kept] += gamma[:, other]
-            gone = {other for _, other in pairs}
-            left = [component for component in range(gamma.shape[1]) if component not in gone]
-            rival = climb(make(len(left), len(x)), x, None, gamma[:, left], iterations)
-            if rival.bound < found.bound:
-                break
-            found = rival
-        if iterations == FEW:
-            found = climb(make(found.model.components, len(x)), x, None, found.gamma)
+def merged(make: Make, x: Tensor, found: Fitted, iterations: int) -> Fitted:
+    """Merge pairs as long as that raises the bound, after so many updates at most."""
+    while pairs := gaining_pairs(found):
+        gamma = found.gamma.clone()
+        for kept, other in pairs:
+            gamma[:, kept] += gamma[:, other]
+        gone = {other for _, other in pairs}
+        left = [component for component in range(gamma.shape[1]) if component not in gone]
+        rival = climb(make(len(left), len(x)), x, None, gamma[:, left], iterations)
+        if rival.bound < found.bound:
+            break
+        found = rival
     return found
 
 

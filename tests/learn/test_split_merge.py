@@ -69,7 +69,7 @@ def test_halves_of_a_cluster_are_merged_and_joint_clusters_split():
     halves = torch.nn.functional.one_hot(2 * kinds + (torch.arange(240) % 8 > 3), 8).double()
     started = climb(make(8, 240), x, None, halves, 2)
     assert sorted(gaining_pairs(started)) == [(0, 1), (2, 3), (4, 5), (6, 7)]
-    found = merged(make, x, started)
+    found = merged(make, x, started, 50)
     assert found.model.components == 4 and found.bound > started.bound
     assert gaining_pairs(found) == []
     joint = climb(make(2, 240), x, None, torch.nn.functional.one_hot(kinds // 2, 2).double(), 1)
