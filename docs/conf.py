@@ -1,6 +1,7 @@
 """Sphinx configuration; the API pages document the package of this checkout, installed or not."""
 
 import configparser
+import os
 import re
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ author = setup_cfg["metadata"]["author"]
 copyright = f"2026, {author}"
 release = setup_cfg["metadata"]["version"]
 
-extensions = ["formulas", "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["formulas", "myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_math_renderer = "svg"  # of docs/formulas.py: formulas are drawn without a network
 exclude_patterns = ["_build"]
 html_theme = "furo"
@@ -26,6 +27,18 @@ html_title = f"{project} {release}"
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
+
+# Notebooks are pages that begin with `file_format: mystnb`. They are executed when the pages are built, in a
+# folder of their own, and again when their code has changed. An error or a warning in a cell fails the build;
+# a cell whose log is not to be shown has the tag `remove-stderr`.
+nb_execution_mode = "cache"
+nb_execution_in_temp = True
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_output_stderr = "remove-warn"
+nb_merge_streams = True
+# tqdm would like ipywidgets, whose bars need a script from the network.
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"
 
 # scikit-learn adds methods of these names to estimators; their docstrings refer to its own pages.
 autodoc_default_options = {

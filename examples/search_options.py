@@ -1,10 +1,10 @@
-"""Optuna looks for the options with which a factorial mixture VAE describes digits best in a given time.
+"""Optuna looks for the options with which a factorial mixture VAE describes digits best.
 
     pip install '.[optuna]'
-    python examples/search_options.py [--trials 20] [--minutes 0.5] [--out runs/search]
+    python examples/search_options.py [--trials 20] [--iterations 1000] [--out runs/search]
 
 The data are the 1,797 digits of 8×8 pixels that scikit-learn ships, without their labels. A trial is a whole
-training of so many minutes, whose options Optuna chooses by the trials before it. What it maximises is the
+training, whose options Optuna chooses by the trials before it. What it maximises is the
 validation bound of the model that the run keeps. Test rows take no part: their bound is printed for the best
 trial and for the first one, which has the defaults.
 
@@ -33,7 +33,7 @@ def bounds(run: Path) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--trials", type=int, default=20)
-    parser.add_argument("--minutes", type=float, default=0.5, help="of one training")
+    parser.add_argument("--iterations", type=int, default=1000, help="of each training's joint phase")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/search"), help="folder for the runs")
     args = parser.parse_args()
@@ -48,9 +48,8 @@ def main() -> None:
             "hidden": trial.suggest_int("hidden", 50, 1000, log=True),
             "learning_rate": trial.suggest_float("learning_rate", 1e-4, 1e-2, log=True),
         }
-        pyro_fmvae.train(
-            pictures, out=folder(trial.number), max_minutes=args.minutes, seed=args.seed, **options
-        )
+        length = {"pretrain_iterations": args.iterations // 2, "joint_iterations": args.iterations}
+        pyro_fmvae.train(pictures, out=folder(trial.number), seed=args.seed, **length, **options)
         return bounds(folder(trial.number))[0]
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)

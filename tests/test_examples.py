@@ -46,7 +46,7 @@ RUNS = {
         ["--batches=3", "--picture=pictures/streams.png"],
         ["nothing fades: log-density", "power 0.5: log-density"],
     ),
-    "search_options.py": (["--trials=2", "--minutes=0.02", "--out=search"], ["    0  ", "factor_dim 16"]),
+    "search_options.py": (["--trials=2", "--iterations=4", "--out=search"], ["    0  ", "factor_dim 16"]),
     "compare_traceenum.py": (["--steps", "20", "--samples", "30"], ["the first two differ by"]),
     "label_next.py": (
         [
@@ -145,6 +145,10 @@ RUNS = {
     "benchmarks/ranks.py": (
         ["--net=mlp", "--ways=captured", "--setting=1,4,3,8", "--steps=1", "--rounds=1"],
         ["mlp   captured       1     8", "mlp   captured       2     8"],
+    ),
+    "benchmarks/beyond_memory.py": (
+        ["--parts=speed", "--limit=4000", "--times=0.001", "--batch-size=512", "--rounds=1"],
+        ["speed_cpu"],
     ),
     "benchmarks/freed_memory.py": (["--nets=mlp", "--steps=2", "--threads=1"], ["mlp   kept"]),
     "benchmarks/search.py": (["--points=10000", "--queries=2", "--libraries=numpy"], ['"kind": "codes"']),

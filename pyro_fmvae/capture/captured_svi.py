@@ -23,7 +23,7 @@ from pyro_fmvae.capture.recording import record
 from pyro_fmvae.capture.spot_checks import Loss, SpotCheck
 from pyro_fmvae.capture.tensor_step import TensorStep, is_static
 from pyro_fmvae.distributions import NaturalParameter
-from pyro_fmvae.infer.elbo.site_terms import NotFiniteError
+from pyro_fmvae.infer.elbo.site_terms import NotFiniteError, propagate_back
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import WEIGHTS, TraceConjugate_ELBO
 from pyro_fmvae.infer.svi import ConjugateSVI
 
@@ -227,7 +227,7 @@ class CapturedSVI(ConjugateSVI):
         with self.ranks.agreeing():
             with poutine.trace(param_only=True) as statements:
                 loss = self.elbo.total(self._terms(args, kwargs)[1])
-            self.elbo.backward(loss, statements.trace, lambda: self._terms(args, kwargs)[1])
+            propagate_back(loss, statements.trace, lambda: self._terms(args, kwargs)[1])
         for p in _unconstrained(statements.trace):
             p.grad = None
         raise NotFiniteError(

@@ -17,7 +17,7 @@ from pyro_fmvae.evaluate import edit_latent
 from pyro_fmvae.runs.factor_names import values_of
 from pyro_fmvae.runs.run import Run, resolve_device
 
-TITLES = ("image", "reconstruction", "edited")
+TITLES = ("image", "redrawn", "edited")
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -1,16 +1,18 @@
 """The command ``encode``: write codes, responsibilities and means of data."""
 
+from collections import deque
 from pathlib import Path
 
 from jsonargparse import ArgumentParser
 
 from pyro_fmvae.commands.annotated_data import H5AD, check_annotates, save_annotated
+from pyro_fmvae.commands.array_parts import save_array_parts
 from pyro_fmvae.commands.command import Command
 from pyro_fmvae.commands.data_rows import add_rows, file_names, rows_of
-from pyro_fmvae.commands.output_files import check_different, check_ending, check_spares_data, save_arrays
-from pyro_fmvae.commands.row_tables import TABLES, check_installed, encoded_columns, save_table
+from pyro_fmvae.commands.output_files import check_different, check_ending, check_spares_data
+from pyro_fmvae.commands.row_tables import TABLES, check_installed, encoded_tables, save_table
 from pyro_fmvae.ranks import world
-from pyro_fmvae.runs.by_batches import encode_rows, in_order, naming_far_rows
+from pyro_fmvae.runs.by_batches import encoded_parts, in_order, joined, naming_far_rows
 from pyro_fmvae.runs.run import Run, resolve_device
 
 
@@ -23,7 +25,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 def encode(
     run: str, data: str | None, data_root: str | None, split: str | None, out: str, device: str
 ) -> int:
-    """Write what :func:`encode_rows` gives: arrays (.npz), a table (.csv, .parquet) or additions (.h5ad).
+    """Write what :func:`encoded_parts` gives: arrays (.npz), a table (.csv, .parquet) or additions (.h5ad).
+
+    Rows are written as they come, and only those of a .h5ad file are held in memory.
 
     Raises:
         ValueError: bad data, data without a finite bound, or a bad file name.
@@ -39,20 +43,20 @@ def encode(
         place = resolve_device(device)
         model = opened.load_model(place)
         rows, _ = rows_of(opened, data, data_root, split, by_name=False)
+    parts = encoded_parts(opened.recipe, model, in_order(rows, place), ranks)
     with naming_far_rows(model, rows, place, ranks=ranks):
-        arrays = encode_rows(opened.recipe, model, in_order(rows, place), ranks)
-    if not ranks.leads:
-        return 0
-    if target.suffix == H5AD:
-        added = save_annotated(opened, Path(str(data)), target, arrays)
-        print(f"wrote {target}: {len(rows):,} rows with {', '.join(added)}")
-    elif target.suffix in TABLES:
-        columns = encoded_columns(opened, arrays, file_names(opened, data))
-        save_table(target, columns)
-        print(f"wrote {target}: {len(rows):,} rows, {len(columns)} columns")
-    else:
-        save_arrays(target, arrays)
-        print(f"wrote {target}: {', '.join(f'{name} {array.shape}' for name, array in arrays.items())}")
+        if not ranks.leads:
+            deque(parts, maxlen=0)  # what this rank computes of them goes to the first
+            return 0
+        if target.suffix == H5AD:
+            added = save_annotated(opened, Path(str(data)), target, joined(parts))
+            print(f"wrote {target}: {len(rows):,} rows with {', '.join(added)}")
+        elif target.suffix in TABLES:
+            columns = save_table(target, encoded_tables(opened, parts, file_names(opened, data)))
+            print(f"wrote {target}: {len(rows):,} rows, {len(columns)} columns")
+        else:
+            shapes = save_array_parts(target, parts)
+            print(f"wrote {target}: {', '.join(f'{name} {shape}' for name, shape in shapes.items())}")
     return 0
 
 

@@ -1,8 +1,10 @@
 """Tables that commands write, a row per point: .csv, and Parquet where pyarrow is installed."""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +13,7 @@ import torch
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.recipes.table_mixture import WORDS
+from pyro_fmvae.runs.by_batches import joined
 from pyro_fmvae.runs.factor_names import component_names, values_of
 from pyro_fmvae.runs.named_columns import named_columns
 from pyro_fmvae.runs.run import Run
@@ -18,6 +21,8 @@ from pyro_fmvae.runs.run import Run
 CSV, PARQUET = ".csv", ".parquet"
 TABLES: Final = (CSV, PARQUET)
 """Endings of the files that hold tables."""
+GROUP: Final = 16 << 20
+"""Bytes of rows that a Parquet file has in a group, about."""
 CODES, MEAN = "codes", "mean"
 
 
@@ -27,27 +32,40 @@ def check_installed(target: Path) -> None:
         raise ValueError("out: Parquet needs pyarrow: pip install 'pyro_fmvae[parquet]', or write .csv")
 
 
-def point_names(n: int, files: Sequence[str] | None) -> dict[str, np.ndarray]:
-    """The column that names n points: ``file``, the first n of these; ``row``, from 0, if they are None."""
-    return {"row": np.arange(n)} if files is None else {"file": np.array(files[:n])}
+def point_names(start: int, n: int, files: Sequence[str] | None) -> dict[str, np.ndarray]:
+    """The column that names n points: ``file``, one of these, or ``row``, its number, if they are None."""
+    stop = start + n
+    return {"row": np.arange(start, stop)} if files is None else {"file": np.array(files[start:stop])}
+
+
+def encoded_tables(
+    run: Run, parts: Iterable[Mapping[str, np.ndarray]], files: Sequence[str] | None = None
+) -> Iterator[dict[str, np.ndarray]]:
+    """Columns of the encodings of some points after others: see :func:`encoded_columns`."""
+    start = 0
+    for arrays in parts:
+        columns = encoded_columns(run, arrays, files, start)
+        start += len(next(iter(columns.values())))
+        yield columns
 
 
 def encoded_columns(
-    run: Run, arrays: Mapping[str, np.ndarray], files: Sequence[str] | None = None
+    run: Run, arrays: Mapping[str, np.ndarray], files: Sequence[str] | None = None, start: int = 0
 ) -> dict[str, np.ndarray]:
     """Columns of the encodings of n points.
 
     Args:
         run: whose model encoded them.
         arrays: of :meth:`~pyro_fmvae.recipes.recipe.Recipe.encode`, each [n, ...], by name.
-        files: name of each point's file; None: points are numbered from 0.
+        files: name of each point's file; None: points are numbered.
+        start: number of the first point.
 
     Returns:
         Name → values [n]: ``file`` or ``row``; for each factor its code, the name of its value if there is
         one, and the probability of the code; then every other array, a column per number. Where a code is the
         row itself, its columns have their names, units and words in place of ``mean``.
     """
-    columns = point_names(len(next(iter(arrays.values()))), files)
+    columns = point_names(start, len(next(iter(arrays.values()))), files)
     gammas = [f"responsibilities_{factor}" for factor in range(len(run.recipe.factors))]
     columns |= factor_columns(run, arrays, [arrays[name] for name in gammas])
     if run.recipe.rows_are_codes:
@@ -106,24 +124,52 @@ def _flat(arrays: Mapping[str, np.ndarray], without: Sequence[str]) -> dict[str,
     return columns
 
 
-def save_table(target: Path, columns: Mapping[str, np.ndarray]) -> None:
-    """Write a table in one step, so that no half-written file remains; make missing folders.
+def save_table(target: Path, parts: Iterable[Mapping[str, np.ndarray]]) -> list[str]:
+    """Write a table, part after part and yet in one step, so that no half-written file remains.
+
+    Missing folders are made.
 
     Args:
         target: .csv, with a header and numbers that read back as they are, or .parquet.
-        columns: name → values [n].
+        parts: the next rows, name → values [n], one part at least; the names are always the same.
+
+    Returns:
+        The names of the columns.
     """
+    left = iter(parts)
+    first = next(left)
+    every = chain([first], left)
 
     def write_csv(path: Path) -> None:
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
-            writer.writerow(columns)
-            writer.writerows(zip(*columns.values(), strict=True))
+            writer.writerow(first)
+            for columns in every:
+                writer.writerows(zip(*columns.values(), strict=True))
 
     def write_parquet(path: Path) -> None:
         from pyarrow import parquet, table
 
-        parquet.write_table(table(dict(columns)), path)
+        with ExitStack() as stack:
+            writer = None
+            for columns in _grouped(every):
+                group = table(columns)
+                if writer is None:
+                    writer = stack.enter_context(parquet.ParquetWriter(path, group.schema))
+                writer.write_table(group)
 
     target.parent.mkdir(parents=True, exist_ok=True)
     checkpoint.write_atomically(target, write_csv if target.suffix == CSV else write_parquet)
+    return list(first)
+
+
+def _grouped(parts: Iterable[Mapping[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
+    """Parts put together into ones of `GROUP` bytes or more."""
+    found: list[Mapping[str, np.ndarray]] = []
+    for part in parts:
+        found.append(part)
+        if sum(array.nbytes for columns in found for array in columns.values()) >= GROUP:
+            yield joined(found)
+            found = []
+    if found:
+        yield joined(found)

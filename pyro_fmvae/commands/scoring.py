@@ -1,18 +1,22 @@
 """The command ``score``: write outlier scores of data."""
 
 import json
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jsonargparse import ArgumentParser
 
+from pyro_fmvae.commands.array_parts import save_array_parts
 from pyro_fmvae.commands.command import Command
 from pyro_fmvae.commands.data_rows import add_rows, file_names, rows_of
-from pyro_fmvae.commands.output_files import check_different, check_ending, check_spares_data, save_arrays
+from pyro_fmvae.commands.output_files import check_different, check_ending, check_spares_data
 from pyro_fmvae.commands.row_tables import TABLES, check_installed, point_names, save_table
 from pyro_fmvae.commands.seeds import add_seed, check_seed
-from pyro_fmvae.evaluate import NEAREST, Neighbours, outlier_scores, threshold
+from pyro_fmvae.evaluate import NEAREST, Neighbours, outlier_scores, score_parts, threshold
 from pyro_fmvae.ranks import world
 from pyro_fmvae.runs.by_batches import COMPARED, in_order
 from pyro_fmvae.runs.run import Run, resolve_device
@@ -69,63 +73,71 @@ def score(
         model = opened.load_model(place)
         rows, _ = rows_of(opened, data, data_root, split, by_name=False)
         train = opened.load_data(data_root).train
-    scored, compared = in_order(rows, place, points), in_order(train, place, train_points)
-    scores = outlier_scores(model, scored, num_samples, seed, ranks=ranks)
+    compared = in_order(train, place, train_points)
     usual = outlier_scores(model, compared, num_samples, seed, ranks=ranks)
+    parts = score_parts(model, in_order(rows, place, points), num_samples, seed, ranks=ranks)
     if not ranks.leads:
+        deque(parts, maxlen=0)  # what this rank computes of them goes to the first
         return 0
     if opened.recipe.gaussian_codes and model.bounded:
         neighbours = Neighbours(model, compared)
-        scores[NEAREST] = neighbours.distances(scored)
         usual[NEAREST] = neighbours.among_training_points()
+        distances = neighbours.distance_parts(in_order(rows, place, points))
+        parts = (part | {NEAREST: nearest} for part, nearest in zip(parts, distances, strict=True))
     limits = {kind: threshold(values, quantile) for kind, values in usual.items()}
+    tallies = {kind: _Tally(limit) for kind, limit in limits.items()}
     if target.suffix in TABLES:
-        names = point_names(scored.num_data, file_names(opened, data))
-        save_table(target, names | _columns(scores, limits))
+        save_table(target, _tables(parts, tallies, file_names(opened, data)))
     else:
-        save_arrays(target, _arrays(scores, limits))
-    print(json.dumps(_summary(scores, limits, len(usual["reconstruction"]), quantile, num_samples)))
+        thresholds = {f"{kind}_threshold": limit for kind, limit in limits.items()}
+        save_array_parts(target, (_marked(part, tallies, "_outlying") for part in parts), thresholds)
+    common = {"train_points": len(usual["reconstruction"]), "quantile": quantile, "num_samples": num_samples}
+    summary = {kind: tally.summary() for kind, tally in tallies.items()}
+    print(json.dumps({"n": tallies["reconstruction"].n, **common, **summary}))
     return 0
 
 
-def _arrays(scores: dict[str, np.ndarray], limits: dict[str, float]) -> dict[str, Any]:
-    """Collect each score with its threshold and a mask of what lies above it."""
-    arrays: dict[str, Any] = {}
+@dataclass
+class _Tally:
+    """Summary of a score, counted as its values come."""
+
+    threshold: float
+    n: int = 0
+    outlying: int = 0
+    total: float = 0.0
+
+    def add(self, values: np.ndarray) -> np.ndarray:
+        """Count values [B]; return which of them lie above the threshold."""
+        outlying: np.ndarray = values > self.threshold
+        self.n, self.outlying = self.n + len(values), self.outlying + int(outlying.sum())
+        self.total += float(values.sum())
+        return outlying
+
+    def summary(self) -> dict[str, float | None]:
+        """Threshold, share above it, and mean; an infinite one becomes None, since JSON has no infinity."""
+        mean = self.total / self.n if math.isfinite(self.total) else None
+        return {"threshold": self.threshold, "outlying": self.outlying / self.n, "mean": mean}
+
+
+def _marked(
+    scores: Mapping[str, np.ndarray], tallies: Mapping[str, _Tally], ending: str
+) -> dict[str, np.ndarray]:
+    """Put beside each score, and count, what lies above its threshold."""
+    marked: dict[str, np.ndarray] = {}
     for kind, values in scores.items():
-        arrays |= {
-            kind: values,
-            f"{kind}_threshold": limits[kind],
-            f"{kind}_outlying": values > limits[kind],
-        }
-    return arrays
+        marked |= {kind: values, f"{kind}{ending}": tallies[kind].add(values)}
+    return marked
 
 
-def _columns(scores: dict[str, np.ndarray], limits: dict[str, float]) -> dict[str, np.ndarray]:
-    """Collect each score with a column of what lies above its threshold."""
-    columns: dict[str, np.ndarray] = {}
-    for kind, values in scores.items():
-        columns |= {kind: values, f"{kind} outlying": values > limits[kind]}
-    return columns
-
-
-def _summary(
-    scores: dict[str, np.ndarray],
-    limits: dict[str, float],
-    train_points: int,
-    quantile: float,
-    num_samples: int,
-) -> dict[str, Any]:
-    """Summarise the scores for printing; an infinite mean becomes null, since JSON has no infinity."""
-    n = len(next(iter(scores.values())))
-    common = {"n": n, "train_points": train_points, "quantile": quantile, "num_samples": num_samples}
-    return common | {
-        kind: {
-            "threshold": limits[kind],
-            "outlying": float((values > limits[kind]).mean()),
-            "mean": float(values.mean()) if np.isfinite(values).all() else None,
-        }
-        for kind, values in scores.items()
-    }
+def _tables(
+    parts: Iterable[Mapping[str, np.ndarray]], tallies: Mapping[str, _Tally], files: Sequence[str] | None
+) -> Iterator[dict[str, np.ndarray]]:
+    """Columns of some points after others, with the names of the points."""
+    start = 0
+    for scores in parts:
+        n = len(next(iter(scores.values())))
+        yield point_names(start, n, files) | _marked(scores, tallies, " outlying")
+        start += n
 
 
 COMMAND = Command(

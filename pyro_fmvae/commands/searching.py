@@ -72,7 +72,7 @@ def search(
         if out is None:
             _print(columns)
             return 0
-        save_table(Path(out), columns)
+        save_table(Path(out), [columns])
     print(f"wrote {out}: {found.shape[1]} of {len(rows):,} for each of {len(found):,}")
     return 0
 

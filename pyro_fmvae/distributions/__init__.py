@@ -20,6 +20,7 @@ from pyro_fmvae.distributions.exponential_family import ExponentialFamily
 from pyro_fmvae.distributions.factorial_mixture import FactorialMixture
 from pyro_fmvae.distributions.full_component import FullComponent
 from pyro_fmvae.distributions.gamma import GAMMA, GammaFamily, NaturalGamma
+from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
 from pyro_fmvae.distributions.inverse_gamma import INVERSE_GAMMA, InverseGammaFamily, NaturalInverseGamma
 from pyro_fmvae.distributions.marginal_component import MarginalComponent
 from pyro_fmvae.distributions.mixture import Assignment, Component, Label, MixtureComponent
@@ -88,6 +89,7 @@ __all__ = [
     "FullComponent",
     "GammaFamily",
     "GaussianObservation",
+    "HiddenMarkov",
     "InverseGammaFamily",
     "Label",
     "LinearNormal",

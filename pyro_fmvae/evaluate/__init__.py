@@ -14,7 +14,7 @@ from pyro_fmvae.evaluate.neighbours import NEAREST, Neighbours
 from pyro_fmvae.evaluate.patch_restoration import psnr, restore
 from pyro_fmvae.evaluate.probes import Leakage, leakage, linear_probe, neighbour_probe
 from pyro_fmvae.evaluate.recovery import RECOVERED, UnitMatch, match_units
-from pyro_fmvae.evaluate.scores import outlier_scores, rows_without_bound, threshold
+from pyro_fmvae.evaluate.scores import outlier_scores, rows_without_bound, score_parts, threshold
 from pyro_fmvae.evaluate.slabs import Slabs, resample_active, slabs_of
 from pyro_fmvae.evaluate.sources import (
     Activity,
@@ -83,6 +83,7 @@ __all__ = [
     "restore",
     "rows_without_bound",
     "save_judge",
+    "score_parts",
     "slabs_of",
     "threshold",
     "tighter_bounds",

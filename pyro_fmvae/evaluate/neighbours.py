@@ -1,6 +1,6 @@
 """Distance to the nearest training point, as an outlier score (see `docs/outliers.md`)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,8 @@ class Neighbours:
 
     def __init__(self, model: Any, train: Iterable[tuple[Tensor, ...]]) -> None:
         self._model = model
-        mean, scale, residual = self._seen(train)
+        parts = zip(*map(self._seen, train), strict=True)
+        mean, scale, residual = (np.concatenate(arrays) for arrays in parts)
         finite = np.isfinite(mean).all(1) & np.isfinite(residual).all(1)
         if finite.sum() < 2:
             raise ValueError(f"train: expected two points with finite numbers or more, got {finite.sum()}")
@@ -46,30 +47,30 @@ class Neighbours:
 
     def distances(self, batches: Iterable[tuple[Tensor, ...]]) -> np.ndarray:
         """Distance of each point to the nearest training point, float64 [n]; inf where it is not finite."""
-        mean, _, residual = self._seen(batches)
-        points = self._points(mean, residual)
-        finite, found = np.isfinite(points).all(1), np.full(len(points), np.inf)
-        if finite.any():
-            found[finite] = self._index.kneighbors(points[finite])[0][:, 0]
-        return found
+        return np.concatenate(list(self.distance_parts(batches)))
+
+    def distance_parts(self, batches: Iterable[tuple[Tensor, ...]]) -> Iterator[np.ndarray]:
+        """The distances of batch after batch, float64 [B], so that not all have to be held."""
+        for batch in batches:
+            mean, _, residual = self._seen(batch)
+            points = self._points(mean, residual)
+            finite, found = np.isfinite(points).all(1), np.full(len(points), np.inf)
+            if finite.any():
+                found[finite] = self._index.kneighbors(points[finite])[0][:, 0]
+            yield found
 
     def _points(self, mean: np.ndarray, residual: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore", invalid="ignore"):
             return np.concatenate([mean / self._units, residual / self._noise], 1)
 
-    def _seen(self, batches: Iterable[tuple[Tensor, ...]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Mean and standard deviation of q(z | x) [n, J], and x - E[x | mean] [n, elements of x].
+    def _seen(self, batch: tuple[Tensor, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Mean and standard deviation of q(z | x) [B, J], and x - E[x | mean] [B, elements of x].
 
         Networks overflow far from their training data, where validation would reject the whole batch.
         """
-        model, parts = self._model, []
-        with (
-            torch.no_grad(),
-            pyro.validation_enabled(False),
-        ):
-            for x, *_ in batches:
-                q = model.posterior(x)
-                residual = x - model.observation.mean(model.decoder(q.mean))
-                parts.append([part.flatten(1).cpu().numpy() for part in (q.mean, q.stddev, residual)])
-        means, scales, residuals = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        return means, scales, residuals
+        model, x = self._model, batch[0]
+        with torch.no_grad(), pyro.validation_enabled(False):
+            q = model.posterior(x)
+            residual = x - model.observation.mean(model.decoder(q.mean))
+            mean, scale, beyond = (part.flatten(1).cpu().numpy() for part in (q.mean, q.stddev, residual))
+        return mean, scale, beyond

@@ -1,7 +1,7 @@
 """Outlier scores: the higher the score, the less a model expects a data point (see `docs/outliers.md`)."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pyro
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.evaluate.bounds import Evaluable
-from pyro_fmvae.evaluate.randomness import Stream, seeded
+from pyro_fmvae.evaluate.randomness import Stream
 from pyro_fmvae.infer import Role, TraceConjugate_ELBO
 from pyro_fmvae.infer.elbo.per_point import loss_per_point
 from pyro_fmvae.ranks import Ranks, by_rows
@@ -59,6 +59,23 @@ def outlier_scores(
     Raises:
         ValueError: no data, S < 1, or a score that the model does not have.
     """
+    parts = list(score_parts(model, batches, num_samples, seed, kinds, ranks))
+    return {kind: np.concatenate([part[kind] for part in parts]) for kind in parts[0]}
+
+
+def score_parts(
+    model: Evaluable,
+    batches: Iterable[tuple[Tensor, ...]],
+    num_samples: int = 16,
+    seed: int = 0,
+    kinds: Sequence[str] | None = None,
+    ranks: Ranks | None = None,
+) -> Iterator[dict[str, np.ndarray]]:
+    """Scores of batch after batch, so that not all have to be held: see :func:`outlier_scores`.
+
+    Yields:
+        Score → float64 [B]. Ranks that share the points have to go through all parts.
+    """
     if num_samples < 1:
         raise ValueError(f"num_samples: expected a number >= 1, got {num_samples}")
     known = kinds_of(model)
@@ -70,8 +87,7 @@ def outlier_scores(
         scores.append(lambda x: _parts(model, x, num_samples))
     if "iwae" in kinds:
         scores.append(lambda x: {"iwae": _importance_weighted(model, x, num_samples)})
-    found = _collect(scores, batches, seed, ranks or Ranks())
-    return {kind: found[kind] for kind in kinds}
+    return _scored(scores, kinds, batches, seed, ranks or Ranks())
 
 
 def rows_without_bound(
@@ -109,28 +125,33 @@ def threshold(scores: np.ndarray, quantile: float) -> float:
     return found
 
 
-def _collect(
+def _scored(
     scores: Sequence[Callable[[Tensor], dict[str, Tensor]]],
+    kinds: Sequence[str],
     batches: Iterable[tuple[Tensor, ...]],
     seed: int,
     ranks: Ranks,
-) -> dict[str, np.ndarray]:
-    """Join the scores of all batches; a function's draws do not depend on which other functions run.
+) -> Iterator[dict[str, np.ndarray]]:
+    """Scores of each batch; a function's draws do not depend on which other functions run.
 
     Networks overflow far from their training data, where Pyro's validation would reject the whole batch.
     """
-    parts: dict[str, list[np.ndarray]] = {}
-    streams = [Stream(seed) for _ in scores]
-    with seeded(seed), torch.no_grad(), pyro.validation_enabled(False):  # loaders may draw, too
-        for x, *_ in batches:
+    loading, *streams = (Stream(seed) for _ in range(1 + len(scores)))  # loaders may draw, too
+    with loading.open():
+        left = iter(batches)
+        batch = next(left, None)
+    if batch is None:
+        raise ValueError("batches: expected at least one data point, got none")
+    while batch is not None:
+        found: dict[str, np.ndarray] = {}
+        with torch.no_grad(), pyro.validation_enabled(False):
             for score, stream in zip(scores, streams, strict=True):
                 with stream.open():
-                    for name, values in by_rows(ranks, score, x).items():
-                        parts.setdefault(name, []).append(values.cpu().double().numpy())
-    if not parts:
-        raise ValueError("batches: expected at least one data point, got none")
-    joined = {name: np.concatenate(arrays) for name, arrays in parts.items()}
-    return {name: np.where(np.isfinite(values), values, np.inf) for name, values in joined.items()}
+                    for name, values in by_rows(ranks, score, batch[0]).items():
+                        found[name] = values.cpu().double().numpy()
+        yield {kind: np.where(np.isfinite(found[kind]), found[kind], np.inf) for kind in kinds}
+        with loading.open():
+            batch = next(left, None)
 
 
 def _parts(model: Evaluable, x: Tensor, num_samples: int) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.image import BboxImage
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.textpath import text_to_path
 from matplotlib.transforms import Bbox, TransformedBbox
@@ -40,6 +41,8 @@ class Page:
         self.width, self.height = width, height
         self.figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
         FigureCanvasAgg(self.figure)
+        # A notebook takes a figure that has neither axes nor lines for an empty one.
+        self.figure.lines.append(Line2D([], [], visible=False))
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
         """Add axes in the given rectangle."""

@@ -15,7 +15,7 @@ from torch.distributions import Distribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.frames import frames_of, subsamples
 from pyro_fmvae.infer.elbo.plain import PlainProgram
-from pyro_fmvae.infer.elbo.plain_terms import responsibilities
+from pyro_fmvae.infer.elbo.plain_states import responsibilities
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
 
 

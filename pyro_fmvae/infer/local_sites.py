@@ -17,7 +17,9 @@ from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.natural_distribution import event_dim_of
 from pyro_fmvae.infer.elbo.frames import frames_of, subsamples
-from pyro_fmvae.infer.elbo.plain import FirstValues, Undrawn, without_discrete
+from pyro_fmvae.infer.elbo.kept import KeptExpectations
+from pyro_fmvae.infer.elbo.plain import FirstValues, PlainProgram, Undrawn, without_discrete
+from pyro_fmvae.infer.elbo.plain_terms import Bound
 from pyro_fmvae.infer.elbo.recognition import Recognised
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
@@ -205,22 +207,28 @@ class LocalSites(nn.Module):
         sizes = {f.name: f.full_size or f.size for f in frames if f.name in self._search.plates}
         enough = self._search.tolerance * prod(sizes.values())
         before = inf
+        program, guide = self._elbo.trace(self._model[0], self, *args, **kwargs)
+        assert isinstance(program, PlainProgram)  # it has conjugate sites that are no shorthands
+        kept = KeptExpectations(self._sites.keys())
         for _ in range(self._search.steps):
-            loss, *_ = [self._improve(name, args, kwargs) for name in self._sites]
+            loss, *_ = [self._improve(name, program, guide, kept) for name in self._sites]
             if enough > 0 and get_proxy_mode() is None:
                 if before - loss.item() < enough:
                     break
                 before = loss.item()
 
-    def _improve(self, name: str, args: Any, kwargs: Any) -> Tensor:
+    def _improve(self, name: str, program: PlainProgram, guide: Trace, kept: KeptExpectations) -> Tensor:
         """Give a site its posterior given those of all others, by a step of rate 1; the loss before it."""
         site, natural = self._now[name]
         with torch.enable_grad():
             natural = natural.detach().requires_grad_()
-            self._now[name] = site, natural
-            loss = self._elbo.differentiable_loss(self._model[0], self, *args, **kwargs)
+            guide.nodes[name]["fn"] = self._sites[name].distribution(natural)
+            kept.restart()
+            loss = self._elbo.total(Bound(program, guide, kept=kept).all_terms())
             (gradient,) = torch.autograd.grad(loss, natural)
-        self._now[name] = site, natural.detach() - gradient
+        natural = natural.detach() - gradient
+        self._now[name] = site, natural
+        guide.nodes[name]["fn"] = self._sites[name].distribution(natural)
         return loss.detach()
 
     def _sample(self, name: str, site: Site, natural: Tensor) -> Tensor:

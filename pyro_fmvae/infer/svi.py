@@ -20,7 +20,7 @@ from pyro_fmvae.infer.elbo.kind import Run
 from pyro_fmvae.infer.elbo.mixture_terms import Term
 from pyro_fmvae.infer.elbo.placeholder import PlaceholderMessenger
 from pyro_fmvae.infer.elbo.plain import PlainProgram
-from pyro_fmvae.infer.elbo.site_terms import as_module, check_gradients, sum_terms
+from pyro_fmvae.infer.elbo.site_terms import as_module, check_gradients, propagate_back, sum_terms
 from pyro_fmvae.infer.elbo.structure import Structure
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
 from pyro_fmvae.ranks import FlatSums, Ranks, Share, drawing, row_dimension
@@ -142,7 +142,7 @@ class ConjugateSVI(SVI):
         params = list(dict.fromkeys(named.values()))  # in program order; a shared parameter once
         try:
             with self.ranks.agreeing():
-                self.elbo.backward(loss, statements, lambda: self._terms(args, kwargs)[1])
+                propagate_back(loss, statements, lambda: self._terms(args, kwargs)[1])
             total = self._add(loss, params)
             if self.recompute:
                 _ = self.optim.current_rate  # checked before anything moves

@@ -1,6 +1,6 @@
 """A run's model applied to many rows, batch by batch: what the commands and Python have in common."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -54,19 +54,31 @@ def naming_far_rows(
         ) from None
 
 
-def encode_rows(
+def encoded_parts(
     recipe: Recipe[Any], model: Any, batches: Batches, ranks: Ranks | None = None
-) -> dict[str, np.ndarray]:
-    """Encode every row, in row order: the arrays of :meth:`Recipe.encode` on the CPU, each [N, ...].
+) -> Iterator[dict[str, np.ndarray]]:
+    """Encode batch after batch: the arrays of :meth:`Recipe.encode` on the CPU, each [B, ...].
 
-    Where ranks share the rows, every rank gets all of them.
+    Where ranks share the rows, every rank gets all of them, and has to go through all parts.
     """
-    arrays: dict[str, list[Tensor]] = {}
-    with torch.no_grad():
-        for x, *_ in batches:
-            for name, tensor in by_rows(ranks or Ranks(), partial(recipe.encode, model), x).items():
-                arrays.setdefault(name, []).append(tensor.cpu())
-    return {name: torch.cat(tensors).numpy() for name, tensors in arrays.items()}
+    for x, *_ in batches:
+        with torch.no_grad():
+            encoded = by_rows(ranks or Ranks(), partial(recipe.encode, model), x)
+        yield {name: tensor.cpu().numpy() for name, tensor in encoded.items()}
+
+
+def joined(parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Arrays of the same names, one after another: each [N, ...]."""
+    arrays: dict[str, list[np.ndarray]] = {}
+    for part in parts:
+        for name, array in part.items():
+            arrays.setdefault(name, []).append(array)
+    return {name: np.concatenate(found) for name, found in arrays.items()}
+
+
+def encode_rows(recipe: Recipe[Any], model: Any, batches: Batches) -> dict[str, np.ndarray]:
+    """Encode every row, in row order: the arrays of :meth:`Recipe.encode` on the CPU, each [N, ...]."""
+    return joined(encoded_parts(recipe, model, batches))
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 import base64
 import json
 from html import escape
+from pathlib import Path
 from typing import Final
 
 from pyro_fmvae.runs.best import Kept
@@ -38,7 +39,8 @@ def card(run: Run, bounded: bool) -> str:
 
 def _measures(run: Run, bounded: bool) -> dict[str, str]:
     """Model, data and the record of the model that was kept, or the last one, as text."""
-    described = {"model": run.recipe.title, "data": f"{run.config.data}, {run.num_data:,} training points"}
+    data = f"{Path(run.config.data).name}, {run.num_data:,} training points"
+    described = {"model": run.recipe.title, "data": data}
     path = run.folder / METRICS
     lines = path.read_text().splitlines() if path.is_file() else []
     if not lines:

@@ -84,7 +84,7 @@ def test_comparison(runs, picture, tmp_path, monkeypatch):
     succeed("edit", runs["binary"], "--image", picture, *options)
     assert (tmp_path / "all.png").exists()
     ((pictures, rows, columns, titles),) = shown
-    assert (rows, columns, titles) == (1, 3, ("image", "reconstruction", "edited"))
+    assert (rows, columns, titles) == (1, 3, ("image", "redrawn", "edited"))
     original, unchanged, edited = pictures.numpy()
     assert (original == pixels_of(picture) / 255).all()
     assert unchanged == pytest.approx(expected(runs["binary"], picture, {})[0], abs=1e-6)

@@ -7,11 +7,18 @@ import numpy as np
 import pytest
 
 from pyro_fmvae.commands import row_tables
-from pyro_fmvae.runs import report
+from pyro_fmvae.runs import by_batches, report
 from tests.runs.test_trained import EYES, N, write_photos
 from tests.small_runs import command, succeed, train, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    """So that tables are written in several parts, and Parquet files in several groups."""
+    monkeypatch.setattr(by_batches, "EVALUATION_BATCH", 25)
+    monkeypatch.setattr(row_tables, "GROUP", 1)
 
 
 @pytest.fixture(scope="module")

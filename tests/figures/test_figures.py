@@ -220,6 +220,12 @@ class TestSampleGrid:
         inner = shown[2:-2, 2:-2]  # inside of the frame
         assert set(np.unique(inner)) == {0.0, 1.0}
 
+    def test_a_notebook_shows_it(self):
+        tools = pytest.importorskip("IPython.core.pylabtools", reason="IPython comes with Jupyter")
+        images = torch.rand(4, 8, 8)
+        shown = imread(io.BytesIO(tools.print_figure(sample_grid(images, 2, 2), dpi=128)))
+        assert len(np.unique(shown[..., 0])) > 50  # greys, not an empty page
+
     def test_bools_and_values_beyond_the_range(self):
         shown = pictures(sample_grid(torch.tensor([[[True, False]]]), 1, 1))[0]
         assert shown.tolist() == [[1.0, 0.0]]

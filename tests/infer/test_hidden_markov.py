@@ -1,4 +1,6 @@
-"""A hidden Markov model in a plain program: against a forward-backward pass in NumPy, and hmmlearn."""
+"""Hidden Markov models in plain programs: against a forward-backward pass in NumPy, and hmmlearn."""
+
+import math
 
 import numpy as np
 import pyro
@@ -8,7 +10,10 @@ import torch
 from numpy.testing import assert_allclose
 from scipy.special import digamma, gammaln, logsumexp
 
-from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO
+from pyro_fmvae.capture import CapturedSVI
+from pyro_fmvae.distributions import NORMAL_WISHART, HiddenMarkov, NormalWishart
+from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO
+from pyro_fmvae.optim import NaturalGradient
 from tests.infer.plain.oracles import step
 
 K, SYMBOLS, STEPS = 2, 3, 25
@@ -34,6 +39,16 @@ def model(y):
     for t in pyro.markov(range(len(y))):
         z = pyro.sample(f"z_{t}", dist.Categorical(start if z is None else rows[z]))
         pyro.sample(f"y_{t}", dist.Categorical(emissions[z]), obs=y[t])
+
+
+def in_one_site(y):
+    start = pyro.sample("start", dist.Dirichlet(PRIORS["start"]))
+    rows = pyro.sample("rows", dist.Dirichlet(PRIORS["rows"]).to_event(1))
+    emissions = pyro.sample("emissions", dist.Dirichlet(PRIORS["emissions"]).to_event(1))
+    pyro.sample("y", HiddenMarkov(start, rows, dist.Categorical(emissions), len(y)), obs=y)
+
+
+programs = pytest.mark.parametrize("model", [model, in_one_site])
 
 
 def posteriors(guide):
@@ -64,7 +79,7 @@ def forward_backward(q, y):
 
 
 @pytest.fixture
-def guide():
+def guide(model):
     torch.set_default_dtype(torch.float64)
     pyro.set_rng_seed(0)
     guide = AutoConjugate(model)
@@ -72,7 +87,8 @@ def guide():
     return guide
 
 
-def test_step_and_bound_are_those_of_forward_backward(guide):
+@programs
+def test_step_and_bound_are_those_of_forward_backward(model, guide):
     y = observed()
     for _ in range(3):
         update, bound = forward_backward(posteriors(guide), y.numpy())
@@ -82,7 +98,8 @@ def test_step_and_bound_are_those_of_forward_backward(guide):
             assert_allclose(found, update[name], rtol=1e-6)
 
 
-def test_step_is_that_of_hmmlearn(guide):
+@programs
+def test_step_is_that_of_hmmlearn(model, guide):
     vhmm = pytest.importorskip("hmmlearn.vhmm")
     y, q = observed(), posteriors(guide)
     theirs = vhmm.VariationalCategoricalHMM(K, n_iter=1, init_params="", tol=0.0)
@@ -96,3 +113,119 @@ def test_step_is_that_of_hmmlearn(guide):
     assert_allclose(found["start"], theirs.startprob_posterior_, rtol=1e-6)
     assert_allclose(found["rows"], theirs.transmat_posterior_, rtol=1e-6)
     assert_allclose(found["emissions"], theirs.emissionprob_posterior_, rtol=1e-6)
+
+
+D, LENGTHS = 2, torch.tensor([12, 1, 7, 9])
+
+
+def gaussian(x, lengths):
+    """Sequences [B, T, D] of Gaussians with full covariances, with the priors of hmmlearn."""
+    start = pyro.sample("start", dist.Dirichlet(torch.full((K,), 0.5)))
+    with pyro.plate("states", K):
+        rows = pyro.sample("rows", dist.Dirichlet(torch.full((K,), 0.7)))
+        precision = pyro.sample("precision", dist.Wishart(torch.tensor(3.0), precision_matrix=torch.eye(D)))
+        loc = pyro.sample("loc", dist.MultivariateNormal(torch.zeros(D), precision_matrix=0.5 * precision))
+    emissions = dist.MultivariateNormal(loc, precision_matrix=precision)
+    with pyro.plate("sequences", len(LENGTHS), subsample=x):
+        pyro.sample("x", HiddenMarkov(start, rows, emissions, x.shape[1], lengths), obs=x)
+
+
+def sequences():
+    source = torch.Generator().manual_seed(2)
+    x = torch.randn(len(LENGTHS), int(LENGTHS.max()), D, generator=source, dtype=torch.float64)
+    x[:, 4:] += torch.tensor([3.0, -2.0])
+    return x
+
+
+def of_hmmlearn(theirs):
+    """The posteriors of hmmlearn's model as natural parameters."""
+    tril = torch.linalg.cholesky(torch.from_numpy(theirs.scale_posterior_) / 2)
+    dof = torch.from_numpy(np.asarray(theirs.dof_posterior_, dtype=float))
+    m, s = torch.from_numpy(theirs.means_posterior_), torch.from_numpy(theirs.beta_posterior_ * 1.0)
+    return {
+        "start": torch.from_numpy(theirs.startprob_posterior_),
+        "rows": torch.from_numpy(theirs.transmat_posterior_),
+        "loc": NORMAL_WISHART.pack(NormalWishart(m, s, (dof - D + 1) / 2, tril)),
+    }
+
+
+@pytest.fixture
+def gaussian_guide():
+    torch.set_default_dtype(torch.float64)
+    pyro.set_rng_seed(0)
+    guide = AutoConjugate(gaussian, structured=True)
+    guide(sequences(), LENGTHS)
+    return guide
+
+
+def test_bound_and_step_are_those_of_hmmlearn_at_its_own_solution(gaussian_guide):
+    vhmm = pytest.importorskip("hmmlearn.vhmm")
+    x = sequences()
+    together = torch.cat([each[:length] for each, length in zip(x, LENGTHS, strict=True)]).numpy()
+    theirs = vhmm.VariationalGaussianHMM(
+        K, "full", 0.5, 0.7, np.zeros((K, D)), np.full(K, 0.5), np.full(K, 3.0), np.stack([np.eye(D)] * K),
+        n_iter=30, tol=0.0, random_state=0,
+    )  # fmt: skip
+    theirs.fit(together, LENGTHS.tolist())
+    for name, natural in of_hmmlearn(theirs).items():
+        gaussian_guide.posterior(name).load_state_dict({"natural": natural})
+    theirs.init_params, theirs.n_iter = "", 1
+    theirs.fit(together, LENGTHS.tolist())
+    bound = theirs.monitor_.history[-1] - 0.5 * len(together) * D * math.log(2 * math.pi)
+    assert -TraceConjugate_ELBO().loss(gaussian, gaussian_guide, x, LENGTHS) == pytest.approx(bound, abs=1e-6)
+    step(gaussian, gaussian_guide, x, LENGTHS, rate=1.0)
+    for name, natural in of_hmmlearn(theirs).items():
+        assert_allclose(gaussian_guide.posterior(name).natural_value(), natural, rtol=1e-6, atol=1e-9)
+
+
+def test_states_are_those_under_the_expected_log_densities(gaussian_guide):
+    x = sequences()
+    chain = TraceConjugate_ELBO().chains(gaussian, gaussian_guide, x, LENGTHS)["x"]
+    for name, table in (("start", chain.log_start), ("rows", chain.log_transitions)):
+        c = gaussian_guide.posterior(name).natural_value()
+        assert_allclose(table, c.digamma() - c.sum(-1, keepdim=True).digamma())
+    assert chain.log_likelihood.shape == (len(LENGTHS), x.shape[1], K)
+    assert_allclose(chain.posterior().sum(-1), torch.arange(x.shape[1]) < LENGTHS.unsqueeze(-1))
+
+
+def test_states_of_a_model_without_posteriors():
+    torch.set_default_dtype(torch.float64)
+    rows, locs = torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0.0, 3.0])
+    x = torch.tensor([0.1, 2.0, 3.0])
+
+    def known(x):
+        pyro.sample("x", HiddenMarkov(rows[0], rows, dist.Normal(locs, 1.0), len(x)), obs=x)
+
+    chain = TraceConjugate_ELBO().chains(known, lambda x: None, x)["x"]
+    assert_allclose(chain.log_evidence(), known_density(x, rows, locs))
+    assert chain.best_path().tolist() == [0, 1, 1]
+
+
+def known_density(x, rows, locs):
+    """By products of matrices."""
+    table = dist.Normal(locs, 1.0).log_prob(x.unsqueeze(-1)).exp()
+    return (rows[0] * table[0] @ (rows * table[1]) @ (rows * table[2])).sum().log()
+
+
+def test_minibatches_of_sequences_are_the_whole_on_average(gaussian_guide):
+    x = sequences()
+    parts = []
+    for rows in (slice(0, 4), slice(0, 2), slice(2, 4)):
+        loss = TraceConjugate_ELBO().differentiable_loss(gaussian, gaussian_guide, x[rows], LENGTHS[rows])
+        parameters = [p.natural for p in gaussian_guide.posteriors.values()]
+        parts.append([loss.detach(), *torch.autograd.grad(loss, parameters)])
+    for whole, *halves in zip(*parts, strict=True):
+        assert_allclose(sum(halves) / 2, whole, rtol=1e-9, atol=1e-9)
+
+
+def test_captured_steps_are_eager_ones():
+    torch.set_default_dtype(torch.float64)
+    x, naturals = sequences(), []
+    for kind in (ConjugateSVI, CapturedSVI):
+        pyro.set_rng_seed(0)
+        guide = AutoConjugate(gaussian, structured=True)
+        svi = kind(gaussian, guide, NaturalGradient(0.5), TraceConjugate_ELBO())
+        for rows in (slice(0, 2), slice(2, 4), slice(1, 3)):
+            svi.step(x[rows], LENGTHS[rows])
+        naturals.append(guide.posterior("loc").natural.detach())
+    assert_allclose(*naturals, rtol=1e-10)  # two ways to sum over paths

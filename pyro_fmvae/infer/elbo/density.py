@@ -9,6 +9,8 @@ from pyro.distributions import ExpandedDistribution, MaskedDistribution
 from torch import Tensor
 from torch.distributions import Distribution, Independent, MixtureSameFamily
 
+from pyro_fmvae.distributions.chain import Chain
+from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
 from pyro_fmvae.distributions.restated import restated_log_prob
 from pyro_fmvae.infer.elbo.lazy import Lazy, is_lazy, sites_of
 
@@ -45,7 +47,8 @@ def log_density(fn: Distribution, value: Tensor, evaluate: Evaluate) -> Tensor:
     Args:
         fn, value: of a site.
         evaluate: takes the expectation of a lazy table of log-densities. A ``MixtureSameFamily`` asks for it
-            before it sums over its components, as over an assignment at its optimal probabilities.
+            before it sums over its components, as over an assignment at its optimal probabilities, and a
+            ``HiddenMarkov`` before it sums over its states.
     """
     if not (is_lazy(value) or has_lazy_arguments(fn)):
         return fn.log_prob(value)
@@ -61,13 +64,28 @@ def log_density(fn: Distribution, value: Tensor, evaluate: Evaluate) -> Tensor:
         return torch.where(mask, base, torch.zeros((), dtype=base.dtype, device=base.device))
     if isinstance(fn, MixtureSameFamily):
         return _mixture(fn, value, evaluate)
+    if isinstance(fn, HiddenMarkov):
+        return hidden_chain(fn, value, evaluate).log_evidence()
     return restated_log_prob(_slim(fn), value)
 
 
 def _mixture(fn: MixtureSameFamily, value: Tensor, evaluate: Evaluate) -> Tensor:
     parts = log_density(fn.component_distribution, fn._pad(value), evaluate), _log_weights(fn)
-    tables = [evaluate(part) if isinstance(part, Lazy) else part for part in parts]
+    tables = [_numbers(part, evaluate) for part in parts]
     return (tables[0] + tables[1]).logsumexp(-1)
+
+
+def hidden_chain(fn: HiddenMarkov, value: Tensor, evaluate: Evaluate) -> Chain:
+    """The chain of the hidden states of sequences [..., T, *event], under expected log-densities."""
+
+    def density(emissions: Distribution, observed: Tensor) -> Tensor:
+        return _numbers(log_density(emissions, observed, evaluate), evaluate)
+
+    return fn.chain(value, lambda probabilities: _numbers(probabilities.log(), evaluate), density)
+
+
+def _numbers(table: Tensor, evaluate: Evaluate) -> Tensor:
+    return evaluate(table) if isinstance(table, Lazy) else table
 
 
 def _log_weights(fn: MixtureSameFamily) -> Tensor:

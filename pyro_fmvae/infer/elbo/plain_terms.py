@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 import pyro.distributions as dist
 import torch
@@ -15,14 +16,16 @@ from torch.distributions import Distribution
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from pyro_fmvae.distributions import Assignment
+from pyro_fmvae.distributions.chain import Chain
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.natural_distribution import natural_class
-from pyro_fmvae.infer.elbo.density import has_lazy_arguments, log_density
+from pyro_fmvae.infer.elbo.density import has_lazy_arguments, hidden_chain, log_density
 from pyro_fmvae.infer.elbo.enumerated import DiscreteFactors, enum_dim, is_discrete, units_of
 from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Expects, Moments, expectation_of
 from pyro_fmvae.infer.elbo.formulas import by_formula
 from pyro_fmvae.infer.elbo.joint_moments import JointMoments
+from pyro_fmvae.infer.elbo.kept import KeptExpectations
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled, sites_of
 from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, total
 from pyro_fmvae.infer.elbo.placeholder import missing_in_guide
@@ -43,12 +46,14 @@ class Bound:
         program, guide: the run.
         kl_weight: weight of the terms of drawn latents of single data points.
         label_weight: Δ of equation 8.
+        kept: expectations that stay the same while some posteriors change; None where nothing is to be kept.
     """
 
     program: PlainProgram
     guide: Trace
     kl_weight: float | Tensor = 1.0
     label_weight: float | Tensor = 0.0
+    kept: KeptExpectations | None = None
     terms: list[Term] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -215,10 +220,11 @@ class Bound:
                 return table
 
         def evaluate(table: Lazy, shape: torch.Size) -> Tensor:
-            terms = self.expansion.of(table)
-            if self.turns is not None:
-                self.turns.see(terms, moments)
-            return expectation_of(terms, shape, moments, dtype or table.dtype, table.device)
+            if self.kept is None:
+                return self._evaluate(table, shape, moments, dtype or table.dtype)
+            return self.kept.value(
+                site["name"], table, lambda: self._evaluate(table, shape, moments, dtype or table.dtype)
+            )
 
         try:
             density = log_density(fn, value, lambda table: evaluate(table, table.shape))
@@ -237,6 +243,23 @@ class Bound:
         if is_validation_enabled():
             check_site_shape({**site, "log_prob": density}, self.program.plates)
         return density
+
+    def _evaluate(
+        self, table: Lazy, shape: torch.Size, moments: Mapping[str, Expects], dtype: torch.dtype
+    ) -> Tensor:
+        terms = self.expansion.of(table)
+        if self.turns is not None:
+            self.turns.see(terms, moments)
+        return expectation_of(terms, shape, moments, dtype, table.device)
+
+    def chain(self, site: Site) -> Chain:
+        """The chain of the hidden states of a ``HiddenMarkov`` site."""
+
+        def evaluate(table: Lazy) -> Tensor:
+            return self._evaluate(table, table.shape, self.posteriors.moments, table.dtype)
+
+        fn: Any = unwrap(site["fn"])
+        return hidden_chain(fn, unmasked(site), evaluate)
 
     def _by_formula(self, site: Site, q: Distribution, is_weighted: bool) -> Tensor | None:
         def parent_of(parent: Site) -> Distribution:
@@ -259,10 +282,3 @@ class Bound:
             table = table.detach()
         scale = site.get("unweighted", site["scale"])
         self.factors.append({**site, "scale": scale, "unscaled_log_prob": table})
-
-
-def responsibilities(program: PlainProgram, guide: Trace) -> dict[str, Tensor]:
-    """Probabilities of each discrete site's values: [..., K], with the site's plates in front."""
-    bound = Bound(program, guide)
-    bound.collect()
-    return bound.summed().posteriors() if bound.factors else {}

@@ -251,3 +251,17 @@ def as_module(name: str, program: Any) -> torch.nn.Module:
         if isinstance(value, torch.nn.Module):
             raise TypeError(f"{name}: {_EXPECTED}, got a function that uses the module '{variable}'")
     return Function(name, program)
+
+
+def propagate_back(loss: Tensor, parameters: Trace, terms: Callable[[], list[Term]]) -> None:
+    """Propagate a loss back, and check the gradients of all parameters if validation is on.
+
+    Args:
+        loss: the total.
+        parameters: trace of the ``pyro.param`` statements of the program.
+        terms: evaluates the terms once more, to find out which one spoilt a gradient.
+    """
+    if loss.requires_grad:
+        loss.backward()
+        if is_validation_enabled():
+            check_gradients({name: s["value"].unconstrained() for name, s in parameters.nodes.items()}, terms)

@@ -1,7 +1,6 @@
 """The evidence lower bound of a conjugate program, exact where it can be: Paquet et al. (2018), eqs 4-8."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +12,7 @@ from pyro.poutine import Trace
 from torch import Tensor
 
 from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.distributions.chain import Chain
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.dependence import dependence_terms
 from pyro_fmvae.infer.elbo.kind import Kinds, Run, check_options
@@ -26,17 +26,18 @@ from pyro_fmvae.infer.elbo.mixture_terms import (
     tabulate,
 )
 from pyro_fmvae.infer.elbo.plain import PlainProgram
-from pyro_fmvae.infer.elbo.plain_terms import Bound, responsibilities
+from pyro_fmvae.infer.elbo.plain_states import hidden_chains, responsibilities
+from pyro_fmvae.infer.elbo.plain_terms import Bound
 from pyro_fmvae.infer.elbo.plan import Plan, plan_of
 from pyro_fmvae.infer.elbo.site_terms import (
     as_module,
     check_finite,
-    check_gradients,
     check_unscaled,
     integrated_term,
     kl_sum,
     latent_term,
     log_prob_sum,
+    propagate_back,
     role_of,
     sum_terms,
 )
@@ -163,24 +164,8 @@ class TraceConjugate_ELBO(ELBO):
         """
         with poutine.trace(param_only=True) as capture:
             loss = self.differentiable_loss(model, guide, *args, **kwargs)
-        self.backward(loss, capture.trace, lambda: self.terms(model, guide, *args, **kwargs))
+        propagate_back(loss, capture.trace, lambda: self.terms(model, guide, *args, **kwargs))
         return loss.item()
-
-    @staticmethod
-    def backward(loss: Tensor, parameters: Trace, terms: Callable[[], list[Term]]) -> None:
-        """Propagate back, and check the gradients of all parameters if validation is on.
-
-        Args:
-            loss: from :meth:`total`.
-            parameters: trace of the ``pyro.param`` statements of the program.
-            terms: evaluates the terms once more, to find out which one spoilt a gradient.
-        """
-        if loss.requires_grad:
-            loss.backward()
-            if is_validation_enabled():
-                check_gradients(
-                    {name: s["value"].unconstrained() for name, s in parameters.nodes.items()}, terms
-                )
 
     def loss_per_site(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """The summands of the loss by site name, scalars in nats."""
@@ -209,6 +194,14 @@ class TraceConjugate_ELBO(ELBO):
                 return responsibilities(program, guide_trace)
             tables = self.tabulate(program, guide_trace)
             return {table.site["name"]: table.responsibilities(clamped)[0] for table in tables}
+
+    def chains(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> dict[str, Chain]:
+        """The hidden states of every observed ``HiddenMarkov``, by site name.
+
+        Their probabilities are ``chains["x"].posterior()``, the best path is ``chains["x"].best_path()``.
+        """
+        with torch.no_grad():
+            return hidden_chains(*self.trace(model, guide, *args, **kwargs))
 
     def plan(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Plan:
         """How each site of a program is treated, and why, as a table to print.

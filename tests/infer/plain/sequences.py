@@ -5,6 +5,7 @@ import pyro.distributions as dist
 import torch
 from pyro.ops.indexing import Vindex
 
+from pyro_fmvae.distributions import HiddenMarkov
 from tests.infer.plain.hierarchies import dirichlet_evidence
 from tests.infer.plain.program import program
 
@@ -90,6 +91,47 @@ def bernoulli_hidden_markov_model_of_ragged_sequences(y, lengths):
             with pyro.poutine.mask(mask=t < lengths):
                 z = pyro.sample(f"z_{t}", dist.Categorical(rows[z]))
                 pyro.sample(f"y_{t}", dist.Bernoulli(p[z]), obs=y[:, t])
+
+
+@program(
+    lambda: (torch.tensor([[1, 1, 0], [0, 1, 1]]).double(), torch.tensor([3, 2])),
+    twin=bernoulli_hidden_markov_model_of_ragged_sequences.model,
+    exact="rows, p",
+    observed="y",
+)
+def bernoulli_sequences_in_one_site(y, lengths):
+    rows = pyro.sample("rows", dist.Dirichlet(0.5 + torch.eye(2)).to_event(1))
+    p = pyro.sample("p", dist.Beta(torch.ones(2), 2.0).to_event(1))
+    with pyro.plate("sequences", len(y), dim=-1):
+        sequence = HiddenMarkov(rows[0], rows, dist.Bernoulli(p), y.shape[1], lengths)
+        pyro.sample("y", sequence, obs=y)
+
+
+@program(
+    lambda: torch.tensor([[0, 1, 1, 2], [2, 2, 0, 1]]),
+    twin=categorical_hidden_markov_model_of_two_sequences.model,
+    exact="rows, emissions",
+    observed="y",
+)
+def categorical_sequences_in_one_site(y):
+    rows = pyro.sample("rows", dist.Dirichlet(torch.ones(2, 2)).to_event(1))
+    emissions = pyro.sample("emissions", dist.Dirichlet(torch.ones(2, 3)).to_event(1))
+    with pyro.plate("sequences", len(y), dim=-1):
+        pyro.sample("y", HiddenMarkov(rows[0], rows, dist.Categorical(emissions), y.shape[1]), obs=y)
+
+
+@program(
+    lambda: torch.tensor([0.0, 0.3, 5.0, 4.0]),
+    twin=gaussian_hidden_markov_model.model,
+    exact="rows, locs, precisions",
+    observed="y",
+)
+def gaussian_sequence_in_one_site(y):
+    with pyro.plate("states", 3):
+        rows = pyro.sample("rows", dist.Dirichlet(torch.ones(3)))
+        locs = pyro.sample("locs", dist.Normal(0.0, 10.0))
+        precisions = pyro.sample("precisions", dist.Gamma(2.0, 1.0))
+    pyro.sample("y", HiddenMarkov(rows[0], rows, dist.Normal(locs, precisions.rsqrt()), len(y)), obs=y)
 
 
 @program(

@@ -1,0 +1,140 @@
+"""Hidden Markov models as distributions of whole sequences."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from pyro.distributions import TorchDistribution
+from pyro.distributions.util import broadcast_shape
+from torch import Tensor
+from torch.distributions import Categorical, Distribution, constraints
+
+from pyro_fmvae.distributions.chain import Chain
+
+
+class HiddenMarkov(TorchDistribution):
+    """Sequences of observations whose hidden states are a Markov chain; the states are summed out.
+
+    In a plain program, parameters may have conjugate posteriors: ``TraceConjugate_ELBO`` takes the
+    expectation of each logarithm, and sums over the states by one pass forward and one backward (Beal, 2003,
+    Variational algorithms for approximate Bayesian inference, Section 3.4). ::
+
+        start = pyro.sample("start", dist.Dirichlet(torch.ones(K)))
+        with pyro.plate("states", K):
+            rows = pyro.sample("rows", dist.Dirichlet(torch.ones(K)))
+            locs = pyro.sample("locs", dist.Normal(0.0, 10.0))
+        with pyro.plate("sequences", len(x)):
+            pyro.sample("x", HiddenMarkov(start, rows, dist.Normal(locs, 1.0), x.shape[1]), obs=x)
+
+    Args:
+        start: probabilities of the first state, [..., K].
+        transitions: probabilities of the next state, [..., K, K], a row for each state.
+        emissions: distribution of an observation given its state: its last batch dimension is K, and the one
+            before, if any, 1 or T. Mask it where an observation is missing.
+        duration: T, the length of the longest sequence.
+        lengths: of each sequence, int64 [...], if they differ. Values after the end do not matter, but have
+            to be in the support of the emissions.
+
+    Shapes: the event is [T, *event shape of the emissions].
+
+    Raises:
+        ValueError: shapes do not fit, or (with validation on) a length is not in 1 … T.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {  # noqa: RUF012
+        "start": constraints.simplex,
+        "transitions": constraints.simplex,
+    }
+
+    def __init__(
+        self,
+        start: Tensor,
+        transitions: Tensor,
+        emissions: Distribution,
+        duration: int,
+        lengths: Tensor | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        states = start.shape[-1] if start.dim() else 0
+        if not states or transitions.shape[-2:] != (states, states):
+            raise ValueError(
+                "start, transitions: expected shapes [..., K] and [..., K, K], got "
+                f"{list(start.shape)} and {list(transitions.shape)}"
+            )
+        steps = emissions.batch_shape[-2:-1].numel()
+        if emissions.batch_shape[-1:] != (states,) or steps not in (1, duration):
+            raise ValueError(
+                f"emissions: expected a batch shape that ends with the {states} states, after 1 or the "
+                f"duration {duration} if there is more, got {list(emissions.batch_shape)}"
+            )
+        batch = broadcast_shape(
+            start.shape[:-1],
+            transitions.shape[:-2],
+            emissions.batch_shape[:-2],
+            () if lengths is None else lengths.shape,
+        )
+        self.start, self.transitions, self.emissions = start, transitions, emissions
+        self.lengths = lengths
+        super().__init__(batch, (duration, *emissions.event_shape), validate_args=validate_args)
+        if self._validate_args and lengths is not None:
+            outside = (lengths < 1) | (lengths > duration)
+            if outside.any():
+                raise ValueError(
+                    f"lengths: expected numbers from 1 to the duration {duration}, got "
+                    f"{int(lengths[outside][0])}; leave out sequences without observations"
+                )
+
+    @constraints.dependent_property(is_discrete=False)
+    def support(self) -> Any:
+        """Sequences of values in the support of the emissions."""
+        support: Any = self.emissions.support
+        return constraints.independent(support, 1)
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
+        """Expand to ``batch_shape``; the parameters stay the tensors that were given."""
+        new: Any = self._get_checked_instance(HiddenMarkov, _instance)
+        new.start, new.transitions, new.emissions = self.start, self.transitions, self.emissions
+        new.lengths = self.lengths
+        super(HiddenMarkov, new).__init__(torch.Size(batch_shape), self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    def chain(
+        self,
+        value: Tensor,
+        table: Callable[[Tensor], Tensor] = torch.log,
+        density: Callable[[Distribution, Tensor], Tensor] = lambda fn, value: fn.log_prob(value),
+    ) -> Chain:
+        """The chain of the states, given sequences of observations [..., T, *event].
+
+        Args:
+            value: the observations.
+            table: gives logarithms of probabilities, or their expectations.
+            density: gives the log-density of a value under a distribution, or its expectation.
+        """
+        value = value.unsqueeze(-1 - len(self.emissions.event_shape))
+        return Chain(table(self.start), table(self.transitions), density(self.emissions, value), self.lengths)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log-density of sequences [..., T, *event]: [...]."""
+        if self._validate_args:
+            self._validate_sample(value)
+        evidence = self.chain(value).log_evidence()
+        return evidence.expand(broadcast_shape(evidence.shape, self.batch_shape))
+
+    @torch.no_grad()
+    def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
+        """Draw sequences, of the full duration: [*sample_shape, ..., T, *event]."""
+        shape, (states,) = torch.Size((*sample_shape, *self.batch_shape)), self.start.shape[-1:]
+        state = Categorical(self.start.expand(*shape, -1)).sample()
+        transitions = self.transitions.expand(*shape, -1, -1)
+        path = [state]
+        for _ in range(1, self.event_shape[0]):
+            row = transitions.gather(-2, state[..., None, None].expand(*shape, 1, states)).squeeze(-2)
+            state = Categorical(row).sample()
+            path.append(state)
+        values = self.emissions.expand((*shape, self.event_shape[0], states)).sample()
+        event = len(self.emissions.event_shape)
+        index = torch.stack(path, -1)[(..., None, *(None,) * event)]
+        index = index.expand(*shape, self.event_shape[0], 1, *values.shape[values.dim() - event :])
+        return values.gather(len(shape) + 1, index).squeeze(len(shape) + 1)

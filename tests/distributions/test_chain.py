@@ -1,0 +1,107 @@
+"""Sums over the paths of chains: against all paths one by one, and finite differences."""
+
+import itertools
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from pyro_fmvae.distributions.chain import Chain
+
+K, STEPS, B = 3, 4, 5
+ENDS = torch.tensor([4, 1, 3, 2, 4])
+FORBIDDEN = torch.tensor([[True, False, False], [False, False, True], [False, True, False]])
+
+
+def tables(kind, dtype=torch.float64):
+    """Start, transitions and likelihood; transitions of three kinds."""
+    source = torch.Generator().manual_seed(0)
+    start, shared, own, likelihood = (
+        torch.randn(shape, generator=source, dtype=dtype)
+        for shape in ((K,), (K, K), (B, K, K), (B, STEPS, K))
+    )
+    transitions = {"shared": shared, "own": own, "forbidden": shared.masked_fill(FORBIDDEN, -torch.inf)}[kind]
+    return start, transitions, 3 * likelihood
+
+
+kinds = pytest.mark.parametrize("kind", ["shared", "own", "forbidden"])
+ends = pytest.mark.parametrize("lengths", [None, ENDS], ids=["equal", "ragged"])
+
+
+def paths(start, transitions, likelihood, lengths):
+    """For each sequence, all paths and their log-weights."""
+    for b in range(B):
+        steps = STEPS if lengths is None else int(lengths[b])
+        rows = transitions if transitions.dim() == 2 else transitions[b]
+        found = list(itertools.product(range(K), repeat=steps))
+        weights = [
+            start[path[0]]
+            + sum(rows[i, j] for i, j in itertools.pairwise(path))
+            + sum(likelihood[b, t, state] for t, state in enumerate(path))
+            for path in found
+        ]
+        yield found, torch.stack(weights)
+
+
+@kinds
+@ends
+def test_evidence_posterior_and_best_path_are_those_of_all_paths(kind, lengths):
+    own = tables(kind)
+    chain = Chain(*own, lengths)
+    evidence, posterior, best = chain.log_evidence(), chain.posterior(), chain.best_path()
+    for b, (found, weights) in enumerate(paths(*own, lengths)):
+        steps = len(found[0])
+        assert_close(evidence[b], weights.logsumexp(0))
+        shares = torch.zeros(STEPS, K, dtype=torch.float64)
+        for path, share in zip(found, weights.softmax(0), strict=True):
+            shares[range(steps), path] += share
+        assert_close(posterior[b], shares)
+        assert best[b].tolist() == [*found[weights.argmax()], *[-1] * (STEPS - steps)]
+
+
+@kinds
+@ends
+def test_gradients_are_those_of_the_sum_over_paths(kind, lengths):
+    inputs = [table.requires_grad_() for table in tables(kind)]
+    expected = sum((1 + b) * weights.logsumexp(0) for b, (_, weights) in enumerate(paths(*inputs, lengths)))
+    ours = (torch.arange(1, 1 + B) * Chain(*inputs, lengths).log_evidence()).sum()
+    for mine, theirs in zip(
+        torch.autograd.grad(ours, inputs), torch.autograd.grad(expected, inputs), strict=True
+    ):
+        assert_close(mine, theirs.nan_to_num())
+
+
+def test_both_ways_to_sum_agree_however_sharp_the_likelihood_is():
+    start, transitions, likelihood = tables("shared")
+    sharp = [table.requires_grad_() for table in (start, transitions, 2000 * likelihood)]
+    scaled = Chain(*sharp).log_evidence()
+    exact = Chain(sharp[0], sharp[1].expand(B, K, K), sharp[2]).log_evidence()
+    assert_close(scaled, exact, rtol=1e-13, atol=0.0)
+    for mine, theirs in zip(
+        torch.autograd.grad(scaled.sum(), sharp), torch.autograd.grad(exact.sum(), sharp), strict=True
+    ):
+        assert_close(mine, theirs)
+
+
+def test_rare_transitions_count_where_nothing_else_is_left():
+    """The second state is e^-900 from the first, and the only one that the last observation allows."""
+    transitions = torch.tensor([[0.0, -900.0], [-900.0, 0.0]], dtype=torch.float64)
+    likelihood = torch.tensor([[[0.0, -torch.inf], [0.0, 0.0], [-torch.inf, 0.0]]], dtype=torch.float64)
+    evidence = Chain(torch.zeros(2), transitions, likelihood).log_evidence()
+    assert_close(evidence, torch.tensor([-900.0 + torch.tensor(2.0).log()], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("kind", ["shared", "own"])
+def test_chains_of_one_step(kind):
+    start, transitions, likelihood = tables(kind)
+    chain = Chain(start, transitions, likelihood[:, :1])
+    assert_close(chain.log_evidence(), (start + likelihood[:, 0]).logsumexp(-1))
+    assert_close(chain.posterior()[:, 0], (start + likelihood[:, 0]).softmax(-1))
+    assert_close(chain.best_path()[:, 0], (start + likelihood[:, 0]).argmax(-1))
+
+
+def test_single_precision_is_summed_in_double():
+    exact = Chain(*tables("shared")).log_evidence()
+    single = Chain(*(table.float() for table in tables("shared"))).log_evidence()
+    assert single.dtype == torch.float32
+    assert_close(single.double(), exact, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,76 @@
+"""Hidden Markov models as distributions of sequences."""
+
+import pyro.distributions as dist
+import pytest
+import torch
+from torch.testing import assert_close
+
+from pyro_fmvae.distributions import HiddenMarkov
+
+START = torch.tensor([0.7, 0.3], dtype=torch.float64)
+ROWS = torch.tensor([[0.9, 0.1], [0.4, 0.6]], dtype=torch.float64)
+LOCS = torch.tensor([-1.0, 2.0], dtype=torch.float64)
+
+
+def made(duration=3, lengths=None, **changes):
+    parts = {"start": START, "transitions": ROWS, "emissions": dist.Normal(LOCS, 0.5), **changes}
+    return HiddenMarkov(**parts, duration=duration, lengths=lengths, validate_args=True)
+
+
+def test_density_is_that_of_pyro():
+    """Pyro's chain makes a transition before its first observation."""
+    values = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    pyros = dist.DiscreteHMM(torch.linalg.solve(ROWS.T, START).log(), ROWS.log(), dist.Normal(LOCS, 0.5))
+    assert_close(
+        made().log_prob(values), pyros.log_prob(values) + torch.linalg.solve(ROWS.T, START).sum().log()
+    )
+    assert made().expand([4]).log_prob(values).shape == (4,)
+    assert made().expand([4]).shape() == (4, 3)
+
+
+def test_events_and_masks_are_those_of_the_emissions():
+    values = torch.randn(3, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    there = torch.tensor([True, False, True])
+    pairs = dist.Normal(torch.stack([LOCS, -LOCS], -1), 0.5).to_event(1)
+    fn = made(emissions=pairs.mask(there.unsqueeze(-1)))
+    assert fn.event_shape == (3, 2)
+    table = pairs.log_prob(values.unsqueeze(-2)).exp()
+    expected = (START * table[0]) @ ROWS @ ROWS @ table[2]
+    assert_close(fn.log_prob(values), expected.log())
+    assert_close(made(emissions=pairs.mask(False)).log_prob(values), torch.zeros((), dtype=torch.float64))
+
+
+def test_draws_have_the_moments_of_the_chain():
+    torch.manual_seed(0)
+    draws = made().expand([2]).sample((4000,))
+    assert draws.shape == (4000, 2, 3)
+    states = torch.stack([START, START @ ROWS, START @ ROWS @ ROWS])
+    pairs = torch.diag(START) @ ROWS
+    for found, mean in (
+        (draws, states @ LOCS),
+        (draws[..., 0] * draws[..., 1], LOCS @ pairs @ LOCS),
+    ):
+        found = found.flatten(0, 1)
+        error = found.std(0) / len(found) ** 0.5
+        assert ((found.mean(0) - mean).abs() < 4 * error).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"transitions": ROWS[:1]}, r"expected shapes \[..., K\] and \[..., K, K\], got \[2\] and \[1, 2\]"),
+        (
+            {"emissions": dist.Normal(0.0, 1.0)},
+            "emissions: expected a batch shape that ends with the 2",
+        ),
+        ({"emissions": dist.Normal(torch.zeros(5, 2), 1.0)}, "after 1 or the duration 3 if there is more"),
+        (
+            {"lengths": torch.tensor([3, 0])},
+            "lengths: expected numbers from 1 to the duration 3, got 0",
+        ),
+        ({"lengths": torch.tensor([4, 1])}, "lengths: expected numbers from 1 to the duration 3, got 4"),
+    ],
+)
+def test_refusals(options, words):
+    with pytest.raises(ValueError, match=words):
+        made(**options)
