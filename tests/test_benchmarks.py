@@ -30,6 +30,7 @@ MODULES = (
     "enumerated_methods",
     "estimators",
     "hidden_markov",
+    "number_of_components",
     "peak_memory",
     "peers",
     "plain_programs",
@@ -409,6 +410,18 @@ def test_ragged_compares_with_the_largest_the_smallest_and_a_plain_vae(b, capsys
     assert all(r["ragged"] == 1.0 for r in found if r["method"] == "ragged")
     assert all(r["ratio"] == 1.0 for r in found if r["method"] == "plain VAE")
     assert is_picture(tmp_path / "ragged.png")
+
+
+def test_number_of_components_is_counted_beside_scikit_learns(b, capsys):
+    found = records(
+        b.number_of_components, capsys, "--true", "3", "--seeds", "0,1", "--dim", "2", "--points", "150",
+        "--spread", "20", "--truncation", "5",
+    )  # fmt: skip
+    assert [(r["seed"], r["method"]) for r in found] == [
+        (seed, method) for seed in (0, 1) for method in ("auto", "scikit-learn")
+    ]
+    assert all(r["found"] == 3 and r["nmi"] == 1.0 for r in found if r["method"] == "auto")
+    assert all(r["seconds"] > 0 and 3 <= r["found"] <= 5 and r["nmi"] > 0.8 for r in found)
 
 
 def test_spot_checks_compares_steps_with_and_without_one(b, capsys):
