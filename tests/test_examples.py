@@ -167,6 +167,7 @@ RUNS = {
         ["--parts=speed", "--limit=4000", "--times=0.001", "--batch-size=512", "--rounds=1"],
         ["speed_cpu"],
     ),
+    "benchmarks/gpu_runs.py": (["machine"], ['"torch": "']),
     "benchmarks/freed_memory.py": (["--nets=mlp", "--steps=2", "--threads=1"], ["mlp   kept"]),
     "benchmarks/search.py": (["--points=10000", "--queries=2", "--libraries=numpy"], ['"kind": "codes"']),
     "benchmarks/spot_checks.py": (["--nets=mlp", "--steps=2"], ["checked at every step"]),
