@@ -29,6 +29,8 @@ MODULES = (
     "contest",
     "enumerated_methods",
     "estimators",
+    "hidden_markov",
+    "number_of_components",
     "peak_memory",
     "peers",
     "plain_programs",
@@ -39,6 +41,7 @@ MODULES = (
     "step",
     "step_methods",
     "step_plot",
+    "topics",
 )
 CPU = torch.device("cpu")
 SIGMAS = 4.5
@@ -409,6 +412,18 @@ def test_ragged_compares_with_the_largest_the_smallest_and_a_plain_vae(b, capsys
     assert is_picture(tmp_path / "ragged.png")
 
 
+def test_number_of_components_is_counted_beside_scikit_learns(b, capsys):
+    found = records(
+        b.number_of_components, capsys, "--true", "3", "--seeds", "0,1", "--dim", "2", "--points", "150",
+        "--spread", "20", "--truncation", "5",
+    )  # fmt: skip
+    assert [(r["seed"], r["method"]) for r in found] == [
+        (seed, method) for seed in (0, 1) for method in ("auto", "scikit-learn")
+    ]
+    assert all(r["found"] == 3 and r["nmi"] == 1.0 for r in found if r["method"] == "auto")
+    assert all(r["seconds"] > 0 and 3 <= r["found"] <= 5 and r["nmi"] > 0.8 for r in found)
+
+
 def test_spot_checks_compares_steps_with_and_without_one(b, capsys):
     found = records(b.spot_checks, capsys, "--nets", "mlp", "--setting", "2,3,4,8", "--steps", "2")
     assert [(r["net"], r["steps"]) for r in found] == [("mlp", "unchecked"), ("mlp", "checked at every step")]
@@ -441,6 +456,39 @@ def test_ragged_wants_sizes_that_differ(b, capsys, text):
     with pytest.raises(SystemExit):
         b.ragged.main(["--factors", text])
     assert "expected" in capsys.readouterr().err
+
+
+def test_topics_passes_by_turns(b, capsys, monkeypatch):
+    monkeypatch.setattr(b.topics, "WORDS", 30)
+    b.topics.main(["--documents=60", "--topics=3", "--passes=2", "--steps=2", "--warm"])
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(r["pass"], r["method"]) for r in found] == [
+        (number, name) for number in (1, 2) for name in ("ours", "scikit-learn")
+    ]
+    assert all(0 < r["perplexity"] < 60 and r["seconds"] > 0 for r in found)
+
+
+def test_topics_perplexity_is_that_of_the_words_in_even_topics(b):
+    counts = np.array([[2, 0, 1, 1]])
+    assert b.topics.perplexity(np.ones((3, 4)), counts, counts) == pytest.approx(4.0)
+
+
+def test_hidden_markov_starts_all_methods_at_the_same_posteriors(b, capsys):
+    pytest.importorskip("hmmlearn.vhmm")
+    b.hidden_markov.main(["--sequences=3", "--length=6", "--states=2", "--rounds=1", "--fit=2"])
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [record["method"] for record in found] == [
+        "ours", "ours, captured", "hmmlearn", "hmmlearn, scaling"
+    ]  # fmt: skip
+    for record in found:
+        assert record["bound"] == pytest.approx(found[0]["bound"], abs=1e-6)
+        assert record["seconds"] > 0 and record["ratio"] > 0
+
+
+def test_hidden_markov_says_why_it_is_skipped(b, capsys, monkeypatch):
+    monkeypatch.setattr(b.hidden_markov, "VariationalGaussianHMM", None)
+    b.hidden_markov.main([])
+    assert capsys.readouterr().out == "skipped: hmmlearn is not installed\n"
 
 
 def test_peers_says_why_it_is_skipped(b, capsys, monkeypatch):

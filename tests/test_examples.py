@@ -5,6 +5,7 @@ import os
 import struct
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,22 @@ RUNS = {
     "full_covariances.py": (
         ["--steps=25", "--picture=pictures/full-covariances.png"],
         ["precisions  NaturalWishart             exact", "matching accuracy with the true components 9"],
+    ),
+    "topics.py": (
+        ["--documents=400", "--passes=4", "--picture=pictures/topics.png"],
+        ["pass 4: perplexity of new documents 1"],
+    ),
+    "factors.py": (
+        ["--steps=4", "--picture=pictures/half-digits.png"],
+        ["probabilistic PCA, 100 % of the pixels", "factor analysis, 50 % of the pixels: log-density"],
+    ),
+    "benchmarks/topics.py": (
+        ["--documents=200", "--topics=4", "--passes=1", "--steps=2"],
+        ['"method": "ours"', '"method": "scikit-learn"'],
+    ),
+    "benchmarks/hidden_markov.py": (
+        ["--sequences=3", "--length=6", "--states=2", "--rounds=1", "--fit=2"],
+        ["{" if find_spec("hmmlearn") else "skipped: hmmlearn is not installed"],
     ),
     "streams.py": (
         ["--batches=3", "--picture=pictures/streams.png"],
@@ -150,6 +167,7 @@ RUNS = {
         ["--parts=speed", "--limit=4000", "--times=0.001", "--batch-size=512", "--rounds=1"],
         ["speed_cpu"],
     ),
+    "benchmarks/gpu_runs.py": (["machine"], ['"torch": "']),
     "benchmarks/freed_memory.py": (["--nets=mlp", "--steps=2", "--threads=1"], ["mlp   kept"]),
     "benchmarks/search.py": (["--points=10000", "--queries=2", "--libraries=numpy"], ['"kind": "codes"']),
     "benchmarks/spot_checks.py": (["--nets=mlp", "--steps=2"], ["checked at every step"]),
@@ -177,6 +195,8 @@ PICTURES = {
     "regression.py": ["regression.png"],
     "counts.py": ["counts.png"],
     "full_covariances.py": ["full-covariances.png"],
+    "topics.py": ["topics.png"],
+    "factors.py": ["half-digits.png"],
     "streams.py": ["streams.png"],
     "vsc_sweep.py": ["codes-smiley-J20.png", "codes-smiley-latents.png"],
     "bars.py": [

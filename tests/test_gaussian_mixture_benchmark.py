@@ -36,7 +36,8 @@ def posteriors(methods):
 def script(methods, monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield importlib.import_module("gaussian_mixture")
-    del sys.modules["gaussian_mixture"]
+    for name in ("gaussian_mixture", "gaussian_mixture_estimator"):
+        del sys.modules[name]
 
 
 @pytest.fixture
@@ -257,6 +258,7 @@ def test_it_runs(script, methods, tmp_path, monkeypatch, capsys, covariances):
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     kinds = ("minibatch of 100", "best start of 100")
     names = [f"{kind}, {step}" for step in ("eager", "captured") for kind in kinds]
+    names += ["estimator of 100", "estimator, full batch"]
     names += ["full batch, eager", "full batch, captured", "sklearn", "sklearn float32"]
     names += ["sklearn exact"] if covariances == "diag" else []
     assert [record["method"] for record in records] == names
@@ -272,7 +274,9 @@ def test_it_runs(script, methods, tmp_path, monkeypatch, capsys, covariances):
         assert captured["bound"] == pytest.approx(eager["bound"], abs=1e-3)
         assert captured["setup"] > eager["setup"] > 0
     best = by_name["sklearn exact" if covariances == "diag" else "sklearn"]
-    assert by_name["full batch, eager"]["bound"] == pytest.approx(best["bound"], abs=0.01)
+    for name in ("full batch, eager", "estimator of 100", "estimator, full batch"):
+        assert by_name[name]["bound"] == pytest.approx(best["bound"], abs=0.01)
+    assert by_name["estimator of 100"]["setup"] > 0
     assert (tmp_path / "curves.png").stat().st_size > 0
 
 

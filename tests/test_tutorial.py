@@ -18,7 +18,12 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "words"),
-    [("tutorial.md", "of the kinds found"), ("comparison.md", "assignment in the model"), ("streams.md", "")],
+    [
+        ("tutorial.md", "of the kinds found"),
+        ("comparison.md", "assignment in the model"),
+        ("latents-of-points.md", ""),
+        ("streams.md", ""),
+    ],
 )
 def test_page_runs(page, words, capsys):
     run_blocks(page)

@@ -7,11 +7,14 @@
 ``--starts`` starts, by the bound on a sample after ``--trial`` steps each. ``full batch`` takes steps of size
 1 with all data, which is coordinate ascent. All three are an ordinary Pyro program in float32 under
 ``TraceConjugate_ELBO``, with steps that are eager, captured, or captured and compiled (``--step``).
+``estimator`` is ``pyro_fmvae.sklearn.BayesianMixture``, with ``--n-init`` starts of its own, whose sweeps
+take parts of ``--batch-size`` points in float64; ``estimator, full batch`` takes all points at once.
 ``sklearn`` is ``BayesianGaussianMixture`` with its defaults: one start, until it reports convergence, or for
 100 iterations (``--iterations``, also for ``full batch``). ``sklearn float32`` is the same on float32 data,
 and ``sklearn exact``, for diagonal covariances, the same with a corrected E-step (see
-``gaussian_mixture_posterior.py``). All have the same prior. All but ``best start`` start at the same
-posterior, that of k-means clusters of ``--sample`` points.
+``gaussian_mixture_posterior.py``). All have the same prior. All but ``best start`` and ``estimator`` start
+at the same posterior, that of k-means clusters of ``--sample`` points; the estimator's choice of a start is
+its ``setup``.
 
 All are scored by the same measures, in nats per point: ``bound`` is the bound on the log-evidence of all
 data, with assignments at their optimum, and ``predictive`` the mean log posterior predictive density of
@@ -38,6 +41,7 @@ import pyro
 import sklearn
 import torch
 from command_line import Parser, machine, natural_number
+from gaussian_mixture_estimator import fit_estimator
 from gaussian_mixture_methods import (
     STEPS,
     ExactMixture,
@@ -53,7 +57,7 @@ from threadpoolctl import threadpool_limits
 
 from pyro_fmvae import RobbinsMonro, keep_freed_memory
 
-OURS = ("minibatch", "best start", "full batch")
+OURS = ("minibatch", "best start", "full batch", "estimator")
 THEIRS = ("sklearn", "sklearn float32", "sklearn exact")
 RATE = RobbinsMonro(delay=3.0, forgetting=0.7, first_step=0.9)
 LEAST_SHOWN = 1e-5  # nats below the best bound: a plot shows no less
@@ -158,7 +162,11 @@ def methods(
         yield f"minibatch of {size}, {step}", partial(minibatches.fit, single, first, generator=first_order)
         fit_best = partial(minibatches.fit_best, single, priors, options.components, **tries)
         yield f"best start of {size}, {step}", partial(fit_best, generator=order)
-    limit = options.iterations
+    limit, tries = options.iterations, {"starts": options.n_init, "seed": options.seed}
+    tries |= {"components": options.components, "iterations": limit}
+    for size in options.batch_size:
+        yield f"estimator of {size}", partial(fit_estimator, x, priors, size=min(size, len(x)), **tries)
+    yield "estimator, full batch", partial(fit_estimator, x, priors, size=len(x), **tries)
     for step in options.step:
         fit = partial(fit_full_batch, single, first, step=step, tol=1e-7, iterations=limit)
         yield f"full batch, {step}", fit
@@ -249,10 +257,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--trial", type=natural_number, default=30, help="steps of each start (default: 30)")
     parser.add_argument(
+        "--n-init", type=natural_number, default=4, help="starts of the method `estimator` (default: 4)"
+    )
+    parser.add_argument(
         "--iterations",
         type=natural_number,
         default=100,
-        help="of sklearn and full batches, at most (default: 100)",
+        help="of sklearn, full batches and estimator, at most (default: 100)",
     )
     parser.add_argument(
         "--method", choices=OURS + THEIRS, action="append", help="may be repeated (default: all)"

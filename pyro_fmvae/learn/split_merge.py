@@ -19,7 +19,7 @@ FIRST: Final = 16
 EACH: Final = 10
 """Rows for each cluster of a start, at least, and for each half of a component that is split."""
 FEW: Final = 3
-"""Updates between merges."""
+"""Updates between merges at first, and of a mixture that lacks a component."""
 HALVED: Final = 20
 """Updates of the two halves of a component, on its own rows."""
 
@@ -30,11 +30,11 @@ Make = Callable[[int, int], ObservedMixture]
 def split_and_merge(make: Make, x: Tensor, generator: torch.Generator, most: int, starts: int = 1) -> Fitted:
     """A mixture whose bound no merge raises, and no round of splits.
 
-    k-means with more clusters than are needed starts it. Pairs of components are merged as long as that
-    raises the bound. Then every component that two describe better, by its own rows, is split, and pairs
-    are merged again; this is kept if the bound rises, and repeated. The moves are those of Hughes and
-    Sudderth (2013), Memoized online variational inference for Dirichlet process mixture models, here for a
-    Dirichlet prior.
+    k-means with more clusters than are needed starts it. Pairs of components are merged, and components left
+    out, as long as that raises the bound. Then every component that two describe better, by its own rows, is
+    split, and all is reduced again; this is kept if the bound rises, and repeated. The moves are those of
+    Hughes and Sudderth (2013), Memoized online variational inference for Dirichlet process mixture models,
+    for any prior of the weights.
 
     The bound counts one order of the components, :attr:`Fitted.evidence` all K!. With many components that
     would outweigh the price of one without rows.
@@ -44,40 +44,76 @@ def split_and_merge(make: Make, x: Tensor, generator: torch.Generator, most: int
         x: all rows, as :meth:`ObservedMixture.observations` takes them.
         generator: source of the random numbers, on the CPU.
         most: components at most.
-        starts: of each number of clusters; every other one is of whitened rows if covariances are full.
+        starts: of the greatest number of clusters; the others have one. Every other start is of whitened rows
+            if covariances are full.
     """
     most = max(min(most, len(x) // EACH), 1)
-    size = 0
-    best: Fitted | None = None
-    while best is None or (size < most and best.model.components > size // 2):
-        size = min(FIRST if best is None else 2 * size, most)
-        for start in range(starts):
-            space = _space(make(1, len(x)), x, start % 2 == 1)
-            gamma = one_hot(kmeans(space, size, generator), size).double()
-            found = merged(make, x, climb(make(size, len(x)), x, None, gamma, SHORT))
-            best = found if best is None or found.bound > best.bound else best
+    size = min(FIRST, most)
+    found = _clustered(make, x, size, False, generator)
+    while size < most and found.model.components > size // 2:
+        size = min(2 * size, most)
+        found = _clustered(make, x, size, False, generator)
+    best = reduced(make, x, found)
+    for start in range(1, starts):
+        found = reduced(make, x, _clustered(make, x, size, start % 2 == 1, generator))
+        best = found if found.bound > best.bound else best
     while True:
-        found = merged(make, x, split(make, x, best, generator, most))
+        found = reduced(make, x, split(make, x, best, generator, most))
         if found.bound < best.bound + POSITIVE:
             return best
         best = found
 
 
-def merged(make: Make, x: Tensor, found: Fitted) -> Fitted:
-    """Merge pairs as long as that raises the bound: soon at first, then after improving to the end."""
-    for iterations in (FEW, LONG):
-        while pairs := gaining_pairs(found):
-            gamma = found.gamma.clone()
-            for kept, other in pairs:
-                gamma[:, kept] += gamma[:, other]
-            gone = {other for _, other in pairs}
-            left = [component for component in range(gamma.shape[1]) if component not in gone]
-            rival = climb(make(len(left), len(x)), x, None, gamma[:, left], iterations)
-            if rival.bound < found.bound:
-                break
-            found = rival
-        if iterations == FEW:
-            found = climb(make(found.model.components, len(x)), x, None, found.gamma)
+def _clustered(make: Make, x: Tensor, size: int, white: bool, generator: torch.Generator) -> Fitted:
+    """So many clusters of k-means as a mixture, improved a little and merged."""
+    gamma = one_hot(kmeans(_space(make(1, len(x)), x, white), size, generator), size).double()
+    return merged(make, x, climb(make(size, len(x)), x, None, gamma, SHORT), FEW)
+
+
+def reduced(make: Make, x: Tensor, found: Fitted) -> Fitted:
+    """Merge pairs, and leave components out, as long as that raises the bound.
+
+    Pairs are merged soon at first, then after improving to the end.
+    """
+    found = merged(make, x, found, FEW)
+    while True:
+        found = climb(make(found.model.components, len(x)), x, None, found.gamma)
+        found = merged(make, x, found, LONG)
+        fewer = thinned(make, x, found)
+        if fewer is found:
+            return found
+        found = fewer
+
+
+def thinned(make: Make, x: Tensor, found: Fitted) -> Fitted:
+    """Leave components out whose rows are better shared among all others, the smallest first.
+
+    Such are components of a few rows that lie at the edge of several clusters. Hughes, Kim and Sudderth
+    (2015), Reliable and scalable variational inference for the hierarchical Dirichlet process, call it a
+    delete move. The first component that is needed is the last that is tried.
+    """
+    while found.model.components > 1:
+        left = found.gamma.sum(0).argsort()[1:]
+        table = found.model.table(found.model.observations(x))
+        rival = climb(make(len(left), len(x)), x, None, table[:, left].softmax(-1), FEW)
+        if rival.bound < found.bound:
+            break
+        found = rival
+    return found
+
+
+def merged(make: Make, x: Tensor, found: Fitted, iterations: int) -> Fitted:
+    """Merge pairs as long as that raises the bound, after so many updates at most."""
+    while pairs := gaining_pairs(found):
+        gamma = found.gamma.clone()
+        for kept, other in pairs:
+            gamma[:, kept] += gamma[:, other]
+        gone = {other for _, other in pairs}
+        left = [component for component in range(gamma.shape[1]) if component not in gone]
+        rival = climb(make(len(left), len(x)), x, None, gamma[:, left], iterations)
+        if rival.bound < found.bound:
+            break
+        found = rival
     return found
 
 

@@ -22,6 +22,7 @@ from pyro_fmvae.nn import (
     is_image,
 )
 from pyro_fmvae.recipes.declarations import SIZES, by_data, option
+from pyro_fmvae.recipes.network_size import check_size
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.recipes.ranges import count, nonnegative, positive, sizes
 from pyro_fmvae.recipes.recipe import Recipe
@@ -143,20 +144,25 @@ def networks(
         head: makes the encoder's last layer, given its inputs and J.
         own: leading dimensions of z that convolutions encode beside a perceptron for the others.
         own_width: factor on the channels of these convolutions.
+
+    Raises:
+        ValueError: they are too large for the memory that there is.
     """
     assert config.hidden is not None and config.width is not None
     observation, shape = _observation(config, preprocessing), preprocessing.event_shape
-    outputs, width = observation.outputs, config.width
-    pair: tuple[nn.Module, nn.Module]
-    if config.network == "mlp":
-        encoder: nn.Module = MLPEncoder(shape, latent_dim - own, config.hidden, head)
+    outputs, width, hidden = observation.outputs, config.width, config.hidden
+
+    def pair() -> tuple[nn.Module, nn.Module]:
+        if config.network != "mlp":
+            convolutions = ConvEncoder(shape, latent_dim, width, head)
+            return convolutions, ConvDecoder(latent_dim, shape, outputs, width)
+        encoder: nn.Module = MLPEncoder(shape, latent_dim - own, hidden, head)
         if own and own_width:
             encoder = SideBySide([ConvEncoder(shape, own, own_width, head), encoder])
-        pair = encoder, MLPDecoder(latent_dim, shape, outputs, config.hidden[::-1])
-    else:
-        convolutions = ConvEncoder(shape, latent_dim, width, head)
-        pair = convolutions, ConvDecoder(latent_dim, shape, outputs, width)
-    return Networks(pair[0], pair[1], observation, warp(config.distortion, preprocessing))
+        return encoder, MLPDecoder(latent_dim, shape, outputs, hidden[::-1])
+
+    check_size(pair)
+    return Networks(*pair(), observation, warp(config.distortion, preprocessing))
 
 
 def _observation(config: NetworkOptions, preprocessing: Preprocessing) -> Observation:

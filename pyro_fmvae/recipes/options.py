@@ -101,7 +101,7 @@ class TrainConfig:
     compile: bool | None = option(None, "compile captured steps; default: on the CPU, in long trainings")
     autocast: bool = option(False, "run the networks in bfloat16")
     log: Literal["tensorboard"] | None = option(
-        None, "write the measures of metrics.jsonl for TensorBoard, too", example="tensorboard"
+        None, "write the measures of metrics.jsonl for TensorBoard, too"
     )
     seed: int = option(0, "of everything random", count(0), example="1")
     device: str = option("auto", "cpu, cuda, ... or auto: a GPU where there is one")

@@ -45,12 +45,12 @@ class BayesianMixture(MixtureDensity):
       raises the bound (:class:`~pyro_fmvae.learn.incremental_ascent.IncrementalAscent`);
     * :meth:`score_samples` is the log posterior predictive density, a mixture of Student-t distributions, and
       ``lower_bound_`` the whole evidence lower bound, both in nats, with all constants;
-    * the number of components can be chosen by merges and splits;
+    * the number of components can be chosen by moves that raise the bound: merges, deletions and splits;
     * :meth:`co_clustering` and :meth:`credible_interval` tell how sure the mixture is.
 
     Args:
         n_components: K, or "auto": as many, up to 200, as raise the bound of a sample of up to 10,000
-            rows, by merges and splits (:func:`~pyro_fmvae.learn.split_merge.split_and_merge`).
+            rows, by merges, deletions and splits (:func:`~pyro_fmvae.learn.split_merge.split_and_merge`).
         covariance_type: "full", or "diag" for independent columns within a component.
         tol: a sweep that gains less, in nats per row, is the last.
         max_iter: sweeps over all rows at most.

@@ -6,7 +6,15 @@ from sklearn.metrics import adjusted_rand_score
 
 from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
 from pyro_fmvae.learn.mixture_search import climb
-from pyro_fmvae.learn.split_merge import gaining_pairs, merged, split, split_and_merge, union_gains
+from pyro_fmvae.learn.split_merge import (
+    gaining_pairs,
+    merged,
+    reduced,
+    split,
+    split_and_merge,
+    thinned,
+    union_gains,
+)
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, STICK_BREAKING
 
@@ -61,7 +69,7 @@ def test_halves_of_a_cluster_are_merged_and_joint_clusters_split():
     halves = torch.nn.functional.one_hot(2 * kinds + (torch.arange(240) % 8 > 3), 8).double()
     started = climb(make(8, 240), x, None, halves, 2)
     assert sorted(gaining_pairs(started)) == [(0, 1), (2, 3), (4, 5), (6, 7)]
-    found = merged(make, x, started)
+    found = merged(make, x, started, 50)
     assert found.model.components == 4 and found.bound > started.bound
     assert gaining_pairs(found) == []
     joint = climb(make(2, 240), x, None, torch.nn.functional.one_hot(kinds // 2, 2).double(), 1)
@@ -69,6 +77,16 @@ def test_halves_of_a_cluster_are_merged_and_joint_clusters_split():
     assert adjusted_rand_score(kinds, parted.gamma.argmax(-1)) == 1
     assert split(make, x, joint, torch.Generator().manual_seed(0), 3).model.components == 3
     assert split(make, x, found, torch.Generator().manual_seed(0), 9).model.components == 4
+
+
+def test_components_at_the_edge_of_several_clusters_are_left_out():
+    x, kinds = clusters(4, 60)
+    assigned = torch.nn.functional.one_hot(kinds.index_fill(0, torch.arange(12), 4), 5).double()
+    started = climb(make(5, 240), x, None, assigned, 1)
+    for found in (thinned(make, x, started), reduced(make, x, started)):
+        assert found.model.components == 4 and found.bound > started.bound
+        assert adjusted_rand_score(kinds, found.gamma.argmax(-1)) == 1
+        assert thinned(make, x, found) is found
 
 
 @pytest.mark.parametrize("full", [True, False])
