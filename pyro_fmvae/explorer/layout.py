@@ -22,7 +22,7 @@ STYLE: Final = """
 .gradio-container main { width: 100%; max-width: 1180px; margin: 0 auto; }
 .grid-wrap { max-height: none !important; }
 .pictures-10 .grid-container { grid-template-columns: repeat(10, minmax(0, 1fr)) !important; }
-#clusters .grid-wrap { max-height: 330px !important; overflow-y: auto; }
+#clusters .grid-wrap { max-height: 352px !important; overflow-y: auto; }
 .pictures-1 .grid-container { grid-template-columns: minmax(0, 300px) !important; }
 .pictures-3 .grid-container { grid-template-columns: repeat(3, minmax(0, 1fr)) !important; }
 .pictures-6 .grid-container { grid-template-columns: repeat(6, minmax(0, 1fr)) !important; }
