@@ -167,6 +167,10 @@ RUNS = {
         ["--parts=speed", "--limit=4000", "--times=0.001", "--batch-size=512", "--rounds=1"],
         ["speed_cpu"],
     ),
+    "benchmarks/number_of_components.py": (
+        ["--true=3", "--seeds=0", "--dim=2", "--points=150", "--n-init=1"],
+        ["found"],
+    ),
     "benchmarks/gpu_runs.py": (["machine"], ['"torch": "']),
     "benchmarks/freed_memory.py": (["--nets=mlp", "--steps=2", "--threads=1"], ["mlp   kept"]),
     "benchmarks/search.py": (["--points=10000", "--queries=2", "--libraries=numpy"], ['"kind": "codes"']),

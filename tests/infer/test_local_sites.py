@@ -355,7 +355,7 @@ def drawn_batch(x):
         (
             unknown,
             ["points"],
-            "local: expected conjugate latents .* but 'shape' is none: no closed form as scale of Normal",
+            "local: expected conjugate latents .* but 'shape' is none: .* scale of Normal",
         ),
         (drawn_batch, ["points"], "local: plate 'points' draws its minibatch in the model; give it one"),
     ],

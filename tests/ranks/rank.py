@@ -21,12 +21,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "infer"))
+
+from programs import Toy
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.cli import run_command
-from pyro_fmvae.distributions import BernoulliObservation
+from pyro_fmvae.distributions import BernoulliObservation, ShiftedSigmoid
 from pyro_fmvae.em.binary_em import BinaryEM
 from pyro_fmvae.em.spike_and_slab_em import SpikeAndSlabEM
 from pyro_fmvae.em.spike_and_slab_rules import LinearRule, MaxRule
@@ -36,15 +38,19 @@ from pyro_fmvae.learn import Budget, Learning, fit
 from pyro_fmvae.learn.gradient_em import GradientEM
 from pyro_fmvae.learn.stepwise_em import StepwiseEM
 from pyro_fmvae.learn.vae_phases import HybridEM
-from pyro_fmvae.models import VAE, BinarySparseCoding, SpikeAndSlabSparseCoding
-from pyro_fmvae.nn import MLPDecoder, MLPEncoder
+from pyro_fmvae.models import (
+    VAE,
+    BinarySparseCoding,
+    PseudoInputs,
+    SelectionSparsePrior,
+    SpikeAndSlabSparseCoding,
+    VariationalSparseCoding,
+)
+from pyro_fmvae.nn import MLPDecoder, MLPEncoder, SpikeHead
 from pyro_fmvae.optim import NaturalGradient
 from pyro_fmvae.ranks import Ranks, by_rows, together
 from pyro_fmvae.ranks.group import random_digest
 from pyro_fmvae.runs import session
-from tests.infer.programs import Toy
-from tests.models.small import binary_data
-from tests.models.sparse import small_sparse_model
 
 FOLDER = Path(sys.argv[2])
 CASES: dict[str, Callable[[Any], Any]] = {}
@@ -108,7 +114,12 @@ def vae(group: Any, **settings: Any) -> dict[str, Any]:
 def sparse(group: Any, **settings: Any) -> dict[str, Any]:
     """A penalty of the mean over the batch of what a network selects."""
     torch.set_default_dtype(torch.float64)
-    model, x = small_sparse_model("selection", num_data=22), binary_data(22)
+    prior = SelectionSparsePrior(PseudoInputs(3, (5,), (0.0, 1.0)), nn.Linear(5, 3))
+    networks = MLPEncoder((5,), 4, (5,), SpikeHead), MLPDecoder(4, (5,), 1, (5,))
+    model = VariationalSparseCoding(
+        *networks, BernoulliObservation(1), 4, 22, prior, ShiftedSigmoid(), sparsity=0.2
+    )
+    x = torch.bernoulli(torch.full((22, 5), 0.4))
     return train(model, batches(x, steps=STEPS), group, TraceConjugate_ELBO(), **settings)
 
 
