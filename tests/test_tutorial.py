@@ -45,6 +45,7 @@ def test_page_from_pyro_prints_its_plans(capsys):
     assert "precision   NaturalGamma      exact" in exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "words"),
     [

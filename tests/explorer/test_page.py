@@ -235,6 +235,7 @@ def test_outliers_are_ranked(visitor):
     visitor.keep("outliers")
 
 
+@pytest.mark.slow
 def test_a_table_has_columns_in_the_place_of_pictures(folders, browser, tmp_path_factory):
     folder = copied(folders, "table", tmp_path_factory)
     with served(folder) as address:
@@ -268,6 +269,7 @@ def test_a_table_has_columns_in_the_place_of_pictures(folders, browser, tmp_path
         visitor.page.close()
 
 
+@pytest.mark.slow
 def test_beyond_this_machine_nothing_is_answered_without_the_token(folders, browser, tmp_path_factory):
     folder = copied(folders, "plain", tmp_path_factory)
     with served(folder, "--host", "0.0.0.0") as address:
