@@ -68,7 +68,8 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
     @property
     def factors(self) -> tuple[int, ...]:
         """K_i of each factor."""
-        assert self.config.factors is not None
+        if self.config.factors is None:
+            raise ValueError("factors: expected a size for each factor, got None")
         return self.config.factors
 
     @property

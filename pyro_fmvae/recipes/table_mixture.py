@@ -101,7 +101,8 @@ class Mixture(Recipe[MixtureOptions]):
     @property
     def factors(self) -> tuple[int, ...]:
         """Sizes of the entries of a code: values of each label, then K."""
-        assert self.config.factors is not None
+        if self.config.factors is None:
+            raise ValueError("factors: expected a size for each entry of a code, got None")
         return self.config.factors
 
     @property

@@ -679,3 +679,10 @@ def test_run_of_another_version(tmp_path):
         ValueError, match=r"^run: .*config.json is damaged \(.*of another version, without .*width"
     ):
         Run.open(tmp_path)
+
+
+def test_run_without_sizes_of_factors(whole, tmp_path):
+    values = json.loads((whole / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(values | {"factors": None}))
+    with pytest.raises(ValueError, match=r"config.json is damaged \(factors: expected a size"):
+        Run.open(tmp_path)
