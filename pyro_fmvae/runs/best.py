@@ -130,7 +130,7 @@ class Kept:
         return (
             self.kept != self.end
             and self.kept.left_out == self.end.left_out
-            and self.training_at_end > self.training
+            and self.training_at_end > self.training + tolerance(self.training)
             and self.end.value < self.kept.value
         )
 

@@ -7,7 +7,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
+from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO, config_enumerate
 from torch.testing import assert_close
 
 from pyro_fmvae.capture import CapturedSVI
@@ -255,6 +255,23 @@ def test_programs_that_no_copy_could_have_for_itself(kind):
     svi.step(torch.tensor(0.3))
     with pytest.raises(ValueError, match="deepcopy: the parameter 'scale' is in Pyro's global store"):
         copy.deepcopy(svi)
+
+
+@pytest.mark.parametrize("kind", [ConjugateSVI, CapturedSVI])
+def test_a_copy_of_a_function_that_handlers_wrap(kind):
+    @config_enumerate
+    def model(x):
+        locs = pyro.sample("locs", dist.Normal(torch.tensor([-1.0, 1.0]), 3.0).to_event(1))
+        with pyro.plate("data", len(x)):
+            pyro.sample("x", dist.Normal(locs[pyro.sample("z", dist.Categorical(torch.ones(2)))], 1.0), obs=x)
+
+    svi = kind(model, AutoConjugate(model), NaturalGradient(RATE), TraceConjugate_ELBO())
+    svi.step(POINTS)
+    other = copy.deepcopy(svi)
+    before = svi.guide.posterior("locs").natural.clone()
+    losses = [other.step(POINTS) for _ in range(3)]
+    assert_close(svi.guide.posterior("locs").natural, before, rtol=0, atol=0)
+    assert losses == [svi.step(POINTS) for _ in range(3)]
 
 
 POINTS = torch.tensor([0.3, 1.7, -0.4, 0.9], dtype=torch.float64)

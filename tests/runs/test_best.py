@@ -79,6 +79,7 @@ def test_closing_lines_name_the_step_and_warn():
     ("changes", "lines"),
     [
         ({"training_at_end": -90.0}, 1),  # training data fared worse, too: nothing was learnt by heart
+        ({"training_at_end": -13.95}, 1),  # hardly better
         ({"end": KEPT_EARLY.kept}, 0),
     ],
 )

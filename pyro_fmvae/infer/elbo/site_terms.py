@@ -233,6 +233,8 @@ _EXPECTED = "expected a torch.nn.Module, a bound method of one or a function wit
 def as_module(name: str, program: Any) -> torch.nn.Module:
     """A module as it is; a bound method of one, or a function without parameters, as a module.
 
+    The function may be wrapped by handlers, such as ``config_enumerate``.
+
     Args:
         name: its name in error messages.
         program: a model or a guide.
@@ -244,9 +246,10 @@ def as_module(name: str, program: Any) -> torch.nn.Module:
         return program
     if inspect.ismethod(program) and isinstance(program.__self__, torch.nn.Module):
         return BoundMethod(program)
-    if not inspect.isfunction(program):
+    function = inspect.unwrap(program)
+    if not inspect.isfunction(function):
         raise TypeError(f"{name}: {_EXPECTED}, got {type(program).__name__}")
-    uses = inspect.getclosurevars(program)
+    uses = inspect.getclosurevars(function)
     for variable, value in {**uses.globals, **uses.nonlocals}.items():
         if isinstance(value, torch.nn.Module):
             raise TypeError(f"{name}: {_EXPECTED}, got a function that uses the module '{variable}'")
