@@ -42,7 +42,8 @@ def started(folder, *cases):
     """Let three processes run cases, by the name of the group; returns what each of them has found."""
     names = [";".join(name for each in cases for name in each[group]) for group in SIZES]
     command = [sys.executable, str(SCRIPT)]
-    options = {"env": {**os.environ, "OMP_NUM_THREADS": "1"}, "stderr": subprocess.PIPE, "text": True}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    options = {"env": environment, "stderr": subprocess.PIPE, "text": True}
     with ExitStack() as stack:
         processes = [
             stack.enter_context(subprocess.Popen([*command, str(rank), str(folder), *names], **options))
