@@ -22,19 +22,25 @@ def no_figures(monkeypatch):
     monkeypatch.setattr(report, "draw", lambda *_: None)
 
 
-def scalars(run):
+@pytest.fixture
+def scalars():
     """What TensorBoard shows of a run: name → its (step, value)."""
     name = "tensorboard.backend.event_processing.event_accumulator"
     log = pytest.importorskip(name, reason="pip install 'pyro_fmvae[tensorboard]'")
-    events = log.EventAccumulator(str(run / EVENTS))
-    events.Reload()
-    return {
-        tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]
-    }
+
+    def read(run):
+        events = log.EventAccumulator(str(run / EVENTS))
+        events.Reload()
+        return {
+            tag: [(event.step, event.value) for event in events.Scalars(tag)]
+            for tag in events.Tags()["scalars"]
+        }
+
+    return read
 
 
 def journal(run, phase, *names):
-    """One number of the journal's lines of a phase, as :func:`scalars` has it."""
+    """One number of the journal's lines of a phase, as ``scalars`` has it."""
     found = []
     for line in metrics(run):
         value = line
@@ -46,7 +52,7 @@ def journal(run, phase, *names):
     return found
 
 
-def test_measures_are_those_of_the_journal_also_where_a_run_was_killed(files, tmp_path):
+def test_measures_are_those_of_the_journal_also_where_a_run_was_killed(files, tmp_path, scalars):
     run = tmp_path / "run"
     kill_and_resume(run, files["binary"], 11, 1000.0, labels=1, log="tensorboard", patience=10)
     shown = scalars(run)
@@ -60,7 +66,7 @@ def test_measures_are_those_of_the_journal_also_where_a_run_was_killed(files, tm
     assert shown["joint/accuracy/valid/side"] == journal(run, "joint", "accuracy", "valid", "side")
 
 
-def test_starts_of_expectation_maximisation_have_numbers(files, tmp_path):
+def test_starts_of_expectation_maximisation_have_numbers(files, tmp_path, scalars):
     run = tmp_path / "run"
     assert train(run, files["binary"], model="bsc", latent_dim=4, log="tensorboard")[0] == 0
     assert scalars(run)["joint/noise/0"] == journal(run, "joint", "noise", 0)
