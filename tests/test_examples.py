@@ -260,6 +260,9 @@ def write_run(folder, options="--factors 2,5 --labels 1"):
     subprocess.run([sys.executable, "-m", "pyro_fmvae", *train.split()], cwd=folder, check=True)
 
 
+# Packages of extras, without which an example is skipped.
+PACKAGES = {"search_options.py": "optuna"}
+
 # Example: writes the data that it reads.
 DATA = {
     "mnist.py": lambda folder: write_mnist_static(folder, 70, 20, 20),
@@ -291,6 +294,8 @@ def test_every_example_says_how_to_run_it():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_example_runs(name, tmp_path):
+    if name in PACKAGES:
+        pytest.importorskip(PACKAGES[name])
     if name in DATA:
         DATA[name](tmp_path)
     arguments, expected = RUNS[name]
