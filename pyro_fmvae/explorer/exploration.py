@@ -85,9 +85,8 @@ class Exploration:
     @property
     def in_files(self) -> bool:
         """True if each training point is a file."""
-        return (
-            self.rows is not None and self.rows.places is not None and is_folder(Path(self.run.config.data))
-        )
+        known = self.rows is not None and self.rows.places is not None
+        return known and is_folder(Path(self.run.config.data))
 
     def choices(self, factor: int) -> list[tuple[str, int]]:
         """Names of a factor's components, and their numbers."""
