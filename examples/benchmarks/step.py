@@ -9,19 +9,20 @@ All methods run in one process, start from the same networks and components, and
 steps. ``ms`` is the median over all rounds. ``ratio`` is the median of each round's ratio to the floor, with
 its quartiles; compare it between machines. The floor is the fastest plain VAE among the methods. ``peak_mb``
 is the peak memory (10^6 bytes) of tensors during one step above that before it, from a separate step that is
-not timed. The data are random bits. Pyro's validation is off, except for the one method that says so.
+not timed. On a machine with other work take ``--threads 1 --clock cpu``. The data are random bits. Pyro's
+validation is off, except for the one method that says so.
 """
 
 import copy
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import torch
 from command_line import Parser, machine, natural_number
-from contest import Contestant, take_turns
+from contest import CLOCKS, Contestant, take_turns
 from start import NETS, Rates, Setting, random_images, seeded_model
 from step_methods import METHODS, Method, choose
 from step_plot import draw
@@ -44,6 +45,7 @@ def measure(
     seed: int,
     device: torch.device,
     limit_mb: float,
+    clock: Callable[[], float],
 ) -> Iterator[dict[str, Any]]:
     """One record per method."""
     torch.compiler.reset()  # drop code compiled for other sizes
@@ -55,7 +57,7 @@ def measure(
             skipped[method] = f"would take about {foretold:.0f} MB, more than {limit_mb:.0f}"
             continue
         step = method.make(copy.deepcopy(start), Rates()).step
-        contestants[method] = Contestant(method.name, step, device, method.validate)
+        contestants[method] = Contestant(method.name, step, device, method.validate, clock)
     batches = list(random_images(8 * setting.B, seed).to(device).split(setting.B))
     take_turns(list(contestants.values()), batches, steps)
     floor = min((contestants[method] for method in methods if method.floor), key=lambda c: c.ms)
@@ -110,6 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--limit-mb", type=natural_number, default=4000, help="skip methods that would take more memory"
     )
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: total time of all threads")
     options = parser.parse_args(arguments)
     if not any(method.floor for method in options.methods):
         parser.error("--methods: expected a plain VAE among them, for the ratios")
@@ -121,7 +124,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for setting in options.setting or SETTINGS:
         for net in [options.net] if options.net else NETS:
             for record in measure(
-                net, setting, options.methods, options.steps, options.seed, options.device, options.limit_mb
+                net,
+                setting,
+                options.methods,
+                options.steps,
+                options.seed,
+                options.device,
+                options.limit_mb,
+                CLOCKS[options.clock],
             ):
                 records.append(record)
                 print(json.dumps(record) if options.json else as_row(record), flush=True)

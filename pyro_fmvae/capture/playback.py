@@ -30,20 +30,27 @@ def plain(recording: Recording) -> TensorProgram:
 
 
 def compiled(recording: Recording) -> TensorProgram:
-    """Let ``torch.compile`` fuse the operations; random numbers stay those of the eager step.
+    """Let the compiler of ``torch.compile`` fuse the operations; random numbers stay those of the eager step.
+
+    It gets the recorded graph as it is. ``torch.compile`` itself would find the graph anew, and compare all
+    tensors with it before every call, which :class:`~pyro_fmvae.capture.guards.Assumptions` has just done.
 
     On a CPU it needs a C++ compiler. The first call compiles, which takes seconds.
     """
+    from torch._inductor import compile as fuse  # seconds, and needed only here
+
     _share_exponentials(recording.module.graph)
     _keep_apart(recording.module.graph)
     recording.module.recompile()
-    options: Any = {"fallback_random": True}
-    fused = torch.compile(recording.module, fullgraph=True, dynamic=False, options=options)
     state = [tensor.detach() for tensor in recording.state]  # the same memory, whatever class they are of
+    fused: Callable[..., Any] | None = None
 
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+        nonlocal fused
         with _as_recorded():
-            return fused(*inputs, *state)
+            if fused is None:
+                fused = fuse(recording.module, [*inputs, *state], options={"fallback_random": True})
+            return tuple(fused(*inputs, *state))
 
     return run
 
