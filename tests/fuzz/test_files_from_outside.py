@@ -24,6 +24,7 @@ from pyro_fmvae.data.image_cache import decode, load_images, read_header
 from pyro_fmvae.data.own.csv_file import read_csv
 from pyro_fmvae.data.own.folder import read_folder
 from pyro_fmvae.data.own.npz_file import read_npz
+from pyro_fmvae.data.own.zarr_store import decode_store
 from pyro_fmvae.data.sets.idx import read_idx
 from pyro_fmvae.memory import at_most, most_used
 from pyro_fmvae.runs import report
@@ -149,6 +150,21 @@ def test_bytes_of_data(place, name, cases):
     def check(edits):
         write(edits)
         READERS[name](path)
+
+    fuzz(cases, bytewise, check)
+
+
+@MANY
+@pytest.mark.parametrize("name", ["zarr.json", "c/0/0", "c/1/0"])
+def test_bytes_of_a_zarr_store(place, name, cases):
+    zarr = pytest.importorskip("zarr", minversion="3")
+    store = place / "cells.zarr"
+    zarr.create_array(store, data=np.arange(60.0).reshape(20, 3), chunks=(10, 3))
+    write = bytes_of(store / name)
+
+    def check(edits):
+        write(edits)
+        decode_store(store)
 
     fuzz(cases, bytewise, check)
 
