@@ -20,10 +20,9 @@ from pyro_fmvae.distributions.exponential_family import ExponentialFamily
 from pyro_fmvae.distributions.factorial_mixture import FactorialMixture
 from pyro_fmvae.distributions.full_component import FullComponent
 from pyro_fmvae.distributions.gamma import GAMMA, GammaFamily, NaturalGamma
-from pyro_fmvae.distributions.gaussian_chain import GaussianChain, GaussianPath
 from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
-from pyro_fmvae.distributions.linear_dynamics import LinearDynamics, LinearGaussianChain
 from pyro_fmvae.distributions.inverse_gamma import INVERSE_GAMMA, InverseGammaFamily, NaturalInverseGamma
+from pyro_fmvae.distributions.linear_dynamics import LinearDynamics, LinearGaussianChain
 from pyro_fmvae.distributions.marginal_component import MarginalComponent
 from pyro_fmvae.distributions.mixture import Assignment, Component, Label, MixtureComponent
 from pyro_fmvae.distributions.multivariate_normal import (
@@ -91,13 +90,11 @@ __all__ = [
     "FullComponent",
     "GammaFamily",
     "GaussianObservation",
-    "GaussianChain",
-    "GaussianPath",
     "HiddenMarkov",
-    "LinearDynamics",
-    "LinearGaussianChain",
     "InverseGammaFamily",
     "Label",
+    "LinearDynamics",
+    "LinearGaussianChain",
     "LinearNormal",
     "MarginalComponent",
     "MaxNormal",

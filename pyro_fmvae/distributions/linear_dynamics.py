@@ -6,24 +6,20 @@ algorithms for approximate Bayesian inference, Chapter 5, where parameters have 
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from pyro.distributions import MaskedDistribution, TorchDistribution
+from pyro.distributions import TorchDistribution
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor
-from torch.distributions import Distribution, Independent, MultivariateNormal, Normal, constraints
+from torch.distributions import Distribution, constraints
 from torch.nn.functional import pad
 
 from pyro_fmvae.distributions.chain import check_lengths
 from pyro_fmvae.distributions.gaussian_chain import GaussianChain
+from pyro_fmvae.distributions.gaussian_noise import GaussianNoise, Number, batch_of, check_gaussian, itself
 
-Number = Callable[[Tensor], Tensor]
 Density = Callable[[Distribution, Tensor], Tensor]
-
-
-def _itself(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 def _density(fn: Distribution, value: Tensor) -> Tensor:
@@ -73,12 +69,12 @@ class LinearDynamics(TorchDistribution):
             )
         if duration < 1:
             raise ValueError(f"duration: expected 1 or more, got {duration}")
-        _check_gaussian("initial", initial)
-        _check_gaussian("noise", noise)
+        check_gaussian("initial", initial)
+        check_gaussian("noise", noise)
         batch = broadcast_shape(
             initial.batch_shape,
             matrix.shape[:-2],
-            _batch_of(noise, duration - 1),
+            batch_of(noise, duration - 1),
             () if lengths is None else lengths.shape,
         )
         self.initial, self.matrix, self.noise, self.lengths = initial, matrix, noise, lengths
@@ -95,7 +91,7 @@ class LinearDynamics(TorchDistribution):
         new._validate_args = self._validate_args
         return new
 
-    def chain(self, number: Number = _itself, density: Density = _density) -> GaussianChain:
+    def chain(self, number: Number = itself, density: Density = _density) -> GaussianChain:
         """The weights of the states' paths.
 
         Args:
@@ -103,7 +99,11 @@ class LinearDynamics(TorchDistribution):
             density: gives the log-density of a value under a distribution, or its expectation.
         """
         duration, dim = self.event_shape
-        start, noise, matrix = _Gaussian.of(self.initial), _Gaussian.of(self.noise), _by_step(self.matrix)
+        start, noise, matrix = (
+            GaussianNoise.of(self.initial),
+            GaussianNoise.of(self.noise),
+            _by_step(self.matrix),
+        )
         scaled, nothing = noise.times(matrix), self.matrix.new_zeros(1, dim)
         tables = (
             noise.matrix(number),
@@ -199,8 +199,8 @@ class LinearGaussianChain(TorchDistribution):
                 f"matrix, noise: expected a matrix [..., X, {dim}] and an event [X], got "
                 f"{list(matrix.shape)} and {list(event)}"
             )
-        _check_gaussian("noise", noise)
-        batch = broadcast_shape(dynamics.batch_shape, matrix.shape[:-2], _batch_of(noise, duration))
+        check_gaussian("noise", noise)
+        batch = broadcast_shape(dynamics.batch_shape, matrix.shape[:-2], batch_of(noise, duration))
         self.dynamics, self.matrix, self.noise = dynamics, matrix, noise
         super().__init__(batch, (duration, *event), validate_args=validate_args)
 
@@ -214,9 +214,9 @@ class LinearGaussianChain(TorchDistribution):
         new._validate_args = self._validate_args
         return new
 
-    def chain(self, value: Tensor, number: Number = _itself, density: Density = _density) -> GaussianChain:
-        """The weights of the states' paths, given observations [..., T, X]; see :meth:`LinearDynamics.chain`."""
-        noise, matrix = _Gaussian.of(self.noise), _by_step(self.matrix)
+    def chain(self, value: Tensor, number: Number = itself, density: Density = _density) -> GaussianChain:
+        """The weights of the states' paths, given observations [..., T, X]: see :class:`LinearDynamics`."""
+        noise, matrix = GaussianNoise.of(self.noise), _by_step(self.matrix)
         scaled = noise.times(matrix)
         precision = number(matrix.mT @ scaled).double()
         linear = number((value - noise.loc).unsqueeze(-2) @ scaled).double()
@@ -240,64 +240,6 @@ class LinearGaussianChain(TorchDistribution):
         states = self.dynamics.expand(self.batch_shape).sample(sample_shape)
         mean = (_by_step(self.matrix) @ states.unsqueeze(-1)).squeeze(-1)
         return mean + self.noise.expand(mean.shape[:-1]).sample()
-
-
-class _Gaussian(NamedTuple):
-    """A normal distribution by its mean and its precision, which may be values that are not there.
-
-    Args:
-        loc: [..., N].
-        precision: a matrix [..., N, N], or its diagonal [..., N].
-        is_full: whether it is a matrix.
-    """
-
-    loc: Tensor
-    precision: Tensor
-    is_full: bool
-
-    @classmethod
-    def of(cls, fn: Any) -> "_Gaussian":
-        """That of a distribution, with a precision of 0 where it is masked."""
-        if isinstance(fn, Independent):
-            return cls.of(fn.base_dist)
-        if isinstance(fn, MaskedDistribution):
-            loc, precision, is_full = cls.of(fn.base_dist)
-            mask = torch.as_tensor(fn._mask, dtype=precision.dtype, device=precision.device)
-            return cls(loc, precision * mask[(..., *(None,) * (fn.event_dim + is_full))], is_full)
-        if isinstance(fn, Normal):
-            return cls(fn.loc, fn.scale**-2, False)
-        if isinstance(fn, MultivariateNormal):
-            known = "precision_matrix" in vars(fn)
-            tril = fn._unbroadcasted_scale_tril
-            return cls(fn.loc, fn.precision_matrix if known else torch.cholesky_inverse(tril), True)
-        raise TypeError(type(fn).__name__)
-
-    def times(self, matrix: Tensor) -> Tensor:
-        """The precision times a matrix [..., N, M]."""
-        return self.precision @ matrix if self.is_full else self.precision.unsqueeze(-1) * matrix
-
-    def matrix(self, number: Number) -> Tensor:
-        """The expected precision, [..., N, N]."""
-        return number(self.precision) if self.is_full else torch.diag_embed(number(self.precision))
-
-
-def _check_gaussian(name: str, fn: Distribution) -> None:
-    try:
-        _Gaussian.of(fn)
-    except TypeError as error:
-        raise ValueError(
-            f"{name}: expected a MultivariateNormal or Normal(...).to_event(1), masked or not, got {error}"
-        ) from None
-
-
-def _batch_of(noise: Distribution, steps: int) -> torch.Size:
-    """The batch shape of a noise without its dimension of steps."""
-    if noise.batch_shape[-1:].numel() not in (1, steps):
-        raise ValueError(
-            f"noise: expected a batch shape that ends with 1 or the {steps} steps, if it has one, got "
-            f"{list(noise.batch_shape)}"
-        )
-    return noise.batch_shape[:-1]
 
 
 def _by_step(matrix: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pyro_fmvae.distributions import GaussianChain
+from pyro_fmvae.distributions.gaussian_chain import GaussianChain
 
 B, T, D = 3, 4, 2
 

@@ -3,9 +3,10 @@
 from pyro.poutine import Trace
 from torch import Tensor
 
-from pyro_fmvae.distributions import GaussianChain, HiddenMarkov, LinearGaussianChain
+from pyro_fmvae.distributions import HiddenMarkov, LinearGaussianChain
 from pyro_fmvae.distributions.chain import Chain
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.distributions.gaussian_chain import GaussianChain
 from pyro_fmvae.infer.elbo.plain import PlainProgram
 from pyro_fmvae.infer.elbo.plain_terms import Bound
 from pyro_fmvae.infer.elbo.structure import Structure, sample_sites

@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from pyro_fmvae.distributions import Assignment, GaussianChain
+from pyro_fmvae.distributions import Assignment
 from pyro_fmvae.distributions.chain import Chain
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.distributions.gaussian_chain import GaussianChain
 from pyro_fmvae.distributions.natural_distribution import natural_class
 from pyro_fmvae.infer.elbo.density import has_lazy_arguments, hidden_chain, log_density
 from pyro_fmvae.infer.elbo.enumerated import DiscreteFactors, enum_dim, is_discrete, units_of
