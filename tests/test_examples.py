@@ -51,6 +51,14 @@ RUNS = {
         ["--steps=4", "--picture=pictures/half-digits.png"],
         ["probabilistic PCA, 100 % of the pixels", "factor analysis, 50 % of the pixels: log-density"],
     ),
+    "hidden_states.py": (
+        ["--recordings=4", "--steps=3", "--starts=1", "--picture=pictures/hidden-states.png"],
+        ["rates: ", "states by the best path: "],
+    ),
+    "sensors.py": (
+        ["--sequences=3", "--steps=2", "--picture=pictures/sensors.png"],
+        ["damping ", "error in gaps, true numbers: "],
+    ),
     "benchmarks/topics.py": (
         ["--documents=200", "--topics=4", "--passes=1", "--steps=2"],
         ['"method": "ours"', '"method": "scikit-learn"'],
@@ -201,6 +209,8 @@ PICTURES = {
     "full_covariances.py": ["full-covariances.png"],
     "topics.py": ["topics.png"],
     "factors.py": ["half-digits.png"],
+    "hidden_states.py": ["hidden-states.png"],
+    "sensors.py": ["sensors.png"],
     "streams.py": ["streams.png"],
     "vsc_sweep.py": ["codes-smiley-J20.png", "codes-smiley-latents.png"],
     "bars.py": [

@@ -22,6 +22,7 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
         ("tutorial.md", "of the kinds found"),
         ("comparison.md", "assignment in the model"),
         ("latents-of-points.md", ""),
+        ("chains.md", ""),
         ("streams.md", ""),
     ],
 )
