@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import slow_together
+
+slow = slow_together("ranks")
 SCRIPT = Path(__file__).with_name("rank.py")
 # A fixed point ends as soon as no mean changes by more than 1e-6; of fewer points that may be sooner.
 FIXED_POINTS = ("binary EM", "binary EM, missing numbers", "gradient EM")
@@ -64,11 +67,6 @@ def found(tmp_path_factory):
 @pytest.fixture(scope="module")
 def all_found(tmp_path_factory):
     return started(tmp_path_factory.mktemp("ranks"), SLOW, SLOW_OTHERS)
-
-
-def slow(test):
-    """A slow test; all go to one worker of pytest-xdist's "loadgroup", where they share their processes."""
-    return pytest.mark.slow(pytest.mark.xdist_group("together")(test))
 
 
 def largest_difference(one, other):
