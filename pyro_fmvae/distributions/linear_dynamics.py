@@ -12,11 +12,12 @@ import torch
 from pyro.distributions import TorchDistribution
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import Distribution, constraints, register_kl
+from torch.distributions.utils import lazy_property
 from torch.nn.functional import pad
 
 from pyro_fmvae.distributions.chain import check_lengths
-from pyro_fmvae.distributions.gaussian_chain import GaussianChain
+from pyro_fmvae.distributions.gaussian_chain import GaussianChain, GaussianPath
 from pyro_fmvae.distributions.gaussian_noise import GaussianNoise, Number, batch_of, check_gaussian, itself
 
 Density = Callable[[Distribution, Tensor], Tensor]
@@ -240,6 +241,59 @@ class LinearGaussianChain(TorchDistribution):
         states = self.dynamics.expand(self.batch_shape).sample(sample_shape)
         mean = (_by_step(self.matrix) @ states.unsqueeze(-1)).squeeze(-1)
         return mean + self.noise.expand(mean.shape[:-1]).sample()
+
+    def states(self, value: Tensor) -> "SmoothedStates":
+        """The distribution of the states, given observations [..., T, X]."""
+        return SmoothedStates(self, value)
+
+
+class SmoothedStates(GaussianPath):
+    """The states behind observations, as :meth:`LinearGaussianChain.states` gives them.
+
+    In the guide of a program whose dynamics have conjugate posteriors, they are the states under expected
+    log-densities (Johnson et al., 2016, Composing graphical models with neural networks, Section 4)::
+
+        def guide(x):
+            values = conjugate(x)  # AutoConjugate(model, fallback=None)
+            loc, scale = encoder(x)
+            seen = LinearGaussianChain(dynamics(values), torch.eye(D), dist.Normal(0.0, scale).to_event(1))
+            with pyro.plate("sequences", N, subsample=x):
+                pyro.sample("z", seen.states(loc))
+
+    Args:
+        observed: distribution of the observations.
+        value: observations, [..., T, X].
+
+    Shapes: the event is [T, D].
+    """
+
+    def __init__(self, observed: LinearGaussianChain, value: Tensor) -> None:
+        self.observed, self.value, self.dtype = observed, value, value.dtype
+        batch = broadcast_shape(observed.batch_shape, value.shape[:-2])
+        TorchDistribution.__init__(self, batch, observed.dynamics.event_shape, validate_args=False)
+
+    @lazy_property
+    def chain(self) -> GaussianChain:
+        """The weights of the states' paths."""
+        return self.observed.chain(self.value)
+
+    def expected(self, number: Number, density: Density) -> GaussianPath:
+        """The states under expectations: see :meth:`LinearDynamics.chain`."""
+        return GaussianPath(self.observed.chain(self.value, number, density), self.dtype).expand(
+            self.batch_shape
+        )
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
+        """Expand to ``batch_shape``; the observations stay the tensor that was given."""
+        new: Any = self._get_checked_instance(SmoothedStates, _instance)
+        new.observed, new.value, new.dtype = self.observed, self.value, self.dtype
+        TorchDistribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
+        return new
+
+
+@register_kl(GaussianPath, LinearDynamics)
+def _kl(path: GaussianPath, dynamics: LinearDynamics) -> Tensor:
+    return -path.entropy() - dynamics.chain().mean_log_weight(path.chain).to(path.dtype)
 
 
 def _by_step(matrix: Tensor) -> Tensor:
