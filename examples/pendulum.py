@@ -4,9 +4,9 @@
 
 Linear dynamics are the prior of the latents of a sequence, and are learnt by natural gradients. Two latents
 make a picture, and two more say how these move, which no picture shows by itself. After 20 pictures of a new
-sequence the next 20 are forecast. Printed are mean squared errors (pixels are from 0 to 1) one and twenty steps
-ahead, beside those of a VAE whose latents are extrapolated linearly, from the last two by least squares, and of
-an LSTM of about as many parameters.
+sequence the next 20 are forecast. Printed are mean squared errors (pixels are from 0 to 1) one and twenty
+steps ahead, beside those of a VAE whose latents are extrapolated linearly, from the last two by least
+squares, and of an LSTM of about as many parameters.
 """
 
 import argparse

@@ -243,7 +243,7 @@ class LinearGaussianChain(TorchDistribution):
         return mean + self.noise.expand(mean.shape[:-1]).sample()
 
     def states(self, value: Tensor) -> "SmoothedStates":
-        """The distribution of the states, given observations [..., T, X]."""
+        """The distribution of the states, given observations [..., T, X] that need not be a site's."""
         return SmoothedStates(self, value)
 
 
@@ -265,9 +265,17 @@ class SmoothedStates(GaussianPath):
         value: observations, [..., T, X].
 
     Shapes: the event is [T, D].
+
+    Raises:
+        ValueError: observations of another shape.
     """
 
     def __init__(self, observed: LinearGaussianChain, value: Tensor) -> None:
+        if value.shape[-2:] != observed.event_shape:
+            raise ValueError(
+                f"value: expected shape [..., {', '.join(map(str, observed.event_shape))}], got "
+                f"{list(value.shape)}"
+            )
         self.observed, self.value, self.dtype = observed, value, value.dtype
         batch = broadcast_shape(observed.batch_shape, value.shape[:-2])
         TorchDistribution.__init__(self, batch, observed.dynamics.event_shape, validate_args=False)
