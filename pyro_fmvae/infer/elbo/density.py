@@ -12,7 +12,8 @@ from torch.distributions import Distribution, Independent, MixtureSameFamily
 from pyro_fmvae.distributions.chain import Chain
 from pyro_fmvae.distributions.gaussian_chain import GaussianChain
 from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
-from pyro_fmvae.distributions.linear_dynamics import LinearDynamics, LinearGaussianChain
+from pyro_fmvae.distributions.linear_dynamics import LinearDynamics
+from pyro_fmvae.distributions.linear_gaussian_chain import LinearGaussianChain
 from pyro_fmvae.distributions.restated import restated_log_prob
 from pyro_fmvae.infer.elbo.lazy import Lazy, is_lazy, sites_of
 
