@@ -170,7 +170,7 @@ class LSTM(nn.Module):
 
 def plot(clean, seen, forecasts, path):
     """Plot the last pictures seen of a sequence, and what follows."""
-    steps = range(SEEN - 4, T, 3)
+    steps = range(SEEN - 6, T, 3)
     rows = {"true": clean, "seen": seen, **forecasts}
     figure, panels = plt.subplots(len(rows), len(steps), figsize=(8.0, 3.6), layout="constrained")
     for row, (name, pictures) in zip(panels, rows.items(), strict=True):
@@ -183,7 +183,7 @@ def plot(clean, seen, forecasts, path):
             else:
                 axes.set_frame_on(False)
     for axes, step in zip(panels[0], steps, strict=True):
-        axes.set_title(f"{step - SEEN + 1:+d}", fontsize=9)
+        axes.set_title(f"{step - SEEN + 1:+d}" if step >= SEEN else "seen", fontsize=9)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)
     plt.close(figure)
@@ -210,7 +210,9 @@ def main():
     mean = (x.mean((0, 1)) - clean[:, SEEN:]).square().mean()
     print(f"the mean picture: {mean:.4f}")
     if chosen.picture:
-        plot(clean[0], new[0, :SEEN], {name: each[0] for name, each in forecasts.items()}, chosen.picture)
+        widest = int(clean.var(1).sum(-1).argmax())
+        shown = {name: each[widest] for name, each in forecasts.items()}
+        plot(clean[widest], new[widest, :SEEN], shown, chosen.picture)
 
 
 if __name__ == "__main__":
