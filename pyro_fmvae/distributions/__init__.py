@@ -9,6 +9,11 @@ from pyro_fmvae.distributions.column_normal_gamma import (
     ColumnNormalGammaFamily,
     NaturalColumnNormalGamma,
 )
+from pyro_fmvae.distributions.count_observation import (
+    CountObservation,
+    NegativeBinomialObservation,
+    PoissonObservation,
+)
 from pyro_fmvae.distributions.dirichlet import DIRICHLET, DirichletFamily, NaturalDirichlet
 from pyro_fmvae.distributions.expected_log_prob import (
     component_table,
@@ -83,6 +88,7 @@ __all__ = [
     "ColumnNormalGammaFamily",
     "Component",
     "Concrete",
+    "CountObservation",
     "DirichletFamily",
     "ExponentialFamily",
     "FactorialMixture",
@@ -112,6 +118,7 @@ __all__ = [
     "NaturalNormalWishart",
     "NaturalParameter",
     "NaturalWishart",
+    "NegativeBinomialObservation",
     "NormalFamily",
     "NormalGamma",
     "NormalGammaFamily",
