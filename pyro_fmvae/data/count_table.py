@@ -29,8 +29,9 @@ class CountOptions:
 
 @dataclass(frozen=True)
 class CountTable:
-    """The map from raw rows to observations: the counts as they are and then, if there are batches, the number
-    0, 1, … of the row's batch.
+    """The map from raw rows to observations.
+
+    An observation has the counts as they are and then, if there are batches, the number 0, 1, … of its own.
     """
 
     options: CountOptions
@@ -63,8 +64,8 @@ class CountTable:
             source: name of the rows in messages.
 
         Raises:
-            ValueError: no rows of a table, words in a column of counts, no such column of batches, or one of too
-                many batches.
+            ValueError: no rows of a table, words in a column of counts, no such column of batches, or too many
+                batches.
         """
         if x.ndim != 2:
             raise ValueError(f"{source}: expected a table of counts [n, D], got {list(x.shape)}")
@@ -81,7 +82,9 @@ class CountTable:
                 )
         for column, words in enumerate(levels):
             if words and column != batch:
-                raise ValueError(f"{source}: expected counts in column {column_names[column]!r}, got {words[0]!r}")
+                raise ValueError(
+                    f"{source}: expected counts in column {column_names[column]!r}, got {words[0]!r}"
+                )
         total = float(np.median(_without(x[training], batch).sum(axis=1, dtype=np.float64)))
         return cls(options, total, batch, batches)
 
@@ -94,8 +97,8 @@ class CountTable:
             column_names: of the columns, for messages.
 
         Raises:
-            ValueError: numbers that are no counts, a row of nothing but zeros, or an unknown batch; it names the
-                row, from 0, and the column.
+            ValueError: numbers that are no counts, a row of nothing but zeros, or an unknown batch; it names
+                the row, from 0, and the column.
         """
         counts = _without(raw, self.batch)
         wrong = ~((counts >= 0) & (counts <= LARGEST) & (counts == np.floor(counts)))
@@ -122,10 +125,17 @@ class CountTable:
             row = int(unknown.argmax())
             known = ", ".join(f"{number:g}" for number in self.batches)
             raise ValueError(
-                f"{source}: expected a batch of the training in column {self.options.batch_column!r}: {known}; "
-                f"got {raw[row, self.batch]:g} in row {row}"
+                f"{source}: expected one of the training's batches, {known}, in column "
+                f"{self.options.batch_column!r}, got {raw[row, self.batch]:g} in row {row}"
             )
         return torch.from_numpy(np.column_stack([x, same.argmax(axis=1).astype(np.float32)]))
+
+    def inverse(self, x: Tensor) -> Tensor:
+        """Give rows [..., D] that end in the number of a batch the order and the numbers of raw ones."""
+        if self.batch is None:
+            return x
+        counts, batch = x[..., :-1], x.new_tensor(self.batches)[x[..., -1:].long()]
+        return torch.cat([counts[..., : self.batch], batch, counts[..., self.batch :]], -1)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to a JSON object."""

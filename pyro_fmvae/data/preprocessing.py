@@ -161,8 +161,14 @@ class Preprocessing:
         return self.kind is not Kind.TABLE and len(self.event_shape) >= 2
 
     @property
+    def decoded_shape(self) -> tuple[int, ...]:
+        """Shape of what a model decodes: `event_shape` without the column of a batch, which it is given."""
+        given = self.counts is not None and self.counts.batch is not None
+        return (self.event_shape[0] - 1,) if given else self.event_shape
+
+    @property
     def decoded_columns(self) -> tuple[str, ...]:
-        """Names of the columns that a model decodes, or none: all but that of a batch, which it is given."""
+        """Names of the columns that a model decodes, or none."""
         batch = None if self.counts is None else self.counts.batch
         return tuple(name for column, name in enumerate(self.column_names) if column != batch)
 
@@ -179,8 +185,9 @@ class Preprocessing:
     def undo(self, x: Tensor) -> Tensor:
         """Map the model's output [..., *event_shape] back to the scale of raw data; pixels lie in [0, 1].
 
-        Real data and counts stay as they are. Tables are float64, since float32 is too coarse for time stamps, say.
-        Patches become greys [..., P, P] around 1/2, since their own mean is not known.
+        Real data and counts stay as they are; the batch of a row, if there is one, goes back to its place.
+        Tables are float64, since float32 is too coarse for time stamps, say. Patches become greys [..., P, P]
+        around 1/2, since their own mean is not known.
         """
         if self.patches is not None:
             return (0.5 + self.patches.invert(x)).clamp(0, 1)
@@ -188,6 +195,8 @@ class Preprocessing:
             x = x.double()
             x = x * x.new_tensor(self.std) + x.new_tensor(self.mean)
             return x if self.powers is None else self.powers.inverse(x)
+        if self.counts is not None and x.shape[-1:] == self.event_shape:
+            return self.counts.inverse(x)
         return (x + 1) / 2 if self.signed else x
 
     def __call__(self, raw: np.ndarray, source: str = "x") -> Tensor:
@@ -252,7 +261,7 @@ class Preprocessing:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Preprocessing:
-        """Invert `to_dict`; older runs lack `counts`, `ignored`, `levels` and `powers`, or more of the last entries.
+        """Invert `to_dict`; older runs lack some of the last entries.
 
         Raises:
             ValueError: `state` is not what `to_dict` writes.

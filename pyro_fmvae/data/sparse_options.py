@@ -11,7 +11,7 @@ LARGEST_PATCH: Final = 32
 
 @dataclass(frozen=True)
 class SparseOptions:
-    """Options of `load` for models of sparse causes, mixtures and counts; the defaults read data as for others.
+    """Options of `load` for models of sparse causes, mixtures and counts; defaults read data as for others.
 
     Raises:
         ValueError: `patch_size` or `patches` is out of range, `as_is` and `patch_size` are both given, or

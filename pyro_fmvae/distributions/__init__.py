@@ -126,6 +126,7 @@ __all__ = [
     "NormalWishartFamily",
     "Observation",
     "PoissonComponent",
+    "PoissonObservation",
     "RateWishart",
     "ScalarFamily",
     "ShiftedSigmoid",

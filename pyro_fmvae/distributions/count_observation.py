@@ -17,7 +17,7 @@ CONCENTRATIONS = 0.1, 100.0  # range of those that it starts with
 class CountObservation(Observation):
     """Counts of D columns, independent given their means. The first of the decoder's numbers is log E[x].
 
-    A data point holds the D counts and then, if there are batches, the number of its batch. Only the counts are
+    A data point holds the D counts and then, if there are batches, the number of its own. Only the counts are
     explained. Their total and the batch are given: :meth:`density` hands both to the decoder.
 
     Args:

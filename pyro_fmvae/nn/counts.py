@@ -35,14 +35,14 @@ class CountEncoder(MLPEncoder):
         self.columns, self.batches = columns, batches
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Encode rows [..., D], or [..., D + 1] with a batch, as what the head gives, each [..., latent_dim]."""
+        """Encode rows [..., D], with a batch [..., D + 1], as what the head gives, each [..., latent_dim]."""
         check_event("x", x, (self.columns + min(1, self.batches),))
         counts, batch = x[..., : self.columns], x[..., self.columns :]
         return super().forward(torch.cat([counts.log1p(), _indicators(batch, self.batches)], -1))
 
 
 class CountDecoder(MLPDecoder):
-    """A perceptron that shares a row's total out among D columns: E[x] = total · softmax(perceptron(z, batch)).
+    """A perceptron that shares a row's total out among D columns: E[x] = total · softmax(f(z, batch)).
 
     Args:
         latent_dim: number of latent dimensions.
@@ -77,11 +77,15 @@ class CountDecoder(MLPDecoder):
         Args:
             z: [..., latent_dim].
             total: sum of each row's counts, [..., 1]; None: the typical one.
-            batch: number of each row's batch [..., 1], or [..., 0] if there are none; None: the mean over batches,
-                each of which counts the same.
+            batch: number of each row's batch [..., 1], or [..., 0] if there are none; None: E[x] is the mean
+                over the batches, each of which counts the same.
         """
         if batch is None:
-            every = torch.arange(self.batches, device=z.device).unsqueeze(-1) if self.batches else z.new_zeros(1, 0)
+            every = (
+                torch.arange(self.batches, device=z.device).unsqueeze(-1)
+                if self.batches
+                else z.new_zeros(1, 0)
+            )
             log_share = self._log_shares(z.unsqueeze(-2), every).logsumexp(-2) - log(len(every))
         else:
             log_share = self._log_shares(z, batch)
