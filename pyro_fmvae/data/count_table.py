@@ -64,8 +64,8 @@ class CountTable:
             source: name of the rows in messages.
 
         Raises:
-            ValueError: no rows of a table, words in a column of counts, no such column of batches, or too many
-                batches.
+            ValueError: no rows of a table, words in a column of counts, no such column of batches, or too
+                many batches.
         """
         if x.ndim != 2:
             raise ValueError(f"{source}: expected a table of counts [n, D], got {list(x.shape)}")
