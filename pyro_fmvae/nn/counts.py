@@ -105,9 +105,11 @@ class CountDecoder(MLPDecoder):
     def start_at(self, features: Tensor) -> None:
         """Give about these features [outputs, D], whatever z is: a start near the data's mean.
 
-        Without this, thousands of steps go into the columns' overall shares.
+        What is left of the last layer's weights is a twentieth, so that z is not cut off. Without this,
+        thousands of steps go into the columns' overall shares.
         """
         self.linear.bias.copy_(features[0])
+        self.linear.weight.mul_(0.05)
         if self.log_concentration is not None:
             self.log_concentration.copy_(features[1])
 
