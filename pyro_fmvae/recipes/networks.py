@@ -192,7 +192,7 @@ def networks(
 
 
 def _observation(config: NetworkOptions, preprocessing: Preprocessing) -> Observation:
-    """What was asked for of counts, Bernoulli for binary data, else Gaussian with bounds that suit them."""
+    """The likelihood that was asked for, of counts; Bernoulli for binary data, else Gaussian."""
     if config.likelihood is not None:
         return _OF_COUNTS[config.likelihood](*preprocessing.decoded_shape)
     event_dim = len(preprocessing.event_shape)
