@@ -59,6 +59,10 @@ RUNS = {
         ["--recordings=4", "--steps=3", "--starts=1", "--picture=pictures/hidden-states.png"],
         ["rates: ", "states by the best path: "],
     ),
+    "sensors.py": (
+        ["--sequences=3", "--steps=2", "--picture=pictures/sensors.png"],
+        ["damping ", "error in gaps, true numbers: "],
+    ),
     "benchmarks/topics.py": (
         ["--documents=200", "--topics=4", "--passes=1", "--steps=2"],
         ['"method": "ours"', '"method": "scikit-learn"'],
@@ -211,6 +215,7 @@ PICTURES = {
     "factors.py": ["half-digits.png"],
     "cells.py": ["cells.png"],
     "hidden_states.py": ["hidden-states.png"],
+    "sensors.py": ["sensors.png"],
     "streams.py": ["streams.png"],
     "vsc_sweep.py": ["codes-smiley-J20.png", "codes-smiley-latents.png"],
     "bars.py": [

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import pyro_fmvae
+from tests.marks import slow_together
 
+slow = slow_together("temporary folders")
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="each user has a temporary folder")
 
 ROOT = str(Path(pyro_fmvae.__file__).parents[1])
@@ -82,6 +84,7 @@ def found(tmp_path_factory):
     return {kind: (folders[kind], before[kind], *found) for kind, found in zip(folders, places, strict=True)}
 
 
+@slow
 @pytest.mark.parametrize("kind", ["new", "again"])
 def test_everything_is_in_one_private_folder_that_stays(found, kind):
     temporary, _, folder, mode, *places = found[kind]
@@ -92,6 +95,7 @@ def test_everything_is_in_one_private_folder_that_stays(found, kind):
     assert set(os.listdir(temporary)) == {MINE, "mine"}
 
 
+@slow
 @pytest.mark.parametrize("kind", [OPEN, LINK, FILE, ANOTHERS])
 def test_a_folder_that_others_may_have_written_to_is_not_used(found, kind):
     temporary, before, folder, mode, *places = found[kind]
@@ -100,6 +104,7 @@ def test_a_folder_that_others_may_have_written_to_is_not_used(found, kind):
     assert set(temporary.rglob("*")) == before  # nothing was written there, and its own folder is gone
 
 
+@slow
 def test_a_cache_of_the_users_own_stays(found):
     temporary, _, folder, _, cache, default, _ = found["own cache"]
     assert cache == str(temporary / "mine")

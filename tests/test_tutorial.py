@@ -50,7 +50,7 @@ def test_page_from_pyro_prints_its_plans(capsys):
 @pytest.mark.parametrize(
     ("page", "words"),
     [
-        ("own-table.md", r"(1[67]\d) of 178 growers are right"),
+        pytest.param("own-table.md", r"(1[67]\d) of 178 growers are right", marks=pytest.mark.slow),
         ("own-pictures.md", r"\d+% of the labels are right"),
     ],
 )

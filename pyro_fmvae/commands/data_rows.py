@@ -14,6 +14,7 @@ from pyro_fmvae.commands.command import add_device, add_run
 from pyro_fmvae.data import Split, load
 from pyro_fmvae.data.own.files import READERS, load_file
 from pyro_fmvae.data.own.folder import find_images
+from pyro_fmvae.data.own.zarr_store import is_folder
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.recipes.registry import data_name
 from pyro_fmvae.runs.run import Run
@@ -62,7 +63,7 @@ def rows_of(
     if data is None or data == run.config.data in LOADERS:
         dataset = run.load_data(data_root)
         return dataset.split(split or dataset.tested), dataset.label_names
-    if data not in LOADERS and (Path(data).is_dir() or Path(data).suffix.lower() in READERS):
+    if data not in LOADERS and (is_folder(Path(data)) or Path(data).suffix.lower() in READERS):
         words: dict[str, Counter[str]] = {}
         rows, names = load_file(data, run.preprocessing, run.label_names, run.value_names, words)
         if not by_name:
@@ -147,7 +148,7 @@ def tell_left_out(name: str, counts: Mapping[str, int], values: Sequence[str]) -
 
 def file_names(run: Run, data: str | None) -> Sequence[str] | None:
     """Name of each row's file in the folder of images that :func:`rows_of` takes; None of other data."""
-    if data is None or data in LOADERS or not Path(data).is_dir() or run.preprocessing.patches is not None:
+    if data is None or data in LOADERS or not is_folder(Path(data)) or run.preprocessing.patches is not None:
         return None
     return find_images(Path(data))
 

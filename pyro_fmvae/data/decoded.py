@@ -1,10 +1,23 @@
 """Files that are decoded once and kept, as arrays from which rows can be read."""
 
+import hashlib
+import logging
 import os
-from collections.abc import Iterable, Sequence
+import shutil
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import numpy as np
+
+from pyro_fmvae.memory import describe
+
+KEPT: Final = 30 * 24 * 3600.0
+"""Seconds for which a decoded file is kept after it was last used."""
+
+logger = logging.getLogger("pyro_fmvae")
 
 
 def user_cache() -> Path:
@@ -55,3 +68,59 @@ def write_npy(target: Path, shape: tuple[int, ...], dtype: np.dtype, parts: Iter
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def decoded_rows(
+    source: Path,
+    key: str,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    parts: Callable[[], Iterable[np.ndarray]],
+) -> Path:
+    """Decode the rows of a file into ``~/.cache/pyro_fmvae/tables``, unless an earlier call has done so.
+
+    Args:
+        source: the file, for messages.
+        key: all that the rows depend on. Another key makes another array.
+        shape, dtype: of all rows.
+        parts: decodes them, one after another.
+
+    Returns:
+        The .npy file of the rows.
+
+    Raises:
+        ValueError: there is no room on the disk.
+    """
+    folder = first_writable((user_cache() / "tables",))
+    target = folder / f"rows-{hashlib.sha256(os.fsencode(key)).hexdigest()[:16]}.npy"
+    if target.exists():
+        mark_used(target)
+        return target
+    forget_unused(folder, "rows")
+    size, free = dtype.itemsize * int(np.prod(shape, dtype=object)), shutil.disk_usage(folder).free
+    if size > free:
+        raise ValueError(f"{source}: its rows take {describe(size)}, and {folder} has {describe(free)} left")
+    logger.info("decoding %s rows of %s into %s (once)", f"{shape[0]:,}", source, folder)
+    write_npy(target, shape, dtype, parts())
+    return target
+
+
+def mark_used(path: Path) -> None:
+    """Note that a decoded file is in use now: see :func:`forget_unused`."""
+    with suppress(OSError):  # somebody else's
+        os.utime(path)
+
+
+def forget_unused(folder: Path, kind: str) -> None:
+    """Delete decoded files that nobody has opened or read for `KEPT` seconds, and what was left half-written.
+
+    Args:
+        folder: where they lie.
+        kind: what their names begin with: ``images`` or ``rows``.
+    """
+    for path in (*folder.glob(f"{kind}-*.npy"), *folder.glob(f".{kind}-*.tmp")):
+        with suppress(OSError):  # somebody else's, or already deleted
+            status = path.stat()
+            if max(status.st_atime, status.st_mtime) < time.time() - KEPT:
+                path.unlink()
+                logger.info("deleted %s, unused for a month", path)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
-from pyro_fmvae.data.decoded import first_writable, write_npy
+from pyro_fmvae.data.decoded import first_writable, forget_unused, mark_used, write_npy
 from pyro_fmvae.memory import check_fits, limit
 
 logger = logging.getLogger("pyro_fmvae")
@@ -58,8 +58,10 @@ def load_images(
     for cache in caches:
         images = _open(cache / name, expected)
         if images is not None:
+            mark_used(cache / name)
             return images
     writable = first_writable(caches)
+    forget_unused(writable, "images")
     logger.info("decoding %d images of %s into %s (once)", len(names), folder, writable)
     start = time.monotonic()
     _write(writable / name, [folder / name for name in names], shape, crop)

@@ -14,6 +14,7 @@ from pyro_fmvae.data.own.files import READERS, split_file, split_folder
 from pyro_fmvae.data.own.picture_files import open_pictures
 from pyro_fmvae.data.own.picture_shape import LONGEST
 from pyro_fmvae.data.own.picture_shape import SMALLEST as SMALLEST_IMAGE
+from pyro_fmvae.data.own.zarr_store import is_folder
 from pyro_fmvae.data.patch_sets import split_patches
 from pyro_fmvae.data.sets.bars import LOADERS as BARS
 from pyro_fmvae.data.sets.celeba import LOADER as CELEBA
@@ -75,7 +76,8 @@ def load(
         splitting: shares of the rows of a file or folder for validation and testing; default: a tenth each.
         shape: (H, W) or (H, W, 3) that a folder's images had in a run, in the place of `image_size`.
         in_memory: hold the observations of a file in memory, or read them from disk as they are needed. None:
-            read those of .npy, Parquet and Arrow files and of uncompressed .npz files of a gibibyte or more.
+            read those of .npy, Parquet and Arrow files, of zarr stores, and of uncompressed .npz files of a
+            gibibyte or more.
 
     Raises:
         FileNotFoundError: files of a known data set are missing and could not be downloaded.
@@ -93,13 +95,13 @@ def load(
         what = f"the splits of {data!r} are fixed" if data in LOADERS else "splits of patches are fixed"
         raise ValueError(f"valid, test, fold: {what}")
     path = Path(data)
-    folder = bool(data) and path.is_dir()
+    folder = bool(data) and is_folder(path)
     if in_memory is False and (data in LOADERS or folder or options.patch_size is not None):
         raise ValueError(f"in_memory: expected a file of rows, {data!r} has its own way into memory")
     if data in LOADERS:
         root = user_cache() if data_root is None else Path(data_root)
         return LOADERS[data].load(LoadOptions(root, checked, image_size or LONGEST, options))
-    if not folder and not path.is_file():
+    if not data or not path.exists():
         raise ValueError(
             f"data: expected one of {', '.join(LOADERS)}, an existing file that ends in "
             f"{' or '.join(READERS)}, or a folder of images, got {data!r}"

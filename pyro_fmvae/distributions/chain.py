@@ -95,6 +95,16 @@ class Chain:
         return table.reshape(*self.batch_shape, *table.shape[1:])
 
 
+def check_lengths(lengths: Tensor, duration: int) -> None:
+    """Refuse lengths of sequences that are not in 1 … ``duration``."""
+    outside = (lengths < 1) | (lengths > duration)
+    if outside.any():
+        raise ValueError(
+            f"lengths: expected numbers from 1 to the duration {duration}, got {int(lengths[outside][0])}; "
+            "leave out sequences without observations"
+        )
+
+
 def _sums_for(transitions: Tensor) -> "type[_Sums | _ScaledSums]":
     """The faster of the two ways to sum over paths that are exact for such transitions [K, K, B or 1].
 

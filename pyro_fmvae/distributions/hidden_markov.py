@@ -9,7 +9,7 @@ from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, constraints
 
-from pyro_fmvae.distributions.chain import Chain
+from pyro_fmvae.distributions.chain import Chain, check_lengths
 
 
 class HiddenMarkov(TorchDistribution):
@@ -77,12 +77,7 @@ class HiddenMarkov(TorchDistribution):
         self.lengths = lengths
         super().__init__(batch, (duration, *emissions.event_shape), validate_args=validate_args)
         if self._validate_args and lengths is not None:
-            outside = (lengths < 1) | (lengths > duration)
-            if outside.any():
-                raise ValueError(
-                    f"lengths: expected numbers from 1 to the duration {duration}, got "
-                    f"{int(lengths[outside][0])}; leave out sequences without observations"
-                )
+            check_lengths(lengths, duration)
 
     @constraints.dependent_property(is_discrete=False)
     def support(self) -> Any:

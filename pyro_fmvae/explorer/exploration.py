@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pyro_fmvae.data import Split
 from pyro_fmvae.data.own.folder import find_images
+from pyro_fmvae.data.own.zarr_store import is_folder
 from pyro_fmvae.data.storage import to_uint8
 from pyro_fmvae.recipes.pictures import as_pixels
 from pyro_fmvae.runs.by_batches import encode_rows, in_order
@@ -76,7 +77,7 @@ class Exploration:
         """Name of each training point: its file, or the number of its row, from 0."""
         places = range(len(self.points)) if self.points.places is None else self.points.places.tolist()
         data = Path(self.run.config.data)
-        if self.points.places is not None and data.is_dir():
+        if self.points.places is not None and is_folder(data):
             files = find_images(data)
             return [files[place] for place in places]
         return [str(place) for place in places]
@@ -84,7 +85,8 @@ class Exploration:
     @property
     def in_files(self) -> bool:
         """True if each training point is a file."""
-        return self.rows is not None and self.rows.places is not None and Path(self.run.config.data).is_dir()
+        known = self.rows is not None and self.rows.places is not None
+        return known and is_folder(Path(self.run.config.data))
 
     def choices(self, factor: int) -> list[tuple[str, int]]:
         """Names of a factor's components, and their numbers."""

@@ -19,6 +19,7 @@ from pyro_fmvae.infer.elbo.kind import has_shorthand
 from pyro_fmvae.infer.elbo.own_values import OwnValues
 from pyro_fmvae.infer.elbo.recognition import Recognised, recognise_conjugacy
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
+from pyro_fmvae.infer.elbo.unique_sites import unique_sites
 from pyro_fmvae.infer.fallback import WithFallback
 from pyro_fmvae.infer.first_run import NO_MIXTURE, check_priors, check_whole, harmless_value
 from pyro_fmvae.infer.joint_sites import JointSites, Starts
@@ -120,10 +121,11 @@ class AutoConjugate(WithQuantiles, WithStarts, WithFallback):
 
         Raises:
             ValueError: the model has no conjugate site, or one inside a plate that is subsampled, or a prior
-                outside the domain of its family.
+                outside the domain of its family, or a name twice.
             NotImplementedError: a parent of a recognised site has no known conjugate posterior.
         """
-        with poutine.block(), InitMessenger(harmless_value), OwnValues():
+        once = unique_sites("model", "Give every site and every plate a name of its own")
+        with once, poutine.block(), InitMessenger(harmless_value), OwnValues():
             trace = poutine.trace(self._model[0]).get_trace(*args, **kwargs)
         sites = sample_sites(trace)
         if not has_shorthand(sites.values()):

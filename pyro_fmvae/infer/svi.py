@@ -81,7 +81,10 @@ class ConjugateSVI(SVI):
         group: Any = None,
     ) -> None:
         if not all(hasattr(type(optim), name) for name in OPTIMISER):
-            raise ValueError(f"optim: expected a NaturalGradient, got {type(optim).__name__}")
+            raise ValueError(
+                "optim: expected a NaturalGradient, such as NaturalGradient(0.1, partial(torch.optim.Adam, "
+                f"lr=1e-3)), got {getattr(optim, '__name__', type(optim).__name__)}"
+            )
         if not isinstance(loss, TraceConjugate_ELBO):
             raise ValueError(f"loss: expected a TraceConjugate_ELBO, got {type(loss).__name__}")
         super().__init__(model, guide, optim, loss=loss)

@@ -135,7 +135,7 @@ class NaturalGradient(PyroOptim):
         if shapes and self._make_others is None:
             raise TypeError(
                 _wrong_maker(f"none for the {len(shapes)} parameters of shape {', '.join(shapes)}")
-                + " (of networks, or of sites that the plan of the loss says are drawn)"
+                + " (of networks, or of drawn sites: elbo.plan(model, guide, *args) names those)"
             )
 
     def knows(self, p: Tensor) -> bool:

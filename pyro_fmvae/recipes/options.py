@@ -47,7 +47,8 @@ class TrainConfig:
     )
     data: str = option(
         "smiley",
-        "name of a data set, path of an .npz, .npy, .csv, .parquet or .arrow file or of a folder of images",
+        "name of a data set, path of an .npz, .npy, .csv, .parquet or .arrow file, of a .zarr store or of a "
+        "folder of images",
         example="photos",
     )
     data_root: str | None = option(None, "folder in which published data sets are kept", path=True)
@@ -70,7 +71,7 @@ class TrainConfig:
     fold: str | None = option(None, "test on this fold instead, such as 2/5, the second of five")
     in_memory: bool | None = option(
         None,
-        "hold your own rows in memory; default: all but those of .npy, .parquet and .arrow files and of "
+        "hold your own rows in memory; default: all but those of .npy, .parquet, .arrow and .zarr and of "
         "uncompressed .npz files of 1 GiB or more, which are read as they are needed",
     )
     batch_size: int | None = by_data("points per batch", count(1))

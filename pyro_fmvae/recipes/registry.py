@@ -72,7 +72,7 @@ def choose_model(
     """
     path = Path(data)
     others = set(given) - set(options_of(SMALL_TABLES)) | set(given) & _OF_NETWORKS
-    if data in LOADERS or path.suffix.lower() not in READERS or not path.is_file():
+    if data in LOADERS or path.suffix.lower() not in READERS or not path.exists():
         return DEFAULT
     if others or (factors is not None and len(factors) > 1):
         return DEFAULT

@@ -163,7 +163,7 @@ def test_checks_change_nothing(name, eager_runs, caplog):
     assert not warnings(caplog)
 
 
-@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_rounding_of_bfloat16_is_no_difference(compile, single_precision, eager_runs, caplog):
     trained(lambda: small_model((3, 2)), images(), autocast=torch.bfloat16, compile=compile)
     assert len(eager_runs) == len(CHECKED[compile:])

@@ -95,6 +95,7 @@ class FrameOfNumbers(Frame):
         return self.values
 
 
+@pytest.mark.slow
 def test_words_and_gaps_among_the_features_go_into_a_csv_file(table, tmp_path):
     x, side = table
     words, numbers = np.where(side, "sand", "clay").astype(object), x[:, 0].astype(object)

@@ -1,5 +1,6 @@
 """MNIST's four files with made-up contents."""
 
+import gzip
 import struct
 
 import numpy as np
@@ -31,3 +32,11 @@ def write(root, name="MNIST", **replaced):
         if content is not None:
             (folder / file).write_bytes(content)
     return folder
+
+
+def write_compressed(folder):
+    """The four files as they are published."""
+    (folder / "raw").mkdir(parents=True)
+    for path in write(folder).iterdir():
+        (folder / "raw" / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), 1))
+    return folder / "raw"

@@ -33,8 +33,8 @@ def test_an_unknown_name_lists_the_known_ones(data):
     message = (
         "data: expected one of smiley, mnist, mnist-static, fashion-mnist, omniglot, sprites, celeba, "
         "bars-binary, bars-linear, bars-max, scenes, "
-        "an existing file that ends in .npz or .csv or .h5ad or .npy or .parquet or .arrow or .feather, "
-        "or a folder of images"
+        "an existing file that ends in .npz or .csv or .h5ad or .npy or .zarr or .parquet or .arrow or "
+        ".feather, or a folder of images"
     )
     with pytest.raises(ValueError, match=f"{message}, got {data!r}"):
         load(data)

@@ -205,7 +205,7 @@ def test_networks_need_an_optimiser_and_posteriors_none(kind):
 @pytest.mark.parametrize("kind", [ConjugateSVI, CapturedSVI])
 def test_what_is_no_natural_gradient_or_no_conjugate_elbo_is_refused(kind):
     toy, optim = Toy(), NaturalGradient(RATE, adam)
-    with pytest.raises(ValueError, match=r"^optim: expected a NaturalGradient, got PyroOptim"):
+    with pytest.raises(ValueError, match=r"^optim: expected a NaturalGradient, .*, got PyroOptim"):
         kind(toy.model, toy.guide, pyro.optim.Adam({}), TraceConjugate_ELBO())
     with pytest.raises(ValueError, match=r"^loss: expected a TraceConjugate_ELBO, got TraceEnum_ELBO"):
         kind(toy.model, toy.guide, optim, TraceEnum_ELBO())

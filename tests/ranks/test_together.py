@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import slow_together
+
+slow = slow_together("ranks")
 SCRIPT = Path(__file__).with_name("rank.py")
 # A fixed point ends as soon as no mean changes by more than 1e-6; of fewer points that may be sooner.
 FIXED_POINTS = ("binary EM", "binary EM, missing numbers", "gradient EM")
@@ -100,7 +103,7 @@ def test_ranks_together_get_what_one_gets(found, group, case):
     assert_close_to_one(found, group, case, tolerance(case))
 
 
-@pytest.mark.slow
+@slow
 @pytest.mark.parametrize(("group", "case"), pairs(SLOW))
 def test_all_ways_of_training_together(all_found, group, case):
     assert_close_to_one(all_found, group, case, tolerance(case))
@@ -108,7 +111,7 @@ def test_all_ways_of_training_together(all_found, group, case):
 
 # The max rule has other draws. Before slabs of vsc carry information, a bias that moves the codes of data and
 # of pseudo-inputs alike has no gradient but rounding, of which Adam makes whole steps.
-@pytest.mark.slow
+@slow
 @pytest.mark.parametrize("case", ["max-sparse", "vsc"])
 def test_models_that_train_otherwise_on_ranks(all_found, case):
     first, second = (all_found[rank]["two"][case] for rank in range(2))
@@ -116,7 +119,7 @@ def test_models_that_train_otherwise_on_ranks(all_found, case):
     assert len(first["losses"]) == len(all_found[2]["one"][case]["losses"])
 
 
-@pytest.mark.slow
+@slow
 @pytest.mark.parametrize("group", SIZES)
 def test_draws_that_depend_on_values_are_other_ones_but_the_ranks_agree(all_found, group):
     first, *others = [all_found[rank][group]["max slabs"] for rank in range(SIZES[group])]
@@ -140,7 +143,7 @@ def test_what_fails_on_one_rank_fails_on_all(found):
     assert_all_failed(found, "two", "failing, captured")
 
 
-@pytest.mark.slow
+@slow
 @pytest.mark.parametrize(("group", "case"), [("two", "failing, eager"), ("three", "failing, captured")])
 def test_what_fails_on_one_rank_fails_on_all_others(all_found, group, case):
     assert_all_failed(all_found, group, case)

@@ -63,7 +63,11 @@ def test_steps_are_rehearsed_without_a_trace(tmp_path, options):
             r"at most 3 min: steps of up to .* m?s, and then the report; about .* GiB of memory$",
         ),
         ({}, r"about .* or less: .* steps of up to .* m?s, cut short after 5 min, and then the report; "),
-        ({"model": "mixture", "kind": "table"}, "at most 5 min, and then the report; "),
+        pytest.param(
+            {"model": "mixture", "kind": "table"},
+            "at most 5 min, and then the report; ",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_time_and_memory_are_told_before_training(tmp_path, caplog, options, expected):

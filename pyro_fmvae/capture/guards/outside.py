@@ -29,11 +29,12 @@ _READS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 _LIBRARIES = tuple(
     folder + os.sep
     for folder in (
-        *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib")),
         str(Path(torch.__file__).parent),
         str(Path(__file__).parents[2]),
     )
 )
+_INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
 
 class Closure:
@@ -153,7 +154,7 @@ class Outside:
 
     def _look_at_function(self, function: FunctionType) -> None:
         closure = Closure(function)
-        if function.__code__.co_filename.startswith(_LIBRARIES):  # a wrapper of the user's functions, say
+        if _is_library(function.__code__.co_filename):  # a wrapper of the user's functions, say
             for name in closure:
                 self.look_at(closure.get(name))
             return
@@ -203,7 +204,12 @@ def _is_own(value: type | ModuleType) -> bool:
     if getattr(module, "__name__", "") == "__main__":
         return True
     file = getattr(module, "__file__", None)
-    return file is not None and not file.startswith(_LIBRARIES)
+    return file is not None and not _is_library(file)
+
+
+def _is_library(file: str) -> bool:
+    """True of a file of Python, of torch, of this library or of an installed package, wherever that is."""
+    return file.startswith(_LIBRARIES) or any(folder in file for folder in _INSTALLED)
 
 
 def _is_code(value: Any) -> bool:

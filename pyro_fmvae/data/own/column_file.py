@@ -1,9 +1,5 @@
 """Reading Parquet and Arrow files, whose columns are decoded once into rows on disk."""
 
-import hashlib
-import logging
-import os
-import shutil
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,19 +11,17 @@ from typing import Any, Final
 import numpy as np
 
 from pyro_fmvae.data.array_file import ArrayFile, open_npy
-from pyro_fmvae.data.decoded import first_writable, user_cache, write_npy
+from pyro_fmvae.data.decoded import decoded_rows
 from pyro_fmvae.data.own.csv_file import LABEL
 from pyro_fmvae.data.own.folder import code, find_values
 from pyro_fmvae.data.own.raw import LARGEST_LABEL
-from pyro_fmvae.memory import check_fits, describe
+from pyro_fmvae.memory import check_fits
 from pyro_fmvae.untrusted import check_printable
 
 FORMATS: Final = {".parquet": "parquet", ".arrow": "ipc", ".feather": "ipc"}
 """Format of a file, as pyarrow calls it, by its suffix."""
 _VERSION: Final = 1  # of what is decoded: another one makes all older arrays invalid
 _ROWS: Final = 1 << 14  # that are decoded at once
-
-logger = logging.getLogger("pyro_fmvae")
 
 
 def decode_columns(path: Path) -> tuple[ArrayFile, tuple[str, ...]]:
@@ -57,17 +51,8 @@ def decode_columns(path: Path) -> tuple[ArrayFile, tuple[str, ...]]:
     dtype = np.result_type(np.float32, *kinds)
     status = path.stat()
     key = f"{_VERSION} {path.resolve()} {status.st_size} {status.st_mtime_ns}"
-    folder = first_writable((user_cache() / "tables",))
-    target = folder / f"rows-{hashlib.sha256(os.fsencode(key)).hexdigest()[:16]}.npy"
-    if not target.exists():
-        size, free = rows * len(names) * dtype.itemsize, shutil.disk_usage(folder).free
-        if size > free:
-            raise ValueError(
-                f"{path}: its rows take {describe(size)}, and {folder} has {describe(free)} left"
-            )
-        logger.info("decoding %s rows of %s into %s (once)", f"{rows:,}", path, folder)
-        with _naming(path):
-            write_npy(target, (rows, len(names)), dtype, _rows(table, names, dtype))
+    with _naming(path):
+        target = decoded_rows(path, key, (rows, len(names)), dtype, lambda: _rows(table, names, dtype))
     return open_npy(target), tuple(names)
 
 

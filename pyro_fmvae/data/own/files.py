@@ -17,6 +17,7 @@ from pyro_fmvae.data.own.on_disk import SUFFIXES, OnDisk, open_file, read_whole,
 from pyro_fmvae.data.own.picture_files import open_pictures
 from pyro_fmvae.data.own.picture_shape import choose_shape
 from pyro_fmvae.data.own.raw import Raw, check_columns
+from pyro_fmvae.data.own.zarr_store import is_folder
 from pyro_fmvae.data.patch_sets import load_patches
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.data.sparse_options import SparseOptions
@@ -97,7 +98,7 @@ def load_file(
     path = Path(path)
     if preprocessing.patches is not None:
         return load_patches(open_pictures(path), preprocessing.patches), ()
-    if path.is_dir():
+    if is_folder(path):
         return load_folder(path, preprocessing, label_names, value_names, left_out)
     levels = preprocessing.levels or None
     values = dict(zip(label_names, value_names, strict=False))

@@ -14,11 +14,12 @@ from pyro_fmvae.data.npz_arrays import read_arrays
 from pyro_fmvae.data.own.column_file import FORMATS, decode_columns, read_labels
 from pyro_fmvae.data.own.npz_file import OPTIONAL, check_shape, described
 from pyro_fmvae.data.own.raw import Raw
+from pyro_fmvae.data.own.zarr_store import STORE, decode_store
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.data.splitting import Digest, Splitting, split_fingerprint, split_rows
 from pyro_fmvae.memory import check_fits
 
-SUFFIXES: Final = (".npy", *FORMATS)
+SUFFIXES: Final = (".npy", STORE, *FORMATS)
 """Endings of files whose rows stay on disk unless told otherwise."""
 LARGE: Final = 1 << 30
 """Bytes of the observations of a .npz file from which on they stay on disk, if they are not compressed."""
@@ -39,7 +40,7 @@ class OnDisk(NamedTuple):
     @property
     def source(self) -> str:
         """Observations in messages."""
-        return f"{self.path}: 'x'" if self.path.suffix.lower() == ".npz" else str(self.path)
+        return f"{self.path}: 'x'" if self.path.suffix.lower() in (".npz", STORE) else str(self.path)
 
     def split(self, preprocessing: Preprocessing) -> Split:
         """All rows under a preprocessing, which is applied as they are read."""
@@ -56,7 +57,8 @@ def open_file(
 ) -> OnDisk | None:
     """Describe a file whose observations are to stay on disk.
 
-    These are .npy, Parquet and Arrow files, and .npz files that are not compressed and as large as `LARGE`.
+    These are .npy, Parquet and Arrow files, zarr stores, and .npz files that are not compressed and as large
+    as `LARGE`.
 
     Args:
         path: the file.
@@ -80,6 +82,9 @@ def open_file(
     if suffix in FORMATS:
         x, columns = decode_columns(path)
         return OnDisk(path, x, **read_labels(path, values or {}, left_out), column_names=columns)
+    if suffix == STORE:
+        x, described_by = decode_store(path)
+        return OnDisk(path, _pictures(x, path), **described_by)
     if suffix == ".npy":
         found = open_npy(path)
         return OnDisk(path, _pictures(found, path))
@@ -101,7 +106,7 @@ def read_whole(path: Path, missing: bool = False) -> Raw:
     """Read a file of :func:`open_file` into memory.
 
     Args:
-        path: a .npy, Parquet or Arrow file.
+        path: a .npy, Parquet or Arrow file, or a zarr store.
         missing: accept NaN, as a missing number.
 
     Raises:

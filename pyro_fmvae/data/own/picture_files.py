@@ -7,6 +7,7 @@ from torch import Tensor
 from pyro_fmvae.data.image_cache import measure, read_pixels
 from pyro_fmvae.data.own.folder import find_images
 from pyro_fmvae.data.own.npz_file import read_npz
+from pyro_fmvae.data.own.zarr_store import is_folder
 from pyro_fmvae.data.patch_sets import Pictures, greys_of, stacked
 
 
@@ -17,7 +18,7 @@ def open_pictures(path: Path) -> Pictures:
         FileNotFoundError: there is no such file.
         ValueError: there are no images, or one is damaged.
     """
-    if path.is_dir():
+    if is_folder(path):
         names = find_images(path)
         files = [path / name for name in names]
         return Pictures(

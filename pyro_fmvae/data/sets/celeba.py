@@ -20,6 +20,12 @@ IMAGES: Final = "img_align_celeba"
 ARCHIVE: Final = f"{IMAGES}.zip"
 ATTRIBUTES: Final = "list_attr_celeba.txt"
 PARTITION: Final = "list_eval_partition.txt"
+SHA256: Final = {
+    ARCHIVE: "46fb89443c578308acf364d7d379fe1b9efb793042c0af734b6112e4fd3a8c74",
+    ATTRIBUTES: "f0e5da289d5ccf75ffe8811132694922b60f2af59256ed362afa03fefba324d0",
+    PARTITION: "fc955bcb3ef8fbdf7d5640d9a8693a8431b5f2ee291a5c1449a1549e7e073fe7",
+}
+"""Checksums of what is downloaded."""
 CROP: Final = 148
 """Side in pixels of the centre square that is kept of an image of 178 x 218."""
 CACHE: Final = "pyro_fmvae_cache"
@@ -35,9 +41,10 @@ def load_celeba(root: Path, image_size: int = 64) -> Dataset:
 
     Args:
         root: the folder that holds, or after a download will hold, ``celeba/img_align_celeba``,
-            ``celeba/list_attr_celeba.txt`` and ``celeba/list_eval_partition.txt``. The download is
-            torchvision's, which verifies checksums; existing files are read as they are. Where images are
-            missing and their archive is there, it is extracted (again).
+            ``celeba/list_attr_celeba.txt`` and ``celeba/list_eval_partition.txt``. They lie on Google Drive,
+            from where torchvision fetches them by gdown; what it brings has to have the published SHA-256.
+            Existing files are read as they are. Where images are missing and their archive is there, it is
+            extracted (again).
         image_size: S, the side that the centre square of 148 pixels is resized to.
 
     Raises:
@@ -86,18 +93,28 @@ def _complete(folder: Path) -> bool:
 
 
 def _download(root: Path) -> None:
-    from torchvision.datasets import CelebA  # heavy, and needed only here
+    """Let torchvision download all files, and delete them again if one is not the published one."""
+    from pooch import file_hash  # needed only here
+    from torchvision.datasets import CelebA  # heavy, likewise
 
+    folder = root / FOLDER
     try:
         CelebA(root, split="all", download=True)
         reason = "it came incomplete"
     except Exception as error:  # no network, a quota, no gdown, a damaged archive: each of another kind
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-    if not _complete(root / FOLDER):
-        raise FileNotFoundError(
-            f"data_root: expected {IMAGES}, {ATTRIBUTES} and {PARTITION} in {root / FOLDER}, "
-            f"and CelebA could not be downloaded: {reason}"
-        )
+    if _complete(folder):
+        found = [name for name in SHA256 if (folder / name).is_file()]
+        wrong = [name for name in found if file_hash(folder / name) != SHA256[name]]
+        if not wrong:
+            return
+        for name in found:
+            (folder / name).unlink()
+        reason = f"{wrong[0]} is another file than the published one"
+    raise FileNotFoundError(
+        f"data_root: expected {IMAGES}, {ATTRIBUTES} and {PARTITION} in {folder}, "
+        f"and CelebA could not be downloaded: {reason}"
+    )
 
 
 def _extract_missing(folder: Path, names: list[str]) -> None:

@@ -4,10 +4,21 @@ from pathlib import Path
 from typing import Final
 
 from pyro_fmvae.data.dataset import Dataset, Split
+from pyro_fmvae.data.download import Source
 from pyro_fmvae.data.loader import Loader
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.data.sets.idx import CLASSES, SHAPE, Part, read_parts
 
+_REVISION = "b2617bb6d3ffa2e429640350f613e3291e10b141"
+SOURCE: Final = Source(
+    f"https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/{_REVISION}/data/fashion/",
+    {
+        "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+    },
+)
 GARMENTS: Final = (
     "T-shirt/top",
     "Trouser",
@@ -30,7 +41,7 @@ def load_fashion_mnist(root: Path) -> Dataset:
 
     Args:
         root: the folder that holds, or after a download will hold, ``FashionMNIST/raw`` with the original idx
-            files, compressed or not. The download is torchvision's, which verifies checksums; an existing
+            files, compressed or not. What is downloaded has to have the published SHA-256; an existing
             ``FashionMNIST/raw`` is read as it is.
 
     Raises:
@@ -42,7 +53,7 @@ def load_fashion_mnist(root: Path) -> Dataset:
     def split(part: Part) -> Split:
         return Split(preprocessing(part.x), part.labels, signed=preprocessing.signed)
 
-    train, valid, test = map(split, read_parts(root, "FashionMNIST", _download))
+    train, valid, test = map(split, read_parts(root, "FashionMNIST", SOURCE))
     return Dataset(
         name="fashion-mnist",
         train=train,
@@ -53,12 +64,6 @@ def load_fashion_mnist(root: Path) -> Dataset:
         label_sizes=(CLASSES,),
         value_names=(GARMENTS,),
     )
-
-
-def _download(root: Path) -> None:
-    from torchvision.datasets import FashionMNIST  # heavy, and needed only here
-
-    FashionMNIST(root, download=True)
 
 
 LOADER: Final = Loader("fashion-mnist", lambda options: load_fashion_mnist(options.root))

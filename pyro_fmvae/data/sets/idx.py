@@ -2,15 +2,14 @@
 
 import gzip
 import math
-import tempfile
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
 import numpy as np
 import torch
 
+from pyro_fmvae.data.download import Source, downloaded
 from pyro_fmvae.memory import check_fits
 
 SHAPE: Final = (28, 28)
@@ -28,14 +27,14 @@ class Part(NamedTuple):
     """Classes 0 to 9, int64 [n, 1]."""
 
 
-def read_parts(root: Path, name: str, download: Callable[[Path], object]) -> tuple[Part, Part, Part]:
+def read_parts(root: Path, name: str, source: Source) -> tuple[Part, Part, Part]:
     """Read training, validation and test images: of the published files 50,000, 10,000 and 10,000.
 
     Args:
         root: the folder that holds, or after a download will hold, ``NAME/raw`` with the original idx files,
             compressed or not. An existing ``NAME/raw`` is read as it is.
         name: of the data set, as torchvision calls it.
-        download: puts the files of a data set that is missing into a root.
+        source: where they are downloaded from if the folder is missing.
 
     Raises:
         FileNotFoundError: ``NAME/raw`` lacks a file, or the download failed.
@@ -43,18 +42,10 @@ def read_parts(root: Path, name: str, download: Callable[[Path], object]) -> tup
     """
     folder = root / name / "raw"
     if not folder.is_dir():
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(
-                dir=root
-            ) as temporary:  # so that what is broken off leaves nothing
-                download(Path(temporary))
-                (Path(temporary) / name / "raw").rename(folder)
-        except (OSError, RuntimeError) as error:
+        with downloaded(name, source, root) as files:
+            folder.parent.mkdir(exist_ok=True)
             if not folder.is_dir():  # nor has another process put it there meanwhile
-                raise FileNotFoundError(
-                    f"data_root: {name} could not be downloaded to {root}: {error}"
-                ) from error
+                files.rename(folder)
     train, test = _read_part(folder, "train"), _read_part(folder, "t10k")
     if len(train.x) <= VALID_SIZE:
         raise ValueError(f"{folder}: expected more than {VALID_SIZE} training images, got {len(train.x)}")

@@ -1,22 +1,26 @@
 """Statically binarised MNIST: the fixed draw that most published likelihoods are reported on."""
 
-import shutil
-import tempfile
-import urllib.request
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from pyro_fmvae.data.dataset import Dataset, Split
+from pyro_fmvae.data.download import Source, downloaded
 from pyro_fmvae.data.loader import Loader
 from pyro_fmvae.data.npz_arrays import read_arrays
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 
-URL: Final = "http://www.cs.toronto.edu/~larocheh/public/datasets/binarized_mnist/"
+SOURCE: Final = Source(
+    "https://www.cs.toronto.edu/~larocheh/public/datasets/binarized_mnist/",
+    {
+        "binarized_mnist_train.amat": "ad693b29f94c14277b095f5238ddefbbdaaae0939789dd2f4f0205278cee3e4d",
+        "binarized_mnist_valid.amat": "1de3d397c40fe8eeb33dafd4099a1f665ec01e96d9be234aaeeac8a34930e2e2",
+        "binarized_mnist_test.amat": "e6687bfea3f820c174f33b7865140b2a2dd2930ef786f35d45795fc193b5ab2c",
+    },
+)
 SHAPE: Final = (28, 28)
 SIZES: Final = {"train": 50_000, "valid": 10_000, "test": 10_000}
-_TIMEOUT: Final = 60.0  # seconds without an answer
 
 
 def load_mnist_static(root: Path) -> Dataset:
@@ -24,8 +28,7 @@ def load_mnist_static(root: Path) -> Dataset:
 
     They are read from ``mnist_static.npz`` (`x_train`, `x_valid` and optionally `x_test`; without it there is
     no test split), or else from ``binarized_mnist_{train,valid,test}.amat``, which are downloaded if missing.
-    No published checksums are known. Instead the structure of the text files is verified: the number of rows,
-    and 784 values in each, all of them 0 or 1.
+    What is downloaded has to have the SHA-256 by which others know it.
 
     Args:
         root: the folder of these files.
@@ -39,7 +42,8 @@ def load_mnist_static(root: Path) -> Dataset:
         arrays = read_arrays(archive, required=("x_train", "x_valid"), optional=("x_test",))
         images = {key.removeprefix("x_"): _check(x, f"{archive}: {key!r}") for key, x in arrays.items()}
     else:
-        images = {split: _read_amat(_fetch(root, split), n) for split, n in SIZES.items()}
+        _fetch(root)
+        images = {split: _read_amat(root / f"binarized_mnist_{split}.amat", n) for split, n in SIZES.items()}
     preprocessing = Preprocessing(Kind.BINARY, SHAPE)
     splits = {split: Split(preprocessing(x)) for split, x in images.items()}
     return Dataset("mnist-static", splits["train"], splits["valid"], splits.get("test"), preprocessing)
@@ -54,25 +58,13 @@ def _check(x: np.ndarray, source: str) -> np.ndarray:
     return x.reshape(-1, *SHAPE).astype(np.bool_)
 
 
-def _fetch(root: Path, split: str) -> Path:
-    """Return the path of a text file; if it is missing, download it first, under a temporary name."""
-    path = root / f"binarized_mnist_{split}.amat"
-    if path.is_file():
-        return path
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=root) as folder:
-            partial = Path(folder) / path.name
-            with (
-                urllib.request.urlopen(URL + path.name, timeout=_TIMEOUT) as answer,
-                partial.open("wb") as file,
-            ):
-                shutil.copyfileobj(answer, file)
-            _read_amat(partial, SIZES[split])
-            partial.replace(path)
-    except OSError as error:
-        raise FileNotFoundError(f"data_root: {path} could not be downloaded from {URL}: {error}") from error
-    return path
+def _fetch(root: Path) -> None:
+    """Download the text files that are missing."""
+    missing = {name: digest for name, digest in SOURCE.sha256.items() if not (root / name).is_file()}
+    if missing:
+        with downloaded("statically binarised MNIST", SOURCE._replace(sha256=missing), root) as files:
+            for name in missing:
+                (files / name).replace(root / name)
 
 
 def _read_amat(path: Path, n: int) -> np.ndarray:

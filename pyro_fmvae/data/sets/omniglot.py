@@ -1,7 +1,7 @@
 """Omniglot: handwritten characters of fifty alphabets, 28x28, binarised dynamically or by a threshold."""
 
 import os
-import tempfile
+import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,10 +13,18 @@ from PIL import Image, ImageOps
 
 from pyro_fmvae.data.binarization import Binarization
 from pyro_fmvae.data.dataset import Dataset, Split
+from pyro_fmvae.data.download import Source, downloaded
 from pyro_fmvae.data.loader import Loader
 from pyro_fmvae.data.npz_arrays import read_arrays
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 
+SOURCE: Final = Source(
+    "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/",
+    {
+        "images_background.zip": "ad41ab679c8b5d90b271ef46be6987cc81211774a695c29dcc5367b2b26ee640",
+        "images_evaluation.zip": "1f61a8f3366785b057fc117d9228e78a16e3d976c8953b2a10fcc74cf0609cee",
+    },
+)
 MATLAB: Final = "chardata.mat"
 ARCHIVE: Final = "omniglot28.npz"
 FOLDER: Final = "omniglot-py"
@@ -69,9 +77,9 @@ def load_omniglot(root: Path, binarization: Binarization) -> Dataset:
       numbers of characters.
     * ``omniglot-py``, torchvision's folder of the original images, black on white of 105 x 105, which are
       averaged over the whole pixels under each of 28 x 28: ``images_background``, 19,280 for training, and
-      ``images_evaluation``, 13,180 for testing. It is downloaded by torchvision, which verifies checksums, if
-      none of the three is there; an existing folder is read as it is. Images are shrunk, ordered and
-      numbered as in the archive.
+      ``images_evaluation``, 13,180 for testing. It is downloaded if none of the three is there, and has to
+      have the published SHA-256; an existing folder is read as it is. Images are shrunk, ordered and numbered
+      as in the archive.
 
     A tenth of the training images, drawn with a fixed seed, is the validation split. Training keeps other
     images of the same characters and by the same hands, so validation is easier than the test split of the
@@ -223,17 +231,11 @@ def _read_archive(path: Path) -> _Source:
 
 
 def _download(root: Path) -> None:
-    """Download both sets, under a temporary name until they are complete."""
-    from torchvision.datasets import Omniglot  # heavy, and needed only here
-
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=root) as folder:
-            for background in (True, False):
-                Omniglot(folder, background=background, download=True)
-            (Path(folder) / FOLDER).rename(root / FOLDER)
-    except (OSError, RuntimeError) as error:
-        raise FileNotFoundError(f"data_root: Omniglot could not be downloaded to {root}: {error}") from error
+    """Download and unpack both sets, in a temporary folder until they are complete."""
+    with downloaded("Omniglot", SOURCE, root) as files:
+        for name in SOURCE.sha256:
+            shutil.unpack_archive(files / name, files / FOLDER)
+        (files / FOLDER).rename(root / FOLDER)
 
 
 def _read_folder(folder: Path) -> _Source:

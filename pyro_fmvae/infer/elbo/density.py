@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, overload
 
 import torch
 from pyro.distributions import ExpandedDistribution, MaskedDistribution
@@ -10,7 +10,9 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, MixtureSameFamily
 
 from pyro_fmvae.distributions.chain import Chain
+from pyro_fmvae.distributions.gaussian_chain import GaussianChain
 from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
+from pyro_fmvae.distributions.linear_dynamics import LinearDynamics, LinearGaussianChain
 from pyro_fmvae.distributions.restated import restated_log_prob
 from pyro_fmvae.infer.elbo.lazy import Lazy, is_lazy, sites_of
 
@@ -47,8 +49,8 @@ def log_density(fn: Distribution, value: Tensor, evaluate: Evaluate) -> Tensor:
     Args:
         fn, value: of a site.
         evaluate: takes the expectation of a lazy table of log-densities. A ``MixtureSameFamily`` asks for it
-            before it sums over its components, as over an assignment at its optimal probabilities, and a
-            ``HiddenMarkov`` before it sums over its states.
+            before it sums over its components, as over an assignment at its optimal probabilities, and so do
+            chains before they sum or integrate over their states.
     """
     if not (is_lazy(value) or has_lazy_arguments(fn)):
         return fn.log_prob(value)
@@ -66,6 +68,10 @@ def log_density(fn: Distribution, value: Tensor, evaluate: Evaluate) -> Tensor:
         return _mixture(fn, value, evaluate)
     if isinstance(fn, HiddenMarkov):
         return hidden_chain(fn, value, evaluate).log_evidence()
+    if isinstance(fn, LinearGaussianChain):
+        return hidden_chain(fn, value, evaluate).log_evidence().to(value.dtype)
+    if isinstance(fn, LinearDynamics):
+        return state_chain(fn, evaluate).log_weight(value).to(value.dtype)
     return restated_log_prob(_slim(fn), value)
 
 
@@ -75,13 +81,27 @@ def _mixture(fn: MixtureSameFamily, value: Tensor, evaluate: Evaluate) -> Tensor
     return (tables[0] + tables[1]).logsumexp(-1)
 
 
-def hidden_chain(fn: HiddenMarkov, value: Tensor, evaluate: Evaluate) -> Chain:
+@overload
+def hidden_chain(fn: HiddenMarkov, value: Tensor, evaluate: Evaluate) -> Chain: ...
+@overload
+def hidden_chain(fn: LinearGaussianChain, value: Tensor, evaluate: Evaluate) -> GaussianChain: ...
+def hidden_chain(
+    fn: HiddenMarkov | LinearGaussianChain, value: Tensor, evaluate: Evaluate
+) -> Chain | GaussianChain:
     """The chain of the hidden states of sequences [..., T, *event], under expected log-densities."""
+    density = _expected_density(evaluate)
+    if isinstance(fn, HiddenMarkov):
+        return fn.chain(value, lambda probabilities: _numbers(probabilities.log(), evaluate), density)
+    return fn.chain(value, lambda table: _numbers(table, evaluate), density)
 
-    def density(emissions: Distribution, observed: Tensor) -> Tensor:
-        return _numbers(log_density(emissions, observed, evaluate), evaluate)
 
-    return fn.chain(value, lambda probabilities: _numbers(probabilities.log(), evaluate), density)
+def state_chain(fn: LinearDynamics, evaluate: Evaluate) -> GaussianChain:
+    """The chain of states that something else depends on, under expected log-densities."""
+    return fn.chain(lambda table: _numbers(table, evaluate), _expected_density(evaluate))
+
+
+def _expected_density(evaluate: Evaluate) -> Callable[[Distribution, Tensor], Tensor]:
+    return lambda fn, value: _numbers(log_density(fn, value, evaluate), evaluate)
 
 
 def _numbers(table: Tensor, evaluate: Evaluate) -> Tensor:

@@ -43,7 +43,13 @@ def check_observed(site: dict[str, Any]) -> None:
         return
     plates = ", ".join(f"'{f.name}' of size {f.size}" for f in site["cond_indep_stack"] if f.dim is not None)
     where = f"in plate {plates}" if plates else "in no plate"
-    if same_events:
+    shared = len(fn.batch_shape) and value.dim() > 1 and value.shape[:1] == fn.batch_shape[-1:]
+    if shared and not events and not hasattr(fn, "parents"):
+        advice = (
+            f"data points of shape {tuple(value.shape[1:])} are events: give the parameters these "
+            "dimensions, and write .to_event(1) at their site and at this one"
+        )
+    elif same_events:
         advice = "for a batch write pyro.plate(name, N, subsample=batch), for all data a plate of their size"
     elif value.shape == fn.shape()[:-1] and fn.event_shape == (1,):
         advice = "single numbers become events by value.unsqueeze(-1)"

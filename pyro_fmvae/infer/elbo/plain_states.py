@@ -3,9 +3,10 @@
 from pyro.poutine import Trace
 from torch import Tensor
 
-from pyro_fmvae.distributions import HiddenMarkov
+from pyro_fmvae.distributions import HiddenMarkov, LinearGaussianChain
 from pyro_fmvae.distributions.chain import Chain
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.distributions.gaussian_chain import GaussianChain
 from pyro_fmvae.infer.elbo.plain import PlainProgram
 from pyro_fmvae.infer.elbo.plain_terms import Bound
 from pyro_fmvae.infer.elbo.structure import Structure, sample_sites
@@ -18,11 +19,11 @@ def responsibilities(program: PlainProgram, guide: Trace) -> dict[str, Tensor]:
     return bound.summed().posteriors() if bound.factors else {}
 
 
-def hidden_chains(program: Structure | PlainProgram, guide: Trace) -> dict[str, Chain]:
-    """The chain of the hidden states of every observed ``HiddenMarkov``, by site name."""
+def hidden_chains(program: Structure | PlainProgram, guide: Trace) -> dict[str, Chain | GaussianChain]:
+    """The chain of the hidden states of every observed site that has one, by site name."""
     bound = Bound(program, guide) if isinstance(program, PlainProgram) else None
     return {
         name: fn.chain(site["value"]) if bound is None else bound.chain(site)
         for name, site in sample_sites(program.model).items()
-        if isinstance(fn := unwrap(site["fn"]), HiddenMarkov)
+        if isinstance(fn := unwrap(site["fn"]), HiddenMarkov | LinearGaussianChain)
     }

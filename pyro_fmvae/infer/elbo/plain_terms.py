@@ -18,6 +18,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from pyro_fmvae.distributions import Assignment
 from pyro_fmvae.distributions.chain import Chain
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.distributions.gaussian_chain import GaussianChain
 from pyro_fmvae.distributions.natural_distribution import natural_class
 from pyro_fmvae.infer.elbo.density import has_lazy_arguments, hidden_chain, log_density
 from pyro_fmvae.infer.elbo.enumerated import DiscreteFactors, enum_dim, is_discrete, units_of
@@ -252,8 +253,8 @@ class Bound:
             self.turns.see(terms, moments)
         return expectation_of(terms, shape, moments, dtype, table.device)
 
-    def chain(self, site: Site) -> Chain:
-        """The chain of the hidden states of a ``HiddenMarkov`` site."""
+    def chain(self, site: Site) -> Chain | GaussianChain:
+        """The chain of the hidden states of an observed site that has one."""
 
         def evaluate(table: Lazy) -> Tensor:
             return self._evaluate(table, table.shape, self.posteriors.moments, table.dtype)

@@ -12,7 +12,6 @@ from pyro.poutine import Trace
 from torch import Tensor
 
 from pyro_fmvae.distributions import NaturalDistribution
-from pyro_fmvae.distributions.chain import Chain
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.dependence import dependence_terms
 from pyro_fmvae.infer.elbo.kind import Kinds, Run, check_options
@@ -195,10 +194,12 @@ class TraceConjugate_ELBO(ELBO):
             tables = self.tabulate(program, guide_trace)
             return {table.site["name"]: table.responsibilities(clamped)[0] for table in tables}
 
-    def chains(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> dict[str, Chain]:
-        """The hidden states of every observed ``HiddenMarkov``, by site name.
+    def chains(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The hidden states of every observed chain, by site name.
 
-        Their probabilities are ``chains["x"].posterior()``, the best path is ``chains["x"].best_path()``.
+        Those of a ``HiddenMarkov`` are a :class:`Chain`: their probabilities are ``chains["x"].posterior()``,
+        the best path is ``chains["x"].best_path()``. Those of a ``LinearGaussianChain`` are a
+        :class:`GaussianChain`: ``chains["x"].posterior()`` is their distribution.
         """
         with torch.no_grad():
             return hidden_chains(*self.trace(model, guide, *args, **kwargs))

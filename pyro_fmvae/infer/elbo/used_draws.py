@@ -1,6 +1,5 @@
 """Draws that a guide itself goes on to use, as it does where q(y | z) depends on z."""
 
-import re
 from collections.abc import Set
 from contextlib import ExitStack
 from typing import Any
@@ -17,6 +16,12 @@ from pyro_fmvae.infer.elbo.lazy import Lazy
 from pyro_fmvae.infer.elbo.operations import memory_of, uncompiled
 from pyro_fmvae.infer.elbo.placeholder import Unsampled
 from pyro_fmvae.infer.elbo.structure import Structure, sample_sites
+from pyro_fmvae.infer.elbo.unique_sites import unique_sites
+
+_OF_A_FALLBACK = (
+    "The fallback of an AutoConjugate samples every site without a natural posterior, in the model's plates: "
+    "give it fallback=None where the rest of the guide does so"
+)
 
 
 def trace_guide(guide: Any, args: Any, kwargs: Any) -> tuple[Trace, Set[str]]:
@@ -25,19 +30,9 @@ def trace_guide(guide: Any, args: Any, kwargs: Any) -> tuple[Trace, Set[str]]:
     A use is an operation on the memory of a draw, or a distribution, scale or mask that holds it. Other
     threads are not seen. From the first draw on, compiled functions run as they were before compilation.
     """
-    with ExitStack() as watching:
+    with ExitStack() as watching, unique_sites("guide", _OF_A_FALLBACK):
         uses = _Uses(watching)
-        try:
-            trace = poutine.trace(uses(guide)).get_trace(*args, **kwargs)
-        except RuntimeError as error:
-            twice = re.match("Multiple sample sites named '(.*)'", str(error))
-            if twice is None:
-                raise
-            raise ValueError(
-                f"site or plate '{twice[1]}': the guide has it twice. The fallback of an AutoConjugate "
-                "samples every site without a natural posterior, in the model's plates: give it "
-                "fallback=None where the rest of the guide does so"
-            ) from error
+        trace = poutine.trace(uses(guide)).get_trace(*args, **kwargs)
     return trace, uses.names
 
 

@@ -67,6 +67,14 @@ def test_libraries_are_not_searched():
     assert names(torch.nn.functional.softplus, poutine.trace, nn.Linear(1, 1)) == set()
 
 
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_packages_are_libraries_wherever_they_are_installed(folder):
+    """In the folder of a user, say, which is none of the environment's."""
+    installed = {}
+    exec(compile("LEVEL = 1.0\ndef f(): return LEVEL", f"/home/me/{folder}/other/code.py", "exec"), installed)
+    assert names(installed["f"]) == set()
+
+
 class Callable:
     """A program that is no module."""
 

@@ -1,3 +1,4 @@
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from PIL import Image
 
 from pyro_fmvae.data import Batches, Kind, image_cache, load
 from pyro_fmvae.data.image_cache import decode
+from pyro_fmvae.data.sets import celeba
 
 NAMES = tuple(f"{number:06d}.jpg" for number in (1, 2, 3, 4, 5, 6, 7))
 PARTS = (2, 0, 1, 0, 0, 2, 1)
@@ -45,6 +47,11 @@ def write(root, attributes=None, partition=None):
     (folder / "list_attr_celeba.txt").write_text(attribute_text() if attributes is None else attributes)
     (folder / "list_eval_partition.txt").write_text(partition_text() if partition is None else partition)
     return folder
+
+
+def sums(folder):
+    names = ("list_attr_celeba.txt", "list_eval_partition.txt")
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
 
 
 @pytest.fixture(autouse=True)
@@ -186,6 +193,7 @@ def test_a_list_that_is_no_text(tmp_path):
 @pytest.mark.parametrize("lacking", ["img_align_celeba", "list_attr_celeba.txt", "list_eval_partition.txt"])
 def test_what_is_missing_is_downloaded_by_torchvision(tmp_path, monkeypatch, lacking):
     folder = write(tmp_path)
+    monkeypatch.setattr(celeba, "SHA256", sums(folder))
     (folder / lacking).rename(tmp_path / "server")
 
     def download(root, split, download):
@@ -194,6 +202,19 @@ def test_what_is_missing_is_downloaded_by_torchvision(tmp_path, monkeypatch, lac
 
     monkeypatch.setattr(torchvision.datasets, "CelebA", download)
     assert len(load("celeba", tmp_path).train) == 3
+
+
+def test_another_file_than_the_published_one_is_deleted(tmp_path, monkeypatch):
+    folder = write(tmp_path / "server")
+    monkeypatch.setattr(celeba, "SHA256", sums(folder) | {"list_attr_celeba.txt": "0" * 64})
+    monkeypatch.setattr(
+        torchvision.datasets, "CelebA", lambda root, **_: shutil.copytree(folder, root / "celeba")
+    )
+    with pytest.raises(
+        FileNotFoundError, match=r"downloaded: list_attr_celeba\.txt is another file than the published"
+    ):
+        load("celeba", tmp_path)
+    assert [path.name for path in (tmp_path / "celeba").iterdir()] == ["img_align_celeba"]
 
 
 def test_images_are_extracted_again_where_that_was_broken_off(tmp_path):

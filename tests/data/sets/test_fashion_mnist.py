@@ -1,11 +1,12 @@
 import numpy as np
-import pytest
 import torch
 import torchvision.datasets
 
 from pyro_fmvae.data import Batches, Kind, load
+from pyro_fmvae.data.sets import fashion_mnist
 from pyro_fmvae.data.sets.idx import VALID_SIZE
-from tests.data.idx_files import TEST, TEST_LABELS, TRAIN, TRAIN_LABELS, write
+from tests.data.idx_files import TEST, TEST_LABELS, TRAIN, TRAIN_LABELS, write, write_compressed
+from tests.data.published import published
 
 
 def test_splits(tmp_path):
@@ -45,19 +46,8 @@ def test_mnist_of_the_same_root_is_something_else(tmp_path):
     assert len(load("fashion-mnist", tmp_path).test) == 5
 
 
-def test_without_local_files_torchvision_downloads(tmp_path, monkeypatch):
-    def download(root, download):
-        assert download
-        write(root, "FashionMNIST")
-
-    monkeypatch.setattr(torchvision.datasets, "FashionMNIST", download)
-    assert len(load("fashion-mnist", tmp_path).test) == 5
-
-
-def test_a_failed_download(tmp_path, monkeypatch):
-    def download(root, download):
-        raise OSError("no mirror answers")
-
-    monkeypatch.setattr(torchvision.datasets, "FashionMNIST", download)
-    with pytest.raises(FileNotFoundError, match=r"FashionMNIST could not be downloaded to .*no mirror"):
-        load("fashion-mnist", tmp_path)
+def test_missing_files_are_downloaded(tmp_path, monkeypatch):
+    with published(write_compressed(tmp_path / "server")) as source:
+        monkeypatch.setattr(fashion_mnist, "SOURCE", source)
+        assert len(load("fashion-mnist", tmp_path / "root").test) == 5
+    assert (tmp_path / "root" / "FashionMNIST" / "raw").is_dir()

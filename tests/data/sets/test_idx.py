@@ -3,17 +3,16 @@ import gzip
 import numpy as np
 import pytest
 
+from pyro_fmvae.data.download import Source
 from pyro_fmvae.data.sets.idx import VALID_SIZE, read_idx, read_parts
 from tests.data.idx_files import TEST, TEST_LABELS, TRAIN, TRAIN_LABELS, idx, write
 
-
-def never(root):
-    raise AssertionError("there is nothing to download")
+NEVER = Source("https://nowhere.invalid/", {"nothing": "to download"})
 
 
 def test_parts(tmp_path):
     write(tmp_path, "Other")
-    train, valid, test = read_parts(tmp_path, "Other", never)
+    train, valid, test = read_parts(tmp_path, "Other", NEVER)
     for part, x, labels in (
         (train, TRAIN[:3], TRAIN_LABELS[:3]),
         (valid, TRAIN[3:], TRAIN_LABELS[3:]),
@@ -29,7 +28,7 @@ def test_compressed_files(tmp_path):
     for path in list(folder.iterdir()):
         path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes(), 1))
         path.unlink()
-    assert read_parts(tmp_path, "MNIST", never)[2].labels[:, 0].tolist() == TEST_LABELS.tolist()
+    assert read_parts(tmp_path, "MNIST", NEVER)[2].labels[:, 0].tolist() == TEST_LABELS.tolist()
 
 
 @pytest.mark.parametrize("place", [1, 12, 20, -1])
@@ -76,11 +75,11 @@ def test_an_array_of_any_rank(tmp_path, shape):
 def test_bad_files(tmp_path, replaced, error, message):
     write(tmp_path, **replaced)
     with pytest.raises(error, match=message):
-        read_parts(tmp_path, "MNIST", never)
+        read_parts(tmp_path, "MNIST", NEVER)
 
 
 def test_a_damaged_compressed_file(tmp_path):
     folder = write(tmp_path, t10k_label=None)
     (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(TEST_LABELS))[:-6])
     with pytest.raises(ValueError, match=r"t10k-labels-idx1-ubyte\.gz: damaged"):
-        read_parts(tmp_path, "MNIST", never)
+        read_parts(tmp_path, "MNIST", NEVER)

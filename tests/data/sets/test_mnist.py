@@ -1,10 +1,11 @@
 import pytest
 import torch
-import torchvision.datasets
 
 from pyro_fmvae.data import load
+from pyro_fmvae.data.sets import mnist
 from pyro_fmvae.data.sets.idx import VALID_SIZE
-from tests.data.idx_files import TEST_LABELS, TRAIN, TRAIN_LABELS, write
+from tests.data.idx_files import TEST_LABELS, TRAIN, TRAIN_LABELS, write, write_compressed
+from tests.data.published import published
 
 
 def test_splits(tmp_path):
@@ -38,29 +39,24 @@ def test_threshold(tmp_path):
     assert torch.equal(data.valid.x, torch.from_numpy(TRAIN[3:] >= 128))
 
 
-def test_without_local_files_torchvision_downloads(tmp_path, monkeypatch):
-    def download(root, download):
-        assert download
-        write(root)
-
-    monkeypatch.setattr(torchvision.datasets, "MNIST", download)
-    assert len(load("mnist", tmp_path).test) == 5
+def test_missing_files_are_downloaded_once(tmp_path, monkeypatch):
+    root = tmp_path / "data"
+    with published(write_compressed(tmp_path / "server")) as source:
+        monkeypatch.setattr(mnist, "SOURCE", source)
+        assert len(load("mnist", root).test) == 5
+    assert len(load("mnist", root).test) == 5  # the server is gone
+    assert [path.name for path in root.iterdir()] == ["MNIST"]
 
 
 def test_a_failed_download_leaves_nothing_in_the_way_of_the_next(tmp_path, monkeypatch):
-    answers = []
-
-    def download(root, download):
-        (root / "MNIST/raw").mkdir(parents=True)  # as torchvision does before it begins
-        if not answers:
-            raise RuntimeError("no mirror answers")
-        (root / "MNIST/raw").rmdir()
-        write(root)
-
-    monkeypatch.setattr(torchvision.datasets, "MNIST", download)
     root = tmp_path / "data"
-    with pytest.raises(FileNotFoundError, match=r"data_root: MNIST could not be downloaded to .*no mirror"):
-        load("mnist", root)
-    answers.append(True)
-    assert len(load("mnist", root).test) == 5
-    assert [path.name for path in root.iterdir()] == ["MNIST"]
+    with published(write_compressed(tmp_path / "server")) as source:
+        wrong = source.sha256 | {"t10k-labels-idx1-ubyte.gz": "0" * 64}
+        monkeypatch.setattr(mnist, "SOURCE", source._replace(sha256=wrong))
+        with pytest.raises(
+            FileNotFoundError, match=r"data_root: MNIST could not be downloaded to .* does not match"
+        ):
+            load("mnist", root)
+        assert list(root.iterdir()) == []
+        monkeypatch.setattr(mnist, "SOURCE", source)
+        assert len(load("mnist", root).test) == 5

@@ -2,7 +2,10 @@ import numpy as np
 import pytest
 
 from pyro_fmvae.data import load
+from pyro_fmvae.data.download import Source
 from pyro_fmvae.data.sets import mnist_static
+from pyro_fmvae.data.sets.mnist_static import SOURCE
+from tests.data.published import published
 
 IMAGES = np.random.default_rng(0).integers(0, 2, (4, 28, 28)).astype(np.uint8)
 SIZES = {"train": 4, "valid": 2, "test": 3}
@@ -13,12 +16,14 @@ def amat(images, end="\n", last="\n"):
 
 
 @pytest.fixture(autouse=True)
-def small_and_offline(monkeypatch, tmp_path):
+def small_and_offline(monkeypatch):
     monkeypatch.setattr(mnist_static, "SIZES", SIZES)
-    monkeypatch.setattr(mnist_static, "URL", (tmp_path / "server").as_uri() + "/")
+    monkeypatch.setattr(
+        mnist_static, "SOURCE", Source("http://127.0.0.1:9/", dict.fromkeys(SOURCE.sha256, "0" * 64))
+    )
 
 
-def serve(folder, **texts):
+def write(folder, **texts):
     folder.mkdir(exist_ok=True)
     for split, n in SIZES.items():
         (folder / f"binarized_mnist_{split}.amat").write_text(texts.get(split, amat(IMAGES[:n])), newline="")
@@ -64,7 +69,7 @@ def test_bad_archives(tmp_path, arrays, message):
     "text", [amat(IMAGES), amat(IMAGES, last=""), amat(IMAGES, " \n", " \n"), amat(IMAGES, "\r\n", "\r\n")]
 )
 def test_text_files(tmp_path, text):
-    serve(tmp_path, train=text)
+    write(tmp_path, train=text)
     data = load("mnist-static", tmp_path)
     assert (data.train.observations.numpy() == IMAGES).all()
     assert len(data.valid) == 2 and len(data.split("test")) == 3
@@ -82,33 +87,28 @@ def test_text_files(tmp_path, text):
     ],
 )
 def test_bad_text_files(tmp_path, text):
-    serve(tmp_path, train=text)
+    write(tmp_path, train=text)
     with pytest.raises(ValueError, match=r"_train\.amat: expected 4 lines of 784 digits, each 0 or 1"):
         load("mnist-static", tmp_path)
 
 
-def test_missing_files_are_downloaded_once(tmp_path):
-    serve(tmp_path / "server")
-    root = tmp_path / "new" / "root"
-    assert (load("mnist-static", root).train.observations.numpy() == IMAGES).all()
-    assert sorted(path.name for path in root.iterdir()) == sorted(
-        f"binarized_mnist_{name}.amat" for name in SIZES
-    )
-    for path in (tmp_path / "server").iterdir():
-        path.unlink()
-    assert len(load("mnist-static", root).valid) == 2
-
-
-def test_a_bad_download_leaves_nothing_behind(tmp_path):
-    serve(tmp_path / "server", train="<html>Not here</html>")
-    with pytest.raises(ValueError, match=r"_train\.amat: expected 4 lines"):
-        load("mnist-static", tmp_path / "root")
-    assert list((tmp_path / "root").iterdir()) == []
+def test_missing_files_are_downloaded_once(tmp_path, monkeypatch):
+    root = tmp_path / "root"
+    write(tmp_path / "server")
+    write(root)
+    (root / "binarized_mnist_valid.amat").write_text(amat(1 - IMAGES[:2]))
+    (root / "binarized_mnist_train.amat").unlink()
+    with published(tmp_path / "server") as source:
+        monkeypatch.setattr(mnist_static, "SOURCE", source)
+        data = load("mnist-static", root)
+    assert (data.train.observations.numpy() == IMAGES).all()
+    assert (data.valid.observations.numpy() == 1 - IMAGES[:2]).all()  # which was there
+    assert sorted(path.name for path in root.iterdir()) == sorted(source.sha256)
 
 
 def test_a_failed_download(tmp_path):
     with pytest.raises(
-        FileNotFoundError, match=r"data_root: .*_train\.amat could not be downloaded from file:"
+        FileNotFoundError, match="data_root: statically binarised MNIST could not be downloaded to "
     ):
         load("mnist-static", tmp_path / "root")
     assert list((tmp_path / "root").iterdir()) == []

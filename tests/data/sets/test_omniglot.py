@@ -1,14 +1,15 @@
-from pathlib import Path
+import shutil
 
 import numpy as np
 import pytest
 import torch
-import torchvision.datasets
 from PIL import Image
 from scipy.io import savemat
 
 from pyro_fmvae.data import load
+from pyro_fmvae.data.sets import omniglot
 from pyro_fmvae.data.sets.omniglot import ALPHABETS, SIDE
+from tests.data.published import published
 
 RNG = np.random.default_rng(0)
 N, M = 40, 7
@@ -367,32 +368,30 @@ def test_which_source_goes_first(tmp_path):
     assert len(load("omniglot", tmp_path).train) == 36
 
 
-def test_without_local_files_torchvision_downloads(tmp_path, monkeypatch):
-    downloaded = []
+def publish(folder, tmp_path):
+    """The folder of images as it is published: two archives."""
+    (tmp_path / "server").mkdir()
+    for part in ("images_background", "images_evaluation"):
+        shutil.make_archive(tmp_path / "server" / part, "zip", folder, part)
+    return published(tmp_path / "server")
 
-    def download(root, background, download):
-        assert download
-        downloaded.append(background)
-        if not background:
-            write_folder(Path(root))
 
-    monkeypatch.setattr(torchvision.datasets, "Omniglot", download)
+def test_missing_images_are_downloaded_once(tmp_path, monkeypatch):
     root = tmp_path / "new" / "root"
-    assert len(load("omniglot", root).train) == 5
-    assert downloaded == [True, False]
-    assert len(load("omniglot", root).train) == 5
-    assert downloaded == [True, False] and [path.name for path in root.iterdir()] == ["omniglot-py"]
+    with publish(write_folder(tmp_path), tmp_path) as source:
+        monkeypatch.setattr(omniglot, "SOURCE", source)
+        data = load("omniglot", root)
+    assert len(data.train) == 5 and data.test is not None
+    assert len(load("omniglot", root).train) == 5  # the server is gone
+    assert [path.name for path in root.iterdir()] == ["omniglot-py"]
 
 
 def test_a_failed_download_leaves_nothing_behind(tmp_path, monkeypatch):
-    def download(root, background, download):
-        if not background:
-            raise RuntimeError("no mirror answers")
-        write_folder(Path(root), evaluation=False)
-
-    monkeypatch.setattr(torchvision.datasets, "Omniglot", download)
-    with pytest.raises(
-        FileNotFoundError, match=r"data_root: Omniglot could not be downloaded to .*no mirror"
-    ):
-        load("omniglot", tmp_path / "root")
+    with publish(write_folder(tmp_path), tmp_path) as source:
+        wrong = source.sha256 | {"images_evaluation.zip": "0" * 64}
+        monkeypatch.setattr(omniglot, "SOURCE", source._replace(sha256=wrong))
+        with pytest.raises(
+            FileNotFoundError, match=r"data_root: Omniglot could not be downloaded to .* not match"
+        ):
+            load("omniglot", tmp_path / "root")
     assert list((tmp_path / "root").iterdir()) == []

@@ -132,6 +132,12 @@ def two_levels(x):
         pyro.sample("x", dist.Normal(0.0, 1 + scale.tanh()), obs=x)
 
 
+def named_twice(x):
+    for _ in range(2):
+        loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
+    pyro.sample("x", dist.Normal(loc, 1.0), obs=x[0])
+
+
 class GammaWithoutGradient(dist.Gamma):
     has_rsample = False
 
@@ -278,6 +284,16 @@ WRONG = {
         "site 'x': its value is of shape (4,), but Normal in plate 'data' of size 3 has the batch shape "
         "(2, 3) and the event shape (): for a batch write pyro.plate(name, N, subsample=batch), for all data "
         "a plate of their size",
+    ),
+    "data points of several numbers at a site of single ones": (
+        lambda x: automatic(mixture)(torch.stack([x, x], -1)),
+        "site 'x': its value is of shape (4, 2), but Normal in plate 'data' of size 4 has the batch shape "
+        "(2, 4) and the event shape (): data points of shape (2,) are events: give the parameters these "
+        "dimensions, and write .to_event(1) at their site and at this one",
+    ),
+    "a name that the model uses twice": (
+        automatic(named_twice),
+        "site or plate 'loc': the model has it twice. Give every site and every plate a name of its own",
     ),
     "a latent site that the guide leaves out": (
         loss(partial(mixture, child=decoded), of_globals),

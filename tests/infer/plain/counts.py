@@ -100,6 +100,17 @@ def zero_inflated_poisson(x):
         pyro.sample("x", dist.Poisson(rate * (1 - is_zero)), obs=x)
 
 
+@zero_inflated_poisson.known_update
+def _(q, x):
+    is_zero = mean_log(q["gate"]) + (x == 0).double().log()
+    other = mean_log1m(q["gate"]) + x * mean_log(q["rate"]) - q["rate"].mean
+    zero, one = torch.stack([is_zero, other]).softmax(0)
+    return {
+        "gate": dist.Beta(1 + zero.sum(), 2 + one.sum()),
+        "rate": dist.Gamma(2 + one @ x, 0.5 + one.sum()),
+    }
+
+
 @program(
     lambda: torch.tensor([[3.0, 1.0, 0.0], [4.0, 0.0, 0.0], [0.0, 1.0, 3.0], [0.0, 0.0, 4.0]]),
     exact="weights, theta",

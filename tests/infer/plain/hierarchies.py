@@ -6,7 +6,7 @@ import pyro
 import pyro.distributions as dist
 import torch
 
-from tests.infer.plain.moments import mean_square, normal
+from tests.infer.plain.moments import expected_paths, mean_log, mean_log1m, mean_square, normal
 from tests.infer.plain.program import program
 
 
@@ -459,6 +459,29 @@ def capture_and_recapture(captures):
             pyro.sample(f"y_{t}", dist.Bernoulli(seen * z), obs=captures[:, t])
 
 
+@capture_and_recapture.known_update
+def _(q, captures):
+    start, rows = survival(q["alive"])
+    alive, seen = torch.tensor([1.0, 1.0]), torch.tensor([1.0, 2.0])
+    for animal in captures[:, 1:]:
+        r, pairs = expected_paths(start, rows, sightings(q["seen"], animal))
+        alive += (pairs.sum(0)[1] + r[0]).flip(0)
+        seen += torch.stack([r[:, 1] @ animal, r[:, 1] @ (1 - animal)])
+    return {"alive": dist.Beta(*alive), "seen": dist.Beta(*seen)}
+
+
+def survival(q):
+    """Log-probabilities of being dead or alive, for one that was alive before, and for either state."""
+    living = torch.stack([mean_log1m(q), mean_log(q)])
+    return living, torch.stack([torch.tensor([0.0, -math.inf]), living])
+
+
+def sightings(q, animal):
+    """Log-probabilities [T, 2] of what was seen of an animal that is dead, or alive."""
+    living = animal * mean_log(q) + (1 - animal) * mean_log1m(q)
+    return torch.stack([(1 - animal).log(), living], -1)
+
+
 @program(
     lambda: torch.tensor([[1, 0, 1, 0], [0, 1, 0, 0]]),
     exact="phi, rho",
@@ -476,3 +499,18 @@ def capture_and_recapture_with_masks(captures):
                 z = pyro.sample(f"z_{t}", dist.Bernoulli(p_alive))
                 pyro.sample(f"y_{t}", dist.Bernoulli(rho * z), obs=captures[:, t].double())
             met = met | captures[:, t].bool()
+
+
+@capture_and_recapture_with_masks.known_update
+def _(q, captures):
+    """What is masked says nothing of either state."""
+    _, rows = survival(q["phi"])
+    phi, rho = torch.ones(2), torch.ones(2)
+    for animal in captures.double():
+        met = animal.cumsum(0).roll(1).clamp(max=1).index_fill(0, torch.tensor(0), 0)
+        steps = torch.where(met[1:, None, None] == 1, rows, 0.0)
+        emissions = torch.where(met[:, None] == 1, sightings(q["rho"], animal), 0.0)
+        r, pairs = expected_paths(torch.zeros(2), steps, emissions)
+        phi += torch.einsum("t,tj->j", met[1:], pairs[:, 1]).flip(0)
+        rho += torch.stack([(met * r[:, 1]) @ animal, (met * r[:, 1]) @ (1 - animal)])
+    return {"phi": dist.Beta(*phi), "rho": dist.Beta(*rho)}

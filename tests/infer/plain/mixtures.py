@@ -328,6 +328,21 @@ def sum_of_two_components(x):
         pyro.sample("x", dist.Normal(left[a] + right[b], 0.8), obs=x)
 
 
+@sum_of_two_components.known_update
+def _(q, x):
+    left, right = q["left"].mean[:, None], q["right"].mean
+    mean, x = left + right, x[:, None, None]
+    square = mean_square(q["left"])[:, None] + mean_square(q["right"]) + 2 * left * right
+    table = mean_log(q["weights"])[:, None] + mean_log(q["fine_weights"]) + (x * mean - square / 2) / 0.64
+    r = table.flatten(1).softmax(-1).view_as(table)  # [N, K of a, K of b]
+    return {
+        "weights": dist.Dirichlet(1 + r.sum((0, 2))),
+        "fine_weights": dist.Dirichlet(2 + r.sum((0, 1))),
+        "left": normal((r * (x - right)).sum((0, 2)) / 0.64, 1 / 25 + r.sum((0, 2)) / 0.64),
+        "right": normal((r * (x - left)).sum((0, 1)) / 0.64, 1 + r.sum((0, 1)) / 0.64),
+    }
+
+
 @program(lambda: numbers()[1:5], exact="weights, rows, locs", summed_out="a, b", observed="x")
 def assignment_that_hangs_on_another(x):
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
@@ -338,6 +353,18 @@ def assignment_that_hangs_on_another(x):
         a = pyro.sample("a", dist.Categorical(weights))
         b = pyro.sample("b", dist.Categorical(rows[a]))
         pyro.sample("x", dist.Normal(locs[a, b], 1.0), obs=x)
+
+
+@assignment_that_hangs_on_another.known_update
+def _(q, x):
+    table = x[:, None, None] * q["locs"].mean - mean_square(q["locs"]) / 2
+    table = table + mean_log(q["weights"])[:, None] + mean_log(q["rows"])
+    r = table.flatten(1).softmax(-1).view_as(table)
+    return {
+        "weights": dist.Dirichlet(1 + r.sum((0, 2))),
+        "rows": dist.Dirichlet(1 + r.sum(0)),
+        "locs": normal(torch.einsum("nab,n->ab", r, x), 1 / 25 + r.sum(0)),
+    }
 
 
 @program(

@@ -1,5 +1,7 @@
 """Expectations that updates derived by hand are made of."""
 
+import itertools
+
 import torch
 from torch import Tensor
 from torch.distributions import Beta, Dirichlet, Distribution, Gamma, Independent
@@ -45,3 +47,32 @@ def multivariate_normal(first: Tensor, second: Tensor) -> torch.distributions.Mu
     """The multivariate Normal with log-density ``firstᵀ θ - θᵀ second θ/2 + ...``."""
     mean = torch.linalg.solve(second, first.unsqueeze(-1)).squeeze(-1)
     return torch.distributions.MultivariateNormal(mean, precision_matrix=second)
+
+
+def expected_paths(first: Tensor, rows: Tensor, emissions: Tensor) -> tuple[Tensor, Tensor]:
+    """Expected states and transitions of a Markov chain, by the sum over all of its paths.
+
+    Args:
+        first: log-probabilities [K] of the first state.
+        rows: those of transitions, [K, K], or [T - 1, K, K] where they change.
+        emissions: log-densities [T, K] of the data.
+
+    Returns:
+        Probabilities [T, K] of states, and [T - 1, K, K] of pairs of successive ones.
+    """
+    times, states = emissions.shape
+    paths = torch.tensor(list(itertools.product(range(states), repeat=times)))
+    at, before, after = torch.arange(times), paths[:, :-1], paths[:, 1:]
+    score = first[paths[:, 0]] + emissions[at, paths].sum(-1)
+    score = score + rows.expand(times - 1, states, states)[at[1:] - 1, before, after].sum(-1)
+    bits = torch.nn.functional.one_hot(paths, states).to(score)
+    weight = score.softmax(0)
+    pairs = torch.einsum("p,pti,ptj->tij", weight, bits[:, :-1], bits[:, 1:])
+    return torch.einsum("p,pti->ti", weight, bits), pairs
+
+
+def row_counts(states: Tensor, pairs: Tensor) -> Tensor:
+    """Expected transitions [K, K] of a chain that comes from state 0; see :func:`expected_paths`."""
+    counts = pairs.sum(0)
+    counts[0] += states[0]
+    return counts

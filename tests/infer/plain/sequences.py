@@ -7,6 +7,7 @@ from pyro.ops.indexing import Vindex
 
 from pyro_fmvae.distributions import HiddenMarkov
 from tests.infer.plain.hierarchies import dirichlet_evidence
+from tests.infer.plain.moments import expected_paths, mean_log, mean_log1m, mean_square, normal, row_counts
 from tests.infer.plain.program import program
 
 
@@ -60,6 +61,18 @@ def one_hot_hidden_markov_model(y):
         pyro.sample(f"y_{t}", dist.Poisson(z @ rates), obs=y[t])
 
 
+@poisson_hidden_markov_model.known_update
+@one_hot_hidden_markov_model.known_update
+def _(q, y):
+    emissions = y[:, None] * mean_log(q["rates"]) - q["rates"].mean
+    r, pairs = expected_paths(mean_log(q["start"]), mean_log(q["rows"]), emissions)
+    return {
+        "start": dist.Dirichlet(1 + r[0]),
+        "rows": dist.Dirichlet(1 + pairs.sum(0)),
+        "rates": dist.Gamma(1 + r.mT @ y, 0.5 + r.sum(0)),
+    }
+
+
 @program(
     lambda: torch.tensor([[0, 1, 1, 2], [2, 2, 0, 1]]),
     exact="rows, emissions",
@@ -107,6 +120,19 @@ def bernoulli_sequences_in_one_site(y, lengths):
         pyro.sample("y", sequence, obs=y)
 
 
+@bernoulli_hidden_markov_model_of_ragged_sequences.known_update
+@bernoulli_sequences_in_one_site.known_update
+def _(q, y, lengths):
+    rows = mean_log(q["rows"])
+    counts, ones, zeros = 0.5 + torch.eye(2), torch.ones(2), torch.full((2,), 2.0)
+    for sequence, length in zip(y, lengths, strict=True):
+        seen = sequence[:length]
+        emissions = seen[:, None] * mean_log(q["p"]) + (1 - seen[:, None]) * mean_log1m(q["p"])
+        r, pairs = expected_paths(rows[0], rows, emissions)
+        counts, ones, zeros = counts + row_counts(r, pairs), ones + r.mT @ seen, zeros + r.mT @ (1 - seen)
+    return {"rows": dist.Dirichlet(counts), "p": dist.Beta(ones, zeros)}
+
+
 @program(
     lambda: torch.tensor([[0, 1, 1, 2], [2, 2, 0, 1]]),
     twin=categorical_hidden_markov_model_of_two_sequences.model,
@@ -118,6 +144,18 @@ def categorical_sequences_in_one_site(y):
     emissions = pyro.sample("emissions", dist.Dirichlet(torch.ones(2, 3)).to_event(1))
     with pyro.plate("sequences", len(y), dim=-1):
         pyro.sample("y", HiddenMarkov(rows[0], rows, dist.Categorical(emissions), y.shape[1]), obs=y)
+
+
+@categorical_hidden_markov_model_of_two_sequences.known_update
+@categorical_sequences_in_one_site.known_update
+def _(q, y):
+    rows, emissions = mean_log(q["rows"]), mean_log(q["emissions"])
+    counts, words = torch.ones(2, 2), torch.ones(2, 3)
+    for sequence in y:
+        r, pairs = expected_paths(rows[0], rows, emissions.mT[sequence])
+        counts += row_counts(r, pairs)
+        words += r.mT @ torch.nn.functional.one_hot(sequence, 3).double()
+    return {"rows": dist.Dirichlet(counts), "emissions": dist.Dirichlet(words)}
 
 
 @program(
@@ -132,6 +170,20 @@ def gaussian_sequence_in_one_site(y):
         locs = pyro.sample("locs", dist.Normal(0.0, 10.0))
         precisions = pyro.sample("precisions", dist.Gamma(2.0, 1.0))
     pyro.sample("y", HiddenMarkov(rows[0], rows, dist.Normal(locs, precisions.rsqrt()), len(y)), obs=y)
+
+
+@gaussian_hidden_markov_model.known_update
+@gaussian_sequence_in_one_site.known_update
+def _(q, y):
+    mean, precision = q["locs"].mean, q["precisions"].mean
+    square = y[:, None] ** 2 - 2 * y[:, None] * mean + mean_square(q["locs"])
+    rows = mean_log(q["rows"])
+    r, pairs = expected_paths(rows[0], rows, 0.5 * (mean_log(q["precisions"]) - precision * square))
+    return {
+        "rows": dist.Dirichlet(1 + row_counts(r, pairs)),
+        "locs": normal(precision * (r.mT @ y), 0.01 + precision * r.sum(0)),
+        "precisions": dist.Gamma(2 + r.sum(0) / 2, 1 + (r * square).sum(0) / 2),
+    }
 
 
 @program(
@@ -155,6 +207,16 @@ def hidden_markov_model_of_vectors(y):
             )
 
 
+@hidden_markov_model_of_vectors.known_update
+def _(q, y):
+    rows = mean_log(q["rows"])
+    r, pairs = expected_paths(rows[0], rows, mean_log(q["p"]).sum(-1) - y @ q["p"].mean.mT)
+    return {
+        "rows": dist.Dirichlet(1 + row_counts(r, pairs)),
+        "p": dist.Gamma(1 + r.sum(0).unsqueeze(-1), 0.5 + r.mT @ y),
+    }
+
+
 @program(
     lambda: torch.tensor([0.0, 5.3, 6.0]),
     exact="left, right, locs",
@@ -172,6 +234,21 @@ def factorial_hidden_markov_model(y):
         pyro.sample(f"y_{t}", dist.Normal(Vindex(locs)[z, w], 1.0), obs=y[t])
 
 
+@factorial_hidden_markov_model.known_update
+def _(q, y):
+    """A state is a pair (z, w)."""
+    left, right = mean_log(q["left"]), mean_log(q["right"])
+    rows = (left[:, None, :, None] + right[None, :, None, :]).reshape(4, 4)
+    emissions = y[:, None] * q["locs"].mean.flatten() - 0.5 * mean_square(q["locs"]).flatten()
+    r, pairs = expected_paths(rows[0], rows, emissions)
+    counts = row_counts(r, pairs).view(2, 2, 2, 2)
+    return {
+        "left": dist.Dirichlet(1 + counts.sum((1, 3))),
+        "right": dist.Dirichlet(1 + counts.sum((0, 2))),
+        "locs": normal((r.mT @ y).view(2, 2), 1 / 25 + r.sum(0).view(2, 2)),
+    }
+
+
 @program(
     lambda: torch.tensor([0.0, 0.8, 5.0, 4.0]),
     exact="rows, slopes",
@@ -185,6 +262,18 @@ def switching_autoregression(y):
     for t in pyro.markov(range(1, len(y))):
         z = pyro.sample(f"z_{t}", dist.Categorical(rows[z]))
         pyro.sample(f"y_{t}", dist.Normal(slopes[z] * y[t - 1], 1.0), obs=y[t])
+
+
+@switching_autoregression.known_update
+def _(q, y):
+    before, after, rows = y[:-1], y[1:], mean_log(q["rows"])
+    emissions = (before * after)[:, None] * q["slopes"].mean
+    emissions = emissions - 0.5 * before[:, None] ** 2 * mean_square(q["slopes"])
+    r, pairs = expected_paths(rows[0], rows, emissions)
+    return {
+        "rows": dist.Dirichlet(1 + row_counts(r, pairs)),
+        "slopes": normal(r.mT @ (before * after), 1 + r.mT @ before**2),
+    }
 
 
 @program(lambda: torch.tensor([0, 1, 2, 2, 0, 1, 1]), exact="rows", observed="y")

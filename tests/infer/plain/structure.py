@@ -154,6 +154,22 @@ def plate_that_is_entered_twice(x):
         pyro.sample("y", dist.Normal(locs[b] + locs[a], 1.0), obs=x.flip(0))
 
 
+@plate_that_is_entered_twice.known_update
+def _(q, x):
+    y, m, m2 = x.flip(0)[:, None, None], q["locs"].mean, mean_square(q["locs"])
+    first = mean_log(q["weights"]) + x[:, None] * m - m2 / 2
+    both = m[:, None] + m  # E[l_a + l_b], and that of its square
+    square = m2[:, None] + m2 + 2 * torch.where(torch.eye(K) == 1, m2, m[:, None] * m)
+    table = first[:, :, None] + mean_log(q["weights"]) + y * both - square / 2
+    r = table.flatten(1).softmax(-1).view_as(table)  # [N, K of a, K of b]
+    a, b, same = r.sum(2), r.sum(1), r.diagonal(dim1=1, dim2=2)
+    other = r * (1 - torch.eye(K))
+    gap = (other * (y - m)).sum((0, 2)) + (other * (y - m[:, None])).sum((0, 1))
+    linear = a.mT @ x + gap + 2 * same.mT @ x.flip(0)
+    quadratic = a.sum(0) + other.sum((0, 2)) + other.sum((0, 1)) + 4 * same.sum(0)
+    return {"weights": dist.Dirichlet(1 + (a + b).sum(0)), "locs": normal(linear, 1 / 25 + quadratic)}
+
+
 @program(
     lambda: numbers()[:4],
     exact="weights, locs",

@@ -1,0 +1,256 @@
+"""Linear dynamical systems as distributions of whole sequences: of the states, and of what is observed.
+
+Ghahramani and Hinton (1996), Parameter estimation for linear dynamical systems; Beal (2003), Variational
+algorithms for approximate Bayesian inference, Chapter 5, where parameters have posteriors.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from pyro.distributions import TorchDistribution
+from pyro.distributions.util import broadcast_shape
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+from torch.nn.functional import pad
+
+from pyro_fmvae.distributions.chain import check_lengths
+from pyro_fmvae.distributions.gaussian_chain import GaussianChain
+from pyro_fmvae.distributions.gaussian_noise import GaussianNoise, Number, batch_of, check_gaussian, itself
+
+Density = Callable[[Distribution, Tensor], Tensor]
+
+
+def _density(fn: Distribution, value: Tensor) -> Tensor:
+    return fn.log_prob(value)
+
+
+class LinearDynamics(TorchDistribution):
+    """Sequences of states z_1 … z_T, with z_t+1 = A z_t + noise.
+
+    In a plain program, A and the noise may have conjugate posteriors. The states may be those behind a
+    network, or be integrated out in closed form: see :class:`LinearGaussianChain`.
+
+    Args:
+        initial: distribution of the first state, with an event [D].
+        matrix: A, [..., D, D].
+        noise: with an event [D]. Its last batch dimension, if any, is 1 or T - 1: means may depend on known
+            inputs.
+        duration: T, the length of the longest sequence.
+        lengths: of each sequence, int64 [...], if they differ. States after the end are standard normal.
+
+    Both distributions are a ``MultivariateNormal`` or ``Normal(...).to_event(1)``.
+
+    Shapes: the event is [T, D].
+
+    Raises:
+        ValueError: shapes do not fit, a distribution is of another kind, or (with validation on) a length is
+            not in 1 … T.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
+    support = constraints.independent(constraints.real, 2)
+
+    def __init__(
+        self,
+        initial: Distribution,
+        matrix: Tensor,
+        noise: Distribution,
+        duration: int,
+        lengths: Tensor | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        event = initial.event_shape
+        if len(event) != 1 or matrix.shape[-2:] != (*event, *event) or noise.event_shape != event:
+            raise ValueError(
+                "initial, matrix, noise: expected an event [D], a matrix [..., D, D] and an event [D], got "
+                f"{list(event)}, {list(matrix.shape)} and {list(noise.event_shape)}"
+            )
+        if duration < 1:
+            raise ValueError(f"duration: expected 1 or more, got {duration}")
+        check_gaussian("initial", initial)
+        check_gaussian("noise", noise)
+        batch = broadcast_shape(
+            initial.batch_shape,
+            matrix.shape[:-2],
+            batch_of(noise, duration - 1),
+            () if lengths is None else lengths.shape,
+        )
+        self.initial, self.matrix, self.noise, self.lengths = initial, matrix, noise, lengths
+        super().__init__(batch, (duration, *event), validate_args=validate_args)
+        if self._validate_args and lengths is not None:
+            check_lengths(lengths, duration)
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
+        """Expand to ``batch_shape``; the parameters stay the tensors that were given."""
+        new: Any = self._get_checked_instance(LinearDynamics, _instance)
+        new.initial, new.matrix, new.noise = self.initial, self.matrix, self.noise
+        new.lengths = self.lengths
+        super(LinearDynamics, new).__init__(torch.Size(batch_shape), self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    def chain(self, number: Number = itself, density: Density = _density) -> GaussianChain:
+        """The weights of the states' paths.
+
+        Args:
+            number: gives the expectation of what is computed of values that are not there.
+            density: gives the log-density of a value under a distribution, or its expectation.
+        """
+        duration, dim = self.event_shape
+        start, noise, matrix = (
+            GaussianNoise.of(self.initial),
+            GaussianNoise.of(self.noise),
+            _by_step(self.matrix),
+        )
+        scaled, nothing = noise.times(matrix), self.matrix.new_zeros(1, dim)
+        tables = (
+            noise.matrix(number),
+            number(matrix.mT @ scaled),
+            number(scaled),
+            number(noise.times(noise.loc.unsqueeze(-1))),
+            number(scaled.mT @ noise.loc.unsqueeze(-1)),
+            density(self.noise, nothing)[..., None, None],
+        )
+        goes_on = 1.0 if self.lengths is None else self._has(range(1, duration)).double()
+        own, before, link, ahead, behind, constant = (
+            goes_on * table.double().expand(*table.shape[:-3], duration - 1, *table.shape[-2:])
+            for table in tables
+        )
+        first = (
+            start.matrix(number),
+            number(start.times(start.loc.unsqueeze(-1))),
+            density(self.initial, nothing[0])[..., None, None],
+        )
+        own_first, linear_first, constant_first = (table.double().unsqueeze(-3) for table in first)
+        precision = _sum(_padded(own_first, 0, duration - 1), _padded(own, 1, 0), _padded(before, 0, 1))
+        linear = _sum(_padded(linear_first, 0, duration - 1), _padded(ahead, 1, 0), -_padded(behind, 0, 1))
+        total = constant_first.sum((-3, -2, -1)) + constant.sum((-3, -2, -1))
+        if self.lengths is not None:
+            over = 1 - self._has(range(duration)).double()
+            precision = precision + over * torch.eye(dim).to(precision)
+            total = total - 0.5 * dim * math.log(2 * math.pi) * over.sum((-3, -2, -1))
+        return GaussianChain(precision, link, linear.squeeze(-1), total)
+
+    def _has(self, steps: range) -> Tensor:
+        """Which sequences have these steps, bool [..., S, 1, 1]."""
+        assert self.lengths is not None
+        numbers = torch.arange(steps.start, steps.stop, device=self.lengths.device)
+        return (numbers < self.lengths.unsqueeze(-1))[..., None, None]
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log-density of states [..., T, D]: [...]."""
+        if self._validate_args:
+            self._validate_sample(value)
+        density = self.chain().log_weight(value).to(value.dtype)
+        return density.expand(broadcast_shape(density.shape, self.batch_shape))
+
+    @torch.no_grad()
+    def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
+        """Draw states, of the full duration: [*sample_shape, ..., T, D]."""
+        shape, duration = torch.Size((*sample_shape, *self.batch_shape)), self.event_shape[0]
+        path = [self.initial.expand(shape).sample()]
+        for noise in self.noise.expand((*shape, duration - 1)).sample().unbind(-2):
+            path.append((self.matrix @ path[-1].unsqueeze(-1)).squeeze(-1) + noise)
+        return torch.stack(path, -2)
+
+
+class LinearGaussianChain(TorchDistribution):
+    """Sequences of observations x_t = C z_t + noise of states with linear dynamics, which are integrated out.
+
+    In a plain program, all matrices and both noises may have conjugate posteriors: ``TraceConjugate_ELBO``
+    takes the expectation of each quadratic function, and integrates over the states by Kalman smoothing. ::
+
+        with pyro.plate("rows", D):
+            a = pyro.sample("a", dist.MultivariateNormal(torch.zeros(D), torch.eye(D)))
+            moves = pyro.sample("moves", dist.Gamma(2.0, 1.0))
+        ...
+        states = LinearDynamics(first, a, dist.Normal(0.0, moves.rsqrt()).to_event(1), x.shape[1])
+        with pyro.plate("sequences", len(x)):
+            pyro.sample("x", LinearGaussianChain(states, c, dist.Normal(0.0, scale).to_event(1)), obs=x)
+
+    Args:
+        dynamics: of the states, [T, D].
+        matrix: C, [..., X, D].
+        noise: with an event [X], of the kinds that :class:`LinearDynamics` takes. Its last batch dimension,
+            if any, is 1 or T. Mask it, or the normal distributions in it, where observations are missing.
+
+    Shapes: the event is [T, X].
+
+    Raises:
+        ValueError: shapes do not fit, or the noise is of another kind.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
+    support = constraints.independent(constraints.real, 2)
+
+    def __init__(
+        self,
+        dynamics: LinearDynamics,
+        matrix: Tensor,
+        noise: Distribution,
+        validate_args: bool | None = None,
+    ) -> None:
+        duration, dim = dynamics.event_shape
+        event = noise.event_shape
+        if len(event) != 1 or matrix.shape[-2:] != (*event, dim):
+            raise ValueError(
+                f"matrix, noise: expected a matrix [..., X, {dim}] and an event [X], got "
+                f"{list(matrix.shape)} and {list(event)}"
+            )
+        check_gaussian("noise", noise)
+        batch = broadcast_shape(dynamics.batch_shape, matrix.shape[:-2], batch_of(noise, duration))
+        self.dynamics, self.matrix, self.noise = dynamics, matrix, noise
+        super().__init__(batch, (duration, *event), validate_args=validate_args)
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
+        """Expand to ``batch_shape``; the parameters stay the tensors that were given."""
+        new: Any = self._get_checked_instance(LinearGaussianChain, _instance)
+        new.dynamics, new.matrix, new.noise = self.dynamics, self.matrix, self.noise
+        super(LinearGaussianChain, new).__init__(
+            torch.Size(batch_shape), self.event_shape, validate_args=False
+        )
+        new._validate_args = self._validate_args
+        return new
+
+    def chain(self, value: Tensor, number: Number = itself, density: Density = _density) -> GaussianChain:
+        """The weights of the states' paths, given observations [..., T, X]: see :class:`LinearDynamics`."""
+        noise, matrix = GaussianNoise.of(self.noise), _by_step(self.matrix)
+        scaled = noise.times(matrix)
+        precision = number(matrix.mT @ scaled).double()
+        linear = number((value - noise.loc).unsqueeze(-2) @ scaled).double()
+        constant = density(self.noise, value)[..., None, None].double()
+        if self.dynamics.lengths is not None:
+            there = self.dynamics._has(range(self.event_shape[0]))
+            precision, linear, constant = there * precision, there * linear, there * constant
+        constant = constant.sum((-3, -2, -1))
+        return self.dynamics.chain(number, density).times(precision, linear.squeeze(-2), constant)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log-density of sequences [..., T, X]: [...]."""
+        if self._validate_args:
+            self._validate_sample(value)
+        evidence = self.chain(value).log_evidence().to(value.dtype)
+        return evidence.expand(broadcast_shape(evidence.shape, self.batch_shape))
+
+    @torch.no_grad()
+    def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
+        """Draw sequences, of the full duration: [*sample_shape, ..., T, X]."""
+        states = self.dynamics.expand(self.batch_shape).sample(sample_shape)
+        mean = (_by_step(self.matrix) @ states.unsqueeze(-1)).squeeze(-1)
+        return mean + self.noise.expand(mean.shape[:-1]).sample()
+
+
+def _by_step(matrix: Tensor) -> Tensor:
+    """A matrix with a dimension of steps, if it has dimensions of sequences before it."""
+    return matrix.unsqueeze(-3) if matrix.dim() > 2 else matrix
+
+
+def _padded(table: Tensor, before: int, after: int) -> Tensor:
+    """A table [..., S, M, N] with rows of 0 for further steps."""
+    return pad(table, (0, 0, 0, 0, before, after))
+
+
+def _sum(*tables: Tensor) -> Tensor:
+    return sum(tables[1:], tables[0])
