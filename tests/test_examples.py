@@ -59,6 +59,10 @@ RUNS = {
         ["--recordings=4", "--steps=3", "--starts=1", "--picture=pictures/hidden-states.png"],
         ["rates: ", "states by the best path: "],
     ),
+    "pendulum.py": (
+        ["--sequences=30", "--steps=2", "--picture=pictures/pendulum.png"],
+        ["structured VAE (", "LSTM (", "the mean picture: "],
+    ),
     "sensors.py": (
         ["--sequences=3", "--steps=2", "--picture=pictures/sensors.png"],
         ["damping ", "error in gaps, true numbers: "],
@@ -215,6 +219,7 @@ PICTURES = {
     "factors.py": ["half-digits.png"],
     "cells.py": ["cells.png"],
     "hidden_states.py": ["hidden-states.png"],
+    "pendulum.py": ["pendulum.png"],
     "sensors.py": ["sensors.png"],
     "streams.py": ["streams.png"],
     "vsc_sweep.py": ["codes-smiley-J20.png", "codes-smiley-latents.png"],

@@ -27,7 +27,8 @@ from pyro_fmvae.distributions.full_component import FullComponent
 from pyro_fmvae.distributions.gamma import GAMMA, GammaFamily, NaturalGamma
 from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
 from pyro_fmvae.distributions.inverse_gamma import INVERSE_GAMMA, InverseGammaFamily, NaturalInverseGamma
-from pyro_fmvae.distributions.linear_dynamics import LinearDynamics, LinearGaussianChain
+from pyro_fmvae.distributions.linear_dynamics import LinearDynamics
+from pyro_fmvae.distributions.linear_gaussian_chain import LinearGaussianChain, SmoothedStates
 from pyro_fmvae.distributions.marginal_component import MarginalComponent
 from pyro_fmvae.distributions.mixture import Assignment, Component, Label, MixtureComponent
 from pyro_fmvae.distributions.multivariate_normal import (
@@ -133,6 +134,7 @@ __all__ = [
     "RateWishart",
     "ScalarFamily",
     "ShiftedSigmoid",
+    "SmoothedStates",
     "SpikeAndSlab",
     "SpikeAndSlabMixture",
     "SpikeDraws",
