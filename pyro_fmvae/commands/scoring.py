@@ -51,7 +51,8 @@ def score(
 ) -> int:
     """Write outlier scores of data, in row order; print thresholds and a summary.
 
-    They are one JSON object, but on a terminal a few lines to read. An .npz has the thresholds, too; a table (.csv, .parquet) has a row per point.
+    They are one JSON object, but on a terminal a few lines to read. An .npz has the thresholds, too; a table
+    (.csv, .parquet) has a row per point.
 
     Raises:
         ValueError: bad data, a bad number or file name.

@@ -10,7 +10,6 @@ from pyro_fmvae.distributions.column_normal_gamma import (
     NaturalColumnNormalGamma,
 )
 from pyro_fmvae.distributions.count_observation import (
-    CountObservation,
     NegativeBinomialObservation,
     PoissonObservation,
 )
@@ -90,7 +89,6 @@ __all__ = [
     "ColumnNormalGammaFamily",
     "Component",
     "Concrete",
-    "CountObservation",
     "DirichletFamily",
     "ExponentialFamily",
     "FactorialMixture",
