@@ -9,6 +9,10 @@ from pyro_fmvae.distributions.column_normal_gamma import (
     ColumnNormalGammaFamily,
     NaturalColumnNormalGamma,
 )
+from pyro_fmvae.distributions.count_observation import (
+    NegativeBinomialObservation,
+    PoissonObservation,
+)
 from pyro_fmvae.distributions.dirichlet import DIRICHLET, DirichletFamily, NaturalDirichlet
 from pyro_fmvae.distributions.expected_log_prob import (
     component_table,
@@ -116,6 +120,7 @@ __all__ = [
     "NaturalNormalWishart",
     "NaturalParameter",
     "NaturalWishart",
+    "NegativeBinomialObservation",
     "NormalFamily",
     "NormalGamma",
     "NormalGammaFamily",
@@ -123,6 +128,7 @@ __all__ = [
     "NormalWishartFamily",
     "Observation",
     "PoissonComponent",
+    "PoissonObservation",
     "RateWishart",
     "ScalarFamily",
     "ShiftedSigmoid",
