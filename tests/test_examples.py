@@ -51,9 +51,17 @@ RUNS = {
         ["--steps=4", "--picture=pictures/half-digits.png"],
         ["probabilistic PCA, 100 % of the pixels", "factor analysis, 50 % of the pixels: log-density"],
     ),
+    "cells.py": (
+        ["--cells=80", "--pretrain=2", "--iterations=2", "--out=cells", "--picture=pictures/cells.png"],
+        ["scanpy: ", "counts: ", "ARI with the 8 kinds"],
+    ),
     "hidden_states.py": (
         ["--recordings=4", "--steps=3", "--starts=1", "--picture=pictures/hidden-states.png"],
         ["rates: ", "states by the best path: "],
+    ),
+    "pendulum.py": (
+        ["--sequences=30", "--steps=2", "--picture=pictures/pendulum.png"],
+        ["structured VAE (", "LSTM (", "the mean picture: "],
     ),
     "sensors.py": (
         ["--sequences=3", "--steps=2", "--picture=pictures/sensors.png"],
@@ -209,7 +217,9 @@ PICTURES = {
     "full_covariances.py": ["full-covariances.png"],
     "topics.py": ["topics.png"],
     "factors.py": ["half-digits.png"],
+    "cells.py": ["cells.png"],
     "hidden_states.py": ["hidden-states.png"],
+    "pendulum.py": ["pendulum.png"],
     "sensors.py": ["sensors.png"],
     "streams.py": ["streams.png"],
     "vsc_sweep.py": ["codes-smiley-J20.png", "codes-smiley-latents.png"],
@@ -271,7 +281,7 @@ def write_run(folder, options="--factors 2,5 --labels 1"):
 
 
 # Packages of extras, without which an example is skipped.
-PACKAGES = {"search_options.py": "optuna"}
+PACKAGES = {"search_options.py": "optuna", "cells.py": "scanpy"}
 
 # Example: writes the data that it reads.
 DATA = {

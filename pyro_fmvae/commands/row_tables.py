@@ -88,7 +88,7 @@ def drawn_columns(run: Run, x: np.ndarray, arrays: Mapping[str, np.ndarray]) -> 
         categories; for each factor its code and the name of its value; then ``z``, a column per dimension,
         unless z is the row itself.
     """
-    names = run.preprocessing.column_names or [f"x_{column}" for column in range(x.shape[1])]
+    names = run.preprocessing.decoded_columns or [f"x_{column}" for column in range(x.shape[1])]
     words = [WORDS.format(column) for column in range(x.shape[1])]
     redundant = ("z",) if run.recipe.rows_are_codes else ()
     drawn = [arrays.get(name, numbers) for name, numbers in zip(words, x.T, strict=True)]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,9 +49,10 @@ def score(
     seed: int,
     device: str,
 ) -> int:
-    """Write outlier scores of data, in row order; print thresholds and a summary as one JSON object.
+    """Write outlier scores of data, in row order; print thresholds and a summary.
 
-    An .npz has the thresholds, too; a table (.csv, .parquet) has a row per point.
+    They are one JSON object, but on a terminal a few lines to read. An .npz has the thresholds, too; a table
+    (.csv, .parquet) has a row per point.
 
     Raises:
         ValueError: bad data, a bad number or file name.
@@ -91,7 +93,12 @@ def score(
     else:
         thresholds = {f"{kind}_threshold": limit for kind, limit in limits.items()}
         save_array_parts(target, (_marked(part, tallies, "_outlying") for part in parts), thresholds)
-    common = {"train_points": len(usual["reconstruction"]), "quantile": quantile, "num_samples": num_samples}
+    compared_with = len(usual["reconstruction"])
+    if sys.stdout.isatty():
+        print(f"wrote {target}; threshold: above {quantile:.0%} of {compared_with:,} training points")
+        print(*(f"{kind:<15} {tally}" for kind, tally in tallies.items()), sep="\n")
+        return 0
+    common = {"train_points": compared_with, "quantile": quantile, "num_samples": num_samples}
     summary = {kind: tally.summary() for kind, tally in tallies.items()}
     print(json.dumps({"n": tallies["reconstruction"].n, **common, **summary}))
     return 0
@@ -112,6 +119,10 @@ class _Tally:
         self.n, self.outlying = self.n + len(values), self.outlying + int(outlying.sum())
         self.total += float(values.sum())
         return outlying
+
+    def __str__(self) -> str:
+        share = f"{self.outlying:,} of {self.n:,} ({self.outlying / self.n:.1%})"
+        return f"{share} above {self.threshold:.4g}, mean {self.total / self.n:.4g}"
 
     def summary(self) -> dict[str, float | None]:
         """Threshold, share above it, and mean; an infinite one becomes None, since JSON has no infinity."""

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pyro_fmvae.data.binarization import Binarization
 from pyro_fmvae.data.dataset import Dataset
-from pyro_fmvae.data.preprocessing import Binarization
 from pyro_fmvae.data.sparse_options import SparseOptions
 
 

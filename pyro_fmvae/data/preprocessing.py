@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_fmvae.data.binarization import Binarization, check_binarization, to_binary
 from pyro_fmvae.data.column_transform import ColumnTransform
+from pyro_fmvae.data.count_table import CountTable
 from pyro_fmvae.data.patch_transform import PatchTransform
-from pyro_fmvae.data.storage import as_float, sample_binary, to_real, to_stored
+from pyro_fmvae.data.storage import as_float, to_real, to_stored
 from pyro_fmvae.untrusted import check_type
 
-Binarization = Literal["dynamic", "threshold"]
-
 _SMALLEST, _LARGEST = (float(limit) for limit in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
-_SAMPLING_SEED = 0  # of the one draw of binary pixels for data that must look the same at every visit
 
 
 class Kind(Enum):
@@ -35,6 +34,8 @@ class Kind(Enum):
     """Real numbers of any shape, taken as they are; NaN is a missing number."""
     PATCHES = "patches"
     """Grey patches of images, centred, scaled and optionally whitened: see `PatchTransform`."""
+    COUNTS = "counts"
+    """Counts of a table, taken as they are: see `CountTable`."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,11 @@ class Preprocessing:
     """Transform of the greys. Only with `Kind.PATCHES`."""
     powers: ColumnTransform | None = None
     """Powers and codes of columns, before they are standardised. Only with `Kind.TABLE`."""
+    counts: CountTable | None = None
+    """Which column is the batch, and what batches there are. Only with `Kind.COUNTS`."""
     levels: tuple[tuple[str, ...], ...] = ()
-    """Words of each column [D], stored as 0, 1, …; empty for a column of numbers. With `Kind.TABLE`."""
+    """Words of each column [D], stored as 0, 1, …; empty for a column of numbers. With `Kind.TABLE`, and with
+    `Kind.COUNTS` for the column of batches."""
     column_names: tuple[str, ...] = field(default=(), compare=False)
     """Names of the columns [D] if the training file gave them, else empty. They label and check columns, but
     the map, and so equality, does not depend on them."""
@@ -157,6 +161,18 @@ class Preprocessing:
         return self.kind is not Kind.TABLE and len(self.event_shape) >= 2
 
     @property
+    def decoded_shape(self) -> tuple[int, ...]:
+        """Shape of what a model decodes: `event_shape` without the column of a batch, which it is given."""
+        given = self.counts is not None and self.counts.batch is not None
+        return (self.event_shape[0] - 1,) if given else self.event_shape
+
+    @property
+    def decoded_columns(self) -> tuple[str, ...]:
+        """Names of the columns that a model decodes, or none."""
+        batch = None if self.counts is None else self.counts.batch
+        return tuple(name for column, name in enumerate(self.column_names) if column != batch)
+
+    @property
     def signed(self) -> bool:
         """True for greys and colours, which the model sees in [-1, 1], as Paquet et al. (2018) scale them."""
         return self.kind is Kind.IMAGE
@@ -169,8 +185,9 @@ class Preprocessing:
     def undo(self, x: Tensor) -> Tensor:
         """Map the model's output [..., *event_shape] back to the scale of raw data; pixels lie in [0, 1].
 
-        Real data stay as they are. Tables are float64, since float32 is too coarse for time stamps, say.
-        Patches become greys [..., P, P] around 1/2, since their own mean is not known.
+        Real data and counts stay as they are; the batch of a row, if there is one, goes back to its place.
+        Tables are float64, since float32 is too coarse for time stamps, say. Patches become greys [..., P, P]
+        around 1/2, since their own mean is not known.
         """
         if self.patches is not None:
             return (0.5 + self.patches.invert(x)).clamp(0, 1)
@@ -178,6 +195,8 @@ class Preprocessing:
             x = x.double()
             x = x * x.new_tensor(self.std) + x.new_tensor(self.mean)
             return x if self.powers is None else self.powers.inverse(x)
+        if self.counts is not None and x.shape[-1:] == self.event_shape:
+            return self.counts.inverse(x)
         return (x + 1) / 2 if self.signed else x
 
     def __call__(self, raw: np.ndarray, source: str = "x") -> Tensor:
@@ -198,6 +217,8 @@ class Preprocessing:
             )
         if self.patches is not None:
             return self.patches.apply(as_float(to_stored(raw, source)).double()).float()
+        if self.counts is not None:
+            return self.counts(raw, source, self.column_names)
         if self.kind is Kind.REAL:
             return to_real(raw, source)
         if self.kind is Kind.TABLE:
@@ -205,7 +226,7 @@ class Preprocessing:
                 raise ValueError(f"{source}: expected numbers, but some are missing (NaN)")
             return self._standardised(raw, source)
         stored = to_stored(raw, source)
-        return self._binary(stored, source) if self.binary else stored
+        return to_binary(stored, self.binarization, source) if self.binary else stored
 
     def _standardised(self, raw: np.ndarray, source: str) -> Tensor:
         with np.errstate(over="ignore"):
@@ -221,22 +242,6 @@ class Preprocessing:
             )
         return torch.from_numpy(x)
 
-    def _binary(self, stored: Tensor, source: str) -> Tensor:
-        if stored.dtype == torch.bool:
-            return stored
-        if self.binarization is None:
-            if not ((stored == 0) | (stored == 1)).all():
-                raise ValueError(f"{source}: expected binary values, 0 or 1, but there are others")
-            return stored.bool()
-        if stored.dtype == torch.uint8 and stored.numel() and stored.max() == 1:
-            raise ValueError(
-                f"{source}: expected greys from 0 to 255, but the maximum of this uint8 array is 1; "
-                "give binary pixels as bool"
-            )
-        if self.binarization == "threshold":
-            return as_float(stored) >= 0.5
-        return sample_binary(stored, torch.Generator().manual_seed(_SAMPLING_SEED))
-
     def to_dict(self) -> dict[str, Any]:
         """Convert to a JSON object; `from_dict` makes an equal preprocessing of it, floats to the bit."""
         return {
@@ -248,6 +253,7 @@ class Preprocessing:
             "missing": self.missing,
             "patches": None if self.patches is None else self.patches.to_dict(),
             "powers": None if self.powers is None else self.powers.to_dict(),
+            "counts": None if self.counts is None else self.counts.to_dict(),
             "levels": [list(names) for names in self.levels],
             "column_names": list(self.column_names),
             "ignored": list(self.ignored),
@@ -255,14 +261,14 @@ class Preprocessing:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Preprocessing:
-        """Invert `to_dict`; older runs lack `ignored`, `levels` and `powers`, or more of the last entries.
+        """Invert `to_dict`; older runs lack some of the last entries.
 
         Raises:
             ValueError: `state` is not what `to_dict` writes.
         """
         try:
             mean, std = state["mean"], state["std"]
-            patches, powers = state.get("patches"), state.get("powers")
+            patches, powers, counts = (state.get(name) for name in ("patches", "powers", "counts"))
             found = cls(
                 kind=Kind(state["kind"]),
                 event_shape=tuple(state["event_shape"]),
@@ -272,6 +278,7 @@ class Preprocessing:
                 missing=bool(state.get("missing", False)),
                 patches=None if patches is None else PatchTransform.from_dict(patches),
                 powers=None if powers is None else ColumnTransform.from_dict(powers),
+                counts=None if counts is None else CountTable.from_dict(counts),
                 levels=tuple(tuple(names) for names in state.get("levels", ())),
                 column_names=tuple(state.get("column_names", ())),
                 ignored=tuple(state.get("ignored", ())),
@@ -281,18 +288,6 @@ class Preprocessing:
             return found
         except (LookupError, AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"preprocessing: not what to_dict() writes: {error!r}") from error
-
-
-def check_binarization(binarization: str) -> Binarization:
-    """Return the argument, checked.
-
-    Raises:
-        ValueError: it is neither 'dynamic' nor 'threshold'.
-    """
-    for known in get_args(Binarization):
-        if binarization == known:
-            return known
-    raise ValueError(f"binarization: expected 'dynamic' or 'threshold', got {binarization!r}")
 
 
 def _column(index: int, names: tuple[str, ...]) -> str:

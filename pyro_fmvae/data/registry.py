@@ -6,6 +6,7 @@ A new data set is a module in :mod:`pyro_fmvae.data.sets` and its line in `LOADE
 from pathlib import Path
 from typing import Final
 
+from pyro_fmvae.data.binarization import Binarization, check_binarization
 from pyro_fmvae.data.dataset import Dataset
 from pyro_fmvae.data.decoded import user_cache
 from pyro_fmvae.data.loader import Loader, LoadOptions
@@ -15,7 +16,6 @@ from pyro_fmvae.data.own.picture_shape import LONGEST
 from pyro_fmvae.data.own.picture_shape import SMALLEST as SMALLEST_IMAGE
 from pyro_fmvae.data.own.zarr_store import is_folder
 from pyro_fmvae.data.patch_sets import split_patches
-from pyro_fmvae.data.preprocessing import Binarization, check_binarization
 from pyro_fmvae.data.sets.bars import LOADERS as BARS
 from pyro_fmvae.data.sets.celeba import LOADER as CELEBA
 from pyro_fmvae.data.sets.fashion_mnist import LOADER as FASHION_MNIST
@@ -111,7 +111,7 @@ def load(
         return split_patches(open_pictures(path), name, options.patch_size, options, seed)
     if folder:
         return split_folder(path, image_size, seed, options.as_is, splitting, shape)
-    return split_file(path, seed, options.as_is, splitting, options.mixed, options.ignore, in_memory)
+    return split_file(path, seed, options, splitting, in_memory)
 
 
 def _check_sparse(data: str, options: SparseOptions) -> None:
@@ -126,6 +126,8 @@ def _check_sparse(data: str, options: SparseOptions) -> None:
         raise ValueError(f"patch_size: expected a file or folder of images, or {names}, got {data!r}")
     if options.on_off and options.patch_size is None and not (known is not None and known.patches):
         raise ValueError("on_off: expected a patch_size with it")
+    if options.counts is not None and (known is not None or Path(data).is_dir()):
+        raise ValueError(f"likelihood: expected a table of counts in a file, got {data!r}")
     if options.as_is and not (known is None or known.as_is):
         names = ", ".join(name for name, loader in LOADERS.items() if loader.as_is)
         raise ValueError(f"as_is: expected a file or folder, or {names}, got {data!r}")

@@ -1,8 +1,9 @@
-"""Options for reading a data set for a model of sparse causes."""
+"""Options for reading a data set for a model of sparse causes, a mixture, or a model of counts."""
 
 from dataclasses import dataclass
 from typing import Final
 
+from pyro_fmvae.data.count_table import CountOptions
 from pyro_fmvae.data.patch_transform import PatchTransform
 
 LARGEST_PATCH: Final = 32
@@ -10,7 +11,7 @@ LARGEST_PATCH: Final = 32
 
 @dataclass(frozen=True)
 class SparseOptions:
-    """Options of `load` for models of sparse causes; the defaults read data as for any other model.
+    """Options of `load` for models of sparse causes, mixtures and counts; defaults read data as for others.
 
     Raises:
         ValueError: `patch_size` or `patches` is out of range, `as_is` and `patch_size` are both given, or
@@ -37,6 +38,8 @@ class SparseOptions:
     ignore: tuple[str, ...] = ()
     """Columns of a .csv file, by name or by number from 1, that the model leaves out: they may hold anything.
     One that cannot be read is NaN."""
+    counts: CountOptions | None = None
+    """Read a table of counts, and take them as they are: see `CountTable`."""
 
     def __post_init__(self) -> None:
         if self.patch_size is not None and not 2 <= self.patch_size <= LARGEST_PATCH:

@@ -9,6 +9,10 @@ from pyro_fmvae.distributions.column_normal_gamma import (
     ColumnNormalGammaFamily,
     NaturalColumnNormalGamma,
 )
+from pyro_fmvae.distributions.count_observation import (
+    NegativeBinomialObservation,
+    PoissonObservation,
+)
 from pyro_fmvae.distributions.dirichlet import DIRICHLET, DirichletFamily, NaturalDirichlet
 from pyro_fmvae.distributions.expected_log_prob import (
     component_table,
@@ -22,7 +26,8 @@ from pyro_fmvae.distributions.full_component import FullComponent
 from pyro_fmvae.distributions.gamma import GAMMA, GammaFamily, NaturalGamma
 from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
 from pyro_fmvae.distributions.inverse_gamma import INVERSE_GAMMA, InverseGammaFamily, NaturalInverseGamma
-from pyro_fmvae.distributions.linear_dynamics import LinearDynamics, LinearGaussianChain
+from pyro_fmvae.distributions.linear_dynamics import LinearDynamics
+from pyro_fmvae.distributions.linear_gaussian_chain import LinearGaussianChain, SmoothedStates
 from pyro_fmvae.distributions.marginal_component import MarginalComponent
 from pyro_fmvae.distributions.mixture import Assignment, Component, Label, MixtureComponent
 from pyro_fmvae.distributions.multivariate_normal import (
@@ -115,6 +120,7 @@ __all__ = [
     "NaturalNormalWishart",
     "NaturalParameter",
     "NaturalWishart",
+    "NegativeBinomialObservation",
     "NormalFamily",
     "NormalGamma",
     "NormalGammaFamily",
@@ -122,9 +128,11 @@ __all__ = [
     "NormalWishartFamily",
     "Observation",
     "PoissonComponent",
+    "PoissonObservation",
     "RateWishart",
     "ScalarFamily",
     "ShiftedSigmoid",
+    "SmoothedStates",
     "SpikeAndSlab",
     "SpikeAndSlabMixture",
     "SpikeDraws",

@@ -67,9 +67,9 @@ class GaussianChain:
         """The logarithm of the weight of paths [..., T, D]: [...]."""
         return self._mean_log_weight(path, _outer(path, path), _outer(path[..., 1:, :], path[..., :-1, :]))
 
-    def mean_log_weight(self, path: "GaussianPath") -> Tensor:
-        """The expectation of the logarithm of the weight of a path: [...]."""
-        mean, (own, across) = path.chain.mean_path, path.chain.covariances
+    def mean_log_weight(self, posterior: "GaussianChain") -> Tensor:
+        """The expectation of the logarithm of the weight of a path that another chain weighs: [...]."""
+        mean, (own, across) = posterior.mean_path, posterior.covariances
         own, across = own + _outer(mean, mean), across + _outer(mean[..., 1:, :], mean[..., :-1, :])
         return self._mean_log_weight(mean, own, across)
 

@@ -9,11 +9,22 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
 
 Number = Callable[[Tensor], Tensor]
+Density = Callable[[Distribution, Tensor], Tensor]
 
 
 def itself(tensor: Tensor) -> Tensor:
     """A tensor that has numbers."""
     return tensor
+
+
+def log_density(fn: Distribution, value: Tensor) -> Tensor:
+    """The log-density of a value under a distribution that has numbers."""
+    return fn.log_prob(value)
+
+
+def by_step(matrix: Tensor) -> Tensor:
+    """A matrix with a dimension of steps, if it has dimensions of sequences before it."""
+    return matrix.unsqueeze(-3) if matrix.dim() > 2 else matrix
 
 
 class GaussianNoise(NamedTuple):

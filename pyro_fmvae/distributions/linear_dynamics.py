@@ -1,36 +1,40 @@
-"""Linear dynamical systems as distributions of whole sequences: of the states, and of what is observed.
+"""Linear dynamical systems as distributions of whole sequences of states.
 
 Ghahramani and Hinton (1996), Parameter estimation for linear dynamical systems; Beal (2003), Variational
 algorithms for approximate Bayesian inference, Chapter 5, where parameters have posteriors.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from pyro.distributions import TorchDistribution
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import Distribution, constraints, register_kl
 from torch.nn.functional import pad
 
 from pyro_fmvae.distributions.chain import check_lengths
-from pyro_fmvae.distributions.gaussian_chain import GaussianChain
-from pyro_fmvae.distributions.gaussian_noise import GaussianNoise, Number, batch_of, check_gaussian, itself
-
-Density = Callable[[Distribution, Tensor], Tensor]
-
-
-def _density(fn: Distribution, value: Tensor) -> Tensor:
-    return fn.log_prob(value)
+from pyro_fmvae.distributions.gaussian_chain import GaussianChain, GaussianPath
+from pyro_fmvae.distributions.gaussian_noise import (
+    Density,
+    GaussianNoise,
+    Number,
+    batch_of,
+    by_step,
+    check_gaussian,
+    itself,
+    log_density,
+)
 
 
 class LinearDynamics(TorchDistribution):
     """Sequences of states z_1 … z_T, with z_t+1 = A z_t + noise.
 
     In a plain program, A and the noise may have conjugate posteriors. The states may be those behind a
-    network, or be integrated out in closed form: see :class:`LinearGaussianChain`.
+    network, or be integrated out in closed form: see
+    :class:`~pyro_fmvae.distributions.LinearGaussianChain`.
 
     Args:
         initial: distribution of the first state, with an event [D].
@@ -91,7 +95,7 @@ class LinearDynamics(TorchDistribution):
         new._validate_args = self._validate_args
         return new
 
-    def chain(self, number: Number = itself, density: Density = _density) -> GaussianChain:
+    def chain(self, number: Number = itself, density: Density = log_density) -> GaussianChain:
         """The weights of the states' paths.
 
         Args:
@@ -102,7 +106,7 @@ class LinearDynamics(TorchDistribution):
         start, noise, matrix = (
             GaussianNoise.of(self.initial),
             GaussianNoise.of(self.noise),
-            _by_step(self.matrix),
+            by_step(self.matrix),
         )
         scaled, nothing = noise.times(matrix), self.matrix.new_zeros(1, dim)
         tables = (
@@ -113,7 +117,7 @@ class LinearDynamics(TorchDistribution):
             number(scaled.mT @ noise.loc.unsqueeze(-1)),
             density(self.noise, nothing)[..., None, None],
         )
-        goes_on = 1.0 if self.lengths is None else self._has(range(1, duration)).double()
+        goes_on = 1.0 if self.lengths is None else self.has_steps(range(1, duration)).double()
         own, before, link, ahead, behind, constant = (
             goes_on * table.double().expand(*table.shape[:-3], duration - 1, *table.shape[-2:])
             for table in tables
@@ -128,12 +132,12 @@ class LinearDynamics(TorchDistribution):
         linear = _sum(_padded(linear_first, 0, duration - 1), _padded(ahead, 1, 0), -_padded(behind, 0, 1))
         total = constant_first.sum((-3, -2, -1)) + constant.sum((-3, -2, -1))
         if self.lengths is not None:
-            over = 1 - self._has(range(duration)).double()
+            over = 1 - self.has_steps(range(duration)).double()
             precision = precision + over * torch.eye(dim).to(precision)
             total = total - 0.5 * dim * math.log(2 * math.pi) * over.sum((-3, -2, -1))
         return GaussianChain(precision, link, linear.squeeze(-1), total)
 
-    def _has(self, steps: range) -> Tensor:
+    def has_steps(self, steps: range) -> Tensor:
         """Which sequences have these steps, bool [..., S, 1, 1]."""
         assert self.lengths is not None
         numbers = torch.arange(steps.start, steps.stop, device=self.lengths.device)
@@ -156,95 +160,9 @@ class LinearDynamics(TorchDistribution):
         return torch.stack(path, -2)
 
 
-class LinearGaussianChain(TorchDistribution):
-    """Sequences of observations x_t = C z_t + noise of states with linear dynamics, which are integrated out.
-
-    In a plain program, all matrices and both noises may have conjugate posteriors: ``TraceConjugate_ELBO``
-    takes the expectation of each quadratic function, and integrates over the states by Kalman smoothing. ::
-
-        with pyro.plate("rows", D):
-            a = pyro.sample("a", dist.MultivariateNormal(torch.zeros(D), torch.eye(D)))
-            moves = pyro.sample("moves", dist.Gamma(2.0, 1.0))
-        ...
-        states = LinearDynamics(first, a, dist.Normal(0.0, moves.rsqrt()).to_event(1), x.shape[1])
-        with pyro.plate("sequences", len(x)):
-            pyro.sample("x", LinearGaussianChain(states, c, dist.Normal(0.0, scale).to_event(1)), obs=x)
-
-    Args:
-        dynamics: of the states, [T, D].
-        matrix: C, [..., X, D].
-        noise: with an event [X], of the kinds that :class:`LinearDynamics` takes. Its last batch dimension,
-            if any, is 1 or T. Mask it, or the normal distributions in it, where observations are missing.
-
-    Shapes: the event is [T, X].
-
-    Raises:
-        ValueError: shapes do not fit, or the noise is of another kind.
-    """
-
-    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
-    support = constraints.independent(constraints.real, 2)
-
-    def __init__(
-        self,
-        dynamics: LinearDynamics,
-        matrix: Tensor,
-        noise: Distribution,
-        validate_args: bool | None = None,
-    ) -> None:
-        duration, dim = dynamics.event_shape
-        event = noise.event_shape
-        if len(event) != 1 or matrix.shape[-2:] != (*event, dim):
-            raise ValueError(
-                f"matrix, noise: expected a matrix [..., X, {dim}] and an event [X], got "
-                f"{list(matrix.shape)} and {list(event)}"
-            )
-        check_gaussian("noise", noise)
-        batch = broadcast_shape(dynamics.batch_shape, matrix.shape[:-2], batch_of(noise, duration))
-        self.dynamics, self.matrix, self.noise = dynamics, matrix, noise
-        super().__init__(batch, (duration, *event), validate_args=validate_args)
-
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
-        """Expand to ``batch_shape``; the parameters stay the tensors that were given."""
-        new: Any = self._get_checked_instance(LinearGaussianChain, _instance)
-        new.dynamics, new.matrix, new.noise = self.dynamics, self.matrix, self.noise
-        super(LinearGaussianChain, new).__init__(
-            torch.Size(batch_shape), self.event_shape, validate_args=False
-        )
-        new._validate_args = self._validate_args
-        return new
-
-    def chain(self, value: Tensor, number: Number = itself, density: Density = _density) -> GaussianChain:
-        """The weights of the states' paths, given observations [..., T, X]: see :class:`LinearDynamics`."""
-        noise, matrix = GaussianNoise.of(self.noise), _by_step(self.matrix)
-        scaled = noise.times(matrix)
-        precision = number(matrix.mT @ scaled).double()
-        linear = number((value - noise.loc).unsqueeze(-2) @ scaled).double()
-        constant = density(self.noise, value)[..., None, None].double()
-        if self.dynamics.lengths is not None:
-            there = self.dynamics._has(range(self.event_shape[0]))
-            precision, linear, constant = there * precision, there * linear, there * constant
-        constant = constant.sum((-3, -2, -1))
-        return self.dynamics.chain(number, density).times(precision, linear.squeeze(-2), constant)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """The log-density of sequences [..., T, X]: [...]."""
-        if self._validate_args:
-            self._validate_sample(value)
-        evidence = self.chain(value).log_evidence().to(value.dtype)
-        return evidence.expand(broadcast_shape(evidence.shape, self.batch_shape))
-
-    @torch.no_grad()
-    def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
-        """Draw sequences, of the full duration: [*sample_shape, ..., T, X]."""
-        states = self.dynamics.expand(self.batch_shape).sample(sample_shape)
-        mean = (_by_step(self.matrix) @ states.unsqueeze(-1)).squeeze(-1)
-        return mean + self.noise.expand(mean.shape[:-1]).sample()
-
-
-def _by_step(matrix: Tensor) -> Tensor:
-    """A matrix with a dimension of steps, if it has dimensions of sequences before it."""
-    return matrix.unsqueeze(-3) if matrix.dim() > 2 else matrix
+@register_kl(GaussianPath, LinearDynamics)
+def _kl(path: GaussianPath, dynamics: LinearDynamics) -> Tensor:
+    return -path.entropy() - dynamics.chain().mean_log_weight(path.chain).to(path.dtype)
 
 
 def _padded(table: Tensor, before: int, after: int) -> Tensor:

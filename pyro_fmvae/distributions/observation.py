@@ -1,6 +1,7 @@
 """Observation models: distributions of data given a decoder's output."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import pyro.distributions as dist
 import torch
@@ -28,6 +29,20 @@ class Observation(ABC):
     @abstractmethod
     def __call__(self, features: Tensor) -> Distribution:
         """The density of x for a decoder's ``features``, shape [..., outputs, *event_shape]."""
+
+    def explained(self, x: Tensor) -> Tensor:
+        """The part of data points ``[..., *event_shape]`` that has a density: all, unless some is given."""
+        return x
+
+    def density(self, decoder: Callable[..., Tensor], z: Tensor, x: Tensor) -> Distribution:
+        """p(x | z), the density of what is :meth:`explained`.
+
+        Args:
+            decoder: gives the features.
+            z: [..., latent_dim].
+            x: the data points themselves, of which an observation model may take a part as given.
+        """
+        return self(decoder(z))
 
     @abstractmethod
     def mean(self, features: Tensor) -> Tensor:

@@ -71,6 +71,7 @@ class Neighbours:
         model, x = self._model, batch[0]
         with torch.no_grad(), pyro.validation_enabled(False):
             q = model.posterior(x)
-            residual = x - model.observation.mean(model.decoder(q.mean))
+            density = model.observation.density(model.decoder, q.mean, x)
+            residual = model.observation.explained(x) - density.mean
             mean, scale, beyond = (part.flatten(1).cpu().numpy() for part in (q.mean, q.stddev, residual))
         return mean, scale, beyond

@@ -96,7 +96,8 @@ class FactorialMixtureVAE(FactorialPrior):
             z = z * self.gate
         seen = x if views is NO_PLATE else x.movedim(1, 0).unsqueeze(1)
         with data, views:
-            pyro.sample("x", self.observation(self.decoder(z)), obs=seen)
+            density = self.observation.density(self.decoder, z, seen)
+            pyro.sample("x", density, obs=self.observation.explained(seen))
 
     def gate_free(self, share: float) -> None:
         """Scale the blocks of unlabelled factors at the input of the decoder in :meth:`model`.

@@ -83,7 +83,8 @@ class VAE(nn.Module):
         with pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1):
             with poutine.scale(scale=kl_weight), poutine.mask(mask=self.bounded):
                 z = pyro.sample("z", self._prior(x))
-            pyro.sample("x", self.observation(self.decoder(z)), obs=x)
+            density = self.observation.density(self.decoder, z, x)
+            pyro.sample("x", density, obs=self.observation.explained(x))
 
     def guide(
         self,
@@ -120,21 +121,22 @@ class VAE(nn.Module):
 
     def log_likelihood(self, x: Tensor, z: Tensor) -> Tensor:
         """Log-density p(x | z) of data points ``[B, *event_shape]`` at z [B, latent_dim]: [B]."""
-        return self.observation(self.decoder(z)).log_prob(x)
+        return self.observation.density(self.decoder, z, x).log_prob(self.observation.explained(x))
 
     @torch.no_grad()
     def start_at(self, x: Tensor) -> None:
-        """Initialise the decoder from the mean and spread of colour images, if it has ``start_at``.
+        """Initialise the decoder from the mean and spread of colour images or counts, if it has ``start_at``.
 
         Args:
-            x: data points. Mean and standard deviation of images ``[n, H, W, C]`` are taken per colour. For
-                data of other shapes, nothing is done.
+            x: data points. Mean and standard deviation are taken per colour of images ``[n, H, W, C]``, and
+                per column of counts. For data of other shapes, nothing is done.
         """
         start = getattr(self.decoder, "start_at", None)
-        if start is not None and x.dim() == 4:
-            colours = x.flatten(0, -2)
-            mean, std = colours.mean(0), colours.std(0)
-            start(self.observation.features(mean[None, None], std[None, None])[:, 0, 0])
+        if start is not None and x.dim() in (2, 4):
+            columns = self.observation.explained(x).flatten(0, -2)
+            one = (*[1] * (x.dim() - 2), -1)  # the shape of a data point of one pixel
+            mean, std = columns.mean(0).view(one), columns.std(0).view(one)
+            start(self.observation.features(mean, std).flatten(1))
 
     def pretraining(self) -> "VAE":
         """The model for pretraining the networks: this one."""

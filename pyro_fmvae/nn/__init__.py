@@ -10,6 +10,7 @@ number of batch dimensions, or none. Outputs have the dtype of the network's par
 
 from .canvas import is_image
 from .conv import ConvDecoder, ConvEncoder
+from .counts import CountDecoder, CountEncoder
 from .distortion import RandomWarp
 from .mlp import MLPDecoder, MLPEncoder
 from .normal_head import NormalHead
@@ -20,6 +21,8 @@ from .thickness import RandomThickness
 __all__ = [
     "ConvDecoder",
     "ConvEncoder",
+    "CountDecoder",
+    "CountEncoder",
     "ExponentialLink",
     "MLPDecoder",
     "MLPEncoder",

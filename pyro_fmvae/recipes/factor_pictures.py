@@ -14,6 +14,8 @@ from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.recipes.pictures import TRAINING, reconstructions
 from pyro_fmvae.recipes.recipe import Recipe
 
+_UNITS = {Kind.TABLE: "standardised value", Kind.COUNTS: "count", Kind.BINARY: "probability"}
+
 
 def factors_of(
     model: FactorialMixtureVAE,
@@ -74,11 +76,10 @@ def factor_figures(
         drawn["spread"] = figures.spread(factors)
         if factors.labelled and default_choice(factors):
             drawn["attributes"] = figures.attribute_grid(factors)
-    elif recipe.preprocessing.event_shape[0] <= MOST_COLUMNS:
-        numbered = [f"column {number + 1}" for number in range(recipe.preprocessing.event_shape[0])]
-        columns = recipe.preprocessing.column_names or numbered
-        unit = "standardised value" if recipe.preprocessing.kind is Kind.TABLE else "probability"
-        drawn["columns"] = figures.column_means(factors, columns, unit)
+    elif recipe.preprocessing.decoded_shape[0] <= MOST_COLUMNS:
+        numbered = [f"column {number + 1}" for number in range(recipe.preprocessing.decoded_shape[0])]
+        columns = recipe.preprocessing.decoded_columns or numbered
+        drawn["columns"] = figures.column_means(factors, columns, _UNITS[recipe.preprocessing.kind])
     return drawn
 
 

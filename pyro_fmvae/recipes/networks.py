@@ -5,15 +5,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import torch
 from torch import Tensor, nn
 
-from pyro_fmvae.data import Dataset, Preprocessing, SparseOptions
-from pyro_fmvae.distributions import BernoulliObservation, GaussianObservation, Observation
+from pyro_fmvae.data import CountOptions, Dataset, Preprocessing, SparseOptions
+from pyro_fmvae.distributions import (
+    BernoulliObservation,
+    GaussianObservation,
+    NegativeBinomialObservation,
+    Observation,
+    PoissonObservation,
+)
 from pyro_fmvae.evaluate import edit_latent
 from pyro_fmvae.models.factorial_encoder import FactorialEncoder
 from pyro_fmvae.nn import (
     ConvDecoder,
     ConvEncoder,
+    CountDecoder,
+    CountEncoder,
     MLPDecoder,
     MLPEncoder,
     NormalHead,
@@ -23,12 +32,13 @@ from pyro_fmvae.nn import (
 )
 from pyro_fmvae.recipes.declarations import SIZES, by_data, option
 from pyro_fmvae.recipes.network_size import check_size
-from pyro_fmvae.recipes.options import TrainConfig
+from pyro_fmvae.recipes.options import TrainConfig, refuse
 from pyro_fmvae.recipes.ranges import count, nonnegative, positive, sizes
 from pyro_fmvae.recipes.recipe import Recipe
 
 DECODER = ("decoder.",)  # prefixes of the names of networks' parameters in every model
 ENCODER_AND_DECODER = ("encoder.", *DECODER)
+_OF_COUNTS = {"poisson": PoissonObservation, "negative-binomial": NegativeBinomialObservation}
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,13 @@ class NetworkOptions(TrainConfig):
     )
     min_scale: float | None = by_data("least standard deviation of the Gaussian observation", positive)
     max_scale: float | None = by_data("greatest one", positive)
+    likelihood: Literal["poisson", "negative-binomial"] | None = option(
+        None, "of tables of counts, whose totals are given; default: Bernoulli of binary data, else Gaussian"
+    )
+    batch_column: str | None = option(
+        None, "column with the batch of each row of counts, which encoder and decoder are told"
+    )
+    layer: str | None = option(None, "layer of an .h5ad file with the counts; default: X")
     pretrained: str | None = option(None, "run whose encoder and decoder this one starts from", path=True)
     pretrain_iterations: int | None = by_data(
         "iterations of the networks alone, under a N(0, I) prior", count(0)
@@ -94,8 +111,13 @@ def check_networks(config: NetworkOptions, dataset: Dataset) -> None:
     """Check that networks fit the data.
 
     Raises:
-        ValueError: a network for images of another shape, or warps of data that are no images.
+        ValueError: a network for images of another shape, warps of data that are no images, or options
+            without effect on the likelihood.
     """
+    if config.likelihood is None:
+        refuse(config, ("batch_column", "layer"), "--likelihood")
+    else:
+        refuse(config, ("min_scale", "max_scale"), "Gaussian observations")
     for network, shape in (("conv28", (28, 28)), ("conv64", (64, 64, 3))):
         if config.network == network and dataset.event_shape != shape:
             wanted = "x".join(map(str, shape))
@@ -150,9 +172,13 @@ def networks(
     """
     assert config.hidden is not None and config.width is not None
     observation, shape = _observation(config, preprocessing), preprocessing.event_shape
-    outputs, width, hidden = observation.outputs, config.width, config.hidden
+    outputs, width, hidden, counts = observation.outputs, config.width, config.hidden, preprocessing.counts
 
     def pair() -> tuple[nn.Module, nn.Module]:
+        if counts is not None:
+            (columns,), batches = preprocessing.decoded_shape, len(counts.batches)
+            decoder = CountDecoder(latent_dim, columns, batches, counts.total, outputs > 1, hidden[::-1])
+            return CountEncoder(columns, batches, latent_dim, hidden, head), decoder
         if config.network != "mlp":
             convolutions = ConvEncoder(shape, latent_dim, width, head)
             return convolutions, ConvDecoder(latent_dim, shape, outputs, width)
@@ -166,7 +192,9 @@ def networks(
 
 
 def _observation(config: NetworkOptions, preprocessing: Preprocessing) -> Observation:
-    """Bernoulli for binary data, Gaussian with bounds that suit the scale for others."""
+    """The likelihood that was asked for, of counts; Bernoulli for binary data, else Gaussian."""
+    if config.likelihood is not None:
+        return _OF_COUNTS[config.likelihood](*preprocessing.decoded_shape)
     event_dim = len(preprocessing.event_shape)
     if preprocessing.binary:
         return BernoulliObservation(event_dim)
@@ -193,8 +221,10 @@ class NetworkRecipe(Recipe[_Options]):
 
     @classmethod
     def reading(cls, config: _Options, data: str) -> SparseOptions | None:
-        """None: networks take pixels in [0, 1] and standardised columns."""
-        return None
+        """Counts if they have a likelihood of their own; else pixels in [0, 1] and standardised columns."""
+        if config.likelihood is None:
+            return None
+        return SparseOptions(counts=CountOptions(config.batch_column, config.layer))
 
     @property
     def against_overfitting(self) -> str:
@@ -216,7 +246,7 @@ class NetworkRecipe(Recipe[_Options]):
 
     def edit(self, model: Any, x: Tensor, changes: Mapping[int, int]) -> Tensor:
         """Blocks of z moved to other components, and decoded."""
-        return self.decode(model, edit_latent(model, self.code(model, x), changes, model.codes(x)))
+        return self._mean(model, edit_latent(model, self.code(model, x), changes, model.codes(x)), x)
 
     def decode(self, model: Any, z: Tensor) -> Tensor:
         """Mean of the observation whose features the decoder gives."""
@@ -231,7 +261,13 @@ class NetworkRecipe(Recipe[_Options]):
 
     def reconstruct(self, model: Any, x: Tensor) -> Tensor:
         """The decoded posterior mean of z."""
-        return self.decode(model, model.posterior(x).mean)
+        return self._mean(model, model.posterior(x).mean, x)
+
+    @staticmethod
+    def _mean(model: Any, z: Tensor, x: Tensor) -> Tensor:
+        """E[x | z], ``[B, *event_shape]``, with what the observation model takes of x as given."""
+        mean: Tensor = model.observation.density(model.decoder, z, x).mean
+        return torch.cat([mean, x[..., mean.shape[-1] :]], -1)
 
 
 class _Encoding(nn.Module):

@@ -37,8 +37,9 @@ class RawEncoder(nn.Module):
 
     def __init__(self, preprocessing: Preprocessing, program: nn.Module) -> None:
         super().__init__()
-        if preprocessing.powers is not None or preprocessing.patches is not None:
-            raise ValueError("run: expected pictures, or columns that are only standardised")
+        batches = preprocessing.counts is not None and preprocessing.counts.batch is not None
+        if preprocessing.powers is not None or preprocessing.patches is not None or batches:
+            raise ValueError("run: expected pictures, counts without batches, or columns only standardised")
         self.kind, self.threshold = preprocessing.kind, preprocessing.binarization == "threshold"
         self.program = program
         if self.kind is Kind.TABLE:

@@ -21,8 +21,10 @@ def named_columns(run: Run, rows: Tensor) -> Iterator[tuple[str, np.ndarray]]:
     """
     preprocessing = run.preprocessing
     values = in_units(preprocessing, rows).T
-    names = preprocessing.column_names or [f"x_{column}" for column in range(len(values))]
-    levels = preprocessing.levels or ((),) * len(values)
+    whole = len(values) == preprocessing.event_shape[0]  # decoded counts are without their batch
+    names = preprocessing.column_names if whole else preprocessing.decoded_columns
+    names = names or tuple(f"x_{column}" for column in range(len(values)))
+    levels = preprocessing.levels if whole and preprocessing.levels else ((),) * len(values)
     for column, (name, words) in enumerate(zip(names, levels, strict=True)):
         if column not in preprocessing.ignored:
             place = np.nan_to_num(values[column], nan=len(words)).astype(int) if words else ()

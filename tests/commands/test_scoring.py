@@ -1,5 +1,6 @@
 import csv
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -58,6 +59,20 @@ def score(run, path, *arguments):
     assert out.count("\n") == 1
     with np.load(path) as archive:
         return json.loads(out), dict(archive)
+
+
+def test_a_terminal_gets_lines_to_read(runs, tmp_path, monkeypatch):
+    printed, arrays = score(runs["binary"], tmp_path / "one.npz")
+    terminal = SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("pyro_fmvae.commands.scoring.sys", terminal)
+    first, *lines = succeed("score", runs["binary"], "--out", tmp_path / "two.npz").splitlines()
+    assert first == f"wrote {tmp_path / 'two.npz'}; threshold: above 95% of 48 training points"
+    assert [line.split()[0] for line in lines] == list(KINDS)
+    number, limit = int(arrays["elbo_outlying"].sum()), f"{printed['elbo']['threshold']:.4g}"
+    (elbo,) = (line for line in lines if line.startswith("elbo "))
+    assert f" {number} of {printed['n']} (" in elbo and f" above {limit}, mean " in elbo
+    with np.load(tmp_path / "two.npz") as archive:
+        np.testing.assert_array_equal(archive["elbo"], arrays["elbo"])
 
 
 @pytest.mark.parametrize("kind", ["binary", "table", "vae", "vsc"])

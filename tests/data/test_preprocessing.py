@@ -58,11 +58,11 @@ def test_a_malformed_state(change):
 
 
 def test_only_binary_kinds_call_for_a_bernoulli():
-    assert [Preprocessing(kind, (2,)).binary for kind in Kind] == [True, False, False, False, False]
+    assert [Preprocessing(kind, (2,)).binary for kind in Kind] == [True, False, False, False, False, False]
 
 
 def test_only_images_are_signed():
-    assert [Preprocessing(kind, (2,)).signed for kind in Kind] == [False, True, False, False, False]
+    assert [Preprocessing(kind, (2,)).signed for kind in Kind] == [False, True, False, False, False, False]
 
 
 def test_a_table_is_undone():

@@ -67,7 +67,7 @@ def test_density_entropy_and_divergence_are_those_of_a_dense_matrix():
     values = torch.randn(5, B, T, D, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     assert_close(path.log_prob(values), whole.log_prob(values.flatten(-2)))
     assert_close(path.entropy(), whole.entropy())
-    divergence = other.log_evidence() - other.mean_log_weight(path) - path.entropy()
+    divergence = other.log_evidence() - other.mean_log_weight(chain) - path.entropy()
     assert_close(divergence, torch.distributions.kl_divergence(whole, as_one(other)))
     assert_close(path.mean.flatten(-2), whole.mean)
     assert_close(path.variance.flatten(-2), whole.variance)

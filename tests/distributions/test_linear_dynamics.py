@@ -5,6 +5,7 @@ import math
 import pyro.distributions as dist
 import pytest
 import torch
+from torch.distributions import kl_divergence
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import LinearDynamics, LinearGaussianChain
@@ -37,10 +38,10 @@ def observed(matrix=C, noise=NUMBERS, **changes):
     return LinearGaussianChain(dynamics(**changes), matrix, noise, validate_args=True)
 
 
-def by_hand(means=None, steps=T):
+def by_hand(means=None, steps=T, matrix=MATRIX):
     """Mean and covariance of all states, from the sums of noises that they are."""
     means = NOISE.loc.expand(steps - 1, D) if means is None else means
-    powers = [torch.linalg.matrix_power(MATRIX, k) for k in range(steps)]
+    powers = [torch.linalg.matrix_power(matrix, k) for k in range(steps)]
     mixing = torch.zeros(steps * D, steps * D, dtype=torch.float64)
     for t in range(steps):
         for s in range(t + 1):
@@ -70,7 +71,8 @@ def test_states_given_observations_are_those_of_one_normal_distribution():
     wide = torch.block_diag(*[C] * T)
     about, spread = observed_by_hand()
     gain = covariance @ wide.mT @ torch.linalg.inv(spread)
-    states = observed().chain(VALUES).posterior()
+    states = observed().states(VALUES)
+    assert states.expand([2, B]).rsample().shape == (2, B, T, D)
     assert_close(states.mean.flatten(-2), mean + (VALUES.flatten(-2) - about) @ gain.mT)
     left = (covariance - gain @ wide @ covariance).unflatten(-1, (T, D)).unflatten(-3, (T, D))
     assert_close(states.covariance_matrix[0], torch.stack([left[t, :, t] for t in range(T)]))
@@ -122,6 +124,14 @@ def test_matrices_may_differ_by_sequence():
         assert_close(fn.log_prob(VALUES)[b], known)
 
 
+def test_divergence_from_dynamics_is_that_of_normal_distributions():
+    states, other = observed().states(VALUES), dist.MultivariateNormal(*by_hand(matrix=-MATRIX))
+    wide, noise = torch.block_diag(*[C] * T), torch.diag_embed(1 / NUMBERS.variance.repeat(T))
+    precision = torch.linalg.inv(by_hand()[1]) + wide.mT @ noise @ wide
+    whole = dist.MultivariateNormal(states.mean.flatten(-2), precision_matrix=precision)
+    assert_close(kl_divergence(states, dynamics(matrix=-MATRIX)), kl_divergence(whole, other))
+
+
 @pytest.mark.parametrize("fn", [dynamics, observed])
 def test_draws_have_the_moments_of_the_sequence(fn):
     torch.manual_seed(0)
@@ -166,6 +176,7 @@ def test_single_precision_is_integrated_in_double():
         (lambda: dynamics(noise=NOISE.expand([T])), "ends with 1 or the 3 steps, if it has one, got"),
         (lambda: dynamics(lengths=torch.tensor([0, 2])), "lengths: expected numbers from 1 to the duration"),
         (lambda: observed(matrix=C.T), r"expected a matrix \[..., X, 2\] and an event \[X\], got \[2, 3\]"),
+        (lambda: observed().states(VALUES[:, :3]), r"value: expected shape \[..., 4, 3\], got \[3, 3, 3\]"),
         (lambda: observed(noise=NUMBERS.expand([2])), "ends with 1 or the 4 steps, if it has one, got"),
     ],
 )

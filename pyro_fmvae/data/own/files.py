@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from pyro_fmvae.data.count_table import CountOptions, CountTable
 from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.own.csv_file import read_csv
 from pyro_fmvae.data.own.folder import code, find_values, load_folder, read_folder
@@ -19,6 +20,7 @@ from pyro_fmvae.data.own.raw import Raw, check_columns
 from pyro_fmvae.data.own.zarr_store import is_folder
 from pyro_fmvae.data.patch_sets import load_patches
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
+from pyro_fmvae.data.sparse_options import SparseOptions
 from pyro_fmvae.data.splitting import Splitting, fingerprint, split_fingerprint, split_rows
 
 READERS = {
@@ -37,21 +39,28 @@ def read(
     values: Mapping[str, tuple[str, ...]] | None = None,
     left_out: dict[str, Counter[str]] | None = None,
     ignore: Collection[str] = (),
+    counts: CountOptions | None = None,
 ) -> Raw:
     """Read a file by its suffix.
 
     Args:
         path: the file.
         missing: accept missing numbers, as NaN.
-        levels, values, left_out, ignore: of a .csv file: see `read_csv`.
+        levels: of a .csv file: see `read_csv`; of the batches of a .h5ad file: see `read_h5ad`.
+        values, left_out, ignore: of a .csv file: see `read_csv`.
+        counts: where counts and batches are.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: an unknown suffix, or contents that the reader refuses.
+        ValueError: an unknown suffix, contents that the reader refuses, or a layer of a file without layers.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise ValueError(f"{path}: expected a file that ends in {' or '.join(READERS)}")
+    if reader is read_h5ad:
+        return read_h5ad(path, missing, counts or CountOptions(), levels[-1] if levels else ())
+    if counts is not None and counts.layer is not None:
+        raise ValueError(f"layer: expected a .h5ad file, got {path}")
     if reader is read_csv:
         return read_csv(path, missing, levels, values, left_out, ignore)
     return reader(path, missing)
@@ -93,12 +102,13 @@ def load_file(
         return load_folder(path, preprocessing, label_names, value_names, left_out)
     levels = preprocessing.levels or None
     values = dict(zip(label_names, value_names, strict=False))
-    if (opened := open_file(path, None, values, left_out)) is not None:
+    counts = None if preprocessing.counts is None else preprocessing.counts.options
+    if counts is None and (opened := open_file(path, None, values, left_out)) is not None:
         opened = opened._replace(labels=_numbered(opened, values, path, left_out))
         check_columns(preprocessing.column_names, opened.column_names, str(path))
         return opened.split(preprocessing), opened.label_names
     ignore = [str(column + 1) for column in preprocessing.ignored]
-    raw = read(path, preprocessing.allows_missing, levels, values, left_out, ignore)
+    raw = read(path, preprocessing.allows_missing, levels, values, left_out, ignore, counts)
     raw = raw._replace(labels=_numbered(raw, values, path, left_out))
     check_columns(preprocessing.column_names, raw.column_names, str(path))
     return _split(raw, preprocessing, source=_source(path)), raw.label_names
@@ -135,10 +145,8 @@ def _numbered(
 def split_file(
     path: Path,
     seed: int,
-    as_is: bool = False,
+    options: SparseOptions | None = None,
     splitting: Splitting | None = None,
-    mixed: bool = False,
-    ignore: Collection[str] = (),
     in_memory: bool | None = None,
 ) -> Dataset:
     """Make a data set of a file: 80 % training, 10 % validation, 10 % test (at least one row in each).
@@ -146,7 +154,7 @@ def split_file(
     Args:
         path: a file whose ending is one of `READERS`.
         seed: of the permutation that makes the splits, at least 0.
-        as_is, mixed, ignore: see `SparseOptions`. With the first two the rows are held in memory.
+        options: of these, `as_is`, `mixed`, `ignore` and `counts`. All but `ignore` hold the rows in memory.
         splitting: other shares.
         in_memory: whether its rows are held in memory: see `open_file`.
 
@@ -155,18 +163,25 @@ def split_file(
         ValueError: the file is malformed or has too few rows, or a column cannot be standardised because it
             has no numbers or too large ones.
     """
-    splitting = splitting or Splitting()
-    if as_is or mixed:
+    options, splitting = options or SparseOptions(), splitting or Splitting()
+    as_is, mixed, counts = options.as_is, options.mixed, options.counts
+    if as_is or mixed or counts is not None:
         if in_memory is False:
             raise ValueError("in_memory: this model learns from all rows at once, and holds them in memory")
     elif (opened := open_file(path, in_memory)) is not None:
         return split_on_disk(opened, seed, splitting)
-    raw = read(path, as_is or mixed, () if mixed else None, ignore=ignore)
+    words = mixed or (counts is not None and counts.batch_column is not None)
+    raw = read(path, as_is or mixed, () if words else None, ignore=options.ignore, counts=counts)
     staying = splitting.staying(raw.labels)
     expected = f"{path}: expected at least 3 rows"
     train, valid, test = split_rows(len(raw.x), seed, expected, splitting, staying)
     source = _source(path)
-    if as_is and path.suffix.lower() != ".csv":
+    if counts is not None:
+        table = CountTable.fit(raw.x, train, counts, raw.column_names, raw.levels, source)
+        preprocessing = Preprocessing(
+            Kind.COUNTS, raw.x.shape[1:], counts=table, levels=raw.levels, column_names=raw.column_names
+        )
+    elif as_is and path.suffix.lower() != ".csv":
         preprocessing = Preprocessing(Kind.REAL, raw.x.shape[1:])
     else:
         preprocessing = _fit(raw, train, as_is or mixed, source, mixed)

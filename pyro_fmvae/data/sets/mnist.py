@@ -5,10 +5,11 @@ from typing import Final
 
 import torch
 
+from pyro_fmvae.data.binarization import Binarization
 from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.download import Source
 from pyro_fmvae.data.loader import Loader
-from pyro_fmvae.data.preprocessing import Binarization, Kind, Preprocessing
+from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.data.sets.idx import CLASSES, SHAPE, read_parts
 
 SOURCE: Final = Source(

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
+from pyro_fmvae.data.binarization import Binarization
 from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.download import Source, downloaded
 from pyro_fmvae.data.loader import Loader
 from pyro_fmvae.data.npz_arrays import read_arrays
-from pyro_fmvae.data.preprocessing import Binarization, Kind, Preprocessing
+from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 
 SOURCE: Final = Source(
     "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/",

@@ -12,7 +12,8 @@ from torch.distributions import Distribution, Independent, MixtureSameFamily
 from pyro_fmvae.distributions.chain import Chain
 from pyro_fmvae.distributions.gaussian_chain import GaussianChain
 from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
-from pyro_fmvae.distributions.linear_dynamics import LinearDynamics, LinearGaussianChain
+from pyro_fmvae.distributions.linear_dynamics import LinearDynamics
+from pyro_fmvae.distributions.linear_gaussian_chain import LinearGaussianChain
 from pyro_fmvae.distributions.restated import restated_log_prob
 from pyro_fmvae.infer.elbo.lazy import Lazy, is_lazy, sites_of
 
@@ -71,7 +72,7 @@ def log_density(fn: Distribution, value: Tensor, evaluate: Evaluate) -> Tensor:
     if isinstance(fn, LinearGaussianChain):
         return hidden_chain(fn, value, evaluate).log_evidence().to(value.dtype)
     if isinstance(fn, LinearDynamics):
-        return state_chain(fn, evaluate).log_weight(value).to(value.dtype)
+        return fn.chain(*expectations(evaluate)).log_weight(value).to(value.dtype)
     return restated_log_prob(_slim(fn), value)
 
 
@@ -89,19 +90,21 @@ def hidden_chain(
     fn: HiddenMarkov | LinearGaussianChain, value: Tensor, evaluate: Evaluate
 ) -> Chain | GaussianChain:
     """The chain of the hidden states of sequences [..., T, *event], under expected log-densities."""
-    density = _expected_density(evaluate)
+    number, density = expectations(evaluate)
     if isinstance(fn, HiddenMarkov):
-        return fn.chain(value, lambda probabilities: _numbers(probabilities.log(), evaluate), density)
-    return fn.chain(value, lambda table: _numbers(table, evaluate), density)
+        return fn.chain(value, lambda probabilities: number(probabilities.log()), density)
+    return fn.chain(value, number, density)
 
 
-def state_chain(fn: LinearDynamics, evaluate: Evaluate) -> GaussianChain:
-    """The chain of states that something else depends on, under expected log-densities."""
-    return fn.chain(lambda table: _numbers(table, evaluate), _expected_density(evaluate))
+def expectations(
+    evaluate: Evaluate,
+) -> tuple[Callable[[Tensor], Tensor], Callable[[Distribution, Tensor], Tensor]]:
+    """Functions that give the expectations of what a chain computes: of a tensor, and of a log-density."""
 
+    def number(table: Tensor) -> Tensor:
+        return _numbers(table, evaluate)
 
-def _expected_density(evaluate: Evaluate) -> Callable[[Distribution, Tensor], Tensor]:
-    return lambda fn, value: _numbers(log_density(fn, value, evaluate), evaluate)
+    return number, lambda fn, value: number(log_density(fn, value, evaluate))
 
 
 def _numbers(table: Tensor, evaluate: Evaluate) -> Tensor:

@@ -24,6 +24,7 @@ from pyro_fmvae.infer.elbo.distribution_checks import check_shapes, check_unwrap
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
 from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled
 from pyro_fmvae.infer.elbo.observed_shapes import check_observed, check_support
+from pyro_fmvae.infer.elbo.smoothing import Smoothing
 from pyro_fmvae.infer.elbo.structure import (
     Site,
     Structure,
@@ -98,7 +99,7 @@ def run_plain(
     Raises:
         ValueError: a program that is not of a recognised shape; the message names the site.
     """
-    with Undrawn():
+    with Undrawn(), Smoothing():
         guide_trace, used = trace_guide(guide, args, kwargs)
     drawn = without_discrete(guide_trace)
     enumeration = EnumMessenger(first_available_dim=-1 - plates)
@@ -205,7 +206,8 @@ def plates_of(model: Any, guide: Any, args: Any, kwargs: Any, watching: Messenge
         watching: sees all its sites.
     """
     with poutine.block(), watching, Undrawn():
-        guide_trace, _ = trace_guide(guide, args, kwargs)
+        with Smoothing():
+            guide_trace, _ = trace_guide(guide, args, kwargs)
         with FirstValues(), Undrawn(leaves=True), SamePlates(guide_trace):
             trace = poutine.trace(poutine.replay(model, trace=without_discrete(guide_trace))).get_trace(
                 *args, **kwargs

@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from pyro_fmvae.distributions import Assignment
+from pyro_fmvae.distributions import Assignment, LinearDynamics
 from pyro_fmvae.distributions.chain import Chain
 from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.distributions.gaussian_chain import GaussianChain
+from pyro_fmvae.distributions.gaussian_chain import GaussianChain, GaussianPath
 from pyro_fmvae.distributions.natural_distribution import natural_class
-from pyro_fmvae.infer.elbo.density import has_lazy_arguments, hidden_chain, log_density
+from pyro_fmvae.infer.elbo.density import expectations, has_lazy_arguments, hidden_chain, log_density
 from pyro_fmvae.infer.elbo.enumerated import DiscreteFactors, enum_dim, is_discrete, units_of
 from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Expects, Moments, expectation_of
@@ -168,6 +168,8 @@ class Bound:
 
     def _in_closed_form(self, name: str, site: Site, q: Distribution, is_weighted: bool) -> Tensor | None:
         inner = unwrap(q)
+        if isinstance(inner, GaussianPath) and isinstance(unwrap(site["fn"]), LinearDynamics):
+            return self._of_path(site, inner, is_weighted)
         if hasattr(site["fn"], "parents") and not isinstance(inner, dist.Delta):
             table = self._by_formula(site, q, is_weighted)
             if table is not None:
@@ -183,6 +185,17 @@ class Bound:
             return self._expected(site, symbol, is_weighted=is_weighted, own={name: own})
         except NeedsValueError:
             return None
+
+    def _of_path(self, site: Site, path: GaussianPath, is_weighted: bool) -> Tensor:
+        """E[log p] of the states of linear dynamics."""
+        moments = self.posteriors.divided if is_weighted else self.posteriors.moments
+
+        def evaluate(table: Lazy) -> Tensor:
+            return self._evaluate(table, table.shape, moments, table.dtype)
+
+        fn: Any = unwrap(site["fn"])
+        table = fn.chain(*expectations(evaluate)).mean_log_weight(path.chain)
+        return table.to(path.dtype).expand(torch.broadcast_shapes(table.shape, fn.batch_shape))
 
     def _leaf(self, name: str, site: Site) -> None:
         """An unobserved site that the guide leaves out integrates to 1, if nothing depends on it."""

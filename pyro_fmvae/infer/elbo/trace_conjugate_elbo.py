@@ -168,7 +168,10 @@ class TraceConjugate_ELBO(ELBO):
 
     def loss_per_site(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """The summands of the loss by site name, scalars in nats."""
-        return {term.name: term.value for term in self.terms(model, guide, *args, **kwargs)}
+        sums: dict[str, Tensor] = {}
+        for term in self.terms(model, guide, *args, **kwargs):
+            sums[term.name] = sums[term.name] + term.value if term.name in sums else term.value
+        return sums
 
     def loss_per_role(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> dict[Role, Tensor]:
         """The summands of the loss by their part of equation 4: every :class:`Role`, 0 if it has none."""

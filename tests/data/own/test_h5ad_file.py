@@ -6,9 +6,11 @@ import pytest
 pytest.importorskip("anndata", reason="pip install 'pyro_fmvae[anndata]'")
 
 import h5py
+import pandas as pd
 from anndata import AnnData
 from scipy.sparse import csc_matrix, csr_matrix
 
+from pyro_fmvae.data import CountOptions
 from pyro_fmvae.data.own.h5ad_file import read_h5ad
 from pyro_fmvae.memory import at_most
 
@@ -156,3 +158,74 @@ def test_names_must_differ(tmp_path):
     path = write(tmp_path / "cells.h5ad", X, ["CD3", "CD3", "NKG7"])
     with pytest.raises(ValueError, match="expected different names of variables"):
         read_h5ad(path)
+
+
+COLUMNS = {
+    "words": (["b", "a", "b", "c"], ("a", "b", "c"), [1, 0, 1, 2]),
+    "categories": (pd.Categorical(["b", "a", "b", "c"], ["c", "b", "a"]), ("a", "b", "c"), [1, 0, 1, 2]),
+    "numbers": ([4, 2, 2, 3], (), [4, 2, 2, 3]),
+    "numbers as categories": (pd.Categorical([4, 2, 2, 3]), (), [4, 2, 2, 3]),
+    "nullable": (pd.array([4, 2, 2, 3], dtype="Int64"), (), [4, 2, 2, 3]),
+    "truth": ([True, False, True, True], (), [1, 0, 1, 1]),
+}
+
+
+def write_cells(folder, donor):
+    data = AnnData(np.log1p(X.clip(min=0)), obs=pd.DataFrame({"donor": donor}, index=list("wxyz")))
+    data.var_names = list(GENES)
+    data.layers["raw"] = csr_matrix(X.clip(min=0).round())
+    data.write_h5ad(folder / "cells.h5ad")
+    return folder / "cells.h5ad"
+
+
+@pytest.mark.parametrize("donor", COLUMNS)
+def test_layer_and_batches(donor, tmp_path):
+    values, words, numbers = COLUMNS[donor]
+    path = write_cells(tmp_path, values)
+    raw = read_h5ad(path, counts=CountOptions("donor", "raw"))
+    np.testing.assert_array_equal(raw.x, np.column_stack([X.clip(min=0).round(), numbers]))
+    assert raw.column_names == (*GENES, "donor")
+    assert raw.levels == (((), (), (), words) if words else ())
+
+
+def test_batches_that_are_known_keep_their_numbers(tmp_path):
+    path = write_cells(tmp_path, ["b", "b", "a", "a"])
+    raw = read_h5ad(path, counts=CountOptions("donor", "raw"), batches=("x", "a", "b"))
+    np.testing.assert_array_equal(raw.x[:, -1], [2, 2, 1, 1])
+    with pytest.raises(ValueError, match=r"obs\['donor'\]: expected one of a, x, got 'b'"):
+        read_h5ad(path, counts=CountOptions("donor", "raw"), batches=("a", "x"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (CountOptions(layer="spliced"), r"expected 'spliced' in '/layers', found raw"),
+        (CountOptions("site"), r"expected 'site' in '/obs', found _index, donor"),
+    ],
+)
+def test_layers_and_columns_that_are_not_there(options, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        read_h5ad(write_cells(tmp_path, list("abab")), counts=options)
+
+
+@pytest.mark.parametrize(
+    "donor",
+    [pd.Categorical(["a", None, "b", "b"]), [1.0, np.nan, 2.0, 2.0], pd.array([1, None, 2, 2], "Int64")],
+)
+def test_a_missing_batch(donor, tmp_path):
+    with pytest.raises(ValueError, match=r"obs\['donor'\]: expected a batch in every row, that of row 1"):
+        read_h5ad(write_cells(tmp_path, donor), counts=CountOptions("donor"))
+
+
+def test_damaged_categories(tmp_path):
+    path = write_cells(tmp_path, pd.Categorical(["a", "b", "b", "b"]))
+    with h5py.File(path, "r+") as file:
+        file["obs/donor/codes"][0] = 5
+    with pytest.raises(ValueError, match=r"expected numbers of categories in '/obs/donor'"):
+        read_h5ad(path, counts=CountOptions("donor"))
+
+
+def test_decimal_batches(tmp_path):
+    path = write_cells(tmp_path, [0.5, 1.0, 1.0, 0.5])
+    with pytest.raises(ValueError, match=r"obs\['donor'\]: expected words or integers, got '0.5'"):
+        read_h5ad(path, counts=CountOptions("donor"))

@@ -5,11 +5,14 @@ import math
 
 import pyro
 import pyro.distributions as dist
+import pytest
 import torch
+from torch.nn import functional as F
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import NaturalGamma, NaturalNormal
-from pyro_fmvae.infer import AutoConjugate, NaturalPosterior, TraceConjugate_ELBO
+from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, NaturalPosterior, TraceConjugate_ELBO
+from pyro_fmvae.optim import NaturalGradient
 from tests.infer.plain.mixtures import mixture_same_family
 from tests.infer.plain.oracles import standard, step
 from tests.infer.plain.sequences import gaussian_hidden_markov_model
@@ -177,3 +180,23 @@ def test_float32_far_from_zero():
         posterior.zero_grad()
     assert abs(losses[0] - losses[1]) < 0.02
     assert_close(grads[1], grads[0], rtol=1e-5, atol=0)
+
+
+def test_a_stick_breaking_process_of_one_component_is_that_component():
+    """It has no sticks: one step of rate 1 finds the exact posterior, and the bound is the evidence."""
+    x = torch.randn(7)
+
+    def model(x):
+        none = torch.ones(0)
+        sticks = pyro.sample("sticks", dist.Beta(none, none, validate_args=False).to_event(1))
+        weights = F.pad(sticks, (0, 1), value=1) * F.pad((1 - sticks).cumprod(-1), (1, 0), value=1)
+        with pyro.plate("components", 1):
+            loc = pyro.sample("loc", dist.Normal(0.0, 2.0))
+        with pyro.plate("data", len(x)):
+            kind = pyro.sample("kind", dist.Categorical(weights), infer={"enumerate": "parallel"})
+            pyro.sample("x", dist.Normal(loc[kind], 1.0), obs=x)
+
+    svi = ConjugateSVI(model, AutoConjugate(model), NaturalGradient(1.0), TraceConjugate_ELBO())
+    svi.step(x)
+    evidence = dist.MultivariateNormal(torch.zeros(7), 4 * torch.ones(7, 7) + torch.eye(7)).log_prob(x)
+    assert svi.step(x) == pytest.approx(-evidence.item())

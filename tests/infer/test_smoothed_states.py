@@ -1,0 +1,195 @@
+"""Structured VAEs: linear dynamics as the prior of an encoder's latents, in programs of model and guide."""
+
+import math
+from functools import partial
+
+import pyro
+import pyro.distributions as dist
+import pyro.poutine as poutine
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from pyro_fmvae.capture import CapturedSVI
+from pyro_fmvae.distributions import LinearDynamics, LinearGaussianChain
+from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO
+from pyro_fmvae.optim import NaturalGradient
+
+N, T, D, NOISE = 6, 4, 2, 0.5
+
+
+class Program:
+    """A guide whose encoder sees each latent by itself.
+
+    Args:
+        decoder, encoder: networks from D numbers to D, and to their means and logarithmic scales.
+        duration, lengths: of the sequences.
+    """
+
+    def __init__(self, decoder, encoder, duration=T, lengths=None):
+        self.decoder, self.encoder, self.duration, self.lengths = decoder, encoder, duration, lengths
+        given = poutine.condition(self.model, data={"z": torch.zeros(N, duration, D)})
+        self.conjugate = AutoConjugate(given, fallback=None, structured=True)
+
+    def dynamics(self, values):
+        first = dist.Normal(torch.zeros(D), 1.0).to_event(1)
+        noise = dist.Normal(0.0, values["moves"].rsqrt()).to_event(1)
+        return LinearDynamics(first, values["a"], noise, self.duration, self.lengths)
+
+    def parameters(self):
+        with pyro.plate("rows", D):
+            moves = pyro.sample("moves", dist.Gamma(2.0, 1.0))
+            precision = moves[:, None, None] * torch.eye(D)
+            a = pyro.sample("a", dist.MultivariateNormal(torch.zeros(D), precision_matrix=precision))
+        return {"moves": moves, "a": a}
+
+    def model(self, x):
+        pyro.module("decoder", self.decoder)
+        values = self.parameters()
+        with pyro.plate("sequences", N, subsample=x):
+            z = pyro.sample("z", self.dynamics(values))
+            pyro.sample("x", dist.Normal(self.decoder(z), NOISE).to_event(2), obs=x)
+
+    def guide(self, x):
+        pyro.module("encoder", self.encoder)
+        dynamics = self.dynamics(self.conjugate(x))
+        loc, scale = self.encoder(x).chunk(2, -1)
+        seen = LinearGaussianChain(dynamics, torch.eye(D), dist.Normal(0.0, scale.exp()).to_event(1))
+        with pyro.plate("sequences", N, subsample=x):
+            pyro.sample("z", seen.states(loc))
+
+    def integrated(self, x):
+        """The same model with a decoder that does nothing, and its states integrated out."""
+        dynamics = self.dynamics(self.parameters())
+        noise = dist.Normal(torch.zeros(D), NOISE).to_event(1)
+        with pyro.plate("sequences", N, subsample=x):
+            pyro.sample("x", LinearGaussianChain(dynamics, torch.eye(D), noise), obs=x)
+
+
+class Exact(nn.Module):
+    """What the encoder of a decoder that does nothing has to say."""
+
+    def forward(self, x):
+        return torch.cat([x, torch.full_like(x, NOISE).log()], -1)
+
+
+def deep(**options):
+    pyro.clear_param_store()  # or its networks would be those of another program
+    pyro.set_rng_seed(0)
+    return Program(nn.Sequential(nn.Tanh(), nn.Linear(D, D)), nn.Linear(D, 2 * D), **options)
+
+
+def sequences(duration=T):
+    return torch.randn(N, duration, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def per_site(program, x):
+    return TraceConjugate_ELBO().loss_per_site(program.model, program.guide, x)
+
+
+@pytest.fixture
+def exact():
+    program = Program(nn.Identity(), Exact())
+    program.conjugate(sequences())
+    return program
+
+
+def test_divergence_is_what_the_integral_leaves(exact):
+    """log ∫ exp E[log p(x, z)] dz = E[log p(x | z)] - KL at the optimal q(z)."""
+    x = sequences()
+    guide, elbo = exact.conjugate, TraceConjugate_ELBO()
+    evidence = -elbo.loss_per_site(exact.integrated, guide, x)["x"]
+    states = elbo.chains(exact.integrated, guide, x)["x"].posterior()
+    gaps = (x - states.mean).square() + states.variance
+    likelihood = (dist.Normal(0.0, NOISE).log_prob(gaps.sqrt())).sum()
+    assert_close(per_site(exact, x)["z"], likelihood - evidence)
+
+
+def test_natural_gradients_are_those_of_the_integral(exact):
+    x, gradients = sequences(), []
+    parameter = exact.conjugate.posterior("a").natural
+    for model, guide in ((exact.model, exact.guide), (exact.integrated, exact.conjugate)):
+        loss = TraceConjugate_ELBO().differentiable_loss(model, guide, x)
+        gradients.append(torch.autograd.grad(loss, parameter)[0])
+    assert_close(*gradients)
+
+
+def test_gradients_of_networks_are_those_of_finite_differences():
+    program, x, elbo = deep(), sequences(), TraceConjugate_ELBO()
+    program.conjugate(x)
+
+    def loss():
+        pyro.set_rng_seed(3)
+        return elbo.differentiable_loss(program.model, program.guide, x)
+
+    loss()  # the first run finds out what kind of program it is
+    for weight in (program.encoder.weight, program.encoder.bias, program.decoder[1].weight):
+        (slope,) = torch.autograd.grad(loss(), weight)
+        way = torch.randn_like(weight)
+        with torch.no_grad():
+            weight += 1e-5 * way
+            above = loss()
+            weight -= 2e-5 * way
+            below = loss()
+            weight += 1e-5 * way
+        assert_close((above - below) / 2e-5, (slope * way).sum(), rtol=1e-6, atol=1e-6)
+
+
+def test_sequences_end_at_their_lengths():
+    long, short = deep(lengths=torch.full((N,), 2)), deep(duration=2)
+    found = []
+    for program, x in ((long, sequences()), (short, sequences()[:, :2])):
+        pyro.set_rng_seed(0)
+        program.conjugate(x)
+        found.append(per_site(program, x)["z"])
+    assert_close(*found)
+
+
+def test_minibatches_of_sequences_are_the_whole_on_average():
+    program, x = deep(), sequences()
+    program.conjugate(x)
+    parts = []
+    for rows in (slice(0, 6), slice(0, 3), slice(3, 6)):
+        batch = x[rows]
+        z = -per_site(program, batch)["z"]
+        parts.append([z.detach(), *torch.autograd.grad(z, program.conjugate.posterior("a").natural)])
+    for whole, *halves in zip(*parts, strict=True):
+        assert_close(sum(halves) / 2, whole)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_captured_steps_are_eager_ones_and_learn(dtype):
+    torch.set_default_dtype(dtype)
+    x, found, losses = sequences(2).to(dtype), [], []
+    for kind in (ConjugateSVI, CapturedSVI):
+        program = deep(duration=2)
+        optim = NaturalGradient(0.2, others=partial(torch.optim.Adam, lr=0.1))
+        svi = kind(program.model, program.guide, optim, TraceConjugate_ELBO())
+        losses = [svi.step(x) for _ in range(6)]
+        found.append((program.conjugate.posterior("a").natural.detach(), program.encoder.weight.detach()))
+    for one, other in zip(*found, strict=True):
+        assert_close(one, other, **({"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {}))
+    assert losses[-1] < losses[0]
+
+
+def test_terms_of_a_site_add_up():
+    program, x, elbo = deep(), sequences(), TraceConjugate_ELBO()
+    program.conjugate(x)
+    elbo.loss(program.model, program.guide, x)
+    pyro.set_rng_seed(0)
+    terms = elbo.loss_per_site(program.model, program.guide, x)
+    pyro.set_rng_seed(0)
+    assert sum(terms.values()).item() == pytest.approx(elbo.loss(program.model, program.guide, x))
+
+
+def test_the_plan_says_how_the_states_are_treated(exact):
+    plan = str(TraceConjugate_ELBO().plan(exact.model, exact.guide, sequences()))
+    assert "z      GaussianPath  drawn" in plan
+
+
+def test_pyros_own_bound_takes_the_same_program():
+    """There, the dynamics are drawn, and the states are those under the draw."""
+    program, x = deep(), sequences()
+    losses = [pyro.infer.Trace_ELBO().loss(program.model, program.guide, x) for _ in range(2)]
+    assert losses[0] != losses[1] and all(map(math.isfinite, losses))
