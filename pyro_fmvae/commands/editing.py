@@ -59,7 +59,9 @@ def edit(run: str, image: str, set: str, out: str, compare: str | None, device: 
     save_pixels(target, pictures[-1])
     if compare is not None:
         figures.save(figures.sample_grid(pictures, 1, len(TITLES), TITLES), Path(compare))
-    print(f"wrote {target}: {_change(opened, codes[0].tolist(), changes)}")
+    redrawn, edited = pictures.clamp(0, 1)[-2:]
+    moved = f"pixels moved by {(edited - redrawn).abs().mean():.1%} of their range on average"
+    print(f"wrote {target}: {_change(opened, codes[0].tolist(), changes)}; {moved}")
     return 0
 
 

@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -66,6 +68,10 @@ def test_edit(runs, picture, tmp_path, kind, text, changes):
         before = codes[factor]
         change = f"{component} already" if before == component else f"{before} became {component}"
         assert f"{names[factor]}: {change}" in out
+    moved = np.abs(pixels - expected(runs[kind], picture, {})[0]).mean()
+    assert float(re.search(r"; pixels moved by ([\d.]+)% of", out)[1]) == pytest.approx(
+        100 * moved, abs=0.051
+    )
 
 
 def test_an_edit_says_if_the_image_has_what_was_asked_for(runs, picture, tmp_path):
