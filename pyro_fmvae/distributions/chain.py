@@ -95,6 +95,12 @@ class Chain:
         return table.reshape(*self.batch_shape, *table.shape[1:])
 
 
+def check_duration(duration: int) -> None:
+    """Refuse sequences without a step."""
+    if duration < 1:
+        raise ValueError(f"duration: expected 1 or more, got {duration}")
+
+
 def check_lengths(lengths: Tensor, duration: int) -> None:
     """Refuse lengths of sequences that are not in 1 … ``duration``."""
     outside = (lengths < 1) | (lengths > duration)

@@ -9,7 +9,7 @@ from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, constraints
 
-from pyro_fmvae.distributions.chain import Chain, check_lengths
+from pyro_fmvae.distributions.chain import Chain, check_duration, check_lengths
 
 
 class HiddenMarkov(TorchDistribution):
@@ -38,7 +38,7 @@ class HiddenMarkov(TorchDistribution):
     Shapes: the event is [T, *event shape of the emissions].
 
     Raises:
-        ValueError: shapes do not fit, or (with validation on) a length is not in 1 … T.
+        ValueError: shapes do not fit, there is no step, or (with validation on) a length is not in 1 … T.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {  # noqa: RUF012
@@ -61,6 +61,7 @@ class HiddenMarkov(TorchDistribution):
                 "start, transitions: expected shapes [..., K] and [..., K, K], got "
                 f"{list(start.shape)} and {list(transitions.shape)}"
             )
+        check_duration(duration)
         steps = emissions.batch_shape[-2:-1].numel()
         if emissions.batch_shape[-1:] != (states,) or steps not in (1, duration):
             raise ValueError(

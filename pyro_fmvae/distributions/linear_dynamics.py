@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 from torch.nn.functional import pad
 
-from pyro_fmvae.distributions.chain import check_lengths
+from pyro_fmvae.distributions.chain import check_duration, check_lengths
 from pyro_fmvae.distributions.gaussian_chain import GaussianChain, GaussianPath
 from pyro_fmvae.distributions.gaussian_noise import (
     Density,
@@ -71,8 +71,7 @@ class LinearDynamics(TorchDistribution):
                 "initial, matrix, noise: expected an event [D], a matrix [..., D, D] and an event [D], got "
                 f"{list(event)}, {list(matrix.shape)} and {list(noise.event_shape)}"
             )
-        if duration < 1:
-            raise ValueError(f"duration: expected 1 or more, got {duration}")
+        check_duration(duration)
         check_gaussian("initial", initial)
         check_gaussian("noise", noise)
         batch = broadcast_shape(

@@ -68,6 +68,7 @@ def test_draws_have_the_moments_of_the_chain():
             {"lengths": torch.tensor([3, 0])},
             "lengths: expected numbers from 1 to the duration 3, got 0",
         ),
+        ({"duration": 0}, "duration: expected 1 or more, got 0"),
         ({"lengths": torch.tensor([4, 1])}, "lengths: expected numbers from 1 to the duration 3, got 4"),
     ],
 )
