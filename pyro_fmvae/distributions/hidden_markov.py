@@ -46,6 +46,8 @@ class HiddenMarkov(TorchDistribution):
         "transitions": constraints.simplex,
     }
 
+    states: Tensor | None
+
     def __init__(
         self,
         start: Tensor,
@@ -75,7 +77,7 @@ class HiddenMarkov(TorchDistribution):
             () if lengths is None else lengths.shape,
         )
         self.start, self.transitions, self.emissions = start, transitions, emissions
-        self.lengths = lengths
+        self.lengths, self.states = lengths, None
         super().__init__(batch, (duration, *emissions.event_shape), validate_args=validate_args)
         if self._validate_args and lengths is not None:
             check_lengths(lengths, duration)
@@ -90,9 +92,30 @@ class HiddenMarkov(TorchDistribution):
         """Expand to ``batch_shape``; the parameters stay the tensors that were given."""
         new: Any = self._get_checked_instance(HiddenMarkov, _instance)
         new.start, new.transitions, new.emissions = self.start, self.transitions, self.emissions
-        new.lengths = self.lengths
+        new.lengths, new.states = self.lengths, self.states
         super(HiddenMarkov, new).__init__(torch.Size(batch_shape), self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
+        return new
+
+    def given(self, states: Tensor) -> "HiddenMarkov":
+        """Take some states as known; densities are then those of observations and known states together.
+
+        Draws do not take note of them.
+
+        Args:
+            states: int64 [..., T], -1 where a state is not known.
+
+        Raises:
+            ValueError: states of another shape, or (with validation on) not in -1 … K - 1.
+        """
+        if states.shape[-1:] != self.event_shape[:1]:
+            raise ValueError(f"states: expected shape [..., {self.event_shape[0]}], got {list(states.shape)}")
+        last = self.start.shape[-1] - 1
+        outside = (states < -1) | (states > last)
+        if self._validate_args and outside.any():
+            raise ValueError(f"states: expected numbers from -1 to {last}, got {int(states[outside][0])}")
+        new: HiddenMarkov = self.expand(broadcast_shape(self.batch_shape, states.shape[:-1]))
+        new.states = states
         return new
 
     def chain(
@@ -109,7 +132,12 @@ class HiddenMarkov(TorchDistribution):
             density: gives the log-density of a value under a distribution, or its expectation.
         """
         value = value.unsqueeze(-1 - len(self.emissions.event_shape))
-        return Chain(table(self.start), table(self.transitions), density(self.emissions, value), self.lengths)
+        likelihood = density(self.emissions, value)
+        if self.states is not None:
+            known = self.states.unsqueeze(-1)
+            may_be = (known < 0) | (known == torch.arange(likelihood.shape[-1], device=known.device))
+            likelihood = torch.where(may_be, likelihood, -torch.inf)
+        return Chain(table(self.start), table(self.transitions), likelihood, self.lengths)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density of sequences [..., T, *event]: [...]."""

@@ -8,10 +8,11 @@ import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
+from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.distributions import HiddenMarkov, NaturalDistribution
 from pyro_fmvae.infer.elbo.enumerated import enum_dim, is_discrete, values_of
 from pyro_fmvae.infer.elbo.frames import frames_of, subsamples
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
@@ -102,8 +103,11 @@ class WithStarts(nn.Module):
         move by turns. A model on a minibatch counts it for all of its data, as in a step. The remaining
         parameters of the guide stay as they are.
 
+        The states of a ``HiddenMarkov`` are started in the same way, with each step as a point.
+
         Args:
-            assignment: discrete site that chooses a point's component.
+            assignment: discrete site that chooses a point's component, or the site of a ``HiddenMarkov``. Its
+                points are ``[*batch shape, T, *shape of a point]``.
             points: to be clustered, ``[*batch shape of the assignment, *shape of a point]``, or the name of
                 the observed site whose data these are. Give encodings where the components are of a latent
                 site. k-means weighs all coordinates alike: scale them first where their units differ.
@@ -120,7 +124,7 @@ class WithStarts(nn.Module):
         with torch.no_grad():
             program, _ = elbo.trace(model, whole, *args, **kwargs)
         sites = sample_sites(program.model)
-        site = _assignment(assignment, sites)
+        given = _given(assignment, _data(points, sites), sites, generator)
         naturals = []
         for name, posterior in self.posteriors.items():
             if not isinstance(posterior, NaturalPosterior):
@@ -129,17 +133,10 @@ class WithStarts(nn.Module):
                     "seed first"
                 )
             naturals.append(posterior.natural)
-        q = _clustered(site, _data(points, sites), generator)
-
-        def given_clusters(*args: Any, **kwargs: Any) -> None:
-            whole(*args, **kwargs)
-            with frames_of(site):
-                pyro.sample(assignment, q)
-
         optim = NaturalGradient(1.0)
         for _ in range(PASSES):
             with poutine.replay(trace=subsamples(program.model)):
-                loss = elbo.differentiable_loss(model, given_clusters, *args, **kwargs)
+                loss = elbo.differentiable_loss(*given(model, whole), *args, **kwargs)
             gradients = torch.autograd.grad(loss, naturals, allow_unused=True)
             if any(gradient is None for gradient in gradients):
                 raise ValueError("guide: expected one that calls this AutoConjugate")
@@ -148,12 +145,70 @@ class WithStarts(nn.Module):
             optim(naturals)
 
 
+def _given(
+    name: str, points: Tensor, sites: dict[str, Site], generator: torch.Generator | None
+) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """Makes a model and a guide into those in which each point's component is known from its cluster."""
+    fn = sites[name]["fn"] if name in sites else None
+    if isinstance(fn, HiddenMarkov):
+        known = GivenStates(name, _clustered_states(name, fn, points, generator))
+        return lambda model, guide: (known(model), guide)
+    site = _assignment(name, sites)
+    q = _clustered(site, points, generator)
+
+    def with_clusters(model: Any, guide: Any) -> tuple[Any, Any]:
+        def given_clusters(*args: Any, **kwargs: Any) -> None:
+            guide(*args, **kwargs)
+            with frames_of(site):
+                pyro.sample(name, q)
+
+        return model, given_clusters
+
+    return with_clusters
+
+
+class GivenStates(Messenger):
+    """Tells a ``HiddenMarkov`` its states.
+
+    Args:
+        name: of its site.
+        states: see :meth:`HiddenMarkov.given`.
+    """
+
+    def __init__(self, name: str, states: Tensor) -> None:
+        super().__init__()
+        self._name, self._states = name, states
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["name"] == self._name:
+            msg["fn"] = msg["fn"].given(self._states)
+
+
+def _clustered_states(
+    name: str, fn: HiddenMarkov, points: Tensor, generator: torch.Generator | None
+) -> Tensor:
+    """Clusters of the steps of sequences, -1 after the end: [*batch shape, T]."""
+    steps = (*fn.batch_shape, fn.event_shape[0])
+    if points.shape[: len(steps)] != steps:
+        raise ValueError(
+            f"points: expected shape {list(steps)} and that of a point, as '{name}' has steps, got "
+            f"{list(points.shape)}"
+        )
+    there = torch.ones(steps, dtype=torch.bool, device=points.device)
+    if fn.lengths is not None:
+        there = there & (torch.arange(steps[-1], device=points.device) < fn.lengths.unsqueeze(-1))
+    states = torch.full(steps, -1, device=points.device)
+    states[there] = _clusters(points[there], fn.start.shape[-1], generator)
+    return states
+
+
 def _assignment(name: str, sites: dict[str, Site]) -> Site:
     """The discrete site of a name, if it neither depends on another one nor another one on it."""
     discrete = {each: site for each, site in sites.items() if is_discrete(site)}
     if name not in discrete:
         raise ValueError(
-            f"assignment: expected an unobserved discrete site, one of {sorted(discrete)}, got '{name}'"
+            f"assignment: expected an unobserved discrete site, one of {sorted(discrete)}, or the site of a "
+            f"HiddenMarkov, got '{name}'"
         )
     own, parents = enum_dim(discrete[name]), {each: _parents(site) for each, site in discrete.items()}
     if parents[name] or any(own in dims for dims in parents.values()):
@@ -197,9 +252,13 @@ def _clustered(site: Site, points: Tensor, generator: torch.Generator | None) ->
             f"points: expected shape {batch} and that of a point, as '{site['name']}' has in its plates, got "
             f"{list(points.shape)}"
         )
-    flat = points.reshape(math.prod(batch), -1)
-    if not flat.isfinite().all():
-        raise ValueError("points: expected finite numbers")
-    clusters = kmeans(flat.to(torch.promote_types(flat.dtype, torch.float32)), size, generator)
+    clusters = _clusters(points.reshape(math.prod(batch), -1), size, generator)
     probabilities = one_hot(clusters.view(batch), size).double()
     return (dist.OneHotCategorical if site["fn"].event_dim else dist.Categorical)(probs=probabilities)
+
+
+def _clusters(points: Tensor, size: int, generator: torch.Generator | None) -> Tensor:
+    """Cluster indices of points [N, *shape of a point]: [N]."""
+    if not points.isfinite().all():
+        raise ValueError("points: expected finite numbers")
+    return kmeans(points.to(torch.promote_types(points.dtype, torch.float32)), size, generator)

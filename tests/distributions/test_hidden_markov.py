@@ -1,5 +1,7 @@
 """Hidden Markov models as distributions of sequences."""
 
+import itertools
+
 import pyro.distributions as dist
 import pytest
 import torch
@@ -53,6 +55,38 @@ def test_draws_have_the_moments_of_the_chain():
         found = found.flatten(0, 1)
         error = found.std(0) / len(found) ** 0.5
         assert ((found.mean(0) - mean).abs() < 4 * error).all()
+
+
+def test_known_states_leave_the_paths_that_they_are_on():
+    values = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    states = torch.tensor([[1, 0, 1], [-1, 0, -1], [-1, -1, -1], [-1, -1, 1]])
+    likelihood = dist.Normal(LOCS, 0.5).log_prob(values.unsqueeze(-1)).exp()
+    expected = torch.zeros(4, dtype=torch.float64)
+    for path in itertools.product(range(2), repeat=3):
+        fits = ((states < 0) | (states == torch.tensor(path))).all(-1)
+        weight = START[path[0]] * ROWS[path[0], path[1]] * ROWS[path[1], path[2]]
+        expected += fits * weight * likelihood[:, torch.arange(3), list(path)].prod(-1)
+    fn = made().given(states)
+    assert fn.batch_shape == (4,)
+    assert_close(fn.log_prob(values), expected.log())
+    assert_close(fn.expand([2, 4]).log_prob(values)[1], expected.log())
+    assert fn.chain(values).best_path()[0].tolist() == [1, 0, 1]
+    rows = ROWS.clone().requires_grad_()
+    made(transitions=rows).given(states[:1]).chain(values[:1]).log_evidence().backward()
+    assert_close(rows.grad * ROWS, torch.eye(2, dtype=torch.float64).flip(0))  # one step each way
+
+
+@pytest.mark.parametrize(
+    ("states", "words"),
+    [
+        ([0, 1], r"states: expected shape \[..., 3\], got \[2\]"),
+        ([0, 1, 2], "states: expected numbers from -1 to 1, got 2"),
+        ([0, -2, 1], "states: expected numbers from -1 to 1, got -2"),
+    ],
+)
+def test_known_states_that_are_refused(states, words):
+    with pytest.raises(ValueError, match=words):
+        made().given(torch.tensor(states))
 
 
 @pytest.mark.parametrize(

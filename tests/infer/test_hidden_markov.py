@@ -9,10 +9,12 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 from scipy.special import digamma, gammaln, logsumexp
+from torch.nn.functional import one_hot
 
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import NORMAL_WISHART, HiddenMarkov, NormalWishart
 from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO
+from pyro_fmvae.infer.seeding import kmeans
 from pyro_fmvae.optim import NaturalGradient
 from tests.infer.plain.oracles import step
 
@@ -229,3 +231,33 @@ def test_captured_steps_are_eager_ones():
             svi.step(x[rows], LENGTHS[rows])
         naturals.append(guide.posterior("loc").natural.detach())
     assert_allclose(*naturals, rtol=1e-10)  # two ways to sum over paths
+
+
+def test_seeds_are_posteriors_given_the_clusters_of_the_steps_that_there_are(gaussian_guide):
+    x, source = sequences(), torch.Generator()
+    there = torch.arange(x.shape[1]) < LENGTHS.unsqueeze(-1)
+    gaussian_guide.seed_clusters("x", "x", x, LENGTHS, generator=source.manual_seed(0))
+    states = torch.full(there.shape, -1)
+    states[there] = kmeans(x[there], K, source.manual_seed(0))
+    steps = one_hot(states.clamp(min=0), K) * there.unsqueeze(-1).double()
+    counts = torch.einsum("nti,ntj->ij", steps[:, :-1], steps[:, 1:])
+    assert_allclose(gaussian_guide.posterior("start").natural_value(), 0.5 + steps[:, 0].sum(0))
+    assert_allclose(gaussian_guide.posterior("rows").natural_value(), 0.7 + counts)
+    members = steps[there]
+    mean = members.mT @ x[there] / (0.5 + members.sum(0)).unsqueeze(-1)
+    assert_allclose(gaussian_guide.marginal("loc").mean.detach(), mean)
+
+
+@pytest.mark.parametrize(
+    ("points", "words"),
+    [
+        (
+            torch.zeros(4, 11, D),
+            r"points: expected shape \[4, 12\] and that of a point, as 'x' has steps, got",
+        ),
+        (torch.full((4, 12, D), torch.nan), "points: expected finite numbers"),
+    ],
+)
+def test_points_of_steps_that_are_refused(gaussian_guide, points, words):
+    with pytest.raises(ValueError, match=words):
+        gaussian_guide.seed_clusters("x", points, sequences(), LENGTHS)

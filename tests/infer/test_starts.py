@@ -306,7 +306,7 @@ def grouped(x):
             normal,
             "locs",
             "x",
-            r"assignment: expected an unobserved discrete site, one of \['a'\], got 'locs'",
+            r"an unobserved discrete site, one of \['a'\], or the site of a HiddenMarkov, got 'locs'",
         ),
         (normal, "a", "z", r"points: expected a tensor or an observed site, one of \['x'\], got 'z'"),
         (

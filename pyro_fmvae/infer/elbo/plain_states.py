@@ -1,5 +1,7 @@
 """Discrete states of a plain program, under the posteriors of everything else."""
 
+from typing import Any
+
 from pyro.poutine import Trace
 from torch import Tensor
 
@@ -7,9 +9,10 @@ from pyro_fmvae.distributions import HiddenMarkov, LinearGaussianChain
 from pyro_fmvae.distributions.chain import Chain
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.gaussian_chain import GaussianChain
+from pyro_fmvae.infer.elbo.density import hidden_chain
 from pyro_fmvae.infer.elbo.plain import PlainProgram
 from pyro_fmvae.infer.elbo.plain_terms import Bound
-from pyro_fmvae.infer.elbo.structure import Structure, sample_sites
+from pyro_fmvae.infer.elbo.structure import Site, Structure, sample_sites, unmasked
 
 
 def responsibilities(program: PlainProgram, guide: Trace) -> dict[str, Tensor]:
@@ -20,10 +23,19 @@ def responsibilities(program: PlainProgram, guide: Trace) -> dict[str, Tensor]:
 
 
 def hidden_chains(program: Structure | PlainProgram, guide: Trace) -> dict[str, Chain | GaussianChain]:
-    """The chain of the hidden states of every observed site that has one, by site name."""
+    """The chain of the hidden states of every site that has one, by site name."""
     bound = Bound(program, guide) if isinstance(program, PlainProgram) else None
     return {
-        name: fn.chain(site["value"]) if bound is None else bound.chain(site)
+        name: fn.chain(site["value"]) if bound is None else _chain(bound, name, site)
         for name, site in sample_sites(program.model).items()
         if isinstance(fn := unwrap(site["fn"]), HiddenMarkov | LinearGaussianChain)
     }
+
+
+def _chain(bound: Bound, name: str, site: Site) -> Chain | GaussianChain:
+    """The chain under the posteriors, that of a drawn site's own value among them where the bound has it."""
+    value, moments = unmasked(site), bound.posteriors.moments
+    if not (site["is_observed"] or bound.is_at_draw(name)) and (known := bound.undrawn(name)) is not None:
+        value, moments = known[0], {**moments, name: known[1]}
+    fn: Any = unwrap(site["fn"])
+    return hidden_chain(fn, value, lambda table: bound.evaluate(table, table.shape, moments, table.dtype))

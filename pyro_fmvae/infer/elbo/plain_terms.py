@@ -16,11 +16,10 @@ from torch.distributions import Distribution
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from pyro_fmvae.distributions import Assignment, LinearDynamics
-from pyro_fmvae.distributions.chain import Chain
 from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.distributions.gaussian_chain import GaussianChain, GaussianPath
+from pyro_fmvae.distributions.gaussian_chain import GaussianPath
 from pyro_fmvae.distributions.natural_distribution import natural_class
-from pyro_fmvae.infer.elbo.density import expectations, has_lazy_arguments, hidden_chain, log_density
+from pyro_fmvae.infer.elbo.density import expectations, has_lazy_arguments, log_density
 from pyro_fmvae.infer.elbo.enumerated import DiscreteFactors, enum_dim, is_discrete, units_of
 from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Expects, Moments, expectation_of
@@ -154,10 +153,7 @@ class Bound:
                 f"site '{name}': {type(unwrap(q)).__name__} in the guide has no reparameterised sampler; "
                 "give it a distribution that has_rsample"
             )
-        table = None
-        drawn = without_discrete(self.guide)  # the order of what is not drawn does not matter
-        if name not in self.program.used and in_order(self.program.model, drawn, name):
-            table = self._in_closed_form(name, site, q, is_weighted)
+        table = None if self.is_at_draw(name) else self._in_closed_form(name, site, q, is_weighted)
         if table is None:
             log_q = q.log_prob(site["value"])
             table = self._expected(site, site["value"], is_weighted=is_weighted)
@@ -165,6 +161,11 @@ class Bound:
             log_q = -q.entropy()
         self._add(name, site, table, Role.KL_Z, is_weighted)
         self.terms.append(Term(name, Role.KL_Z, weight * total(log_q, site)))
+
+    def is_at_draw(self, name: str) -> bool:
+        """True for a drawn site whose density may only count at its draw."""
+        drawn = without_discrete(self.guide)  # the order of what is not drawn does not matter
+        return name in self.program.used or not in_order(self.program.model, drawn, name)
 
     def _in_closed_form(self, name: str, site: Site, q: Distribution, is_weighted: bool) -> Tensor | None:
         inner = unwrap(q)
@@ -174,24 +175,33 @@ class Bound:
             table = self._by_formula(site, q, is_weighted)
             if table is not None:
                 return table
-        kind = natural_class(inner)
-        if kind is None or not kind.family.monomials:
+        known = self.undrawn(name)
+        if known is None:
             return None
-        family, value = kind.family, site["value"]
-        stats = family.stats_from_standard(*family.standard_of(inner))
-        symbol = Lazy.make(value.shape, value.dtype, value.device, Sampled(name, site["fn"].support))
-        own = Moments(family, stats.expand(*inner.batch_shape, stats.shape[-1]), value.shape)
+        symbol, own = known
         try:
             return self._expected(site, symbol, is_weighted=is_weighted, own={name: own})
         except NeedsValueError:
             return None
+
+    def undrawn(self, name: str) -> tuple[Lazy, Moments] | None:
+        """A stand-in for the value of a drawn site, and its moments, if its family has any."""
+        q, value = self.guide_sites[name]["fn"], self.sites[name]["value"]
+        inner: Any = unwrap(q)
+        kind = natural_class(inner)
+        if kind is None or not kind.family.monomials:
+            return None
+        stats = kind.family.stats_from_standard(*kind.family.standard_of(inner))
+        support = self.sites[name]["fn"].support
+        symbol = Lazy.make(value.shape, value.dtype, value.device, Sampled(name, support))
+        return symbol, Moments(kind.family, stats.expand(*inner.batch_shape, stats.shape[-1]), value.shape)
 
     def _of_path(self, site: Site, path: GaussianPath, is_weighted: bool) -> Tensor:
         """E[log p] of the states of linear dynamics."""
         moments = self.posteriors.divided if is_weighted else self.posteriors.moments
 
         def evaluate(table: Lazy) -> Tensor:
-            return self._evaluate(table, table.shape, moments, table.dtype)
+            return self.evaluate(table, table.shape, moments, table.dtype)
 
         fn: Any = unwrap(site["fn"])
         table = fn.chain(*expectations(evaluate)).mean_log_weight(path.chain)
@@ -235,9 +245,9 @@ class Bound:
 
         def evaluate(table: Lazy, shape: torch.Size) -> Tensor:
             if self.kept is None:
-                return self._evaluate(table, shape, moments, dtype or table.dtype)
+                return self.evaluate(table, shape, moments, dtype or table.dtype)
             return self.kept.value(
-                site["name"], table, lambda: self._evaluate(table, shape, moments, dtype or table.dtype)
+                site["name"], table, lambda: self.evaluate(table, shape, moments, dtype or table.dtype)
             )
 
         try:
@@ -258,22 +268,14 @@ class Bound:
             check_site_shape({**site, "log_prob": density}, self.program.plates)
         return density
 
-    def _evaluate(
+    def evaluate(
         self, table: Lazy, shape: torch.Size, moments: Mapping[str, Expects], dtype: torch.dtype
     ) -> Tensor:
+        """The expectation of a lazy table, expanded to a shape."""
         terms = self.expansion.of(table)
         if self.turns is not None:
             self.turns.see(terms, moments)
         return expectation_of(terms, shape, moments, dtype, table.device)
-
-    def chain(self, site: Site) -> Chain | GaussianChain:
-        """The chain of the hidden states of an observed site that has one."""
-
-        def evaluate(table: Lazy) -> Tensor:
-            return self._evaluate(table, table.shape, self.posteriors.moments, table.dtype)
-
-        fn: Any = unwrap(site["fn"])
-        return hidden_chain(fn, unmasked(site), evaluate)
 
     def _by_formula(self, site: Site, q: Distribution, is_weighted: bool) -> Tensor | None:
         def parent_of(parent: Site) -> Distribution:

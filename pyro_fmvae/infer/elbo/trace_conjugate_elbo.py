@@ -198,7 +198,7 @@ class TraceConjugate_ELBO(ELBO):
             return {table.site["name"]: table.responsibilities(clamped)[0] for table in tables}
 
     def chains(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The hidden states of every observed chain, by site name.
+        """The hidden states of every chain, by site name.
 
         Those of a ``HiddenMarkov`` are a :class:`Chain`: their probabilities are ``chains["x"].posterior()``,
         the best path is ``chains["x"].best_path()``. Those of a ``LinearGaussianChain`` are a
