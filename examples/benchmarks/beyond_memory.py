@@ -3,6 +3,7 @@
     python examples/benchmarks/beyond_memory.py                        # both; needs 15 GB for temporary files
     python examples/benchmarks/beyond_memory.py --parts speed --limit 1500 --times 10
     python examples/benchmarks/beyond_memory.py --parts peaks --rows 20000,200000 --files .npy,.npz
+    python examples/benchmarks/beyond_memory.py --parts peaks --rows 50000 --files sparse.h5ad,dense.h5ad
 
 Speed: a file of ``--times`` times ``--limit`` (10^6 bytes) is written, random bits of 28×28. The process then
 confines itself to that limit (``RLIMIT_DATA``: what it allocates, its libraries included), and takes captured
@@ -13,7 +14,8 @@ memory divided by the time from disk, in the median of all pairs of blocks. The 
 the file in free memory, so this is the cost of reading and ordering rows, not that of a slow disk.
 
 Peaks: train, evaluate, encode and score, each in a process of its own, on random tables of 100 columns, by
-the most memory that the process held (maximum resident set size, 10^6 bytes).
+the most memory that the process held (maximum resident set size, 10^6 bytes). Files of cells have counts of
+2,000 columns in two batches, of which an eighth is not 0.
 """
 
 import json
@@ -39,6 +41,8 @@ from pyro_fmvae.data import Batches, Kind, Preprocessing, Split, load_file
 from pyro_fmvae.learn import endless
 
 COLUMNS = 100
+GENES, FILLED = 2000, 0.125
+COUNTS = ("--likelihood", "negative-binomial", "--batch-column", "batch")
 WINDOW = 64 << 20  # bytes of rows that are read at once
 CHUNK = 10_000  # rows that are drawn at once
 TRAINED = (  # a small model; how long it is trained does not matter here
@@ -105,11 +109,34 @@ def peak(*command: Any) -> int:
     return round(used.ru_maxrss * 1024 / 1e6)
 
 
+def write_cells(path: Path, rows: int, seed: int) -> None:
+    """Write counts to a .h5ad file, sparse unless its name says that they are dense."""
+    from anndata import AnnData  # an extra
+    from pandas import DataFrame
+    from scipy.sparse import random_array
+
+    rng = np.random.default_rng(seed)
+    x = random_array(
+        (rows, GENES),
+        density=FILLED,
+        format="csr",
+        dtype=np.float32,
+        rng=rng,
+        data_sampler=lambda size: rng.geometric(0.5, size).astype(np.float32),
+    )
+    batch = DataFrame({"batch": rng.integers(2, size=rows)}, index=[str(row) for row in range(rows)])
+    AnnData(x.toarray() if "dense" in path.name else x.tocsr(), obs=batch).write_h5ad(path)
+
+
 def peaks(folder: Path, rows: int, suffix: str, seed: int) -> dict[str, Any]:
     """Peak memory of the commands on a table of so many rows."""
     rng, run = np.random.default_rng(seed), folder / f"run{rows}{suffix[1:]}"
-    data = folder / f"table{rows}.npy"
-    write(data, (rows, COLUMNS), np.float32, lambda shape: rng.normal(size=shape))
+    data, counts = folder / f"table{rows}.npy", ()
+    if suffix.endswith(".h5ad"):
+        data, counts = folder / f"{rows}{suffix}", COUNTS
+        write_cells(data, rows, seed)
+    else:
+        write(data, (rows, COLUMNS), np.float32, lambda shape: rng.normal(size=shape))
     if suffix == ".npz":
         np.savez(data.with_suffix(suffix), x=np.load(data))
         data = data.with_suffix(suffix)
@@ -118,7 +145,7 @@ def peaks(folder: Path, rows: int, suffix: str, seed: int) -> dict[str, Any]:
         "part": "peaks",
         "file": suffix,
         "rows": rows,
-        "train": peak("train", *given, "--out", run, *TRAINED),
+        "train": peak("train", *given, "--out", run, *TRAINED, *counts),
         "evaluate": peak("evaluate", run, *given),
         "encode": peak("encode", run, *given, "--out", folder / "codes.npz"),
         "score": peak("score", run, *given, "--out", folder / "scores.npz", "--num-samples", 1),

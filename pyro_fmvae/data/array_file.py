@@ -2,10 +2,12 @@
 
 import struct
 import zipfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from io import FileIO
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -19,21 +21,19 @@ PIECE: Final = 1 << 20
 _LOCAL_HEADER: Final = struct.Struct("<4s22xHH")  # of a member of a zip file: signature, lengths of two texts
 
 
-class ArrayFile:
-    """An array of numbers in a file, row after row from a place on.
-
-    It is read, not mapped: a mapping counts as memory where a process is confined (``ulimit -v``), and would
-    be read page by page. The file is opened for each reading, so that nothing has to be closed.
+class RowArray(ABC):
+    """An array of numbers that is read row by row.
 
     Args:
-        path: the file.
         shape: [n, ...].
         dtype: of the numbers.
-        offset: bytes before the first of them.
     """
 
-    def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype, offset: int) -> None:
-        self.path, self.shape, self.dtype, self.offset = path, shape, dtype, offset
+    held = False
+    """True if the numbers are in memory in another form, so that rows may be read in any order."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self.shape, self.dtype = shape, dtype
 
     @property
     def ndim(self) -> int:
@@ -63,20 +63,20 @@ class ArrayFile:
             Places of some rows in `rows`, int64 [k], and their numbers [k, ...].
 
         Raises:
-            ValueError: the file has become shorter.
+            ValueError: the file cannot be read, for example since it has become shorter.
         """
         step = max(1, PIECE // max(1, self.row_bytes))
-        with self.path.open("rb", buffering=0) as file:
+        with self._opened() as source:
             if rows is None:
                 for start in range(0, len(self), step):
                     stop = min(start + step, len(self))
-                    yield np.arange(start, stop), self._span(file, start, stop)
+                    yield np.arange(start, stop), self._span(source, start, stop)
                 return
             order = np.argsort(rows, kind="stable")
             for places in np.split(order, np.flatnonzero(np.diff(rows[order] // step)) + 1):
                 if len(places):
                     first, last = int(rows[places[0]]), int(rows[places[-1]])
-                    yield places, self._span(file, first, last + 1)[rows[places] - first]
+                    yield places, self._span(source, first, last + 1, rows[places] - first)
 
     def read(self) -> np.ndarray:
         """Read all rows."""
@@ -85,17 +85,45 @@ class ArrayFile:
             found[places[0] : places[-1] + 1] = part
         return found
 
-    def _span(self, file: FileIO, start: int, stop: int) -> np.ndarray:
-        """Rows ``start`` to ``stop``, which are neighbours."""
+    @abstractmethod
+    def _opened(self) -> AbstractContextManager[Any]:
+        """What :meth:`_span` reads from."""
+
+    @abstractmethod
+    def _span(self, source: Any, start: int, stop: int, chosen: np.ndarray | None = None) -> np.ndarray:
+        """Rows ``start`` to ``stop``, which are neighbours; of these the chosen ones, counted from 0."""
+
+
+class ArrayFile(RowArray):
+    """An array of numbers in a file, row after row from a place on.
+
+    It is read, not mapped: a mapping counts as memory where a process is confined (``ulimit -v``), and would
+    be read page by page. The file is opened for each reading, so that nothing has to be closed.
+
+    Args:
+        path: the file.
+        shape: [n, ...].
+        dtype: of the numbers.
+        offset: bytes before the first of them.
+    """
+
+    def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype, offset: int) -> None:
+        super().__init__(shape, dtype)
+        self.path, self.offset = path, offset
+
+    def _opened(self) -> FileIO:
+        return self.path.open("rb", buffering=0)
+
+    def _span(self, source: FileIO, start: int, stop: int, chosen: np.ndarray | None = None) -> np.ndarray:
         found = np.empty((stop - start, *self.shape[1:]), self.dtype)
         view = found.reshape(-1).view(np.uint8).data
-        file.seek(self.offset + start * self.row_bytes)
+        source.seek(self.offset + start * self.row_bytes)
         while view:
-            count = file.readinto(view)
+            count = source.readinto(view)
             if not count:
                 raise ValueError(f"{self.path}: it has become shorter than its header says")
             view = view[count:]
-        return found
+        return found if chosen is None else found[chosen]
 
 
 class FileRows:
@@ -107,7 +135,7 @@ class FileRows:
         source: name of the array in messages.
     """
 
-    def __init__(self, array: ArrayFile, preprocessing: Preprocessing, source: str) -> None:
+    def __init__(self, array: RowArray, preprocessing: Preprocessing, source: str) -> None:
         self.array, self.preprocessing, self.source = array, preprocessing, source
         self.shape = (len(array), *preprocessing.event_shape)
         self.dtype = torch.float32
@@ -122,7 +150,8 @@ class FileRows:
     def read(self, rows: Tensor) -> Tensor:
         found = torch.empty((len(rows), *self.shape[1:]), dtype=self.dtype)
         for places, raw in self.array.pieces(rows.numpy()):
-            found[torch.from_numpy(places)] = self.preprocessing(raw, self.source)
+            there = torch.from_numpy(places)
+            found[there] = self.preprocessing(raw, self.source, rows[there].numpy())
         return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, get_type_hints
 
@@ -46,7 +46,8 @@ class CountTable:
     @classmethod
     def fit(
         cls,
-        x: np.ndarray,
+        pieces: Iterable[np.ndarray],
+        shape: tuple[int, ...],
         training: np.ndarray,
         options: CountOptions,
         column_names: Sequence[str],
@@ -56,7 +57,8 @@ class CountTable:
         """Find the batches of all rows, and the total that is typical of the training rows.
 
         Args:
-            x: raw rows [n, D].
+            pieces: all raw rows, some after the other, [k, D] each.
+            shape: of all raw rows, [n, D].
             training: indices of the training rows.
             options: as they were read.
             column_names: of the columns [D], or none.
@@ -64,69 +66,67 @@ class CountTable:
             source: name of the rows in messages.
 
         Raises:
-            ValueError: no rows of a table, words in a column of counts, no such column of batches, or too
-                many batches.
+            ValueError: no rows of a table, words in a column of counts, no such column of batches, too many
+                batches, or numbers that are no counts.
         """
-        if x.ndim != 2:
-            raise ValueError(f"{source}: expected a table of counts [n, D], got {list(x.shape)}")
-        batch, batches, name = None, (), options.batch_column
+        if len(shape) != 2:
+            raise ValueError(f"{source}: expected a table of counts [n, D], got {list(shape)}")
+        batch, name = None, options.batch_column
         if name is not None:
             if name not in column_names:
                 raise ValueError(f"batch_column: expected a column of {source}, there is no {name!r}")
+            if shape[1] == 1:
+                raise ValueError(f"batch_column: expected columns of counts beside {name!r}, there are none")
             batch = list(column_names).index(name)
-            batches = tuple(np.unique(x[:, batch]).tolist())
-            if len(batches) > MOST_BATCHES or x.shape[1] == 1:
-                raise ValueError(
-                    f"batch_column: expected columns of counts, and at most {MOST_BATCHES:,} batches beside "
-                    f"them, {name!r} has {len(batches):,}"
-                )
         for column, words in enumerate(levels):
             if words and column != batch:
                 raise ValueError(
                     f"{source}: expected counts in column {column_names[column]!r}, got {words[0]!r}"
                 )
-        total = float(np.median(_without(x[training], batch).sum(axis=1, dtype=np.float64)))
-        return cls(options, total, batch, batches)
+        totals, batches, seen = [], np.empty(0), 0
+        for part in pieces:
+            counts = _without(part, batch)
+            _check_counts(counts, np.arange(seen, seen + len(part)), _but(column_names, batch), source)
+            seen += len(part)
+            totals.append(counts.sum(axis=1, dtype=np.float64))
+            if batch is not None:
+                batches = np.union1d(batches, part[:, batch])
+        if len(batches) > MOST_BATCHES:
+            raise ValueError(
+                f"batch_column: expected at most {MOST_BATCHES:,} batches, {name!r} has {len(batches):,}"
+            )
+        total = float(np.median(np.concatenate(totals)[training]))
+        return cls(options, total, batch, tuple(batches.tolist()))
 
-    def __call__(self, raw: np.ndarray, source: str, column_names: Sequence[str] = ()) -> Tensor:
+    def __call__(
+        self, raw: np.ndarray, source: str, column_names: Sequence[str] = (), rows: np.ndarray | None = None
+    ) -> Tensor:
         """Convert raw rows [n, D] to float32 [n, D].
 
         Args:
             raw: numbers.
             source: name of the array in messages.
             column_names: of the columns, for messages.
+            rows: numbers of the rows, for messages; None: they are all rows.
 
         Raises:
             ValueError: numbers that are no counts, a row of nothing but zeros, or an unknown batch; it names
                 the row, from 0, and the column.
         """
+        rows = np.arange(len(raw)) if rows is None else rows
         counts = _without(raw, self.batch)
-        wrong = ~((counts >= 0) & (counts <= LARGEST) & (counts == np.floor(counts)))
-        if wrong.any():
-            row, column = (int(place) for place in np.argwhere(wrong)[0])
-            names = [name for index, name in enumerate(column_names) if index != self.batch]
-            title = repr(names[column]) if names else str(column + 1)
-            hint = "" if counts[row, column] < 0 else "; normalised values are no counts"
-            raise ValueError(
-                f"{source}: expected counts, whole numbers from 0 to {LARGEST:,}, got "
-                f"{counts[row, column]:g} in column {title} of row {row}{hint}"
-            )
-        empty = ~counts.any(axis=1)
-        if empty.any():
-            raise ValueError(
-                f"{source}: expected a count in every row, row {int(empty.argmax())} has none; leave it out"
-            )
+        _check_counts(counts, rows, _but(column_names, self.batch), source)
         x = counts.astype(np.float32)
         if self.batch is None:
             return torch.from_numpy(x)
         same = raw[:, self.batch, None] == np.array(self.batches)
         unknown = ~same.any(axis=1)
         if unknown.any():
-            row = int(unknown.argmax())
+            place = int(unknown.argmax())
             known = ", ".join(f"{number:g}" for number in self.batches)
             raise ValueError(
                 f"{source}: expected one of the training's batches, {known}, in column "
-                f"{self.options.batch_column!r}, got {raw[row, self.batch]:g} in row {row}"
+                f"{self.options.batch_column!r}, got {raw[place, self.batch]:g} in row {rows[place]}"
             )
         return torch.from_numpy(np.column_stack([x, same.argmax(axis=1).astype(np.float32)]))
 
@@ -158,3 +158,25 @@ class CountTable:
 
 def _without(x: np.ndarray, column: int | None) -> np.ndarray:
     return x if column is None else np.delete(x, column, axis=1)
+
+
+def _but(names: Sequence[str], column: int | None) -> list[str]:
+    return [name for index, name in enumerate(names) if index != column]
+
+
+def _check_counts(counts: np.ndarray, rows: np.ndarray, names: Sequence[str], source: str) -> None:
+    """Raise ValueError unless all are counts [n, D], with some in each row."""
+    wrong = ~((counts >= 0) & (counts <= LARGEST) & (counts == np.floor(counts)))
+    if wrong.any():
+        place, column = (int(index) for index in np.argwhere(wrong)[0])
+        title = repr(names[column]) if names else str(column + 1)
+        hint = "" if counts[place, column] < 0 else "; normalised values are no counts"
+        raise ValueError(
+            f"{source}: expected counts, whole numbers from 0 to {LARGEST:,}, got "
+            f"{counts[place, column]:g} in column {title} of row {rows[place]}{hint}"
+        )
+    empty = ~counts.any(axis=1)
+    if empty.any():
+        raise ValueError(
+            f"{source}: expected a count in every row, row {rows[empty.argmax()]} has none; leave it out"
+        )

@@ -199,13 +199,14 @@ class Preprocessing:
             return self.counts.inverse(x)
         return (x + 1) / 2 if self.signed else x
 
-    def __call__(self, raw: np.ndarray, source: str = "x") -> Tensor:
+    def __call__(self, raw: np.ndarray, source: str = "x", rows: np.ndarray | None = None) -> Tensor:
         """Convert raw data to stored observations, bool, uint8 or float32 [n, *event_shape] (see `Split.x`).
 
         Args:
             raw: finite numbers [n, *event_shape], or greys of patches [n, P, P]. Real data may hold NaN, and
                 so may tables with `missing`.
             source: name of the array in messages.
+            rows: numbers of the rows, where they are not all there are; for messages.
 
         Raises:
             ValueError: the shape is not that of this preprocessing, or values lie outside its range.
@@ -218,7 +219,7 @@ class Preprocessing:
         if self.patches is not None:
             return self.patches.apply(as_float(to_stored(raw, source)).double()).float()
         if self.counts is not None:
-            return self.counts(raw, source, self.column_names)
+            return self.counts(raw, source, self.column_names, rows)
         if self.kind is Kind.REAL:
             return to_real(raw, source)
         if self.kind is Kind.TABLE:

@@ -76,8 +76,8 @@ def load(
         splitting: shares of the rows of a file or folder for validation and testing; default: a tenth each.
         shape: (H, W) or (H, W, 3) that a folder's images had in a run, in the place of `image_size`.
         in_memory: hold the observations of a file in memory, or read them from disk as they are needed. None:
-            read those of .npy, Parquet and Arrow files, of zarr stores, and of uncompressed .npz files of a
-            gibibyte or more.
+            read those of .npy, Parquet and Arrow files, of zarr stores, and of uncompressed .npz files and
+            .h5ad files of a gibibyte or more. Sparse matrices stay sparse.
 
     Raises:
         FileNotFoundError: files of a known data set are missing and could not be downloaded.

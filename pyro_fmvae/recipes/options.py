@@ -71,8 +71,9 @@ class TrainConfig:
     fold: str | None = option(None, "test on this fold instead, such as 2/5, the second of five")
     in_memory: bool | None = option(
         None,
-        "hold your own rows in memory; default: all but those of .npy, .parquet, .arrow and .zarr and of "
-        "uncompressed .npz files of 1 GiB or more, which are read as they are needed",
+        "hold your own rows in memory; default: all but those of .npy, .parquet, .arrow and .zarr, of "
+        "uncompressed .npz and of .h5ad files of 1 GiB or more, which are read as they are needed, and of "
+        "sparse matrices",
     )
     batch_size: int | None = by_data("points per batch", count(1))
     joint_iterations: int | None = by_data("iterations of everything together", count(0))

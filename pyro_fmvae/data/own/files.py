@@ -7,13 +7,20 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pyro_fmvae.data.count_table import CountOptions, CountTable
+from pyro_fmvae.data.count_table import CountOptions
 from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.own.csv_file import read_csv
 from pyro_fmvae.data.own.folder import code, find_values, load_folder, read_folder
-from pyro_fmvae.data.own.h5ad_file import read_h5ad
 from pyro_fmvae.data.own.npz_file import read_npz
-from pyro_fmvae.data.own.on_disk import SUFFIXES, OnDisk, open_file, read_whole, split_on_disk
+from pyro_fmvae.data.own.on_disk import (
+    CELLS,
+    SUFFIXES,
+    OnDisk,
+    fit_counts,
+    open_file,
+    read_whole,
+    split_on_disk,
+)
 from pyro_fmvae.data.own.picture_files import open_pictures
 from pyro_fmvae.data.own.picture_shape import choose_shape
 from pyro_fmvae.data.own.raw import Raw, check_columns
@@ -26,8 +33,7 @@ from pyro_fmvae.data.splitting import Splitting, fingerprint, split_fingerprint,
 READERS = {
     ".npz": read_npz,
     ".csv": read_csv,
-    ".h5ad": read_h5ad,
-    **dict.fromkeys(SUFFIXES, read_whole),
+    **dict.fromkeys((CELLS, *SUFFIXES), read_whole),
 }
 """Readers by the suffix of the file."""
 
@@ -46,23 +52,21 @@ def read(
     Args:
         path: the file.
         missing: accept missing numbers, as NaN.
-        levels: of a .csv file: see `read_csv`; of the batches of a .h5ad file: see `read_h5ad`.
+        levels: of a .csv file: see `read_csv`; of the batches of a .h5ad file: see `open_h5ad`.
         values, left_out, ignore: of a .csv file: see `read_csv`.
-        counts: where counts and batches are.
+        counts: where counts and batches are in a .h5ad file.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: an unknown suffix, contents that the reader refuses, or a layer of a file without layers.
+        ValueError: an unknown suffix, or contents that the reader refuses.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise ValueError(f"{path}: expected a file that ends in {' or '.join(READERS)}")
-    if reader is read_h5ad:
-        return read_h5ad(path, missing, counts or CountOptions(), levels[-1] if levels else ())
-    if counts is not None and counts.layer is not None:
-        raise ValueError(f"layer: expected a .h5ad file, got {path}")
     if reader is read_csv:
         return read_csv(path, missing, levels, values, left_out, ignore)
+    if reader is read_whole:
+        return read_whole(path, missing, counts, levels[-1] if levels else ())
     return reader(path, missing)
 
 
@@ -103,7 +107,8 @@ def load_file(
     levels = preprocessing.levels or None
     values = dict(zip(label_names, value_names, strict=False))
     counts = None if preprocessing.counts is None else preprocessing.counts.options
-    if counts is None and (opened := open_file(path, None, values, left_out)) is not None:
+    batches = levels[-1] if levels and counts is not None else ()
+    if (opened := open_file(path, None, values, left_out, counts, batches)) is not None:
         opened = opened._replace(labels=_numbered(opened, values, path, left_out))
         check_columns(preprocessing.column_names, opened.column_names, str(path))
         return opened.split(preprocessing), opened.label_names
@@ -154,7 +159,7 @@ def split_file(
     Args:
         path: a file whose ending is one of `READERS`.
         seed: of the permutation that makes the splits, at least 0.
-        options: of these, `as_is`, `mixed`, `ignore` and `counts`. All but `ignore` hold the rows in memory.
+        options: of these, `as_is`, `mixed`, `ignore` and `counts`. The first two hold the rows in memory.
         splitting: other shares.
         in_memory: whether its rows are held in memory: see `open_file`.
 
@@ -165,11 +170,11 @@ def split_file(
     """
     options, splitting = options or SparseOptions(), splitting or Splitting()
     as_is, mixed, counts = options.as_is, options.mixed, options.counts
-    if as_is or mixed or counts is not None:
+    if as_is or mixed:
         if in_memory is False:
             raise ValueError("in_memory: this model learns from all rows at once, and holds them in memory")
-    elif (opened := open_file(path, in_memory)) is not None:
-        return split_on_disk(opened, seed, splitting)
+    elif (opened := open_file(path, in_memory, counts=counts)) is not None:
+        return split_on_disk(opened, seed, splitting, counts)
     words = mixed or (counts is not None and counts.batch_column is not None)
     raw = read(path, as_is or mixed, () if words else None, ignore=options.ignore, counts=counts)
     staying = splitting.staying(raw.labels)
@@ -177,10 +182,8 @@ def split_file(
     train, valid, test = split_rows(len(raw.x), seed, expected, splitting, staying)
     source = _source(path)
     if counts is not None:
-        table = CountTable.fit(raw.x, train, counts, raw.column_names, raw.levels, source)
-        preprocessing = Preprocessing(
-            Kind.COUNTS, raw.x.shape[1:], counts=table, levels=raw.levels, column_names=raw.column_names
-        )
+        described = raw.column_names, raw.levels, source
+        preprocessing = fit_counts([raw.x], raw.x.shape, train, counts, *described)
     elif as_is and path.suffix.lower() != ".csv":
         preprocessing = Preprocessing(Kind.REAL, raw.x.shape[1:])
     else:

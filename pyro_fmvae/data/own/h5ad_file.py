@@ -1,72 +1,21 @@
-"""A person's own .h5ad file, as AnnData writes it: the matrix X, and the names of its rows and columns.
+"""What a person's own .h5ad file holds, as AnnData writes it: arrays, names, and columns of texts.
 
 HDF5 can refer to other files, and names sizes that it does not hold. Neither is followed: everything that is
 read lies in the file itself, and its size is checked first. No object is built, so nothing is unpickled.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-from scipy.sparse import csc_matrix, csr_matrix  # type: ignore[import-untyped]
 
-from pyro_fmvae.data.count_table import CountOptions
-from pyro_fmvae.data.own.folder import code, find_values
-from pyro_fmvae.data.own.raw import Raw
 from pyro_fmvae.memory import check_fits
 from pyro_fmvae.untrusted import LARGEST, check_printable
 
-_SPARSE: Final = {"csr_matrix": csr_matrix, "csc_matrix": csc_matrix}
 _AT_ONCE = 1000  # names
-_X: Final = CountOptions()  # no layer, no batches
-
-
-def read_h5ad(
-    path: Path, missing: bool = False, counts: CountOptions = _X, batches: Sequence[str] = ()
-) -> Raw:
-    """Read the rows of X or of a layer, dense or sparse; the names of the variables are those of columns.
-
-    A column of `obs` with batches becomes the last one, numbers or words.
-
-    Args:
-        path: the file.
-        missing: accept NaN, as a missing number.
-        counts: the layer to read, and the column of batches.
-        batches: words for batches that are known already. Others are found in the file.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: h5py is not installed; or X is no matrix of finite numbers, is larger than the memory that
-            it may take, or lies in another file; or the names of variables are not different; or there is no
-            such layer or column, or a batch that is missing or not known.
-    """
-    with opened(path) as file:
-        matrix = file if counts.layer is None else member(file, "layers", path)
-        x = _matrix(member(matrix, counts.layer or "X", path), path)
-        names = _names(file, "var", x.shape[1], path)
-        texts = None if counts.batch_column is None else _texts(file, counts.batch_column, len(x), path)
-    if not x.size:
-        raise ValueError(f"{path}: X is empty, its shape is {list(x.shape)}")
-    if not (np.isfinite(x) | (missing & np.isnan(x))).all():
-        allowed = "finite, or NaN where it is missing" if missing else "finite"
-        raise ValueError(f"{path}: X must be {allowed}, but holds NaN or infinity")
-    if len(set(names)) < len(names):
-        raise ValueError(f"{path}: expected different names of variables (AnnData.var_names_make_unique)")
-    if texts is None or counts.batch_column is None:
-        return Raw(x, column_names=names)
-    source = f"{path}: obs[{counts.batch_column!r}]"
-    if "" in texts:
-        raise ValueError(f"{source}: expected a batch in every row, that of row {texts.index('')} is missing")
-    known = tuple(batches) or find_values(texts, source)
-    levels = (*[()] * len(names), known) if known else ()
-    return Raw(
-        np.column_stack([x, code(texts, known, source)]),
-        column_names=(*names, counts.batch_column),
-        levels=levels,
-    )
 
 
 @contextmanager
@@ -113,43 +62,42 @@ def member(group: Any, name: str, path: Path) -> Any:
     return found
 
 
-def _matrix(x: Any, path: Path) -> np.ndarray:
-    """X as an array, float32 if it holds that, else float64."""
-    import h5py
+def check_numbers(data: Any, path: Path, dims: int) -> Any:
+    """An array of a file that has numbers, and that can be read piece by piece.
 
-    if isinstance(x, h5py.Dataset):
-        return _array(x, path, 2)
-    kind = _SPARSE.get(str(x.attrs.get("encoding-type")))
-    shape = np.asarray(x.attrs.get("shape", ()))
-    if kind is None or shape.shape != (2,) or shape.dtype.kind not in "iu" or (shape < 0).any():
-        raise ValueError(f"{path}: expected X to be a dense, CSR or CSC matrix")
-    check_fits(8 * int(shape[0]) * int(shape[1]), f"{path}: X")
-    data, indices, pointers = (
-        _array(member(x, name, path), path, 1, as_number=name == "data")
-        for name in ("data", "indices", "indptr")
-    )
-    try:
-        sparse = kind((data, indices, pointers), shape=tuple(map(int, shape)))
-        sparse.check_format(full_check=True)  # so that no index is out of bounds
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}: X is damaged ({error})") from None
-    dense: np.ndarray = sparse.toarray()
-    return dense
+    Args:
+        data: the array.
+        path: of the file, for messages.
+        dims: number of axes that it must have.
 
-
-def _array(data: Any, path: Path, dims: int, as_number: bool = True) -> np.ndarray:
-    """An array of numbers; its size is checked before it is read."""
+    Raises:
+        ValueError: it has others, or pieces that are larger than the memory that they may take.
+    """
     if data.dtype.kind not in "buif" or data.ndim != dims:
         raise ValueError(f"{path}: expected numbers [{'n, D' if dims == 2 else 'n'}] in {data.name!r}")
-    check_fits(max(8, data.dtype.itemsize) * int(np.prod(data.shape, dtype=object)), f"{path}: {data.name}")
-    array: np.ndarray = data[()]
-    if not as_number or array.dtype == np.float32:
-        return array
-    return array.astype(np.float64)
+    check_fits(data.dtype.itemsize * int(np.prod(data.chunks or (), dtype=object)), f"{path}: {data.name}")
+    return data
 
 
-def _names(file: Any, of: str, number: int, path: Path) -> tuple[str, ...]:
-    """Names of the rows ('obs') or columns ('var') of X."""
+def _column(data: Any, path: Path) -> np.ndarray:
+    """Numbers [n]; their size is checked before they are read."""
+    check_fits(check_numbers(data, path, 1).nbytes, f"{path}: {data.name}")
+    found: np.ndarray = data[()]
+    return found
+
+
+def read_names(file: Any, of: str, number: int, path: Path) -> tuple[str, ...]:
+    """Names of the rows ('obs') or columns ('var') of X.
+
+    Args:
+        file: open.
+        of: which of the two.
+        number: of names that there must be.
+        path: of the file, for messages.
+
+    Raises:
+        ValueError: these are no names, or not so many.
+    """
     import h5py
 
     group = member(file, of, path)
@@ -174,14 +122,24 @@ def _strings(array: Any, path: Path) -> list[str]:
     return strings
 
 
-def _texts(file: Any, name: str, number: int, path: Path) -> list[str]:
-    """A column of obs as texts [n], '' where one is missing: words, numbers, or categories of either."""
+def read_texts(file: Any, name: str, number: int, path: Path) -> list[str]:
+    """A column of obs as texts [n], '' where one is missing: words, numbers, or categories of either.
+
+    Args:
+        file: open.
+        name: of the column.
+        number: of values that there must be: n.
+        path: of the file, for messages.
+
+    Raises:
+        ValueError: there is no such column, or it is damaged.
+    """
     import h5py
 
     column = member(member(file, "obs", path), name, path)
     if isinstance(column, h5py.Group) and "codes" in column:
         words = _plain(member(column, "categories", path), path)
-        codes = _array(member(column, "codes", path), path, 1, as_number=False)
+        codes = _column(member(column, "codes", path), path)
         if codes.dtype.kind not in "iu" or codes.max(initial=-1) >= len(words):
             raise ValueError(f"{path}: expected numbers of categories in {column.name!r}")
         texts = [words[code] if code >= 0 else "" for code in codes.tolist()]
@@ -198,9 +156,9 @@ def _plain(array: Any, path: Path) -> list[str]:
 
     if isinstance(array, h5py.Group):  # values of which some may be missing
         values = _plain(member(array, "values", path), path)
-        mask = _array(member(array, "mask", path), path, 1, as_number=False)
+        mask = _column(member(array, "mask", path), path)
         return ["" if hidden else text for text, hidden in zip(values, mask.tolist(), strict=True)]
     if array.ndim == 1 and h5py.check_string_dtype(array.dtype) is not None:
         return _strings(array, path)
-    numbers = _array(array, path, 1).tolist()
+    numbers = _column(array, path).astype(np.float64).tolist()
     return ["" if value != value else f"{value:.17g}" for value in numbers]

@@ -1,17 +1,19 @@
 """A person's own data that stay on disk and are read as they are needed."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 import torch
 
-from pyro_fmvae.data.array_file import ArrayFile, FileRows, open_member, open_npy
+from pyro_fmvae.data.array_file import ArrayFile, FileRows, RowArray, open_member, open_npy
+from pyro_fmvae.data.count_table import CountOptions, CountTable
 from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.npz_arrays import read_arrays
 from pyro_fmvae.data.own.column_file import FORMATS, decode_columns, read_labels
+from pyro_fmvae.data.own.h5ad_rows import DenseRows, open_h5ad
 from pyro_fmvae.data.own.npz_file import OPTIONAL, check_shape, described
 from pyro_fmvae.data.own.raw import Raw
 from pyro_fmvae.data.own.zarr_store import STORE, decode_store
@@ -21,26 +23,29 @@ from pyro_fmvae.memory import check_fits
 
 SUFFIXES: Final = (".npy", STORE, *FORMATS)
 """Endings of files whose rows stay on disk unless told otherwise."""
+CELLS: Final = ".h5ad"
 LARGE: Final = 1 << 30
-"""Bytes of the observations of a .npz file from which on they stay on disk, if they are not compressed."""
+"""Bytes of the observations of an .npz file that is not compressed, or of the dense matrix of an .h5ad file,
+from which on they stay on disk."""
 
 
 class OnDisk(NamedTuple):
     """Checked description of a file whose observations are not read yet."""
 
     path: Path
-    x: ArrayFile
+    x: RowArray
     """[n, H, W], [n, H, W, 3] or [n, D]."""
     labels: np.ndarray | None = None
     """int64 [n, L], -1 = unknown."""
     label_names: tuple[str, ...] = ()
     column_names: tuple[str, ...] = ()
     value_names: tuple[tuple[str, ...], ...] = ()
+    levels: tuple[tuple[str, ...], ...] = ()
 
     @property
     def source(self) -> str:
         """Observations in messages."""
-        return f"{self.path}: 'x'" if self.path.suffix.lower() in (".npz", STORE) else str(self.path)
+        return f"{self.path}: 'x'" if self.path.suffix.lower() in (".npz", STORE, CELLS) else str(self.path)
 
     def split(self, preprocessing: Preprocessing) -> Split:
         """All rows under a preprocessing, which is applied as they are read."""
@@ -54,31 +59,41 @@ def open_file(
     in_memory: bool | None = None,
     values: Mapping[str, tuple[str, ...]] | None = None,
     left_out: dict[str, Counter[str]] | None = None,
+    counts: CountOptions | None = None,
+    batches: Sequence[str] = (),
 ) -> OnDisk | None:
     """Describe a file whose observations are to stay on disk.
 
-    These are .npy, Parquet and Arrow files, zarr stores, and .npz files that are not compressed and as large
-    as `LARGE`.
+    These are .npy, Parquet and Arrow files, zarr stores, .npz files that are not compressed and as large
+    as `LARGE`, and .h5ad files as large. A sparse matrix of an .h5ad file is described as well.
 
     Args:
         path: the file.
         in_memory: whether they are to be held in memory instead; None: as above.
         values, left_out: of labels: see :func:`~pyro_fmvae.data.own.csv_file.read_csv`.
+        counts, batches: see :func:`~pyro_fmvae.data.own.h5ad_rows.open_h5ad`.
 
     Returns:
         The description; None if the file is to be read into memory.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is malformed, or ``in_memory`` is False and its rows cannot be read one by one.
+        ValueError: the file is malformed, ``in_memory`` is False and its rows cannot be read one by one, or a
+            layer of a file without layers.
     """
     suffix = path.suffix.lower()
-    if in_memory or (suffix not in SUFFIXES and suffix != ".npz"):
+    if counts is not None and counts.layer is not None and suffix != CELLS:
+        raise ValueError(f"layer: expected a {CELLS} file, got {path}")
+    if in_memory or suffix not in (*SUFFIXES, CELLS, ".npz"):
         if in_memory is False:
-            raise ValueError(
-                f"in_memory: expected a file that ends in {', '.join(SUFFIXES)} or .npz, {path} is read whole"
-            )
+            known = ", ".join((*SUFFIXES, CELLS))
+            raise ValueError(f"in_memory: expected a file that ends in {known} or .npz, {path} is read whole")
         return None
+    if suffix == CELLS:
+        rows, described_by = open_h5ad(path, counts, batches)
+        if isinstance(rows, DenseRows) and in_memory is None and rows.nbytes < LARGE:
+            return None
+        return OnDisk(path, rows, **described_by)
     if suffix in FORMATS:
         x, columns = decode_columns(path)
         return OnDisk(path, x, **read_labels(path, values or {}, left_out), column_names=columns)
@@ -102,45 +117,53 @@ def open_file(
     return OnDisk(path, _pictures(member, path), **described_by)
 
 
-def read_whole(path: Path, missing: bool = False) -> Raw:
+def read_whole(
+    path: Path, missing: bool = False, counts: CountOptions | None = None, batches: Sequence[str] = ()
+) -> Raw:
     """Read a file of :func:`open_file` into memory.
 
     Args:
-        path: a .npy, Parquet or Arrow file, or a zarr store.
+        path: a .npy, Parquet, Arrow or .h5ad file, or a zarr store.
         missing: accept NaN, as a missing number.
+        counts, batches: see :func:`~pyro_fmvae.data.own.h5ad_rows.open_h5ad`.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: it is malformed, holds infinity or NaN, or takes more memory than there is.
     """
-    found = open_file(path)
+    found = open_file(path, False, counts=counts, batches=batches)
     assert found is not None
     check_fits(found.x.nbytes, str(path))
     x = found.x.read()
     if (np.isinf(x) if missing else ~np.isfinite(x)).any():
         raise ValueError(f"{found.source}: expected finite numbers{', or NaN' if missing else ''}")
-    return Raw(x, found.labels, found.label_names, found.column_names, found.value_names)
+    return Raw(x, found.labels, found.label_names, found.column_names, found.value_names, found.levels)
 
 
-def split_on_disk(data: OnDisk, seed: int, splitting: Splitting) -> Dataset:
+def split_on_disk(
+    data: OnDisk, seed: int, splitting: Splitting, counts: CountOptions | None = None
+) -> Dataset:
     """Make a data set of a file whose rows stay on disk. It is read through once.
 
-    The splits are those of :func:`~pyro_fmvae.data.own.files.split_file`, each in the order of the file.
+    The splits are those of :func:`~pyro_fmvae.data.own.files.split_file`, each in the order of the file
+    unless the numbers are held in memory.
 
     Args:
         data: the file.
         seed: of the permutation that makes the splits, at least 0.
         splitting: their shares.
+        counts: read a table of counts.
 
     Raises:
         ValueError: too few rows, numbers that are not finite, or a column that cannot be standardised.
     """
     staying = splitting.staying(data.labels)
     expected = f"{data.path}: expected at least 3 rows"
-    parts = [np.sort(rows) for rows in split_rows(len(data.x), seed, expected, splitting, staying)]
-    preprocessing, digest = _survey(data, parts[0])
+    parts = split_rows(len(data.x), seed, expected, splitting, staying)
+    preprocessing, digest = _survey(data, np.sort(parts[0]), counts)
     everything = data.split(preprocessing)
-    splits = [everything.select(torch.from_numpy(rows)) for rows in parts]
+    rows = parts if data.x.held else map(np.sort, parts)
+    splits = [everything.select(torch.from_numpy(part)) for part in rows]
     return Dataset.of_splits(
         *splits,
         name=data.path.stem,
@@ -150,6 +173,20 @@ def split_on_disk(data: OnDisk, seed: int, splitting: Splitting) -> Dataset:
         value_names=data.value_names,
         fingerprint=split_fingerprint(digest, staying),
     )
+
+
+def fit_counts(
+    pieces: Iterable[np.ndarray],
+    shape: tuple[int, ...],
+    training: np.ndarray,
+    counts: CountOptions,
+    column_names: tuple[str, ...],
+    levels: tuple[tuple[str, ...], ...],
+    source: str,
+) -> Preprocessing:
+    """The preprocessing of a table of counts; arguments and errors are those of :meth:`CountTable.fit`."""
+    table = CountTable.fit(pieces, shape, training, counts, column_names, levels, source)
+    return Preprocessing(Kind.COUNTS, shape[1:], counts=table, levels=levels, column_names=column_names)
 
 
 def _pictures(x: ArrayFile, path: Path) -> ArrayFile:
@@ -165,7 +202,7 @@ def _pictures(x: ArrayFile, path: Path) -> ArrayFile:
     return ArrayFile(x.path, shape, x.dtype, x.offset)
 
 
-def _survey(data: OnDisk, train: np.ndarray) -> tuple[Preprocessing, str]:
+def _survey(data: OnDisk, train: np.ndarray, counts: CountOptions | None) -> tuple[Preprocessing, str]:
     """Choose the kind of the observations, fit a table's standardisation to its training rows, digest all.
 
     The moments of each piece are merged as by Chan, Golub and LeVeque (1983), "Algorithms for computing the
@@ -174,16 +211,26 @@ def _survey(data: OnDisk, train: np.ndarray) -> tuple[Preprocessing, str]:
     Args:
         data: the file.
         train: training rows, ascending int64 [m].
+        counts: how to read a table of counts; None: the file has something else.
     """
     x, digest = data.x, Digest(data.x.dtype, data.x.shape)
+
+    def checked() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for rows, part in x.pieces():
+            digest.update(part)
+            if x.dtype.kind == "f" and not np.isfinite(part).all():
+                raise ValueError(f"{data.source} must be finite, but holds NaN or infinity")
+            yield rows, part
+
+    if counts is not None:
+        described = data.column_names, data.levels, data.source
+        pieces = (part for _, part in checked())
+        return fit_counts(pieces, x.shape, train, counts, *described), digest.hexadecimal
     table, most = x.ndim == 2 and x.dtype not in (np.bool_, np.uint8), 0
     mean, squares = np.zeros(x.shape[1:] if table else 0), np.zeros(x.shape[1:] if table else 0)
     low, high = np.full_like(mean, np.inf), np.full_like(mean, -np.inf)
     count = place = 0
-    for rows, part in x.pieces():
-        digest.update(part)
-        if x.dtype.kind == "f" and not np.isfinite(part).all():
-            raise ValueError(f"{data.source} must be finite, but holds NaN or infinity")
+    for rows, part in checked():
         most = max(most, int(part.max())) if x.dtype == np.uint8 else most
         until = place + int(np.searchsorted(train[place:], rows[-1], side="right"))
         chosen, place = train[place:until] - rows[0], until

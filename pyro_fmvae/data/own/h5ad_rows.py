@@ -1,0 +1,203 @@
+"""Rows of a person's own .h5ad file, dense or sparse, which are read as they are needed."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from scipy.sparse import csc_matrix, csr_matrix  # type: ignore[import-untyped]
+
+from pyro_fmvae.data.array_file import RowArray
+from pyro_fmvae.data.count_table import LARGEST, CountOptions
+from pyro_fmvae.data.own.folder import code, find_values
+from pyro_fmvae.data.own.h5ad_file import check_numbers, member, opened, read_names, read_texts
+from pyro_fmvae.memory import check_fits
+
+LARGE: Final = 1 << 30
+"""Bytes of a matrix from which on it stays in its file."""
+_SPARSE: Final = {"csr_matrix": csr_matrix, "csc_matrix": csc_matrix}
+
+
+class MatrixRows(RowArray):
+    """Rows of X or of a layer, and the batch of each as one number more: float32 if that loses nothing.
+
+    Args:
+        path: the file.
+        place: names on the way to the matrix in the file.
+        shape: of the matrix, [n, D].
+        dtype: of its numbers.
+        batch: number of the batch of each row, int64 [n]; None: there are none.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        place: Sequence[str],
+        shape: tuple[int, int],
+        dtype: np.dtype,
+        batch: np.ndarray | None,
+    ) -> None:
+        single = dtype == np.float32 and (batch is None or batch.max(initial=0) <= LARGEST)
+        super().__init__(
+            (shape[0], shape[1] + (batch is not None)), np.dtype(np.float32 if single else np.float64)
+        )
+        self.path, self.place, self.columns, self.batch = path, place, shape[1], batch
+
+    def _opened(self) -> AbstractContextManager[Any]:
+        return _opened_matrix(self.path, self.place)
+
+    def _span(self, source: Any, start: int, stop: int, chosen: np.ndarray | None = None) -> np.ndarray:
+        rows = np.arange(stop - start) if chosen is None else chosen
+        found = np.empty((len(rows), self.shape[1]), self.dtype)
+        found[:, : self.columns] = self._numbers(source, start, stop, rows)
+        if self.batch is not None:
+            found[:, self.columns] = self.batch[start + rows]
+        return found
+
+    @abstractmethod
+    def _numbers(self, source: Any, start: int, stop: int, rows: np.ndarray) -> np.ndarray:
+        """The matrix's rows ``start + rows``, which are in ``start`` to ``stop``."""
+
+
+class DenseRows(MatrixRows):
+    """Rows of a dense matrix, which stays in its file."""
+
+    def _numbers(self, source: Any, start: int, stop: int, rows: np.ndarray) -> np.ndarray:
+        found: np.ndarray = source[start:stop][rows]
+        return found
+
+
+class SparseRows(MatrixRows):
+    """Rows of a sparse matrix, which become dense as they are read.
+
+    The matrix is held as it is; a CSR one of `LARGE` or more stays in its file.
+
+    Args:
+        source: the matrix in the open file.
+        path, place, shape, batch: as for :class:`MatrixRows`.
+
+    Raises:
+        ValueError: it is damaged, or takes too much memory.
+    """
+
+    def __init__(
+        self, source: Any, path: Path, place: Sequence[str], shape: tuple[int, int], batch: np.ndarray | None
+    ) -> None:
+        data, indices, pointers = (
+            check_numbers(member(source, name, path), path, 1) for name in ("data", "indices", "indptr")
+        )
+        super().__init__(path, place, shape, data.dtype, batch)
+        form = _SPARSE[source.attrs["encoding-type"]]
+        size = len(data) * (data.dtype.itemsize + indices.dtype.itemsize)
+        self.held = form is csc_matrix or size < LARGE
+        check_fits(pointers.nbytes + size * self.held, f"{path}: {source.name}")
+        self._pointers = pointers[()]
+        if self.held:
+            self._matrix = self._checked(form, data[()], indices[()], self._pointers, shape).tocsr()
+        elif len(self._pointers) != shape[0] + 1 or self._pointers.dtype.kind not in "iu":
+            raise ValueError(f"{path}: X is damaged (expected the places of {shape[0]:,} rows)")
+
+    def _opened(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.held else super()._opened()
+
+    def _numbers(self, source: Any, start: int, stop: int, rows: np.ndarray) -> np.ndarray:
+        if self.held:
+            found: np.ndarray = self._matrix[start + rows].toarray()
+            return found
+        pointers = self._pointers[start : stop + 1]
+        data, indices = (source[name][pointers[0] : pointers[-1]] for name in ("data", "indices"))
+        shape = stop - start, self.columns
+        found = self._checked(csr_matrix, data, indices, pointers - pointers[0], shape)[rows].toarray()
+        return found
+
+    def _checked(
+        self, form: Any, data: np.ndarray, indices: np.ndarray, pointers: np.ndarray, shape: tuple[int, int]
+    ) -> Any:
+        """A sparse matrix none of whose indices is out of bounds."""
+        try:
+            found = form((data, indices, pointers), shape=shape)
+            found.check_format(full_check=True)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{self.path}: X is damaged ({error})") from None
+        return found
+
+
+def open_h5ad(
+    path: Path, counts: CountOptions | None = None, batches: Sequence[str] = ()
+) -> tuple[MatrixRows, dict[str, Any]]:
+    """Describe X or a layer, dense or sparse; the names of the variables are those of columns.
+
+    A column of `obs` with batches becomes the last one, numbers or words.
+
+    Args:
+        path: the file.
+        counts: the layer to read, and the column of batches.
+        batches: words for batches that are known already. Others are found in the file.
+
+    Returns:
+        The rows, and ``column_names`` and ``levels``: attributes of :class:`~pyro_fmvae.data.own.raw.Raw`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: h5py is not installed; or X is no matrix of numbers, or lies in another file; or the names
+            of variables are not different; or there is no such layer or column, or a batch that is missing or
+            not known.
+    """
+    options = counts or CountOptions()
+    place = ("X",) if options.layer is None else ("layers", options.layer)
+    name = options.batch_column
+    with opened(path) as file:
+        source = _found(file, place, path)
+        form = source.attrs.get("encoding-type")
+        shape = _shape(source, path)
+        names = read_names(file, "var", shape[1], path)
+        if len(set(names)) < len(names):
+            raise ValueError(f"{path}: expected different names of variables (AnnData.var_names_make_unique)")
+        if not all(shape):
+            raise ValueError(f"{path}: X is empty, its shape is {list(shape)}")
+        batch, words = (None, ()) if name is None else _batch(file, name, shape[0], path, batches)
+        if form in _SPARSE:
+            x: MatrixRows = SparseRows(source, path, place, shape, batch)
+        else:
+            x = DenseRows(path, place, shape, source.dtype, batch)
+    described = {"column_names": names if name is None else (*names, name)}
+    return x, described | ({"levels": (*[()] * len(names), words)} if words else {})
+
+
+@contextmanager
+def _opened_matrix(path: Path, place: Sequence[str]) -> Iterator[Any]:
+    with opened(path) as file:
+        yield _found(file, place, path)
+
+
+def _found(group: Any, place: Sequence[str], path: Path) -> Any:
+    for name in place:
+        group = member(group, name, path)
+    return group
+
+
+def _shape(matrix: Any, path: Path) -> tuple[int, int]:
+    """Shape of a dense or sparse matrix in an open file, [n, D]."""
+    import h5py
+
+    if isinstance(matrix, h5py.Dataset):
+        check_numbers(matrix, path, 2)
+        return matrix.shape[0], matrix.shape[1]
+    shape = np.asarray(matrix.attrs.get("shape", ()))
+    known = matrix.attrs.get("encoding-type") in _SPARSE and shape.shape == (2,)
+    if not known or shape.dtype.kind not in "iu" or (shape < 0).any():
+        raise ValueError(f"{path}: expected X to be a dense, CSR or CSC matrix")
+    return int(shape[0]), int(shape[1])
+
+
+def _batch(
+    file: Any, name: str, number: int, path: Path, known: Sequence[str]
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Numbers [n] of the batches in a column of `obs`, and their words, if they have such."""
+    texts, source = read_texts(file, name, number, path), f"{path}: obs[{name!r}]"
+    if "" in texts:
+        raise ValueError(f"{source}: expected a batch in every row, that of row {texts.index('')} is missing")
+    words = tuple(known) or find_values(texts, source)
+    return code(texts, words, source), words
