@@ -27,7 +27,8 @@ FEW = {"latent_dim": 5, "pretrain_iterations": 2, "prior_iterations": 2, "refine
 def options(model):
     """A few iterations of each phase, ten of the joint one; a small code."""
     few = {name: value for name, value in FEW.items() if name in options_of(model)}
-    return {"model": model, **TOGETHER, **few}
+    known = {"factors": 2} if RECIPES[model].tables else {}  # a search for the number takes seconds
+    return {"model": model, **TOGETHER, **few, **known}
 
 
 @pytest.fixture(scope="module")

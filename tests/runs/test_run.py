@@ -83,7 +83,7 @@ def test_another_seed_is_another_run(files, whole, tmp_path):
 
 
 @pytest.mark.parametrize("every", [0.0, math.inf], ids=["every step", "at phase starts"])
-@pytest.mark.parametrize("number", [1, 3, 4, 6, 8, 10, 12, 15])  # each phase has four records
+@pytest.mark.parametrize("number", [1, 4, 6, 10, 15])  # each phase has four records
 def test_killed_run_is_resumed_exactly(files, whole, tmp_path, number, every):
     run = tmp_path / "run"
     kill_and_resume(run, files["binary"], number, every, **LABELLED)
