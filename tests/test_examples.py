@@ -63,6 +63,10 @@ RUNS = {
         ["--sequences=30", "--steps=2", "--picture=pictures/pendulum.png"],
         ["structured VAE (", "LSTM (", "the mean picture: "],
     ),
+    "walking_sprites.py": (
+        ["--people=30", "--steps=3", "--picture=pictures/walking.png"],
+        ["the forecast: error ", "the true chain: error ", "poses found: "],
+    ),
     "sensors.py": (
         ["--sequences=3", "--steps=2", "--picture=pictures/sensors.png"],
         ["damping ", "error in gaps, true numbers: "],
@@ -74,6 +78,10 @@ RUNS = {
     "benchmarks/hidden_markov.py": (
         ["--sequences=3", "--length=6", "--states=2", "--rounds=1", "--fit=2"],
         ["{" if find_spec("hmmlearn") else "skipped: hmmlearn is not installed"],
+    ),
+    "benchmarks/chunks.py": (
+        ["--length=200", "--chunk=20", "--batch=2", "--seconds=0.1"],
+        ['"method": "whole"', '"buffer": 50', '"method": "chunks"'],
     ),
     "streams.py": (
         ["--batches=3", "--picture=pictures/streams.png"],

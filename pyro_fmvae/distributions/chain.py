@@ -22,12 +22,15 @@ class Chain:
         log_transitions: from one state (row) to the next, [..., K, K].
         log_likelihood: of what is observed at each step, [..., T, K].
         lengths: T of each sequence, int64 [...], if they differ; steps from there on do not count.
+        counted: whether a step counts for itself, bool [..., T], or None: all do. Others are a buffer. They
+            help to tell the states of those that count.
     """
 
     log_start: Tensor
     log_transitions: Tensor
     log_likelihood: Tensor
     lengths: Tensor | None = None
+    counted: Tensor | None = None
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -38,10 +41,15 @@ class Chain:
     def log_evidence(self) -> Tensor:
         """The logarithm of the sum over all paths, [...], in the dtype of the likelihood.
 
-        Its gradients are the probabilities of states and the expected counts of transitions.
+        Its gradients are the probabilities of states and the expected counts of transitions. Where not all
+        steps count, both are the parts of those that do.
         """
         tables = self._by_step()
-        result: Tensor = _sums_for(tables[1]).apply(*tables)
+        counted = self.counted
+        if counted is None:
+            result: Tensor = _sums_for(tables[1]).apply(*tables)
+        else:
+            result = _part(*tables, counted.expand(*self.batch_shape, -1).reshape(-1, counted.shape[-1]).T)
         return result.view(self.batch_shape).to(self.log_likelihood.dtype)
 
     def posterior(self) -> Tensor:
@@ -203,6 +211,45 @@ class _ScaledSums(torch.autograd.Function):
             states = _where(goes_on, scaled[t - 1] * (matrix @ share), states)
         counts = (counts * matrix).unsqueeze(-1)
         return states, counts, torch.stack([states, *reversed(of_steps)]), None
+
+
+def _part(
+    start: Tensor, transitions: Tensor, likelihood: Tensor, ends: Tensor | None, counted: Tensor
+) -> Tensor:
+    """The part of log Σ over paths that steps have which count, [B]; the parts of all steps add up to it.
+
+    A step's part is E[log p(z_t | z_t-1) + log p(x_t | z_t) - log q(z_t | z_t-1)] under the probabilities q
+    of all paths, which are constants here.
+
+    Args:
+        start, transitions, likelihood, ends: tables of :meth:`Chain._by_step`.
+        counted: bool [T, B].
+    """
+    with torch.no_grad():
+        messages = [start + likelihood[0]]
+        for t in range(1, len(likelihood)):
+            ahead = (messages[-1].unsqueeze(1) + transitions).logsumexp(0) + likelihood[t]
+            messages.append(_where(_is_before(t, ends), ahead, messages[-1]))
+        total, behind, pairs, entropy = messages[-1].logsumexp(0), torch.zeros_like(messages[0]), [], 0.0
+        for t in range(len(likelihood) - 1, 0, -1):
+            log_joint = transitions + (likelihood[t] + behind)
+            here = log_joint.logsumexp(1)
+            log_pair = messages[t - 1].unsqueeze(1) + log_joint - total
+            pair = torch.where(counted[t], log_pair.exp(), 0.0)
+            entropy = entropy - _product(pair, log_joint - _finite(here).unsqueeze(1))
+            pairs.append(pair)
+            behind = _where(_is_before(t, ends), here, behind)
+        log_first = messages[0] + behind - total
+        first = torch.where(counted[0], log_first.exp(), 0.0)
+        pairs = torch.stack(pairs[::-1]) if pairs else torch.zeros(0, *transitions.shape).to(first)
+        entropy = entropy - _product(first, log_first)
+    own = _product(first, start + likelihood[0]) + _product(pairs.sum(0), transitions)
+    return own + _product(pairs.sum(1), likelihood[1:]) + entropy
+
+
+def _product(shares: Tensor, logarithms: Tensor) -> Tensor:
+    """Σ of shares times logarithms but for the last dimension, where what has no share may be -inf: [B]."""
+    return torch.where(shares > 0, shares * logarithms, 0.0).flatten(0, -2).sum(0)
 
 
 def _is_before(step: int, ends: Tensor | None) -> Tensor | None:

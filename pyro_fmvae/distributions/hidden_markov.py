@@ -47,6 +47,7 @@ class HiddenMarkov(TorchDistribution):
     }
 
     states: Tensor | None
+    spans: Tensor | None
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class HiddenMarkov(TorchDistribution):
             () if lengths is None else lengths.shape,
         )
         self.start, self.transitions, self.emissions = start, transitions, emissions
-        self.lengths, self.states = lengths, None
+        self.lengths, self.states, self.spans = lengths, None, None
         super().__init__(batch, (duration, *emissions.event_shape), validate_args=validate_args)
         if self._validate_args and lengths is not None:
             check_lengths(lengths, duration)
@@ -92,7 +93,7 @@ class HiddenMarkov(TorchDistribution):
         """Expand to ``batch_shape``; the parameters stay the tensors that were given."""
         new: Any = self._get_checked_instance(HiddenMarkov, _instance)
         new.start, new.transitions, new.emissions = self.start, self.transitions, self.emissions
-        new.lengths, new.states = self.lengths, self.states
+        new.lengths, new.states, new.spans = self.lengths, self.states, self.spans
         super(HiddenMarkov, new).__init__(torch.Size(batch_shape), self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
@@ -118,6 +119,68 @@ class HiddenMarkov(TorchDistribution):
         new.states = states
         return new
 
+    @staticmethod
+    def chunks(x: Tensor, length: int, buffer: int, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Cut long sequences into chunks, with steps before and after each that help to tell its states.
+
+        Every step counts in one chunk. So a minibatch of chunks, in a plate of their number, stands for the
+        whole sequences (Foti et al., 2014, Stochastic variational inference for hidden Markov models). ::
+
+            values, spans = HiddenMarkov.chunks(x, length=100, buffer=20)
+            ...
+            with pyro.plate("chunks", len(spans), subsample=rows):
+                fn = HiddenMarkov(start, rows, emissions, values.shape[1]).of_chunks(spans[rows])
+                pyro.sample("x", fn, obs=values[rows])
+
+        Args:
+            x: sequences [B, T, *event], or anything else that goes with their steps, such as a mask.
+            length: L, the number of steps of a chunk that count.
+            buffer: the number of steps before these, and of steps after them.
+            lengths: of each sequence, int64 [B], if they differ.
+
+        Returns:
+            Values of the C chunks, [C, min(L + 2 buffer, T), *event], and their spans, int64 [C, 4]: the step
+            of the sequence that a chunk begins at; in the chunk, the first step that counts, the end of those
+            that do, and the end of those that there are.
+
+        Raises:
+            ValueError: there is no sequence or step, ``length`` or one of ``lengths`` is below 1, or
+                ``buffer`` below 0.
+        """
+        if x.dim() < 2 or not x.shape[:2].numel():
+            raise ValueError(f"x: expected shape [B, T, ...], with B and T 1 or more, got {list(x.shape)}")
+        if length < 1 or buffer < 0:
+            raise ValueError(f"length, buffer: expected 1 or more and 0 or more, got {length} and {buffer}")
+        number, duration = x.shape[:2]
+        ends = torch.full((number,), duration, device=x.device) if lengths is None else lengths
+        check_lengths(ends, duration)
+        starts = torch.arange(0, duration, length, device=x.device)
+        row, piece = (starts < ends.unsqueeze(-1)).nonzero(as_tuple=True)
+        first, end = starts[piece], ends[row]
+        last = torch.minimum(first + length, end)
+        begin = (first - buffer).clamp(min=0)
+        there = torch.minimum(last + buffer, end)
+        spans = torch.stack([begin, first - begin, last - begin, there - begin], -1)
+        steps = torch.arange(min(length + 2 * buffer, duration), device=x.device)
+        return x[row.unsqueeze(-1), (begin.unsqueeze(-1) + steps).clamp(max=duration - 1)], spans
+
+    def of_chunks(self, spans: Tensor) -> "HiddenMarkov":
+        """Take values as those of :meth:`chunks`; densities are then the parts of the steps that count.
+
+        Args:
+            spans: int64 [..., 4], of :meth:`chunks`.
+
+        Raises:
+            ValueError: spans of another shape, or together with lengths.
+        """
+        if spans.shape[-1:] != (4,) or self.lengths is not None:
+            raise ValueError(
+                f"spans: expected shape [..., 4], and no lengths beside them, got {list(spans.shape)}"
+            )
+        new: HiddenMarkov = self.expand(broadcast_shape(self.batch_shape, spans.shape[:-1]))
+        new.spans = spans
+        return new
+
     def chain(
         self,
         value: Tensor,
@@ -137,7 +200,13 @@ class HiddenMarkov(TorchDistribution):
             known = self.states.unsqueeze(-1)
             may_be = (known < 0) | (known == torch.arange(likelihood.shape[-1], device=known.device))
             likelihood = torch.where(may_be, likelihood, -torch.inf)
-        return Chain(table(self.start), table(self.transitions), likelihood, self.lengths)
+        start, transitions = table(self.start), table(self.transitions)
+        if self.spans is None:
+            return Chain(start, transitions, likelihood, self.lengths)
+        begin, first, last, there = self.spans.unsqueeze(-2).unbind(-1)  # [..., 1]
+        start = torch.where(begin == 0, start, 0.0)  # others begin in any state
+        steps = torch.arange(self.event_shape[0], device=begin.device)
+        return Chain(start, transitions, likelihood, there.squeeze(-1), (steps >= first) & (steps < last))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density of sequences [..., T, *event]: [...]."""

@@ -71,6 +71,57 @@ def test_gradients_are_those_of_the_sum_over_paths(kind, lengths):
         assert_close(mine, theirs.nan_to_num())
 
 
+@kinds
+@ends
+def test_parts_of_steps_are_those_of_all_paths(kind, lengths):
+    """E[log p - log q] of a step given the one before it, with q from the weights of all paths."""
+    inputs = [table.requires_grad_() for table in tables(kind)]
+    counted = torch.rand(B, STEPS, generator=torch.Generator().manual_seed(1)) < 0.5
+    counted = counted if lengths is None else counted & (torch.arange(STEPS) < lengths.unsqueeze(-1))
+    start, transitions, likelihood = inputs
+    expected = []
+    for b, (found, weights) in enumerate(paths(*inputs, lengths)):
+        q, rows = weights.softmax(0).detach(), transitions if transitions.dim() == 2 else transitions[b]
+        table, total = torch.zeros((K,) * len(found[0]), dtype=torch.float64), 0.0
+        for path, share in zip(found, q, strict=True):
+            table[path] = share
+        for path in found:
+            for t in counted[b].nonzero().flatten().tolist():
+                pair = marginal(table, path, (t - 1, t) if t else (t,))
+                before = marginal(table, path, (t - 1,)) if t else 1.0
+                own = start[path[0]] if t == 0 else rows[path[t - 1], path[t]]
+                if table[path] > 0:
+                    total = total + table[path] * (own + likelihood[b, t, path[t]] - (pair / before).log())
+        expected.append(torch.as_tensor(total, dtype=torch.float64))
+    ours = Chain(*inputs, lengths, counted).log_evidence()
+    assert_close(ours, torch.stack(expected))
+    slopes = torch.arange(1.0, 1 + B, dtype=torch.float64)
+    for mine, theirs in zip(
+        torch.autograd.grad(slopes @ ours, inputs),
+        torch.autograd.grad(slopes @ torch.stack(expected), inputs),
+        strict=True,
+    ):
+        assert_close(mine, theirs)
+
+
+def marginal(table, path, steps):
+    """The probability of what a path has at some steps."""
+    others = [t for t in range(table.dim()) if t not in steps]
+    return (table.sum(others) if others else table)[tuple(path[t] for t in steps)]
+
+
+@kinds
+@ends
+def test_parts_of_all_steps_are_the_whole(kind, lengths):
+    inputs, found = [table.requires_grad_() for table in tables(kind)], []
+    there = torch.arange(STEPS) < (torch.full((B,), STEPS) if lengths is None else lengths).unsqueeze(-1)
+    for counted in (None, there):
+        evidence = Chain(*inputs, lengths, counted).log_evidence()
+        found.append((evidence, *torch.autograd.grad(evidence.sum(), inputs)))
+    for whole, parts in zip(*found, strict=True):
+        assert_close(parts, whole)
+
+
 def test_both_ways_to_sum_agree_however_sharp_the_likelihood_is():
     start, transitions, likelihood = tables("shared")
     sharp = [table.requires_grad_() for table in (start, transitions, 2000 * likelihood)]

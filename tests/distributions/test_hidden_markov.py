@@ -89,6 +89,57 @@ def test_known_states_that_are_refused(states, words):
         made().given(torch.tensor(states))
 
 
+@pytest.mark.parametrize("lengths", [None, torch.tensor([23, 7, 10])], ids=["equal", "ragged"])
+def test_chunks_with_enough_of_a_buffer_are_the_whole(lengths):
+    x = made(duration=23).expand([3]).sample()
+    whole = made(duration=23, lengths=lengths).log_prob(x).sum()
+    errors = []
+    for buffer in (0, 2, 5, 23):
+        values, spans = HiddenMarkov.chunks(x, 10, buffer, lengths)
+        _, first, last, there = spans.unbind(-1)
+        steps = 3 * 23 if lengths is None else lengths.sum()
+        assert (last - first).sum() == steps and (there <= values.shape[1]).all() and (last > first).all()
+        parts = made(duration=values.shape[1]).of_chunks(spans).log_prob(values)
+        errors.append((parts.sum() - whole).abs())
+    assert_close(errors[-1], torch.zeros((), dtype=torch.float64), atol=1e-10, rtol=0.0)
+    assert errors[0] > errors[1] > errors[2]
+
+
+def test_chunks_are_pieces_of_the_sequences():
+    x = torch.arange(46.0).view(2, 23, 1)
+    values, spans = HiddenMarkov.chunks(x, 10, 2, torch.tensor([23, 9]))
+    assert spans.tolist() == [[0, 0, 10, 12], [8, 2, 12, 14], [18, 2, 5, 5], [0, 0, 9, 9]]
+    for (row, begin), each, (_, _, _, there) in zip(
+        ((0, 0), (0, 8), (0, 18), (1, 0)), values, spans, strict=True
+    ):
+        assert torch.equal(each[:there], x[row, begin : begin + there])
+    assert HiddenMarkov.chunks(x[:, :1], 10, 2)[0].shape == (2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((torch.zeros(3), 2, 1), r"x: expected shape \[B, T, ...\], with B and T 1 or more, got \[3\]"),
+        ((torch.zeros(3, 0), 2, 1), r"x: expected shape .* got \[3, 0\]"),
+        ((torch.zeros(3, 4), 0, 1), "length, buffer: expected 1 or more and 0 or more, got 0 and 1"),
+        ((torch.zeros(3, 4), 2, -1), "length, buffer: expected 1 or more and 0 or more, got 2 and -1"),
+        (
+            (torch.zeros(2, 4), 2, 1, torch.tensor([4, 0])),
+            "lengths: expected numbers from 1 to the duration 4",
+        ),
+    ],
+)
+def test_chunks_that_are_refused(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        HiddenMarkov.chunks(*arguments)
+
+
+def test_spans_that_are_refused():
+    for fn, spans in ((made(), torch.zeros(3)), (made(lengths=torch.tensor(2)), torch.zeros(4))):
+        with pytest.raises(ValueError, match=r"spans: expected shape \[..., 4\], and no lengths beside them"):
+            fn.of_chunks(spans)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -261,3 +261,37 @@ def test_seeds_are_posteriors_given_the_clusters_of_the_steps_that_there_are(gau
 def test_points_of_steps_that_are_refused(gaussian_guide, points, words):
     with pytest.raises(ValueError, match=words):
         gaussian_guide.seed_clusters("x", points, sequences(), LENGTHS)
+
+
+def cut(values, spans):
+    """The model of one long sequence, of which chunks are given."""
+    start = pyro.sample("start", dist.Dirichlet(torch.full((K,), 0.5)))
+    with pyro.plate("states", K):
+        rows = pyro.sample("rows", dist.Dirichlet(torch.full((K,), 0.7)))
+        locs = pyro.sample("locs", dist.Normal(0.0, 10.0))
+    with pyro.plate("chunks", CHUNKS, subsample=values):
+        fn = HiddenMarkov(start, rows, dist.Normal(locs, 1.0), values.shape[1]).of_chunks(spans)
+        pyro.sample("x", fn, obs=values)
+
+
+CHUNKS = 6
+
+
+def test_steps_on_chunks_are_those_on_the_whole_sequence_on_average():
+    """With a buffer as long as the sequence, all chunks are the sequence, and minibatches are on average."""
+    torch.set_default_dtype(torch.float64)
+    pyro.set_rng_seed(0)
+    x = torch.randn(1, 58).cumsum(1)
+    whole = HiddenMarkov.chunks(x, 58, 0)
+    parts = HiddenMarkov.chunks(x, 10, 58)
+    guide = AutoConjugate(cut)
+    guide(*parts)
+    batches = [whole, parts, *([t[rows] for t in parts] for rows in (slice(0, 2), slice(2, 4), slice(4, 6)))]
+    found = []
+    for n, (values, spans) in enumerate(batches):
+        loss = TraceConjugate_ELBO().loss_per_site(cut, guide, values, spans)["x"]
+        gradients = torch.autograd.grad(loss, [guide.posterior(name).natural for name in guide.posteriors])
+        found.append([t.detach() / (CHUNKS if n == 0 else 1) for t in (loss, *gradients)])
+    for one, all_, *some in zip(*found, strict=True):
+        assert_allclose(all_, one, rtol=1e-9, atol=1e-9)
+        assert_allclose(sum(some) / 3, one, rtol=1e-9, atol=1e-9)
