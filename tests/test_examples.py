@@ -229,6 +229,7 @@ PICTURES = {
     "hidden_states.py": ["hidden-states.png"],
     "pendulum.py": ["pendulum.png"],
     "sensors.py": ["sensors.png"],
+    "walking_sprites.py": ["walking.png"],
     "streams.py": ["streams.png"],
     "vsc_sweep.py": ["codes-smiley-J20.png", "codes-smiley-latents.png"],
     "bars.py": [
