@@ -230,18 +230,19 @@ def _part(
         for t in range(1, len(likelihood)):
             ahead = (messages[-1].unsqueeze(1) + transitions).logsumexp(0) + likelihood[t]
             messages.append(_where(_is_before(t, ends), ahead, messages[-1]))
-        total, behind, pairs, entropy = messages[-1].logsumexp(0), torch.zeros_like(messages[0]), [], 0.0
+        total, behind, later = messages[-1].logsumexp(0), torch.zeros_like(messages[0]), []
+        entropy = torch.zeros_like(total)
         for t in range(len(likelihood) - 1, 0, -1):
             log_joint = transitions + (likelihood[t] + behind)
             here = log_joint.logsumexp(1)
             log_pair = messages[t - 1].unsqueeze(1) + log_joint - total
             pair = torch.where(counted[t], log_pair.exp(), 0.0)
             entropy = entropy - _product(pair, log_joint - _finite(here).unsqueeze(1))
-            pairs.append(pair)
+            later.append(pair)
             behind = _where(_is_before(t, ends), here, behind)
         log_first = messages[0] + behind - total
         first = torch.where(counted[0], log_first.exp(), 0.0)
-        pairs = torch.stack(pairs[::-1]) if pairs else torch.zeros(0, *transitions.shape).to(first)
+        pairs = torch.stack(later[::-1]) if later else first.new_zeros(0, *transitions.shape)
         entropy = entropy - _product(first, log_first)
     own = _product(first, start + likelihood[0]) + _product(pairs.sum(0), transitions)
     return own + _product(pairs.sum(1), likelihood[1:]) + entropy
