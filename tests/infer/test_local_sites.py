@@ -8,6 +8,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from pyro.infer import TraceEnum_ELBO
+from sklearn.decomposition._lda import _update_doc_distribution
 from torch.testing import assert_close
 
 from pyro_fmvae.capture import CapturedSVI
@@ -27,6 +28,31 @@ def admixture(words):
         with pyro.plate("words", WORDS, dim=-2), poutine.mask(mask=words.T >= 0):
             topic = pyro.sample("topic", dist.Categorical(shares), infer={"enumerate": "parallel"})
             pyro.sample("word", dist.Categorical(topics[topic]), obs=words.T.clamp(min=0))
+
+
+def mixed(words):
+    """The same with the topics of words summed out in the program."""
+    with pyro.plate("number", TOPICS):
+        topics = pyro.sample("topics", dist.Dirichlet(torch.full((VOCABULARY,), 0.7)))
+    with pyro.plate("documents", N, subsample=words):
+        shares = pyro.sample("shares", dist.Dirichlet(torch.full((TOPICS,), 0.4)))
+        word = dist.Categorical(topics).expand([len(words), TOPICS])
+        with pyro.plate("words", WORDS, dim=-2), poutine.mask(mask=words.T >= 0):
+            mixture = dist.MixtureSameFamily(dist.Categorical(shares), word)
+            pyro.sample("word", mixture, obs=words.T.clamp(min=0))
+
+
+def spotted(x):
+    """Numbers of a point that come from locations which all points share, in shares of its own."""
+    with pyro.plate("number", TOPICS):
+        locs = pyro.sample("locs", dist.Normal(0.0, 2.0))
+    with pyro.plate("points", N, subsample=x):
+        shares = pyro.sample("shares", dist.Dirichlet(torch.full((TOPICS,), 0.4)))
+        mixture = dist.MixtureSameFamily(
+            dist.Categorical(shares), dist.Normal(locs, 0.5).expand([len(x), TOPICS])
+        )
+        with pyro.plate("numbers", 3, dim=-2):
+            pyro.sample("x", mixture, obs=x.T)
 
 
 def factors(x):
@@ -51,7 +77,13 @@ WORDS_OF = torch.tensor(
     [[0, 0, 1, 3, 2], [1, 1, 1, 2, 0], [3, 3, 0, -1, -1], [2, 2, 3, 1, -1], [-1] * 5, [0, 1, 0, 0, 2]]
 )
 NUMBERS = torch.randn(N, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-PROGRAMS = [(admixture, WORDS_OF, "documents"), (factors, NUMBERS, "points"), (robust, NUMBERS, "points")]
+PROGRAMS = [
+    (admixture, WORDS_OF, "documents"),
+    (mixed, WORDS_OF, "documents"),
+    (spotted, NUMBERS, "points"),
+    (factors, NUMBERS, "points"),
+    (robust, NUMBERS, "points"),
+]
 programs = pytest.mark.parametrize(("model", "x", "plate"), PROGRAMS, ids=[m.__name__ for m, *_ in PROGRAMS])
 
 
@@ -73,7 +105,7 @@ def gradients(model, guide, x):
 def test_no_other_posterior_is_better(model, x, plate):
     """Random steps from the posteriors of the points only lower the bound."""
     guide = made(model, x, plate)
-    assert set(guide.posteriors) <= {"topics", "w", "tau", "centre"}
+    assert set(guide.posteriors) <= {"topics", "locs", "w", "tau", "centre"}
     best = TraceConjugate_ELBO().loss(model, guide, x)
     found = guide.infer(x)
     generator = torch.Generator().manual_seed(0)
@@ -201,6 +233,20 @@ def test_words_may_be_counted():
         TraceConjugate_ELBO().loss(admixture, guide, WORDS_OF),
     )
     assert_close(twin.infer(different, counts)["shares"].natural, guide.infer(WORDS_OF)["shares"].natural)
+
+
+@pytest.mark.parametrize("steps", [1, 7])
+def test_documents_have_the_posteriors_of_scikit_learn(steps):
+    """Hoffman, Blei and Bach (2010), Algorithm 2, after as many passes on the same topics."""
+    counts = torch.stack([(word == WORDS_OF).sum(-1) for word in range(VOCABULARY)], -1).double()
+    pyro.set_rng_seed(2)
+    guide = AutoConjugate(counted, local=["documents"], local_steps=steps)
+    found = guide.infer(torch.arange(VOCABULARY).expand(N, -1), counts)["shares"].concentration
+    expected_topics = guide.posterior("topics")().expected_stats().exp().detach().numpy()
+    theirs, _ = _update_doc_distribution(
+        counts.numpy(), expected_topics, 0.4, steps, 0.0, cal_sstats=False, random_state=None
+    )
+    assert_close(found, torch.from_numpy(theirs))
 
 
 def test_passes_end_at_the_tolerance():

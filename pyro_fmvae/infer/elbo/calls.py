@@ -137,8 +137,22 @@ def _indexed(index: Any, dims: int) -> Iterator[tuple[int, Any]]:
 
 
 def gather_slim(tensor: Tensor, dim: int, index: Tensor, constant: frozenset[int]) -> Tensor:
-    """``tensor.gather(dim, index)``, of size 1 along dimensions where neither tensor nor index varies."""
-    for each in constant - {dim, dim - tensor.dim()}:
-        if index.stride(each) == 0:
-            tensor, index = tensor.narrow(each, 0, 1), index.narrow(each, 0, 1)
-    return tensor.gather(dim, index)
+    """``tensor.gather(dim, index)``, of size 1 along dimensions where neither tensor nor index varies.
+
+    Args:
+        tensor, dim, index: as in torch.
+        constant: the negative numbers of the dimensions along which the tensor does not vary.
+    """
+    dims = range(-tensor.dim(), 0)
+    dim = dims[dim]
+    small = [1 if each in constant else index.shape[each] for each in dims]
+    few = [1 if index.stride(each) == 0 else index.shape[each] for each in dims]
+    small[dim], few[dim] = tensor.shape[dim], index.shape[dim]
+    if any(min(small[each], few[each]) > 1 for each in dims if each != dim):
+        return tensor.gather(dim, index)
+    tensor, index = (t[tuple(slice(n) for n in sizes)] for t, sizes in ((tensor, small), (index, few)))
+    parts = (
+        torch.arange(n, device=index.device).view(-1, *[1] * (-each - 1))
+        for each, n in zip(dims, small, strict=True)
+    )
+    return tensor[tuple(index if each == dim else part for each, part in zip(dims, parts, strict=True))]

@@ -7,7 +7,7 @@ from typing import Any, overload
 import torch
 from pyro.distributions import ExpandedDistribution, MaskedDistribution
 from torch import Tensor
-from torch.distributions import Distribution, Independent, MixtureSameFamily
+from torch.distributions import Categorical, Distribution, Independent, MixtureSameFamily
 
 from pyro_fmvae.distributions.chain import Chain
 from pyro_fmvae.distributions.gaussian_chain import GaussianChain
@@ -15,7 +15,10 @@ from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
 from pyro_fmvae.distributions.linear_dynamics import LinearDynamics
 from pyro_fmvae.distributions.linear_gaussian_chain import LinearGaussianChain
 from pyro_fmvae.distributions.restated import restated_log_prob
-from pyro_fmvae.infer.elbo.lazy import Lazy, is_lazy, sites_of
+from pyro_fmvae.infer.elbo.admixtures import Likelihoods, Points
+from pyro_fmvae.infer.elbo.calls import name_of
+from pyro_fmvae.infer.elbo.kept import KeptExpectations
+from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, is_lazy, sites_of
 
 Evaluate = Callable[[Lazy], Tensor]
 
@@ -44,7 +47,9 @@ def held(fn: Distribution) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def log_density(fn: Distribution, value: Tensor, evaluate: Evaluate) -> Tensor:
+def log_density(
+    fn: Distribution, value: Tensor, evaluate: Evaluate, kept: KeptExpectations | None = None
+) -> Tensor:
     """``fn.log_prob(value)``, a :class:`Lazy` where value or arguments are not there, else numbers.
 
     Args:
@@ -52,21 +57,22 @@ def log_density(fn: Distribution, value: Tensor, evaluate: Evaluate) -> Tensor:
         evaluate: takes the expectation of a lazy table of log-densities. A ``MixtureSameFamily`` asks for it
             before it sums over its components, as over an assignment at its optimal probabilities, and so do
             chains before they sum or integrate over their states.
+        kept: expectations that stay the same between several evaluations.
     """
     if not (is_lazy(value) or has_lazy_arguments(fn)):
         return fn.log_prob(value)
     if isinstance(fn, Independent):
-        base = log_density(fn.base_dist, value, evaluate)
+        base = log_density(fn.base_dist, value, evaluate, kept)
         last = fn.reinterpreted_batch_ndims
         return base.flatten(base.dim() - last).sum(-1) if last else base
     if isinstance(fn, ExpandedDistribution):
-        return log_density(fn.base_dist, value, evaluate)
+        return log_density(fn.base_dist, value, evaluate, kept)
     if isinstance(fn, MaskedDistribution):
-        base = log_density(fn.base_dist, value, evaluate)
+        base = log_density(fn.base_dist, value, evaluate, kept)
         mask = torch.as_tensor(fn._mask, device=base.device)
         return torch.where(mask, base, torch.zeros((), dtype=base.dtype, device=base.device))
     if isinstance(fn, MixtureSameFamily):
-        return _mixture(fn, value, evaluate)
+        return _mixture(fn, value, evaluate, kept)
     if isinstance(fn, HiddenMarkov):
         return hidden_chain(fn, value, evaluate).log_evidence()
     if isinstance(fn, LinearGaussianChain):
@@ -76,10 +82,36 @@ def log_density(fn: Distribution, value: Tensor, evaluate: Evaluate) -> Tensor:
     return restated_log_prob(_slim(fn), value)
 
 
-def _mixture(fn: MixtureSameFamily, value: Tensor, evaluate: Evaluate) -> Tensor:
-    parts = log_density(fn.component_distribution, fn._pad(value), evaluate), _log_weights(fn)
-    tables = [_numbers(part, evaluate) for part in parts]
-    return (tables[0] + tables[1]).logsumexp(-1)
+def _mixture(
+    fn: MixtureSameFamily, value: Tensor, evaluate: Evaluate, kept: KeptExpectations | None
+) -> Tensor:
+    weights, categories = _numbers(_log_weights(fn), evaluate), _categories(fn.component_distribution)
+    kept = kept or KeptExpectations()
+    points = Points.of(weights, fn.batch_shape)
+    if points and categories is not None:
+        table = _numbers(categories, evaluate)
+        found = kept.derived(table, lambda: Likelihoods.looked_up(points, table, value))
+        return found.log_sum(weights).to(table)
+    table = _numbers(log_density(fn.component_distribution, fn._pad(value), evaluate, kept), evaluate)
+    if points and kept.is_constant(table):
+        return kept.derived(table, lambda: Likelihoods.kept(points, table)).log_sum(weights).to(table)
+    return (table + weights).logsumexp(-1)
+
+
+def _categories(fn: Distribution) -> Tensor | None:
+    """Log-probabilities [K, V] of the categories of a mixture's components.
+
+    None if they differ between data points, or have numbers.
+    """
+    found = _unexpanded(vars(fn).get("probs")) if isinstance(fn, Categorical) else None
+    return found.log() if isinstance(found, Lazy) and found.dim() == 2 else None
+
+
+def _unexpanded(x: Any) -> Any:
+    """A value as it was before it was expanded."""
+    while isinstance(x, Lazy) and isinstance(x.origin, Computed) and name_of(x.origin) == "expand":
+        x = x.origin.args[0]
+    return x
 
 
 @overload
@@ -113,7 +145,7 @@ def _numbers(table: Tensor, evaluate: Evaluate) -> Tensor:
 
 def _log_weights(fn: MixtureSameFamily) -> Tensor:
     categorical = fn.mixture_distribution
-    return categorical.probs.log() if has_lazy_arguments(categorical) else categorical.logits
+    return _unexpanded(categorical.probs).log() if has_lazy_arguments(categorical) else categorical.logits
 
 
 def _slim(fn: Distribution) -> Distribution:

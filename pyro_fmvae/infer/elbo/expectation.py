@@ -120,8 +120,7 @@ class Moments:
             return self
         index = torch.arange(self.shape.numel(), device=self.stats.device)
         with torch.no_grad():
-            inside, block = index % self.event.numel(), index // self.event.numel()
-            mean = self._entry(("x",), block, (inside,)).view(self.shape)
+            mean = self._of_elements(("x",), index).view(self.shape)
             dims = tuple(range(batch_dims))
             centre = (mean.mean(dims, keepdim=True) if dims else mean).to(dtype).to(mean)
             about = self.family.stats_about(natural.expand_as(self.stats), centre.expand(self.shape))
@@ -153,10 +152,13 @@ class Moments:
         if functions not in self.family.monomials:
             return None
         names, indices = _aligned(ordered)
+        if not are_distinct(ordered):
+            if indices[0].numel() <= self.shape.numel():
+                return self._of_elements(functions, indices[0]), names
+            elements = torch.arange(self.shape.numel(), device=self.stats.device)
+            return entries_at(self._of_elements(functions, elements), indices[0]), names
         blocks = [index // self.event.numel() for index in indices]
         inside = tuple(index % self.event.numel() for index in indices)
-        if not are_distinct(ordered):
-            return self._entry(functions, blocks[0], inside), names
         if functions != ("x", "x"):
             return None
         together = self._entry(functions, blocks[0], inside)
@@ -172,6 +174,11 @@ class Moments:
         blocks = torch.stack([index.reshape(-1) // self.event.numel() for index in _aligned(factors)[1]])
         pairs = blocks.sort(0).values.unique(dim=1)
         return set(map(tuple, pairs[:, pairs[0] < pairs[1]].T.tolist()))
+
+    def _of_elements(self, functions: Monomial, elements: Tensor) -> Tensor:
+        """E of functions of single elements, which are given by their numbers."""
+        size = self.event.numel()
+        return self._entry(functions, elements // size, (elements % size,) * len(functions))
 
     def _entry(self, functions: Monomial, block: Tensor, inside: tuple[Tensor, ...]) -> Tensor:
         where = self.family.locate(functions, inside, self.event)

@@ -3,10 +3,13 @@
 from collections import Counter
 from collections.abc import Callable, Set
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from pyro_fmvae.infer.elbo.lazy import Lazy, sites_of
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -17,10 +20,11 @@ class KeptExpectations:
         moving: names of the sites whose posteriors change.
     """
 
-    moving: Set[str]
+    moving: Set[str] = frozenset()
 
     def __post_init__(self) -> None:
         self._known: dict[tuple[str, int], Tensor | None] = {}
+        self._derived: dict[int, Any] = {}
         self._asked: Counter[str] = Counter()
 
     def restart(self) -> None:
@@ -42,3 +46,16 @@ class KeptExpectations:
             self._known[key] = evaluate().detach() if stays else None
         known = self._known[key]
         return evaluate() if known is None else known
+
+    def is_constant(self, table: Tensor) -> bool:
+        """True for an expectation that is kept."""
+        return any(table is known for known in self._known.values())
+
+    def derived(self, table: Tensor, compute: Callable[[], T]) -> T:
+        """What is computed of an expectation, once for all evaluations if it is kept."""
+        if not self.is_constant(table):
+            return compute()
+        if id(table) not in self._derived:
+            self._derived[id(table)] = compute()
+        found: T = self._derived[id(table)]
+        return found

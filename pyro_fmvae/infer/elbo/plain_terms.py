@@ -46,7 +46,7 @@ class Bound:
         program, guide: the run.
         kl_weight: weight of the terms of drawn latents of single data points.
         label_weight: Δ of equation 8.
-        kept: expectations that stay the same while some posteriors change; None where nothing is to be kept.
+        kept: what stays the same while some posteriors change, whose divergences alone then count; or None.
     """
 
     program: PlainProgram
@@ -128,6 +128,8 @@ class Bound:
         q, prior = self.posteriors.of(name), site["fn"]
         same = natural_class(unwrap(prior)) is type(unwrap(q)) and not has_lazy_arguments(prior)
         if same and len(prior.batch_shape) <= self.program.plates + len(q.batch_shape):
+            if self.kept is not None and name not in self.kept.moving:
+                return  # a constant
             self.terms.append(Term(name, Role.KL_GLOBAL, kl_sum(q, site), natural=True))
             return
         self._add(name, site, self._expected(site, site["value"], torch.float64), Role.KL_GLOBAL)
@@ -251,7 +253,7 @@ class Bound:
             )
 
         try:
-            density = log_density(fn, value, lambda table: evaluate(table, table.shape))
+            density = log_density(fn, value, lambda table: evaluate(table, table.shape), self.kept)
         except NeedsValueError:
             raise
         except (RuntimeError, ValueError, IndexError) as error:

@@ -1,0 +1,144 @@
+"""Sums over the components of mixtures whose weights are the same for many observations.
+
+Such are the words of a document, which have the document's shares of topics as their weights. Hoffman, Blei
+and Bach (2010), Online learning for latent Dirichlet allocation, Section 2, compute with exp E[log p] in the
+place of E[log p]: a sum over topics is then one product of matrices, and a further pass of coordinate ascent
+takes no exponentials of words.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Points:
+    """The observations of a mixture, by those that have the same weights.
+
+    Attributes:
+        batch: batch shape of the mixture.
+        outer, inner: numbers of its dimensions along which weights vary and do not vary.
+    """
+
+    batch: torch.Size
+    outer: tuple[int, ...]
+    inner: tuple[int, ...]
+
+    @classmethod
+    def of(cls, weights: Tensor, batch: torch.Size) -> "Points":
+        """Those under logarithms of weights [..., K], broadcastable to [*batch, K]."""
+        weights = weights.expand(*batch, -1)
+        varies = [weights.stride(i) != 0 and size > 1 for i, size in enumerate(batch)]
+        outer = tuple(i for i, each in enumerate(varies) if each)
+        return cls(batch, outer, tuple(i for i, each in enumerate(varies) if not each))
+
+    def __bool__(self) -> bool:
+        """True if several observations have the same weights."""
+        return math.prod(self.batch[i] for i in self.inner) > 1
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """P, the number of different weights, and Q, that of observations under each."""
+        return math.prod(self.batch[i] for i in self.outer), math.prod(self.batch[i] for i in self.inner)
+
+    def weights(self, table: Tensor) -> Tensor:
+        """Logarithms of weights [..., K], broadcastable to [*batch, K], as [P, K]."""
+        lacking = len(self.batch) + 1 - table.dim()
+        for i in sorted(self.inner, reverse=True):
+            if i >= lacking:
+                table = table.select(i - lacking, 0)
+        return table.reshape(self.sizes[0], -1)
+
+    def flat(self, table: Tensor) -> Tensor:
+        """A table [*batch, ...] as [P, Q, ...]."""
+        order = *self.outer, *self.inner
+        rest = range(len(order), table.dim())
+        return table.permute(*order, *rest).reshape(*self.sizes, *table.shape[len(order) :])
+
+    def unflat(self, table: Tensor) -> Tensor:
+        """The inverse of :meth:`flat` for a table [P, Q]."""
+        order = *self.outer, *self.inner
+        table = table.view([self.batch[i] for i in order])
+        return table.permute([order.index(i) for i in range(len(order))])
+
+
+@dataclass(frozen=True)
+class Likelihoods:
+    """Expected log-densities of observations under the components, as exponentials.
+
+    Attributes:
+        points: the P · Q observations.
+        table: proportional to exp E[log p], [P, Q, K].
+        shift: the logarithm of what makes it equal, [P, Q]. It has no gradient.
+        turned: the table as [P, K, Q], if it is a constant.
+    """
+
+    points: Points
+    table: Tensor
+    shift: Tensor
+    turned: Tensor | None = None
+
+    @classmethod
+    def kept(cls, points: Points, table: Tensor) -> "Likelihoods":
+        """Of constants E[log p] [*batch, K]."""
+        found, shift = _exponentials(points.flat(table.expand(*points.batch, -1)))
+        return cls(points, found, shift, found.mT.contiguous())
+
+    @classmethod
+    def looked_up(cls, points: Points, table: Tensor, value: Tensor) -> "Likelihoods":
+        """Of observations that are categories.
+
+        Args:
+            points: the observations.
+            table: E[log p] of each category under each component, [K, V].
+            value: the categories, broadcastable to the batch shape.
+        """
+        found, shift = _exponentials(table.T.contiguous())
+        index = points.flat(value.expand(points.batch).long()).reshape(-1)
+        rows = found.index_select(0, index).view(*points.sizes, -1)
+        turned = None if rows.requires_grad else rows.mT.contiguous()
+        return cls(points, rows, shift.index_select(0, index).view(points.sizes), turned)
+
+    def log_sum(self, weights: Tensor) -> Tensor:
+        """Logarithms of sums over components, [*batch], given logarithms of weights [..., K]."""
+        factors, shift = _exponentials(self.points.weights(weights))
+        if self.turned is None:
+            sums = torch.bmm(self.table, factors.unsqueeze(-1)).squeeze(-1)
+        else:
+            sums = _Product.apply(factors, self.table, self.turned)
+        scale = math.exp(-2 * _largest(self.table))
+        return self.points.unflat((sums * scale).log() + self.shift + shift.unsqueeze(-1))
+
+
+def _exponentials(table: Tensor) -> tuple[Tensor, Tensor]:
+    """Exponentials of a table [..., K] in proportion, and the largest logarithm in each row [...].
+
+    The largest one is as large as sums of K products of two may be. What is less than e^-80 of it (e^-690 in
+    float64) counts as that, and so no product is 0.
+    """
+    table = table.to(torch.promote_types(table.dtype, torch.float32))
+    shift, largest = table.detach().amax(-1), _largest(table)
+    least = 0.5 * math.log(torch.finfo(table.dtype).tiny) - largest
+    return (table - shift.unsqueeze(-1)).clamp(min=least).exp() * math.exp(largest), shift
+
+
+def _largest(table: Tensor) -> float:
+    """The logarithm of numbers of which K products of two may be added without an overflow."""
+    return 0.5 * (math.log(torch.finfo(table.dtype).max) - math.log(table.shape[-1]) - 1)
+
+
+class _Product(torch.autograd.Function):
+    """Products of rows [P, K] and constant matrices, which are read along their memory in both directions."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, table: Tensor, turned: Tensor) -> Tensor:
+        ctx.save_for_backward(table)
+        return torch.bmm(rows.unsqueeze(1), turned).squeeze(1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (table,) = ctx.saved_tensors
+        return torch.bmm(grad.unsqueeze(1), table).squeeze(1), None, None
