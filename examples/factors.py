@@ -3,10 +3,11 @@
     python examples/factors.py [--steps 600] [--seed 0] [--picture half-digits.png]
 
 Each digit has coordinates of its own. Their posteriors are found anew for each minibatch, so that nothing has
-the size of the data. Probabilistic PCA has one variance of the noise, factor analysis one for each pixel.
-Printed is the log-density of new, complete digits, beside that of scikit-learn, which cannot leave pixels
-out:
-it gets the mean of the pixel in place of a missing one.
+the size of the data. Probabilistic PCA has one variance of the noise, factor analysis one for each pixel. The
+prior of the centre is about the means of the pixels: from elsewhere, the centre and the coordinates of all
+digits could only move together, in many small steps. Printed is the log-density of new, complete digits,
+beside that of scikit-learn, which cannot leave pixels out: it gets the mean of the pixel in place of a
+missing one.
 """
 
 import argparse
@@ -25,8 +26,8 @@ from pyro_fmvae import AutoConjugate, CapturedSVI, NaturalGradient, TraceConjuga
 PIXELS, FACTORS, TRAIN, BATCH = 64, 10, 1400, 350
 
 
-def model(x, present, variances):  # [B, PIXELS]
-    centre = pyro.sample("centre", dist.Normal(0.0, 3.0).expand([PIXELS]).to_event(1))
+def model(x, present, means, variances):  # [B, PIXELS]
+    centre = pyro.sample("centre", dist.Normal(means, 0.1).to_event(1))
     precision = pyro.sample("precision", dist.Gamma(1.0, 0.1).expand([variances]).to_event(1))
     with pyro.plate("pixels", PIXELS):
         loadings = pyro.sample("loadings", dist.MultivariateNormal(torch.zeros(FACTORS), torch.eye(FACTORS)))
@@ -44,14 +45,14 @@ def digits():
     return x[:TRAIN], x[TRAIN:]
 
 
-def learn(x, present, variances, steps):
+def learn(x, present, means, variances, steps):
     """Train on minibatches; returns the guide."""
     program = partial(model, variances=variances)
     guide = AutoConjugate(program, local=["digits"], local_steps=1)
     svi = CapturedSVI(program, guide, NaturalGradient(0.5), TraceConjugate_ELBO())
     for step in range(steps):
         rows = torch.arange(step % 4, TRAIN, 4)
-        svi.step(x[rows], present[rows])
+        svi.step(x[rows], present[rows], means)
     return guide
 
 
@@ -98,14 +99,14 @@ def main():
         ("factor analysis", PIXELS, FactorAnalysis(FACTORS, random_state=0)),
     ):
         for present in (torch.ones_like(half), half):
-            guide = learn(train, present, variances, chosen.steps)
             means = (train * present).sum(0) / present.sum(0)
+            guide = learn(train, present, means, variances, chosen.steps)
             theirs = peer.fit(train.where(present, means).numpy()).score(test.numpy())
             what = f"{name}, {100 * present.double().mean():.0f} % of the pixels"
             print(f"{what}: log-density {log_density(guide, test):.2f}, scikit-learn {theirs:.2f}")
     if chosen.picture:
         there = torch.rand(10, PIXELS) < 0.5
-        z = guide.infer(test[:10], there)["z"].mean  # of new digits, in which other pixels are missing
+        z = guide.infer(test[:10], there, means)["z"].mean  # of new digits, in which other pixels are missing
         mean = guide.posterior("centre")().mean + z @ guide.posterior("loadings")().mean.T
         plot(test[:10], there, test[:10].where(there, mean).detach(), chosen.picture)
 

@@ -117,7 +117,7 @@ class CapturedSVI(ConjugateSVI):
         self._steps[key] = step  # the one used last comes last
         if len(self._steps) > MOST_STEPS:
             del self._steps[next(iter(self._steps))]
-        with suppress(NotFinite):
+        with suppress(NotFinite, IndexError):  # an eager evaluation names the site
             loss = step(call.data, [getattr(self.elbo, name) for name in WEIGHTS])
             if expected is not None:
                 self._compare(step, expected)

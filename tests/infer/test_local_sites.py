@@ -426,10 +426,42 @@ def test_options_out_of_range_are_refused(options, words):
 
 
 def test_a_word_that_is_not_in_the_vocabulary_is_refused():
-    guide = made(admixture, WORDS_OF, "documents", 1)
+    guide = made(mixed, WORDS_OF, "documents", 1)
     wrong = WORDS_OF.clone()
     wrong[1, 4] = VOCABULARY
-    with pytest.raises(
-        ValueError, match="site 'word': 1 of its 30 observed values are not finite or outside"
-    ):
+    words = "site 'word': 1 of its 30 observed values are not finite or outside"
+    with pytest.raises(ValueError, match=words):
         guide(wrong)
+    svi = CapturedSVI(mixed, guide, NaturalGradient(0.3), TraceConjugate_ELBO())
+    svi.step(WORDS_OF)
+    kept = guide.posterior("topics").natural.detach().clone()
+    with pytest.raises(ValueError, match=words):
+        svi.step(wrong)
+    assert_close(guide.posterior("topics").natural.detach(), kept, rtol=0.0, atol=0.0)
+
+
+@pytest.mark.parametrize("model", [admixture, mixed])
+def test_an_empty_minibatch_is_refused(model):
+    guide = AutoConjugate(model, local=["documents"])
+    svi = CapturedSVI(model, guide, NaturalGradient(0.3), TraceConjugate_ELBO())
+    for call in (svi.step, guide.infer):
+        with pytest.raises(
+            ValueError, match="plate 'documents': its minibatch is empty; give it at least one"
+        ):
+            call(WORDS_OF[:0])
+    svi.step(WORDS_OF)
+    for call in (svi.step, guide.infer):
+        with pytest.raises(
+            ValueError, match="plate 'documents': its minibatch is empty; give it at least one"
+        ):
+            call(WORDS_OF[:0])
+
+
+@pytest.mark.parametrize("model", [admixture, mixed])
+def test_documents_without_any_word_say_nothing(model):
+    guide = made(model, WORDS_OF, "documents", 2)
+    loss = TraceConjugate_ELBO().loss(model, guide, torch.full_like(WORDS_OF, -1))
+    topics = guide.posterior("topics")()
+    prior = dist.Dirichlet(torch.full((VOCABULARY,), 0.7)).expand([TOPICS])
+    kl = torch.distributions.kl_divergence(dist.Dirichlet(topics.concentration), prior).sum()
+    assert loss == pytest.approx(kl.item())

@@ -25,6 +25,22 @@ class frames_of(Messenger):
         msg["cond_indep_stack"] = self._frames + msg["cond_indep_stack"]
 
 
+def check_filled(msg: Any) -> None:
+    """Refuse a plate whose minibatch has no points, by whose number Pyro would divide.
+
+    Args:
+        msg: of any sample site.
+
+    Raises:
+        ValueError: with the name of the plate.
+    """
+    fn, rows = msg["fn"], msg["value"]
+    if type(fn).__name__ == "_Subsample" and fn.size and rows is not None and not len(rows):
+        raise ValueError(
+            f"plate '{msg['name']}': its minibatch is empty; give it at least one of {fn.size} points"
+        )
+
+
 def subsamples(trace: Trace) -> Trace:
     """The index sites of a trace's plates alone: replayed, they give another run the same minibatch."""
     indices = Trace()

@@ -5,6 +5,8 @@ from typing import Any
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
+from pyro_fmvae.infer.elbo.frames import check_filled
+
 
 class OwnValues(Messenger):
     """Gives a tensor that is observed at several sites to each but the first as a view of its own.
@@ -17,6 +19,7 @@ class OwnValues(Messenger):
         self._observed: dict[int, Tensor] = {}  # by identity; they are kept, so that none comes again
 
     def _pyro_sample(self, msg: Any) -> None:
+        check_filled(msg)
         value = msg["value"]
         if not (msg["is_observed"] and isinstance(value, Tensor)) or msg["infer"].get("_deterministic"):
             return

@@ -22,6 +22,7 @@ from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.density import device_of
 from pyro_fmvae.infer.elbo.distribution_checks import check_shapes, check_unwrapped
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
+from pyro_fmvae.infer.elbo.frames import check_filled
 from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled
 from pyro_fmvae.infer.elbo.observed_shapes import check_observed, check_support
 from pyro_fmvae.infer.elbo.smoothing import Smoothing
@@ -72,6 +73,7 @@ class Undrawn(Messenger):
         self._leaves = leaves
 
     def _pyro_sample(self, msg: Any) -> None:
+        check_filled(msg)
         if msg["done"] or not is_latent(msg):
             return
         fn: Any = unwrap(msg["fn"])
