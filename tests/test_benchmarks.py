@@ -467,6 +467,12 @@ def test_topics_passes_by_turns(b, capsys, monkeypatch):
     assert all(0 < r["perplexity"] < 60 and r["seconds"] > 0 for r in found)
 
 
+def test_topics_memory_grows_with_words(b, monkeypatch):
+    monkeypatch.setattr(b.topics, "WORDS", 30)
+    few, many = (b.topics.memory(b.topics.ConjugateSVI, width, 10, 1) for width in (5, 20))
+    assert many > 2 * few > 0
+
+
 def test_topics_perplexity_is_that_of_the_words_in_even_topics(b):
     counts = np.array([[2, 0, 1, 1]])
     assert b.topics.perplexity(np.ones((3, 4)), counts, counts) == pytest.approx(4.0)

@@ -2,6 +2,7 @@
 
     python examples/benchmarks/topics.py [--corpus generated] [--documents 20000] [--topics 20] [--passes 6]
     python examples/benchmarks/topics.py --corpus docstrings
+    python examples/benchmarks/topics.py --memory
 
 Both methods have the same priors, minibatches, step sizes and kind of random start, and take turns to pass
 over all documents. Batches are padded to a quarter, half, three quarters or the whole of the longest
@@ -24,11 +25,19 @@ import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
+from peak_memory import peak_mb
 from scipy.sparse import csr_matrix
 from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.feature_extraction.text import CountVectorizer
 
-from pyro_fmvae import AutoConjugate, CapturedSVI, NaturalGradient, RobbinsMonro, TraceConjugate_ELBO
+from pyro_fmvae import (
+    AutoConjugate,
+    CapturedSVI,
+    ConjugateSVI,
+    NaturalGradient,
+    RobbinsMonro,
+    TraceConjugate_ELBO,
+)
 
 ALPHA, ETA, BATCH, DELAY, FORGETTING = 0.1, 0.05, 256, 10.0, 0.7
 WORDS, LENGTH = 2000, 100  # of a generated corpus
@@ -98,6 +107,17 @@ def perplexity(topics, first, rest):
     return float(np.exp(-(rest * np.log(shares @ topics)).sum() / rest.sum()))
 
 
+def memory(kind, width, topics, steps):
+    """Peak memory of a step in MB, on a batch of documents of so many different words."""
+    words = torch.rand(BATCH, WORDS).topk(width).indices
+    data = words, torch.ones(BATCH, width), torch.arange(BATCH), (BATCH, topics, WORDS)
+    guide = AutoConjugate(model, local=["documents"], local_steps=steps)
+    svi = kind(model, guide, NaturalGradient(0.5), TraceConjugate_ELBO())
+    for _ in range(2):
+        svi.step(*data)
+    return peak_mb(lambda: svi.step(*data), torch.device("cpu"))
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
@@ -105,10 +125,19 @@ def main(arguments=None):
     parser.add_argument("--corpus", choices=["generated", "docstrings"], default="generated")
     for name, default in (("documents", 20000), ("topics", 20), ("passes", 6), ("steps", 5), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--memory", action="store_true", help="peak memory of steps alone")
     parser.add_argument("--warm", action="store_true", help="start at what a document's last visit found")
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
     pyro.set_rng_seed(chosen.seed)
+    if chosen.memory:
+        for width, topics in ((WORDS // 40, 20), (WORDS // 20, 20), (WORDS // 10, 20), (WORDS // 20, 100)):
+            peaks = {
+                kind.__name__: round(memory(kind, width, topics, chosen.steps), 1)
+                for kind in (CapturedSVI, ConjugateSVI)
+            }
+            print(json.dumps({"words": width, "topics": topics, **peaks}), flush=True)
+        return
     rng = np.random.default_rng(chosen.seed)
     if chosen.corpus == "generated":
         corpus = generated(chosen.documents * 10 // 9, chosen.topics, rng)
