@@ -36,8 +36,10 @@ def take_over(model: FactorialMixtureVAE, other: FactorialMixtureVAE, places: Se
     for name in filter(lambda name: name.startswith(("encoder.", "decoder.")), state):
         if name not in theirs:
             raise ValueError(f"other: expected the networks of the model, it lacks {name}")
-        fresh = torch.zeros_like if name.startswith("decoder.") else torch.clone
-        state[name].copy_(_spread(name, fresh(state[name]), theirs[name], dims, model.latent_dim))
+        decoding = name.startswith("decoder.")
+        fresh = torch.zeros_like if decoding else torch.clone
+        beside = getattr(model.decoder, "batches", 0) if decoding else 0
+        state[name].copy_(_spread(name, fresh(state[name]), theirs[name], dims, model.latent_dim, beside))
     known = {
         factor: (group.weights.natural_value()[number], group.loc_precision.natural_value()[number])
         for group in other.factor_groups()
@@ -50,17 +52,22 @@ def take_over(model: FactorialMixtureVAE, other: FactorialMixtureVAE, places: Se
         group.set_natural(*(torch.stack(part) for part in zip(*pairs, strict=True)))
 
 
-def _spread(name: str, fresh: Tensor, old: Tensor, dims: Tensor, latent_dim: int) -> Tensor:
-    """A parameter with the other model's numbers at its latent dimensions, and fresh ones elsewhere."""
+def _spread(name: str, fresh: Tensor, old: Tensor, dims: Tensor, latent_dim: int, beside: int) -> Tensor:
+    """A parameter with the other model's numbers at its latent dimensions, and fresh ones elsewhere.
+
+    Numbers ``beside`` the latent dimensions, which come last, both models have.
+    """
     differing = [axis for axis in range(fresh.dim()) if fresh.shape[axis] != old.shape[axis]]
     if not differing and fresh.shape == old.shape:
         return old
     if len(differing) == 1 and fresh.dim() == old.dim():
         (axis,) = differing
-        parts = fresh.shape[axis] // latent_dim  # means and log variances follow one another
-        if (fresh.shape[axis], old.shape[axis]) == (parts * latent_dim, parts * len(dims)):
-            places = torch.cat([part * latent_dim + dims for part in range(parts)]).to(old.device)
-            return fresh.index_copy(axis, places, old)
+        parts = (fresh.shape[axis] - beside) // latent_dim  # means and log variances follow one another
+        last = parts * latent_dim + torch.arange(beside)
+        sizes = fresh.shape[axis] - beside, old.shape[axis] - beside
+        if sizes == (parts * latent_dim, parts * len(dims)):
+            places = torch.cat([*(part * latent_dim + dims for part in range(parts)), last])
+            return fresh.index_copy(axis, places.to(old.device), old)
     raise ValueError(f"other: {name} is {tuple(old.shape)} there, {tuple(fresh.shape)} here")
 
 

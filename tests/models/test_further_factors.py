@@ -5,10 +5,10 @@ from copy import deepcopy
 import pytest
 import torch
 
-from pyro_fmvae.distributions import BernoulliObservation
+from pyro_fmvae.distributions import BernoulliObservation, NegativeBinomialObservation
 from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.models.further_factors import regress_blocks, take_over
-from pyro_fmvae.nn import ConvDecoder, ConvEncoder, MLPDecoder, MLPEncoder
+from pyro_fmvae.nn import ConvDecoder, ConvEncoder, CountDecoder, CountEncoder, MLPDecoder, MLPEncoder
 
 SHAPE, DIM = (8, 8), 3
 
@@ -40,6 +40,27 @@ def test_other_factors_stay_as_they_were(conv, standard):
     gammas, known = new.responsibilities(x), old.responsibilities(x)
     for factor, place in enumerate((0, 3, 4)):
         torch.testing.assert_close(gammas[place], known[factor])
+
+
+def make_of_counts(factors, labelled=(), batches=3):
+    size = len(factors) * DIM
+    pair = CountEncoder(5, batches, size, (7,)), CountDecoder(size, 5, batches, 30.0, True, (6,))
+    return FactorialMixtureVAE(*pair, NegativeBinomialObservation(5), factors, DIM, 100, labelled).eval()
+
+
+def test_batches_of_counts_are_still_told():
+    old, new = make_of_counts((2, 4), (0,)), make_of_counts((2, 3, 4), (0, 1))
+    take_over(new, old, (0, 2))
+    batch = torch.arange(6)[:, None] % 3
+    x = torch.cat([torch.randint(1, 9, (6, 5)), batch], -1).to(torch.get_default_dtype())
+    total = x[:, :5].sum(-1, keepdim=True)
+    before, after = old.posterior(x).mean, new.posterior(x).mean
+    torch.testing.assert_close(after.unflatten(-1, (3, DIM))[:, [0, 2]].flatten(1), before)
+    decoded = new.decoder(after, total, batch)
+    torch.testing.assert_close(decoded, old.decoder(before, total, batch))
+    assert not torch.allclose(decoded, new.decoder(after, total, (batch + 1) % 3))
+    with pytest.raises(ValueError, match=r"other: encoder.hidden.0.weight is \(7, 7\) there, \(7, 8\) here"):
+        take_over(make_of_counts((2, 3)), make_of_counts((3,), batches=2), (1,))
 
 
 def test_the_other_model_is_left_alone():
