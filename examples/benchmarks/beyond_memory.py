@@ -27,6 +27,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +136,8 @@ def peaks(folder: Path, rows: int, suffix: str, seed: int) -> dict[str, Any]:
     data, counts = folder / f"table{rows}.npy", ()
     if suffix.endswith(".h5ad"):
         data, counts = folder / f"{rows}{suffix}", COUNTS
-        write_cells(data, rows, seed)
+        with ProcessPoolExecutor(1, get_context("spawn")) as other:  # a child begins with its parent's peak
+            other.submit(write_cells, data, rows, seed).result()
     else:
         write(data, (rows, COLUMNS), np.float32, lambda shape: rng.normal(size=shape))
     if suffix == ".npz":

@@ -40,7 +40,10 @@ def edit(run: str, image: str, set: str, out: str, compare: str | None, device: 
     """
     opened, target = open_factorial(run, "edit"), Path(out)
     if not opened.image:
-        raise ValueError(f"run: only images can be edited, {opened.folder} was trained on none")
+        raise ValueError(
+            f"run: only images can be edited, {opened.folder} was trained on none; "
+            "'pyro-fmvae explore' and, in Python, 'run.edit' change rows of tables"
+        )
     changes = parse_settings(set, opened, argument="set")
     check_ending(target, (".png",))
     check_spares_data(opened, target)

@@ -26,7 +26,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of :func:`search`."""
     add_rows(parser)
     parser.add_argument(
-        "--like", type=str, required=True, help="a picture, or a .npz or .csv file: what to find more of"
+        "--like",
+        type=str,
+        required=True,
+        help="a picture, or a file of rows (.npz, .csv, .h5ad, ...): what to find more of",
     )
     parser.add_argument("-n", type=int, default=10, help="how many to find for each")
     parser.add_argument("--by", type=str, default="mean", help=f"nearness: {', '.join(MEASURES)}")

@@ -115,7 +115,7 @@ def network_defaults(config: NetworkOptions, dataset: Dataset) -> dict[str, Any]
     defaults = shared_defaults(config) | _COMMON | _BY_SETTING.get(kind, columns)
     if kind in _DECAYING:
         defaults |= decaying(config)
-    if config.likelihood is not None:
+    if config.counts is not None:
         defaults |= {"min_scale": None, "max_scale": None}
     if table and kind not in ("smiley", "sprites"):
         defaults |= {"min_scale": 0.05, "max_scale": 2.0}

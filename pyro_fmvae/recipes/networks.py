@@ -58,13 +58,6 @@ class NetworkOptions(TrainConfig):
     )
     min_scale: float | None = by_data("least standard deviation of the Gaussian observation", positive)
     max_scale: float | None = by_data("greatest one", positive)
-    likelihood: Literal["poisson", "negative-binomial"] | None = option(
-        None, "of tables of counts, whose totals are given; default: Bernoulli of binary data, else Gaussian"
-    )
-    batch_column: str | None = option(
-        None, "column with the batch of each row of counts, which encoder and decoder are told"
-    )
-    layer: str | None = option(None, "layer of an .h5ad file with the counts; default: X")
     pretrained: str | None = option(None, "run whose encoder and decoder this one starts from", path=True)
     pretrain_iterations: int | None = by_data(
         "iterations of the networks alone, under a N(0, I) prior", count(0)
@@ -84,6 +77,28 @@ class NetworkOptions(TrainConfig):
         "share of the joint phase after which images are warped no more; default: 0.5, with labelled images "
         "of your own 1",
     )
+
+    @property
+    def counts(self) -> CountOptions | None:
+        """How to read counts; None unless their likelihood is asked for."""
+        return None
+
+
+@dataclass(frozen=True)
+class CountableOptions(NetworkOptions):
+    """Options of models that explain counts, too."""
+
+    likelihood: Literal["poisson", "negative-binomial"] | None = option(
+        None, "of tables of counts, whose totals are given; default: Bernoulli of binary data, else Gaussian"
+    )
+    batch_column: str | None = option(
+        None, "column with the batch of each row of counts, which encoder and decoder are told"
+    )
+    layer: str | None = option(None, "layer of an .h5ad file with the counts; default: X")
+
+    @property
+    def counts(self) -> CountOptions | None:
+        return None if self.likelihood is None else CountOptions(self.batch_column, self.layer)
 
 
 @dataclass(frozen=True)
@@ -114,10 +129,10 @@ def check_networks(config: NetworkOptions, dataset: Dataset) -> None:
         ValueError: a network for images of another shape, warps of data that are no images, or options
             without effect on the likelihood.
     """
-    if config.likelihood is None:
-        refuse(config, ("batch_column", "layer"), "--likelihood")
-    else:
+    if config.counts is not None:
         refuse(config, ("min_scale", "max_scale"), "Gaussian observations")
+    elif isinstance(config, CountableOptions):
+        refuse(config, ("batch_column", "layer"), "--likelihood")
     for network, shape in (("conv28", (28, 28)), ("conv64", (64, 64, 3))):
         if config.network == network and dataset.event_shape != shape:
             wanted = "x".join(map(str, shape))
@@ -193,7 +208,7 @@ def networks(
 
 def _observation(config: NetworkOptions, preprocessing: Preprocessing) -> Observation:
     """The likelihood that was asked for, of counts; Bernoulli for binary data, else Gaussian."""
-    if config.likelihood is not None:
+    if isinstance(config, CountableOptions) and config.likelihood is not None:
         return _OF_COUNTS[config.likelihood](*preprocessing.decoded_shape)
     event_dim = len(preprocessing.event_shape)
     if preprocessing.binary:
@@ -222,9 +237,7 @@ class NetworkRecipe(Recipe[_Options]):
     @classmethod
     def reading(cls, config: _Options, data: str) -> SparseOptions | None:
         """Counts if they have a likelihood of their own; else pixels in [0, 1] and standardised columns."""
-        if config.likelihood is None:
-            return None
-        return SparseOptions(counts=CountOptions(config.batch_column, config.layer))
+        return None if config.counts is None else SparseOptions(counts=config.counts)
 
     @property
     def against_overfitting(self) -> str:

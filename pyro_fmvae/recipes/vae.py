@@ -22,7 +22,13 @@ from pyro_fmvae.recipes.code_measures import source_measures, true_sources
 from pyro_fmvae.recipes.code_pictures import correlations, first_codes
 from pyro_fmvae.recipes.declarations import option
 from pyro_fmvae.recipes.network_defaults import network_defaults
-from pyro_fmvae.recipes.networks import LatentOptions, NetworkRecipe, check_networks, networks
+from pyro_fmvae.recipes.networks import (
+    CountableOptions,
+    LatentOptions,
+    NetworkRecipe,
+    check_networks,
+    networks,
+)
 from pyro_fmvae.recipes.options import check_iterations, completed, refuse
 from pyro_fmvae.recipes.pictures import TRAINING, reconstructions, samples, training_curves
 from pyro_fmvae.recipes.ranges import at_least_one, count, positive
@@ -30,7 +36,7 @@ from pyro_fmvae.recipes.recipe import codes_of
 
 
 @dataclass(frozen=True)
-class VAEOptions(LatentOptions):
+class VAEOptions(LatentOptions, CountableOptions):
     """Options of ``--model vae``."""
 
     pretrain_kl_weight: float = option(1.0, "weight of the KL divergence in pretraining, once it has grown")

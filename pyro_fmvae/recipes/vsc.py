@@ -103,7 +103,6 @@ class VSC(NetworkRecipe[VSCOptions]):
         config = completed(config, defaults)
         check_iterations(config)
         check_networks(config, dataset)
-        refuse(config, ("likelihood",), "--model fmvae or vae")
         if config.sparse_prior == "fixed":
             refuse(config, ("pseudo_inputs", "sharpness"), "priors with pseudo-inputs")
         if config.spikes != "shifted":

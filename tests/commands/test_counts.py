@@ -101,7 +101,7 @@ def test_other_rows_are_refused(run, tmp_path, changes, message):
         ({"layer": "raw"}, "layer: expected a .h5ad file, got .*cells.csv"),
         ({"min_scale": 0.1}, "min_scale: an option of Gaussian observations, without effect here"),
         ({"batch_column": "g0"}, "expected counts in column 'donor', got 'ann'"),
-        ({"model": "vsc"}, "likelihood: an option of --model fmvae or vae, without effect here"),
+        ({"model": "vsc"}, "likelihood: an option of fmvae and vae, not of vsc"),
     ],
 )
 def test_options_that_do_not_fit(run, tmp_path, options, message):
