@@ -1,5 +1,6 @@
 """Sums over the paths of Markov chains with finitely many states, whole batches of sequences at a time."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 _MODERATE = 600.0  # nats between transitions to the same state; float64 ends at e^-745
+_FEW = 400  # numbers K² B of a step, up to which products of steps are faster than one step after another
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Chain:
         tables = self._by_step()
         counted = self.counted
         if counted is None:
-            result: Tensor = _sums_for(tables[1]).apply(*tables)
+            result: Tensor = _sums_for(tables[1], self.batch_shape)(*tables)
         else:
             result = _part(*tables, counted.expand(*self.batch_shape, -1).reshape(-1, counted.shape[-1]).T)
         return result.view(self.batch_shape).to(self.log_likelihood.dtype)
@@ -57,8 +59,7 @@ class Chain:
         with torch.enable_grad():
             start, transitions, likelihood, ends = self._by_step()
             likelihood = likelihood.detach().requires_grad_()
-            sums = _sums_for(transitions)
-            total = sums.apply(start, transitions, likelihood, ends)
+            total = _sums_for(transitions, self.batch_shape)(start, transitions, likelihood, ends)
             (posterior,) = torch.autograd.grad(total.sum(), likelihood)
         return self._by_sequence(posterior.permute(2, 0, 1)).to(self.log_likelihood.dtype)
 
@@ -119,15 +120,47 @@ def check_lengths(lengths: Tensor, duration: int) -> None:
         )
 
 
-def _sums_for(transitions: Tensor) -> "type[_Sums | _ScaledSums]":
-    """The faster of the two ways to sum over paths that are exact for such transitions [K, K, B or 1].
+def _sums_for(transitions: Tensor, batch: torch.Size) -> Callable[..., Tensor]:
+    """The fastest of the ways to sum over paths that are exact for such transitions [K, K, B or 1].
 
     A recorded step, which cannot depend on numbers, has the one that always is.
     """
     if transitions.shape[-1] > 1 or get_proxy_mode() is not None:
-        return _Sums
-    spread = transitions.detach().amax(0) - transitions.detach().amin(0)
-    return _ScaledSums if bool((spread < _MODERATE).all()) else _Sums
+        return _Sums.apply
+    spread = (transitions.detach().amax(0) - transitions.detach().amin(0)).max()
+    if spread < _MODERATE / 2 and transitions.numel() * batch.numel() <= _FEW:
+        return _by_halves
+    return _ScaledSums.apply if spread < _MODERATE else _Sums.apply
+
+
+def _by_halves(start: Tensor, transitions: Tensor, likelihood: Tensor, ends: Tensor | None) -> Tensor:
+    """Log Σ over paths, [B], by products of neighbouring steps, then of these, and so on: log T rounds.
+
+    Matrices are scaled to 1 at their largest number. What this rounds to 0 is less than e^-145 of any sum
+    that it is missing in: rows of a product differ by less than e^300, and so do those of the next one.
+    """
+    largest = _finite(likelihood.detach().amax(1, keepdim=True))  # [T, 1, B]
+    scaled = (likelihood - largest).transpose(1, 2).unsqueeze(-2)  # [T, B, 1, K]
+    steps = (transitions.permute(2, 0, 1) + scaled[1:]).exp()
+    log_scale = largest[:, 0]
+    if ends is not None:
+        there = torch.arange(len(likelihood), device=ends.device).unsqueeze(-1) < ends
+        identity = torch.eye(len(transitions)).to(steps)
+        steps = torch.where(there[1:, :, None, None], steps, identity)
+        log_scale = torch.where(there, log_scale, 0.0)
+    total = log_scale.sum(0)
+    while len(steps) > 1:
+        alone = steps[len(steps) // 2 * 2 :]
+        steps = steps[:-1:2] @ steps[1::2]
+        size = steps.detach().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(steps.dtype).tiny)
+        total = total + size.log().sum((0, 2, 3))
+        steps = torch.cat([steps / size, alone])
+    message = start.T.unsqueeze(-2) + scaled[0]  # [B, 1, K]
+    top = _finite(message.detach().amax(-1, keepdim=True))
+    message = (message - top).exp()
+    for step in steps:
+        message = message @ step
+    return message.sum((-2, -1)).log() + total + top.flatten()
 
 
 class _Sums(torch.autograd.Function):

@@ -89,6 +89,11 @@ class HiddenMarkov(TorchDistribution):
         support: Any = self.emissions.support
         return constraints.independent(support, 1)
 
+    @property
+    def has_all_steps(self) -> bool:
+        """True if every step of the event has a density."""
+        return self.lengths is None and self.spans is None
+
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         """Expand to ``batch_shape``; the parameters stay the tensors that were given."""
         new: Any = self._get_checked_instance(HiddenMarkov, _instance)

@@ -6,11 +6,18 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from pyro_fmvae.distributions import chain as chain_module
 from pyro_fmvae.distributions.chain import Chain
 
 K, STEPS, B = 3, 4, 5
 ENDS = torch.tensor([4, 1, 3, 2, 4])
 FORBIDDEN = torch.tensor([[True, False, False], [False, False, True], [False, True, False]])
+
+
+@pytest.fixture(params=[0, 400], ids=["step by step", "by halves"], autouse=True)
+def few(request, monkeypatch):
+    """Sums go through all steps one after another, or through products of steps where that is exact."""
+    monkeypatch.setattr(chain_module, "_FEW", request.param)
 
 
 def tables(kind, dtype=torch.float64):
@@ -134,12 +141,26 @@ def test_both_ways_to_sum_agree_however_sharp_the_likelihood_is():
         assert_close(mine, theirs)
 
 
-def test_rare_transitions_count_where_nothing_else_is_left():
-    """The second state is e^-900 from the first, and the only one that the last observation allows."""
-    transitions = torch.tensor([[0.0, -900.0], [-900.0, 0.0]], dtype=torch.float64)
+@pytest.mark.parametrize("rare", [-280.0, -500.0, -900.0])
+def test_rare_transitions_count_where_nothing_else_is_left(rare):
+    """The second state is rare after the first, and the only one that the last observation allows."""
+    transitions = torch.tensor([[0.0, rare], [rare, 0.0]], dtype=torch.float64)
     likelihood = torch.tensor([[[0.0, -torch.inf], [0.0, 0.0], [-torch.inf, 0.0]]], dtype=torch.float64)
     evidence = Chain(torch.zeros(2), transitions, likelihood).log_evidence()
-    assert_close(evidence, torch.tensor([-900.0 + torch.tensor(2.0).log()], dtype=torch.float64))
+    assert_close(evidence, torch.tensor([rare + torch.tensor(2.0).log()], dtype=torch.float64))
+
+
+def test_products_of_many_steps_are_those_of_one_after_another():
+    source, found = torch.Generator().manual_seed(0), []
+    likelihood = 30 * torch.randn(2, 999, K, generator=source, dtype=torch.float64)
+    start, transitions = tables("shared")[:2]
+    for rows in (transitions, transitions.expand(2, K, K)):
+        inputs = [table.clone().requires_grad_() for table in (start, transitions, likelihood)]
+        chain = Chain(inputs[0], inputs[1].expand_as(rows), inputs[2], torch.tensor([999, 600]))
+        evidence = chain.log_evidence()
+        found.append((evidence, *torch.autograd.grad(evidence.sum(), inputs)))
+    for one, other in zip(*found, strict=True):
+        assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["shared", "own"])

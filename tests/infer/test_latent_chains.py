@@ -194,6 +194,29 @@ def test_chain_of_one_step_is_a_mixture():
     assert_close(chain.posterior(), (start + steps).softmax(-1))
 
 
+@pytest.mark.parametrize(
+    "part",
+    [lambda fn: fn.of_chunks(torch.tensor([0, 0, 2, 3])), lambda fn: ragged(fn)],
+    ids=["chunk", "ragged"],
+)
+def test_latents_without_a_density_are_refused(program, part):
+    def model(x):
+        fn = HiddenMarkov(
+            torch.ones(K) / K, torch.ones(K, K) / K, dist.Normal(torch.zeros(K, D), 1.0).to_event(1), T
+        )
+        with pyro.plate("sequences", N, subsample=x):
+            pyro.sample("z", part(fn))
+
+    with pytest.raises(
+        ValueError, match="site 'z': a latent HiddenMarkov has no density of steps after the end"
+    ):
+        TraceConjugate_ELBO().loss(model, program.guide, sequences())
+
+
+def ragged(fn):
+    return HiddenMarkov(fn.start, fn.transitions, fn.emissions, T, torch.tensor([4, 2, 3]))
+
+
 def test_seeds_are_posteriors_given_the_clusters_of_encodings(program):
     x = sequences()
     points = program.encode(x)[0].detach()

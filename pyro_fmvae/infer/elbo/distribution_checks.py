@@ -3,14 +3,21 @@
 from typing import Any
 
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
 
 
-def check_unwrapped(site: dict[str, Any]) -> None:
-    """Raise a ValueError if a distribution that remembers its parents is wrapped."""
+def check_distribution(site: dict[str, Any]) -> None:
+    """Raise a ValueError if a distribution with parents is wrapped, or one of a latent lacks steps."""
     fn = site["fn"]
-    if not hasattr(fn, "parents") and hasattr(unwrap(fn), "parents"):
+    inner = unwrap(fn)
+    if not hasattr(fn, "parents") and hasattr(inner, "parents"):
         raise ValueError(
-            f"site '{site['name']}': {type(unwrap(fn)).__name__} may not be wrapped by to_event; use a plate"
+            f"site '{site['name']}': {type(inner).__name__} may not be wrapped by to_event; use a plate"
+        )
+    if isinstance(inner, HiddenMarkov) and not site["is_observed"] and not inner.has_all_steps:
+        raise ValueError(
+            f"site '{site['name']}': a latent HiddenMarkov has no density of steps after the end, or around "
+            "a chunk; give it sequences of one length"
         )
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from pyro_fmvae.distributions import Assignment, Label, MixtureComponent, NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.density import device_of
-from pyro_fmvae.infer.elbo.distribution_checks import check_shapes, check_unwrapped
+from pyro_fmvae.infer.elbo.distribution_checks import check_distribution, check_shapes
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
 from pyro_fmvae.infer.elbo.frames import check_filled
 from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled
@@ -129,7 +129,7 @@ def run_plain(
 
 def _check_shorthand(site: Site) -> None:
     """Refuse shorthands that have no formula by component."""
-    check_unwrapped(site)
+    check_distribution(site)
     name, fn = site["name"], site["fn"]
     if isinstance(fn, Label) and site["is_observed"]:
         check_label(name, site["value"])

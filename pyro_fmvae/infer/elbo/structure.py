@@ -18,7 +18,7 @@ from torch.distributions import Distribution
 from pyro_fmvae.distributions import Assignment, Label
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.constants import add_constants
-from pyro_fmvae.infer.elbo.distribution_checks import check_shapes, check_unwrapped
+from pyro_fmvae.infer.elbo.distribution_checks import check_distribution, check_shapes
 from pyro_fmvae.infer.elbo.observed_shapes import check_observed
 from pyro_fmvae.infer.elbo.placeholder import Unsampled, is_imputed, missing_in_guide
 
@@ -142,7 +142,7 @@ def recognise(model: Trace, guide: Trace) -> Structure:
 def _check_class(site: Site, owners: dict[int, str], mixtures: dict[str, MixtureSites]) -> None:
     """Raise an error if a site with parents is wrapped, or a child of a mixture has no assignment."""
     name, fn = site["name"], site["fn"]
-    check_unwrapped(site)
+    check_distribution(site)
     if "assignment" in getattr(fn, "parents", ()):
         assignment = _owner(site, "assignment", owners)
         if assignment not in mixtures:
