@@ -87,7 +87,7 @@ class RowArray(ABC):
 
     @abstractmethod
     def _opened(self) -> AbstractContextManager[Any]:
-        """What :meth:`_span` reads from."""
+        """Open the source that :meth:`_span` reads from."""
 
     @abstractmethod
     def _span(self, source: Any, start: int, stop: int, chosen: np.ndarray | None = None) -> np.ndarray:

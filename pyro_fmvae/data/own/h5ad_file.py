@@ -1,4 +1,4 @@
-"""What a person's own .h5ad file holds, as AnnData writes it: arrays, names, and columns of texts.
+"""Arrays, names and columns of texts in a person's own .h5ad file, as AnnData writes it.
 
 HDF5 can refer to other files, and names sizes that it does not hold. Neither is followed: everything that is
 read lies in the file itself, and its size is checked first. No object is built, so nothing is unpickled.

@@ -29,7 +29,7 @@ class Points:
 
     @classmethod
     def of(cls, weights: Tensor, batch: torch.Size) -> "Points":
-        """Those under logarithms of weights [..., K], broadcastable to [*batch, K]."""
+        """Observations under logarithms of weights [..., K], broadcastable to [*batch, K]."""
         weights = weights.expand(*batch, -1)
         varies = [weights.stride(i) != 0 and size > 1 for i, size in enumerate(batch)]
         outer = tuple(i for i, each in enumerate(varies) if each)

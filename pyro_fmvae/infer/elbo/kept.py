@@ -52,7 +52,7 @@ class KeptExpectations:
         return any(table is known for known in self._known.values())
 
     def derived(self, table: Tensor, compute: Callable[[], T]) -> T:
-        """What is computed of an expectation, once for all evaluations if it is kept."""
+        """Compute something of an expectation, once for all evaluations if it is kept."""
         if not self.is_constant(table):
             return compute()
         if id(table) not in self._derived:
