@@ -111,7 +111,7 @@ def told(model: ObservedMixture, rows: Rows) -> tuple[dict[str, Tensor], float]:
     sums = {name: torch.zeros_like(value) for name, value in stats.items()}
     beside = 0.0
     for x, weights in rows.split(max(LARGEST // (model.components * model.dim), 1)):
-        seen = model.observations(x)
+        seen = model.packed(x)
         table = model.table(seen)
         beside += float(weights @ table.logsumexp(-1))
         gamma = weights.unsqueeze(-1) * table.softmax(-1)

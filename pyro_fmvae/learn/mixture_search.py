@@ -12,6 +12,7 @@ from torch import Tensor
 from pyro_fmvae.distributions.category import indicators
 from pyro_fmvae.infer.seeding import kmeans
 from pyro_fmvae.models.observed_mixture import ObservedMixture
+from pyro_fmvae.models.packed_numbers import Seen
 from pyro_fmvae.models.table_sites import COUNTS
 from pyro_fmvae.ranks import now
 
@@ -75,13 +76,25 @@ def climb(
         iterations: updates at most, at least 1.
         until: time of ``now``, in seconds, after which no further update is begun.
     """
-    seen, before = model.observations(x, labels), -math.inf
+    return ascended(model, model.observations(x, labels), gamma, iterations, until)
+
+
+def ascended(
+    model: ObservedMixture,
+    seen: Seen,
+    gamma: Tensor,
+    iterations: int = LONG,
+    until: float = math.inf,
+    tolerance: float = TOLERANCE,
+) -> Fitted:
+    """:func:`climb` of observations of all rows; an update that adds less than the tolerance ends it."""
+    before = -math.inf
     gamma = gamma[:, model.prior.weights.order(gamma.sum(0))]
     for _ in range(iterations):
         model.ascend(seen, gamma)
         table = model.table(seen)
         bound, gamma = model.bound(table), table.softmax(-1)
-        if bound - before < TOLERANCE * len(x) or now() > until:
+        if bound - before < tolerance * len(gamma) or now() > until:
             break
         before = bound
     return Fitted(model, gamma, bound, table.logsumexp(-1))

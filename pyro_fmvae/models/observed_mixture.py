@@ -15,6 +15,7 @@ from pyro_fmvae.distributions.marginal_component import (
 )
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.models.label_predictor import LabelPredictor, predictors_of
+from pyro_fmvae.models.packed_numbers import Seen
 from pyro_fmvae.models.shapes import check_codes
 from pyro_fmvae.models.table_posterior import TablePosterior
 from pyro_fmvae.models.table_sites import (
@@ -131,7 +132,7 @@ class ObservedMixture(TablePosterior):
     # ------------------------------------------------------------------ learning
 
     @torch.no_grad()
-    def table(self, observations: Mapping[str, Tensor]) -> Tensor:
+    def table(self, observations: Seen) -> Tensor:
         """E[log π_k] + Σ E[log p(x | θ_k)], the exponent of the responsibilities: float64 [B, K]."""
         total = self.expected_log_weights()
         for name, seen in observations.items():
@@ -139,14 +140,14 @@ class ObservedMixture(TablePosterior):
         return total.expand(len(seen), -1)
 
     @torch.no_grad()
-    def ascend(self, observations: Mapping[str, Tensor], gamma: Tensor, rate: float = 1.0) -> None:
+    def ascend(self, observations: Seen, gamma: Tensor, rate: float = 1.0) -> None:
         """Move λ towards the conjugate posterior λ* given responsibilities, by the rate ρ.
 
         With ρ = 1 and all rows this is coordinate ascent, and the bound rises. For full covariances, missing
         numbers are filled in as the present posterior expects them.
 
         Args:
-            observations: of B rows that stand for all N.
+            observations: of B rows that stand for all N, :meth:`packed` or not.
             gamma: responsibilities of these rows, [B, K].
             rate: ρ in (0, 1]. A prior that is learnt follows.
         """

@@ -19,6 +19,7 @@ from pyro_fmvae.distributions.poisson_component import (
 )
 from pyro_fmvae.infer.posteriors import NaturalPosterior, PosteriorDict, natural_prior, random_posterior
 from pyro_fmvae.models.learnt_prior import LearntPrior
+from pyro_fmvae.models.packed_numbers import LARGEST, PackedNumbers, Seen
 from pyro_fmvae.models.table_sites import (
     COUNTED,
     NUMBERS,
@@ -104,9 +105,23 @@ class TablePosterior(nn.Module):
         for name, prior in self.natural_priors().items():
             self.posterior_of(name).natural.copy_(prior.natural)
 
-    def log_likelihoods(self, child: str, seen: Tensor) -> Tensor:
+    def packed(self, x: Tensor) -> Seen:
+        """Observations of rows [B, D] that are visited often: their numbers' statistics are computed once.
+
+        Unless they would be too many to keep.
+        """
+        seen: dict[str, Tensor | PackedNumbers] = {**self.sites.observations(x)}
+        numbers = seen.get(NUMBERS)
+        if isinstance(numbers, Tensor) and PackedNumbers.size(numbers, self.sites.full) <= LARGEST:
+            seen[NUMBERS] = PackedNumbers(numbers, self.sites.full)
+        return seen
+
+    def log_likelihoods(self, child: str, seen: Tensor | PackedNumbers) -> Tensor:
         """E[log p(x | θ_k)] of what a child observes, or the bound on it: float64 [B, K]."""
-        stats, seen = self.natural(parameter_of(child)).expected_stats(), seen.double()
+        stats = self.natural(parameter_of(child)).expected_stats()
+        if isinstance(seen, PackedNumbers):
+            return seen.log_likelihoods(stats)
+        seen = seen.double()
         if child == COUNTED:
             return expected_log_counts(seen, stats)
         if self.sites.full and child == NUMBERS:
@@ -114,7 +129,9 @@ class TablePosterior(nn.Module):
         family = self.posterior_of(parameter_of(child)).kind.family
         return family.expected_log_likelihood(seen, torch.zeros_like(seen), stats)
 
-    def conjugate(self, child: str, prior: Tensor, seen: Tensor, gamma: Tensor, scale: float) -> Tensor:
+    def conjugate(
+        self, child: str, prior: Tensor, seen: Tensor | PackedNumbers, gamma: Tensor, scale: float
+    ) -> Tensor:
         """λ* of a child's parameters.
 
         Args:
@@ -124,7 +141,10 @@ class TablePosterior(nn.Module):
             gamma: responsibilities, [B, K].
             scale: rows that each row stands for.
         """
-        name, seen = parameter_of(child), seen.double()
+        name = parameter_of(child)
+        if isinstance(seen, PackedNumbers):
+            return seen.update(prior, gamma, self.natural(name).expected_stats(), scale)
+        seen = seen.double()
         if child == COUNTED:
             return counts_update(prior, gamma.double(), seen, scale)
         if self.sites.full and child == NUMBERS:

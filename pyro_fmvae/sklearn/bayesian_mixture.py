@@ -13,9 +13,9 @@ from sklearn.utils.validation import _check_sample_weight
 from tqdm import tqdm
 
 from pyro_fmvae.evaluate.randomness import seeded
+from pyro_fmvae.learn.component_moves import Sample
 from pyro_fmvae.learn.incremental_ascent import IncrementalAscent, Rows
-from pyro_fmvae.learn.mixture_search import best_start
-from pyro_fmvae.learn.split_merge import split_and_merge
+from pyro_fmvae.learn.split_merge import best_mixture, split_and_merge
 from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.runs.run import resolve_device
 from pyro_fmvae.sklearn.mixture_density import PART, MixtureDensity
@@ -23,12 +23,15 @@ from pyro_fmvae.sklearn.standardisation import Standardisation, systematic_sampl
 
 WHOLE: Final = 20_000
 """Rows up to which a sweep is a single step on all of them, unless ``batch_size`` says otherwise."""
-STARTED: Final = 2_000
-"""Rows that starts are compared by."""
+STARTED: Final = 10_000
+"""Rows that starts, and numbers of components, are compared by."""
 EACH: Final = 100
 """But at least so many for each component."""
-CHOOSING: Final = 10_000
-"""Rows that the number of components is chosen by."""
+STANDS: Final = 3.0
+"""Rows of all data that a row of this sample stands for, at most, where the number of components is given.
+
+At 1, components are left out that all rows ask for. With many more, splits fit what is chance in the sample.
+"""
 MOST: Final = 200
 """Components at most, if their number is chosen."""
 
@@ -205,15 +208,16 @@ class BayesianMixture(MixtureDensity):
         self._prior = self._columns.prior(
             x, weights, full, self.mean_prior, precision, freedom, self.covariance_prior
         )
-        most = max(STARTED, EACH * number) if number else CHOOSING
+        most = max(STARTED, EACH * number)
         rows = torch.as_tensor(systematic_sample(x.cpu().numpy(), weights, most, generator), device=device)
         sample, draws = x[rows], torch.Generator().manual_seed(seed)
         make = partial(self._new, device=device)
         if number:
-            found = best_start(partial(make, number, len(rows)), sample, None, draws, self.n_init)
+            each = min(float(weights.sum()) / len(rows), STANDS)
+            found = best_mixture(Sample.of(make, sample, each), number, draws, self.n_init)
         else:
-            found = split_and_merge(make, sample, draws, MOST, self.n_init)
-        return found.model, float(len(rows))
+            found = split_and_merge(Sample.of(make, sample), draws, MOST, self.n_init)
+        return found.model, float(found.model.num_data)
 
     def _sweep(self, ascent: IncrementalAscent, X: np.ndarray, weights: np.ndarray) -> None:
         """Sweep over the rows until the bound hardly rises, and keep what was learnt."""

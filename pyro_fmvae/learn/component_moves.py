@@ -1,0 +1,260 @@
+"""Components of a mixture of a table are joined, left out or split: what the bound gains by it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+from torch.special import entr
+
+from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.infer import natural_prior
+from pyro_fmvae.infer.seeding import kmeans
+from pyro_fmvae.learn.mixture_search import LONG, POSITIVE, Fitted, ascended, features_of, whitened
+from pyro_fmvae.models import ObservedMixture
+from pyro_fmvae.models.packed_numbers import Seen
+from pyro_fmvae.models.table_sites import WEIGHTS, child_of
+
+EACH: Final = 10
+"""Rows for each cluster of a start, at least, and for each half of a component that is split."""
+HALVED: Final = 10
+"""Updates of the two halves of a component, on its own rows."""
+FILLED: Final = 5
+"""Updates by given responsibilities where numbers are missing, which each fills in by the last one."""
+SETTLED: Final = 1e-4
+"""Nats per row: an update that adds less is the last."""
+SAME: Final = 0.9
+"""Share of rows in common from which on two components are nearly the same."""
+TOUCHED: Final = 1e-6
+"""Probability from which on a row has to do with a component."""
+
+Make = Callable[[int, int], ObservedMixture]
+"""Numbers of components and of rows → new model. Priors of its components do not depend on either."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows that mixtures are compared by.
+
+    Attributes:
+        make: see :data:`Make`.
+        x: as :meth:`ObservedMixture.observations` takes them, [N, D].
+        seen: of :meth:`ObservedMixture.packed`.
+        each: how many rows of all data each one stands for.
+    """
+
+    make: Make
+    x: Tensor
+    seen: Seen
+    each: float = 1.0
+
+    @classmethod
+    def of(cls, make: Make, x: Tensor, each: float = 1.0) -> "Sample":
+        """The sample of rows [N, D]."""
+        return cls(make, x, make(1, len(x)).packed(x), each)
+
+    def part(self, rows: Tensor) -> "Sample":
+        """Some of the rows, by their indices."""
+        return Sample.of(self.make, self.x[rows], self.each)
+
+    def model(self, components: int) -> ObservedMixture:
+        """A new model of these rows."""
+        return self.make(components, max(round(self.each * len(self.x)), 1))
+
+    def fit(self, gamma: Tensor, iterations: int = LONG) -> Fitted:
+        """Coordinate ascent from responsibilities [N, K], until the bound hardly rises."""
+        model = self.model(gamma.shape[1])
+        return ascended(model, self.seen, gamma, iterations, tolerance=SETTLED * self.each)
+
+    def given(self, gamma: Tensor) -> ObservedMixture:
+        """The posterior given responsibilities, [N, K]: exact unless numbers are missing."""
+        model = self.model(gamma.shape[1])
+        model.forget()
+        for _ in range(FILLED if self.x.isnan().any() else 1):
+            model.ascend(self.seen, gamma)
+        return model
+
+    def clusters(self, count: int, white: bool, generator: torch.Generator) -> Tensor:
+        """One-hot clusters of k-means, float64 [N, count]; of whitened rows where covariances are full."""
+        model = self.model(1)
+        features = features_of(self.x, model.levels)
+        space = whitened(features) if white and model.sites.full else features
+        return one_hot(kmeans(space, count, generator), count).double()
+
+
+def joined(gamma: Tensor, pairs: Sequence[tuple[int, int]]) -> Tensor:
+    """Responsibilities [N, K] with the columns of disjoint pairs added up."""
+    gamma = gamma.clone()
+    for kept, other in pairs:
+        gamma[:, kept] += gamma[:, other]
+    gone = {other for _, other in pairs}
+    return gamma[:, [component for component in range(gamma.shape[1]) if component not in gone]]
+
+
+def pair_gains(sample: Sample, gamma: Tensor, least: float = 0.0) -> list[tuple[float, int, int]]:
+    """Gains in the bound by joining two components at given responsibilities, the greatest first.
+
+    Args:
+        sample: of the rows.
+        gamma: responsibilities, [N, K].
+        least: only pairs that gain more are told.
+    """
+    gains, entropy, found = union_gains(sample.given(gamma)), entr(gamma).sum(0), []
+    gains = torch.where(torch.ones_like(gains).triu(1) > 0, gains, -torch.inf)
+    for first, second in (gains > least).nonzero().tolist():  # entropy that is lost only lowers it
+        union = entr(gamma[:, first] + gamma[:, second]).sum() - entropy[first] - entropy[second]
+        gain = float(gains[first, second] + sample.each * union)
+        if gain > least:
+            found.append((gain, first, second))
+    return sorted(found, reverse=True)
+
+
+def disjoint(pairs: Sequence[tuple[float, int, int]]) -> list[tuple[int, int]]:
+    """Pairs without those that share a component with an earlier one."""
+    found: list[tuple[int, int]] = []
+    for _, first, second in pairs:
+        if not any({first, second} & set(pair) for pair in found):
+            found.append((first, second))
+    return found
+
+
+@torch.no_grad()
+def union_gains(model: ObservedMixture) -> Tensor:
+    """Gain in the bound by taking each two components together, but for the entropy that is lost: [K, K].
+
+    At λ = λ0 + T the bound is A(λ) - A(λ0), summed over sites, plus the entropy of the assignments. The union
+    of two components has λ_k + λ_l - λ0. Numbers that are missing count as if they were known. Only the part
+    above the diagonal is filled.
+    """
+    gains = _weight_gains(model).triu(1)
+    for name, prior in model.natural_priors().items():
+        if name != WEIGHTS:
+            q = model.natural(name)
+            own, before = q.natural, prior.natural.expand_as(q.natural)
+            alone, nothing = _log_normalizer(q, own), _log_normalizer(q, before[:1])
+            for first in range(model.components - 1):
+                union = _log_normalizer(q, own[first] + own[first + 1 :] - before[first + 1 :])
+                gains[first, first + 1 :] += union + nothing - alone[first] - alone[first + 1 :]
+    return gains
+
+
+@torch.no_grad()
+def deletion_gain(sample: Sample, model: ObservedMixture, gamma: Tensor, gone: int) -> float:
+    """Gain in the bound by leaving a component out, its rows being shared among the others.
+
+    The others take the rows by their present probabilities, and their posteriors follow. Numbers that are
+    missing count as if they were known.
+
+    Args:
+        sample: of the rows.
+        model: at the exact posterior given ``gamma``.
+        gamma: responsibilities, [N, K].
+        gone: the component, which has company.
+    """
+    rows = (gamma[:, gone] > TOUCHED).nonzero().squeeze(-1)
+    left = torch.arange(gamma.shape[1], device=gamma.device) != gone
+    seen, before = model.packed(sample.x[rows]), gamma[rows]
+    after = model.table(seen).masked_fill(~left, -torch.inf).softmax(-1)
+    more = (after - before) * left
+    gain = sample.each * float(entr(after).sum() - entr(before).sum())
+    counts = sample.each * gamma.sum(0)
+    moved = (counts + sample.each * more.sum(0))[left]
+    gain += float(_weight_evidence(model, moved) - _weight_evidence(model, counts))
+    for name, prior in model.natural_priors().items():
+        if name != WEIGHTS and child_of(name) in seen:
+            q = model.natural(name)
+            own = model.conjugate(child_of(name), q.natural, seen[child_of(name)], more, sample.each)
+            gain += float((_log_normalizer(q, own) - _log_normalizer(q, q.natural))[left].sum())
+            gain += float(_log_normalizer(q, prior.natural.expand_as(q.natural)[:1]))
+            gain -= float(_log_normalizer(q, q.natural[gone : gone + 1]))
+    return gain
+
+
+def _log_normalizer(q: NaturalDistribution, natural: Tensor) -> Tensor:
+    """A(λ) of each component, [K], summed over the columns that have members of their own."""
+    return q.family.log_normalizer(natural).unsqueeze(-1).flatten(1).sum(-1)
+
+
+def _weight_gains(model: ObservedMixture) -> Tensor:
+    """The part of the mixing weights, [K, K]."""
+    if model.components == 1:
+        return torch.zeros(1, 1, dtype=torch.float64, device=model.device)
+    counts = model.counts()
+    before, gains = _weight_evidence(model, counts), []
+    for gone in range(model.components):
+        unions = counts + counts[gone] * torch.eye(len(counts), dtype=counts.dtype, device=counts.device)
+        kept = torch.arange(len(counts), device=counts.device) != gone
+        gains.append(_weight_evidence(model, unions[:, kept]) - before)
+    return torch.stack(gains, -1)
+
+
+def _weight_evidence(model: ObservedMixture, counts: Tensor) -> Tensor:
+    """Log-probability of assignments with so many rows of each component, [..., K], in their best order."""
+    weights, size = model.prior.weights, counts.shape[-1]
+    prior = natural_prior(weights.prior(model.prior.c0, size))
+    ordered = counts.gather(-1, weights.order(counts))
+    told, log_normalizer = weights.told(ordered), prior.family.log_normalizer
+    before = prior.natural.to(told)
+    gained = log_normalizer(before + told) - log_normalizer(before)
+    return gained.unsqueeze(-1).flatten(counts.dim() - 1).sum(-1)
+
+
+Parts = tuple[float, Tensor]
+"""What a split gains, and the two columns of responsibilities in place of the one, [N, 2]."""
+
+
+class Splits:
+    """Components that two describe better by their own rows: those that a component is the most probable of.
+
+    What did not help is not tried again while nearly the same rows are together.
+    """
+
+    def __init__(self, sample: Sample, generator: torch.Generator) -> None:
+        self.sample, self.generator = sample, generator
+        self._failed = torch.full((len(sample.x),), -1, device=sample.x.device)
+        self._sizes: list[int] = []
+
+    def gains(self, gamma: Tensor) -> dict[int, Parts]:
+        """Splits that raise the bound of a component's own rows, by component, at responsibilities [N, K]."""
+        found, nearest = {}, gamma.argmax(-1)
+        for component in range(gamma.shape[1]):
+            rows = (nearest == component).nonzero().squeeze(-1)
+            if len(rows) < 2 * EACH or self._known(rows):
+                continue
+            gain, share = self._halves(self.sample.part(rows))
+            if gain > POSITIVE:
+                second = torch.zeros_like(gamma[:, 0]).index_copy(0, rows, share) * gamma[:, component]
+                found[component] = gain, torch.stack([gamma[:, component] - second, second], -1)
+            else:
+                self._failed[rows] = len(self._sizes)
+                self._sizes.append(len(rows))
+        return found
+
+    def _halves(self, own: Sample) -> tuple[float, Tensor]:
+        """Gain of two components over one, and the second's responsibilities, [n].
+
+        Halves are those of k-means of the rows, or if these gain nothing, of whitened rows.
+        """
+        one = own.fit(torch.ones(len(own.x), 1, dtype=torch.float64, device=own.x.device), 1)
+        for white in False, True:
+            two = own.fit(own.clusters(2, white, self.generator), HALVED)
+            if two.bound > one.bound + POSITIVE:
+                break
+        return two.bound - one.bound, two.gamma[:, 1]
+
+    def _known(self, rows: Tensor) -> bool:
+        """Were nearly these rows together when a split failed?"""
+        before = self._failed[rows]
+        number = int(before.mode().values)
+        together = int((before == number).sum())
+        return number >= 0 and together > SAME * max(len(rows), self._sizes[number])
+
+
+def parted(gamma: Tensor, parts: Mapping[int, Parts]) -> Tensor:
+    """Responsibilities with the second part of each split behind all others, [N, K + splits]."""
+    gamma = torch.cat([gamma, *(both[:, 1:] for _, both in parts.values())], -1)
+    for component, (_, both) in parts.items():
+        gamma[:, component] = both[:, 0]
+    return gamma

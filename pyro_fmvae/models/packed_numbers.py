@@ -1,0 +1,86 @@
+"""Columns of numbers whose sufficient statistics are computed once, for rows that are visited often."""
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from pyro_fmvae.distributions import COLUMN_NORMAL_GAMMA
+from pyro_fmvae.distributions.marginal_component import marginal_table, marginal_update
+
+LARGEST: Final = 2**24
+"""Numbers that are kept at most."""
+
+Seen = Mapping[str, "Tensor | PackedNumbers"]
+"""What each child of the assignment observes, by its site."""
+
+
+class PackedNumbers:
+    """Rows of numbers [N, D] with E[log p] and conjugate updates as one matrix product each.
+
+    They take the place of the rows among the observations of an :class:`ObservedMixture`. Where covariances
+    are full, rows with missing numbers have no statistics of their own: they are treated as ever.
+
+    Args:
+        x: NaN where missing.
+        full: covariances are full.
+    """
+
+    def __init__(self, x: Tensor, full: bool) -> None:
+        x, gone = x.double(), x.isnan()
+        self.count, self.gaps = len(x), None
+        if full and gone.any():
+            with_gaps = gone.any(-1)
+            self.gaps, self.whole = with_gaps.nonzero().squeeze(-1), (~with_gaps).nonzero().squeeze(-1)
+            self.with_gaps, x = x[self.gaps], x[self.whole]
+        known = (~x.isnan()).double().sum(-1)
+        self.constant = -0.5 * math.log(2 * math.pi) * known
+        self.told = (
+            _across(x) if full else COLUMN_NORMAL_GAMMA.data_stats(x, torch.zeros_like(x)).mT.contiguous()
+        )
+
+    @staticmethod
+    def size(x: Tensor, full: bool) -> int:
+        """How many numbers are kept of rows [N, D]."""
+        dim = x.shape[-1]
+        return len(x) * (2 + dim * (dim + 3) // 2 if full else 4 * dim)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def log_likelihoods(self, stats: Tensor) -> Tensor:
+        """E[log p(x | θ_k)], or the bound on it, at E[t] [K, P] of the components: float64 [N, K]."""
+        table = torch.addmm(self.constant, stats, self.told).mT.contiguous()
+        if self.gaps is None:
+            return table
+        both = table.new_empty(self.count, table.shape[-1])
+        both[self.whole], both[self.gaps] = table, marginal_table(self.with_gaps, stats)
+        return both
+
+    def update(self, prior: Tensor, gamma: Tensor, stats: Tensor, scale: float) -> Tensor:
+        """λ* [K, P].
+
+        Args:
+            prior: λ, [K, P].
+            gamma: responsibilities, [N, K].
+            stats: E[t] of the present components, [K, P], by which missing numbers are filled in.
+            scale: rows that each row stands for.
+        """
+        gamma = gamma.double()
+        if self.gaps is None:
+            return prior.double() + scale * (self.told @ gamma).mT
+        target = prior.double() + scale * (self.told @ gamma[self.whole]).mT
+        return marginal_update(target, gamma[self.gaps], self.with_gaps, stats, scale)
+
+
+def _across(x: Tensor) -> Tensor:
+    """``NORMAL_WISHART.data_stats`` of rows [N, D] that are known, row by row of [P, N]: far faster."""
+    (count, dim), across = x.shape, x.mT.contiguous()
+    told, negative, start = x.new_empty(2 + dim * (dim + 3) // 2, count), -0.5 * across, 2
+    told[0], told[1], told[-dim:] = 0.5, -0.5, across
+    for row in range(dim):
+        torch.mul(across[: row + 1], negative[row], out=told[start : start + row + 1])
+        start += row + 1
+    return told
