@@ -24,6 +24,13 @@ def test_given_tensors_are_inputs_and_found_ones_are_read_anew():
     assert ran(recording, 2 * x)[0].tolist() == [10.0, 10.0]
 
 
+def test_found_tensors_that_come_first_leave_the_graph_whole():
+    """Compilers walk it backwards as well."""
+    one, two = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
+    nodes = record(lambda x: (one * two + x,), [torch.ones(2)]).module.graph.nodes
+    assert list(reversed(nodes)) == list(nodes)[::-1]
+
+
 def test_one_tensor_given_twice_is_two_inputs():
     x = torch.ones(2)
     recording = record(lambda x, y: (x - y,), [x, x])

@@ -1,6 +1,7 @@
 """Latents of single data points: against closed forms, stored posteriors and Pyro."""
 
 import itertools
+from functools import partial
 
 import pyro
 import pyro.distributions as dist
@@ -362,17 +363,27 @@ def test_bound_is_that_of_pyro():
     assert mean - ours < 4 * error  # Pyro's is tighter: the words' topics are summed out under each draw
 
 
+def after_steps(kind, model, x, plate):
+    """λ of the globals after four steps."""
+    guide = made(model, x, plate, steps=2)
+    svi = kind(model, guide, NaturalGradient(0.3), TraceConjugate_ELBO())
+    for batch in (x[:3], x[3:], x[:3], x[1:4]):
+        svi.step(batch)
+    return [p.natural.detach() for p in guide.posteriors.values()]
+
+
 @programs
 def test_captured_steps_are_eager_ones(model, x, plate):
-    naturals = []
-    for kind in (ConjugateSVI, CapturedSVI):
-        guide = made(model, x, plate, steps=2)
-        svi = kind(model, guide, NaturalGradient(0.3), TraceConjugate_ELBO())
-        for batch in (x[:3], x[3:], x[:3], x[1:4]):
-            svi.step(batch)
-        naturals.append([p.natural.detach() for p in guide.posteriors.values()])
-    for eager, captured in zip(*naturals, strict=True):
-        assert_close(captured, eager, rtol=0.0, atol=0.0)
+    eager, captured = (after_steps(kind, model, x, plate) for kind in (ConjugateSVI, CapturedSVI))
+    assert_close(captured, eager, rtol=0.0, atol=0.0)
+
+
+@pytest.mark.slow
+@programs
+def test_compiled_steps_are_eager_ones(model, x, plate):
+    kinds = (ConjugateSVI, partial(CapturedSVI, compile=True))
+    eager, compiled = (after_steps(kind, model, x, plate) for kind in kinds)
+    assert_close(compiled, eager, rtol=1e-10, atol=1e-10)
 
 
 def unknown(x):
