@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Points:
+class Observations:
     """The observations of a mixture, by those that have the same weights.
 
     Attributes:
@@ -28,7 +28,7 @@ class Points:
     inner: tuple[int, ...]
 
     @classmethod
-    def of(cls, weights: Tensor, batch: torch.Size) -> "Points":
+    def of(cls, weights: Tensor, batch: torch.Size) -> "Observations":
         """Observations under logarithms of weights [..., K], broadcastable to [*batch, K]."""
         weights = weights.expand(*batch, -1)
         varies = [weights.stride(i) != 0 and size > 1 for i, size in enumerate(batch)]
@@ -76,19 +76,19 @@ class Likelihoods:
         turned: the table as [P, K, Q], if it is a constant.
     """
 
-    points: Points
+    points: Observations
     table: Tensor
     shift: Tensor
     turned: Tensor | None = None
 
     @classmethod
-    def kept(cls, points: Points, table: Tensor) -> "Likelihoods":
+    def kept(cls, points: Observations, table: Tensor) -> "Likelihoods":
         """Of constants E[log p] [*batch, K]."""
         found, shift = _exponentials(points.flat(table.expand(*points.batch, -1)))
         return cls(points, found, shift, found.mT.contiguous())
 
     @classmethod
-    def looked_up(cls, points: Points, table: Tensor, value: Tensor) -> "Likelihoods":
+    def looked_up(cls, points: Observations, table: Tensor, value: Tensor) -> "Likelihoods":
         """Of observations that are categories.
 
         Args:

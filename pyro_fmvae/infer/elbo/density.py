@@ -15,7 +15,7 @@ from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
 from pyro_fmvae.distributions.linear_dynamics import LinearDynamics
 from pyro_fmvae.distributions.linear_gaussian_chain import LinearGaussianChain
 from pyro_fmvae.distributions.restated import restated_log_prob
-from pyro_fmvae.infer.elbo.admixtures import Likelihoods, Points
+from pyro_fmvae.infer.elbo.admixtures import Likelihoods, Observations
 from pyro_fmvae.infer.elbo.calls import name_of
 from pyro_fmvae.infer.elbo.kept import KeptExpectations
 from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, is_lazy, sites_of
@@ -87,7 +87,7 @@ def _mixture(
 ) -> Tensor:
     weights, categories = _numbers(_log_weights(fn), evaluate), _categories(fn.component_distribution)
     kept = kept or KeptExpectations()
-    points = Points.of(weights, fn.batch_shape)
+    points = Observations.of(weights, fn.batch_shape)
     if points and categories is not None:
         table = _numbers(categories, evaluate)
         found = kept.derived(table, lambda: Likelihoods.looked_up(points, table, value))

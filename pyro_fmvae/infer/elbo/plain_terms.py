@@ -188,14 +188,13 @@ class Bound:
 
     def undrawn(self, name: str) -> tuple[Lazy, Moments] | None:
         """A stand-in for the value of a drawn site, and its moments, if its family has any."""
-        q, value = self.guide_sites[name]["fn"], self.sites[name]["value"]
-        inner: Any = unwrap(q)
-        kind = natural_class(inner)
-        if kind is None or not kind.family.monomials:
+        inner: Any = unwrap(self.guide_sites[name]["fn"])
+        if (kind := natural_class(inner)) is None or not kind.family.monomials:
             return None
+        value = self.sites[name]["value"]
         stats = kind.family.stats_from_standard(*kind.family.standard_of(inner))
-        support = self.sites[name]["fn"].support
-        symbol = Lazy.make(value.shape, value.dtype, value.device, Sampled(name, support))
+        sampled = Sampled(name, self.sites[name]["fn"].support)
+        symbol = Lazy.make(value.shape, value.dtype, value.device, sampled)
         return symbol, Moments(kind.family, stats.expand(*inner.batch_shape, stats.shape[-1]), value.shape)
 
     def _of_path(self, site: Site, path: GaussianPath, is_weighted: bool) -> Tensor:
@@ -246,11 +245,10 @@ class Bound:
                 return table
 
         def evaluate(table: Lazy, shape: torch.Size) -> Tensor:
-            if self.kept is None:
+            def found() -> Tensor:
                 return self.evaluate(table, shape, moments, dtype or table.dtype)
-            return self.kept.value(
-                site["name"], table, lambda: self.evaluate(table, shape, moments, dtype or table.dtype)
-            )
+
+            return found() if self.kept is None else self.kept.value(site["name"], table, found)
 
         try:
             density = log_density(fn, value, lambda table: evaluate(table, table.shape), self.kept)

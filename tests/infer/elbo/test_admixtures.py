@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pyro_fmvae.infer.elbo.admixtures import Likelihoods, Points
+from pyro_fmvae.infer.elbo.admixtures import Likelihoods, Observations
 
 E, B, W, K, V = 2, 3, 4, 5, 6
 
@@ -45,7 +45,7 @@ def slopes(value, *tensors):
 def test_sums_of_constants(batch, shape):
     weights, table = random(*(shape or (B, K))).requires_grad_(), random(*batch, K)
     given = weights.expand(W, B, K) if shape is None else weights
-    points = Points.of(given, torch.Size(batch))
+    points = Observations.of(given, torch.Size(batch))
     assert points
     ours, theirs = Likelihoods.kept(points, table).log_sum(given), by_logsumexp(table, given)
     assert_close(ours, theirs, rtol=1e-13, atol=1e-13)
@@ -57,7 +57,7 @@ def test_sums_of_categories(batch, shape):
     weights, table = random(*(shape or (B, K))).requires_grad_(), random(K, V).requires_grad_()
     given = weights.expand(W, B, K) if shape is None else weights
     words = torch.randint(V, batch, generator=torch.Generator().manual_seed(1))
-    found = Likelihoods.looked_up(Points.of(given, torch.Size(batch)), table, words)
+    found = Likelihoods.looked_up(Observations.of(given, torch.Size(batch)), table, words)
     ours, theirs = found.log_sum(given), by_logsumexp(table.T[words], given)
     assert_close(ours, theirs, rtol=1e-13, atol=1e-13)
     assert_close(slopes(ours, weights, table), slopes(theirs, weights, table))
@@ -66,8 +66,8 @@ def test_sums_of_categories(batch, shape):
 
 
 def test_points_with_weights_of_their_own_share_none():
-    assert not Points.of(random(W, B, K), torch.Size((W, B)))
-    assert not Points.of(random(B, K), torch.Size((1, B)))
+    assert not Observations.of(random(W, B, K), torch.Size((W, B)))
+    assert not Observations.of(random(B, K), torch.Size((1, B)))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_what_is_unlikely_under_the_largest_weight(dtype, gap, rtol):
     """No product underflows where the component of the largest weight is e^-gap as likely as another."""
     table, weights = torch.tensor([[0.0, -gap]], dtype=dtype), torch.tensor([-gap - 1, 0.0], dtype=dtype)
     table, weights = table.expand(2, 2), weights.requires_grad_()
-    found = Likelihoods.kept(Points.of(weights, torch.Size((2,))), table).log_sum(weights)
+    found = Likelihoods.kept(Observations.of(weights, torch.Size((2,))), table).log_sum(weights)
     expected = by_logsumexp(table.double(), weights.double())
     assert_close(found.double(), expected, rtol=rtol, atol=0.0)
     assert_close(
@@ -92,10 +92,12 @@ def test_sums_are_finite_whatever_the_numbers(dtype, size):
     table, weights = torch.full((2, size), far, dtype=dtype), torch.zeros(size, dtype=dtype)
     table[:, 0], weights[0] = -far, far
     weights.requires_grad_()
-    found = Likelihoods.kept(Points.of(weights, torch.Size((2,))), table).log_sum(weights)
+    found = Likelihoods.kept(Observations.of(weights, torch.Size((2,))), table).log_sum(weights)
     assert found.isfinite().all()
     assert slopes(found, weights)[0].isfinite().all()
     even = torch.zeros(2, size, dtype=dtype)
-    found = Likelihoods.kept(Points.of(weights, torch.Size((2,))), even).log_sum(torch.zeros_like(weights))
+    found = Likelihoods.kept(Observations.of(weights, torch.Size((2,))), even).log_sum(
+        torch.zeros_like(weights)
+    )
     rounding = size * torch.finfo(dtype).eps
     assert_close(found, torch.full((2,), float(size), dtype=dtype).log(), rtol=0.0, atol=rounding)
