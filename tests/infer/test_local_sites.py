@@ -379,6 +379,9 @@ def test_captured_steps_are_eager_ones(model, x, plate):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore:`torch._prims_common.check` is deprecated:FutureWarning"
+)  # torch's own use
 @programs
 def test_compiled_steps_are_eager_ones(model, x, plate):
     kinds = (ConjugateSVI, partial(CapturedSVI, compile=True))
