@@ -59,7 +59,8 @@ def by_scanpy(cells: AnnData, told: bool) -> tuple[np.ndarray, np.ndarray]:
     scanpy.pp.log1p(found)
     scanpy.pp.highly_variable_genes(found, batch_key="batch" if told else None)
     if told:
-        scanpy.pp.combat(found, "batch")
+        with np.errstate(divide="ignore"):  # by a gene that no cell of a batch has
+            scanpy.pp.combat(found, "batch")
     scanpy.pp.pca(found)
     scanpy.pp.neighbors(found)
     scanpy.tl.leiden(found, flavor="igraph", n_iterations=2)  # what scanpy asks for, and its default to come
