@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 import pyro_fmvae
-from tests.marks import slow_together
 
-slow = slow_together("temporary folders")
+slow = pytest.mark.slow
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="each user has a temporary folder")
 
 ROOT = str(Path(pyro_fmvae.__file__).parents[1])

@@ -194,9 +194,8 @@ def _lift(module: GraphModule, num_inputs: int, known: Sequence[Tensor]) -> tupl
             state.append(tensor)
         else:
             module.graph.erase_node(node)
-    first = next(
-        node for node in module.graph.nodes if node.op not in ("placeholder", "get_attr")
-    )  # it stays
+    # New placeholders go before the first node that is not erased below.
+    first = next(node for node in module.graph.nodes if node.op not in ("placeholder", "get_attr"))
     lifted: dict[str, Node] = {}
     for node in list(module.graph.nodes):
         if node.op != "get_attr":

@@ -77,6 +77,7 @@ def listening(host: str, port: int | None) -> socket.socket:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             found.bind((host, number))
+            found.listen()  # two that are only bound may have the same port
         except socket.gaierror:
             found.close()
             raise ValueError(f"host: expected an address of this machine, got '{host}'") from None

@@ -21,7 +21,7 @@ class PackedNumbers:
     """Rows of numbers [N, D] with E[log p] and conjugate updates as one matrix product each.
 
     They take the place of the rows among the observations of an :class:`ObservedMixture`. Where covariances
-    are full, rows with missing numbers have no statistics of their own: they are treated as ever.
+    are full, rows with missing numbers have no such statistics, and are computed anew each time.
 
     Args:
         x: NaN where missing.

@@ -10,13 +10,14 @@ from pyro_fmvae.optim import RobbinsMonro
 from pyro_fmvae.recipes.declarations import by_data, option
 from pyro_fmvae.recipes.labelling import check_numbered
 from pyro_fmvae.recipes.network_defaults import network_defaults, setting
+from pyro_fmvae.recipes.networks import CountableOptions
 from pyro_fmvae.recipes.own_labels import SPREAD, own_labelled
 from pyro_fmvae.recipes.ranges import count, nonnegative, share_below_one
 from pyro_fmvae.recipes.views import ViewOptions
 
 
 @dataclass(frozen=True)
-class FMVAEOptions(ViewOptions):
+class FMVAEOptions(ViewOptions, CountableOptions):
     """Options of ``--model fmvae``."""
 
     labels: float | None = by_data(

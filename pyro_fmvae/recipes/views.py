@@ -7,7 +7,7 @@ from torch import nn
 from pyro_fmvae.data import Dataset, Preprocessing, RandomPhoto
 from pyro_fmvae.nn import RandomThickness
 from pyro_fmvae.recipes.declarations import NUMBERS, option
-from pyro_fmvae.recipes.networks import CountableOptions, warp
+from pyro_fmvae.recipes.networks import NetworkOptions, warp
 from pyro_fmvae.recipes.options import refuse
 from pyro_fmvae.recipes.ranges import count, share
 
@@ -15,7 +15,7 @@ MOST_VIEWS = 64
 
 
 @dataclass(frozen=True)
-class ViewOptions(CountableOptions):
+class ViewOptions(NetworkOptions):
     """Options of a model whose views of a point share its assignments."""
 
     views: int = option(

@@ -23,7 +23,6 @@ from tests.runs.pages.browser import BROWSER
 LACKING = [name for name in ("gradio", "playwright") if find_spec(name) is None]
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("page"),
     pytest.mark.usefixtures("single_precision"),
     pytest.mark.skipif(bool(LACKING), reason=f"needs {' and '.join(LACKING)}"),
     pytest.mark.skipif(BROWSER is None, reason="needs Chromium"),

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.marks import slow_together
 
-slow = slow_together("ranks")
+slow = pytest.mark.slow
 SCRIPT = Path(__file__).with_name("rank.py")
 # A fixed point ends as soon as no mean changes by more than 1e-6; of fewer points that may be sooner.
 FIXED_POINTS = ("binary EM", "binary EM, missing numbers", "gradient EM")

@@ -16,7 +16,7 @@ from pyro_fmvae.data.own.h5ad_file import check_numbers, member, opened, read_na
 from pyro_fmvae.memory import check_fits
 
 LARGE: Final = 1 << 30
-"""Bytes of a matrix from which on it stays in its file."""
+"""Bytes of the observations from which on they stay in their file."""
 _SPARSE: Final = {"csr_matrix": csr_matrix, "csc_matrix": csc_matrix}
 
 

@@ -13,7 +13,7 @@ from pyro_fmvae.data.count_table import CountOptions, CountTable
 from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.npz_arrays import read_arrays
 from pyro_fmvae.data.own.column_file import FORMATS, decode_columns, read_labels
-from pyro_fmvae.data.own.h5ad_rows import DenseRows, open_h5ad
+from pyro_fmvae.data.own.h5ad_rows import LARGE, DenseRows, open_h5ad
 from pyro_fmvae.data.own.npz_file import OPTIONAL, check_shape, described
 from pyro_fmvae.data.own.raw import Raw
 from pyro_fmvae.data.own.zarr_store import STORE, decode_store
@@ -24,9 +24,6 @@ from pyro_fmvae.memory import check_fits
 SUFFIXES: Final = (".npy", STORE, *FORMATS)
 """Endings of files whose rows stay on disk unless told otherwise."""
 CELLS: Final = ".h5ad"
-LARGE: Final = 1 << 30
-"""Bytes of the observations of an .npz file that is not compressed, or of the dense matrix of an .h5ad file,
-from which on they stay on disk."""
 
 
 class OnDisk(NamedTuple):
