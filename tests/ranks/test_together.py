@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-
 slow = pytest.mark.slow
 SCRIPT = Path(__file__).with_name("rank.py")
 # A fixed point ends as soon as no mean changes by more than 1e-6; of fewer points that may be sooner.
