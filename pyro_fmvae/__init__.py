@@ -11,6 +11,7 @@ from pyro_fmvae.distributions import (
     DIRICHLET,
     GAMMA,
     INVERSE_GAMMA,
+    MATRIX_NORMAL_WISHART,
     MULTIVARIATE_NORMAL,
     MULTIVARIATE_NORMAL_GAMMA,
     NORMAL,
@@ -39,6 +40,8 @@ from pyro_fmvae.distributions import (
     LinearGaussianChain,
     LinearNormal,
     MarginalComponent,
+    MatrixNormal,
+    MatrixNormalWishart,
     MaxNormal,
     MixtureComponent,
     MultivariateNormalFamily,
@@ -137,22 +140,15 @@ from pyro_fmvae.models import (
     TablePrior,
     VariationalSparseCoding,
 )
-from pyro_fmvae.optim import (
-    NaturalGradient,
-    RobbinsMonro,
-)
+from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
 from pyro_fmvae.version import __version__
 
 if TYPE_CHECKING:
     from pyro_fmvae.commands.from_python import train
     from pyro_fmvae.runs import TrainedRun, from_pretrained, load
 
-_LATER = {
-    "TrainedRun": "pyro_fmvae.runs",
-    "from_pretrained": "pyro_fmvae.runs",
-    "load": "pyro_fmvae.runs",
-    "train": "pyro_fmvae.commands.from_python",
-}
+_LATER = dict.fromkeys(("TrainedRun", "from_pretrained", "load"), "pyro_fmvae.runs")
+_LATER["train"] = "pyro_fmvae.commands.from_python"
 
 __all__ = [
     "BETA",
@@ -160,6 +156,7 @@ __all__ = [
     "DIRICHLET",
     "GAMMA",
     "INVERSE_GAMMA",
+    "MATRIX_NORMAL_WISHART",
     "MULTIVARIATE_NORMAL",
     "MULTIVARIATE_NORMAL_GAMMA",
     "NORMAL",
@@ -208,6 +205,8 @@ __all__ = [
     "LinearGaussianChain",
     "LinearNormal",
     "MarginalComponent",
+    "MatrixNormal",
+    "MatrixNormalWishart",
     "MaxNormal",
     "MixtureComponent",
     "MixtureSparsePrior",

@@ -29,6 +29,8 @@ from pyro_fmvae.distributions.inverse_gamma import INVERSE_GAMMA, InverseGammaFa
 from pyro_fmvae.distributions.linear_dynamics import LinearDynamics
 from pyro_fmvae.distributions.linear_gaussian_chain import LinearGaussianChain, SmoothedStates
 from pyro_fmvae.distributions.marginal_component import MarginalComponent
+from pyro_fmvae.distributions.matrix_normal import MatrixNormal
+from pyro_fmvae.distributions.matrix_normal_wishart import MATRIX_NORMAL_WISHART, MatrixNormalWishart
 from pyro_fmvae.distributions.mixture import Assignment, Component, Label, MixtureComponent
 from pyro_fmvae.distributions.multivariate_normal import (
     MULTIVARIATE_NORMAL,
@@ -74,6 +76,7 @@ __all__ = [
     "DIRICHLET",
     "GAMMA",
     "INVERSE_GAMMA",
+    "MATRIX_NORMAL_WISHART",
     "MULTIVARIATE_NORMAL",
     "MULTIVARIATE_NORMAL_GAMMA",
     "NORMAL",
@@ -102,6 +105,8 @@ __all__ = [
     "LinearGaussianChain",
     "LinearNormal",
     "MarginalComponent",
+    "MatrixNormal",
+    "MatrixNormalWishart",
     "MaxNormal",
     "MixtureComponent",
     "MultivariateNormalFamily",

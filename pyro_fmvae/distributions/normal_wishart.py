@@ -24,7 +24,7 @@ from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_fl
 from pyro_fmvae.distributions.gaussian_table import full_gaussian_table
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
 from pyro_fmvae.distributions.normal_gamma import NEAR
-from pyro_fmvae.distributions.wishart import draw_factor, wishart_shapes
+from pyro_fmvae.distributions.wishart import draw_factor, factor_log_prob, mean_factor, wishart_shapes
 
 
 class NormalWishart(TorchDistribution):
@@ -93,9 +93,7 @@ class NormalWishart(TorchDistribution):
     @property
     def mean(self) -> Tensor:
         """(m, E[T]), [..., D+1, D]."""
-        shapes = wishart_shapes(self.concentration, self.event_shape[-1])
-        diagonal = (torch.lgamma(shapes + 0.5) - torch.lgamma(shapes)).exp()
-        return packed.above(self.loc, packed.divide(torch.diag_embed(diagonal), self.rate_tril))
+        return packed.above(self.loc, mean_factor(self.concentration, self.rate_tril))
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Reparameterised draws, [*sample_shape, ..., D+1, D], of T by Bartlett's decomposition.
@@ -114,13 +112,11 @@ class NormalWishart(TorchDistribution):
         if self._validate_args:
             self._validate_sample(value)
         dim, loc, factor = value.shape[-1], value[..., 0, :], value[..., 1:, :]
-        s, tril, shapes = self.mean_concentration, self.rate_tril, wishart_shapes(self.concentration, dim)
-        log_diagonal = packed.diagonal(factor).log()
+        s = self.mean_concentration
         white = (factor @ (loc - self.loc).unsqueeze(-1)).squeeze(-1)
         normal = 0.5 * dim * (s.log() - math.log(2 * math.pi)) - 0.5 * s * white.square().sum(-1)
-        own = (2 * shapes * log_diagonal - torch.lgamma(shapes)).sum(-1) + dim * math.log(2)
-        rates = shapes[..., -1] * packed.log_determinant(tril) - (factor @ tril).square().sum((-2, -1))
-        return normal + own + rates - 0.25 * dim * (dim - 1) * math.log(math.pi)
+        normal = normal + 0.5 * packed.log_determinant(factor)
+        return normal + factor_log_prob(self.concentration, self.rate_tril, factor)
 
     @property
     def standard(self) -> tuple[Tensor, ...]:

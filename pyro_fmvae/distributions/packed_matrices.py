@@ -28,6 +28,31 @@ def join(first: Tensor, second: Tensor, matrix: Tensor, vector: Tensor) -> Tenso
     return torch.cat([part.expand(*batch, part.shape[-1]) for part in parts], -1)
 
 
+def rows_and_columns(size: int) -> tuple[int, int]:
+    """K and D of (K+D)(K+D+1)/2 + K numbers, packed by :func:`join_rows`; for other sizes one is below 1."""
+    total = (math.isqrt(max(8 * size - 7, 0)) - 1) // 2
+    rows = size - total * (total + 1) // 2
+    return rows, total - rows
+
+
+def split_rows(packed: Tensor) -> tuple[Tensor, ...]:
+    """Apart: [...], packed matrices [..., D(D+1)/2] and [..., K(K+1)/2], and a matrix [..., K, D]."""
+    rows, dim = rows_and_columns(packed.shape[-1])
+    sizes = [1, dim * (dim + 1) // 2, rows * (rows + 1) // 2, rows * dim, rows - 1]
+    first, columns, own, matrix, _ = packed.split(sizes, -1)
+    return first.squeeze(-1), columns, own, matrix.unflatten(-1, (rows, dim))
+
+
+def join_rows(first: Tensor, columns: Tensor, own: Tensor, matrix: Tensor) -> Tensor:
+    """The inverse of :func:`split_rows`, whose arguments may broadcast, with K - 1 zeros at the end.
+
+    Their number tells K and D apart.
+    """
+    parts = first.unsqueeze(-1), columns, own, matrix.flatten(-2), matrix.new_zeros(matrix.shape[-2] - 1)
+    batch = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
+    return torch.cat([part.expand(*batch, part.shape[-1]) for part in parts], -1)
+
+
 def pack(matrix: Tensor) -> Tensor:
     """The lower triangle of [..., D, D], row by row: [..., D(D+1)/2]."""
     rows, columns = torch.tril_indices(*matrix.shape[-2:], device=matrix.device)
@@ -101,42 +126,56 @@ def above(loc: Tensor, factor: Tensor) -> Tensor:
 
 
 class AboveFactor(constraints.Constraint):
-    """(D+1, D): a row of real numbers above a lower triangular matrix with a positive diagonal."""
+    """(K+D, D): K rows of real numbers above a lower triangular matrix with a positive diagonal.
+
+    Args:
+        rows: K.
+    """
 
     event_dim = 2
 
+    def __init__(self, rows: int = 1) -> None:
+        self.rows = rows
+
     def check(self, value: Tensor) -> Tensor:
-        """True where [..., D+1, D] is of that kind: bool [...]."""
-        real = constraints.real_vector.check(value[..., 0, :])
-        return real & constraints.lower_cholesky.check(value[..., 1:, :])
+        """True where [..., K+D, D] is of that kind: bool [...]."""
+        real = constraints.independent(constraints.real, 2).check(value[..., : self.rows, :])
+        return real & constraints.lower_cholesky.check(value[..., self.rows :, :])
 
 
 @biject_to.register(AboveFactor)
 @transform_to.register(AboveFactor)
 class _ToAboveFactor(Transform):
-    """D(D+3)/2 real numbers to an ``AboveFactor``: the row, then the triangle with a logarithmic diagonal."""
+    """K D + D(D+1)/2 real numbers to an ``AboveFactor``: the rows, then the triangle with log-diagonal."""
 
-    domain, codomain, bijective = constraints.real_vector, AboveFactor(), True
+    domain, bijective = constraints.real_vector, True
 
-    def __init__(self, constraint: constraints.Constraint) -> None:
+    def __init__(self, constraint: AboveFactor) -> None:
         super().__init__()
+        self.codomain, self._rows = constraint, constraint.rows
+
+    def _dim_of(self, size: int) -> int:
+        odd = 2 * self._rows + 1
+        return (math.isqrt(odd**2 + 8 * size) - odd) // 2
 
     def _call(self, x: Tensor) -> Tensor:
-        dim = dim_of(x.shape[-1] + 2)
-        lower = unpack(x[..., dim:], dim)
-        return above(x[..., :dim], lower.tril(-1) + torch.diag_embed(diagonal(lower).exp()))
+        rows, dim = self._rows, self._dim_of(x.shape[-1])
+        lower = unpack(x[..., rows * dim :], dim)
+        factor = lower.tril(-1) + torch.diag_embed(diagonal(lower).exp())
+        return torch.cat([x[..., : rows * dim].unflatten(-1, (rows, dim)), factor], -2)
 
     def _inverse(self, y: Tensor) -> Tensor:
-        loc, factor = y[..., 0, :], y[..., 1:, :]
+        rows, factor = y[..., : self._rows, :], y[..., self._rows :, :]
         lower = factor.tril(-1) + torch.diag_embed(diagonal(factor).log())
-        return torch.cat([loc, pack(lower)], -1)
+        return torch.cat([rows.flatten(-2), pack(lower)], -1)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        return 0.5 * log_determinant(y[..., 1:, :])
+        return 0.5 * log_determinant(y[..., self._rows :, :])
 
     def forward_shape(self, shape: torch.Size) -> torch.Size:
-        dim = dim_of(shape[-1] + 2)
-        return torch.Size((*shape[:-1], dim + 1, dim))
+        dim = self._dim_of(shape[-1])
+        return torch.Size((*shape[:-1], self._rows + dim, dim))
 
     def inverse_shape(self, shape: torch.Size) -> torch.Size:
-        return torch.Size((*shape[:-2], shape[-1] * (shape[-1] + 3) // 2))
+        dim = shape[-1]
+        return torch.Size((*shape[:-2], self._rows * dim + dim * (dim + 1) // 2))

@@ -44,6 +44,21 @@ def draw_factor(a: Tensor, tril: Tensor, batch: Sequence[int]) -> Tensor:
     return packed.divide(below + torch.diag_embed(squares.sqrt()), tril)
 
 
+def mean_factor(a: Tensor, tril: Tensor) -> Tensor:
+    """E[T] of :func:`draw_factor`, [..., D, D]."""
+    shapes = wishart_shapes(a, tril.shape[-1])
+    diagonal = (torch.lgamma(shapes + 0.5) - torch.lgamma(shapes)).exp()
+    return packed.divide(torch.diag_embed(diagonal), tril)
+
+
+def factor_log_prob(a: Tensor, tril: Tensor, factor: Tensor) -> Tensor:
+    """The log-density [...] of T [..., D, D] of :func:`draw_factor`, in the elements of its triangle."""
+    dim, shapes = tril.shape[-1], wishart_shapes(a, tril.shape[-1])
+    own = ((2 * shapes - 1) * packed.diagonal(factor).log() - torch.lgamma(shapes)).sum(-1)
+    rates = shapes[..., -1] * packed.log_determinant(tril) - (factor @ tril).square().sum((-2, -1))
+    return own + rates + dim * math.log(2) - 0.25 * dim * (dim - 1) * math.log(math.pi)
+
+
 class RateWishart(TorchDistribution):
     """Wishart distribution of a precision matrix Λ [D, D], in parameters that are free of each other.
 

@@ -79,6 +79,7 @@ class AlgebraCase:
     misshapen: ClassVar[dict] = {}  # name → λ of a shape that no member has
     near: ClassVar[dict] = {}  # name → standard parameters of λ, of λ₀, whose KL is small against A(λ)
     likelihoods: ClassVar[dict] = {}  # name → Likelihood
+    shift: ClassVar[float] = 3.0  # of free parameters that still leaves λ its digits
 
     def log_density(self, standard, value):
         """Log p(θ) by distributions of torch."""
@@ -420,7 +421,7 @@ class AlgebraCase:
         value = self.draw(standard, 1)[0]
         assert_close(posterior().log_prob(value), self.log_density(standard, value).expand(2, 3))
         for parameter in posterior.parameters():
-            parameter.data += 3 * torch.randn_like(parameter)
+            parameter.data += self.shift * torch.randn_like(parameter)
         assert self.family.in_domain(posterior.natural_value()).all()
 
     def test_the_registry_knows_its_priors(self, standard, prior):

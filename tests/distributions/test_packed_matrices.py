@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 from torch.distributions import biject_to, transform_to
@@ -43,18 +45,34 @@ def test_factors():
     assert factor[0].isnan().all() and not factor[2].isnan().any()
 
 
-def test_points_above_factors():
+@pytest.mark.parametrize("rows", [1, 2])
+def test_points_above_factors(rows):
     """The support and its transforms, whose determinant is that of automatic differentiation."""
-    support, x = packed.AboveFactor(), torch.randn(4, 9)
+    support, x = packed.AboveFactor(rows), torch.randn(4, 6 + 3 * rows)
     for transform in (biject_to(support), transform_to(support)):
         y = transform(x)
-        assert support.check(y).all() and y.shape == transform.forward_shape(x.shape) == (4, 4, 3)
+        assert support.check(y).all() and y.shape == transform.forward_shape(x.shape) == (4, rows + 3, 3)
         assert_close(transform.inv(y), x)
         assert transform.inverse_shape(y.shape) == x.shape
-    free = torch.cat([torch.ones(1, 3), torch.ones(3, 3).tril()]).bool()
+    free = torch.cat([torch.ones(rows, 3), torch.ones(3, 3).tril()]).bool()
     for one in x:
         jacobian = torch.autograd.functional.jacobian(lambda x: transform(x)[free], one)
         determinant = transform.log_abs_det_jacobian(one, transform(one))
         assert_close(determinant, jacobian.det().abs().log())
-    y[0, 1, 2], y[1, 2, 1], y[2, 0, 0] = 1.0, -1.0, torch.nan  # above the diagonal, on it, in the row
+    y[0, rows, 2], y[1, rows + 1, 1], y[2, 0, 0] = (
+        1.0,
+        -1.0,
+        torch.nan,
+    )  # above the diagonal, on it, in the row
     assert support.check(y).tolist() == [False, False, False, True]
+
+
+def test_sizes_tell_rows_and_columns_apart():
+    sizes = {}
+    for rows, dim in itertools.product(range(1, 9), range(1, 9)):
+        parts = torch.ones(2), torch.ones(dim * (dim + 1) // 2), torch.ones(2, rows * (rows + 1) // 2)
+        joined = packed.join_rows(*parts, torch.randn(rows, dim))
+        assert packed.rows_and_columns(joined.shape[-1]) == (rows, dim)
+        assert [t.shape for t in packed.split_rows(joined)][::3] == [(2,), (2, rows, dim)]
+        sizes[joined.shape[-1]] = rows, dim
+    assert len(sizes) == 64
