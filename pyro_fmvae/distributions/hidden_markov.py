@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from pyro.distributions import TorchDistribution
+from pyro.distributions import MaskedDistribution, TorchDistribution
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, constraints
 
 from pyro_fmvae.distributions.chain import Chain, check_duration, check_lengths
+from pyro_fmvae.distributions.masked import check_mask_of_states, is_masked
 
 
 class HiddenMarkov(TorchDistribution):
@@ -35,10 +36,14 @@ class HiddenMarkov(TorchDistribution):
         lengths: of each sequence, int64 [...], if they differ. Values after the end do not matter, but have
             to be in the support of the emissions.
 
+    Sequences may be latent, too, with lengths and masks of whole steps: under ``TraceConjugate_ELBO``, steps
+    after the end or masked out count in neither model nor guide.
+
     Shapes: the event is [T, *event shape of the emissions].
 
     Raises:
-        ValueError: shapes do not fit, there is no step, or (with validation on) a length is not in 1 … T.
+        ValueError: shapes do not fit, there is no step, or (with validation on) a length is not in 1 … T, or
+            the mask of the emissions differs between states.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {  # noqa: RUF012
@@ -80,8 +85,10 @@ class HiddenMarkov(TorchDistribution):
         self.start, self.transitions, self.emissions = start, transitions, emissions
         self.lengths, self.states, self.spans = lengths, None, None
         super().__init__(batch, (duration, *emissions.event_shape), validate_args=validate_args)
-        if self._validate_args and lengths is not None:
-            check_lengths(lengths, duration)
+        if self._validate_args:
+            check_mask_of_states(emissions)
+            if lengths is not None:
+                check_lengths(lengths, duration)
 
     @constraints.dependent_property(is_discrete=False)
     def support(self) -> Any:
@@ -90,9 +97,22 @@ class HiddenMarkov(TorchDistribution):
         return constraints.independent(support, 1)
 
     @property
-    def has_all_steps(self) -> bool:
-        """True if every step of the event has a density."""
-        return self.lengths is None and self.spans is None
+    def present(self) -> Tensor | None:
+        """Steps that are before the end and not masked out, bool [..., T]; None if all are.
+
+        Raises:
+            ValueError: the emissions' mask differs within a step.
+        """
+        duration, mask = self.event_shape[0], None
+        if isinstance(self.emissions, MaskedDistribution):
+            mask = torch.as_tensor(self.emissions._mask).expand(self.emissions.batch_shape)
+            mask = mask[..., 0].expand(*mask.shape[:-2], duration)
+        elif is_masked(self.emissions):
+            raise ValueError("emissions: expected a mask of whole steps, as in .to_event(1).mask(present)")
+        if self.lengths is None:
+            return mask
+        there = torch.arange(duration, device=self.lengths.device) < self.lengths.unsqueeze(-1)
+        return there if mask is None else there & mask
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         """Expand to ``batch_shape``; the parameters stay the tensors that were given."""

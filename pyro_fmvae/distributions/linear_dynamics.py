@@ -27,6 +27,7 @@ from pyro_fmvae.distributions.gaussian_noise import (
     itself,
     log_density,
 )
+from pyro_fmvae.distributions.masked import is_masked
 
 
 class LinearDynamics(TorchDistribution):
@@ -49,8 +50,8 @@ class LinearDynamics(TorchDistribution):
     Shapes: the event is [T, D].
 
     Raises:
-        ValueError: shapes do not fit, a distribution is of another kind, or (with validation on) a length is
-            not in 1 … T.
+        ValueError: shapes do not fit, a distribution is of another kind or masked, or (with validation on) a
+            length is not in 1 … T.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
@@ -72,8 +73,13 @@ class LinearDynamics(TorchDistribution):
                 f"{list(event)}, {list(matrix.shape)} and {list(noise.event_shape)}"
             )
         check_duration(duration)
-        check_gaussian("initial", initial)
-        check_gaussian("noise", noise)
+        for name, fn in (("initial", initial), ("noise", noise)):
+            check_gaussian(name, fn)
+            if is_masked(fn):
+                raise ValueError(
+                    f"{name}: expected a density of every state, got a masked distribution; mask what is "
+                    "observed of the states"
+                )
         batch = broadcast_shape(
             initial.batch_shape,
             matrix.shape[:-2],

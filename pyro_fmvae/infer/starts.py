@@ -187,7 +187,7 @@ class GivenStates(Messenger):
 def _clustered_states(
     name: str, fn: HiddenMarkov, points: Tensor, generator: torch.Generator | None
 ) -> Tensor:
-    """Clusters of the steps of sequences, -1 after the end: [*batch shape, T]."""
+    """Clusters of the steps of sequences, -1 where they are not present: [*batch shape, T]."""
     steps = (*fn.batch_shape, fn.event_shape[0])
     if points.shape[: len(steps)] != steps:
         raise ValueError(
@@ -195,8 +195,8 @@ def _clustered_states(
             f"{list(points.shape)}"
         )
     there = torch.ones(steps, dtype=torch.bool, device=points.device)
-    if fn.lengths is not None:
-        there = there & (torch.arange(steps[-1], device=points.device) < fn.lengths.unsqueeze(-1))
+    if fn.present is not None:
+        there = there & fn.present
     states = torch.full(steps, -1, device=points.device)
     states[there] = _clusters(points[there], fn.start.shape[-1], generator)
     return states

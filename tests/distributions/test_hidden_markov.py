@@ -155,6 +155,14 @@ def test_spans_that_are_refused():
         ),
         ({"duration": 0}, "duration: expected 1 or more, got 0"),
         ({"lengths": torch.tensor([4, 1])}, "lengths: expected numbers from 1 to the duration 3, got 4"),
+        (
+            {"emissions": dist.Normal(LOCS, 0.5).mask(torch.tensor([True, False]))},
+            r"emissions: expected a mask that is the same for all states, .* last one of \[2\]; write mask",
+        ),
+        (
+            {"emissions": dist.Normal(torch.zeros(2, 1), 1.0).mask(torch.eye(2, 1) > 0).to_event(1)},
+            "emissions: expected a mask that is the same for all states",
+        ),
     ],
 )
 def test_refusals(options, words):

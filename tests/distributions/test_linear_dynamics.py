@@ -175,6 +175,11 @@ def test_single_precision_is_integrated_in_double():
         ),
         (lambda: dynamics(noise=NOISE.expand([T])), "ends with 1 or the 3 steps, if it has one, got"),
         (lambda: dynamics(lengths=torch.tensor([0, 2])), "lengths: expected numbers from 1 to the duration"),
+        (
+            lambda: dynamics(initial=INITIAL.mask(False)),
+            "initial: expected a density of every state, got a m",
+        ),
+        (lambda: dynamics(noise=NOISE.mask(True)), "noise: expected a density of every state, got a masked"),
         (lambda: observed(matrix=C.T), r"expected a matrix \[..., X, 2\] and an event \[X\], got \[2, 3\]"),
         (lambda: observed().states(VALUES[:, :3]), r"value: expected shape \[..., 4, 3\], got \[3, 3, 3\]"),
         (lambda: observed(noise=NUMBERS.expand([2])), "ends with 1 or the 4 steps, if it has one, got"),

@@ -5,6 +5,7 @@ import math
 
 import pyro
 import pyro.distributions as dist
+import pyro.poutine as poutine
 import pytest
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from torch.testing import assert_close
 
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import HiddenMarkov
+from pyro_fmvae.distributions.gaussian_chain import GaussianChain
 from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO
 from pyro_fmvae.infer.seeding import kmeans
 from pyro_fmvae.optim import NaturalGradient
@@ -25,9 +27,11 @@ class Program:
 
     Args:
         steps: whether each step has sites of its own, whose sum over paths is Pyro's.
+        lengths, present: of the sequences, and the steps that are not masked out, if not all are there.
     """
 
-    def __init__(self, steps=False):
+    def __init__(self, steps=False, lengths=None, present=None):
+        self.lengths, self.present = lengths, present
         pyro.clear_param_store()
         pyro.set_rng_seed(1)
         self.encoder, self.decoder = nn.Linear(D, 2 * D), nn.Sequential(nn.Tanh(), nn.Linear(D, D))
@@ -45,10 +49,18 @@ class Program:
     def whole(self, x):
         pyro.module("decoder", self.decoder)
         start, rows, locs, precisions = self.parameters()
-        emissions = dist.Normal(locs, precisions.rsqrt()).to_event(1)
+        emissions, there = dist.Normal(locs, precisions.rsqrt()).to_event(1), self.there(x.shape[1])
+        if self.present is not None:
+            emissions = emissions.mask(self.present.unsqueeze(-1))
         with pyro.plate("sequences", N, subsample=x):
-            z = pyro.sample("z", HiddenMarkov(start, rows, emissions, x.shape[1]))
-            pyro.sample("x", dist.Normal(self.decoder(z), 0.5).to_event(2), obs=x)
+            z = pyro.sample("z", HiddenMarkov(start, rows, emissions, x.shape[1], self.lengths))
+            pictures = dist.Normal(self.decoder(z), 0.5).to_event(1)
+            pyro.sample("x", pictures.mask(there).to_event(1), obs=x)
+
+    def there(self, duration):
+        """The steps that are neither masked out nor after the end, [N, T] or a single truth value."""
+        before = True if self.lengths is None else torch.arange(duration) < self.lengths.unsqueeze(-1)
+        return torch.as_tensor(before) & (True if self.present is None else self.present)
 
     def of_whole(self, x):
         pyro.module("encoder", self.encoder)
@@ -62,11 +74,15 @@ class Program:
         start, rows, locs, precisions = self.parameters()
         with pyro.plate("sequences", N, subsample=x):
             state = None
+            there = self.there(x.shape[1]).expand(N, x.shape[1])
             for t in pyro.markov(range(x.shape[1])):
-                state = pyro.sample(f"state_{t}", dist.Categorical(start if state is None else rows[state]))
+                with poutine.mask(mask=torch.ones(N) > 0 if self.lengths is None else t < self.lengths):
+                    step = dist.Categorical(start if state is None else rows[state])
+                    state = pyro.sample(f"state_{t}", step)
                 component = dist.Normal(locs[state], precisions[state].rsqrt()).to_event(1)
-                z = pyro.sample(f"z_{t}", component)
-                pyro.sample(f"x_{t}", dist.Normal(self.decoder(z), 0.5).to_event(1), obs=x[:, t])
+                with poutine.mask(mask=there[:, t]):
+                    z = pyro.sample(f"z_{t}", component)
+                    pyro.sample(f"x_{t}", dist.Normal(self.decoder(z), 0.5).to_event(1), obs=x[:, t])
 
     def guide_by_step(self, x):
         pyro.module("encoder", self.encoder)
@@ -112,6 +128,21 @@ def tables(program, x):
     return *logs, 0.5 * each.sum(-1)
 
 
+SIZES = (N, T - 1, D, D), (N, T, D), (N,)  # of links, linear terms and constants
+GAPS = torch.tensor([[True, False, True, True], [False, False, False, False], [True, True, False, False]])
+LENGTHS = torch.tensor([4, 1, 3])
+
+
+@pytest.fixture
+def at_means(monkeypatch):
+    """Draws of normal distributions are their means."""
+    monkeypatch.setattr(
+        torch.distributions.normal,
+        "_standard_normal",
+        lambda shape, dtype, device: torch.zeros(shape, dtype=dtype, device=device),
+    )
+
+
 def over_paths(start, rows, steps):
     """The weights of all paths in logarithms, and the paths: [N, K^T], [K^T, T]."""
     paths = torch.tensor(list(itertools.product(range(K), repeat=steps.shape[1])))
@@ -119,10 +150,13 @@ def over_paths(start, rows, steps):
     return weights + steps[:, torch.arange(steps.shape[1]), paths].sum(-1), paths
 
 
-def test_bound_is_the_sum_over_all_paths(program):
-    x = sequences()
-    weights, _ = over_paths(*tables(program, x))
-    entropy = dist.Normal(*program.encode(x)).entropy().sum()
+@pytest.mark.parametrize("present", [torch.ones(N, T) > 0, GAPS], ids=["whole", "gaps"])
+def test_bound_is_the_sum_over_all_paths(present):
+    x, program = sequences(), Program(present=present)
+    program.conjugate(x)
+    start, rows, steps = tables(program, x)
+    weights, _ = over_paths(start, rows, torch.where(present.unsqueeze(-1), steps, 0.0))
+    entropy = dist.Normal(*program.encode(x)).entropy()[present].sum()
     terms = TraceConjugate_ELBO().loss_per_site(program.model, program.guide, x)
     assert_close(terms["z"], -weights.logsumexp(-1).sum() - entropy)
 
@@ -137,17 +171,108 @@ def test_states_are_those_under_the_encoders_distribution(program):
     assert torch.equal(chain.best_path(), paths[weights.argmax(-1)])
 
 
-def test_bound_and_gradients_are_those_of_sites_for_each_step(program):
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"present": GAPS}, {"lengths": LENGTHS}, {"lengths": LENGTHS, "present": GAPS}],
+    ids=["whole", "gaps", "ragged", "ragged with gaps"],
+)
+def test_bound_and_gradients_are_those_of_sites_for_each_step(options, at_means):
     x, found = sequences(), []
-    other = Program(steps=True)
-    other.conjugate(x)
-    other.conjugate.load_state_dict(program.conjugate.state_dict())
+    program, other = Program(**options), Program(steps=True, **options)
     for each in (program, other):
-        terms = each.without_likelihood(x)
+        each.conjugate(x)
+        each.conjugate.load_state_dict(program.conjugate.state_dict())
+        loss = TraceConjugate_ELBO().differentiable_loss(each.model, each.guide, x)
         naturals = [posterior.natural for posterior in each.conjugate.posteriors.values()]
-        found.append([terms, *torch.autograd.grad(terms, [*naturals, each.encoder.weight])])
+        networks = [each.encoder.weight, each.decoder[1].weight]
+        found.append([loss, *torch.autograd.grad(loss, [*naturals, *networks])])
     for one, another in zip(*found, strict=True):
         assert_close(one, another)
+
+
+def test_padded_batch_is_the_sum_of_its_sequences(at_means):
+    x, program = sequences(), Program(lengths=LENGTHS)
+    x[torch.arange(T) >= LENGTHS.unsqueeze(-1)] = 5.0
+    program.conjugate(x)
+    leaves = [program.conjugate.posterior(name).natural for name in ("start", "rows", "locs")]
+    leaves += [program.encoder.weight, program.decoder[1].weight]
+    sums = []
+    for rows in (slice(0, N), *(slice(i, i + 1) for i in range(N))):
+        program.lengths = LENGTHS if rows.stop - rows.start == N else None
+        loss = TraceConjugate_ELBO().differentiable_loss(
+            program.model, program.guide, x[rows, : LENGTHS[rows].max()]
+        )  # a sequence by itself stands for N
+        sums.append([loss.detach(), *torch.autograd.grad(loss, leaves)])
+    for padded, *single in zip(*sums, strict=True):
+        assert_close(padded, sum(single) / N, rtol=0, atol=1e-10)
+
+
+def test_states_after_the_end_have_no_probability():
+    x, program = sequences(), Program(lengths=LENGTHS)
+    program.conjugate(x)
+    chain = TraceConjugate_ELBO().chains(program.model, program.guide, x)["z"]
+    assert_close(chain.posterior().sum(-1), (torch.arange(T) < LENGTHS.unsqueeze(-1)).double())
+
+
+UNITS = dist.Normal(torch.arange(K).unsqueeze(-1).expand(K, D).double(), 1.0)
+IN_GAPS = UNITS.to_event(1).mask(GAPS.unsqueeze(-1))
+
+
+def fixed(q, emissions=IN_GAPS, decoder=lambda z: z):
+    """A model without posteriors, in which the density of z counts at its draw, and a guide."""
+    fn = HiddenMarkov(torch.ones(K) / K, torch.ones(K, K) / K, emissions, T)
+
+    def model(x):
+        with pyro.plate("sequences", N):
+            z = pyro.sample("z", fn)
+            pyro.sample("x", dist.Normal(decoder(z), 1.0).to_event(1).mask(GAPS).to_event(1), obs=x)
+
+    def guide(x):
+        with pyro.plate("sequences", N):
+            pyro.sample("z", q)
+
+    return model, guide
+
+
+def test_missing_steps_do_not_count_at_draws():
+    x = sequences()
+    q = dist.Normal(x, 0.5)
+    pyro.set_rng_seed(0)
+    z = q.to_event(2).rsample()
+    pyro.set_rng_seed(0)
+    terms = TraceConjugate_ELBO().loss_per_site(*fixed(q.to_event(2)), x)
+    density = UNITS.to_event(1).log_prob(z.unsqueeze(-2)).logsumexp(-1) - math.log(K)
+    assert_close(terms["z"], (q.log_prob(z).sum(-1) - density)[GAPS].sum())
+
+
+@pytest.mark.parametrize(
+    ("emissions", "q", "words"),
+    [
+        (
+            UNITS.mask(GAPS[..., None, None]).to_event(1),
+            dist.Normal(torch.zeros(N, T, D), 1.0).to_event(2),
+            r"emissions: expected a mask of whole steps, as in .to_event\(1\).mask",
+        ),
+        (
+            IN_GAPS,
+            GaussianChain(torch.eye(D).expand(N, T, D, D), *map(torch.zeros, SIZES)).posterior(),
+            "steps are missing, but GaussianPath in the guide is a distribution of all steps together",
+        ),
+    ],
+    ids=["numbers", "path"],
+)
+def test_masks_that_are_refused(emissions, q, words):
+    with pytest.raises(ValueError, match=f"site 'z': {words}"):
+        TraceConjugate_ELBO().loss(*fixed(q, emissions), sequences())
+
+
+def test_draws_of_missing_steps_may_not_be_used():
+    x, loc, elbo = sequences(), torch.zeros(N, T, D, requires_grad=True), TraceConjugate_ELBO()
+    q = dist.Normal(loc, 0.5).to_event(2)
+    elbo.differentiable_loss(*fixed(q), x).backward()
+    assert loc.grad[~GAPS].abs().max() == 0 < loc.grad[GAPS].abs().min()
+    with pytest.raises(ValueError, match="site 'z': the loss depends on its draws at steps that are missing"):
+        elbo.differentiable_loss(*fixed(q, decoder=lambda z: z.flip(1)), x).backward()
 
 
 def test_minibatches_of_sequences_are_the_whole_on_average():
@@ -165,7 +290,7 @@ def test_minibatches_of_sequences_are_the_whole_on_average():
 def test_captured_steps_are_eager_ones_and_learn():
     x, found = sequences(duration=2), []
     for kind in (ConjugateSVI, CapturedSVI):
-        program = Program()
+        program = Program(lengths=torch.tensor([1, 2, 2]), present=torch.tensor([True, False]))
         optim = NaturalGradient(0.2, others=lambda parameters: torch.optim.Adam(parameters, lr=0.05))
         svi = kind(program.model, program.guide, optim, TraceConjugate_ELBO())
         losses = [svi.step(x) for _ in range(4)]
@@ -194,27 +319,16 @@ def test_chain_of_one_step_is_a_mixture():
     assert_close(chain.posterior(), (start + steps).softmax(-1))
 
 
-@pytest.mark.parametrize(
-    "part",
-    [lambda fn: fn.of_chunks(torch.tensor([0, 0, 2, 3])), lambda fn: ragged(fn)],
-    ids=["chunk", "ragged"],
-)
-def test_latents_without_a_density_are_refused(program, part):
+def test_chunks_that_are_latent_are_refused():
     def model(x):
-        fn = HiddenMarkov(
-            torch.ones(K) / K, torch.ones(K, K) / K, dist.Normal(torch.zeros(K, D), 1.0).to_event(1), T
-        )
         with pyro.plate("sequences", N, subsample=x):
-            pyro.sample("z", part(fn))
+            fn = HiddenMarkov(torch.ones(K) / K, torch.ones(K, K) / K, UNITS.to_event(1), T)
+            pyro.sample("z", fn.of_chunks(torch.tensor([0, 0, 2, 3])))
 
     with pytest.raises(
-        ValueError, match="site 'z': a latent HiddenMarkov has no density of steps after the end"
+        ValueError, match="site 'z': a latent HiddenMarkov has no density of steps around a c"
     ):
-        TraceConjugate_ELBO().loss(model, program.guide, sequences())
-
-
-def ragged(fn):
-    return HiddenMarkov(fn.start, fn.transitions, fn.emissions, T, torch.tensor([4, 2, 3]))
+        TraceConjugate_ELBO().loss(model, lambda x: None, sequences())
 
 
 def test_seeds_are_posteriors_given_the_clusters_of_encodings(program):

@@ -24,11 +24,13 @@ class Program:
 
     Args:
         decoder, encoder: networks from D numbers to D, and to their means and logarithmic scales.
-        duration, lengths: of the sequences.
+        duration: of the sequences.
+        present: steps that are seen, bool [N, T] or True.
     """
 
-    def __init__(self, decoder, encoder, duration=T, lengths=None):
-        self.decoder, self.encoder, self.duration, self.lengths = decoder, encoder, duration, lengths
+    def __init__(self, decoder, encoder, duration=T, present=True):
+        self.decoder, self.encoder, self.duration = decoder, encoder, duration
+        self.lengths, self.present = None, present
         given = poutine.condition(self.model, data={"z": torch.zeros(N, duration, D)})
         self.conjugate = AutoConjugate(given, fallback=None, structured=True)
 
@@ -49,20 +51,22 @@ class Program:
         values = self.parameters()
         with pyro.plate("sequences", N, subsample=x):
             z = pyro.sample("z", self.dynamics(values))
-            pyro.sample("x", dist.Normal(self.decoder(z), NOISE).to_event(2), obs=x)
+            pictures = dist.Normal(self.decoder(z), NOISE).to_event(1)
+            pyro.sample("x", pictures.mask(self.present).to_event(1), obs=x)
 
     def guide(self, x):
         pyro.module("encoder", self.encoder)
         dynamics = self.dynamics(self.conjugate(x))
         loc, scale = self.encoder(x).chunk(2, -1)
-        seen = LinearGaussianChain(dynamics, torch.eye(D), dist.Normal(0.0, scale.exp()).to_event(1))
+        noise = dist.Normal(0.0, scale.exp()).to_event(1).mask(self.present)
+        seen = LinearGaussianChain(dynamics, torch.eye(D), noise)
         with pyro.plate("sequences", N, subsample=x):
             pyro.sample("z", seen.states(loc))
 
     def integrated(self, x):
         """The same model with a decoder that does nothing, and its states integrated out."""
         dynamics = self.dynamics(self.parameters())
-        noise = dist.Normal(torch.zeros(D), NOISE).to_event(1)
+        noise = dist.Normal(torch.zeros(D), NOISE).to_event(1).mask(self.present)
         with pyro.plate("sequences", N, subsample=x):
             pyro.sample("x", LinearGaussianChain(dynamics, torch.eye(D), noise), obs=x)
 
@@ -74,10 +78,10 @@ class Exact(nn.Module):
         return torch.cat([x, torch.full_like(x, NOISE).log()], -1)
 
 
-def deep(**options):
+def deep(duration=T):
     pyro.clear_param_store()  # or its networks would be those of another program
     pyro.set_rng_seed(0)
-    return Program(nn.Sequential(nn.Tanh(), nn.Linear(D, D)), nn.Linear(D, 2 * D), **options)
+    return Program(nn.Sequential(nn.Tanh(), nn.Linear(D, D)), nn.Linear(D, 2 * D), duration)
 
 
 def sequences(duration=T):
@@ -88,9 +92,11 @@ def per_site(program, x):
     return TraceConjugate_ELBO().loss_per_site(program.model, program.guide, x)
 
 
-@pytest.fixture
-def exact():
-    program = Program(nn.Identity(), Exact())
+@pytest.fixture(params=["whole", "gaps"])
+def exact(request):
+    present = torch.arange(N * T).view(N, T) % 3 > 0  # none of the last sequence
+    present[-1] = False
+    program = Program(nn.Identity(), Exact(), present=present if request.param == "gaps" else True)
     program.conjugate(sequences())
     return program
 
@@ -102,7 +108,8 @@ def test_divergence_is_what_the_integral_leaves(exact):
     evidence = -elbo.loss_per_site(exact.integrated, guide, x)["x"]
     states = elbo.chains(exact.integrated, guide, x)["x"].posterior()
     gaps = (x - states.mean).square() + states.variance
-    likelihood = (dist.Normal(0.0, NOISE).log_prob(gaps.sqrt())).sum()
+    each = dist.Normal(0.0, NOISE).log_prob(gaps.sqrt())
+    likelihood = each.where(torch.as_tensor(exact.present).unsqueeze(-1), 0.0).sum()
     assert_close(per_site(exact, x)["z"], likelihood - evidence)
 
 
@@ -136,14 +143,22 @@ def test_gradients_of_networks_are_those_of_finite_differences():
         assert_close((above - below) / 2e-5, (slope * way).sum(), rtol=1e-6, atol=1e-6)
 
 
-def test_sequences_end_at_their_lengths():
-    long, short = deep(lengths=torch.full((N,), 2)), deep(duration=2)
-    found = []
-    for program, x in ((long, sequences()), (short, sequences()[:, :2])):
-        pyro.set_rng_seed(0)
-        program.conjugate(x)
-        found.append(per_site(program, x)["z"])
-    assert_close(*found)
+def test_padded_batch_is_the_sum_of_its_sequences(monkeypatch):
+    lengths, x, program, sums = torch.tensor([4, 1, 2, 3, 4, 1]), sequences(), deep(), []
+    x[torch.arange(T) >= lengths.unsqueeze(-1)] = 5.0
+    program.conjugate(x)
+    monkeypatch.setattr(torch, "randn", torch.zeros)  # draws are means
+    leaves = [program.conjugate.posterior("a").natural, program.encoder.weight, program.decoder[1].weight]
+    for rows in (slice(0, N), *(slice(i, i + 1) for i in range(N))):
+        if len(x[rows]) == N:
+            program.lengths, program.present = lengths, torch.arange(T) < lengths.unsqueeze(-1)
+        else:  # stands for N sequences
+            program.lengths, program.present, program.duration = None, True, int(lengths[rows])
+        batch = x[rows, : program.duration]
+        loss = TraceConjugate_ELBO().differentiable_loss(program.model, program.guide, batch)
+        sums.append([loss.detach(), *torch.autograd.grad(loss, leaves)])
+    for padded, *single in zip(*sums, strict=True):
+        assert_close(padded, sum(single) / N, rtol=0, atol=1e-10)
 
 
 def test_minibatches_of_sequences_are_the_whole_on_average():

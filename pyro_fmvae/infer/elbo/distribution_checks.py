@@ -7,17 +7,17 @@ from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
 
 
 def check_distribution(site: dict[str, Any]) -> None:
-    """Raise a ValueError if a distribution with parents is wrapped, or one of a latent lacks steps."""
+    """Raise a ValueError if a distribution with parents is wrapped, or a latent is part of a sequence."""
     fn = site["fn"]
     inner = unwrap(fn)
     if not hasattr(fn, "parents") and hasattr(inner, "parents"):
         raise ValueError(
             f"site '{site['name']}': {type(inner).__name__} may not be wrapped by to_event; use a plate"
         )
-    if isinstance(inner, HiddenMarkov) and not site["is_observed"] and not inner.has_all_steps:
+    if isinstance(inner, HiddenMarkov) and not site["is_observed"] and inner.spans is not None:
         raise ValueError(
-            f"site '{site['name']}': a latent HiddenMarkov has no density of steps after the end, or around "
-            "a chunk; give it sequences of one length"
+            f"site '{site['name']}': a latent HiddenMarkov has no density of steps around a chunk; give it "
+            "whole sequences"
         )
 
 

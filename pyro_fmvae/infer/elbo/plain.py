@@ -12,6 +12,7 @@ from typing import Any
 
 import pyro.poutine as poutine
 import torch
+from pyro.infer.util import is_validation_enabled
 from pyro.poutine import Trace
 from pyro.poutine.enum_messenger import EnumMessenger
 from pyro.poutine.messenger import Messenger
@@ -24,6 +25,7 @@ from pyro_fmvae.infer.elbo.distribution_checks import check_distribution, check_
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
 from pyro_fmvae.infer.elbo.frames import check_filled
 from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled
+from pyro_fmvae.infer.elbo.masks import check_masks, take_masks, watch_missing
 from pyro_fmvae.infer.elbo.observed_shapes import check_observed, check_support
 from pyro_fmvae.infer.elbo.smoothing import Smoothing
 from pyro_fmvae.infer.elbo.structure import (
@@ -108,6 +110,10 @@ def run_plain(
     checked = SamePlates(guide_trace)
     with Undrawn(leaves=True), poutine.replay(trace=drawn), enumeration, Enumerated(), checked:
         trace = poutine.trace(model).get_trace(*args, **kwargs)
+    take_masks(trace, guide_trace)
+    check_masks(trace, guide_trace)
+    if is_validation_enabled():
+        watch_missing(trace)
     sites, guide_sites = sample_sites(trace), sample_sites(guide_trace)
     for name, site in sites.items():
         _check_shorthand(site)

@@ -27,6 +27,7 @@ from pyro_fmvae.infer.elbo.formulas import by_formula
 from pyro_fmvae.infer.elbo.joint_moments import JointMoments
 from pyro_fmvae.infer.elbo.kept import KeptExpectations
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled, sites_of
+from pyro_fmvae.infer.elbo.masks import counted
 from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, total
 from pyro_fmvae.infer.elbo.placeholder import missing_in_guide
 from pyro_fmvae.infer.elbo.plain import PlainProgram, without_discrete
@@ -66,8 +67,8 @@ class Bound:
         self.owners = {id(site["value"]): name for name, site in self.sites.items()}
         units = units_of(self.sites.values())
         self.expansion = Expansion(self.program.identities, self.posteriors.centres(), units)
-        is_recorded = get_proxy_mode() is not None  # turns depend on numbers, and were found before
-        self.turns = None if is_recorded else Turns(self.posteriors.parameters())
+        # Turns depend on numbers; those of a recorded run were found before.
+        self.turns = None if get_proxy_mode() else Turns(self.posteriors.parameters())
 
     def collect(self) -> None:
         """Fill in the terms of single sites, and the factors that depend on discrete ones."""
@@ -142,14 +143,13 @@ class Bound:
 
     def _drawn(self, name: str, site: Site) -> None:
         """A site that is drawn for others; its own density counts in closed form where it may."""
-        q = self.guide_sites[name]["fn"]
+        q = counted(site, self.guide_sites[name]["fn"])
         is_weighted = is_weighted_latent(site, self.sites.values(), self.kl_weight)
         weight = self.kl_weight if is_weighted else 1.0
         enumerated = len(site["fn"].batch_shape) > max(self.program.plates, len(q.batch_shape))
         if not (has_lazy_arguments(site["fn"]) or enumerated):
             term = latent_term(self.program.structure, self.guide, name)
-            self.terms.append(replace(term, value=weight * term.value))
-            return
+            return self.terms.append(replace(term, value=weight * term.value))
         if not q.has_rsample:
             raise ValueError(
                 f"site '{name}': {type(unwrap(q)).__name__} in the guide has no reparameterised sampler; "

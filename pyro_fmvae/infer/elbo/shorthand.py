@@ -8,6 +8,7 @@ from pyro.infer.util import is_validation_enabled
 from pyro.poutine import Trace
 from pyro.util import check_site_shape
 
+from pyro_fmvae.infer.elbo.masks import check_masks, take_masks, watch_missing
 from pyro_fmvae.infer.elbo.own_values import OwnValues
 from pyro_fmvae.infer.elbo.placeholder import PlaceholderMessenger
 from pyro_fmvae.infer.elbo.structure import Structure, recognise, sample_sites
@@ -30,9 +31,12 @@ def run_shorthand(
         replayed = poutine.replay(model, trace=guide_trace)
         with OwnValues():
             model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
+    take_masks(model_trace, guide_trace)
+    check_masks(model_trace, guide_trace)
     program = recognise(model_trace, guide_trace)
     take_at_draws(program, guide_trace, used)
     if is_validation_enabled():
+        watch_missing(model_trace)
         for site in (*sample_sites(guide_trace).values(), *sample_sites(model_trace).values()):
             shape = torch.zeros(()).expand(site["fn"].batch_shape)
             check_site_shape({**site, "log_prob": shape}, max_plate_nesting)

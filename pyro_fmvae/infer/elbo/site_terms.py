@@ -15,6 +15,7 @@ from torch.distributions import Distribution, kl_divergence
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.infer.elbo.masks import counted
 from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, expectation
 from pyro_fmvae.infer.elbo.structure import Child, Site, Structure
 from pyro_fmvae.infer.elbo.used_draws import in_order
@@ -72,7 +73,7 @@ def latent_term(program: Structure, guide: Trace, name: str) -> Term:
             site is integrated over in closed form.
     """
     site, guide_site = program.model.nodes[name], guide.nodes[name]
-    q = guide_site["fn"]
+    q = counted(site, guide_site["fn"])
     role = Role.KL_GLOBAL if _is_parent(program, name) else Role.KL_Z
     if not (q.has_rsample or _is_integrated(program, name)):
         raise ValueError(
@@ -90,7 +91,7 @@ def latent_term(program: Structure, guide: Trace, name: str) -> Term:
         raise ValueError(
             f"site '{name}': it is not drawn, so it must precede in the guide what it precedes in the model"
         )
-    alike = {**guide_site, "scale": site["scale"], "mask": site["mask"]}  # as a KL divergence counts
+    alike = {**guide_site, "fn": q, "scale": site["scale"], "mask": site["mask"]}  # as a KL divergence counts
     return Term(name, role, log_prob_sum(alike) - log_prob_sum(site))
 
 

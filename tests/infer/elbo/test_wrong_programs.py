@@ -325,6 +325,11 @@ WRONG = {
         "site 'loc_precision': expected 3 components (as many as 'assignment' has) in its last batch "
         "dimension, got batch shape (2,); it is argument 'loc_precision' of site 'z'",
     ),
+    "a mask of other dimensions than the plates": (
+        changed(lambda model: poutine.mask(model, mask=torch.ones(6, 1, 1) > 0)),
+        "site 'weights': its mask is of shape (6, 1, 1), but its plates of (2, 1); for parts of an event, "
+        "such as steps of a sequence, mask the distribution before to_event, or the emissions of a chain",
+    ),
     "shapes that differ between model and guide": (
         changed(guide=lambda guide: Replaced("z", other_shape)(guide)),
         "site 'z': batch and event shape are (2, 6) and (2,) in the model but (2, 1) and (2,) in the guide; "
@@ -337,6 +342,10 @@ WRONG = {
     "to_event around a component": (
         changed(Replaced("z", lambda fn: fn.to_event(1))),
         "site 'z': Component may not be wrapped by to_event; use a plate",
+    ),
+    "mask around an assignment": (
+        changed(Replaced("assignment", lambda fn: fn.mask(True))),
+        "site 'assignment': Assignment may not be wrapped by mask; use poutine.mask",
     ),
     "labels of another length": (
         labelled(torch.zeros(2, 5, dtype=torch.int64)),
