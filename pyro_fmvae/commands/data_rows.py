@@ -13,7 +13,7 @@ from jsonargparse import ArgumentParser
 from pyro_fmvae.commands.command import add_device, add_run
 from pyro_fmvae.data import Split, load
 from pyro_fmvae.data.own.files import READERS, load_file
-from pyro_fmvae.data.own.folder import find_images
+from pyro_fmvae.data.own.row_names import RowNames, row_names
 from pyro_fmvae.data.own.zarr_store import is_folder
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.recipes.registry import data_name
@@ -146,11 +146,9 @@ def tell_left_out(name: str, counts: Mapping[str, int], values: Sequence[str]) -
         print(f"left out {points} whose '{name}' is '{value}': training had {had}", file=sys.stderr)
 
 
-def file_names(run: Run, data: str | None) -> Sequence[str] | None:
-    """Name of each row's file in the folder of images that :func:`rows_of` takes; None of other data."""
-    if data is None or data in LOADERS or not is_folder(Path(data)) or run.preprocessing.patches is not None:
-        return None
-    return find_images(Path(data))
+def names_of(run: Run, data: str | None, rows: Split) -> RowNames:
+    """Names of the rows that :func:`rows_of` took: see :func:`~pyro_fmvae.data.own.row_names.row_names`."""
+    return row_names(run.config.data if data is None else data, rows)
 
 
 def _names(run: Run, data: str, names: tuple[str, ...]) -> tuple[str, ...]:

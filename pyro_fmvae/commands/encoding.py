@@ -8,9 +8,9 @@ from jsonargparse import ArgumentParser
 from pyro_fmvae.commands.annotated_data import H5AD, check_annotates, save_annotated
 from pyro_fmvae.commands.array_parts import save_array_parts
 from pyro_fmvae.commands.command import Command
-from pyro_fmvae.commands.data_rows import add_rows, file_names, rows_of
+from pyro_fmvae.commands.data_rows import add_rows, names_of, rows_of
 from pyro_fmvae.commands.output_files import check_different, check_ending, check_spares_data
-from pyro_fmvae.commands.row_tables import TABLES, check_installed, encoded_tables, save_table
+from pyro_fmvae.commands.row_tables import TABLES, check_installed, encoded_columns, named_parts, save_table
 from pyro_fmvae.ranks import world
 from pyro_fmvae.runs.by_batches import encoded_parts, in_order, joined, naming_far_rows
 from pyro_fmvae.runs.run import Run, resolve_device
@@ -43,6 +43,7 @@ def encode(
         place = resolve_device(device)
         model = opened.load_model(place)
         rows, _ = rows_of(opened, data, data_root, split, by_name=False)
+        names = names_of(opened, data, rows)
     parts = encoded_parts(opened.recipe, model, in_order(rows, place), ranks)
     with naming_far_rows(model, rows, place, ranks=ranks):
         if not ranks.leads:
@@ -52,10 +53,11 @@ def encode(
             added = save_annotated(opened, Path(str(data)), target, joined(parts))
             print(f"wrote {target}: {len(rows):,} rows with {', '.join(added)}")
         elif target.suffix in TABLES:
-            columns = save_table(target, encoded_tables(opened, parts, file_names(opened, data)))
+            named = named_parts(parts, names)
+            columns = save_table(target, (encoded_columns(opened, part, names.title) for part in named))
             print(f"wrote {target}: {len(rows):,} rows, {len(columns)} columns")
         else:
-            shapes = save_array_parts(target, parts)
+            shapes = save_array_parts(target, named_parts(parts, names) if names.given else parts)
             print(f"wrote {target}: {', '.join(f'{name} {shape}' for name, shape in shapes.items())}")
     return 0
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from pyro_fmvae import checkpoint
+from pyro_fmvae.data.own.row_names import RowNames
 from pyro_fmvae.recipes.table_mixture import WORDS
 from pyro_fmvae.runs.by_batches import joined
 from pyro_fmvae.runs.factor_names import component_names, values_of
@@ -32,47 +33,44 @@ def check_installed(target: Path) -> None:
         raise ValueError("out: Parquet needs pyarrow: pip install 'pyro_fmvae[parquet]', or write .csv")
 
 
-def point_names(start: int, n: int, files: Sequence[str] | None) -> dict[str, np.ndarray]:
-    """The column that names n points: ``file``, one of these, or ``row``, its number, if they are None."""
-    stop = start + n
-    return {"row": np.arange(start, stop)} if files is None else {"file": np.array(files[start:stop])}
-
-
-def encoded_tables(
-    run: Run, parts: Iterable[Mapping[str, np.ndarray]], files: Sequence[str] | None = None
+def named_parts(
+    parts: Iterable[Mapping[str, np.ndarray]], names: RowNames
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Columns of the encodings of some points after others: see :func:`encoded_columns`."""
+    """Put the names of points before their arrays, part after part.
+
+    Args:
+        parts: arrays of some points after others, each [B, ...], by name.
+        names: of all points.
+    """
     start = 0
     for arrays in parts:
-        columns = encoded_columns(run, arrays, files, start)
-        start += len(next(iter(columns.values())))
-        yield columns
+        stop = start + len(next(iter(arrays.values())))
+        yield {names.title: names.values[start:stop], **arrays}
+        start = stop
 
 
-def encoded_columns(
-    run: Run, arrays: Mapping[str, np.ndarray], files: Sequence[str] | None = None, start: int = 0
-) -> dict[str, np.ndarray]:
+def encoded_columns(run: Run, arrays: Mapping[str, np.ndarray], title: str) -> dict[str, np.ndarray]:
     """Columns of the encodings of n points.
 
     Args:
         run: whose model encoded them.
-        arrays: of :meth:`~pyro_fmvae.recipes.recipe.Recipe.encode`, each [n, ...], by name.
-        files: name of each point's file; None: points are numbered.
-        start: number of the first point.
+        arrays: of :meth:`~pyro_fmvae.recipes.recipe.Recipe.encode`, each [n, ...], by name, with the names of
+            the points before them.
+        title: what these names are.
 
     Returns:
-        Name → values [n]: ``file`` or ``row``; for each factor its code, the name of its value if there is
-        one, and the probability of the code; then every other array, a column per number. Where a code is the
-        row itself, its columns have their names, units and words in place of ``mean``.
+        Name → values [n]: the names of the points; for each factor its code, the name of its value if there
+        is one, and the probability of the code; then every other array, a column per number. Where a code is
+        the row itself, its columns have their names, units and words in place of ``mean``.
     """
-    columns = point_names(start, len(next(iter(arrays.values()))), files)
+    columns = {title: arrays[title]}
     gammas = [f"responsibilities_{factor}" for factor in range(len(run.recipe.factors))]
     columns |= factor_columns(run, arrays, [arrays[name] for name in gammas])
     if run.recipe.rows_are_codes:
         for title, values in named_columns(run, torch.from_numpy(arrays[MEAN])):
             columns[f"{title} (data)" if title in columns else title] = values
         gammas.append(MEAN)
-    return columns | _flat(arrays, without=(CODES, *gammas))
+    return columns | _flat(arrays, without=(title, CODES, *gammas))
 
 
 def drawn_columns(run: Run, x: np.ndarray, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ import json
 import math
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +13,9 @@ from jsonargparse import ArgumentParser
 
 from pyro_fmvae.commands.array_parts import save_array_parts
 from pyro_fmvae.commands.command import Command
-from pyro_fmvae.commands.data_rows import add_rows, file_names, rows_of
+from pyro_fmvae.commands.data_rows import add_rows, names_of, rows_of
 from pyro_fmvae.commands.output_files import check_different, check_ending, check_spares_data
-from pyro_fmvae.commands.row_tables import TABLES, check_installed, point_names, save_table
+from pyro_fmvae.commands.row_tables import TABLES, check_installed, named_parts, save_table
 from pyro_fmvae.commands.seeds import add_seed, check_seed
 from pyro_fmvae.evaluate import NEAREST, Neighbours, outlier_scores, score_parts, threshold
 from pyro_fmvae.ranks import world
@@ -74,6 +74,7 @@ def score(
         place = resolve_device(device)
         model = opened.load_model(place)
         rows, _ = rows_of(opened, data, data_root, split, by_name=False)
+        names = names_of(opened, data, rows)
         train = opened.load_data(data_root).train
     compared = in_order(train, place, train_points)
     usual = outlier_scores(model, compared, num_samples, seed, ranks=ranks)
@@ -89,10 +90,11 @@ def score(
     limits = {kind: threshold(values, quantile) for kind, values in usual.items()}
     tallies = {kind: _Tally(limit) for kind, limit in limits.items()}
     if target.suffix in TABLES:
-        save_table(target, _tables(parts, tallies, file_names(opened, data)))
+        save_table(target, named_parts((_marked(part, tallies, " outlying") for part in parts), names))
     else:
         thresholds = {f"{kind}_threshold": limit for kind, limit in limits.items()}
-        save_array_parts(target, (_marked(part, tallies, "_outlying") for part in parts), thresholds)
+        marked = (_marked(part, tallies, "_outlying") for part in parts)
+        save_array_parts(target, named_parts(marked, names) if names.given else marked, thresholds)
     compared_with = len(usual["reconstruction"])
     if sys.stdout.isatty():
         print(f"wrote {target}; threshold: above {quantile:.0%} of {compared_with:,} training points")
@@ -138,17 +140,6 @@ def _marked(
     for kind, values in scores.items():
         marked |= {kind: values, f"{kind}{ending}": tallies[kind].add(values)}
     return marked
-
-
-def _tables(
-    parts: Iterable[Mapping[str, np.ndarray]], tallies: Mapping[str, _Tally], files: Sequence[str] | None
-) -> Iterator[dict[str, np.ndarray]]:
-    """Columns of some points after others, with the names of the points."""
-    start = 0
-    for scores in parts:
-        n = len(next(iter(scores.values())))
-        yield point_names(start, n, files) | _marked(scores, tallies, " outlying")
-        start += n
 
 
 COMMAND = Command(

@@ -1,6 +1,6 @@
 """The command ``search``: find what is like a picture, or like the rows of a file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +9,12 @@ from jsonargparse import ArgumentParser
 
 from pyro_fmvae import figures
 from pyro_fmvae.commands.command import Command
-from pyro_fmvae.commands.data_rows import add_rows, file_names, rows_of
+from pyro_fmvae.commands.data_rows import add_rows, names_of, rows_of
 from pyro_fmvae.commands.output_files import check_different, check_ending, check_spares_data
 from pyro_fmvae.commands.row_tables import TABLES, check_installed, save_table
 from pyro_fmvae.data import Split, whole
 from pyro_fmvae.data.own.folder import SUFFIXES, read_image
+from pyro_fmvae.data.own.row_names import RowNames, row_names
 from pyro_fmvae.recipes.pictures import as_pixels
 from pyro_fmvae.recipes.ranges import count
 from pyro_fmvae.runs.run import Run, resolve_device
@@ -59,10 +60,11 @@ def search(
     if out is not None:
         check_ending(Path(out), (*TABLES, ".png") if opened.image else TABLES)
         check_installed(Path(out))
-        check_different(data=data, like=like, out=out)
+        check_different(data=data, out=out)
+        check_different(like=like, out=out)
         check_spares_data(opened, Path(out))
     if data is None and split is None and opened.config.own_data:
-        data = opened.config.data  # whole, so that its files are named
+        data = opened.config.data  # whole
     queries = _queries(opened, like)
     place = resolve_device(device)
     rows, _ = rows_of(opened, data, data_root, split, by_name=False)
@@ -71,7 +73,8 @@ def search(
     if out is not None and out.endswith(".png"):
         _draw(opened, queries, rows, found[:, :SHOWN], Path(out))
     else:
-        columns = _columns(found, values, by, file_names(opened, data))
+        names = row_names(like, queries), names_of(opened, data, rows)
+        columns = _columns(found, values, by, *names)
         if out is None:
             _print(columns)
             return 0
@@ -92,15 +95,14 @@ def _queries(run: Run, like: str) -> Split:
 
 
 def _columns(
-    found: np.ndarray, values: np.ndarray, by: str, files: Sequence[str] | None
+    found: np.ndarray, values: np.ndarray, by: str, queries: RowNames, names: RowNames
 ) -> dict[str, np.ndarray]:
     """Columns of a table with a row for each query and find, the nearest first."""
     number, n = found.shape
-    rows = found.ravel()
     return {
-        "query": np.repeat(np.arange(number), n),
+        "query": np.repeat(queries.values, n),
         "rank": np.tile(np.arange(1, n + 1), number),
-        **({"row": rows} if files is None else {"file": np.array(files)[rows]}),
+        names.title: names.values[found.ravel()],
         by: values.ravel(),
     }
 

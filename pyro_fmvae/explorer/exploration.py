@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.data import Split
-from pyro_fmvae.data.own.folder import find_images
-from pyro_fmvae.data.own.zarr_store import is_folder
+from pyro_fmvae.data.own.row_names import ROW, RowNames, row_names
 from pyro_fmvae.data.storage import to_uint8
 from pyro_fmvae.recipes.pictures import as_pixels
 from pyro_fmvae.runs.by_batches import encode_rows, in_order
@@ -73,20 +72,12 @@ class Exploration:
         return encode_rows(self.run.recipe, self.trained.model, in_order(self.points, self.trained.device))
 
     @cached_property
-    def row_names(self) -> list[str]:
-        """Name of each training point: its file, or the number of its row, from 0."""
-        places = range(len(self.points)) if self.points.places is None else self.points.places.tolist()
-        data = Path(self.run.config.data)
-        if self.points.places is not None and is_folder(data):
-            files = find_images(data)
-            return [files[place] for place in places]
-        return [str(place) for place in places]
-
-    @property
-    def in_files(self) -> bool:
-        """True if each training point is a file."""
-        known = self.rows is not None and self.rows.places is not None
-        return known and is_folder(Path(self.run.config.data))
+    def row_names(self) -> RowNames:
+        """Names of the training points, strings [n]; numbers of rows also where names are not different."""
+        found = row_names(self.run.config.data, self.points)
+        if len(set(found.values)) < len(self.points) and self.points.places is not None:
+            found = RowNames(ROW, self.points.places.numpy())
+        return found._replace(values=found.values.astype(str))
 
     def choices(self, factor: int) -> list[tuple[str, int]]:
         """Names of a factor's components, and their numbers."""

@@ -7,6 +7,7 @@ from typing import Final
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.data.own.folder import TABLE, read_table
+from pyro_fmvae.data.own.row_names import RowNames
 
 UNKNOWN: Final = ""
 
@@ -33,9 +34,7 @@ def read_labels(folder: Path, names: Sequence[str]) -> dict[str, dict[int, str]]
     }
 
 
-def write_labels(
-    folder: Path, names: Sequence[str], labels: Mapping[str, Mapping[int, str]], in_files: bool
-) -> None:
+def write_labels(folder: Path, names: RowNames, labels: Mapping[str, Mapping[int, str]]) -> None:
     """Write the labels that were given so far in one step: a row for each labelled point.
 
     A folder of images takes the file as its own ``labels.csv``.
@@ -44,7 +43,6 @@ def write_labels(
         folder: of the run.
         names: of its training points.
         labels: property → place of the point → name of the value.
-        in_files: the names are those of files; else they are numbers of rows.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -54,9 +52,9 @@ def write_labels(
     def write(path: Path) -> None:
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["file" if in_files else "row", *labels])
+            writer.writerow([names.title, *labels])
             writer.writerows(
-                [names[row], *(given.get(row, UNKNOWN) for given in labels.values())] for row in rows
+                [names.values[row], *(given.get(row, UNKNOWN) for given in labels.values())] for row in rows
             )
 
     checkpoint.write_atomically(folder / TABLE, write)

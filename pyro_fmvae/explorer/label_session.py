@@ -73,7 +73,7 @@ class LabelSession:
         for factor in run.labelled:
             values = [name for name, _ in explored.choices(factor)]
             self.properties[run.label_names[factor]] = Property(values)
-        for name, texts in read_labels(run.folder, explored.row_names).items():
+        for name, texts in read_labels(run.folder, explored.row_names.values.tolist()).items():
             found = self.properties.setdefault(name, Property([]))
             found.values += sorted(set(texts.values()) - set(found.values))
             found.given = {row: found.values.index(text) for row, text in texts.items()}
@@ -149,8 +149,7 @@ class LabelSession:
             for name, one in self.properties.items()
             if one.given
         }
-        run, names = self.explored.run, self.explored.row_names
-        write_labels(run.folder, names, labels, self.explored.in_files)
+        write_labels(self.explored.run.folder, self.explored.row_names, labels)
 
     # ------------------------------------------------------------------ model
 

@@ -6,7 +6,10 @@ import pytest
 pytest.importorskip("anndata", reason="pip install 'pyro_fmvae[anndata]'")
 
 import anndata
+import pandas as pd
 
+from pyro_fmvae.data.own.row_names import RowNames
+from pyro_fmvae.explorer import exploration
 from pyro_fmvae.runs import load
 from tests.small_runs import command, succeed, train_all
 
@@ -75,3 +78,35 @@ def test_nothing_is_lost(data, out, message, run, cells, tmp_path):
     assert message in err
     assert {path: path.read_bytes() for path in places.values()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["coded.h5ad"]
+
+
+def test_tables_and_arrays_name_the_cells(run, cells, tmp_path):
+    """Of a whole file in its order; of the run's own test split each row has the name that is its own."""
+    names = [f"cell {number}" for number in range(CELLS)]
+    for kind in ("csv", "npz"):
+        succeed("encode", run, "--data", cells, "--out", tmp_path / f"codes.{kind}")
+    succeed("encode", run, "--out", tmp_path / "own.csv")
+    succeed("score", run, "--data", cells, "--out", tmp_path / "scores.csv")
+    options = ["--data", cells, "--like", cells, "-n", 1]
+    succeed("search", run, *options, "--out", tmp_path / "found.csv")
+    whole, own, scores, found = (
+        pd.read_csv(tmp_path / f"{name}.csv") for name in ("codes", "own", "scores", "found")
+    )
+    assert list(whole["name"]) == list(scores["name"]) == list(found["query"]) == list(found["name"]) == names
+    with np.load(tmp_path / "codes.npz") as arrays:
+        assert arrays["name"].tolist() == names
+    assert 0 < len(own) < CELLS
+    matched = whole.set_index("name").loc[own["name"]]
+    np.testing.assert_allclose(own["mean_0"], matched["mean_0"], rtol=1e-5)
+    explored = exploration.Exploration(run, device="cpu")
+    assert set(explored.row_names.values) < set(names)
+
+
+def test_names_that_are_not_different_label_nothing(run, monkeypatch):
+    """The explorer falls back to the numbers of rows, by which labels are found again."""
+    monkeypatch.setattr(
+        exploration, "row_names", lambda _, rows: RowNames("name", np.full(len(rows), "cell"))
+    )
+    explored = exploration.Exploration(run, device="cpu")
+    names = explored.row_names
+    assert not names.given and names.values.tolist() == list(map(str, explored.points.places.tolist()))

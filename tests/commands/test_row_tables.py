@@ -63,6 +63,7 @@ def test_codes_of_pictures_have_the_names_of_files_and_values(runs, files, tmp_p
     names = ["file", "eyes code", "eyes value", "eyes probability", "factor 1 code", "factor 1 probability"]
     assert list(table)[:6] == names
     assert table["file"] == sorted(f"{number}.png" for number in range(N))
+    assert table["file"] == arrays["file"].tolist()
     codes = arrays["codes"]
     assert table["eyes value"] == np.array(EYES)[codes[:, 0]].tolist()
     assert table["factor 1 code"] == list(map(str, codes[:, 1]))
@@ -72,9 +73,11 @@ def test_codes_of_pictures_have_the_names_of_files_and_values(runs, files, tmp_p
     np.testing.assert_array_equal(mean, arrays["mean"])
 
 
-def test_rows_of_other_data_are_numbered(runs, tmp_path):
+def test_rows_of_other_data_have_their_numbers_in_the_file(runs, files, tmp_path):
     table, arrays = written(tmp_path, "encode", runs / "table")
-    assert table["row"] == [str(row) for row in range(6)]
+    whole, _ = written(tmp_path, "encode", runs / "table", "--data", files["table"])
+    assert table["mean_0"] == [whole["mean_0"][int(row)] for row in table["row"]]
+    assert len(table["row"]) == 6 and whole["row"] == list(map(str, range(len(whole["mean_0"]))))
     assert list(table)[1:] == [
         f"{name}_{i}" for name in ("mean", "scale") for i in range(arrays["mean"].shape[1])
     ]

@@ -29,17 +29,17 @@ def explored(folders):
 def test_points_have_the_names_of_their_files(explored):
     """The label of each file is that of the row that has its name."""
     run = explored["pictures"]
-    for name, (label,) in zip(run.row_names, run.points.labels.tolist(), strict=True):
+    for name, (label,) in zip(run.row_names.values, run.points.labels.tolist(), strict=True):
         number = int(name.removesuffix(".png"))
         assert label == (-1 if number % 3 == 0 else (1, 0)[number % 2])
-    assert len(set(run.row_names)) == len(run.points) < PICTURES
+    assert len(set(run.row_names.values)) == len(run.points) < PICTURES
 
 
 def test_rows_of_a_table_have_their_places_in_the_file(explored):
     run = explored["table"]
     lines = Path(run.run.config.data).read_text().splitlines()[1:]
     _, cells = run.table(run.points.observations)
-    for name, (weight, length, colour) in zip(run.row_names, cells, strict=True):
+    for name, (weight, length, colour) in zip(run.row_names.values, cells, strict=True):
         expected = lines[int(name)].split(",")
         assert (float(weight), float(length)) == pytest.approx([float(one) for one in expected[:2]], rel=1e-3)
         assert colour == expected[2]

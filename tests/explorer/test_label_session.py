@@ -92,7 +92,7 @@ def test_labels_are_kept_and_read_again(explore):
     rows = session.next("bright", 3)
     label(session, "bright", rows, lambda *_: 1)
     text = (session.explored.run.folder / "labels.csv").read_text()
-    names = session.explored.row_names
+    names = session.explored.row_names.values
     assert text.splitlines()[0] == "file,bright"
     assert sorted(text.splitlines()[1:]) == sorted(f"{names[row]},yes" for row in rows)
     again = LabelSession(explore("pictures"))

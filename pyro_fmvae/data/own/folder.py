@@ -4,6 +4,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path, PurePath
 from typing import Final, NamedTuple
@@ -208,7 +209,8 @@ def load_folder(
     ]
     labels = folder.labels(values, left_out)
     images = folder.images(shape)
-    return _split(images, labels, preprocessing, str(path)), tuple(folder.columns)
+    rows = _split(images, labels, preprocessing, str(path))
+    return replace(rows, places=torch.arange(len(rows))), tuple(folder.columns)
 
 
 def read_image(path: Path, preprocessing: Preprocessing) -> Split:

@@ -16,6 +16,7 @@ from pyro_fmvae.memory import check_fits
 from pyro_fmvae.untrusted import LARGEST, check_printable
 
 _AT_ONCE = 1000  # names
+_LENGTH = 64  # characters of a name, on average over many rows
 
 
 @contextmanager
@@ -86,13 +87,13 @@ def _column(data: Any, path: Path) -> np.ndarray:
     return found
 
 
-def read_names(file: Any, of: str, number: int, path: Path) -> tuple[str, ...]:
+def read_names(file: Any, of: str, number: int | None, path: Path) -> tuple[str, ...]:
     """Names of the rows ('obs') or columns ('var') of X.
 
     Args:
         file: open.
         of: which of the two.
-        number: of names that there must be.
+        number: of names that there must be; None: any.
         path: of the file, for messages.
 
     Raises:
@@ -104,20 +105,24 @@ def read_names(file: Any, of: str, number: int, path: Path) -> tuple[str, ...]:
     index = member(group, str(group.attrs.get("_index", "_index")), path)
     if isinstance(index, h5py.Group):  # strings of which some may be missing
         index = member(index, "values", path)
-    if h5py.check_string_dtype(index.dtype) is None or index.shape != (number,):
-        raise ValueError(f"{path}: expected {number:,} names in {index.name!r}")
-    return tuple(_strings(index, path))
+    strings = h5py.check_string_dtype(index.dtype) is not None and index.ndim == 1
+    if not strings or number not in (None, len(index)):
+        raise ValueError(
+            f"{path}: expected {'' if number is None else f'{number:,} '}names in {index.name!r}"
+        )
+    check_fits(_LENGTH * len(index), f"{path}: {index.name}")
+    return tuple(_strings(index, path, max(LARGEST, _LENGTH * len(index))))
 
 
-def _strings(array: Any, path: Path) -> list[str]:
-    """An array of strings [n], as long as they are not too many."""
+def _strings(array: Any, path: Path, largest: int = LARGEST) -> list[str]:
+    """An array of strings [n], of at most so many characters."""
     strings: list[str] = []
     length = 0
     for start in range(0, len(array), _AT_ONCE):
         strings += map(str, array.asstr()[start : start + _AT_ONCE])
         length += sum(map(len, strings[start:]))
-        if length > LARGEST:
-            raise ValueError(f"{path}: expected at most {LARGEST:,} characters of names in {array.name!r}")
+        if length > largest:
+            raise ValueError(f"{path}: expected at most {largest:,} characters of names in {array.name!r}")
     check_printable(strings, f"{path}: {array.name}")
     return strings
 

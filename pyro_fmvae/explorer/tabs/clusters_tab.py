@@ -39,8 +39,8 @@ def clusters_tab(explored: Exploration, page: gr.Blocks) -> None:
     def show(of: int, component: int) -> list[Any]:
         (one,) = (one for one in clusters(explored, of) if one.component == component)
         x = explored.points.select(torch.from_numpy(one.rows)).observations
-        notes = [explored.row_names[row] for row in one.rows]
-        seen = nearest.shown(x, notes, "file" if explored.in_files else "row")
+        names = explored.row_names
+        seen = nearest.shown(x, names.values[one.rows].tolist(), names.title)
         return [seen, draws.shown(draws_of(explored, of, component)), one.name, component]
 
     def give(of: int, component: int | None, text: str) -> tuple[Any, list[int]]:

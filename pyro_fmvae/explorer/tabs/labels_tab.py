@@ -43,9 +43,9 @@ def labels_tab(explored: Exploration, session: LabelSession, page: gr.Blocks) ->
         if not rows:
             return [rows, None, gr.Radio([], value=None), "Every point has a label."]
         x = explored.points.select(torch.tensor(rows[:1])).observations
-        known = session.properties[of].values
+        known, names = session.properties[of].values, explored.row_names
         options = gr.Radio([(text, number) for number, text in enumerate(known)], value=None)
-        return [rows, asked.shown(x, [explored.row_names[rows[0]]], "row"), options, told_of(of)]
+        return [rows, asked.shown(x, [names.values[rows[0]]], names.title), options, told_of(of)]
 
     def told_of(of: str) -> str:
         chosen = session.properties[of]

@@ -27,7 +27,7 @@ def outliers_tab(explored: Exploration) -> None:
         of = of or next(iter(found))
         ranked = rank(found[of], SHOWN)
         x = explored.points.select(torch.tensor([one.row for one in ranked])).observations
-        notes = [f"{one.score:.4g} · {explored.row_names[one.row]}" for one in ranked]
+        notes = [f"{one.score:.4g} · {explored.row_names.values[one.row]}" for one in ranked]
         return points.shown(x, notes, "score"), gr.Dropdown(list(found), value=of)
 
     find.click(told(show), [kind], [points.block, kind])
