@@ -9,6 +9,7 @@ from torch.distributions import Distribution
 
 from pyro_fmvae.distributions.gamma import NaturalGamma
 from pyro_fmvae.distributions.inverse_gamma import NaturalInverseGamma
+from pyro_fmvae.distributions.joint_matrix_parts import JointMatrix, JointMatrixNoise
 from pyro_fmvae.distributions.joint_parts import (
     JointGamma,
     JointInverseGamma,
@@ -22,9 +23,10 @@ from pyro_fmvae.distributions.joint_parts import (
     JointWeightsByVariance,
     JointWishart,
 )
+from pyro_fmvae.distributions.matrix_normal_wishart import NaturalMatrixNormalWishart
 from pyro_fmvae.distributions.multivariate_normal import NaturalMultivariateNormal
 from pyro_fmvae.distributions.multivariate_normal_gamma import NaturalMultivariateNormalGamma
-from pyro_fmvae.distributions.natural_distribution import NaturalDistribution
+from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, event_dim_of
 from pyro_fmvae.distributions.normal import NaturalNormal
 from pyro_fmvae.distributions.normal_gamma import NaturalNormalGamma
 from pyro_fmvae.distributions.normal_wishart import NaturalNormalWishart
@@ -52,11 +54,32 @@ class JointKind(NamedTuple):
         """True if the precision is a number that scales the precision matrix of a vector."""
         return self.kind is NaturalMultivariateNormalGamma
 
+    @property
+    def is_matrix(self) -> bool:
+        """True if the location is a matrix, whose rows have the same precision matrix."""
+        return self.kind is NaturalMatrixNormalWishart
+
+    def event(self, shape: torch.Size) -> torch.Size:
+        """The last dimensions of a location's value, those of one posterior."""
+        dims = 2 if self.is_matrix else event_dim_of(self.location.family)
+        return shape[len(shape) - dims :]
+
+    def precision_event(self, event: torch.Size) -> torch.Size:
+        """The last dimensions of its precision."""
+        return torch.Size(event[-1:] * event_dim_of(self.precision.family))
+
+    def size(self, event: torch.Size) -> int:
+        """P, the number of natural parameters of one posterior."""
+        if self.is_matrix:
+            rows, dim = event
+            return self.kind.family.size(torch.Size((rows + dim, dim)))
+        return event.numel() * (event.numel() + 3) // 2 + 2
+
     def together(self, location: Tensor, precision: Tensor) -> Tensor:
         """λ of a joint posterior near independent ones, given their natural parameters.
 
         The location's mean and the precision's distribution are theirs. The location's variance is theirs at
-        the mean precision; for vectors, on the average over directions.
+        the mean precision; for vectors, on the average over directions, and for matrices row by row.
         """
         m, scale = self.location.family.unpack(location)
         a, rate = self.precision.family.unpack(precision)
@@ -66,11 +89,24 @@ class JointKind(NamedTuple):
         if self.is_scaled:
             return self.kind.family.natural(m, scale * (a / rate).sqrt()[..., None, None], a, rate)
         half_df = wishart_shapes(a, m.shape[-1])[..., -1]
-        spread = torch.linalg.solve_triangular(scale, rate, upper=False).square().sum((-2, -1))
+        rates = rate.unsqueeze(-3) if self.is_matrix else rate
+        spread = torch.linalg.solve_triangular(scale, rates, upper=False).square().sum((-2, -1))
+        if self.is_matrix:
+            scales = (half_df.unsqueeze(-1) * m.shape[-1] / spread).sqrt()
+            return self.kind.family.natural(m, torch.diag_embed(scales), a, rate)
         return self.kind.family.natural(m, spread / (half_df * m.shape[-1]), a, rate)
 
     def marginals(self, joint: Any) -> tuple[Distribution, Distribution]:
-        """The location by itself, a Student-t distribution, and the precision by itself, a natural one."""
+        """The location by itself, a Student-t distribution, and the precision by itself, a natural one.
+
+        Of a matrix, it is that of each row by itself.
+        """
+        if self.is_matrix:
+            m, tril, a, rate = joint.standard
+            precision = self.precision(self.precision.family.natural(a, rate), joint.dtype)
+            scales = (tril.norm(dim=-1) * a.unsqueeze(-1).rsqrt())[..., None, None]
+            rows = (2 * a.unsqueeze(-1), m, scales * rate.unsqueeze(-3))
+            return dist.MultivariateStudentT(*(t.to(joint.dtype) for t in rows)), precision
         if self.is_scaled:
             m, tril, a, rate = joint.standard
             precision = self.precision(self.precision.family.natural(a, rate), joint.dtype)
@@ -113,12 +149,24 @@ _WEIGHTS_BY_VARIANCE = JointKind(
     (JointWeightsByVariance, JointNoiseVariance),
     exponent=-1,
 )
-_KINDS = (_NORMAL_GAMMA, _BY_VARIANCE, _NORMAL_WISHART, _WEIGHTS, _WEIGHTS_BY_VARIANCE)
+_MATRICES = JointKind(
+    NaturalMultivariateNormal, NaturalWishart, NaturalMatrixNormalWishart, (JointMatrix, JointMatrixNoise)
+)
+_KINDS = (_NORMAL_GAMMA, _BY_VARIANCE, _NORMAL_WISHART, _WEIGHTS, _WEIGHTS_BY_VARIANCE, _MATRICES)
 
 
-def joint_kind(location: type[NaturalDistribution], precision: type[NaturalDistribution]) -> JointKind | None:
-    """The kind of joint posterior of two sites, by their independent posteriors; None if there is none."""
-    return next((kind for kind in _KINDS if (kind.location, kind.precision) == (location, precision)), None)
+def joint_kind(
+    location: type[NaturalDistribution], precision: type[NaturalDistribution], events: tuple[int, int]
+) -> JointKind | None:
+    """The kind of joint posterior of two sites; None if there is none.
+
+    Args:
+        location, precision: classes of their independent posteriors.
+        events: the numbers of dimensions in an event of theirs.
+    """
+    are_matrices = events[0] >= events[1] > 1
+    kinds = [kind for kind in _KINDS if (kind.location, kind.precision) == (location, precision)]
+    return next((kind for kind in kinds if kind.is_matrix == are_matrices), kinds[0] if kinds else None)
 
 
 def kind_of_part(part: Distribution) -> JointKind | None:

@@ -54,9 +54,12 @@ class JointPart(NaturalDistribution):
         check_natural(natural)
         self.natural, self.given = natural, given
         self.dtype = torch.get_default_dtype() if dtype is None else dtype
+        self._init_shapes(self._event(natural.shape[-1]), validate_args)
+
+    def _event(self, size: int) -> torch.Size:
+        """Shape of a value of the site, for natural parameters of ``size`` numbers."""
         support: Any = self.support
-        event = torch.Size([packed.dim_of(natural.shape[-1])] * support.event_dim)
-        self._init_shapes(event, validate_args)
+        return torch.Size([packed.dim_of(size)] * support.event_dim)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         """Expand to ``batch_shape``; the natural parameters stay the tensor that was given."""

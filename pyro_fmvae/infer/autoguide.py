@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_fmvae.distributions import MixtureComponent, NaturalDistribution
-from pyro_fmvae.distributions.natural_distribution import event_dim_of
 from pyro_fmvae.infer.elbo.enumerated import is_discrete, is_latent
 from pyro_fmvae.infer.elbo.frames import frames_of
 from pyro_fmvae.infer.elbo.kind import has_shorthand
@@ -154,7 +153,10 @@ class AutoConjugate(WithQuantiles, WithStarts, WithFallback):
                 except (NotImplementedError, ValueError) as error:
                     raise type(error)(f"site '{name}': {error}") from None
                 self.posteriors[name] = random_posterior(site["fn"], self.count)
-                self._sites[name] = {"cond_indep_stack": site["cond_indep_stack"], "events": 0}
+                self._sites[name] = {
+                    "cond_indep_stack": site["cond_indep_stack"],
+                    "event_dim": site["fn"].event_dim,
+                }
         known = {n: s["value"] for n, s in sites.items() if n in self._sites or _is_component(s)}
         others = [n for n, s in sites.items() if is_latent(s) and not has_shorthand([s]) and n not in known]
         if others and None not in wanted:
@@ -180,8 +182,11 @@ class AutoConjugate(WithQuantiles, WithStarts, WithFallback):
                 continue
             starts[name] = type(prior), prior.family.scattered_start(prior.natural, self.count, None)
             self._priors[name] = prior
-            events = found.sites[name]["fn"].event_dim - event_dim_of(prior.family)
-            self._sites[name] = {"cond_indep_stack": found.sites[name]["cond_indep_stack"], "events": events}
+            site = found.sites[name]
+            self._sites[name] = {
+                "cond_indep_stack": site["cond_indep_stack"],
+                "event_dim": site["fn"].event_dim,
+            }
         self._local_sites = LocalSites(self._model[0], local, self._search)
         joint = found.joint if self.structured else {}
         self._joint = JointSites({name: pair for name, pair in joint.items() if name in starts})
@@ -231,7 +236,7 @@ class AutoConjugate(WithQuantiles, WithStarts, WithFallback):
             found = self._joint.distribution(name, posterior(), values)
         except ValueError as error:
             raise type(error)(f"site '{name}': {error}") from None
-        return found.to_event(self._sites[name]["events"])
+        return found.to_event(self._sites[name]["event_dim"] - found.event_dim)
 
     @property
     def local(self) -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 
 The statistics of the joint posterior are log det Λ, μᵀΛμ, Λ and Λμ. So a location may occur in products with
 its own precision only, and its products with a precision matrix only in sums over whole rows and columns.
-Numbers are vectors of one dimension. A vector whose precision matrix is scaled by a number is simpler: all of
-its products with that number are statistics.
+Numbers are vectors of one dimension. A location may be a matrix W whose rows have the same precision matrix:
+then WΛWᵀ and WΛ are in the place of μᵀΛμ and Λμ. A vector whose precision matrix is scaled by a number is
+simpler: all of its products with that number are statistics.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from pyro_fmvae.distributions import packed_matrices as packed
 from pyro_fmvae.distributions.joint_kinds import JointKind, joint_kind
-from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, event_dim_of
+from pyro_fmvae.distributions.natural_distribution import NaturalDistribution
 from pyro_fmvae.infer.elbo.expectation import entries_at
 from pyro_fmvae.infer.elbo.structure import Site
 from pyro_fmvae.infer.elbo.sums import Factor, Product, place
@@ -31,7 +32,7 @@ class JointMoments:
         location, precision: names of the sites.
         kind: of the joint posterior.
         stats: E[t], float64 [..., P], one for each block of the location's value.
-        shape: of the location's value; its last dimension is that of a block, for vectors.
+        shape: of the location's value; its last dimensions are those of a block.
         centre: see :class:`Moments`, of the location.
     """
 
@@ -43,16 +44,26 @@ class JointMoments:
     centre: Tensor | None = None
 
     def __post_init__(self) -> None:
-        self.dim = packed.dim_of(self.stats.shape[-1])
-        log_det, square, matrix, vector = packed.split(self.stats.reshape(-1, self.stats.shape[-1]))
-        matrix = packed.halved(packed.unpack(matrix, self.dim))
+        log_det, matrix, square, vector = self._tables(self.stats.reshape(-1, self.stats.shape[-1]))
+        self.rows, self.dim = vector.shape[-2:]
         if self.centre is not None:
-            c = self.centre.expand(self.shape).reshape(-1, self.dim)
-            scaled = (matrix @ c.unsqueeze(-1)).squeeze(-1)
-            square = square - (c * (2 * vector - scaled)).sum(-1)
+            c = self.centre.expand(self.shape).reshape(vector.shape)
+            scaled = c @ matrix
+            across = (vector - scaled) @ c.mT
+            square = square - across - across.mT - scaled @ c.mT
             vector = vector - scaled
-        self._log_det, self._square = log_det, square
-        self._matrix, self._vector = matrix.reshape(-1), vector.reshape(-1)
+        self._log_det, self._matrix = log_det, matrix.reshape(-1)
+        self._square, self._vector = square.reshape(-1), vector.reshape(-1)
+
+    def _tables(self, stats: Tensor) -> tuple[Tensor, ...]:
+        """E of log det Λ, Λ, WΛWᵀ and WΛ, given those of all blocks: [N], [N, D, D], [N, K, K], [N, K, D]."""
+        if self.kind.is_matrix:
+            log_det, matrix, square, vector = packed.split_rows(stats)
+            rows, dim = vector.shape[-2:]
+            return log_det, packed.unpack(matrix, dim), packed.unpack(square, rows), vector
+        log_det, square, matrix, vector = packed.split(stats)
+        matrix = packed.halved(packed.unpack(matrix, vector.shape[-1]))
+        return log_det, matrix, square[..., None, None], vector.unsqueeze(-2)
 
     @property
     def size(self) -> int:
@@ -69,6 +80,8 @@ class JointMoments:
 
     def _mean(self, natural: Tensor) -> Tensor:
         """The mean location of a posterior, whose λ may be outside of the domain."""
+        if self.kind.is_matrix:
+            return self.kind.kind.family.unpack(natural)[0]
         _, fourth, _, third = packed.split(natural)
         return third / (-2 * fourth).unsqueeze(-1)
 
@@ -100,7 +113,7 @@ class JointMoments:
         return self._product(own, locations, others)
 
     def _product(self, own: Factor, locations: list[Factor], others: Set[int]) -> tuple[Tensor, Names] | None:
-        """E[Λ_ij μ_j] or E[μ_i Λ_ij μ_j], summed over j and over both: names of sums in these alone."""
+        """E[Λ_ij w_kj] or E[w_ki Λ_ij w_lj], summed over j and over both: names of sums in these alone."""
         summed: list[int] = []
         if self.dim > 1:
             inner = {name for name in own.names if name >= 0} - others
@@ -117,9 +130,10 @@ class JointMoments:
         block = matrix // self.dim**2
         row, column = matrix // self.dim % self.dim, matrix % self.dim
         inside = [index % self.dim for index in vectors]
+        of_rows = [index // self.dim % self.rows for index in vectors]
         fits = torch.ones_like(matrix, dtype=torch.bool)
         for number, (index, name) in enumerate(zip(vectors, summed or [0] * len(vectors), strict=True)):
-            fits = fits & (index // self.dim == block)
+            fits = fits & (index // (self.dim * self.rows) == block)
             if self.dim > 1:
                 if matrix.shape[names.index(name)] != self.dim:
                     return None
@@ -128,11 +142,11 @@ class JointMoments:
         if len(vectors) == 1:
             other = row + column - inside[0]
             fits = fits & ((row == inside[0]) | (column == inside[0]))
-            table, index = self._vector, block * self.dim + other
+            table, index = self._vector, (block * self.rows + of_rows[0]) * self.dim + other
         else:
             one, two = inside
             fits = fits & (((row == one) & (column == two)) | ((row == two) & (column == one)))
-            table, index = self._square, block
+            table, index = self._square, (block * self.rows + of_rows[0]) * self.rows + of_rows[1]
         if summed:
             first = index[(..., *(slice(0, 1) for _ in summed))]
             fits = (fits & (index == first)).flatten(len(kept)).all(-1)
@@ -223,8 +237,9 @@ class JointSearch:
     def _candidates(self, location: str) -> list[tuple[str, JointKind]]:
         """Sites that a location is multiplied with and could have a joint posterior with."""
         partners = {f.site for _, term in self.terms if _has(term, location) for f in term if f.site}
+        events = {name: site["fn"].event_dim for name, site in self.sites.items()}
         kinds = {
-            name: joint_kind(self.kinds[location], kind)
+            name: joint_kind(self.kinds[location], kind, (events[location], events[name]))
             for name, kind in self.kinds.items()
             if name in partners
         }
@@ -232,18 +247,16 @@ class JointSearch:
 
     def _obstacle(self, location: str, precision: str, kind: JointKind) -> str | None:
         one, two = self.sites[location], self.sites[precision]
-        shape, family = one["value"].shape, kind.location.family
-        event = shape[len(shape) - event_dim_of(family) :]
-        if two["value"].shape != (shape[:-1] if kind.is_scaled else shape + event):
+        shape = one["value"].shape
+        event = kind.event(shape)
+        batch, own = shape[: len(shape) - len(event)], kind.precision_event(event)
+        if two["value"].shape != batch + own:
             return f"'{precision}' has another shape, {list(two['value'].shape)} for {list(shape)}"
         if not all(_same(one[what], two[what]) for what in ("cond_indep_stack", "scale", "mask")):
             return f"'{precision}' is in other plates, or has another scale or mask"
-        if two["fn"].event_dim - one["fn"].event_dim != (-1 if kind.is_scaled else len(event)):
+        if two["fn"].event_dim - one["fn"].event_dim != len(own) - len(event):
             return f"'{precision}' has {two['fn'].event_dim} dimensions in an event"
-        size = event.numel()
-        stats = torch.zeros(
-            *shape[: len(shape) - len(event)], size * (size + 3) // 2 + 2, dtype=torch.float64
-        )
+        stats = torch.zeros(*batch, kind.size(event), dtype=torch.float64)
         moments = joint_moments(location, precision, kind, stats.to(one["value"].device), shape)
         for owner, term in self.terms:
             factors = [f for f in term if f.site in (location, precision)]

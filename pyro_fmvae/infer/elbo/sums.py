@@ -188,14 +188,17 @@ def select(terms: Sum, shape: torch.Size, pick: Callable[[Tensor, frozenset[int]
                 continue
             order = (*range(-len(shape), 0), *summed)
             full = place(f.tensor, f.names, order)
-            full = full.expand(*shape, *full.shape[len(shape) :])
+            constant = frozenset(set(range(-len(shape), 0)) - set(own))
             if not summed:
-                constant = frozenset(set(range(-len(shape), 0)) - set(own))
-                new.append(_lean(pick(full, constant), None, *f[:3]))
+                new.append(_lean(pick(full.expand(shape), constant), None, *f[:3]))
             else:
-                index = pick(torch.arange(shape.numel(), device=full.device).view(shape), frozenset())
-                picked = full.flatten(0, len(shape) - 1)[index]
-                new.append(_lean(picked, (*range(-index.dim(), 0), *summed), *f[:3]))
+                table = full.flatten(0, len(shape) - 1)
+                numbers = torch.arange(len(table), device=full.device).view(full.shape[: len(shape)])
+                where = _lean(pick(numbers.expand(shape), constant))
+                assert isinstance(where.tensor, Tensor)
+                picked = table.index_select(0, where.tensor.reshape(-1))
+                picked = picked.view(*where.tensor.shape, *table.shape[1:])
+                new.append(f._replace(tensor=picked, names=(*where.names, *summed)))
         result.append(new)
     return result
 
