@@ -5,12 +5,13 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from pyro_fmvae import checkpoint, figures
 from pyro_fmvae.data import Dataset, Split
+from pyro_fmvae.data.own.zarr_store import is_folder
 from pyro_fmvae.evaluate import label_agreement
 from pyro_fmvae.recipes.labelling import labelled_points, shortened
 from pyro_fmvae.recipes.pictures import TRAINING
@@ -23,6 +24,9 @@ from pyro_fmvae.runs.label_measures import named, references
 from pyro_fmvae.runs.pages import PAGE, write_page
 from pyro_fmvae.runs.run import FIGURES, METRICS, REPORT, Run
 from pyro_fmvae.runs.trainer import Trainer
+
+FEW: Final = 0.05
+"""Share of the steps of a training without a clock; with fewer, networks have hardly left their start."""
 
 
 def report(trainer: Trainer, dataset: Dataset) -> None:
@@ -43,6 +47,7 @@ def report(trainer: Trainer, dataset: Dataset) -> None:
         "summary": [*(kept.summary() if kept else ()), *run.recipe.summary(model)],
         "warnings": [
             *(kept.warnings() if kept else ()),
+            *_cut_short(trainer, kept),
             *_warnings(run, dataset, splits[tested]),
             *collapses(trainer),
         ],
@@ -102,6 +107,24 @@ def _labelled(run: Run, dataset: Dataset) -> dict[str, int] | None:
     if not run.labelled:
         return None
     return {"used": labelled_points(run.recipe, dataset.train).used, "of": run.num_data}
+
+
+def _cut_short(trainer: Trainer, kept: Kept | None) -> list[str]:
+    """A warning if the clock ended a training of networks after few of its steps."""
+    run, steps = trainer.run, trainer.progress.total_steps
+    config = run.config
+    usual = sum(number or 0 for number in config.iterations.values())
+    early = kept is not None and kept.stopped
+    if not config.timed or early or run.recipe.closed_form or steps >= FEW * usual:
+        return []
+    more = "--max-minutes" if config.max_minutes else "--time-limit"
+    side = max(run.preprocessing.event_shape[:2])
+    sized = run.image and is_folder(Path(config.data))
+    smaller = f", or make the pictures smaller (--image-size {side // 2})" if sized else ""
+    return [
+        f"the time was up after {steps:,} of {usual:,} steps, so the model has hardly learnt and its results "
+        f"are not to be trusted: give more {more}{smaller}"
+    ]
 
 
 def _warnings(run: Run, dataset: Dataset, measures: Mapping[str, Any]) -> list[str]:

@@ -88,6 +88,25 @@ def test_labels_that_are_not_used_are_compared_in_training(files, tmp_path):
     assert "labels of training points that no factor was trained on" in out
 
 
+@pytest.mark.parametrize(
+    ("options", "few"),
+    [
+        ({"max_minutes": 0.001, "joint_iterations": 9000}, True),
+        ({"time_limit": 0.001, "joint_iterations": 9000}, True),
+        ({"time_limit": 5}, False),
+        ({"max_minutes": 0.001, "joint_iterations": 9000, "model": "mixture"}, False),
+    ],
+)
+def test_a_training_that_time_cuts_short_after_few_steps_warns(files, tmp_path, options, few):
+    """Not one that takes all its steps, nor one in closed form, whose steps are few."""
+    _, found, out = trained(tmp_path / "run", files["all"], **options)
+    warnings = [text for text in found["warnings"] if text.startswith("the time was up after")]
+    assert len(warnings) == few == ("has hardly learnt" in out)
+    if few:
+        (name,) = (f"--{name.replace('_', '-')}" for name in ("max_minutes", "time_limit") if name in options)
+        assert warnings[0].endswith(f"give more {name}") and "of 9,006 steps" in warnings[0]
+
+
 def test_without_test_rows_the_report_goes_by_validation_rows(files, tmp_path):
     _, found, _ = trained(tmp_path / "run", files["all"], labels=1, test=0)
     assert (found["split"], found["splits"]["valid"]["classification"]["side"]["n"]) == ("valid", 6)
