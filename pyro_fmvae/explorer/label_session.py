@@ -38,11 +38,13 @@ class Property:
         values: names of its values.
         given: point → its value, by click.
         guesses: point → what the model said before its label was used, where it said anything.
+        learnt: number of labels that the model has learnt from.
     """
 
     values: list[str]
     given: dict[int, int] = field(default_factory=dict)
     guesses: dict[int, int] = field(default_factory=dict)
+    learnt: int = 0
 
     @property
     def tally(self) -> Tally:
@@ -204,6 +206,8 @@ class LabelSession:
         device = self.explored.trained.device
         encoded = encode_rows(self._recipe, self._model, in_order(self.explored.points, device))
         self._probabilities = self._read(encoded)
+        for one in labelled.values():
+            one.learnt = len(one.given)
 
     def _read(self, encoded: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Probabilities [N, K] of the values of each property that the model has."""

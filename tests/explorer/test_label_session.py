@@ -82,6 +82,7 @@ def test_guesses_count_if_they_were_made_before_the_label_was_used(explore):
         int(guess == side_of(session.explored, row)) for guess, row in zip(guessed, rows, strict=True)
     )
     assert session.properties["bright"].tally == Tally(right, second)
+    assert session.properties["bright"].learnt == len(first)
     assert session.take_back("bright") == rows[-1]
     assert session.properties["bright"].tally.of == second - 1
 

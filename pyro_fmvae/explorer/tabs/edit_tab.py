@@ -43,8 +43,9 @@ def edit_tab(explored: Exploration, page: gr.Blocks) -> None:
     with gr.Row():
         before = Points(explored, "Before, as the model sees it", columns=1, elem_id="before")
         after = Points(explored, "After", columns=1, elem_id="after")
-    gr.Markdown("The other properties, as the model reads both")
-    kept = gr.HTML(elem_id="kept")
+    others = len(run.factor_names) > 1
+    gr.Markdown("The other properties, as the model reads both", visible=others)
+    kept = gr.HTML(elem_id="kept", visible=others)
 
     def read(split: Split) -> tuple[Split, str]:
         reading, rows = alteration.read(explored, split), []

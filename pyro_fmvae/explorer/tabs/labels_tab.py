@@ -13,6 +13,7 @@ from pyro_fmvae.learn.phase import Budget
 
 AHEAD: Final = 10
 """Points that are chosen at once."""
+LEARN: Final = "Learn from the labels so far"
 
 
 def labels_tab(explored: Exploration, session: LabelSession, page: gr.Blocks) -> None:
@@ -34,11 +35,11 @@ def labels_tab(explored: Exploration, session: LabelSession, page: gr.Blocks) ->
                 back = gr.Button("Take the last one back", elem_id="take-back")
             tally = gr.Markdown(elem_id="tally")
             seconds = gr.Slider(2, 60, 5, step=1, label="Seconds of learning")
-            refine = gr.Button("Learn from the labels so far", variant="primary", elem_id="refine")
+            refine = gr.Button(LEARN, variant="primary", elem_id="refine")
 
     def ask(of: str | None, rows: list[int]) -> list[Any]:
         if of is None:
-            return [rows, None, gr.Radio([], value=None), "Choose a property, or begin one."]
+            return [rows, None, gr.Radio([], value=None), told_of(of)]
         rows = rows or session.next(of, AHEAD)
         if not rows:
             return [rows, None, gr.Radio([], value=None), "Every point has a label."]
@@ -47,17 +48,22 @@ def labels_tab(explored: Exploration, session: LabelSession, page: gr.Blocks) ->
         options = gr.Radio([(text, number) for number, text in enumerate(known)], value=None)
         return [rows, asked.shown(x, [names.values[rows[0]]], names.title), options, told_of(of)]
 
-    def told_of(of: str) -> str:
+    def told_of(of: str | None) -> str:
+        if of is None:
+            return "Choose a property, or begin one."
         chosen = session.properties[of]
         right, number = chosen.tally
         if not chosen.given:
             return "No label yet. Each answer is kept at once."
         kept = f"**{len(chosen.given)} labelled**, kept in `{explored.run.folder / TABLE}`."
+        learnt = (
+            f"The model has learnt from {chosen.learnt or 'none'} of them{'' if chosen.learnt else ' yet'}."
+        )
         if not number:
-            return f"{kept} The model has not learnt from any of them yet."
+            return f"{kept} {learnt}"
         return (
-            f"{kept} Before they were used, the model knew {right} of {number} "
-            f"(**{right / number:.0%}**). These are chosen to be new to it, so it knows more of the others."
+            f"{kept} {learnt} Before they were used, it knew {right} of {number} (**{right / number:.0%}**). "
+            "These are chosen to be new to it, so it knows more of the others."
         )
 
     def choose(of: str | None) -> list[Any]:
@@ -79,9 +85,16 @@ def labels_tab(explored: Exploration, session: LabelSession, page: gr.Blocks) ->
         chosen = text.strip()
         return [gr.Dropdown(list(session.properties), value=chosen), *ask(chosen, [])]
 
+    def announce(time: float) -> list[Any]:
+        text = f"Learning from all labels, which takes about {time:.0f} s …"
+        return [gr.Button("Learning …", interactive=False), text]
+
     def learn(of: str | None, time: float) -> list[Any]:
         session.refine(Budget(minutes=time / 60))
         return ask(of, [])
+
+    def end(of: str | None) -> list[Any]:
+        return [gr.Button(LEARN, interactive=True), told_of(of)]
 
     def reload() -> list[Any]:
         known = list(session.properties)
@@ -95,4 +108,6 @@ def labels_tab(explored: Exploration, session: LabelSession, page: gr.Blocks) ->
     answer.input(told(give), [which, queue, answer], shown)
     skip.click(told(lambda of, rows: ask(of, rows[1:])), [which, queue], shown)
     back.click(told(take_back), [which, queue], shown)
-    refine.click(told(learn), [which, seconds], shown)
+    begun = refine.click(announce, [seconds], [refine, tally])
+    learning = begun.then(told(learn), [which, seconds], shown, show_progress_on=[asked.block, answer])
+    learning.then(end, [which], [refine, tally])
