@@ -83,6 +83,10 @@ RUNS = {
         ["--length=200", "--chunk=20", "--batch=2", "--seconds=0.1"],
         ['"method": "whole"', '"buffer": 50', '"method": "chunks"'],
     ),
+    "benchmarks/linear_chunks.py": (
+        ["--length=60", "--chunk=20", "--steps=1"],
+        ['"method": "chunks"', '"method": "whole"', '"buffer": 20'],
+    ),
     "streams.py": (
         ["--batches=3", "--picture=pictures/streams.png"],
         ["nothing fades: log-density", "power 0.5: log-density"],

@@ -98,11 +98,15 @@ class GaussianChain:
         return torch.stack(own[::-1], -3), torch.stack(across[::-1], -3) if across else none
 
     @property
+    def entropies(self) -> Tensor:
+        """Of each step given the next one, [..., T]."""
+        log_determinants = packed.log_determinant(torch.stack(self._factor[0], -3))
+        return 0.5 * (self.linear.shape[-1] * (1 + math.log(2 * math.pi)) - log_determinants)
+
+    @property
     def entropy(self) -> Tensor:
         """Of the distribution that is proportional to the weights, [...]."""
-        paths, dim = self.linear.shape[-2:]
-        entropy = 0.5 * paths * dim * (1 + math.log(2 * math.pi)) - self._log_determinant
-        return entropy.expand(self.batch_shape)
+        return self.entropies.sum(-1).expand(self.batch_shape)
 
     def solve(self, white: Tensor) -> Tensor:
         """The solution of 𝓛ᵀ z = v [..., T, D]: for white noise v, a path without its mean."""
@@ -137,6 +141,34 @@ class GaussianChain:
     def _log_determinant(self) -> Tensor:
         """Log det 𝓛, [...]."""
         return 0.5 * packed.log_determinant(torch.stack(self._factor[0], -3)).sum(-1)
+
+
+@dataclass(frozen=True)
+class GaussianChunks(GaussianChain):
+    """The weights of paths through chunks of chains, some of whose steps do not count for themselves.
+
+    These are a buffer: they help to tell the states at those that count.
+
+    Attributes:
+        counts: 1 for steps that count, 0 for others, [..., T].
+        part: the factors of the weights that belong to steps that count.
+    """
+
+    counts: Tensor
+    part: GaussianChain
+
+    def log_evidence(self) -> Tensor:
+        """The part of the logarithm that steps have which count, [...]; all of a sequence's add up to it.
+
+        A step's part is E[log p(z_t | z_t-1) + log p(x_t | z_t) - log q(z_t | z_t+1)] under the distribution
+        of paths q, which is a constant here.
+        """
+        path = GaussianChain(*(t.detach() for t in (self.precision, self.link, self.linear, self.constant)))
+        return self.part.mean_log_weight(path) + (self.counts * path.entropies).sum(-1)
+
+    def posterior(self, dtype: torch.dtype | None = None) -> "GaussianPath":
+        """The distribution of a path through the whole chunk."""
+        return GaussianChain(self.precision, self.link, self.linear, self.constant).posterior(dtype)
 
 
 class GaussianPath(TorchDistribution):

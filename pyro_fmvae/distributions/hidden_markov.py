@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, constraints
 
 from pyro_fmvae.distributions.chain import Chain, check_duration, check_lengths
+from pyro_fmvae.distributions.chunks import check_spans, cut
 from pyro_fmvae.distributions.masked import check_mask_of_states, is_masked
 
 
@@ -144,50 +145,7 @@ class HiddenMarkov(TorchDistribution):
         new.states = states
         return new
 
-    @staticmethod
-    def chunks(x: Tensor, length: int, buffer: int, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Cut long sequences into chunks, with steps before and after each that help to tell its states.
-
-        Every step counts in one chunk. So a minibatch of chunks, in a plate of their number, stands for the
-        whole sequences (Foti et al., 2014, Stochastic variational inference for hidden Markov models). ::
-
-            values, spans = HiddenMarkov.chunks(x, length=100, buffer=20)
-            ...
-            with pyro.plate("chunks", len(spans), subsample=rows):
-                fn = HiddenMarkov(start, rows, emissions, values.shape[1]).of_chunks(spans[rows])
-                pyro.sample("x", fn, obs=values[rows])
-
-        Args:
-            x: sequences [B, T, *event], or anything else that goes with their steps, such as a mask.
-            length: L, the number of steps of a chunk that count.
-            buffer: the number of steps before these, and of steps after them.
-            lengths: of each sequence, int64 [B], if they differ.
-
-        Returns:
-            Values of the C chunks, [C, min(L + 2 buffer, T), *event], and their spans, int64 [C, 4]: the step
-            of the sequence that a chunk begins at; in the chunk, the first step that counts, the end of those
-            that do, and the end of those that there are.
-
-        Raises:
-            ValueError: there is no sequence or step, ``length`` or one of ``lengths`` is below 1, or
-                ``buffer`` below 0.
-        """
-        if x.dim() < 2 or not x.shape[:2].numel():
-            raise ValueError(f"x: expected shape [B, T, ...], with B and T 1 or more, got {list(x.shape)}")
-        if length < 1 or buffer < 0:
-            raise ValueError(f"length, buffer: expected 1 or more and 0 or more, got {length} and {buffer}")
-        number, duration = x.shape[:2]
-        ends = torch.full((number,), duration, device=x.device) if lengths is None else lengths
-        check_lengths(ends, duration)
-        starts = torch.arange(0, duration, length, device=x.device)
-        row, piece = (starts < ends.unsqueeze(-1)).nonzero(as_tuple=True)
-        first, end = starts[piece], ends[row]
-        last = torch.minimum(first + length, end)
-        begin = (first - buffer).clamp(min=0)
-        there = torch.minimum(last + buffer, end)
-        spans = torch.stack([begin, first - begin, last - begin, there - begin], -1)
-        steps = torch.arange(min(length + 2 * buffer, duration), device=x.device)
-        return x[row.unsqueeze(-1), (begin.unsqueeze(-1) + steps).clamp(max=duration - 1)], spans
+    chunks = staticmethod(cut)
 
     def of_chunks(self, spans: Tensor) -> "HiddenMarkov":
         """Take values as those of :meth:`chunks`; densities are then the parts of the steps that count.
@@ -198,10 +156,7 @@ class HiddenMarkov(TorchDistribution):
         Raises:
             ValueError: spans of another shape, or together with lengths.
         """
-        if spans.shape[-1:] != (4,) or self.lengths is not None:
-            raise ValueError(
-                f"spans: expected shape [..., 4], and no lengths beside them, got {list(spans.shape)}"
-            )
+        check_spans(spans, self.lengths)
         new: HiddenMarkov = self.expand(broadcast_shape(self.batch_shape, spans.shape[:-1]))
         new.spans = spans
         return new

@@ -16,6 +16,7 @@ from torch.distributions import Distribution, constraints, register_kl
 from torch.nn.functional import pad
 
 from pyro_fmvae.distributions.chain import check_duration, check_lengths
+from pyro_fmvae.distributions.chunks import masks_of
 from pyro_fmvae.distributions.gaussian_chain import GaussianChain, GaussianPath
 from pyro_fmvae.distributions.gaussian_noise import (
     Density,
@@ -28,6 +29,8 @@ from pyro_fmvae.distributions.gaussian_noise import (
     log_density,
 )
 from pyro_fmvae.distributions.masked import is_masked
+
+_VAGUE = 1e-3  # of the precision of the initial state, where a chunk begins in the middle of its sequence
 
 
 class LinearDynamics(TorchDistribution):
@@ -107,14 +110,36 @@ class LinearDynamics(TorchDistribution):
             number: gives the expectation of what is computed of values that are not there.
             density: gives the log-density of a value under a distribution, or its expectation.
         """
-        duration, dim = self.event_shape
-        start, noise, matrix = (
-            GaussianNoise.of(self.initial),
-            GaussianNoise.of(self.noise),
-            by_step(self.matrix),
-        )
+        tables = self._tables(number, density)
+        if self.lengths is None:
+            return self._weights(tables)
+        there = self.has_steps(range(self.event_shape[0])).double()
+        return _with_end(self._weights(tables, goes_on=there[..., 1:, :, :]), there)
+
+    def of_chunks(
+        self, spans: Tensor, number: Number, density: Density
+    ) -> tuple[GaussianChain, GaussianChain]:
+        """The weights of the states' paths in chunks, and the factors of these that belong to counted steps.
+
+        Where a chunk does not begin its sequence, little is known of its first state: its distribution is the
+        initial one, with a covariance that is a thousand times as large.
+
+        Args:
+            spans: of :meth:`LinearGaussianChain.chunks`.
+            number, density: as for :meth:`chain`.
+        """
+        begins, there, counts = masks_of(spans, self.event_shape[0])
+        tables = self._tables(number, density)
+        start = begins + _VAGUE * (1 - begins)
+        whole = _with_end(self._weights(tables, start, there[..., 1:, :, :]), there)
+        return whole, self._weights(tables, begins * counts[..., :1, :, :], counts[..., 1:, :, :])
+
+    def _tables(self, number: Number, density: Density) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Weights of the first state and of moves, float64 [..., 1, M, N] and [..., T - 1, M, N]."""
+        (duration, dim), matrix = self.event_shape, by_step(self.matrix)
+        start, noise = GaussianNoise.of(self.initial), GaussianNoise.of(self.noise)
         scaled, nothing = noise.times(matrix), self.matrix.new_zeros(1, dim)
-        tables = (
+        moves = (
             noise.matrix(number),
             number(matrix.mT @ scaled),
             number(scaled),
@@ -122,24 +147,28 @@ class LinearDynamics(TorchDistribution):
             number(scaled.mT @ noise.loc.unsqueeze(-1)),
             density(self.noise, nothing)[..., None, None],
         )
-        goes_on = 1.0 if self.lengths is None else self.has_steps(range(1, duration)).double()
-        own, before, link, ahead, behind, constant = (
-            goes_on * table.double().expand(*table.shape[:-3], duration - 1, *table.shape[-2:])
-            for table in tables
-        )
         first = (
             start.matrix(number),
             number(start.times(start.loc.unsqueeze(-1))),
             density(self.initial, nothing[0])[..., None, None],
         )
-        own_first, linear_first, constant_first = (table.double().unsqueeze(-3) for table in first)
-        precision = _sum(_padded(own_first, 0, duration - 1), _padded(own, 1, 0), _padded(before, 0, 1))
-        linear = _sum(_padded(linear_first, 0, duration - 1), _padded(ahead, 1, 0), -_padded(behind, 0, 1))
+        return tuple(table.double().unsqueeze(-3) for table in first), tuple(
+            table.double().expand(*table.shape[:-3], duration - 1, *table.shape[-2:]) for table in moves
+        )
+
+    def _weights(
+        self,
+        tables: tuple[tuple[Tensor, ...], tuple[Tensor, ...]],
+        start: Tensor | float = 1.0,
+        goes_on: Tensor | float = 1.0,
+    ) -> GaussianChain:
+        """The weights that tables stand for, multiplied by numbers [..., 1, 1, 1] and [..., T - 1, 1, 1]."""
+        later = self.event_shape[0] - 1
+        own_first, linear_first, constant_first = (start * table for table in tables[0])
+        own, before, link, ahead, behind, constant = (goes_on * table for table in tables[1])
+        precision = _sum(_padded(own_first, 0, later), _padded(own, 1, 0), _padded(before, 0, 1))
+        linear = _sum(_padded(linear_first, 0, later), _padded(ahead, 1, 0), -_padded(behind, 0, 1))
         total = constant_first.sum((-3, -2, -1)) + constant.sum((-3, -2, -1))
-        if self.lengths is not None:
-            over = 1 - self.has_steps(range(duration)).double()
-            precision = precision + over * torch.eye(dim).to(precision)
-            total = total - 0.5 * dim * math.log(2 * math.pi) * over.sum((-3, -2, -1))
         return GaussianChain(precision, link, linear.squeeze(-1), total)
 
     def has_steps(self, steps: range) -> Tensor:
@@ -168,6 +197,13 @@ class LinearDynamics(TorchDistribution):
 @register_kl(GaussianPath, LinearDynamics)
 def _kl(path: GaussianPath, dynamics: LinearDynamics) -> Tensor:
     return -path.entropy() - dynamics.chain().mean_log_weight(path.chain).to(path.dtype)
+
+
+def _with_end(chain: GaussianChain, there: Tensor) -> GaussianChain:
+    """Weights by which states after the end are standard normal; there are steps [..., T, 1, 1]."""
+    over, dim = 1 - there, chain.linear.shape[-1]
+    total = -0.5 * dim * math.log(2 * math.pi) * over.sum((-3, -2, -1))
+    return chain.times(over * torch.eye(dim).to(over), torch.zeros_like(chain.linear), total)
 
 
 def _padded(table: Tensor, before: int, after: int) -> Tensor:

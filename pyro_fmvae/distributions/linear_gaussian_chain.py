@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.utils import lazy_property
 
-from pyro_fmvae.distributions.gaussian_chain import GaussianChain, GaussianPath
+from pyro_fmvae.distributions.chunks import check_spans, cut, masks_of
+from pyro_fmvae.distributions.gaussian_chain import GaussianChain, GaussianChunks, GaussianPath
 from pyro_fmvae.distributions.gaussian_noise import (
     Density,
     GaussianNoise,
@@ -57,6 +58,8 @@ class LinearGaussianChain(TorchDistribution):
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
     support = constraints.independent(constraints.real, 2)
 
+    spans: Tensor | None
+
     def __init__(
         self,
         dynamics: LinearDynamics,
@@ -73,31 +76,52 @@ class LinearGaussianChain(TorchDistribution):
             )
         check_gaussian("noise", noise)
         batch = broadcast_shape(dynamics.batch_shape, matrix.shape[:-2], batch_of(noise, duration))
-        self.dynamics, self.matrix, self.noise = dynamics, matrix, noise
+        self.dynamics, self.matrix, self.noise, self.spans = dynamics, matrix, noise, None
         super().__init__(batch, (duration, *event), validate_args=validate_args)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         """Expand to ``batch_shape``; the parameters stay the tensors that were given."""
         new: Any = self._get_checked_instance(LinearGaussianChain, _instance)
-        new.dynamics, new.matrix, new.noise = self.dynamics, self.matrix, self.noise
+        new.dynamics, new.matrix, new.noise, new.spans = self.dynamics, self.matrix, self.noise, self.spans
         super(LinearGaussianChain, new).__init__(
             torch.Size(batch_shape), self.event_shape, validate_args=False
         )
         new._validate_args = self._validate_args
         return new
 
+    chunks = staticmethod(cut)
+
+    def of_chunks(self, spans: Tensor) -> "LinearGaussianChain":
+        """Take values as those of :meth:`chunks`; densities are then the parts of the steps that count.
+
+        Args:
+            spans: int64 [..., 4], of :meth:`chunks`.
+
+        Raises:
+            ValueError: spans of another shape, or together with lengths.
+        """
+        check_spans(spans, self.dynamics.lengths)
+        new: LinearGaussianChain = self.expand(broadcast_shape(self.batch_shape, spans.shape[:-1]))
+        new.spans = spans
+        return new
+
     def chain(self, value: Tensor, number: Number = itself, density: Density = log_density) -> GaussianChain:
         """The weights of the states' paths, given observations [..., T, X]: see :class:`LinearDynamics`."""
         noise, matrix = GaussianNoise.of(self.noise), by_step(self.matrix)
         scaled = noise.times(matrix)
-        precision = number(matrix.mT @ scaled).double()
-        linear = number((value - noise.loc).unsqueeze(-2) @ scaled).double()
-        constant = density(self.noise, value)[..., None, None].double()
-        if self.dynamics.lengths is not None:
-            there = self.dynamics.has_steps(range(self.event_shape[0]))
-            precision, linear, constant = there * precision, there * linear, there * constant
-        constant = constant.sum((-3, -2, -1))
-        return self.dynamics.chain(number, density).times(precision, linear.squeeze(-2), constant)
+        tables = (
+            number(matrix.mT @ scaled).double(),
+            number((value - noise.loc).unsqueeze(-2) @ scaled).double(),
+            density(self.noise, value)[..., None, None].double(),
+        )
+        if self.spans is not None:
+            _, there, counts = masks_of(self.spans, self.event_shape[0])
+            whole, part = self.dynamics.of_chunks(self.spans, number, density)
+            whole, part = whole.times(*_seen(tables, there)), part.times(*_seen(tables, counts))
+            return GaussianChunks(**vars(whole), counts=counts[..., 0, 0], part=part)
+        lengths, steps = self.dynamics.lengths, range(self.event_shape[0])
+        known = _seen(tables, 1.0 if lengths is None else self.dynamics.has_steps(steps))
+        return self.dynamics.chain(number, density).times(*known)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density of sequences [..., T, X]: [...]."""
@@ -114,8 +138,20 @@ class LinearGaussianChain(TorchDistribution):
         return mean + self.noise.expand(mean.shape[:-1]).sample()
 
     def states(self, value: Tensor) -> "SmoothedStates":
-        """The distribution of the states, given observations [..., T, X] that need not be a site's."""
+        """The distribution of the states, given observations [..., T, X] that need not be a site's.
+
+        Raises:
+            ValueError: observations of another shape, or those of chunks.
+        """
+        if self.spans is not None:
+            raise ValueError("states: expected whole sequences, not chunks")
         return SmoothedStates(self, value)
+
+
+def _seen(tables: tuple[Tensor, ...], there: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights of states by observations at some steps, as :meth:`GaussianChain.times` takes them."""
+    precision, linear, constant = (there * table for table in tables)
+    return precision, linear.squeeze(-2), constant.sum((-3, -2, -1))
 
 
 class SmoothedStates(GaussianPath):

@@ -144,6 +144,54 @@ def test_draws_have_the_moments_of_the_sequence(fn):
     assert ((products.mean(0) - covariance).abs() < 4 * products.std(0) / math.sqrt(count)).all()
 
 
+@pytest.mark.parametrize("lengths", [None, torch.tensor([23, 5, 12])])
+def test_chunks_with_enough_of_a_buffer_are_the_whole(lengths):
+    """Densities, their gradients, and the states at steps that count."""
+    leaves = [each.clone().requires_grad_() for each in (MATRIX, C)]
+
+    def made(duration, lengths=None):
+        moves = dynamics(matrix=leaves[0], duration=duration, lengths=lengths)
+        return LinearGaussianChain(moves, leaves[1], NUMBERS)
+
+    x = normal(B, 23, X)
+    whole = made(23, lengths)
+    states = whole.chain(x).posterior()
+    found = whole.log_prob(x).sum()
+    exact, errors = [found, *torch.autograd.grad(found, leaves)], []
+    for buffer in (0, 2, 5, 23):
+        values, spans = LinearGaussianChain.chunks(x, 10, buffer, lengths)
+        fn = made(values.shape[1]).of_chunks(spans)
+        assert fn.batch_shape == (len(spans),)
+        parts = fn.log_prob(values).sum()
+        each = [parts, *torch.autograd.grad(parts, leaves)]
+        errors.append([(one - other).abs().max() for one, other in zip(each, exact, strict=True)])
+    for falling in zip(*errors, strict=True):
+        assert falling[0] > falling[1] > falling[2] and falling[3] < 1e-9
+    path, rows = fn.chain(values).posterior(), torch.arange(23).expand(B, 23).unsqueeze(-1)
+    rows, _ = LinearGaussianChain.chunks(rows, 10, 23, lengths)
+    owners, _ = LinearGaussianChain.chunks(torch.arange(B).view(B, 1, 1).expand(B, 23, 1), 10, 23, lengths)
+    for c, (_, first, last, _) in enumerate(spans.tolist()):
+        steps = slice(first, last)
+        where = owners[c, steps, 0], rows[c, steps, 0]
+        assert_close(path.mean[c, steps], states.mean[where])
+        assert_close(path.covariance_matrix[c, steps], states.covariance_matrix[where])
+
+
+def test_a_chunk_of_which_nothing_is_seen_is_near_its_start():
+    """Where nothing else is known, the first state has a thousand times the covariance of the initial one."""
+    x, spans = LinearGaussianChain.chunks(VALUES[:1], 1, 1)
+    unseen = observed(noise=NUMBERS.mask(torch.tensor(False)), duration=x.shape[1]).of_chunks(spans)
+    path = unseen.chain(x).posterior()
+    assert_close(path.mean[-1, 0], INITIAL.loc)
+    assert_close(path.covariance_matrix[-1, 0], 1000 * INITIAL.covariance_matrix)
+    assert_close(path.covariance_matrix[0, 0], INITIAL.covariance_matrix)
+    with pytest.raises(ValueError, match="states: expected whole sequences, not chunks"):
+        unseen.states(x)
+    for fn, spans in ((observed(), torch.zeros(3)), (observed(lengths=torch.tensor(2)), torch.zeros(4))):
+        with pytest.raises(ValueError, match=r"spans: expected shape \[..., 4\], and no lengths beside them"):
+            fn.of_chunks(spans)
+
+
 def test_a_sequence_of_one_step_has_no_noise():
     fn = observed(duration=1)
     known = dist.MultivariateNormal(*observed_by_hand(1)).log_prob(VALUES[:, 0])

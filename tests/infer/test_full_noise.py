@@ -104,13 +104,13 @@ def affine(name, rows, dim, width=WIDTH):
     return w[:-1].mT, dist.MultivariateNormal(w[-1], precision_matrix=noise)
 
 
-def model(x, present):
+def model(x, present, spans=None):
     a, moves = affine("a", D, D)
     c, noise = affine("c", D, X)
     first = dist.MultivariateNormal(torch.ones(D), 2 * torch.eye(D))
-    states = LinearDynamics(first, a, moves, x.shape[1])
+    fn = LinearGaussianChain(LinearDynamics(first, a, moves, x.shape[1]), c, noise.mask(present))
     with pyro.plate("sequences", 4, subsample=x):
-        pyro.sample("x", LinearGaussianChain(states, c, noise.mask(present)), obs=x)
+        pyro.sample("x", fn if spans is None else fn.of_chunks(spans), obs=x)
 
 
 def sequences(number=4):
@@ -287,3 +287,24 @@ def test_captured_steps_on_minibatches_are_eager_ones():
             svi.step(x[rows, :3], present[rows, :3])
         naturals.append(guide.posterior("a").natural.detach())
     assert_close(*naturals, rtol=1e-12, atol=1e-12)
+
+
+def test_chunks_of_a_long_sequence_have_its_natural_gradients_on_average():
+    x = torch.randn(1, 40, X, generator=torch.Generator().manual_seed(5)).cumsum(1)
+    present = (torch.arange(40) % 7 > 0).view(1, 40, 1)
+    guide = AutoConjugate(model, structured=True)
+    guide(*sequences())
+    naturals = [guide.posterior(name).natural for name in ("a", "c")]
+
+    def parts(x, present, spans=None):
+        loss = TraceConjugate_ELBO().loss_per_site(model, guide, x, present.squeeze(-1), spans)["x"]
+        return [loss.detach(), *torch.autograd.grad(loss, naturals)]
+
+    errors = []
+    for buffer in (2, 20):
+        values, spans = LinearGaussianChain.chunks(x, 10, buffer)
+        there, _ = LinearGaussianChain.chunks(present, 10, buffer)
+        batches = [parts(values[rows], there[rows], spans[rows]) for rows in torch.arange(4).split(2)]
+        gaps = [sum(some) / 2 - one / 4 for one, *some in zip(parts(x, present), *batches, strict=True)]
+        errors.append(max(float(gap.abs().max()) for gap in gaps))
+    assert errors[1] < 1e-8 < errors[0]

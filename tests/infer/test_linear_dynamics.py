@@ -243,16 +243,15 @@ def test_minibatches_of_sequences_are_the_whole_on_average(guide):
         assert_allclose(sum(halves) / 2, whole, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_captured_steps_are_eager_ones(dtype):
-    torch.set_default_dtype(dtype)
+def test_captured_steps_in_float32_are_eager_ones():
+    torch.set_default_dtype(torch.float32)
     (x, lengths, present), naturals = sequences(), []
     for kind in (ConjugateSVI, CapturedSVI):
         pyro.set_rng_seed(0)
         guide = AutoConjugate(model, structured=True)
         svi = kind(model, guide, NaturalGradient(0.5), TraceConjugate_ELBO())
         for rows in (slice(0, 2), slice(2, 4), slice(1, 3)):
-            svi.step(x[rows].to(dtype), lengths[rows], present[rows])
+            svi.step(x[rows].float(), lengths[rows], present[rows])
         naturals.append(guide.posterior("a").natural.detach())
     assert_allclose(*naturals, rtol=1e-12)
 
