@@ -22,7 +22,8 @@ from pyro_fmvae.infer.elbo.unique_sites import unique_sites
 from pyro_fmvae.infer.fallback import WithFallback
 from pyro_fmvae.infer.first_run import NO_MIXTURE, check_priors, check_whole, harmless_value
 from pyro_fmvae.infer.joint_sites import JointSites, Starts
-from pyro_fmvae.infer.local_sites import LocalSearch, LocalSites, local_sites, plates_of_points
+from pyro_fmvae.infer.local_search import LocalSearch, plates_of_points
+from pyro_fmvae.infer.local_sites import LocalSites, local_sites
 from pyro_fmvae.infer.parameters import GivenParameters, param_statements
 from pyro_fmvae.infer.posteriors import (
     ConjugatePosterior,
@@ -74,8 +75,8 @@ class AutoConjugate(WithQuantiles, WithStarts, WithFallback):
             each call, for the points of this batch, and are not kept: those of the topics of documents in
             latent Dirichlet allocation, say. :meth:`infer` has them for other points.
         local_steps: passes of coordinate ascent that find them, at most.
-        local_tolerance: nats per data point. The passes end after one that raised the bound by less, other
-            than under ``CapturedSVI``, which takes all of them.
+        local_tolerance: in nats. A point's passes end after one that moved its posteriors by less, in KL
+            divergence, whatever other points are in its batch. Points of several plates end together.
         local_warm: start at the posterior of a point's last visit. It is kept for all N points, by the row
             numbers that the plate has as its ``subsample``, but not saved with the guide.
         structured: give a location and its precision a joint posterior where the model allows it, for a

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from math import inf, prod
+from math import prod
 from typing import Any
 
 import pyro
@@ -23,6 +23,7 @@ from pyro_fmvae.infer.elbo.plain_terms import Bound
 from pyro_fmvae.infer.elbo.recognition import Recognised
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
+from pyro_fmvae.infer.local_search import LocalSearch
 
 
 @dataclass
@@ -72,35 +73,6 @@ class LocalSite:
         """λ of all points before their first visit, [N, ..., P]."""
         start = self.by_point(self.start)
         return start.expand(self.points[0], *start.shape[1:]).clone()
-
-
-@dataclass(frozen=True)
-class LocalSearch:
-    """How the posteriors of latents of single data points are found.
-
-    Attributes:
-        plates: names of the plates of data points.
-        steps: passes of coordinate ascent over all latents, at most.
-        tolerance: nats per data point: the passes end after one that raised the bound by less. A recorded
-            step cannot depend on numbers and has all passes.
-        warm: whether to start at the posterior of a point's last visit.
-
-    Raises:
-        ValueError: one of them is out of range.
-    """
-
-    plates: tuple[str, ...] = ()
-    steps: int = 10
-    tolerance: float = 0.0
-    warm: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.steps > 0:
-            raise ValueError(f"local_steps: expected a number > 0, got {self.steps}")
-        if not self.tolerance >= 0:
-            raise ValueError(f"local_tolerance: expected a number >= 0, got {self.tolerance}")
-        if self.warm and len(self.plates) != 1:
-            raise ValueError(f"local_warm: expected one plate in local, got {list(self.plates)}")
 
 
 class LocalSites(nn.Module):
@@ -202,34 +174,49 @@ class LocalSites(nn.Module):
         return rows
 
     def _ascend(self, args: Any, kwargs: Any) -> None:
-        """Improve one site after another, all of them several times."""
-        frames = [f for site, _ in self._now.values() for f in site["cond_indep_stack"]]
-        sizes = {f.name: f.full_size or f.size for f in frames if f.name in self._search.plates}
-        enough = self._search.tolerance * prod(sizes.values())
-        before = inf
+        """Improve one site after another, all of them several times, at the points that still move."""
         program, guide = self._elbo.trace(self._model[0], self, *args, **kwargs)
         assert isinstance(program, PlainProgram)  # it has conjugate sites that are no shorthands
         kept = KeptExpectations(self._sites.keys())
+        moving: Tensor | None = None
         for _ in range(self._search.steps):
-            loss, *_ = [self._improve(name, program, guide, kept) for name in self._sites]
-            if enough > 0 and get_proxy_mode() is None:
-                if before - loss.item() < enough:
+            before = dict(self._now)
+            for name in self._sites:
+                self._improve(name, program, guide, kept, moving)
+            if self._search.tolerance > 0:
+                far = self._moves(before) >= self._search.tolerance
+                moving = far if moving is None else moving & far
+                if get_proxy_mode() is None and not moving.any():
                     break
-                before = loss.item()
 
-    def _improve(self, name: str, program: PlainProgram, guide: Trace, kept: KeptExpectations) -> Tensor:
-        """Give a site its posterior given those of all others, by a step of rate 1; the loss before it."""
-        site, natural = self._now[name]
+    def _improve(
+        self, name: str, program: PlainProgram, guide: Trace, kept: KeptExpectations, moving: Tensor | None
+    ) -> None:
+        """Give a site its posterior given those of all others, by a step of rate 1, at moving points [B]."""
+        (site, natural), local = self._now[name], self._sites[name]
         with torch.enable_grad():
             natural = natural.detach().requires_grad_()
-            guide.nodes[name]["fn"] = self._sites[name].distribution(natural)
+            guide.nodes[name]["fn"] = local.distribution(natural)
             kept.restart()
             loss = self._elbo.total(Bound(program, guide, kept=kept).all_terms())
             (gradient,) = torch.autograd.grad(loss, natural)
+        if moving is not None:
+            moves = moving.view(-1, *[1] * (gradient.dim() - 1))
+            gradient = torch.where(local.batched(moves), gradient, 0.0)
         natural = natural.detach() - gradient
         self._now[name] = site, natural
-        guide.nodes[name]["fn"] = self._sites[name].distribution(natural)
-        return loss.detach()
+        guide.nodes[name]["fn"] = local.distribution(natural)
+
+    def _moves(self, before: dict[str, tuple[Site, Tensor]]) -> Tensor:
+        """KL(before || now) of each point, [B], after a pass; the mean of points of several plates, [1]."""
+        moves = []
+        for name, (_, natural) in self._now.items():
+            local = self._sites[name]
+            divergence = local.kind.family.relative_entropy(before[name][1], natural)
+            moves.append(local.by_point(divergence.unsqueeze(-1)).flatten(1).sum(-1))
+        if len(self._search.plates) > 1:
+            moves = [each.mean(0, keepdim=True) for each in moves]
+        return sum(moves[1:], moves[0])
 
     def _sample(self, name: str, site: Site, natural: Tensor) -> Tensor:
         frames = site["cond_indep_stack"]
@@ -279,10 +266,3 @@ def local_sites(found: Recognised, plates: Collection[str]) -> dict[str, LocalSi
             f"local: expected conjugate latents in the plates {list(plates)}, but there is no latent"
         )
     return local
-
-
-def plates_of_points(local: Collection[str]) -> tuple[str, ...]:
-    """The names of plates, refused if they are a single one that is not in a list."""
-    if isinstance(local, str):
-        raise ValueError(f"local: expected a list of names of plates, got '{local}'; write ['{local}']")
-    return tuple(local)

@@ -269,12 +269,13 @@ def _owner(site: Site, argument: str, owners: dict[int, str]) -> str:
 
 
 def unmasked(site: Site) -> Tensor:
-    """The value of a site, with zeros for numbers that are not finite where it is masked out."""
+    """The value of a site, with zeros for integers and what is not finite where it is masked out."""
     value, mask = site["value"], site["mask"]
-    if mask is None or not value.is_floating_point():
+    if mask is None or (not value.is_floating_point() and hasattr(site["fn"], "parents")):
         return value
     mask = torch.as_tensor(mask, device=value.device)[(..., *(None,) * site["fn"].event_dim)]
-    return value.where(mask | value.isfinite(), 0.0)
+    kept = mask | value.isfinite() if value.is_floating_point() else mask
+    return value.where(kept, value.new_zeros(()))
 
 
 def auxiliary_sites(guide_sites: dict[str, Site], sites: dict[str, Site]) -> list[str]:
