@@ -32,7 +32,8 @@ STYLE: Final = """
   border: 0; opacity: 1 !important; }
 #taken .grid-container { grid-template-columns: minmax(0, 160px) !important; }
 #code table, #kept table { border-collapse: collapse; }
-#code th, #code td, #kept th, #kept td { text-align: left; padding: .2rem .8rem; border: 1px solid #ddd; }
+#code th, #code td, #kept th, #kept td { text-align: left; padding: .2rem .8rem;
+  border: 1px solid var(--border-color-primary); }
 """
 
 

@@ -25,6 +25,7 @@ def column_means(factors: Factors, columns: Sequence[str], unit: str = "standard
 
     Rows go from the most to the least used component, at most 16 per factor. A row is E[x | z] with the
     factor's block at the component's location and every other block at that of its most used component.
+    Colours begin at 0 where no value is negative, as of counts.
 
     Args:
         factors: factors of a model of tables.
@@ -55,7 +56,8 @@ def column_means(factors: Factors, columns: Sequence[str], unit: str = "standard
     headings = [_heading(factors, i) for i in range(len(orders))]
     body = max(count * width, *(round(text_width(heading, 9, weight="bold")) for heading in headings))
     scale = max(float(max(np.abs(rows).max() for rows in values)), 1e-6)
-    bar = 20 + _BAR + 30 + round(max(text_width(text, 7) for text in _ends(scale)))
+    low = -scale if any((rows < 0).any() for rows in values) else 0.0
+    bar = 20 + _BAR + 30 + round(max(text_width(text, 7) for text in _ends(low, scale)))
     page = Page(indent + body + bar, max(top + sum(heights), top + _HEAD + _BAR_HEIGHT) + MARGIN)
     for column, name in enumerate(names):
         centre = indent + (column + 0.5) * width
@@ -75,7 +77,7 @@ def column_means(factors: Factors, columns: Sequence[str], unit: str = "standard
             width,
         )
         top += heights[factor]
-    _colour_bar(page, scale, unit, indent + body + 20, start + _HEAD)
+    _colour_bar(page, low, scale, unit, indent + body + 20, start + _HEAD)
     return page.figure
 
 
@@ -109,12 +111,12 @@ def _heatmap(
             page.text(left + (column + 0.5) * width, middle, text, 7, ha="center", color=colour)
 
 
-def _colour_bar(page: Page, scale: float, unit: str, left: int, top: int) -> None:
+def _colour_bar(page: Page, low: float, scale: float, unit: str, left: int, top: int) -> None:
     axes = page.axes(left, top, _BAR, _BAR_HEIGHT)
-    shades = np.linspace(1, 0, _BAR_HEIGHT)[:, None]
-    axes.imshow(shades, cmap="RdBu_r", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+    shades = np.linspace(scale, low, _BAR_HEIGHT)[:, None]
+    axes.imshow(shades, cmap="RdBu_r", vmin=-scale, vmax=scale, aspect="auto", interpolation="nearest")
     frame(axes)
-    ends = _ends(scale)
+    ends = _ends(low, scale)
     for text, where in zip(ends, (5, _BAR_HEIGHT / 2, _BAR_HEIGHT - 5), strict=True):
         page.text(left + _BAR + 6, top + where, text, 7, color=QUIET)
     right = left + _BAR + 18 + max(text_width(text, 7) for text in ends)
@@ -122,6 +124,6 @@ def _colour_bar(page: Page, scale: float, unit: str, left: int, top: int) -> Non
     page.text(right, top + _BAR_HEIGHT / 2, unit, 7, rotation=90, ha="center", va="center", color=QUIET)
 
 
-def _ends(scale: float) -> list[str]:
+def _ends(low: float, high: float) -> list[str]:
     """Labels of the colour bar, from the top."""
-    return [f"{value:.2g}".replace("-", "−") for value in (scale, 0.0, -scale)]
+    return [f"{value:.2g}".replace("-", "−") for value in (high, (low + high) / 2, low)]

@@ -151,6 +151,11 @@ class TrainConfig:
         return {phase: getattr(self, name) for phase, name in names.items() if hasattr(self, name)}
 
     @property
+    def usual_steps(self) -> int:
+        """Iterations of all phases together, were there no clock."""
+        return sum(number or 0 for number in self.iterations.values())
+
+    @property
     def timed(self) -> bool:
         """True if a clock may end the training."""
         return bool(self.max_minutes or self.time_limit)
@@ -158,7 +163,7 @@ class TrainConfig:
     @property
     def long(self) -> bool:
         """True if training takes long enough for compiling its steps to pay, whatever the machine."""
-        return not self.timed and sum(number or 0 for number in self.iterations.values()) >= LONG_ITERATIONS
+        return not self.timed and self.usual_steps >= LONG_ITERATIONS
 
     def budgets(self) -> dict[str, Budget]:
         """Budget of each phase that the model has, for a resolved configuration."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any
 
 import torch
 
@@ -18,15 +18,13 @@ from pyro_fmvae.recipes.pictures import TRAINING
 from pyro_fmvae.runs.best import Kept
 from pyro_fmvae.runs.by_batches import in_order
 from pyro_fmvae.runs.closing_table import SPLITS, lines
+from pyro_fmvae.runs.cut_short import cut_short
 from pyro_fmvae.runs.journal import finite_bound
 from pyro_fmvae.runs.label_checks import collapses
 from pyro_fmvae.runs.label_measures import named, references
 from pyro_fmvae.runs.pages import PAGE, write_page
 from pyro_fmvae.runs.run import FIGURES, METRICS, REPORT, Run
 from pyro_fmvae.runs.trainer import Trainer
-
-FEW: Final = 0.05
-"""Share of the steps of a training without a clock; with fewer, networks have hardly left their start."""
 
 
 def report(trainer: Trainer, dataset: Dataset) -> None:
@@ -47,7 +45,7 @@ def report(trainer: Trainer, dataset: Dataset) -> None:
         "summary": [*(kept.summary() if kept else ()), *run.recipe.summary(model)],
         "warnings": [
             *(kept.warnings() if kept else ()),
-            *_cut_short(trainer, kept),
+            *_cut_short(run, trainer.progress.total_steps, kept),
             *_warnings(run, dataset, splits[tested]),
             *collapses(trainer),
         ],
@@ -109,14 +107,11 @@ def _labelled(run: Run, dataset: Dataset) -> dict[str, int] | None:
     return {"used": labelled_points(run.recipe, dataset.train).used, "of": run.num_data}
 
 
-def _cut_short(trainer: Trainer, kept: Kept | None) -> list[str]:
+def _cut_short(run: Run, steps: int, kept: Kept | None) -> list[str]:
     """A warning if the clock ended a training of networks after few of its steps."""
-    run, steps = trainer.run, trainer.progress.total_steps
-    config = run.config
-    usual = sum(number or 0 for number in config.iterations.values())
-    early = kept is not None and kept.stopped
-    if not config.timed or early or run.recipe.closed_form or steps >= FEW * usual:
+    if not cut_short(run, steps, kept):
         return []
+    config, usual = run.config, run.config.usual_steps
     more = "--max-minutes" if config.max_minutes else "--time-limit"
     side = max(run.preprocessing.event_shape[:2])
     sized = run.image and is_folder(Path(config.data))

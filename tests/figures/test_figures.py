@@ -3,6 +3,7 @@
 import io
 import math
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -331,6 +332,19 @@ class TestColumnMeans:
         np.testing.assert_allclose(first, shades)
         assert second.shape == (3, 4)
         assert {"a", "d", "factor 0", "1: 67 %", "−1.17"} <= set(texts(figure))
+
+    def test_counts_have_no_colours_below_0(self):
+        signed = Generator((2, 3), columns=4).factors()
+        counts = replace(signed, decode=lambda z: signed.decode(z).abs())
+        most = 1 / 2 + 2 / 3
+        for factors, least, ends in (
+            (counts, 0, {"1.2", "0.58", "0"}),
+            (signed, -most, {"1.2", "0", "−1.2"}),
+        ):
+            figure = column_means(factors, list("abcd"))
+            bar = pictures(figure)[-1]
+            assert (bar.min(), bar.max()) == pytest.approx((least, most))
+            assert ends <= set(texts(figure))
 
     def test_at_most_16_components(self):
         figure = column_means(Generator((20,), columns=1).factors(), ["a"])

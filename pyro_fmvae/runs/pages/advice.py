@@ -1,5 +1,6 @@
 """Advice on what to try next, by a few rules about a run's own figures."""
 
+from pyro_fmvae.runs.cut_short import cut_short
 from pyro_fmvae.runs.pages.evidence import Evidence
 from pyro_fmvae.runs.pages.measure_tables import number
 
@@ -34,6 +35,8 @@ def _parted(evidence: Evidence) -> list[str]:
     records = evidence.last_phase
     if evidence.kept is not None or not (evidence.bounded and len(records) > 1):
         return []  # the best model is kept, and the closing table warns
+    if cut_short(evidence.run, records[-1]["step"], None):
+        return []  # and the closing table warns
     bounds = [record["elbo"] for record in records]
     fallen = _change(bounds)
     if not fallen:

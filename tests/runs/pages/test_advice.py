@@ -62,6 +62,13 @@ def test_a_bound_that_fell_after_the_kept_step_is_not_still_rising():
     assert advice(rising) and advice(replace(rising, kept=kept)) == []
 
 
+def test_what_was_cut_short_has_learnt_nothing_by_heart():
+    run = RUN.with_options(max_minutes=0.5, joint_iterations=3000)
+    bounds = [-50.0, -18.0, -19.0, -30.5]
+    assert advice(evidence(bounds, run=run)) == []
+    assert advice(evidence(bounds, run=run.with_options(joint_iterations=300)))
+
+
 @pytest.mark.parametrize(
     "changes",
     [
