@@ -223,6 +223,36 @@ def counted(words, counts):
             pyro.sample("word", dist.MixtureSameFamily(dist.Categorical(shares), word), obs=words.T)
 
 
+def in_one_row(documents, words, counts, rows):
+    """The admixture without padding: words, their documents in the batch and their counts, [M] each."""
+    with pyro.plate("number", TOPICS):
+        topics = pyro.sample("topics", dist.Dirichlet(torch.full((VOCABULARY,), 0.7)))
+    with pyro.plate("documents", N, subsample=rows):
+        shares = pyro.sample("shares", dist.Dirichlet(torch.full((TOPICS,), 0.4)))
+    with pyro.plate("words", len(words)), poutine.scale(scale=counts * N / len(rows)):
+        word = dist.Categorical(topics).expand([len(words), TOPICS])
+        pyro.sample("word", dist.MixtureSameFamily(dist.Categorical(shares[documents]), word), obs=words)
+
+
+def test_documents_need_no_padding():
+    guide = made(admixture, WORDS_OF, "documents")
+    twin = AutoConjugate(in_one_row, local=["documents"], local_steps=20)
+    for rows in (torch.arange(N), torch.tensor([4, 5, 0])):
+        counts = torch.stack([(word == WORDS_OF[rows]).sum(-1) for word in range(VOCABULARY)], -1)
+        documents, words = counts.nonzero(as_tuple=True)
+        batch = documents, words, counts[documents, words].double(), rows
+        with poutine.block():
+            twin(*batch)
+        twin.load_state_dict(guide.state_dict())
+        found = []
+        for model, each, args in ((admixture, guide, (WORDS_OF[rows],)), (in_one_row, twin, batch)):
+            loss = TraceConjugate_ELBO().differentiable_loss(model, each, *args)
+            slope = torch.autograd.grad(loss, each.posterior("topics").natural)[0]
+            found.append((loss, slope, each.infer(*args)["shares"].natural))
+        for one, other in zip(*found, strict=True):
+            assert_close(one, other)
+
+
 def test_words_may_be_counted():
     guide = made(admixture, WORDS_OF, "documents")
     counts = torch.stack([(word == WORDS_OF).sum(-1) for word in range(VOCABULARY)], -1).double()
