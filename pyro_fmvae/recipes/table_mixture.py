@@ -18,7 +18,7 @@ from pyro_fmvae.learn.mixture_ascent import MixtureAscent
 from pyro_fmvae.learn.mixture_search import STARTS
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.models import ObservedMixture
-from pyro_fmvae.models.table_sites import LEFT_OUT
+from pyro_fmvae.models.table_sites import LEFT_OUT, column_site
 from pyro_fmvae.recipes.labelling import check_labels, check_numbered
 from pyro_fmvae.recipes.mixture_choice import (
     SEARCHED,
@@ -206,18 +206,32 @@ class Mixture(Recipe[MixtureOptions]):
     def draw_figures(
         self, model: ObservedMixture, rows: Split, split: str, records: Sequence[Mapping[str, Any]]
     ) -> dict[str, Figure]:
-        """The curves of training, and the means of the components."""
+        """The curves of training, and of each component the means of numbers and the shares of words."""
         drawn = {TRAINING: figures.training_curves(records, self.factor_names)}
         names = column_names(self.preprocessing)
         shown = [column for column, size in enumerate(model.levels) if not size]
         if 0 < len(shown) <= MOST_COLUMNS:
-            means = model.locations()[:, shown].cpu()
-            of_components = figures.Factors(
-                decode=lambda z: z,
-                sample_latent=lambda n, codes: means[codes[:, 0]],
-                means=[means],
-                shares=[model.counts().clamp(min=0).cpu()],
-                names=[self.factor_names[-1]],
-            )
-            drawn["columns"] = figures.column_means(of_components, [names[column] for column in shown])
+            means = self._of_components(model, model.locations()[:, shown])
+            drawn["columns"] = figures.column_means(means, [names[column] for column in shown])
+        kept = [column for column, _ in model.sites.categories]
+        levels = {
+            column: words
+            for column, words in enumerate(self.preprocessing.levels)
+            if words and column in kept
+        }
+        words = [f"{names[column]}: {word}" for column in levels for word in levels[column]]
+        if 0 < len(words) <= MOST_COLUMNS:
+            shares = torch.cat([model.probs(column_site(column)) for column in levels], -1)
+            drawn["words"] = figures.column_means(self._of_components(model, shares), words, "share")
         return drawn
+
+    def _of_components(self, model: ObservedMixture, values: Tensor) -> figures.Factors:
+        """Values of components [K, columns] as figures of factors take them."""
+        means = values.cpu()
+        return figures.Factors(
+            decode=lambda z: z,
+            sample_latent=lambda n, codes: means[codes[:, 0]],
+            means=[means],
+            shares=[model.counts().clamp(min=0).cpu()],
+            names=[self.factor_names[-1]],
+        )

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import pyro_fmvae
+from pyro_fmvae import figures
 from pyro_fmvae.recipes.mixture_choice import numbers_tried
 from pyro_fmvae.recipes.registry import DEFAULT, choose_model
 from pyro_fmvae.runs import Run
@@ -48,6 +49,27 @@ def test_a_small_table_is_learnt_without_networks(trained):
     assert config["model"] == "mixture" and config["ignore"] == ["same"]
     assert config["factors"] == [3, 3] and config["covariance"] in ("full", "diagonal")
     assert (folder / "run" / "figures" / "columns.png").exists()
+    assert "Shares of the words in each component" in (folder / "run" / "report.html").read_text()
+
+
+def test_words_are_drawn_by_their_shares(trained, monkeypatch):
+    """Those of each column add up to 1 in every component."""
+    folder, _ = trained
+    run = Run.open(folder / "run")
+    seen = []
+    monkeypatch.setattr(figures, "column_means", lambda *arguments: seen.append(arguments))
+    monkeypatch.setattr(figures, "training_curves", lambda *_: None)
+    model = run.load_model(torch.device("cpu"))
+    run.recipe.draw_figures(model, run.load_data().test, "test", [])
+    factors, words, unit = seen[-1]
+    assert unit == "share" and set(words) == {"colour: blue", "colour: green", "colour: red"}
+    shares = factors.decode(factors.means[0]).cpu().numpy()
+    np.testing.assert_allclose(shares.sum(1), 1)
+    codes = model.codes(run.load_data().train.observations)[:, -1].numpy()
+    x = run.load_data().train.observations
+    for component in range(len(shares)):
+        of_component = x[codes == component, 1].int()
+        assert shares[component].argmax() == of_component.bincount(minlength=3).argmax()
 
 
 def test_labels_of_words_are_predicted(trained):

@@ -19,12 +19,13 @@ from pyro_fmvae.runs.run import FIGURES, Run
 
 PAGE: Final = "report.html"
 LARGEST = 96  # side of a thumbnail in pixels
-CHARTS: Final = (TRAINING, "columns", "starts")
+CHARTS: Final = (TRAINING, "columns", "words", "starts")
 """Figures that are lines and bars on white."""
 CAPTIONS: Final = {
     "confusion": "How often points of each true value are given each value.",
     "reconstructions": "Pictures that training did not see, and below each what the model makes of its code.",
     "columns": "Means of the columns of each component.",
+    "words": "Shares of the words in each component.",
     "components": "What each component's mean decodes to, from the most to the least used.",
     "factors": "In each row a drawn picture, then the same with one factor at a time drawn anew.",
     "attributes": "Drawn pictures by the values of labels.",
@@ -44,6 +45,7 @@ TITLES: Final = {
     "confusion": "Confusion",
     "reconstructions": "Reconstructions",
     "columns": "Columns",
+    "words": "Words",
     "dictionary": "Units",
 }
 """Figures with a section of their own."""
