@@ -209,6 +209,26 @@ def known_density(x, rows, locs):
     return (rows[0] * table[0] @ (rows * table[1]) @ (rows * table[2])).sum().log()
 
 
+def test_vectorised_particles_are_refused():
+    """They would be taken for steps, if there are as many."""
+    torch.set_default_dtype(torch.float64)
+
+    def model(x):
+        with pyro.plate("states", 2):
+            locs = pyro.sample("locs", dist.Laplace(0.0, 1.0))
+        pyro.sample(
+            "x", HiddenMarkov(torch.ones(2) / 2, torch.ones(2, 2) / 2, dist.Normal(locs, 1.0), 4), obs=x
+        )
+
+    def guide(x):
+        with pyro.plate("states", 2):
+            pyro.sample("locs", dist.Normal(0.0, 1.0))
+
+    elbo = TraceConjugate_ELBO(num_particles=4, vectorize_particles=True, max_plate_nesting=1)
+    with pytest.raises(ValueError, match="site 'x': HiddenMarkov takes the particles' dimension for that"):
+        elbo.loss(model, guide, torch.zeros(4))
+
+
 def test_minibatches_of_sequences_are_the_whole_on_average(gaussian_guide):
     x = sequences()
     parts = []

@@ -2,8 +2,14 @@
 
 from typing import Any
 
+from pyro.poutine import Trace
+
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
+from pyro_fmvae.distributions.linear_dynamics import LinearDynamics
+from pyro_fmvae.distributions.linear_gaussian_chain import LinearGaussianChain
+
+CHAINS = HiddenMarkov, LinearGaussianChain, LinearDynamics
 
 
 def check_distribution(site: dict[str, Any]) -> None:
@@ -19,6 +25,16 @@ def check_distribution(site: dict[str, Any]) -> None:
             f"site '{site['name']}': a latent HiddenMarkov has no density of steps around a chunk; give it "
             "whole sequences"
         )
+
+
+def check_particles(model: Trace) -> None:
+    """Raise a ValueError if a model has a chain, which has no dimension for vectorised particles."""
+    for name, site in model.nodes.items():
+        if site["type"] == "sample" and isinstance(unwrap(site["fn"]), CHAINS):
+            raise ValueError(
+                f"site '{name}': {type(unwrap(site['fn'])).__name__} takes the particles' dimension for that "
+                "of its steps; leave out vectorize_particles"
+            )
 
 
 def check_shapes(site: dict[str, Any], guide_site: dict[str, Any]) -> None:

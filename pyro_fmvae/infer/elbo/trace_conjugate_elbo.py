@@ -14,6 +14,7 @@ from torch import Tensor
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.dependence import dependence_terms
+from pyro_fmvae.infer.elbo.distribution_checks import check_particles
 from pyro_fmvae.infer.elbo.kind import Kinds, Run, check_options
 from pyro_fmvae.infer.elbo.mixture_terms import (
     MixtureTables,
@@ -243,7 +244,9 @@ class TraceConjugate_ELBO(ELBO):
 
     def _get_vectorized_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Run:
         many = self._vectorized_num_particles
-        return self._get_trace(many(model), many(guide), args, kwargs, (model, guide))
+        run = self._get_trace(many(model), many(guide), args, kwargs, (model, guide))
+        check_particles(run[0].model)
+        return run
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any, program: Any = None) -> Run:
         """One run; ``program`` is what it is remembered by, if model and guide are made anew."""
