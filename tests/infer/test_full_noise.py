@@ -277,6 +277,41 @@ def test_correlated_noise_is_found():
     assert_close(guide.marginal("a").mean[-1], torch.tensor([0.5, 0.0]), rtol=0, atol=0.1)
 
 
+def test_states_behind_a_network_have_the_natural_gradients_of_the_integral():
+    """Of a decoder that does nothing, and the encoder that is exact for it."""
+    x = torch.randn(4, T, D, generator=torch.Generator().manual_seed(4))
+    seen, first = (dist.Normal(torch.zeros(D), scale).to_event(1) for scale in (0.3, 1.0))
+
+    def deep(x):
+        a, moves = affine("a", D, D)
+        with pyro.plate("sequences", 8, subsample=x):
+            z = pyro.sample("z", LinearDynamics(first, a, moves, T))
+            pyro.sample("x", dist.Normal(z, 0.3).to_event(2), obs=x)
+
+    def integrated(x):
+        a, moves = affine("a", D, D)
+        with pyro.plate("sequences", 8, subsample=x):
+            fn = LinearGaussianChain(LinearDynamics(first, a, moves, T), torch.eye(D), seen)
+            pyro.sample("x", fn, obs=x)
+
+    conjugate = AutoConjugate(deep, fallback=None, structured=True)
+
+    def guide(x):
+        values = conjugate(x)
+        w, precision = values["a"], values["precision of a"]
+        moves = dist.MultivariateNormal(w[-1], precision_matrix=precision)
+        states = LinearDynamics(first, w[:-1].mT, moves, T)
+        with pyro.plate("sequences", 8, subsample=x):
+            pyro.sample("z", LinearGaussianChain(states, torch.eye(D), seen).states(x))
+
+    conjugate(x)
+    parameter, gradients = conjugate.posterior("a").natural, []
+    for model, whole in ((deep, guide), (integrated, conjugate)):
+        loss = TraceConjugate_ELBO().differentiable_loss(model, whole, x)
+        gradients.append(torch.autograd.grad(loss, parameter)[0])
+    assert_close(*gradients)
+
+
 def test_captured_steps_on_minibatches_are_eager_ones():
     (x, present), naturals = sequences(), []
     for kind in (ConjugateSVI, CapturedSVI):
