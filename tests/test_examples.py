@@ -68,8 +68,8 @@ RUNS = {
         ["the forecast: error ", "the true chain: error ", "poses found: "],
     ),
     "sensors.py": (
-        ["--sequences=3", "--steps=2", "--picture=pictures/sensors.png"],
-        ["damping ", "error in gaps, true numbers: "],
+        ["--sequences=3", "--steps=2", "--shared=0.8", "--picture=pictures/sensors.png"],
+        ["independent noises: ELBO", "full covariance: ELBO", "error in gaps, true numbers: "],
     ),
     "benchmarks/topics.py": (
         ["--documents=200", "--topics=4", "--passes=1", "--steps=2"],
