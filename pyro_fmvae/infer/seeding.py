@@ -1,6 +1,8 @@
 """Starting points for λ from encoded data. Random ones lose components for good; these keep them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -8,6 +10,8 @@ from torch import Tensor
 from pyro_fmvae.distributions import Assignment, NaturalDistribution, expected_log_prob
 
 ITERATIONS = 100  # of coordinate ascent, at most
+Clustering: TypeAlias = Callable[[Tensor, int, torch.Generator], Tensor]
+"""Points [N, D], a number of clusters K and a source of random numbers → clusters, int64 [N] in 0..K-1."""
 LEAST_GAIN = 1e-3  # nats per point: bounds that differ by less are taken for those of one local maximum
 
 
@@ -122,6 +126,7 @@ def kmeans_mixture(
     restarts: int = 1,
     scale: float = 1.0,
     iterations: int | None = None,
+    clusters: Clustering = kmeans,
 ) -> MixturePosterior:
     """The mixture that k-means clusters of encoded data start; with several starts, the best one, improved.
 
@@ -132,6 +137,7 @@ def kmeans_mixture(
         generator: source of the random numbers, on the CPU.
         restarts: k-means starts.
         iterations: updates of each start at most; None: 100, but of a single start the first alone.
+        clusters: takes the place of k-means.
 
     Raises:
         ValueError: ``restarts`` < 1.
@@ -140,10 +146,10 @@ def kmeans_mixture(
         raise ValueError(f"restarts: expected a number >= 1, got {restarts}")
     data = weights_prior, components_prior, mean, variance
     components = len(components_prior.natural)
-    starts = (kmeans(mean, components, generator) for _ in range(restarts))
+    starts = (clusters(mean, components, generator) for _ in range(restarts))
     if iterations is None:
         iterations = 1 if restarts == 1 else ITERATIONS
-    mixtures = (coordinate_ascent(*data, clusters, scale, iterations) for clusters in starts)
+    mixtures = (coordinate_ascent(*data, start, scale, iterations) for start in starts)
     return max(mixtures, key=lambda mixture: mixture.bound)
 
 

@@ -11,6 +11,8 @@ from pyro.distributions import is_validation_enabled
 from torch import Tensor
 
 from pyro_fmvae.infer import TraceConjugate_ELBO
+from pyro_fmvae.infer.seeding import kmeans
+from pyro_fmvae.learn.full_clusters import full_clusters
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget, GradientPhase, arguments, endless
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
@@ -76,7 +78,7 @@ class PriorFitting(GradientPhase):
 
     def prepare(self, batches: Iterable[Any]) -> None:
         """Seed λ from up to 20,000 encoded points."""
-        _seed(self.model, batches, self.seed, self.learning.restarts)
+        _seed(self.model, batches, self.seed, self.learning)
 
     def step(self, *batch: Any) -> float:
         """One natural-gradient step."""
@@ -92,7 +94,7 @@ class Joint(GradientPhase):
         learning: rates, weights and schedules.
         budget: of the phase.
         name: for records.
-        seed: seed λ from encoded data first, where no :class:`PriorFitting` did; None: leave it as it is.
+        seed: seed λ from encoded data first; None: leave it as it is.
     """
 
     def __init__(
@@ -126,7 +128,7 @@ class Joint(GradientPhase):
     def prepare(self, batches: Iterable[Any]) -> None:
         """Seed λ if a seed was given, and enter again: seeding replaces λ's parameters."""
         if self.seed is not None:
-            _seed(self.model, batches, self.seed, self.learning.restarts)
+            _seed(self.model, batches, self.seed, self.learning)
             self.enter()
 
     def between_steps(self, batches: Iterable[Any], step: int) -> None:
@@ -185,9 +187,11 @@ class Joint(GradientPhase):
             check_codes("labels", labels, len(x), self.model.label_sizes, "column")
 
 
-def _seed(model: FactorialMixtureVAE, batches: Iterable[Any], seed: int, restarts: int) -> None:
+def _seed(model: FactorialMixtureVAE, batches: Iterable[Any], seed: int, learning: Learning) -> None:
     """Seed λ from up to 20,000 encoded points."""
-    model.seed(*encode_some(model, batches), torch.Generator().manual_seed(seed), restarts)
+    clusters = full_clusters if learning.full_starts else kmeans
+    generator = torch.Generator().manual_seed(seed)
+    model.seed(*encode_some(model, batches), generator, learning.restarts, clusters)
 
 
 def encode_some(model: FactorialMixtureVAE, batches: Iterable[Any]) -> tuple[Tensor, Tensor, Tensor | None]:

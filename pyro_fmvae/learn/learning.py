@@ -52,6 +52,8 @@ class Learning:
             distortion before the encoder tells them apart.
         restarts: k-means starts for λ of each factor, the best by its bound: see
             :meth:`FactorialMixtureVAE.seed`.
+        full_starts: start λ of factors without labels from the clusters of a mixture of full covariances, in
+            the place of k-means: see :func:`~pyro_fmvae.learn.full_clusters.full_clusters`.
         restart_every: steps of a joint phase between two comparisons of λ of factors without labels with
             ``restarts`` new starts: see :meth:`FactorialMixtureVAE.restart`. 0: never.
         recompute: compute responsibilities again at the updated encoder (the paper's order).
@@ -78,6 +80,7 @@ class Learning:
     views: int = 1
     view: nn.Module | None = None
     restarts: int = 1
+    full_starts: bool = False
     restart_every: int = 0
     recompute: bool = False
     eager: bool = False

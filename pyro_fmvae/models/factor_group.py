@@ -26,7 +26,7 @@ from pyro_fmvae.infer.posteriors import (
     to_natural,
     to_standard,
 )
-from pyro_fmvae.infer.seeding import better_mixture, coordinate_ascent, kmeans, kmeans_mixture
+from pyro_fmvae.infer.seeding import Clustering, better_mixture, coordinate_ascent, kmeans, kmeans_mixture
 from pyro_fmvae.models.hyperprior import Hyperprior
 
 NO_PLATE: AbstractContextManager[Any] = nullcontext()
@@ -173,6 +173,7 @@ class FactorGroup(nn.Module):
         num_data: int,
         generator: torch.Generator,
         restarts: int,
+        clusters: Clustering = kmeans,
     ) -> None:
         """Start λ from M encoded points: see :meth:`FactorialMixtureVAE.seed`.
 
@@ -180,8 +181,7 @@ class FactorGroup(nn.Module):
             mean, variance: of q(z | x), of all factors, [I, M, D].
             labels: int64 [M, labelled factors], -1 = unknown, or None.
             num_data: N, for which the points stand.
-            generator: source of the random numbers, on the CPU.
-            restarts: k-means starts of each factor without labels.
+            generator, restarts, clusters: as for that method.
         """
         mixtures = []
         whole = [natural_prior(prior) for prior in self.priors(mean.device)]
@@ -194,8 +194,8 @@ class FactorGroup(nn.Module):
                 start = self._components_of(known[rows], mean[factor, rows], generator)
                 mixtures.append(coordinate_ascent(*priors, *data, start, points, iterations=1))
             else:
-                data, points = (mean[factor], variance[factor]), num_data / mean.shape[1]
-                mixtures.append(kmeans_mixture(*priors, *data, generator, restarts, points))
+                data, each = (mean[factor], variance[factor]), num_data / mean.shape[1]
+                mixtures.append(kmeans_mixture(*priors, *data, generator, restarts, each, clusters=clusters))
         self.set_natural(
             torch.stack([mixture.weights.natural for mixture in mixtures])[:, None],
             torch.stack([mixture.components.natural for mixture in mixtures]),

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
+from pyro_fmvae.infer.seeding import Clustering, kmeans
 from pyro_fmvae.models.factor_group import FactorGroup, make_groups
 from pyro_fmvae.models.factor_layout import FactorLayout
 from pyro_fmvae.models.hyperprior import Hyperprior
@@ -111,7 +112,13 @@ class FactorialPrior(nn.Module):
 
     @torch.no_grad()
     def seed(
-        self, loc: Tensor, scale: Tensor, labels: Tensor | None, generator: torch.Generator, restarts: int = 1
+        self,
+        loc: Tensor,
+        scale: Tensor,
+        labels: Tensor | None,
+        generator: torch.Generator,
+        restarts: int = 1,
+        clusters: Clustering = kmeans,
     ) -> None:
         """Initialise λ from encoded data: clusters by label for labelled factors, by k-means for the others.
 
@@ -122,6 +129,7 @@ class FactorialPrior(nn.Module):
             restarts: number of k-means starts of each factor without labels. With more than one, each start
                 is improved by coordinate ascent (:mod:`pyro_fmvae.infer.seeding`), and the best bound is
                 kept.
+            clusters: takes the place of k-means.
 
         Raises:
             ValueError: ``restarts`` < 1, or encodings or labels of another shape, type or range.
@@ -129,7 +137,7 @@ class FactorialPrior(nn.Module):
         mean, variance = self._moments(loc, scale)
         labels = check_codes("labels", labels, len(loc), self.label_sizes, "column")
         for group in self.factor_groups():
-            group.seed(mean, variance, labels, self.num_data, generator, restarts)
+            group.seed(mean, variance, labels, self.num_data, generator, restarts, clusters)
 
     @torch.no_grad()
     def restart(

@@ -36,12 +36,12 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
 
     @classmethod
     def resolve(cls, config: FMVAEOptions, dataset: Dataset) -> FMVAEOptions:
-        """Factors for labels first; no refine phase without labels; free factors opened by some phase."""
+        """Factors for labels first; refining only if it changes something; free factors opened by a phase."""
         given_free_from = config.free_from
         config = completed(config, fmvae_defaults(config, dataset))
         if not config.labels:
             config = replace(config, label_weight=0.0)
-        if not config.label_weight:
+        if not (config.label_weight or config.full_starts):
             config = replace(config, refine_iterations=0)
         if config.labels and config.free_from == 1 and not config.refine_iterations:
             if given_free_from == 1:
@@ -103,7 +103,10 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         )
 
     def phases(self, model: FactorialMixtureVAE, learning: Learning) -> list[Phase]:
-        """Networks alone, prior alone, everything, and everything without the weight of labels."""
+        """Networks alone, prior alone, everything, and everything again.
+
+        The second time labels have no weight. Without labels, full starts are made anew.
+        """
         budgets, seed = self.config.budgets(), self.config.seed
         learning = replace(learning, view=view_of(self.config.view_strength, self.preprocessing))
         prior, joint = budgets["prior"], budgets["joint"]
@@ -116,12 +119,12 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
             learning_rate=learning.final_learning_rate or at_joint.learning_rate,
             augment_until=0.0,
         )
-        unseeded = prior.empty and joint.empty
+        seeded = (self.config.full_starts and not self.labels) or (prior.empty and joint.empty)
         return [
             Pretraining(model, learning, budgets["pretrain"]),
             PriorFitting(model, learning, prior, seed),
             Joint(model, at_joint, joint, seed=seed if prior.empty else None),
-            Joint(model, last, budgets["refine"], "refine", seed if unseeded else None),
+            Joint(model, last, budgets["refine"], "refine", seed if seeded else None),
         ]
 
     def code(self, model: FactorialMixtureVAE, x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from pyro_fmvae.recipes.labelling import check_numbered
 from pyro_fmvae.recipes.network_defaults import network_defaults, setting
 from pyro_fmvae.recipes.networks import CountableOptions
 from pyro_fmvae.recipes.own_labels import SPREAD, own_labelled
-from pyro_fmvae.recipes.ranges import count, nonnegative, share_below_one
+from pyro_fmvae.recipes.ranges import count, nonnegative, positive, share_below_one
 from pyro_fmvae.recipes.views import ViewOptions
 
 
@@ -39,6 +39,11 @@ class FMVAEOptions(ViewOptions, CountableOptions):
     prior_restarts: int = option(
         1, "k-means starts of the prior, of which the one of greatest bound is kept", count(1)
     )
+    full_starts: bool | None = option(
+        None,
+        "start unlabelled factors from a mixture of full covariances, not by k-means, without labels once "
+        "more in refine; default: with images of your own without labels, unless 28x28 or 64x64x3",
+    )
     restart_every: int = option(
         0, "joint and refine iterations between comparisons of the prior with new starts; 0: never", count(0)
     )
@@ -48,7 +53,7 @@ class FMVAEOptions(ViewOptions, CountableOptions):
     recompute: bool = option(False, "recompute responsibilities at the updated encoder, as the paper does")
     c0: float = option(1.0, "Dirichlet concentration of the mixing weights")
     m0: float = option(0.0, "prior mean of the components' means")
-    s0: float = option(1.0, "pseudo-observations behind it")
+    s0: float | None = by_data("pseudo-observations behind it", positive)
     a0: float = option(0.01, "shape of the Gamma prior over precisions")
     b0: float = option(0.01, "its rate")
 
@@ -59,7 +64,7 @@ class FMVAEOptions(ViewOptions, CountableOptions):
     @property
     def hyperprior(self) -> Hyperprior:
         """Hyperparameters c0, m0, s0, a0 and b0 of the prior."""
-        return Hyperprior(self.c0, self.m0, self.s0, self.a0, self.b0)
+        return Hyperprior(self.c0, self.m0, self.s0 or Hyperprior.s0, self.a0, self.b0)
 
     @property
     def rate(self) -> RobbinsMonro:
@@ -80,6 +85,8 @@ _COMMON: dict[str, Any] = {
     "free_from": 0.0,
     "prior_iterations": 200,
     "refine_iterations": 1000,
+    "full_starts": False,
+    "s0": Hyperprior.s0,
 }
 _BY_SETTING: dict[str, dict[str, Any]] = {
     "smiley": {
@@ -108,10 +115,16 @@ _BY_SETTING: dict[str, dict[str, Any]] = {
 }
 
 
+OWN_CLUSTERS: dict[str, Any] = {"full_starts": True, "s0": 0.05}
+"""Of a person's own images without labels: see Clusters without labels, in the page on the model."""
+
+
 def fmvae_defaults(config: FMVAEOptions, dataset: Dataset) -> dict[str, Any]:
     """Values by name of all options whose default depends on the data."""
     kind = setting(config, dataset)
     defaults = network_defaults(config, dataset) | _COMMON | _BY_SETTING.get(kind, {})
+    if config.own_data and not config.labels and kind in ("images", "large images"):
+        defaults |= OWN_CLUSTERS
     if config.labels and kind not in ("smiley", "sprites"):
         names = trained_labels(config, dataset)
         if config.factors is None:

@@ -22,3 +22,12 @@ def clusters(number, each, seed=0):
     grid = torch.cartesian_prod(steps, steps, steps)[torch.randperm(27)]
     x = grid[kinds] + torch.randn(len(kinds), 3).double()
     return (x - x.mean(0)) / x.std(0), kinds
+
+
+def stripes(each=60):
+    """Three long parallel clusters, aslant to the axes, in units that differ, and which point is of which."""
+    generator = torch.Generator().manual_seed(0)
+    along = torch.randn(3, each, generator=generator) * 3
+    across = torch.arange(3.0).unsqueeze(-1) * 2 + 0.1 * torch.randn(3, each, generator=generator)
+    points = torch.stack([along + across, along - across], -1).flatten(0, 1)
+    return points * torch.tensor([1.0, 100.0]) + 7, torch.arange(3).repeat_interleave(each)

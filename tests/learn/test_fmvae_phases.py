@@ -11,6 +11,7 @@ from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting, enco
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.learn.vae_phases import VAEJoint
+from tests.learn.clusters import stripes
 from tests.models.small import SHAPE, binary_data, small_model
 
 TEN = Budget(iterations=10)
@@ -296,9 +297,21 @@ def test_weight_decay_is_that_of_the_networks_alone():
 @pytest.mark.parametrize("phase", [PriorFitting, Joint])
 def test_restarts_are_as_many_as_were_asked_for(phase, monkeypatch):
     asked = []
-    monkeypatch.setattr(FactorialMixtureVAE, "seed", lambda *args: asked.append(args[-1]))
+    monkeypatch.setattr(FactorialMixtureVAE, "seed", lambda *args: asked.append(args[-2]))
     phase(labelled_model(), Learning(restarts=7), TEN, seed=0).prepare([batch()])
     assert asked == [7]
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("phase", [PriorFitting, Joint])
+def test_full_starts_find_clusters_aslant_to_the_axes(phase, full, monkeypatch):
+    codes, _ = stripes()
+    encoded = codes, torch.full_like(codes, 0.01), None
+    monkeypatch.setattr("pyro_fmvae.learn.fmvae_phases.encode_some", lambda *_: encoded)
+    model = small_model((3,), num_data=len(codes))
+    phase(model, Learning(full_starts=full), TEN, seed=0).prepare([batch()])
+    (group,) = model.factor_groups()
+    assert torch.allclose(group.counts(), torch.tensor(60.0).double()) == full
 
 
 @pytest.mark.usefixtures("single_precision")

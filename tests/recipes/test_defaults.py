@@ -6,10 +6,11 @@ import torch
 
 from pyro_fmvae.data import Kind
 from pyro_fmvae.data.labels import choose_labels
+from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.nn import SideBySide
 from pyro_fmvae.recipes import configure
-from pyro_fmvae.recipes.registry import read_config
+from pyro_fmvae.recipes.registry import read_config, resolved
 from tests.datasets import dataset
 from tests.recipes.choices import build, resolve
 
@@ -93,6 +94,29 @@ def test_no_phase_of_own_labelled_data_goes_without_the_classification_term():
     config = resolve(configure(data="mine.npz", labels=0.5), data)
     assert config.refine_iterations == 0 and config.label_weight > 0
     assert resolve(replace(config, refine_iterations=7), data).refine_iterations == 7
+
+
+@pytest.mark.parametrize("labels", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("data", "shape", "kind"),
+    [
+        ("mine.npz", (8, 8), Kind.IMAGE),
+        ("mine.npz", (40, 40), Kind.IMAGE),
+        ("mine.npz", (28, 28), Kind.BINARY),
+        ("mine.npz", (6,), Kind.TABLE),
+        ("mnist", (8, 8), Kind.IMAGE),
+    ],
+)
+def test_own_images_without_labels_have_full_starts_and_once_more_in_refine(data, shape, kind, labels):
+    mine = dataset(shape, kind, (2,), size=40)
+    config = resolve(configure(data=data, labels=labels), mine)
+    full = data == "mine.npz" and kind is Kind.IMAGE and not labels
+    assert (config.full_starts, config.s0) == ((True, 0.05) if full else (False, 1.0))
+    if not labels:
+        assert (config.refine_iterations > 0) == full
+    recipe = resolved(replace(config, refine_iterations=3), mine)
+    again = [phase.seed for phase in recipe.phases(recipe.build(), Learning())[1:]]
+    assert again == [0, None, 0 if full else None]
 
 
 @pytest.mark.parametrize(("labels", "share"), [(0.5, 0.5), (1.0, 1.0), (4, 0.1)])

@@ -109,7 +109,7 @@ def test_what_phases_share_is_what_was_asked_for():
         **{"label_weight": 7.0, "kl_weight": 3.0, "independence_weight": 2.0, "free_from": 0.4},
         **{"kl_annealing": 0.6, "pretrain_kl_weight": 0.7, "augment_until": 0.8, "restart_every": 9},
         **{"views": 3},
-        **{"recompute": True, "eager": True},
+        **{"recompute": True, "eager": True, "full_starts": True},
     }
     learning = configure(**given, prior_restarts=4).learning()
     assert {name: getattr(learning, name) for name in given} == given

@@ -1,0 +1,41 @@
+"""Clusters of codes whose shapes are not along the axes."""
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from pyro_fmvae.learn.component_moves import Make, Sample
+from pyro_fmvae.learn.split_merge import best_mixture
+from pyro_fmvae.models import ObservedMixture
+
+SEARCHED: Final = 2000
+"""Points at most that the mixture is found by."""
+STARTS: Final = 3
+"""Starts of the mixture."""
+FLAT: Final = 0.01
+"""Of the largest standard deviation: dimensions of less are scaled as if they had so much."""
+
+
+def full_clusters(points: Tensor, num_clusters: int, generator: torch.Generator) -> Tensor:
+    """Cluster indices [N] by a mixture of full covariances of standardised points.
+
+    The mixture is the one whose bound no swap of components raises:
+    :func:`~pyro_fmvae.learn.split_merge.best_mixture`.
+
+    Args:
+        points: [N, D], N >= 1. With few points, some clusters stay empty.
+        num_clusters: K.
+        generator: source of the random numbers, on the CPU.
+    """
+    x = points.double() - points.double().mean(0)
+    spread = x.square().mean(0).sqrt()
+    x = x / spread.clamp(min=FLAT * spread.max()).clamp(min=torch.finfo(x.dtype).tiny)
+    rows = torch.randperm(len(x), generator=generator)[:SEARCHED].to(x.device)
+    found = best_mixture(Sample.of(_mixture_of(x.shape[1]), x[rows]), num_clusters, generator, STARTS)
+    return found.model.table(found.model.packed(x)).argmax(-1)
+
+
+def _mixture_of(dim: int) -> Make:
+    """Makes mixtures of so many columns of numbers."""
+    return lambda components, rows: ObservedMixture([0] * dim, components, rows, full=True)

@@ -1,0 +1,30 @@
+import pytest
+import torch
+
+from pyro_fmvae.infer.seeding import kmeans
+from pyro_fmvae.learn import full_clusters as module
+from pyro_fmvae.learn.full_clusters import full_clusters
+from tests.learn.clusters import stripes
+
+
+def same(found, truth):
+    """True if each cluster is one of the true ones."""
+    pairs = torch.stack([found, truth]).unique(dim=1)
+    return pairs.shape[1] == len(truth.unique())
+
+
+@pytest.mark.parametrize("searched", [2000, 90])
+def test_clusters_may_be_long_and_aslant(monkeypatch, searched):
+    monkeypatch.setattr(module, "SEARCHED", searched)
+    points, truth = stripes()
+    assert same(full_clusters(points, 3, torch.Generator().manual_seed(0)), truth)
+    assert not same(kmeans(points, 3, torch.Generator().manual_seed(0)), truth)
+
+
+@pytest.mark.parametrize(
+    "points", [torch.ones(5, 2), torch.zeros(1, 3), torch.eye(2).repeat(4, 1)], ids=["equal", "one", "two"]
+)
+def test_few_distinct_points_leave_clusters_empty(points):
+    found = full_clusters(points, 4, torch.Generator().manual_seed(0))
+    assert found.shape == points.shape[:1] and found.dtype == torch.int64
+    assert found.min() >= 0 and found.max() < 4
