@@ -5,6 +5,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from pyro_fmvae.infer.seeding import kmeans
 from pyro_fmvae.learn.component_moves import Make, Sample
 from pyro_fmvae.learn.split_merge import best_mixture
 from pyro_fmvae.models import ObservedMixture
@@ -21,10 +22,11 @@ def full_clusters(points: Tensor, num_clusters: int, generator: torch.Generator)
     """Cluster indices [N] by a mixture of full covariances of standardised points.
 
     The mixture is the one whose bound no swap of components raises:
-    :func:`~pyro_fmvae.learn.split_merge.best_mixture`.
+    :func:`~pyro_fmvae.learn.split_merge.best_mixture`. Where there is less than a point for each dimension of
+    each cluster, the clusters are those of k-means.
 
     Args:
-        points: [N, D], N >= 1. With few points, some clusters stay empty.
+        points: [N, D], N >= 1. With few distinct points, some clusters stay empty.
         num_clusters: K.
         generator: source of the random numbers, on the CPU.
     """
@@ -32,6 +34,8 @@ def full_clusters(points: Tensor, num_clusters: int, generator: torch.Generator)
     spread = x.square().mean(0).sqrt()
     x = x / spread.clamp(min=FLAT * spread.max()).clamp(min=torch.finfo(x.dtype).tiny)
     rows = torch.randperm(len(x), generator=generator)[:SEARCHED].to(x.device)
+    if len(rows) < num_clusters * x.shape[1]:
+        return kmeans(x, num_clusters, generator)
     found = best_mixture(Sample.of(_mixture_of(x.shape[1]), x[rows]), num_clusters, generator, STARTS)
     return found.model.table(found.model.packed(x)).argmax(-1)
 

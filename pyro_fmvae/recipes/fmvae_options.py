@@ -124,7 +124,8 @@ def fmvae_defaults(config: FMVAEOptions, dataset: Dataset) -> dict[str, Any]:
     kind = setting(config, dataset)
     defaults = network_defaults(config, dataset) | _COMMON | _BY_SETTING.get(kind, {})
     if config.own_data and not config.labels and kind in ("images", "large images"):
-        defaults |= OWN_CLUSTERS
+        joint = defaults["joint_iterations"] if config.joint_iterations is None else config.joint_iterations
+        defaults |= OWN_CLUSTERS | {"refine_iterations": joint // 3}
     if config.labels and kind not in ("smiley", "sprites"):
         names = trained_labels(config, dataset)
         if config.factors is None:

@@ -21,8 +21,14 @@ def test_clusters_may_be_long_and_aslant(monkeypatch, searched):
     assert not same(kmeans(points, 3, torch.Generator().manual_seed(0)), truth)
 
 
+def test_few_points_have_the_clusters_of_k_means(monkeypatch):
+    monkeypatch.setattr(module, "best_mixture", None)  # is not asked
+    points, _ = stripes(each=1)
+    assert len(full_clusters(points, 3, torch.Generator().manual_seed(0)).unique()) == 3
+
+
 @pytest.mark.parametrize(
-    "points", [torch.ones(5, 2), torch.zeros(1, 3), torch.eye(2).repeat(4, 1)], ids=["equal", "one", "two"]
+    "points", [torch.ones(9, 2), torch.zeros(1, 3), torch.eye(2).repeat(4, 1)], ids=["equal", "one", "two"]
 )
 def test_few_distinct_points_leave_clusters_empty(points):
     found = full_clusters(points, 4, torch.Generator().manual_seed(0))

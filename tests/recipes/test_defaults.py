@@ -113,7 +113,9 @@ def test_own_images_without_labels_have_full_starts_and_once_more_in_refine(data
     full = data == "mine.npz" and kind is Kind.IMAGE and not labels
     assert (config.full_starts, config.s0) == ((True, 0.05) if full else (False, 1.0))
     if not labels:
-        assert (config.refine_iterations > 0) == full
+        assert config.refine_iterations == (1000 if full else 0)
+        shorter = resolve(configure(data=data, labels=0.0, joint_iterations=7), mine)
+        assert shorter.refine_iterations == (2 if full else 0)
     recipe = resolved(replace(config, refine_iterations=3), mine)
     again = [phase.seed for phase in recipe.phases(recipe.build(), Learning())[1:]]
     assert again == [0, None, 0 if full else None]
