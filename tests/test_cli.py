@@ -334,7 +334,7 @@ def test_minutes(files, tmp_path, monkeypatch):
     assert status == 0, err
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert records[-1]["seconds"] == pytest.approx(1.8, abs=0.05)
-    assert [*dict.fromkeys(record["phase"] for record in records)] == ["pretrain", "prior", "joint"]
+    assert [*dict.fromkeys(record["phase"] for record in records)] == ["pretrain", "prior", "joint", "refine"]
 
 
 @pytest.mark.usefixtures("no_figures")
