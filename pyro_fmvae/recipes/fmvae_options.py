@@ -85,7 +85,6 @@ _COMMON: dict[str, Any] = {
     "free_from": 0.0,
     "prior_iterations": 200,
     "refine_iterations": 1000,
-    "full_starts": False,
     "s0": Hyperprior.s0,
 }
 _BY_SETTING: dict[str, dict[str, Any]] = {

@@ -111,7 +111,7 @@ def test_own_images_without_labels_have_full_starts_and_once_more_in_refine(data
     mine = dataset(shape, kind, (2,), size=40)
     config = resolve(configure(data=data, labels=labels), mine)
     full = data == "mine.npz" and kind is Kind.IMAGE and not labels
-    assert (config.full_starts, config.s0) == ((True, 0.05) if full else (False, 1.0))
+    assert (bool(config.full_starts), config.s0) == ((True, 0.05) if full else (False, 1.0))
     if not labels:
         assert config.refine_iterations == (1000 if full else 0)
         shorter = resolve(configure(data=data, labels=0.0, joint_iterations=7), mine)
