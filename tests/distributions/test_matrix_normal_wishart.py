@@ -194,6 +194,19 @@ def test_regression_is_bayes_theorem_and_least_squares():
     assert_close(a, torch.tensor(12 / 2 + 1 - 3 / 2).double())
 
 
+def test_a_random_start_counts_observations_around_a_draw():
+    prior = random_standard()
+    natural = MATRIX_NORMAL_WISHART.natural(*prior).expand(20_000, -1)
+    m, tril, a, _ = MATRIX_NORMAL_WISHART.unpack(MATRIX_NORMAL_WISHART.random_start(natural, 3.0, None))
+    assert_close(a[0], prior[2] + 1.5)
+    assert_close(tril[0], prior[1] / 2)
+    assert_mean(m, prior[0])
+    noise = prior[3] @ prior[3].mT / (prior[2] + 0.5)
+    whole = vectorised(prior[0], prior[1], noise.inverse()).covariance_matrix
+    gap = (m - prior[0]).flatten(1)
+    assert_mean(gap.unsqueeze(-1) * gap.unsqueeze(-2), whole)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_shapes_and_moments(dtype):
     standard = random_standard(4)
