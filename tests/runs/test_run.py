@@ -200,7 +200,7 @@ def test_pretrained_networks_are_where_a_run_starts(files, tmp_path, monkeypatch
     config = Run.open(tmp_path / "run").config
     assert (config.pretrained, config.pretrain_iterations) == (str(other), 0)
     phases = [*dict.fromkeys(record["phase"] for record in metrics(tmp_path / "run"))]
-    assert phases == {"vae": ["joint"], "fmvae": ["prior", "joint"]}[model]
+    assert phases == {"vae": ["joint"], "fmvae": ["prior", "joint", "refine"]}[model]
 
 
 def test_pretrained_run_is_not_read_again(files, baseline, tmp_path, monkeypatch):
