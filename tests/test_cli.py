@@ -496,7 +496,10 @@ TRAIN = [  # options, and a part of the message
     ("--learning-rate -1", "learning_rate: expected"),
     ("--joint-iterations 1.5", "joint-iterations"),
     ("--joint-iterations -1", "joint_iterations: expected"),
-    ("--pretrain-iterations 0 --prior-iterations 0 --joint-iterations 0", "iterations: expected"),
+    (
+        "--pretrain-iterations 0 --prior-iterations 0 --joint-iterations 0 --refine-iterations 0",
+        "iterations: expected",
+    ),
     ("--max-minutes -1", "max_minutes: expected"),
     ("--max-minutes soon", "max-minutes"),
     ("--label-weight -1", "label_weight: expected"),

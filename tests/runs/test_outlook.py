@@ -56,7 +56,7 @@ def test_steps_are_rehearsed_without_a_trace(tmp_path, options):
     [
         (
             {"joint_iterations": 7, "pretrain_iterations": 2},
-            r"about .* or less: 209 steps of up to .* m?s, and",
+            r"about .* or less: 211 steps of up to .* m?s, and",
         ),
         (
             {"max_minutes": 3.0},
