@@ -137,8 +137,7 @@ class Bound:
         own = self.posteriors.moments[name]
         if isinstance(own, JointMoments) and name == own.precision:
             return  # E[log q] of a joint posterior is a term of the location
-        is_location = isinstance(own, Moments) and own.about is not None
-        density = mean_log_density(q, own.stats, is_location)
+        density = mean_log_density(q, own.stats, isinstance(own, Moments) and own.about is not None)
         self.terms.append(Term(name, Role.KL_GLOBAL, total(density, site), natural=True))
 
     def _drawn(self, name: str, site: Site) -> None:
@@ -149,7 +148,8 @@ class Bound:
         enumerated = len(site["fn"].batch_shape) > max(self.program.plates, len(q.batch_shape))
         if not (has_lazy_arguments(site["fn"]) or enumerated):
             term = latent_term(self.program.structure, self.guide, name)
-            return self.terms.append(replace(term, value=weight * term.value))
+            self.terms.append(replace(term, value=weight * term.value))
+            return
         if not q.has_rsample:
             raise ValueError(
                 f"site '{name}': {type(unwrap(q)).__name__} in the guide has no reparameterised sampler; "
