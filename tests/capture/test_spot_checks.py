@@ -140,7 +140,9 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "compiled" else []) for name in PROGRAMS]
+)
 def test_checks_change_nothing(name, eager_runs, caplog):
     """Neither numbers nor random ones, buffers or gradients; and they find nothing."""
     make, batches, settings = PROGRAMS[name]

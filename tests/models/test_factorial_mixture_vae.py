@@ -416,8 +416,8 @@ def test_restarts_find_the_bound_that_the_elbo_reports(sizes, monkeypatch):
     model, x = small_model(sizes, num_data=90), binary_data(30)
     found = []
 
-    def watched(*args):
-        found.append(kmeans_mixture(*args))
+    def watched(*args, **options):
+        found.append(kmeans_mixture(*args, **options))
         return found[-1]
 
     monkeypatch.setattr("pyro_fmvae.models.factor_group.kmeans_mixture", watched)

@@ -30,7 +30,7 @@ def test_two_models_side_by_side(folders, tmp_path):
     succeed("report", few, "--compare", plain, "--out", tmp_path / "both.html")
     text = text_of(tmp_path / "both.html")
     assert text.startswith("few and plain 2 runs side by side.")
-    for row in ("--model fmvae vae", "--seed 3 5", "steps 9 6", "components in use, factor 0 2 of 2"):
+    for row in ("--model fmvae vae", "--seed 3 5", "steps 12 6", "components in use, factor 0 2 of 2"):
         assert row in text
     assert "--batch-size 32 32" not in text  # they are alike in it
     assert "--kl-weight 0.333333 1" in text and "null" not in text
