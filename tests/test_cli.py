@@ -536,7 +536,7 @@ TRAIN = [  # options, and a part of the message
     ("--per-value 2", "per_value: an option of --labels, without effect here"),
     ("--hold-out 1", "hold_out: expected a share in [0, 1)"),
     ("--hold-out 0.2", "has no labels to combine"),
-    ("--label-names hat", "label_names: expected different ones out of"),
+    ("--label-names hat", "label_names: the data set has no labels, got hat"),
     ("--image-size 3 --data .", "image_size"),
     ("--binarization foo", "binarization"),
     ("--device cuda:99", "device: 'cuda:99' cannot be used"),

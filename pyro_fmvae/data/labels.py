@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.data.dataset import SPLITS, Dataset, Split
+from pyro_fmvae.data.preprocessing import Kind
 from pyro_fmvae.data.readable_rows import joined
 from pyro_fmvae.data.splitting import fingerprint
 from pyro_fmvae.data.storage import sample_binary
@@ -60,6 +61,13 @@ def check_amount(name: str, value: float) -> None:
         )
 
 
+def how_to_label(dataset: Dataset) -> str:
+    """How a person's own data of this kind come to have labels, for messages."""
+    if dataset.preprocessing.kind is Kind.TABLE:
+        return "in a .csv file, name a column label:NAME to make it one"
+    return "images have some by a labels.csv in their folder, or by two subfolders or more"
+
+
 def choose_labels(dataset: Dataset, names: Sequence[str]) -> Dataset:
     """Move these label columns to the front, in this order.
 
@@ -69,9 +77,14 @@ def choose_labels(dataset: Dataset, names: Sequence[str]) -> Dataset:
         ValueError: a name is not one of the data set's labels, or is given twice.
     """
     known = dataset.label_names
+    if names and not known:
+        raise ValueError(
+            f"label_names: the data set has no labels, got {', '.join(names)}; {how_to_label(dataset)}"
+        )
     if not set(names) <= set(known) or len(set(names)) != len(names):
-        listed = ", ".join(known) or "none, the data set has no labels"
-        raise ValueError(f"label_names: expected different ones out of {listed}; got {', '.join(names)}")
+        raise ValueError(
+            f"label_names: expected different ones out of {', '.join(known)}; got {', '.join(names)}"
+        )
     combined = dataset.combined or tuple(names)
     order = [known.index(name) for name in (*names, *(name for name in known if name not in names))]
     columns = {

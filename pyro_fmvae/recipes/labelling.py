@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_fmvae.data import Dataset, Kind, Split, hide_labels
+from pyro_fmvae.data import Dataset, Split, hide_labels
 from pyro_fmvae.data.dataset import SPLITS
+from pyro_fmvae.data.labels import how_to_label
 from pyro_fmvae.data.own.folder import SPARSE, sparse
 from pyro_fmvae.recipes.recipe import Recipe
 
@@ -57,10 +58,9 @@ def check_labels(
             or one that no chosen training point has.
     """
     if not names:
-        hint = "images have some by a labels.csv in their folder, or by two subfolders or more"
-        if dataset.preprocessing.kind is Kind.TABLE:
-            hint = "in a .csv file, name a column label:NAME to make it one"
-        raise ValueError(f"labels: the data set '{dataset.name}' has no labels to train on; {hint}")
+        raise ValueError(
+            f"labels: the data set '{dataset.name}' has no labels to train on; {how_to_label(dataset)}"
+        )
     if len(factors) < len(names):
         raise ValueError(
             f"factors: expected at least one for each of the {len(names)} labels "

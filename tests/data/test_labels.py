@@ -138,7 +138,7 @@ def test_choosing_leaves_what_is_missing_alone():
 def test_names_that_cannot_be_chosen(chosen, message):
     with pytest.raises(ValueError, match=f"label_names: expected .*{message}"):
         choose_labels(make(), chosen)
-    with pytest.raises(ValueError, match="out of none, the data set has no labels; got size"):
+    with pytest.raises(ValueError, match="the data set has no labels, got size; in a "):
         choose_labels(replace(make(), label_names=()), ["size"])
 
 
