@@ -41,8 +41,9 @@ class FMVAEOptions(ViewOptions, CountableOptions):
     )
     full_starts: bool | None = option(
         None,
-        "start unlabelled factors from a mixture of full covariances, not by k-means, without labels once "
-        "more in refine; default: with images of your own without labels, unless 28x28 or 64x64x3",
+        "start factors without labels from a mixture with full covariances instead of k-means; where no "
+        "labels are trained on, start again in refine; default: for your own images without labels, unless "
+        "28x28 or 64x64x3",
     )
     restart_every: int = option(
         0, "joint and refine iterations between comparisons of the prior with new starts; 0: never", count(0)
