@@ -57,7 +57,9 @@ class ColumnTransform:
             known = training[:, column]
             known = known[~np.isnan(known)].astype(np.float64)
             different = np.unique(known)
-            few = 1 < len(different) <= min(MOST_VALUES, len(known) / REPEATED)
+            if len(different) < 2:
+                continue  # rounding may leave a constant column a deviation
+            few = len(different) <= min(MOST_VALUES, len(known) / REPEATED)
             if few and (different == np.round(different)).all():
                 values[column] = tuple(different.tolist())
                 continue

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_fmvae.data import Batches, Preprocessing, Split
+from pyro_fmvae.data import Batches, Kind, Preprocessing, Split
+from pyro_fmvae.data.resolution import rounded_units
 from pyro_fmvae.evaluate import rows_without_bound
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.ranks import Ranks, by_rows
@@ -116,8 +117,11 @@ def draw_rows(
 def in_units(preprocessing: Preprocessing, mean: Tensor) -> np.ndarray:
     """Decoded means, on the CPU, in the units of the data, as :class:`Preprocessing` takes them.
 
-    Means of greys and colours that lie beyond [0, 1] are clamped; tables are float64.
+    Means of greys and colours that lie beyond [0, 1] are clamped; tables are float64, without digits that
+    float32 does not hold (:func:`~pyro_fmvae.data.resolution.rounded_units`).
     """
+    if preprocessing.kind is Kind.TABLE:
+        return rounded_units(preprocessing, mean)
     units = preprocessing.undo(mean)
     clamped: np.ndarray = (units.clamp(0, 1) if preprocessing.signed else units).numpy()
     return clamped
