@@ -37,9 +37,12 @@ class RawEncoder(nn.Module):
 
     def __init__(self, preprocessing: Preprocessing, program: nn.Module) -> None:
         super().__init__()
-        batches = preprocessing.counts is not None and preprocessing.counts.batch is not None
-        if preprocessing.powers is not None or preprocessing.patches is not None or batches:
-            raise ValueError("run: expected pictures, counts without batches, or columns only standardised")
+        if preprocessing.powers is not None or preprocessing.patches is not None:
+            raise ValueError("run: expected pictures, counts, or columns only standardised")
+        counts = preprocessing.counts
+        self.batch = None if counts is None else counts.batch
+        if counts is not None:
+            self.register_buffer("batches", torch.tensor(counts.batches, dtype=torch.float64))
         self.kind, self.threshold = preprocessing.kind, preprocessing.binarization == "threshold"
         self.program = program
         if self.kind is Kind.TABLE:
@@ -49,13 +52,18 @@ class RawEncoder(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the input."""
-        return torch.float64 if self.kind is Kind.TABLE else torch.float32
+        """Type of the input: of tables such that it holds every unit, and every number of a batch."""
+        return torch.float64 if self.kind in (Kind.TABLE, Kind.COUNTS) else torch.float32
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
-        """Encode ``x[n, *event_shape]``: pixels in [0, 1] as float32, columns in their units as float64."""
+        """Encode ``x[n, *event_shape]``: pixels in [0, 1] as float32, columns in their units as float64.
+
+        A row of a batch that the training did not have becomes NaN.
+        """
         if self.kind is Kind.TABLE:
             x = ((x - self.get_buffer("column_mean")) / self.get_buffer("column_std")).float()
+        elif self.kind is Kind.COUNTS:
+            x = self._counts(x).float()
         elif self.kind is Kind.IMAGE:
             x = 2 * x - 1
         elif self.threshold:
@@ -63,9 +71,20 @@ class RawEncoder(nn.Module):
         encoded: dict[str, Tensor] = self.program(x)
         return encoded
 
+    def _counts(self, x: Tensor) -> Tensor:
+        """Put the number of a row's batch, from 0, behind its counts, as `CountTable` does."""
+        if self.batch is None:
+            return x
+        counts = torch.cat([x[:, : self.batch], x[:, self.batch + 1 :]], -1)
+        same = (x[:, self.batch, None] == self.get_buffer("batches")).double()
+        known = torch.where(same.sum(-1, keepdim=True) > 0, 0.0, torch.nan)
+        return torch.cat([counts + known, same.argmax(-1, keepdim=True)], -1)
+
 
 def encoder_program(run: Run, model: Any) -> torch.export.ExportedProgram:
     """The encoder from data in their units to the arrays of ``encode``, for any number of rows.
+
+    A batch that the data name by a word is its number among the sorted words, from 0.
 
     Raises:
         ValueError: a model without an encoder, or data that it cannot take by itself.
@@ -87,18 +106,21 @@ def encoder_program(run: Run, model: Any) -> torch.export.ExportedProgram:
 def write_encoder(run: Run, model: Any, path: Path) -> None:
     """Write the encoder as ONNX (.onnx) or as ``torch.export.save`` does (.pt2), in one step.
 
-    Names of factors and of their values lie beside it: in the metadata, and in the extra file ``names.json``.
+    Names lie beside it: in the metadata, and in the extra files ``names.json``, of factors and their values,
+    and ``batches.json``, the words of batches in the order of their numbers.
 
     Raises:
         ValueError: as for :func:`encoder_program`, or ONNX without the packages that it needs.
     """
     if path.suffix == ONNX and (missing := [name for name in ("onnx", "onnxscript") if not find_spec(name)]):
         raise ValueError(f"out: ONNX needs {' and '.join(missing)}: pip install 'pyro_fmvae[onnx]'")
-    program, names = encoder_program(run, model), json.dumps(_names(run))
+    program = encoder_program(run, model)
+    names = {name: json.dumps(value) for name, value in _names(run).items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == PROGRAM:
         content = BytesIO()
-        torch.export.save(program, content, extra_files={"names.json": names})
+        extra = {f"{name}.json": text for name, text in names.items()}
+        torch.export.save(program, content, extra_files=extra)
         checkpoint.write_atomically(path, lambda part: part.write_bytes(content.getvalue()))
         return
     outputs = list(program.module()(*program.example_inputs[0]))
@@ -106,13 +128,16 @@ def write_encoder(run: Run, model: Any, path: Path) -> None:
         program, dynamo=True, input_names=[INPUT], output_names=outputs, optimize=False, verbose=False
     )
     assert onnx is not None
-    onnx.model.metadata_props["names"] = names
+    onnx.model.metadata_props.update(names)
     checkpoint.write_atomically(path, onnx.save)
 
 
-def _names(run: Run) -> dict[str, list[str]]:
-    """Factor → names of its leading components, if they have any."""
-    return {name: list(component_names(factor, run)) for factor, name in enumerate(run.factor_names)}
+def _names(run: Run) -> dict[str, Any]:
+    """``names``, factor → names of its leading components, if they have any; ``batches``, their words."""
+    of_factors = {name: list(component_names(factor, run)) for factor, name in enumerate(run.factor_names)}
+    counts, levels = run.preprocessing.counts, run.preprocessing.levels
+    words = levels[counts.batch] if levels and counts is not None and counts.batch is not None else ()
+    return {"names": of_factors} | ({"batches": list(words)} if words else {})
 
 
 @contextmanager
