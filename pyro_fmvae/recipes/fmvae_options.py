@@ -42,8 +42,7 @@ class FMVAEOptions(ViewOptions, CountableOptions):
     full_starts: bool | None = option(
         None,
         "start factors without labels from a mixture with full covariances instead of k-means; where no "
-        "labels are trained on, start again in refine; default: for your own images without labels, unless "
-        "28x28 or 64x64x3",
+        "labels are trained on, start again in refine; default: for your own images without labels",
     )
     restart_every: int = option(
         0, "joint and refine iterations between comparisons of the prior with new starts; 0: never", count(0)
@@ -117,15 +116,18 @@ _BY_SETTING: dict[str, dict[str, Any]] = {
 
 OWN_CLUSTERS: dict[str, Any] = {"full_starts": True, "s0": 0.05}
 """Of a person's own images without labels: see Clusters without labels, in the page on the model."""
+OWN_COMPONENTS = 16
+"""Most components of the factor of such images."""
 
 
 def fmvae_defaults(config: FMVAEOptions, dataset: Dataset) -> dict[str, Any]:
     """Values by name of all options whose default depends on the data."""
     kind = setting(config, dataset)
     defaults = network_defaults(config, dataset) | _COMMON | _BY_SETTING.get(kind, {})
-    if config.own_data and not config.labels and kind in ("images", "large images"):
+    if config.own_data and not config.labels and kind != "columns":
         joint = defaults["joint_iterations"] if config.joint_iterations is None else config.joint_iterations
-        defaults |= OWN_CLUSTERS | {"refine_iterations": joint // 3}
+        factors = tuple(min(components, OWN_COMPONENTS) for components in defaults["factors"])
+        defaults |= OWN_CLUSTERS | {"factors": factors, "refine_iterations": joint // 3}
     if config.labels and kind not in ("smiley", "sprites"):
         names = trained_labels(config, dataset)
         if config.factors is None:

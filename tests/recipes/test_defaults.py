@@ -108,12 +108,13 @@ def test_no_phase_of_own_labelled_data_goes_without_the_classification_term():
     ],
 )
 def test_own_images_without_labels_have_full_starts_and_once_more_in_refine(data, shape, kind, labels):
-    mine = dataset(shape, kind, (2,), size=40)
+    mine = dataset(shape, kind, (2,), size=200)
     config = resolve(configure(data=data, labels=labels), mine)
-    full = data == "mine.npz" and kind is Kind.IMAGE and not labels
+    full = data == "mine.npz" and kind is not Kind.TABLE and not labels
     assert (bool(config.full_starts), config.s0) == ((True, 0.05) if full else (False, 1.0))
     if not labels:
-        assert config.refine_iterations == (1000 if full else 0)
+        assert config.refine_iterations == (config.joint_iterations // 3 if full else 0)
+        assert config.factors == (8 if kind is Kind.TABLE else 16,)
         shorter = resolve(configure(data=data, labels=0.0, joint_iterations=7), mine)
         assert shorter.refine_iterations == (2 if full else 0)
     recipe = resolved(replace(config, refine_iterations=3), mine)
@@ -262,7 +263,7 @@ def test_free_factors_are_opened_even_without_a_refine_phase(closing):
 def test_few_points_of_your_own_get_few_components(size, components):
     pictures = dataset((64, 64, 3), Kind.IMAGE, (5,), size=size)
     config = resolve(configure(data="photos"), pictures)
-    assert config.factors == (components,) and resolve(config, pictures) == config
+    assert config.factors == (min(components, 16),) and resolve(config, pictures) == config
     assert resolve(configure(data="photos", labels=1.0), pictures).factors == (5, components)
     assert resolve(configure(data="photos", factors=(64,)), pictures).factors == (64,)
     assert resolve(configure(data="celeba"), pictures).factors == (64, 64)
