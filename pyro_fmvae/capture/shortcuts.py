@@ -44,6 +44,7 @@ def shortened(recording: Recording) -> Recording:
     graph.output(graph.graph_copy(recording.module.graph, {}))
     state = [*recording.state, *_fold(graph, recording.state)]
     _skip_views(graph)
+    _skip_gathers(graph, state)
     _share(graph)
     graph.eliminate_dead_code(has_effect)
     _call_directly(graph, state)
@@ -67,16 +68,27 @@ def _fold(graph: Graph, state: Iterable[Tensor]) -> list[Tensor]:
             value = operation(*args, **kwargs)
             if all(t.untyped_storage().nbytes() <= _MOST_BYTES for t in _tensors(value)):
                 known[node] = value
-    found, last = list[Tensor](), placeholders[-1]
+    found, last, inputs = list[Tensor](), placeholders[-1], dict[Hashable, Node]()
     for node, value in known.items():
         if node.op == "placeholder" or not isinstance(value, Tensor) or node.users.keys() <= known.keys():
             continue
-        with graph.inserting_after(last):
-            last = graph.placeholder(f"folded{len(found)}")
-        last.meta = dict(node.meta)
-        node.replace_all_uses_with(last)
-        found.append(value)
+        numbers = _numbers(value)
+        if numbers not in inputs:
+            with graph.inserting_after(last):
+                last = inputs[numbers] = graph.placeholder(f"folded{len(found)}")
+            last.meta = dict(node.meta)
+            found.append(value)
+        node.replace_all_uses_with(inputs[numbers])
     return found
+
+
+def _numbers(value: Tensor) -> Hashable:
+    """Equal for tensors of the same numbers in the same layout; a large one is equal to itself alone."""
+    if value.numel() * value.element_size() > _MOST_BYTES:
+        return id(value)
+    layout = value.dtype, value.device, value.shape, value.stride()
+    row = value.detach().flatten().clone(memory_format=torch.contiguous_format)
+    return *layout, row.view(torch.uint8).cpu().numpy().tobytes()
 
 
 def _shapes_of(nodes: Iterable[Node]) -> dict[Node, Tensor]:
@@ -99,13 +111,42 @@ def _skip_views(graph: Graph) -> None:
                 graph.erase_node(node)
 
 
+def _skip_gathers(graph: Graph, state: Iterable[Tensor]) -> None:
+    """Leave out gathers, and sums by number, whose numbers are 0, 1, … for all rows."""
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    known = dict(zip(reversed(placeholders), reversed(list(state)), strict=False))
+    folded = {node: value for node, value in known.items() if node.name.startswith("folded")}
+    written = _written(graph)
+    for node in list(_calls(graph)):
+        given: Any = node.args
+        if node.target is _aten.index_select.default:
+            (source, dim, index), zeros = given, None
+        elif node.target is _aten.index_add.default and not node.kwargs:
+            zeros, dim, index, source = given
+        else:
+            continue
+        if not (index in folded and "val" in source.meta) or {_source(node), _source(source)} & written:
+            continue
+        value, result, numbers = source.meta["val"], node.meta["val"], folded[index]
+        adds_to_zeros = zeros is None or (zeros in folded and not folded[zeros].any())
+        in_order = torch.equal(numbers, torch.arange(value.shape[dim]).to(numbers))
+        alike = result.shape == value.shape and result.stride() == value.stride()
+        if adds_to_zeros and in_order and alike:
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
+
+
 def _share(graph: Graph) -> None:
     """Compute equal values once, if they are small: a program may compute large ones twice to save memory."""
     written = {node for node in _written(graph) if node.op == "call_function"}
     known: dict[Hashable, Node] = {}
     for node in list(_calls(graph)):
         if is_mutable(node):
-            known.clear()
+            changed = set(_changed(node))
+            if any(each.op == "placeholder" for each in changed):  # which may share memory with others
+                known.clear()
+            read = {key: set(map(_source, each.all_input_nodes)) for key, each in known.items()}
+            known = {key: each for key, each in known.items() if changed.isdisjoint(read[key])}
         elif not is_random(node) and _is_small(node) and _source(node) not in written:
             same = known.setdefault((node.target, _key(node.args), _key(node.kwargs)), node)
             if same is not node:
@@ -166,21 +207,35 @@ def _calls(graph: Graph) -> Iterable[Node]:
 
 def _source(node: Node) -> Node:
     """The node whose memory a node's value is in."""
-    while node.target is operator.getitem or getattr(node.target, "is_view", False):
+    while node.target is operator.getitem or getattr(node.target, "is_view", False) or _is_in_place(node):
         node = node.all_input_nodes[0]
     return node
 
 
+def _is_in_place(node: Node) -> bool:
+    """True for an operation that returns its first argument, changed."""
+    operation: Any = node.target
+    return is_mutable(node) and _is_written(operation._schema.arguments[0])
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _changed(node: Node) -> Iterable[Node]:
+    """The values whose memory an operation changes."""
+    operation: Any = node.target
+    arguments = operation._schema.arguments
+    given = {**{a.name: x for a, x in zip(arguments, node.args, strict=False)}, **node.kwargs}
+    written = [given.get(a.name) for a in arguments if _is_written(a)]
+    return (_source(each) for each in tree_leaves(written) if isinstance(each, Node))
+
+
 def _written(graph: Graph) -> set[Node]:
     """Values that are changed in place, by the program or by whoever gets its results."""
-    changed = next(node for node in graph.nodes if node.op == "output").all_input_nodes
-    for node in filter(is_mutable, _calls(graph)):
-        operation: Any = node.target
-        arguments = operation._schema.arguments
-        given = {**{a.name: x for a, x in zip(arguments, node.args, strict=False)}, **node.kwargs}
-        written = [given.get(a.name) for a in arguments if a.alias_info is not None and a.alias_info.is_write]
-        changed += [each for each in tree_leaves(written) if isinstance(each, Node)]
-    return {_source(node) for node in changed}
+    results = next(node for node in graph.nodes if node.op == "output").all_input_nodes
+    changed = [each for node in filter(is_mutable, _calls(graph)) for each in _changed(node)]
+    return {_source(node) for node in (*results, *changed)}
 
 
 def _tensors(value: Any) -> list[Tensor]:

@@ -58,11 +58,14 @@ def test_equal_values_are_computed_once_between_changes():
         before = (view * x).exp() + (view * x).exp()
         weight.mul_(x)
         one, other = x + 1.0, x + 1.0
+        other = other + (x * 5.0).cos()
         one.mul_(3.0)
-        return before, (view * x).exp(), one * other, x * 1.0, x * 1
+        before = before + one.sin()
+        one.mul_(3.0)
+        return before, (view * x).exp(), one.sin() * other, (x * 5.0).cos() + x * 1.0, x * 1
 
     names = check(function, [torch.tensor([0.5, 0.25])], weight)
-    assert sum("exp" in name for name in names) == 2
+    assert [sum(each in name for name in names) for each in ("exp", "sin", "cos")] == [2, 2, 1]
 
 
 def test_random_numbers_are_drawn_each_time():
@@ -93,3 +96,25 @@ def test_torch_is_called_directly_where_that_reaches_the_same_operation():
         return (x.mm(x).sum(0, keepdim=True) ** 2 - x.lgamma().clamp(min=0.5),)
 
     assert not any(name.startswith("aten") for name in check(function, [torch.rand(3, 3) + 1]))
+
+
+def test_gathers_of_everything_in_order_are_left_out():
+    def function(x):
+        everything, some = torch.arange(4), torch.arange(4) * 2
+        y = x.index_select(0, everything).exp()
+        starts = (torch.zeros(4), everything), (torch.zeros(8), everything), (torch.ones(4), everything)
+        return tuple(z.index_add(0, i, y).neg() for z, i in (*starts, (torch.zeros(8), some)))
+
+    names = check(function, [torch.randn(4)])
+    assert sum("index_select" in name for name in names) == 0
+    assert sum("index_add" in name for name in names) == 3
+
+
+def test_what_is_changed_or_returned_is_a_copy():
+    def function(x):
+        everything, one, other = torch.arange(3), x * 2, x * 3
+        changed, kept = one.index_select(0, everything), other.index_select(0, everything)
+        changed.add_(1.0)
+        return one.exp(), changed, other.exp(), kept
+
+    assert sum("index_select" in name for name in check(function, [torch.randn(3)])) == 2

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 @dataclass(frozen=True)
@@ -73,19 +74,16 @@ class Likelihoods:
         points: the P · Q observations.
         table: proportional to exp E[log p], [P, Q, K].
         shift: the logarithm of what makes it equal, [P, Q]. It has no gradient.
-        turned: the table as [P, K, Q], if it is a constant.
     """
 
     points: Observations
     table: Tensor
     shift: Tensor
-    turned: Tensor | None = None
 
     @classmethod
     def kept(cls, points: Observations, table: Tensor) -> "Likelihoods":
         """Of constants E[log p] [*batch, K]."""
-        found, shift = _exponentials(points.flat(table.expand(*points.batch, -1)))
-        return cls(points, found, shift, found.mT.contiguous())
+        return cls(points, *_exponentials(points.flat(table.expand(*points.batch, -1))))
 
     @classmethod
     def looked_up(cls, points: Observations, table: Tensor, value: Tensor) -> "Likelihoods":
@@ -99,18 +97,12 @@ class Likelihoods:
         found, shift = _exponentials(table.T.contiguous())
         index = points.flat(value.expand(points.batch).long()).reshape(-1)
         rows = found.index_select(0, index).view(*points.sizes, -1)
-        turned = None if rows.requires_grad else rows.mT.contiguous()
-        return cls(points, rows, shift.index_select(0, index).view(points.sizes), turned)
+        return cls(points, rows, shift.index_select(0, index).view(points.sizes))
 
     def log_sum(self, weights: Tensor) -> Tensor:
         """Logarithms of sums over components, [*batch], given logarithms of weights [..., K]."""
-        factors, shift = _exponentials(self.points.weights(weights))
-        if self.turned is None:
-            sums = torch.bmm(self.table, factors.unsqueeze(-1)).squeeze(-1)
-        else:
-            sums = _Product.apply(factors, self.table, self.turned)
-        scale = math.exp(-2 * _largest(self.table))
-        return self.points.unflat((sums * scale).log() + self.shift + shift.unsqueeze(-1))
+        sums = _LogSums.apply(self.points.weights(weights), self.table)
+        return self.points.unflat(sums + self.shift)
 
 
 def _exponentials(table: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,15 +122,25 @@ def _largest(table: Tensor) -> float:
     return 0.5 * (math.log(torch.finfo(table.dtype).max) - math.log(table.shape[-1]) - 1)
 
 
-class _Product(torch.autograd.Function):
-    """Products of rows [P, K] and constant matrices, which are read along their memory in both directions."""
+class _LogSums(torch.autograd.Function):
+    """Logarithms of sums [P, Q] over components, of weights' logarithms [P, K] and likelihoods [P, Q, K].
+
+    Both directions take products of exponentials, and read the likelihoods along their memory.
+    """
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, table: Tensor, turned: Tensor) -> Tensor:
-        ctx.save_for_backward(table)
-        return torch.bmm(rows.unsqueeze(1), turned).squeeze(1)
+    def forward(ctx: Any, weights: Tensor, table: Tensor) -> Tensor:
+        factors, shift = _exponentials(weights)
+        sums = torch.bmm(factors.unsqueeze(1), table.mT).squeeze(1)
+        ctx.save_for_backward(factors, table, sums)
+        return (sums * math.exp(-2 * _largest(table))).log() + shift.unsqueeze(-1)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (table,) = ctx.saved_tensors
-        return torch.bmm(grad.unsqueeze(1), table).squeeze(1), None, None
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        factors, table, sums = ctx.saved_tensors
+        slopes, (of_weights, of_table) = grad / sums, ctx.needs_input_grad
+        return (
+            factors * torch.bmm(slopes.unsqueeze(1), table).squeeze(1) if of_weights else None,
+            slopes.unsqueeze(-1) * factors.unsqueeze(1) if of_table else None,
+        )
