@@ -1,6 +1,6 @@
 """Small people who walk: what they look like stays along a film, and their pose is a chain.
 
-    python examples/walking_sprites.py [--data-root DIR] [--steps 2000] [--seed 0] [--picture walking.png]
+    python examples/walking_sprites.py [--data-root DIR] [--steps 2000] [--seed 0] [--shortest 12]
 
 A factorial mixture VAE of films. Looks are Gaussian mixtures, with one assignment for a whole film. Poses are
 a mixture whose assignments are a Markov chain over frames. Eight frames are seen of people who were not in
@@ -9,7 +9,8 @@ Printed are mean squared errors (colours are from 0 to 1), beside those of the l
 mean of the frames seen, and of the true chain with the person's own pictures.
 
 People are drawn by this script. With --data-root they are those of lpc_sprites64.npz in that folder, at half
-the size, in nine poses. The order of poses is the script's either way.
+the size, in nine poses. The order of poses is the script's either way. With --shortest 4, films to learn from
+have 4 to 12 frames, and are padded to 12.
 """
 
 import argparse
@@ -107,7 +108,7 @@ class Walkers(nn.Module):
         )  # fmt: skip
         self.conjugate = AutoConjugate(self.model, fallback=None, structured=True)
 
-    def model(self, x):  # [B, T, 3, SIDE, SIDE]
+    def model(self, x, lengths=None):  # [B, T, 3, SIDE, SIDE], [B] if films differ in length
         pyro.module("draw", self.draw)
         looks = pyro.plate("looks", LOOKS, dim=-2)
         with looks:
@@ -120,27 +121,35 @@ class Walkers(nn.Module):
             precisions = pyro.sample("precisions", dist.Gamma(2.0 * torch.ones(D), 0.5).to_event(1))
             locs = pyro.sample("locs", dist.Normal(0.0, (0.1 * precisions).rsqrt()).to_event(1))
         poses = dist.Normal(locs, precisions.rsqrt()).to_event(1)
+        walk = HiddenMarkov(start, rows, poses, x.shape[1], lengths)
+        there = True if walk.present is None else walk.present
         with pyro.plate("films", self.number, subsample=x, dim=-1):
             with looks:
                 kind = pyro.sample("assignment", Assignment(weights))
                 look = pyro.sample("look", Component(kinds, kind))  # [LOOKS, B, D]
-            pose = pyro.sample("pose", HiddenMarkov(start, rows, poses, x.shape[1]))  # [B, T, D]
-            pyro.sample("x", dist.Normal(self.decode(look, pose), NOISE).to_event(4), obs=x)
+            pose = pyro.sample("pose", walk)  # [B, T, D]
+            frames = dist.Normal(self.decode(look, pose), NOISE).to_event(3).mask(there)
+            pyro.sample("x", frames.to_event(1), obs=x)
 
-    def guide(self, x):
+    def guide(self, x, lengths=None):
         for name in ("see", "pose", "look"):
             pyro.module(name, getattr(self, name))
-        self.conjugate(x)
-        (look, look_scale), (pose, pose_scale) = self.encode(x)
+        self.conjugate(x, lengths)
+        (look, look_scale), (pose, pose_scale) = self.encode(x, lengths)
         with pyro.plate("films", self.number, subsample=x, dim=-1):
             with pyro.plate("looks", LOOKS, dim=-2):
                 pyro.sample("look", dist.Normal(look, look_scale).to_event(1))
             pyro.sample("pose", dist.Normal(pose, pose_scale).to_event(2))
 
-    def encode(self, x):
+    def encode(self, x, lengths=None):
         """Means and scales of looks [LOOKS, B, D], which pool all frames, and of poses [B, T, D]."""
         seen = self.see(x.flatten(2))
-        loc, scale = self.look(seen.mean(1)).chunk(2, -1)
+        if lengths is None:
+            pooled = seen.mean(1)
+        else:
+            there = torch.arange(x.shape[1]) < lengths.unsqueeze(-1)
+            pooled = seen.where(there.unsqueeze(-1), 0.0).sum(1) / lengths.unsqueeze(-1)
+        loc, scale = self.look(pooled).chunk(2, -1)
         look = (t.unflatten(-1, (LOOKS, D)).transpose(0, 1) for t in (loc, scale.exp()))
         loc, scale = self.pose(seen).chunk(2, -1)
         return tuple(look), (loc, scale.exp())
@@ -151,7 +160,7 @@ class Walkers(nn.Module):
         both = torch.cat([look.expand(*pose.shape[:-1], -1), pose], -1)
         return self.draw(both)
 
-    def learn(self, x, steps):
+    def learn(self, x, lengths, steps):
         elbo = TraceConjugate_ELBO(kl_weight=0.1)
         optim = NaturalGradient(0.05, others=partial(torch.optim.Adam, lr=1e-3))
         svi = CapturedSVI(self.model, self.guide, optim, elbo)
@@ -159,15 +168,16 @@ class Walkers(nn.Module):
             if step == steps // 3:  # encodings cluster by now: start the mixtures there
                 elbo.kl_weight = 1.0
                 with torch.no_grad():
-                    (look, look_scale), (pose, _) = self.encode(x)
+                    (look, look_scale), (pose, _) = self.encode(x, lengths)
                 self.conjugate.seed("look", look, look_scale, torch.Generator().manual_seed(0))
-                self.conjugate.seed_clusters("pose", pose, x, guide=self.guide)
-            svi.step(x[torch.randperm(len(x))[:BATCH]])
+                self.conjugate.seed_clusters("pose", pose, x, lengths, guide=self.guide)
+            rows = torch.randperm(len(x))[:BATCH]
+            svi.step(x[rows], None if lengths is None else lengths[rows])
 
     @torch.no_grad()
-    def states(self, x):
-        """Probabilities of the states at each frame, [B, T, POSES]."""
-        return TraceConjugate_ELBO().chains(self.model, self.guide, x)["pose"].posterior().float()
+    def states(self, x, lengths=None):
+        """Probabilities of the states at each frame, [B, T, POSES]; 0 after the end of a film."""
+        return TraceConjugate_ELBO().chains(self.model, self.guide, x, lengths)["pose"].posterior().float()
 
     @torch.no_grad()
     def forecast(self, x):
@@ -195,10 +205,16 @@ def expected_pictures(pictures, last, rows):
 
 
 def share_found(states, path, known_states, known_path):
-    """The share of frames whose state has the true pose, each state having that which it mostly goes with."""
-    counts = torch.zeros(POSES, int(known_path.max()) + 1)
-    counts.index_put_((known_states.flatten(), known_path.flatten()), torch.ones(()), accumulate=True)
-    return (counts.argmax(-1)[states] == path).double().mean()
+    """The share of frames whose state has the true pose, each state having that which it mostly goes with.
+
+    Args:
+        states, known_states: probabilities of the states at each frame, [B, T, POSES] each.
+        path, known_path: true poses, [B, T] each.
+    """
+    there = known_states.sum(-1) > 0.5
+    counts, found = torch.zeros(POSES, int(known_path.max()) + 1), known_states.argmax(-1)
+    counts.index_put_((found[there], known_path[there]), torch.ones(()), accumulate=True)
+    return (counts.argmax(-1)[states.argmax(-1)] == path).double().mean()
 
 
 def plot(true, found, path):
@@ -222,7 +238,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    for name, default in (("people", None), ("steps", 2000), ("seed", 0)):
+    for name, default in (("people", None), ("steps", 2000), ("seed", 0), ("shortest", SEEN + AHEAD)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--data-root")
     parser.add_argument("--picture")
@@ -232,8 +248,11 @@ def main():
     people = people[torch.randperm(len(people))][: chosen.people]
     new, known = people[: len(people) // 5], people[len(people) // 5 :]
     (x, path), (test, test_path) = films(known, SEEN + AHEAD), films(new, SEEN + AHEAD)
-    walkers = Walkers(len(x))
-    walkers.learn(x, chosen.steps)
+    walkers, lengths = Walkers(len(x)), None
+    if chosen.shortest < SEEN + AHEAD:
+        lengths = torch.randint(chosen.shortest, SEEN + AHEAD + 1, (len(x),))
+        x[torch.arange(SEEN + AHEAD) >= lengths.unsqueeze(-1)] = 0.0
+    walkers.learn(x, lengths, chosen.steps)
     seen, ahead = test[:, :SEEN], test[:, SEEN:]
     found, last = walkers.forecast(seen), nn.functional.one_hot(test_path[:, SEEN - 1], new.shape[1])
     forecasts = {
@@ -245,8 +264,7 @@ def main():
     for name, pictures in forecasts.items():
         errors = (pictures - ahead).square().mean((0, 2, 3, 4))
         print(f"{name}: error {errors[0]:.4f} one frame ahead, {errors[-1]:.4f} {AHEAD} frames ahead")
-    states = [walkers.states(each).argmax(-1) for each in (seen, x)]
-    share = share_found(states[0], test_path[:, :SEEN], states[1], path)
+    share = share_found(walkers.states(seen), test_path[:, :SEEN], walkers.states(x, lengths), path)
     print(f"poses found: {100 * share:.1f} %")
     if chosen.picture:
         plot(test[:3], found[:3], chosen.picture)

@@ -64,7 +64,7 @@ RUNS = {
         ["structured VAE (", "LSTM (", "the mean picture: "],
     ),
     "walking_sprites.py": (
-        ["--people=30", "--steps=3", "--picture=pictures/walking.png"],
+        ["--people=30", "--steps=3", "--shortest=4", "--picture=pictures/walking.png"],
         ["the forecast: error ", "the true chain: error ", "poses found: "],
     ),
     "sensors.py": (
@@ -86,6 +86,10 @@ RUNS = {
     "benchmarks/linear_chunks.py": (
         ["--length=60", "--chunk=20", "--steps=1"],
         ['"method": "chunks"', '"method": "whole"', '"buffer": 20'],
+    ),
+    "benchmarks/structured_chunks.py": (
+        ["--length=60", "--chunk=20", "--batch=2", "--steps=1"],
+        ['"method": "minibatches of chunks"', '"method": "whole"', '"buffer": 50'],
     ),
     "streams.py": (
         ["--batches=3", "--picture=pictures/streams.png"],

@@ -1,9 +1,15 @@
 """Long sequences in chunks, with steps around each that help to tell its states."""
 
+from typing import Any, TypeVar
+
 import torch
+from pyro.distributions import TorchDistribution
+from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 
 from pyro_fmvae.distributions.chain import check_lengths
+
+T = TypeVar("T", bound="Sequences")
 
 
 def cut(x: Tensor, length: int, buffer: int, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -52,12 +58,62 @@ def cut(x: Tensor, length: int, buffer: int, lengths: Tensor | None = None) -> t
     return x[row.unsqueeze(-1), (begin.unsqueeze(-1) + steps).clamp(max=duration - 1)], spans
 
 
-def check_spans(spans: Tensor, lengths: Tensor | None) -> None:
-    """Refuse spans that are not of :func:`cut`, or that come together with lengths of sequences."""
-    if spans.shape[-1:] != (4,) or lengths is not None:
-        raise ValueError(
-            f"spans: expected shape [..., 4], and no lengths beside them, got {list(spans.shape)}"
-        )
+class Sequences(TorchDistribution):
+    """Base of distributions of sequences [T, *event] that may have lengths, or be chunks of longer ones.
+
+    Attributes:
+        lengths: of each sequence, int64 [...], if they differ.
+        spans: of each chunk, int64 [..., 4], if they are chunks.
+    """
+
+    lengths: Tensor | None
+    spans: Tensor | None
+
+    chunks = staticmethod(cut)
+
+    def of_chunks(self: T, spans: Tensor) -> T:
+        """Take values as those of :meth:`chunks`; densities are then the parts of the steps that count.
+
+        Args:
+            spans: int64 [..., 4], of :meth:`chunks`.
+
+        Raises:
+            ValueError: spans of another shape, or together with lengths.
+        """
+        if spans.shape[-1:] != (4,) or self.lengths is not None:
+            raise ValueError(
+                f"spans: expected shape [..., 4], and no lengths beside them, got {list(spans.shape)}"
+            )
+        new: Any = self.expand(broadcast_shape(self.batch_shape, spans.shape[:-1]))
+        new.spans = spans
+        chunks: T = new
+        return chunks
+
+    @property
+    def present(self) -> Tensor | None:
+        """Steps that count: in a chunk, those outside its buffer; otherwise, those before the end.
+
+        Returns:
+            Bool [..., T], or None if all do.
+        """
+        if self.spans is not None:
+            return counted(self.spans, self.event_shape[0])
+        if self.lengths is None:
+            return None
+        return torch.arange(self.event_shape[0], device=self.lengths.device) < self.lengths.unsqueeze(-1)
+
+
+def spans_of(lengths: Tensor) -> Tensor:
+    """Spans [..., 4] of sequences of some lengths [...], each of which is a chunk of all of its steps."""
+    nothing = torch.zeros_like(lengths)
+    return torch.stack([nothing, nothing, lengths, lengths], -1)
+
+
+def counted(spans: Tensor, duration: int) -> Tensor:
+    """The steps of chunks that count, bool [..., T]."""
+    _, first, last, _ = spans.unsqueeze(-2).unbind(-1)
+    steps = torch.arange(duration, device=spans.device)
+    return (steps >= first) & (steps < last)
 
 
 def masks_of(spans: Tensor, duration: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -66,8 +122,7 @@ def masks_of(spans: Tensor, duration: int) -> tuple[Tensor, Tensor, Tensor]:
     Returns:
         0 or 1, float64 [..., 1, 1, 1] and twice [..., T, 1, 1].
     """
-    begin, first, last, there = spans[..., None, None, None].unbind(-4)
+    begin, _, _, there = spans[..., None, None, None].unbind(-4)
     steps = torch.arange(duration, device=spans.device)[:, None, None]
-    masks = begin == 0, steps < there, (steps >= first) & (steps < last)
-    begins, exists, counts = (mask.double() for mask in masks)
-    return begins, exists, counts
+    counts = counted(spans, duration)[..., None, None]
+    return (begin == 0).double(), (steps < there).double(), counts.double()

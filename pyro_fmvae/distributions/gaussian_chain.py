@@ -16,6 +16,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
+from torch.nn.functional import pad
 
 from pyro_fmvae.distributions import packed_matrices as packed
 
@@ -62,6 +63,18 @@ class GaussianChain:
     def posterior(self, dtype: torch.dtype | None = None) -> "GaussianPath":
         """The distribution of a path that is proportional to its weight; its draws are of a given type."""
         return GaussianPath(self, dtype)
+
+    def log_density(self, path: Tensor) -> Tensor:
+        """The log-density of paths [..., T, D] under the distribution proportional to the weights: [...]."""
+        return self.log_densities(path).sum(-1)
+
+    def log_densities(self, path: Tensor) -> Tensor:
+        """Of each step given the next one, [..., T]."""
+        diagonal, below = (torch.stack(blocks, -3) if blocks else self.link for blocks in self._factor)
+        ahead = (below @ path[..., 1:, :, None]).squeeze(-1)
+        white = (diagonal.mT @ path.unsqueeze(-1)).squeeze(-1) - self._forward - pad(ahead, (0, 0, 0, 1))
+        constant = 0.5 * (packed.log_determinant(diagonal) - path.shape[-1] * math.log(2 * math.pi))
+        return constant - 0.5 * white.square().sum(-1)
 
     def log_weight(self, path: Tensor) -> Tensor:
         """The logarithm of the weight of paths [..., T, D]: [...]."""
@@ -147,7 +160,8 @@ class GaussianChain:
 class GaussianChunks(GaussianChain):
     """The weights of paths through chunks of chains, some of whose steps do not count for themselves.
 
-    These are a buffer: they help to tell the states at those that count.
+    These are a buffer: they help to tell the states at those that count. Paths are those through the whole
+    chunk, but logarithms of weights and densities, and entropies, are the parts of steps that count.
 
     Attributes:
         counts: 1 for steps that count, 0 for others, [..., T].
@@ -164,11 +178,19 @@ class GaussianChunks(GaussianChain):
         of paths q, which is a constant here.
         """
         path = GaussianChain(*(t.detach() for t in (self.precision, self.link, self.linear, self.constant)))
-        return self.part.mean_log_weight(path) + (self.counts * path.entropies).sum(-1)
+        return self.mean_log_weight(path) + (self.counts * path.entropies).sum(-1)
 
-    def posterior(self, dtype: torch.dtype | None = None) -> "GaussianPath":
-        """The distribution of a path through the whole chunk."""
-        return GaussianChain(self.precision, self.link, self.linear, self.constant).posterior(dtype)
+    def log_density(self, path: Tensor) -> Tensor:
+        """The part in the log-density of paths of steps that count, each given the next one: [...]."""
+        return (self.counts * self.log_densities(path)).sum(-1)
+
+    @property
+    def entropy(self) -> Tensor:
+        """The part in the entropy of steps that count, each given the next one: [...]."""
+        return (self.counts * self.entropies).sum(-1).expand(self.batch_shape)
+
+    def _mean_log_weight(self, path: Tensor, own: Tensor, across: Tensor) -> Tensor:
+        return self.part._mean_log_weight(path, own, across)
 
 
 class GaussianPath(TorchDistribution):
@@ -219,7 +241,7 @@ class GaussianPath(TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density of paths [..., T, D]: [...]."""
-        density = self.chain.log_weight(value.to(self.chain.linear)) - self.chain.log_evidence()
+        density = self.chain.log_density(value.to(self.chain.linear))
         return density.to(self.dtype).expand(torch.broadcast_shapes(density.shape, self.batch_shape))
 
     def entropy(self) -> Tensor:

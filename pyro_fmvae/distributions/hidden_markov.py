@@ -4,17 +4,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from pyro.distributions import MaskedDistribution, TorchDistribution
+from pyro.distributions import MaskedDistribution
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, constraints
 
 from pyro_fmvae.distributions.chain import Chain, check_duration, check_lengths
-from pyro_fmvae.distributions.chunks import check_spans, cut
+from pyro_fmvae.distributions.chunks import Sequences, counted
 from pyro_fmvae.distributions.masked import check_mask_of_states, is_masked
 
 
-class HiddenMarkov(TorchDistribution):
+class HiddenMarkov(Sequences):
     """Sequences of observations whose hidden states are a Markov chain; the states are summed out.
 
     In a plain program, parameters may have conjugate posteriors: ``TraceConjugate_ELBO`` takes the
@@ -37,8 +37,8 @@ class HiddenMarkov(TorchDistribution):
         lengths: of each sequence, int64 [...], if they differ. Values after the end do not matter, but have
             to be in the support of the emissions.
 
-    Sequences may be latent, too, with lengths and masks of whole steps: under ``TraceConjugate_ELBO``, steps
-    after the end or masked out count in neither model nor guide.
+    Sequences may be latent, too, with lengths and masks of whole steps, or as chunks: under
+    ``TraceConjugate_ELBO``, steps that are not :attr:`present` count in neither model nor guide.
 
     Shapes: the event is [T, *event shape of the emissions].
 
@@ -53,7 +53,6 @@ class HiddenMarkov(TorchDistribution):
     }
 
     states: Tensor | None
-    spans: Tensor | None
 
     def __init__(
         self,
@@ -99,21 +98,19 @@ class HiddenMarkov(TorchDistribution):
 
     @property
     def present(self) -> Tensor | None:
-        """Steps that are before the end and not masked out, bool [..., T]; None if all are.
+        """Steps that are before the end, not in a buffer and not masked out, bool [..., T]; None if all are.
 
         Raises:
             ValueError: the emissions' mask differs within a step.
         """
-        duration, mask = self.event_shape[0], None
+        there = super().present
         if isinstance(self.emissions, MaskedDistribution):
             mask = torch.as_tensor(self.emissions._mask).expand(self.emissions.batch_shape)
-            mask = mask[..., 0].expand(*mask.shape[:-2], duration)
-        elif is_masked(self.emissions):
+            mask = mask[..., 0].expand(*mask.shape[:-2], self.event_shape[0])
+            return mask if there is None else there & mask
+        if is_masked(self.emissions):
             raise ValueError("emissions: expected a mask of whole steps, as in .to_event(1).mask(present)")
-        if self.lengths is None:
-            return mask
-        there = torch.arange(duration, device=self.lengths.device) < self.lengths.unsqueeze(-1)
-        return there if mask is None else there & mask
+        return there
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         """Expand to ``batch_shape``; the parameters stay the tensors that were given."""
@@ -145,22 +142,6 @@ class HiddenMarkov(TorchDistribution):
         new.states = states
         return new
 
-    chunks = staticmethod(cut)
-
-    def of_chunks(self, spans: Tensor) -> "HiddenMarkov":
-        """Take values as those of :meth:`chunks`; densities are then the parts of the steps that count.
-
-        Args:
-            spans: int64 [..., 4], of :meth:`chunks`.
-
-        Raises:
-            ValueError: spans of another shape, or together with lengths.
-        """
-        check_spans(spans, self.lengths)
-        new: HiddenMarkov = self.expand(broadcast_shape(self.batch_shape, spans.shape[:-1]))
-        new.spans = spans
-        return new
-
     def chain(
         self,
         value: Tensor,
@@ -183,10 +164,9 @@ class HiddenMarkov(TorchDistribution):
         start, transitions = table(self.start), table(self.transitions)
         if self.spans is None:
             return Chain(start, transitions, likelihood, self.lengths)
-        begin, first, last, there = self.spans.unsqueeze(-2).unbind(-1)  # [..., 1]
-        start = torch.where(begin == 0, start, 0.0)  # others begin in any state
-        steps = torch.arange(self.event_shape[0], device=begin.device)
-        return Chain(start, transitions, likelihood, there.squeeze(-1), (steps >= first) & (steps < last))
+        begin, _, _, there = self.spans.unbind(-1)
+        start = torch.where(begin.unsqueeze(-1) == 0, start, 0.0)  # others begin in any state
+        return Chain(start, transitions, likelihood, there, counted(self.spans, self.event_shape[0]))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density of sequences [..., T, *event]: [...]."""

@@ -9,15 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from pyro.distributions import TorchDistribution
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 from torch.nn.functional import pad
 
 from pyro_fmvae.distributions.chain import check_duration, check_lengths
-from pyro_fmvae.distributions.chunks import masks_of
-from pyro_fmvae.distributions.gaussian_chain import GaussianChain, GaussianPath
+from pyro_fmvae.distributions.chunks import Sequences, masks_of, spans_of
+from pyro_fmvae.distributions.gaussian_chain import GaussianChain, GaussianChunks, GaussianPath
 from pyro_fmvae.distributions.gaussian_noise import (
     Density,
     GaussianNoise,
@@ -33,7 +32,7 @@ from pyro_fmvae.distributions.masked import is_masked
 _VAGUE = 1e-3  # of the precision of the initial state, where a chunk begins in the middle of its sequence
 
 
-class LinearDynamics(TorchDistribution):
+class LinearDynamics(Sequences):
     """Sequences of states z_1 … z_T, with z_t+1 = A z_t + noise.
 
     In a plain program, A and the noise may have conjugate posteriors. The states may be those behind a
@@ -46,7 +45,8 @@ class LinearDynamics(TorchDistribution):
         noise: with an event [D]. Its last batch dimension, if any, is 1 or T - 1: means may depend on known
             inputs.
         duration: T, the length of the longest sequence.
-        lengths: of each sequence, int64 [...], if they differ. States after the end are standard normal.
+        lengths: of each sequence, int64 [...], if they differ. States after the end are standard normal;
+            under ``TraceConjugate_ELBO``, they do not count.
 
     Both distributions are a ``MultivariateNormal`` or ``Normal(...).to_event(1)``.
 
@@ -89,7 +89,13 @@ class LinearDynamics(TorchDistribution):
             batch_of(noise, duration - 1),
             () if lengths is None else lengths.shape,
         )
-        self.initial, self.matrix, self.noise, self.lengths = initial, matrix, noise, lengths
+        self.initial, self.matrix, self.noise, self.lengths, self.spans = (
+            initial,
+            matrix,
+            noise,
+            lengths,
+            None,
+        )
         super().__init__(batch, (duration, *event), validate_args=validate_args)
         if self._validate_args and lengths is not None:
             check_lengths(lengths, duration)
@@ -98,41 +104,44 @@ class LinearDynamics(TorchDistribution):
         """Expand to ``batch_shape``; the parameters stay the tensors that were given."""
         new: Any = self._get_checked_instance(LinearDynamics, _instance)
         new.initial, new.matrix, new.noise = self.initial, self.matrix, self.noise
-        new.lengths = self.lengths
+        new.lengths, new.spans = self.lengths, self.spans
         super(LinearDynamics, new).__init__(torch.Size(batch_shape), self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
 
     def chain(self, number: Number = itself, density: Density = log_density) -> GaussianChain:
-        """The weights of the states' paths.
-
-        Args:
-            number: gives the expectation of what is computed of values that are not there.
-            density: gives the log-density of a value under a distribution, or its expectation.
-        """
-        tables = self._tables(number, density)
-        if self.lengths is None:
-            return self._weights(tables)
-        there = self.has_steps(range(self.event_shape[0])).double()
-        return _with_end(self._weights(tables, goes_on=there[..., 1:, :, :]), there)
-
-    def of_chunks(
-        self, spans: Tensor, number: Number, density: Density
-    ) -> tuple[GaussianChain, GaussianChain]:
-        """The weights of the states' paths in chunks, and the factors of these that belong to counted steps.
+        """The weights of the states' paths, which are :class:`GaussianChunks` for chunks.
 
         Where a chunk does not begin its sequence, little is known of its first state: its distribution is the
         initial one, with a covariance that is a thousand times as large.
 
         Args:
-            spans: of :meth:`LinearGaussianChain.chunks`.
-            number, density: as for :meth:`chain`.
+            number: gives the expectation of what is computed of values that are not there.
+            density: gives the log-density of a value under a distribution, or its expectation.
         """
-        begins, there, counts = masks_of(spans, self.event_shape[0])
-        tables = self._tables(number, density)
+        tables, masks = self._tables(number, density), self.masks
+        if masks is None:
+            return self._weights(tables)
+        begins, there, counts = masks
         start = begins + _VAGUE * (1 - begins)
         whole = _with_end(self._weights(tables, start, there[..., 1:, :, :]), there)
-        return whole, self._weights(tables, begins * counts[..., :1, :, :], counts[..., 1:, :, :])
+        if self.spans is None:
+            return whole
+        part = self._weights(tables, begins * counts[..., :1, :, :], counts[..., 1:, :, :])
+        return GaussianChunks(**vars(whole), counts=counts[..., 0, 0], part=part)
+
+    @property
+    def masks(self) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Of chunks, or of sequences with lengths: see :func:`masks_of`."""
+        spans = spans_of(self.lengths) if self.lengths is not None else self.spans
+        return None if spans is None else masks_of(spans, self.event_shape[0])
+
+    def without_ends(self) -> "LinearDynamics":
+        """Sequences of the same lengths, each of which is a chunk: states after the end have no density."""
+        new: LinearDynamics = self.expand(self.batch_shape)
+        if self.lengths is not None:
+            new.lengths, new.spans = None, spans_of(self.lengths)
+        return new
 
     def _tables(self, number: Number, density: Density) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Weights of the first state and of moves, float64 [..., 1, M, N] and [..., T - 1, M, N]."""
@@ -170,12 +179,6 @@ class LinearDynamics(TorchDistribution):
         linear = _sum(_padded(linear_first, 0, later), _padded(ahead, 1, 0), -_padded(behind, 0, 1))
         total = constant_first.sum((-3, -2, -1)) + constant.sum((-3, -2, -1))
         return GaussianChain(precision, link, linear.squeeze(-1), total)
-
-    def has_steps(self, steps: range) -> Tensor:
-        """Which sequences have these steps, bool [..., S, 1, 1]."""
-        assert self.lengths is not None
-        numbers = torch.arange(steps.start, steps.stop, device=self.lengths.device)
-        return (numbers < self.lengths.unsqueeze(-1))[..., None, None]
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density of states [..., T, D]: [...]."""

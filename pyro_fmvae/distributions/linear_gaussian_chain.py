@@ -5,6 +5,7 @@ Composing graphical models with neural networks for structured representations a
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.utils import lazy_property
 
-from pyro_fmvae.distributions.chunks import check_spans, cut, masks_of
+from pyro_fmvae.distributions.chunks import cut
 from pyro_fmvae.distributions.gaussian_chain import GaussianChain, GaussianChunks, GaussianPath
 from pyro_fmvae.distributions.gaussian_noise import (
     Density,
@@ -58,8 +59,6 @@ class LinearGaussianChain(TorchDistribution):
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
     support = constraints.independent(constraints.real, 2)
 
-    spans: Tensor | None
-
     def __init__(
         self,
         dynamics: LinearDynamics,
@@ -76,13 +75,13 @@ class LinearGaussianChain(TorchDistribution):
             )
         check_gaussian("noise", noise)
         batch = broadcast_shape(dynamics.batch_shape, matrix.shape[:-2], batch_of(noise, duration))
-        self.dynamics, self.matrix, self.noise, self.spans = dynamics, matrix, noise, None
+        self.dynamics, self.matrix, self.noise = dynamics, matrix, noise
         super().__init__(batch, (duration, *event), validate_args=validate_args)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         """Expand to ``batch_shape``; the parameters stay the tensors that were given."""
         new: Any = self._get_checked_instance(LinearGaussianChain, _instance)
-        new.dynamics, new.matrix, new.noise, new.spans = self.dynamics, self.matrix, self.noise, self.spans
+        new.dynamics, new.matrix, new.noise = self.dynamics, self.matrix, self.noise
         super(LinearGaussianChain, new).__init__(
             torch.Size(batch_shape), self.event_shape, validate_args=False
         )
@@ -92,18 +91,12 @@ class LinearGaussianChain(TorchDistribution):
     chunks = staticmethod(cut)
 
     def of_chunks(self, spans: Tensor) -> "LinearGaussianChain":
-        """Take values as those of :meth:`chunks`; densities are then the parts of the steps that count.
-
-        Args:
-            spans: int64 [..., 4], of :meth:`chunks`.
-
-        Raises:
-            ValueError: spans of another shape, or together with lengths.
-        """
-        check_spans(spans, self.dynamics.lengths)
-        new: LinearGaussianChain = self.expand(broadcast_shape(self.batch_shape, spans.shape[:-1]))
-        new.spans = spans
-        return new
+        """Observations of states in chunks: see :meth:`LinearDynamics.of_chunks`."""
+        new = LinearGaussianChain(
+            self.dynamics.of_chunks(spans), self.matrix, self.noise, self._validate_args
+        )
+        chunks: LinearGaussianChain = new.expand(broadcast_shape(self.batch_shape, new.batch_shape))
+        return chunks
 
     def chain(self, value: Tensor, number: Number = itself, density: Density = log_density) -> GaussianChain:
         """The weights of the states' paths, given observations [..., T, X]: see :class:`LinearDynamics`."""
@@ -114,14 +107,11 @@ class LinearGaussianChain(TorchDistribution):
             number((value - noise.loc).unsqueeze(-2) @ scaled).double(),
             density(self.noise, value)[..., None, None].double(),
         )
-        if self.spans is not None:
-            _, there, counts = masks_of(self.spans, self.event_shape[0])
-            whole, part = self.dynamics.of_chunks(self.spans, number, density)
-            whole, part = whole.times(*_seen(tables, there)), part.times(*_seen(tables, counts))
-            return GaussianChunks(**vars(whole), counts=counts[..., 0, 0], part=part)
-        lengths, steps = self.dynamics.lengths, range(self.event_shape[0])
-        known = _seen(tables, 1.0 if lengths is None else self.dynamics.has_steps(steps))
-        return self.dynamics.chain(number, density).times(*known)
+        _, there, counts = self.dynamics.masks or (1.0, 1.0, 1.0)
+        whole = self.dynamics.chain(number, density).times(*_seen(tables, there))
+        if isinstance(whole, GaussianChunks):
+            return replace(whole, part=whole.part.times(*_seen(tables, counts)))
+        return whole
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density of sequences [..., T, X]: [...]."""
@@ -141,10 +131,8 @@ class LinearGaussianChain(TorchDistribution):
         """The distribution of the states, given observations [..., T, X] that need not be a site's.
 
         Raises:
-            ValueError: observations of another shape, or those of chunks.
+            ValueError: observations of another shape.
         """
-        if self.spans is not None:
-            raise ValueError("states: expected whole sequences, not chunks")
         return SmoothedStates(self, value)
 
 

@@ -146,24 +146,31 @@ def test_draws_have_the_moments_of_the_sequence(fn):
 
 @pytest.mark.parametrize("lengths", [None, torch.tensor([23, 5, 12])])
 def test_chunks_with_enough_of_a_buffer_are_the_whole(lengths):
-    """Densities, their gradients, and the states at steps that count."""
+    """Densities, divergences, their gradients, and the states at steps that count."""
     leaves = [each.clone().requires_grad_() for each in (MATRIX, C)]
 
     def made(duration, lengths=None):
         moves = dynamics(matrix=leaves[0], duration=duration, lengths=lengths)
         return LinearGaussianChain(moves, leaves[1], NUMBERS)
 
-    x = normal(B, 23, X)
+    def parts(fn, x, z):
+        states = fn.states(x)
+        ratio = (fn.dynamics.log_prob(z) - states.log_prob(z)).sum()
+        sums = fn.log_prob(x).sum(), ratio, kl_divergence(states, fn.dynamics).sum()
+        return [
+            *sums,
+            *(slope for each in sums for slope in torch.autograd.grad(each, leaves, retain_graph=True)),
+        ]
+
+    x, z = normal(B, 23, X), normal(B, 23, D)
     whole = made(23, lengths)
     states = whole.chain(x).posterior()
-    found = whole.log_prob(x).sum()
-    exact, errors = [found, *torch.autograd.grad(found, leaves)], []
+    exact, errors = parts(whole, x, z), []
     for buffer in (0, 2, 5, 23):
         values, spans = LinearGaussianChain.chunks(x, 10, buffer, lengths)
         fn = made(values.shape[1]).of_chunks(spans)
         assert fn.batch_shape == (len(spans),)
-        parts = fn.log_prob(values).sum()
-        each = [parts, *torch.autograd.grad(parts, leaves)]
+        each = parts(fn, values, LinearGaussianChain.chunks(z, 10, buffer, lengths)[0])
         errors.append([(one - other).abs().max() for one, other in zip(each, exact, strict=True)])
     for falling in zip(*errors, strict=True):
         assert falling[0] > falling[1] > falling[2] and falling[3] < 1e-9
@@ -185,8 +192,6 @@ def test_a_chunk_of_which_nothing_is_seen_is_near_its_start():
     assert_close(path.mean[-1, 0], INITIAL.loc)
     assert_close(path.covariance_matrix[-1, 0], 1000 * INITIAL.covariance_matrix)
     assert_close(path.covariance_matrix[0, 0], INITIAL.covariance_matrix)
-    with pytest.raises(ValueError, match="states: expected whole sequences, not chunks"):
-        unseen.states(x)
     for fn, spans in ((observed(), torch.zeros(3)), (observed(lengths=torch.tensor(2)), torch.zeros(4))):
         with pytest.raises(ValueError, match=r"spans: expected shape \[..., 4\], and no lengths beside them"):
             fn.of_chunks(spans)

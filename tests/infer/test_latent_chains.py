@@ -1,7 +1,9 @@
 """A hidden Markov model as the prior of an encoder's latents: a mixture whose assignments are a chain."""
 
+import gc
 import itertools
 import math
+import weakref
 
 import pyro
 import pyro.distributions as dist
@@ -28,10 +30,14 @@ class Program:
     Args:
         steps: whether each step has sites of its own, whose sum over paths is Pyro's.
         lengths, present: of the sequences, and the steps that are not masked out, if not all are there.
+
+    Attributes:
+        number: of sequences, or of all chunks that these are cut into.
+        spans: of the chunks in a batch.
     """
 
     def __init__(self, steps=False, lengths=None, present=None):
-        self.lengths, self.present = lengths, present
+        self.lengths, self.present, self.number, self.spans = lengths, present, N, None
         pyro.clear_param_store()
         pyro.set_rng_seed(1)
         self.encoder, self.decoder = nn.Linear(D, 2 * D), nn.Sequential(nn.Tanh(), nn.Linear(D, D))
@@ -52,8 +58,12 @@ class Program:
         emissions, there = dist.Normal(locs, precisions.rsqrt()).to_event(1), self.there(x.shape[1])
         if self.present is not None:
             emissions = emissions.mask(self.present.unsqueeze(-1))
-        with pyro.plate("sequences", N, subsample=x):
-            z = pyro.sample("z", HiddenMarkov(start, rows, emissions, x.shape[1], self.lengths))
+        states = HiddenMarkov(start, rows, emissions, x.shape[1], self.lengths)
+        if self.spans is not None:
+            states = states.of_chunks(self.spans)
+            there = states.present
+        with pyro.plate("sequences", self.number, subsample=x):
+            z = pyro.sample("z", states)
             pictures = dist.Normal(self.decoder(z), 0.5).to_event(1)
             pyro.sample("x", pictures.mask(there).to_event(1), obs=x)
 
@@ -66,7 +76,7 @@ class Program:
         pyro.module("encoder", self.encoder)
         self.conjugate(x)
         loc, scale = self.encode(x)
-        with pyro.plate("sequences", N, subsample=x):
+        with pyro.plate("sequences", self.number, subsample=x):
             pyro.sample("z", dist.Normal(loc, scale).to_event(2))
 
     def by_step(self, x):
@@ -275,6 +285,15 @@ def test_draws_of_missing_steps_may_not_be_used():
         elbo.differentiable_loss(*fixed(q, decoder=lambda z: z.flip(1)), x).backward()
 
 
+def test_draws_are_freed_after_a_step():
+    loc = torch.zeros(N, T, D, requires_grad=True)
+    run = TraceConjugate_ELBO().trace(*fixed(dist.Normal(loc, 0.5).to_event(2)), sequences())
+    draws = weakref.ref(run[0].model.nodes["z"]["value"])
+    del run
+    gc.collect()
+    assert draws() is None
+
+
 def test_minibatches_of_sequences_are_the_whole_on_average():
     x, program = sequences(4), Program()
     program.conjugate(x[:N])
@@ -319,16 +338,27 @@ def test_chain_of_one_step_is_a_mixture():
     assert_close(chain.posterior(), (start + steps).softmax(-1))
 
 
-def test_chunks_that_are_latent_are_refused():
-    def model(x):
-        with pyro.plate("sequences", N, subsample=x):
-            fn = HiddenMarkov(torch.ones(K) / K, torch.ones(K, K) / K, UNITS.to_event(1), T)
-            pyro.sample("z", fn.of_chunks(torch.tensor([0, 0, 2, 3])))
+def test_chunks_are_the_whole_on_average(at_means):
+    x, program, errors = sequences(duration=9), Program(), []
+    program.conjugate(x)
+    leaves = [program.conjugate.posterior(name).natural for name in ("start", "rows", "locs")]
+    leaves += [program.encoder.weight, program.decoder[1].weight]
 
-    with pytest.raises(
-        ValueError, match="site 'z': a latent HiddenMarkov has no density of steps around a c"
-    ):
-        TraceConjugate_ELBO().loss(model, lambda x: None, sequences())
+    def gradients(x):
+        loss = TraceConjugate_ELBO().differentiable_loss(program.model, program.guide, x)
+        return [loss.detach(), *torch.autograd.grad(loss, leaves)]
+
+    exact = gradients(x)
+    for buffer in (0, 2, 9):
+        values, spans = HiddenMarkov.chunks(x, 2, buffer)
+        program.number, each = len(values), []
+        for rows in torch.arange(len(values)).split(3):
+            program.spans = spans[rows]
+            each.append(gradients(values[rows]))
+        means = (sum(parts) / len(each) for parts in zip(*each, strict=True))
+        errors.append([(one - other).abs().max() for one, other in zip(means, exact, strict=True)])
+    for falling in zip(*errors, strict=True):
+        assert falling[0] >= falling[1] and falling[2] < 1e-10
 
 
 def test_seeds_are_posteriors_given_the_clusters_of_encodings(program):

@@ -26,18 +26,24 @@ class Program:
         decoder, encoder: networks from D numbers to D, and to their means and logarithmic scales.
         duration: of the sequences.
         present: steps that are seen, bool [N, T] or True.
+
+    Attributes:
+        smooths: whether the guide has smoothed states, and not independent ones.
+        number: of sequences, or of all chunks that these are cut into.
+        spans: of the chunks in a batch.
     """
 
     def __init__(self, decoder, encoder, duration=T, present=True):
         self.decoder, self.encoder, self.duration = decoder, encoder, duration
-        self.lengths, self.present = None, present
+        self.lengths, self.present, self.smooths, self.number, self.spans = None, present, True, N, None
         given = poutine.condition(self.model, data={"z": torch.zeros(N, duration, D)})
         self.conjugate = AutoConjugate(given, fallback=None, structured=True)
 
     def dynamics(self, values):
         first = dist.Normal(torch.zeros(D), 1.0).to_event(1)
         noise = dist.Normal(0.0, values["moves"].rsqrt()).to_event(1)
-        return LinearDynamics(first, values["a"], noise, self.duration, self.lengths)
+        fn = LinearDynamics(first, values["a"], noise, self.duration, self.lengths)
+        return fn if self.spans is None else fn.of_chunks(self.spans)
 
     def parameters(self):
         with pyro.plate("rows", D):
@@ -48,20 +54,21 @@ class Program:
 
     def model(self, x):
         pyro.module("decoder", self.decoder)
-        values = self.parameters()
-        with pyro.plate("sequences", N, subsample=x):
-            z = pyro.sample("z", self.dynamics(values))
+        dynamics = self.dynamics(self.parameters())
+        counts = self.present if dynamics.present is None else dynamics.present
+        with pyro.plate("sequences", self.number, subsample=x):
+            z = pyro.sample("z", dynamics)
             pictures = dist.Normal(self.decoder(z), NOISE).to_event(1)
-            pyro.sample("x", pictures.mask(self.present).to_event(1), obs=x)
+            pyro.sample("x", pictures.mask(counts).to_event(1), obs=x)
 
     def guide(self, x):
         pyro.module("encoder", self.encoder)
         dynamics = self.dynamics(self.conjugate(x))
         loc, scale = self.encoder(x).chunk(2, -1)
         noise = dist.Normal(0.0, scale.exp()).to_event(1).mask(self.present)
-        seen = LinearGaussianChain(dynamics, torch.eye(D), noise)
-        with pyro.plate("sequences", N, subsample=x):
-            pyro.sample("z", seen.states(loc))
+        states = LinearGaussianChain(dynamics, torch.eye(D), noise).states(loc)
+        with pyro.plate("sequences", self.number, subsample=x):
+            pyro.sample("z", states if self.smooths else dist.Normal(loc, scale.exp()).to_event(2))
 
     def integrated(self, x):
         """The same model with a decoder that does nothing, and its states integrated out."""
@@ -143,22 +150,100 @@ def test_gradients_of_networks_are_those_of_finite_differences():
         assert_close((above - below) / 2e-5, (slope * way).sum(), rtol=1e-6, atol=1e-6)
 
 
-def test_padded_batch_is_the_sum_of_its_sequences(monkeypatch):
+@pytest.fixture
+def at_means(monkeypatch):
+    """Draws of paths and of normal distributions are their means."""
+    randn = torch.randn
+    monkeypatch.setattr(
+        torch, "randn", lambda *shape, **known: randn(*shape, **known) if known else torch.zeros(*shape)
+    )
+    monkeypatch.setattr(
+        torch.distributions.normal, "_standard_normal", lambda shape, **options: torch.zeros(shape, **options)
+    )
+
+
+def leaves_of(program):
+    return [program.conjugate.posterior("a").natural, program.encoder.weight, program.decoder[1].weight]
+
+
+def gradients(program, x):
+    loss = TraceConjugate_ELBO().differentiable_loss(program.model, program.guide, x)
+    return [loss.detach(), *torch.autograd.grad(loss, leaves_of(program))]
+
+
+@pytest.mark.parametrize("smooths", [True, False])
+def test_padded_batch_is_the_sum_of_its_sequences(smooths, at_means):
     lengths, x, program, sums = torch.tensor([4, 1, 2, 3, 4, 1]), sequences(), deep(), []
     x[torch.arange(T) >= lengths.unsqueeze(-1)] = 5.0
+    program.smooths = smooths
     program.conjugate(x)
-    monkeypatch.setattr(torch, "randn", torch.zeros)  # draws are means
-    leaves = [program.conjugate.posterior("a").natural, program.encoder.weight, program.decoder[1].weight]
     for rows in (slice(0, N), *(slice(i, i + 1) for i in range(N))):
         if len(x[rows]) == N:
-            program.lengths, program.present = lengths, torch.arange(T) < lengths.unsqueeze(-1)
+            program.lengths = lengths
         else:  # stands for N sequences
-            program.lengths, program.present, program.duration = None, True, int(lengths[rows])
-        batch = x[rows, : program.duration]
-        loss = TraceConjugate_ELBO().differentiable_loss(program.model, program.guide, batch)
-        sums.append([loss.detach(), *torch.autograd.grad(loss, leaves)])
+            program.lengths, program.duration = None, int(lengths[rows])
+        sums.append(gradients(program, x[rows, : program.duration]))
     for padded, *single in zip(*sums, strict=True):
         assert_close(padded, sum(single) / N, rtol=0, atol=1e-10)
+
+
+def in_chunks(program, x, length, buffer, size):
+    """The mean of the losses, and of the gradients, of all minibatches of chunks."""
+    values, spans = LinearDynamics.chunks(x, length, buffer)
+    program.number, program.duration, each = len(values), values.shape[1], []
+    for rows in torch.arange(len(values)).split(size):
+        program.spans = spans[rows]
+        each.append(gradients(program, values[rows]))
+    return [sum(parts) / len(each) for parts in zip(*each, strict=True)]
+
+
+@pytest.mark.parametrize("smooths", [True, False])
+def test_chunks_are_the_whole_on_average(smooths, at_means):
+    x, program = sequences(9), deep(9)
+    program.smooths = smooths
+    program.conjugate(x)
+    exact, errors = gradients(program, x), []
+    for buffer in (0, 1, 3, 9):
+        means = in_chunks(program, x, 2, buffer, 5)
+        errors.append([(one - other).norm() for one, other in zip(means, exact, strict=True)])
+    if smooths:
+        for none, one, three, nine in zip(*errors, strict=True):
+            assert none > one > 5 * three and nine < 1e-10
+    else:  # the buffer has to have the step before
+        assert errors[0][1] > 0.1 and max(errors[1]) < 1e-10
+
+
+def test_chunks_have_to_be_those_of_model_and_guide():
+    x, program = sequences(), deep()
+    _, spans = LinearDynamics.chunks(x, T, 0)
+    program.conjugate(x)
+
+    def model(x):
+        program.spans = spans
+        program.model(x)
+
+    def guide(x):
+        program.spans = None
+        program.guide(x)
+
+    with pytest.raises(ValueError, match="site 'z': call of_chunks on the dynamics in both model and guide"):
+        TraceConjugate_ELBO().loss(model, guide, x)
+
+
+class Flipped(nn.Module):
+    """A decoder that makes pictures of other steps."""
+
+    def forward(self, z):
+        return z.flip(-2)
+
+
+def test_pictures_may_not_depend_on_draws_in_the_buffer():
+    x, program = sequences(3), Program(Flipped(), nn.Linear(D, 2 * D), 3)
+    program.conjugate(x)
+    program.spans = torch.tensor([[0, 0, 2, 3]] * N)
+    loss = TraceConjugate_ELBO().differentiable_loss(program.model, program.guide, x)
+    with pytest.raises(ValueError, match="site 'z': the loss depends on its draws at steps that are missing"):
+        loss.backward()
 
 
 def test_minibatches_of_sequences_are_the_whole_on_average():
@@ -173,12 +258,13 @@ def test_minibatches_of_sequences_are_the_whole_on_average():
         assert_close(sum(halves) / 2, whole)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_captured_steps_are_eager_ones_and_learn(dtype):
+@pytest.mark.parametrize(("dtype", "is_cut"), [(torch.float32, True), (torch.float64, False)])
+def test_captured_steps_are_eager_ones_and_learn(dtype, is_cut):
     torch.set_default_dtype(dtype)
     x, found, losses = sequences(2).to(dtype), [], []
     for kind in (ConjugateSVI, CapturedSVI):
         program = deep(duration=2)
+        program.spans = torch.tensor([[0, 0, 1, 2], [0, 1, 2, 2]] * (N // 2)) if is_cut else None
         optim = NaturalGradient(0.2, others=partial(torch.optim.Adam, lr=0.1))
         svi = kind(program.model, program.guide, optim, TraceConjugate_ELBO())
         losses = [svi.step(x) for _ in range(6)]

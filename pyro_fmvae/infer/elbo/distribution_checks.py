@@ -13,17 +13,12 @@ CHAINS = HiddenMarkov, LinearGaussianChain, LinearDynamics
 
 
 def check_distribution(site: dict[str, Any]) -> None:
-    """Raise a ValueError if a distribution with parents is wrapped, or a latent is part of a sequence."""
+    """Raise a ValueError if a distribution with parents is wrapped."""
     fn = site["fn"]
     inner = unwrap(fn)
     if not hasattr(fn, "parents") and hasattr(inner, "parents"):
         raise ValueError(
             f"site '{site['name']}': {type(inner).__name__} may not be wrapped by to_event; use a plate"
-        )
-    if isinstance(inner, HiddenMarkov) and not site["is_observed"] and inner.spans is not None:
-        raise ValueError(
-            f"site '{site['name']}': a latent HiddenMarkov has no density of steps around a chunk; give it "
-            "whole sequences"
         )
 
 

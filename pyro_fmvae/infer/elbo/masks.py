@@ -6,10 +6,14 @@ import torch
 from pyro.distributions import MaskedDistribution
 from pyro.poutine import Trace
 from torch import Tensor
+from torch.distributions import Independent
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.nn.functional import pad
 
+from pyro_fmvae.distributions.chunks import Sequences
 from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
+from pyro_fmvae.distributions.gaussian_chain import GaussianChunks, GaussianPath
+from pyro_fmvae.distributions.linear_dynamics import LinearDynamics
 from pyro_fmvae.distributions.masked import is_masked
 from pyro_fmvae.infer.elbo.enumerated import enum_dim
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
@@ -18,7 +22,9 @@ from pyro_fmvae.infer.elbo.structure import Site, sample_sites
 def take_masks(model: Trace, guide: Trace) -> None:
     """Make masks of distributions those of their sites, as ``poutine.mask`` does.
 
-    A latent that is masked in the model would else have no density there, but still one in the guide.
+    A latent that is masked in the model would else have no density there, but still one in the guide. Where a
+    guide has independent steps, states of linear dynamics after the end of a sequence lose their density: it
+    would only loosen the bound.
 
     Raises:
         ValueError: a shorthand is masked, which is recognised by its class.
@@ -34,6 +40,14 @@ def take_masks(model: Trace, guide: Trace) -> None:
                 mask = torch.as_tensor(fn._mask)
                 site["mask"] = mask if site["mask"] is None else mask & site["mask"]
                 site["fn"] = fn.base_dist
+    for name, site in sample_sites(model).items():
+        prior = site["fn"]
+        if (
+            isinstance(prior, LinearDynamics)
+            and name in guide
+            and isinstance(guide.nodes[name]["fn"], Independent)
+        ):
+            site["fn"] = prior.without_ends()
 
 
 def check_masks(model: Trace, guide: Trace) -> None:
@@ -70,15 +84,17 @@ def watch_missing(model: Trace) -> None:
 
 
 def _watch(site: Site) -> None:
-    present, value = _present(site), site["value"]
+    name, present, value = site["name"], _present(site), site["value"]
     if present is None or not value.requires_grad or get_proxy_mode() is not None:
         return
+    if isinstance(unwrap(site["fn"]), LinearDynamics):  # the first that counts may depend on the last one
+        present = present | pad(present[..., 1:], (0, 1))
     missing = ~present[(..., *(None,) * (site["fn"].event_dim - 1))]
 
-    def check(slope: Tensor) -> None:
+    def check(slope: Tensor) -> None:  # to hold the site would keep its value, and all that this comes from
         if (missing & (slope != 0)).any():
             raise ValueError(
-                f"site '{site['name']}': the loss depends on its draws at steps that are missing; mask what "
+                f"site '{name}': the loss depends on its draws at steps that are missing; mask what "
                 "is observed there, too"
             )
 
@@ -88,8 +104,10 @@ def _watch(site: Site) -> None:
 def _present(site: Site) -> Tensor | None:
     """The steps of a latent sequence that have a density, bool [..., T]; None if it has all."""
     prior = unwrap(site["fn"])
+    if not isinstance(prior, Sequences) or (isinstance(prior, LinearDynamics) and prior.spans is None):
+        return None
     try:
-        return prior.present if isinstance(prior, HiddenMarkov) else None
+        return prior.present
     except ValueError as error:
         raise ValueError(f"site '{site['name']}': {error}") from None
 
@@ -111,8 +129,14 @@ def counted(site: Site, q: Any) -> Any:
     Raises:
         ValueError: parts of a latent are masked in a way that q can't follow; the message names the site.
     """
-    name, prior = site["name"], unwrap(site["fn"])
-    if not isinstance(prior, HiddenMarkov):
+    name, prior, inner = site["name"], unwrap(site["fn"]), unwrap(q)
+    if isinstance(inner, GaussianPath) and isinstance(prior, LinearDynamics):
+        if isinstance(inner.chain, GaussianChunks) != (prior.spans is not None):
+            raise ValueError(
+                f"site '{name}': call of_chunks on the dynamics in both model and guide, or in neither"
+            )
+        return q
+    if not isinstance(prior, Sequences):
         if is_masked(site["fn"]) and not is_masked(q):
             raise ValueError(
                 f"site '{name}': parts of its event are masked in the model, but not in the guide; mask them "
@@ -122,7 +146,7 @@ def counted(site: Site, q: Any) -> Any:
     present = _present(site)
     if present is None:
         return q
-    if not (isinstance(q, torch.distributions.Independent) and q.reinterpreted_batch_ndims):
+    if not (isinstance(q, Independent) and q.reinterpreted_batch_ndims):
         raise ValueError(
             f"site '{name}': steps are missing, but {type(q).__name__} in the guide is a distribution of all "
             "steps together; give it one of independent steps, as Normal(...).to_event(2)"
