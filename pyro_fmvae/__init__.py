@@ -1,9 +1,8 @@
 """Deep generative models with structured priors, as Pyro programs with closed-form inference."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyro_fmvae import checkpoint
+from pyro_fmvae import checkpoint, later
 from pyro_fmvae.capture import CapturedFreeGaussian, CapturedSVI, CaptureError
 from pyro_fmvae.distributions import (
     BETA,
@@ -42,6 +41,7 @@ from pyro_fmvae.distributions import (
     MarginalComponent,
     MatrixNormal,
     MatrixNormalWishart,
+    MatrixNormalWishartFamily,
     MaxNormal,
     MixtureComponent,
     MultivariateNormalFamily,
@@ -53,6 +53,7 @@ from pyro_fmvae.distributions import (
     NaturalDistribution,
     NaturalGamma,
     NaturalInverseGamma,
+    NaturalMatrixNormalWishart,
     NaturalMultivariateNormal,
     NaturalMultivariateNormalGamma,
     NaturalNormal,
@@ -147,8 +148,7 @@ if TYPE_CHECKING:
     from pyro_fmvae.commands.from_python import train
     from pyro_fmvae.runs import TrainedRun, from_pretrained, load
 
-_LATER = dict.fromkeys(("TrainedRun", "from_pretrained", "load"), "pyro_fmvae.runs")
-_LATER["train"] = "pyro_fmvae.commands.from_python"
+__getattr__ = later.attribute
 
 __all__ = [
     "BETA",
@@ -207,6 +207,7 @@ __all__ = [
     "MarginalComponent",
     "MatrixNormal",
     "MatrixNormalWishart",
+    "MatrixNormalWishartFamily",
     "MaxNormal",
     "MixtureComponent",
     "MixtureSparsePrior",
@@ -220,6 +221,7 @@ __all__ = [
     "NaturalGamma",
     "NaturalGradient",
     "NaturalInverseGamma",
+    "NaturalMatrixNormalWishart",
     "NaturalMultivariateNormal",
     "NaturalMultivariateNormalGamma",
     "NaturalNormal",
@@ -290,10 +292,3 @@ __all__ = [
     "train",
     "with_assignments",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Import what needs runs, and so figures and measures, when it is asked for: matplotlib takes a while."""
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LATER[name]), name)

@@ -30,7 +30,12 @@ from pyro_fmvae.distributions.linear_dynamics import LinearDynamics
 from pyro_fmvae.distributions.linear_gaussian_chain import LinearGaussianChain, SmoothedStates
 from pyro_fmvae.distributions.marginal_component import MarginalComponent
 from pyro_fmvae.distributions.matrix_normal import MatrixNormal
-from pyro_fmvae.distributions.matrix_normal_wishart import MATRIX_NORMAL_WISHART, MatrixNormalWishart
+from pyro_fmvae.distributions.matrix_normal_wishart import (
+    MATRIX_NORMAL_WISHART,
+    MatrixNormalWishart,
+    MatrixNormalWishartFamily,
+    NaturalMatrixNormalWishart,
+)
 from pyro_fmvae.distributions.mixture import Assignment, Component, Label, MixtureComponent
 from pyro_fmvae.distributions.multivariate_normal import (
     MULTIVARIATE_NORMAL,
@@ -107,6 +112,7 @@ __all__ = [
     "MarginalComponent",
     "MatrixNormal",
     "MatrixNormalWishart",
+    "MatrixNormalWishartFamily",
     "MaxNormal",
     "MixtureComponent",
     "MultivariateNormalFamily",
@@ -118,6 +124,7 @@ __all__ = [
     "NaturalDistribution",
     "NaturalGamma",
     "NaturalInverseGamma",
+    "NaturalMatrixNormalWishart",
     "NaturalMultivariateNormal",
     "NaturalMultivariateNormalGamma",
     "NaturalNormal",

@@ -15,10 +15,10 @@ from pyro_fmvae.distributions import (
     MatrixNormal,
     MatrixNormalWishart,
     MultivariateNormalGamma,
+    NaturalMatrixNormalWishart,
     NaturalParameter,
     NormalWishart,
 )
-from pyro_fmvae.distributions.matrix_normal_wishart import NaturalMatrixNormalWishart
 from tests.distributions.family_case import AlgebraCase, assert_mean, tensors
 from tests.distributions.test_normal_wishart import factor_of
 
