@@ -8,21 +8,21 @@ are missing at random: Little and Rubin (2019), Statistical analysis with missin
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from pyro.distributions import Independent, StudentT, TorchDistribution
+from pyro.distributions import Independent, StudentT
 from torch import Tensor
-from torch.distributions import constraints, kl_divergence, register_kl
+from torch.distributions import constraints
 
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily
 from pyro_fmvae.distributions.mixture import Component
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
 from pyro_fmvae.distributions.normal_gamma import NORMAL_GAMMA, NormalGamma
+from pyro_fmvae.distributions.standard_distribution import StandardDistribution
 from pyro_fmvae.distributions.superposition import RealOrMissing
 
 
-class ColumnNormalGamma(TorchDistribution):
+class ColumnNormalGamma(StandardDistribution):
     """Independent Normal-Gammas over the (μ_d, α_d) of D columns: a draw has shape (2, D), row 1 is α.
 
     Args:
@@ -42,7 +42,6 @@ class ColumnNormalGamma(TorchDistribution):
         "rate": constraints.independent(constraints.positive, 1),
     }
     support = NormalGamma.support
-    has_rsample = True
 
     loc: Tensor
     mean_concentration: Tensor
@@ -63,21 +62,6 @@ class ColumnNormalGamma(TorchDistribution):
         self.loc, self.mean_concentration, self.concentration, self.rate = parameters
         shape = self.loc.shape
         super().__init__(shape[:-1], torch.Size((2, shape[-1])), validate_args=validate_args)
-
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "ColumnNormalGamma":
-        """Expand every parameter to ``batch_shape``."""
-        new = self._get_checked_instance(ColumnNormalGamma, _instance)
-        shape = (*batch_shape, self.event_shape[-1])
-        for name in COLUMN_NORMAL_GAMMA.names:
-            setattr(new, name, getattr(self, name).expand(shape))
-        super(ColumnNormalGamma, new).__init__(torch.Size(batch_shape), self.event_shape, validate_args=False)
-        new._validate_args = self._validate_args
-        return new
-
-    @property
-    def standard(self) -> tuple[Tensor, ...]:
-        """(m, s, a, b), each [..., D], in the dtype in which they are kept."""
-        return self.loc, self.mean_concentration, self.concentration, self.rate
 
     @property
     def columns(self) -> NormalGamma:
@@ -196,11 +180,6 @@ class NaturalColumnNormalGamma(NaturalDistribution, ColumnNormalGamma):  # type:
     """A posterior in natural parameters λ [..., 4D]: see :class:`NaturalDistribution`."""
 
     family = COLUMN_NORMAL_GAMMA
-
-
-@register_kl(ColumnNormalGamma, ColumnNormalGamma)
-def _kl_column_normal_gamma(q: ColumnNormalGamma, p: ColumnNormalGamma) -> Tensor:
-    return kl_divergence(q.columns, p.columns).sum(-1)
 
 
 class ColumnComponent(Component):

@@ -7,19 +7,19 @@ Chapter 5, has the family for linear dynamics with one precision for each row.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from pyro.distributions import MultivariateStudentT, TorchDistribution
+from pyro.distributions import MultivariateStudentT
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor
-from torch.distributions import constraints, register_kl
+from torch.distributions import constraints
 
 from pyro_fmvae.distributions import packed_matrices as packed
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64
 from pyro_fmvae.distributions.multivariate_normal import MULTIVARIATE_NORMAL
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
 from pyro_fmvae.distributions.normal_gamma import NEAR
+from pyro_fmvae.distributions.standard_distribution import StandardDistribution
 from pyro_fmvae.distributions.wishart import (
     WISHART,
     draw_factor,
@@ -29,7 +29,7 @@ from pyro_fmvae.distributions.wishart import (
 )
 
 
-class MatrixNormalWishart(TorchDistribution):
+class MatrixNormalWishart(StandardDistribution):
     """Weights W | Λ ~ MN(M, LLᵀ, Λ⁻¹), Λ ~ Wishart(ν, (2B)⁻¹) of ν = 2a + D - 1: y = Wᵀx + N(0, Λ⁻¹) noise.
 
     Given Λ, ``cov(w_ki, w_lj) = (LLᵀ)_kl (Λ⁻¹)_ij``. A draw has the shape (K+D, D). Its first K rows are W.
@@ -52,7 +52,6 @@ class MatrixNormalWishart(TorchDistribution):
         "concentration": constraints.positive,
         "rate_tril": constraints.lower_cholesky,
     }
-    has_rsample = True
 
     def __init__(
         self,
@@ -86,15 +85,6 @@ class MatrixNormalWishart(TorchDistribution):
         total, dim = self.event_shape
         return packed.AboveFactor(total - dim)
 
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "MatrixNormalWishart":
-        """Expand every parameter to ``batch_shape``."""
-        new = self._get_checked_instance(MatrixNormalWishart, _instance)
-        m, tril, a, rate = self.standard
-        m = m.expand(*batch_shape, *m.shape[-2:])
-        MatrixNormalWishart.__init__(new, m, tril, a, rate, validate_args=False)
-        new._validate_args = self._validate_args
-        return new
-
     @property
     def mean(self) -> Tensor:
         """(M, E[T]), [..., K+D, D]."""
@@ -120,11 +110,6 @@ class MatrixNormalWishart(TorchDistribution):
         spread = rows * packed.log_determinant(factor) - dim * packed.log_determinant(self.scale_tril)
         normal = 0.5 * (spread - white) - 0.5 * rows * dim * math.log(2 * math.pi)
         return normal + factor_log_prob(self.concentration, self.rate_tril, factor)
-
-    @property
-    def standard(self) -> tuple[Tensor, ...]:
-        """(M, L, a, R) of shapes [..., K, D], [..., K, K], [...], [..., D, D], in their own dtype."""
-        return self.loc, self.scale_tril, self.concentration, self.rate_tril
 
 
 class MatrixNormalWishartFamily(ExponentialFamily):
@@ -282,9 +267,3 @@ class NaturalMatrixNormalWishart(NaturalDistribution, MatrixNormalWishart):  # t
     """A matrix-Normal-Wishart posterior in natural parameters λ: see :class:`NaturalDistribution`."""
 
     family = MATRIX_NORMAL_WISHART
-
-
-@register_kl(MatrixNormalWishart, MatrixNormalWishart)
-def _kl_matrix_normal_wishart(q: MatrixNormalWishart, p: MatrixNormalWishart) -> Tensor:
-    family = MATRIX_NORMAL_WISHART
-    return family.relative_entropy(family.pack(q), family.pack(p)).to(q.loc)

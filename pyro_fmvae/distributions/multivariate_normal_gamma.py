@@ -6,13 +6,12 @@ Machine Learning, Exercise 3.12.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from pyro.distributions import MultivariateStudentT, TorchDistribution
+from pyro.distributions import MultivariateStudentT
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor
-from torch.distributions import constraints, register_kl
+from torch.distributions import constraints
 
 from pyro_fmvae.distributions import packed_matrices as packed
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64, unless_cancelled
@@ -20,11 +19,12 @@ from pyro_fmvae.distributions.gamma import GAMMA
 from pyro_fmvae.distributions.multivariate_normal import MULTIVARIATE_NORMAL
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
 from pyro_fmvae.distributions.normal_gamma import NEAR
+from pyro_fmvae.distributions.standard_distribution import StandardDistribution
 
 _SMALLEST_PRECISION = 1e-30
 
 
-class MultivariateNormalGamma(TorchDistribution):
+class MultivariateNormalGamma(StandardDistribution):
     """Multivariate Normal-Gamma distribution: w | τ ~ N(m, LLᵀ/τ), τ ~ Gamma(a, b).
 
     A draw has shape (D+1,): w, and τ behind it.
@@ -45,7 +45,6 @@ class MultivariateNormalGamma(TorchDistribution):
         "concentration": constraints.positive,
         "rate": constraints.positive,
     }
-    has_rsample = True
 
     def __init__(
         self,
@@ -78,15 +77,6 @@ class MultivariateNormalGamma(TorchDistribution):
         parts, lengths = [constraints.real, constraints.positive], [self.event_shape[0] - 1, 1]
         return constraints.independent(constraints.cat(parts, dim=-1, lengths=lengths), 1)
 
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "MultivariateNormalGamma":
-        """Expand every parameter to ``batch_shape``."""
-        new = self._get_checked_instance(MultivariateNormalGamma, _instance)
-        m, tril, a, b = self.standard
-        m = m.expand(*batch_shape, m.shape[-1])
-        MultivariateNormalGamma.__init__(new, m, tril, a, b, validate_args=False)
-        new._validate_args = self._validate_args
-        return new
-
     @property
     def mean(self) -> Tensor:
         """(m, a/b), [..., D+1]."""
@@ -111,11 +101,6 @@ class MultivariateNormalGamma(TorchDistribution):
         normal = dim * (precision.log() - math.log(2 * math.pi)) - packed.log_determinant(self.scale_tril)
         gamma = a * self.rate.log() - torch.lgamma(a) + (a - 1) * precision.log() - self.rate * precision
         return 0.5 * (normal - precision * white) + gamma
-
-    @property
-    def standard(self) -> tuple[Tensor, ...]:
-        """(m, L, a, b) of shapes [..., D], [..., D, D], [...], [...], in the dtype in which they are kept."""
-        return self.loc, self.scale_tril, self.concentration, self.rate
 
 
 class MultivariateNormalGammaFamily(ExponentialFamily):
@@ -236,9 +221,3 @@ class NaturalMultivariateNormalGamma(NaturalDistribution, MultivariateNormalGamm
     """A multivariate Normal-Gamma posterior in natural parameters λ: see :class:`NaturalDistribution`."""
 
     family = MULTIVARIATE_NORMAL_GAMMA
-
-
-@register_kl(MultivariateNormalGamma, MultivariateNormalGamma)
-def _kl_multivariate_normal_gamma(q: MultivariateNormalGamma, p: MultivariateNormalGamma) -> Tensor:
-    family = MULTIVARIATE_NORMAL_GAMMA
-    return family.relative_entropy(family.pack(q), family.pack(p)).to(q.loc)

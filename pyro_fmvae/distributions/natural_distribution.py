@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from pyro_fmvae.distributions.backward_rules import scale_gradient
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64
+from pyro_fmvae.distributions.standard_distribution import StandardDistribution
 
 N = TypeVar("N", bound="type[NaturalDistribution]")
 
@@ -135,7 +136,8 @@ class OutsideDomainError(ValueError):
 def register_family(prior: type[Distribution]) -> Callable[[N], N]:
     """Register a family, by decorating its class in natural parameters.
 
-    Inference then finds the conjugate posterior of such priors, and torch the KL divergence between the two.
+    Inference then finds the conjugate posterior of such priors, and torch the KL divergence between the two,
+    and between two members that are a :class:`StandardDistribution`.
 
     Args:
         prior: class of the priors, in standard parameters. Its subclasses are priors of the family too.
@@ -149,6 +151,8 @@ def register_family(prior: type[Distribution]) -> Callable[[N], N]:
             setattr(kind, name, property(partial(_parameter, number), doc=words))
         _NATURAL[prior] = kind
         register_kl(kind, prior)(_kl)
+        if issubclass(own := kind.family.distribution, StandardDistribution):
+            register_kl(own, prior)(partial(_kl_standard, kind.family))
         return kind
 
     return decorate
@@ -240,6 +244,12 @@ def _kl(q: Any, p: Distribution) -> Tensor:
     prior = natural_of(p, q.family).to(q.natural)
     kl = q.family.kl(q.natural, prior, q.expected_stats())
     return kl.expand(broadcast_shape(q.batch_shape, p.batch_shape))
+
+
+def _kl_standard(family: ExponentialFamily, q: StandardDistribution, p: Distribution) -> Tensor:
+    standard = family.standard_of(q)
+    stats = family.stats_from_standard(*standard)
+    return family.relative_entropy(family.natural(*standard), family.pack(p), stats).to(q.standard[0])
 
 
 def check_natural(natural: Tensor) -> None:

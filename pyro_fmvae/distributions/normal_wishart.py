@@ -11,23 +11,23 @@ for components of about the covariance V, take B = ν/2 V. Where V is unknown, c
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from pyro.distributions import MultivariateStudentT, TorchDistribution
+from pyro.distributions import MultivariateStudentT
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor
-from torch.distributions import constraints, register_kl
+from torch.distributions import constraints
 
 from pyro_fmvae.distributions import packed_matrices as packed
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64
 from pyro_fmvae.distributions.gaussian_table import full_gaussian_table
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
 from pyro_fmvae.distributions.normal_gamma import NEAR
+from pyro_fmvae.distributions.standard_distribution import StandardDistribution
 from pyro_fmvae.distributions.wishart import draw_factor, factor_log_prob, mean_factor, wishart_shapes
 
 
-class NormalWishart(TorchDistribution):
+class NormalWishart(StandardDistribution):
     """Normal-Wishart distribution: μ | Λ ~ N(m, (sΛ)⁻¹), Λ ~ Wishart(ν, W) of ν = 2a + D - 1, W = B⁻¹/2.
 
     A draw has the shape (D+1, D), so that one site has both. Row 0 is μ. The other rows are the lower
@@ -53,7 +53,6 @@ class NormalWishart(TorchDistribution):
         "rate_tril": constraints.lower_cholesky,
     }
     support = packed.AboveFactor()
-    has_rsample = True
 
     def __init__(
         self,
@@ -80,15 +79,6 @@ class NormalWishart(TorchDistribution):
             ) from None
         self.mean_concentration, self.concentration = s.expand(batch), a.expand(batch)
         super().__init__(batch, torch.Size((dim + 1, dim)), validate_args=validate_args)
-
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "NormalWishart":
-        """Expand every parameter to ``batch_shape``."""
-        new = self._get_checked_instance(NormalWishart, _instance)
-        m, s, a, tril = self.standard
-        m = m.expand(*batch_shape, m.shape[-1])
-        NormalWishart.__init__(new, m, s, a, tril, validate_args=False)
-        new._validate_args = self._validate_args
-        return new
 
     @property
     def mean(self) -> Tensor:
@@ -117,11 +107,6 @@ class NormalWishart(TorchDistribution):
         normal = 0.5 * dim * (s.log() - math.log(2 * math.pi)) - 0.5 * s * white.square().sum(-1)
         normal = normal + 0.5 * packed.log_determinant(factor)
         return normal + factor_log_prob(self.concentration, self.rate_tril, factor)
-
-    @property
-    def standard(self) -> tuple[Tensor, ...]:
-        """(m, s, a, L) of shapes [..., D], [...], [...], [..., D, D], in the dtype in which they are kept."""
-        return self.loc, self.mean_concentration, self.concentration, self.rate_tril
 
 
 class NormalWishartFamily(ExponentialFamily):
@@ -278,10 +263,3 @@ class NaturalNormalWishart(NaturalDistribution, NormalWishart):  # type: ignore[
     """A Normal-Wishart posterior in natural parameters λ: see :class:`NaturalDistribution`."""
 
     family = NORMAL_WISHART
-
-
-@register_kl(NormalWishart, NormalWishart)
-def _kl_normal_wishart(q: NormalWishart, p: NormalWishart) -> Tensor:
-    standard, family = NORMAL_WISHART.standard_of(q), NORMAL_WISHART
-    stats = family.stats_from_standard(*standard)
-    return family.relative_entropy(family.natural(*standard), family.pack(p), stats).to(q.loc)

@@ -5,18 +5,18 @@ Bishop (2006), Pattern Recognition and Machine Learning, Section 2.3.6 and equat
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from pyro.distributions import MultivariateStudentT, TorchDistribution
+from pyro.distributions import MultivariateStudentT
 from torch import Tensor
-from torch.distributions import Distribution, constraints, register_kl
+from torch.distributions import Distribution, constraints
 from torch.distributions import Wishart as TorchWishart
 
 from pyro_fmvae.distributions import packed_matrices as packed
 from pyro_fmvae.distributions.bregman import log1p_gap, log_gamma_gap, x_log_x_gap
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
+from pyro_fmvae.distributions.standard_distribution import StandardDistribution
 
 _SMALLEST_PRECISION = 1e-30  # near a = 0, most draws are smaller than any float
 
@@ -59,7 +59,7 @@ def factor_log_prob(a: Tensor, tril: Tensor, factor: Tensor) -> Tensor:
     return own + rates + dim * math.log(2) - 0.25 * dim * (dim - 1) * math.log(math.pi)
 
 
-class RateWishart(TorchDistribution):
+class RateWishart(StandardDistribution):
     """Wishart distribution of a precision matrix Λ [D, D], in parameters that are free of each other.
 
     It is torch's ``Wishart`` with df = 2a + D - 1 and ``precision_matrix`` 2B: torch's df has a bound that
@@ -78,7 +78,6 @@ class RateWishart(TorchDistribution):
         "rate_tril": constraints.lower_cholesky,
     }
     support = constraints.positive_definite
-    has_rsample = True
 
     def __init__(self, concentration: Tensor, rate_tril: Tensor, validate_args: bool | None = None) -> None:
         if rate_tril.dim() < 2 or rate_tril.shape[-1] != rate_tril.shape[-2]:
@@ -87,14 +86,6 @@ class RateWishart(TorchDistribution):
         batch = torch.broadcast_shapes(concentration.shape, rate_tril.shape[:-2])
         self.concentration, self.rate_tril = concentration.expand(batch), rate_tril.expand(*batch, *event)
         super().__init__(batch, event, validate_args=validate_args)
-
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "RateWishart":
-        """Expand every parameter to ``batch_shape``."""
-        new = self._get_checked_instance(RateWishart, _instance)
-        concentration = self.concentration.expand(torch.Size(batch_shape))
-        RateWishart.__init__(new, concentration, self.rate_tril, validate_args=False)
-        new._validate_args = self._validate_args
-        return new
 
     @property
     def mean(self) -> Tensor:
@@ -268,9 +259,3 @@ class NaturalWishart(NaturalDistribution, RateWishart):  # type: ignore[misc, ov
     """A Wishart posterior in natural parameters λ: see :class:`NaturalDistribution`."""
 
     family = WISHART
-
-
-@register_kl(RateWishart, TorchWishart)
-@register_kl(RateWishart, RateWishart)
-def _kl_wishart(q: RateWishart, p: Distribution) -> Tensor:
-    return WISHART.relative_entropy(WISHART.pack(q), WISHART.pack(p)).to(q.rate_tril)
