@@ -1,5 +1,6 @@
 """Labels of points without one, by neighbours and classifiers, as far as hidden labels bear them out."""
 
+import math
 from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any, Final
@@ -14,8 +15,8 @@ from sklearn.semi_supervised import LabelSpreading
 from torch import Tensor
 
 from pyro_fmvae.data.dataset import Split
-from pyro_fmvae.learn.stacking import calibrated, classifiers, folds_of, predicted
-from pyro_fmvae.models.label_predictor import weighted_mean
+from pyro_fmvae.learn.stacking import calibrated, classifiers, folds_of, predicted, stored
+from pyro_fmvae.models.label_predictor import LabelPredictor, weighted_mean
 
 NEIGHBOURS = 7
 MOST_POINTS = 5000
@@ -53,13 +54,41 @@ def spread_labels(split: Split, labels: Tensor, precision: float) -> Tensor:
         Labels [N, L]: those that were known, and those that were spread. Of more than 5,000 points, of fewer
         than eight, and of points with missing numbers, those that were known.
     """
-    if not precision or not NEIGHBOURS < len(split) <= MOST_POINTS or split.observations.isnan().any():
+    if not precision or not _comparable(split):
         return labels
     points, key = _points(split), (labels.cpu().numpy().tobytes(), precision)
     if key not in points.found:
         columns = [_spread(points, column, precision) for column in labels.cpu().unbind(-1)]
         points.found[key] = torch.stack(columns, -1)
     return points.found[key].to(labels)
+
+
+def predictors_of_unlearnt(split: Split, labels: Tensor, told: Tensor) -> dict[int, LabelPredictor]:
+    """Predictors of the labels that a model has not learnt, by its own training labels.
+
+    The logistic regression and the random forest of :func:`spread_labels` tell a fifth of the known labels
+    at a time from the others. A model that was trained on all of them should be right of more. Where it is
+    right of fewer, by more than the standard error of the difference, the two predict the label in its place.
+
+    Args:
+        split: N points.
+        labels: that the model was trained on, int64 [N, L], -1 = unknown.
+        told: values that it calls all points by, int64 [N, L].
+
+    Returns:
+        Column → its predictor, in which the model itself has no weight. None of more than 5,000 points, of
+        fewer than eight, and of points with missing numbers.
+    """
+    if not _comparable(split):
+        return {}
+    points, labels, told = _points(split), labels.cpu(), told.cpu()
+    found = {column: _better(points, labels[:, column], told[:, column]) for column in range(labels.shape[1])}
+    return {column: predictor for column, predictor in found.items() if predictor is not None}
+
+
+def _comparable(split: Split) -> bool:
+    """True if there are neither too few nor too many points, and none has missing numbers."""
+    return NEIGHBOURS < len(split) <= MOST_POINTS and not bool(split.observations.isnan().any())
 
 
 def _points(split: Split) -> "_Points":
@@ -76,12 +105,18 @@ class _Points:
         self.found: dict[tuple[bytes, float], Tensor] = {}  # labels that were spread, by labels and precision
 
     @cached_property
+    def pca(self) -> PCA | None:
+        """The principal components of many numbers; None of few."""
+        if self.numbers.shape[1] <= MOST_NUMBERS:
+            return None
+        components = min(MOST_NUMBERS, len(self.numbers))
+        return PCA(components, random_state=0).fit(self.numbers.double().numpy())
+
+    @cached_property
     def components(self) -> Tensor:
         """The numbers or, of many, their principal components: float64 [N, F]."""
         x = self.numbers.double()
-        if x.shape[1] <= MOST_NUMBERS:
-            return x
-        return torch.from_numpy(PCA(min(MOST_NUMBERS, len(x)), random_state=0).fit_transform(x.numpy()))
+        return x if self.pca is None else torch.from_numpy(self.pca.transform(x.numpy()))
 
     @cached_property
     def graph(self) -> csr_matrix:
@@ -118,6 +153,40 @@ def _spread(points: _Points, labels: Tensor, precision: float) -> Tensor:
     members = torch.stack([teacher(labels) for teacher in teachers])
     probability, said = weighted_mean(members, powers, weights).max(-1)
     return torch.where((labels < 0) & (probability >= least), said, labels)
+
+
+def _better(points: _Points, labels: Tensor, told: Tensor) -> LabelPredictor | None:
+    """A predictor of a column of labels [N]; None where a model's values [N] are as right as its own."""
+    known = (labels >= 0).nonzero().squeeze(-1)
+    truth = labels[known]
+    right = (told[known] == truth).double()
+    if len(truth.unique()) < 2 or right.all():
+        return None
+    size, number = int(truth.max()) + 1, len(known)
+    folds = folds_of(truth.unsqueeze(-1), SEED)
+    hidden = torch.stack(
+        [_held_out(teacher, labels, known, folds) for teacher in points.teachers(size)[1:]]  # no neighbours
+    )
+    powers, weights = calibrated(hidden, truth)
+    counts = torch.stack([(weighted_mean(hidden, powers, weights).argmax(-1) == truth).sum(), right.sum()])
+    teachers, model = ((counts + 1) / (number + 2)).tolist()
+    error = math.sqrt((teachers * (1 - teachers) + model * (1 - model)) / number)
+    if teachers - model <= error:
+        return None
+    regression, forest = (
+        classifier.fit(x[known].numpy(), truth.numpy())
+        for classifier, x in zip(classifiers(size, SEED), (points.components, points.numbers), strict=True)
+    )
+    if points.pca is not None:  # in numbers, not in components
+        regression.coef_ = regression.coef_ @ points.pca.components_
+        regression.intercept_ = regression.intercept_ - regression.coef_ @ points.pca.mean_
+    predictor = stored(regression, forest, size)
+    predictor.powers[1:] = powers
+    predictor.weights.copy_(torch.cat([torch.zeros(1), weights]))
+    predictor.accuracies[0] = right.mean()
+    predictor.accuracies[1:] = (hidden.argmax(-1) == truth).double().mean(-1)
+    predictor.known.fill_(number)
+    return predictor
 
 
 def _held_out(teacher: Teacher, labels: Tensor, known: Tensor, folds: Tensor) -> Tensor:

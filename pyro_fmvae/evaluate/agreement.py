@@ -16,8 +16,8 @@ from pyro_fmvae.evaluate.classification import classification_measures
 class Coding(Protocol):
     """A model that assigns points to components."""
 
-    def codes(self, x: Tensor) -> Tensor:
-        """int64 [B, I]."""
+    def predicted_codes(self, x: Tensor) -> Tensor:
+        """int64 [B, I], of labelled factors as labels are predicted."""
 
 
 def label_agreement(
@@ -30,7 +30,7 @@ def label_agreement(
     """Compare codes with known labels.
 
     Args:
-        model: the model whose codes are compared.
+        model: the model whose codes are compared, those of labelled factors as it predicts labels.
         batches: (x, labels) per batch, labels int64 [B, L], -1 = unknown.
         label_names: names of the L columns.
         factors: for each column, the factor that was trained on it, or None.
@@ -47,7 +47,7 @@ def label_agreement(
         without known labels are left out. So are constant columns without a factor, because any clustering
         would seem to match them.
     """
-    pairs = [(model.codes(x).cpu(), labels.cpu()) for x, labels in batches]
+    pairs = [(model.predicted_codes(x).cpu(), labels.cpu()) for x, labels in batches]
     codes, labels = torch.cat([c for c, _ in pairs]).numpy(), torch.cat([y for _, y in pairs]).numpy()
     classified: dict[str, dict[str, Any]] = {}
     clustering: dict[str, dict[str, Any]] = {}

@@ -1,6 +1,6 @@
 """The factorial mixture prior VAE. Paquet, Ghaisas and Tieleman (2018)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,6 +16,7 @@ from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.models.factor_group import NO_PLATE
 from pyro_fmvae.models.factorial_prior import FactorialPrior
 from pyro_fmvae.models.hyperprior import Hyperprior
+from pyro_fmvae.models.label_predictor import LabelPredictor, predictors_of
 from pyro_fmvae.models.posterior_family import LocScale
 from pyro_fmvae.models.shapes import check_integers
 from pyro_fmvae.models.vae import VAE
@@ -47,6 +48,10 @@ class FactorialMixtureVAE(FactorialPrior):
         per_value: C, components for each value of a label. Component k of a labelled factor stands for the
             value k modulo K / C, and a label clamps to all components of its value.
 
+    Attributes:
+        predictors: of labels that the networks have not learnt, by the number of their column, for
+            :meth:`predicted_codes`; none at first.
+
     Raises:
         ValueError: an argument out of range.
     """
@@ -71,6 +76,7 @@ class FactorialMixtureVAE(FactorialPrior):
         super().__init__(num_components, dim, num_data, labelled, hyperprior, per_view, per_value)
         self.encoder, self.decoder, self.observation = encoder, decoder, observation
         self.distortion = nn.Identity() if distortion is None else distortion
+        self.predictors = nn.ModuleDict()
         self.gate: Tensor
         self.register_buffer("gate", torch.ones(self.latent_dim), persistent=False)
 
@@ -182,6 +188,21 @@ class FactorialMixtureVAE(FactorialPrior):
     def codes(self, x: Tensor) -> Tensor:
         """The product-quantised code of each point, argmax_k γ_ik: int64 [B, I]; use ``eval()`` mode."""
         return torch.stack([gamma.argmax(-1) for gamma in self.responsibilities(x)], -1)
+
+    @torch.no_grad()
+    def predicted_codes(self, x: Tensor) -> Tensor:
+        """:meth:`codes`, but of each label with a predictor the value that this predicts: int64 [B, I]."""
+        codes, numbers = self.codes(x), x.flatten(1).double()
+        for column, predictor in self.predictors.items():
+            assert isinstance(predictor, LabelPredictor)
+            own = numbers.new_zeros(len(x), len(predictor.tilt))  # which has no weight
+            codes[:, self.labelled[int(column)]] = predictor(numbers, own).argmax(-1)
+        return codes
+
+    def match(self, state_dict: Mapping[str, Any]) -> None:
+        """Prepare for loading a state dictionary: the form of posteriors, and shapes of predictors."""
+        super().match(state_dict)
+        self.predictors = nn.ModuleDict(predictors_of(state_dict, "predictors.")).to(self.gate.device)
 
     def posterior(self, x: Tensor) -> Distribution:
         """q(z | x) for a batch ``[B, *event_shape]``: batch shape [B], event shape [I·D]."""

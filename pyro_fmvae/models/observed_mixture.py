@@ -208,6 +208,10 @@ class ObservedMixture(TablePosterior):
         """The most probable value of each label, then the most probable component: int64 [B, L + 1]."""
         return torch.stack([probs.argmax(-1) for probs in self.responsibilities(x)], -1)
 
+    def predicted_codes(self, x: Tensor) -> Tensor:
+        """:meth:`codes`, which are of predicted labels already: int64 [B, L + 1]."""
+        return self.codes(x)
+
     def used_components(self) -> list[int]:
         """Values of each label, then components, with more than a twentieth of an equal share of the rows."""
         weights = self.weights()

@@ -15,6 +15,7 @@ from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.models import FactorialMixtureVAE
+from pyro_fmvae.models.label_predictor import LabelPredictor
 from pyro_fmvae.recipes.factor_pictures import factor_figures
 from pyro_fmvae.recipes.fmvae_options import FMVAEOptions, fmvae_defaults, trained_labels
 from pyro_fmvae.recipes.labelling import check_labels
@@ -178,9 +179,19 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         return {"number": number} | {name: found[name] / number for name in parts}
 
     def summary(self, model: FactorialMixtureVAE) -> list[str]:
-        """Components in use."""
+        """Components in use; labels that the networks have not learnt."""
         used = zip(model.used_components(), model.num_components, strict=True)
-        return [f"components in use: {', '.join(f'{number} of {size}' for number, size in used)}"]
+        lines = [f"components in use: {', '.join(f'{number} of {size}' for number, size in used)}"]
+        for column, predictor in model.predictors.items():
+            assert isinstance(predictor, LabelPredictor)
+            learnt, regression, forest = predictor.accuracies.tolist()
+            name, known = self.factor_names[model.labelled[int(column)]], int(predictor.known)
+            lines.append(
+                f"{name} predicted by: logistic regression and random forest; accuracies by cross-validation "
+                f"on the {known:,} labelled points: {regression:.2f}, {forest:.2f}; of the network on these "
+                f"points, which it was trained on: {learnt:.2f}"
+            )
+        return lines
 
     def draw_figures(
         self,

@@ -119,6 +119,7 @@ def _(
     :func:`~pyro_fmvae.data.spread_labels`.
     """
     device = next(model.parameters()).device
+    model.predictors.clear()  # of the labels that were known before
     with seeded(0):
         labels = _taught(recipe, model, rows, behind)
         taught, labelled = replace(rows, labels=labels), (labels >= 0).any(-1).nonzero().squeeze(-1)

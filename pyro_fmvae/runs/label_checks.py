@@ -66,7 +66,7 @@ def collapses(trainer: Trainer) -> list[str]:
         return []
     unlabelled = replace(trainer.training.select(rows), labels=None)
     with seeded(0):
-        codes = map_rows(trainer.model.codes, in_order(unlabelled, trainer.device))
+        codes = map_rows(trainer.model.predicted_codes, in_order(unlabelled, trainer.device))
     sentences = []
     for factor in run.labelled:
         known = labels[:, factor] >= 0

@@ -21,6 +21,7 @@ from pyro_fmvae.runs.outlook import Outlook, announce
 from pyro_fmvae.runs.report import report
 from pyro_fmvae.runs.stopping import exit_status, interruption
 from pyro_fmvae.runs.trainer import Trainer
+from pyro_fmvae.runs.unlearnt_labels import predict_unlearnt
 
 CHECKPOINT_EVERY = 10.0  # seconds
 CHECK_EVERY = 100  # steps between two comparisons of ranks, with --debug
@@ -80,6 +81,8 @@ def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, heard: list[int]) -
                 trainer.check_ranks()
             bar.update(record, values)  # last: the terminal may be gone
     keeper.finish()
+    if ranks.leads:  # it alone saves, and reports
+        predict_unlearnt(trainer, dataset)
     trainer.save()
     return ranks.largest([heard[0] if heard else 0])[0]
 

@@ -98,6 +98,8 @@ class TrainedRun:
     def predict(self, array: ArrayLike) -> dict[str, np.ndarray]:
         """Predict the labels that the run was trained on.
 
+        Labels that the networks have not learnt are predicted without them, as the closing table says.
+
         Args:
             array: n observations.
 
@@ -111,7 +113,7 @@ class TrainedRun:
         run = self.run
         if not run.labelled:
             raise ValueError(f"run: predict needs labels, {run.folder} was trained without; see encode")
-        codes = self._map(self.rows(array), self.model.codes).numpy()
+        codes = self._map(self.rows(array), self.model.predicted_codes).numpy()
         return {run.label_names[factor]: values_of(factor, codes[:, factor], run) for factor in run.labelled}
 
     # ------------------------------------------------------------------ generation

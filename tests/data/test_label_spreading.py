@@ -3,7 +3,8 @@ import pytest
 import torch
 from sklearn.semi_supervised import LabelSpreading
 
-from pyro_fmvae.data import Split, label_spreading, spread_labels
+from pyro_fmvae.data import Split, label_spreading, predictors_of_unlearnt, spread_labels
+from pyro_fmvae.models.label_predictor import weighted_mean
 
 
 def blobs(apart, per_blob=60, known=10, dim=5):
@@ -147,3 +148,42 @@ def test_labels_are_spread_once(monkeypatch):
 def test_nothing_is_spread_where_half_of_the_points_have_a_label(known, spread):
     split, labels, truth = blobs(apart=20, known=known)
     assert torch.equal(spread_labels(split, labels, 0.9), truth if spread else labels)
+
+
+@pytest.mark.parametrize("size", [40, 100])  # more than 64 numbers are seen as principal components
+def test_labels_that_a_model_has_not_learnt_are_predicted_without_it(size):
+    """The predictor is that of scikit-learn's classifiers, weighed by the stack, and tells new points."""
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.arange(300) % 3
+    x = (torch.randn(300, size, generator=generator) + 5 * torch.eye(3, size)[truth]).float()
+    labels = torch.where(torch.arange(300) < 60, truth, -1)[:, None].expand(-1, 3)
+    split, known, new = Split(x[:200]), labels[:200].clone(), x[200:]
+    known[:, 2] = -1  # nothing to learn from
+    learnt, not_learnt = truth[:200], torch.zeros(200, dtype=torch.int64)
+    found = predictors_of_unlearnt(split, known, torch.stack([learnt, not_learnt, not_learnt], -1))
+    assert list(found) == [1]
+    predictor, points = found[1], label_spreading._points(split)
+    probs = predictor(new.double(), torch.full((100, 3), 1 / 3))
+    assert (probs.argmax(-1) == truth[200:]).double().mean() > 0.9
+    regression, forest = label_spreading.classifiers(3, label_spreading.SEED)
+    seen = new.double().numpy() if points.pca is None else points.pca.transform(new.double().numpy())
+    members = [
+        classifier.fit(x[:60].numpy(), truth[:60].numpy()).predict_proba(y)
+        for classifier, x, y in (
+            (regression, points.components, seen),
+            (forest, points.numbers, new.numpy()),
+        )
+    ]
+    expected = weighted_mean(torch.from_numpy(np.stack(members)), predictor.powers[1:], predictor.weights[1:])
+    assert torch.allclose(probs, expected)
+    assert predictor.accuracies[0] == pytest.approx(1 / 3) and predictor.known == 60
+
+
+def test_a_model_that_is_as_right_as_the_others_predicts_by_itself():
+    """Where nothing tells the labels, it may be wrong of most of them; nor are 5,000 points looked at."""
+    x, truth = torch.randn(200, 4, generator=torch.Generator().manual_seed(0)).float(), torch.arange(200) % 2
+    told = torch.where(torch.arange(200) % 5 == 0, 1 - truth, truth)[:, None]
+    labels = torch.where(torch.arange(200) < 80, truth, -1)[:, None]
+    assert predictors_of_unlearnt(Split(x), labels, told) == {}
+    many = Split(torch.zeros(5001, 1).float())
+    assert predictors_of_unlearnt(many, torch.zeros(5001, 1).long(), torch.ones(5001, 1).long()) == {}

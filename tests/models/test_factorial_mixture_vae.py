@@ -26,6 +26,7 @@ from pyro_fmvae import (
 from pyro_fmvae.distributions import NORMAL_GAMMA
 from pyro_fmvae.infer.posteriors import to_standard
 from pyro_fmvae.infer.seeding import kmeans_mixture
+from pyro_fmvae.models.label_predictor import LabelPredictor
 from pyro_fmvae.nn import ConvDecoder, ConvEncoder
 from tests.infer.programs import seeded
 from tests.models.small import (
@@ -240,6 +241,23 @@ def test_responsibilities_and_codes():
         assert torch.allclose((gamma * (gamma.log() - log_weights)).sum(-1), kl_r)
         assert kl_z.shape == kl_r.shape
     assert torch.equal(model.codes(x), torch.stack([gamma.argmax(-1) for gamma in gammas], -1))
+
+
+def test_labels_with_a_predictor_are_told_by_it():
+    """Also by a copy into which the state is loaded; other factors keep their codes."""
+    model, copied, x = *(small_model((3, 2), labelled=(0, 1)) for _ in range(2)), binary_data(6)
+    assert torch.equal(model.predicted_codes(x), model.codes(x))
+    predictor = LabelPredictor(x[0].numel(), 2, 1, 1)
+    predictor.weights.copy_(torch.tensor([0.0, 1.0, 0.0]))
+    predictor.regression.weight.zero_()[0] = torch.where(torch.arange(x[0].numel()) == 0, 2.0, 0.0)
+    predictor.regression.bias.copy_(torch.tensor([0.0, 1.0]))
+    model.predictors["1"] = predictor
+    copied.match(model.state_dict())
+    copied.load_state_dict(model.state_dict())
+    for each in (model, copied):
+        found = each.predicted_codes(x)
+        assert torch.equal(found[:, 0], model.codes(x)[:, 0])
+        assert torch.equal(found[:, 1], (x.flatten(1)[:, 0] == 0).long())
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ import torch
 
 from pyro_fmvae.data import Dataset, Kind, Preprocessing, Split
 from pyro_fmvae.learn import Budget
+from pyro_fmvae.models.label_predictor import LabelPredictor
 from pyro_fmvae.recipes import further_labels
 from pyro_fmvae.recipes.further_labels import HALF, further, refine
 from pyro_fmvae.recipes.registry import configure, resolved
@@ -39,6 +40,7 @@ def start(monkeypatch):
         preprocessing = Preprocessing(Kind.REAL, (SIDE, SIDE))
         trained = resolved(config, Dataset("mine", Split(split.x), Split(split.x), None, preprocessing))
         grown, model = further(trained, trained.build(), ["bright"], [("left", "right")])
+        model.predictors["0"] = LabelPredictor(SIDE * SIDE, 2, 1, 1)  # of an earlier training
         refine(grown, model, split, Budget(iterations=3), [0])
         return model, batches
 
@@ -49,6 +51,7 @@ def test_its_values_are_told_apart_before_any_step(start):
     model, _ = start(SIDES[:KNOWN])
     told = model.responsibilities(halves())[0].argmax(-1)
     assert (told == SIDES).float().mean() > 0.95
+    assert not model.predictors
 
 
 def test_neighbours_are_labelled(start):

@@ -4,9 +4,11 @@ import json
 import re
 import time
 
+import numpy as np
 import pytest
 import torch
 
+from pyro_fmvae import load
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.recipes.labelling import labelled_points
@@ -93,13 +95,25 @@ def test_a_factor_that_has_collapsed_is_named_in_the_closing_table(files, tmp_pa
         return torch.zeros(len(x), len(self.num_components), dtype=torch.int64)
 
     monkeypatch.setattr(FactorialMixtureVAE, "codes", one_value)
-    status, out, err = train(tmp_path / "run", files["binary"], labels=0.5, factors="2,2")
+    status, out, err = train(tmp_path / "run", files["binary"], labels=0.5, factors="2,2", spread=0)
     assert status == 0, err
     run = Run.open(tmp_path / "run")
     used = labelled_points(run.recipe, run.load_data().train).labels
     share = (used[used[:, 0] >= 0, 0] == 0).double().mean().item()
     called = "side: 100% of the training points without this label are called 0"
     assert f"warning: {called}, of the labels {share:.0%} are; either" in " ".join(out.split())
+
+
+def test_labels_that_the_network_has_not_learnt_are_predicted_without_it(files, tmp_path, monkeypatch):
+    """Labels that nothing tells are still the network's."""
+    monkeypatch.setattr(FactorialMixtureVAE, "codes", lambda self, x: torch.zeros(len(x), 2).long())
+    status, out, err = train(tmp_path / "run", files["binary"], labels=0.5, factors="2,2")
+    assert status == 0, err
+    said = "side predicted by: logistic regression and random forest; accuracies by cross-validation on the"
+    assert f"{said} 24 labelled points" in " ".join(out.split()) and "noise predicted by" not in out
+    run, data = load(tmp_path / "run", "cpu"), np.load(files["binary"])
+    found = run.predict(data["x"])
+    assert (found["side"] == data["labels"][:, 0]).mean() > 0.9 and not found["noise"].any()
 
 
 def test_the_choice_of_options_counts_as_time_of_the_training(files, tmp_path, monkeypatch):

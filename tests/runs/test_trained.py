@@ -218,9 +218,9 @@ def test_binary_pixels_are_bool_or_numbers(runs, arrays):
 
 def test_predictions_have_the_names_of_values(runs, arrays):
     photos, binary = runs["photos"], runs["binary"]
-    codes = photos.encode(arrays["photos"])["codes"]
+    codes = photos.model.predicted_codes(photos.rows(arrays["photos"]).observations)
     assert_same(photos.predict(arrays["photos"]), {"eyes": np.array(EYES)[codes[:, 0]]})
-    codes = binary.encode(arrays["binary"])["codes"]
+    codes = binary.model.predicted_codes(binary.rows(arrays["binary"]).observations).numpy()
     assert_same(binary.predict(arrays["binary"]), {"side": codes[:, 0], "noise": codes[:, 1]})
 
 
