@@ -237,10 +237,13 @@ class Flipped(nn.Module):
         return z.flip(-2)
 
 
-def test_pictures_may_not_depend_on_draws_in_the_buffer():
+@pytest.mark.parametrize(
+    "known", [{"spans": torch.tensor([[0, 0, 2, 3]] * N)}, {"lengths": torch.full((N,), 2)}]
+)
+def test_pictures_may_not_depend_on_draws_that_do_not_count(known):
     x, program = sequences(3), Program(Flipped(), nn.Linear(D, 2 * D), 3)
     program.conjugate(x)
-    program.spans = torch.tensor([[0, 0, 2, 3]] * N)
+    vars(program).update(known)
     loss = TraceConjugate_ELBO().differentiable_loss(program.model, program.guide, x)
     with pytest.raises(ValueError, match="site 'z': the loss depends on its draws at steps that are missing"):
         loss.backward()

@@ -102,12 +102,10 @@ def _watch(site: Site) -> None:
 
 
 def _present(site: Site) -> Tensor | None:
-    """The steps of a latent sequence that have a density, bool [..., T]; None if it has all."""
+    """The steps of a latent sequence that count, bool [..., T]; None if all do."""
     prior = unwrap(site["fn"])
-    if not isinstance(prior, Sequences) or (isinstance(prior, LinearDynamics) and prior.spans is None):
-        return None
     try:
-        return prior.present
+        return prior.present if isinstance(prior, Sequences) else None
     except ValueError as error:
         raise ValueError(f"site '{site['name']}': {error}") from None
 
@@ -144,7 +142,7 @@ def counted(site: Site, q: Any) -> Any:
             )
         return q
     present = _present(site)
-    if present is None:
+    if present is None or (isinstance(prior, LinearDynamics) and prior.spans is None):
         return q
     if not (isinstance(q, Independent) and q.reinterpreted_batch_ndims):
         raise ValueError(
