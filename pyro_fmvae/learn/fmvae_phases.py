@@ -108,6 +108,7 @@ class Joint(GradientPhase):
         super().__init__(name, budget, model)
         self.model, self.learning, self.seed = model, learning, seed
         self.augmenting, self.closed = True, learning.free_from > 0
+        self.begun = not self.closed
 
     def enter(self) -> None:
         """Natural or standard parameters for λ, and one Adam over all but the natural ones."""
@@ -152,20 +153,20 @@ class Joint(GradientPhase):
     def before_step(self, fraction: float) -> None:
         """Move the KL weight to 1, in the second half the learning rate to its end; open free factors."""
         learning = self.learning
-        self.closed = fraction < learning.free_from
+        self.closed, self.begun = fraction < learning.free_from, True
         self.augmenting = fraction < learning.augment_until
         self.svi.elbo.kl_weight = learning.kl_weight_at(fraction)
         self.svi.optim.others.param_groups[0]["lr"] = learning.learning_rate_at(fraction)
 
     @property
     def comparable(self) -> bool:
-        """True once the decoder sees all factors."""
-        return not self.closed
+        """False at the start of a phase that closes free factors: its labels are not learnt."""
+        return self.begun
 
     @property
     def settled(self) -> bool:
-        """True if the weight of KL[z] is 1 throughout."""
-        return self.learning.kl_weight == 1
+        """True once the decoder sees all factors, if the weight of KL[z] is 1 throughout."""
+        return self.learning.kl_weight == 1 and not self.closed
 
     def step(self, *batch: Any) -> float:
         """One step on a batch, augmented and without free factors for as long as either is wanted."""

@@ -76,19 +76,25 @@ class Best:
     Attributes:
         moment: when it was.
         model: its state dictionary.
+        since: step from which patience counts: that of the model, or the last one at which the phase was not
+            settled.
     """
 
     moment: Moment
     model: dict[str, Tensor]
+    since: int
 
     def state_dict(self) -> dict[str, Any]:
         """State for a checkpoint."""
-        return {"moment": vars(self.moment), "model": self.model}
+        return {"moment": vars(self.moment), "model": self.model, "since": self.since}
 
     @classmethod
     def from_state(cls, state: dict[str, Any] | None) -> "Best | None":
         """The inverse of :meth:`state_dict`; None of None."""
-        return None if state is None else cls(Moment.from_dict(state["moment"]), state["model"])
+        if state is None:
+            return None
+        moment = Moment.from_dict(state["moment"])
+        return cls(moment, state["model"], state.get("since", moment.step))
 
 
 def copied(model: torch.nn.Module) -> dict[str, Tensor]:

@@ -110,8 +110,10 @@ class Keeper:
         moment = self._moment(record, values, phase)
         best = trainer.best
         if best is None or moment.worth_more_than(best.moment):
-            trainer.best = best = Best(moment, copied(trainer.model))
-        elif trainer.patience and phase.settled and record.step - best.moment.step >= trainer.patience:
+            trainer.best = best = Best(moment, copied(trainer.model), record.step)
+        elif not phase.settled:
+            trainer.best = best = replace(best, since=record.step)
+        elif trainer.patience and record.step - best.since >= trainer.patience:
             logger.info("%s ends early: nothing better since step %d", record.phase, best.moment.step)
             trainer.progress.stopped = True
         if record.fraction >= 1 or trainer.progress.stopped:

@@ -517,16 +517,18 @@ def test_bounds_of_pretraining_are_compared_at_full_weight(learning, expected):
     assert tuple(comparable) == expected
 
 
-def test_bounds_of_the_joint_phase_are_compared_once_all_factors_are_open():
+def test_a_joint_phase_is_not_over_before_all_factors_are_open():
+    """Nor is its start compared, whose labels are not learnt."""
     phase = Joint(labelled_model(), Learning(free_from=0.5), TEN)
-    assert not phase.comparable
+    assert not phase.comparable and Joint(labelled_model(), Learning(), TEN).comparable
     phase.enter()
-    comparable = []
+    settled = []
     for fraction in (0.0, 0.4, 0.6):
         phase.before_step(fraction)
-        comparable.append(phase.comparable)
-    assert comparable == [False, False, True]
-    assert phase.settled and not Joint(labelled_model(), Learning(kl_weight=20.0), TEN).settled
+        assert phase.comparable
+        settled.append(phase.settled)
+    assert settled == [False, False, True]
+    assert not Joint(labelled_model(), Learning(kl_weight=20.0), TEN).settled
 
 
 class Marked(torch.nn.Module):

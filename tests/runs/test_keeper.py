@@ -15,7 +15,7 @@ from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.recipes.registry import configure
 from pyro_fmvae.runs import keeper as keeper_module
 from pyro_fmvae.runs import report
-from pyro_fmvae.runs.best import Kept, Moment, copied
+from pyro_fmvae.runs.best import Best, Kept, Moment, copied
 from pyro_fmvae.runs.keeper import Ended, Keeper
 from pyro_fmvae.runs.run import CHECKPOINT, Run
 from pyro_fmvae.runs.trainer import Trainer
@@ -156,6 +156,30 @@ def test_a_model_of_lower_bound_is_kept_if_it_alone_has_learnt_the_labels_in_use
     trainer.model.codes = lambda x: torch.stack([truth[tuple(one.flatten().tolist())] for one in x])
     keeper.follow(Record("joint", 50, 55, 0.5, 1.0, 0.0))
     assert trainer.best.moment.step == (50 if labelled else 0)
+
+
+def test_patience_counts_from_when_a_phase_is_settled(tmp_path):
+    """Free factors open at step 100: the best before them is kept, and they have their time to gain."""
+    dataset = load(str(write_files(tmp_path)["binary"]))
+    options = {"labels": 1.0, "factors": (2, 2, 2), "free_from": 0.5, "patience": 100}
+    run = Run.new(tmp_path, configure("fmvae", "mine.npz", hidden=(4,), **options), dataset)
+    trainer = Trainer(run, dataset, torch.device("cpu"))
+    trainer.progress.phase = [phase.name for phase in trainer.phases].index("joint")
+    bounds = iter([-5.0, -10.0, -11.0, -12.0, -12.0])
+    journal = SimpleNamespace(
+        validation=dataset.valid, measure="elbo", left_out=(), record=lambda _: {"elbo": next(bounds)}
+    )
+    keeper = Keeper(trainer, dataset, journal)
+    keeper.follow(Record("joint", 0, 5, 0.0, None, 0.0))
+    assert trainer.best is None
+    phase, stopped = trainer.phases[trainer.progress.phase], []
+    phase.enter()
+    for step, fraction in ((50, 0.2), (150, 0.4), (200, 0.6), (250, 0.7)):
+        phase.before_step(fraction)
+        keeper.follow(Record("joint", step, step + 5, fraction, 1.0, 0.0))
+        stopped.append(trainer.progress.stopped)
+        trainer.best = Best.from_state(trainer.best.state_dict())
+    assert trainer.best.moment.step == 50 and stopped == [False, False, False, True]
 
 
 def test_both_models_are_measured_on_the_same_training_points(tmp_path, monkeypatch):
