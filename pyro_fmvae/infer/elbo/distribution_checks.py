@@ -1,18 +1,18 @@
 """Checks of the distributions at single sites."""
 
-from typing import Any
-
 from pyro.poutine import Trace
+from torch import Tensor
 
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
 from pyro_fmvae.distributions.linear_dynamics import LinearDynamics
 from pyro_fmvae.distributions.linear_gaussian_chain import LinearGaussianChain
+from pyro_fmvae.infer.elbo.structure import Site
 
 CHAINS = HiddenMarkov, LinearGaussianChain, LinearDynamics
 
 
-def check_distribution(site: dict[str, Any]) -> None:
+def check_distribution(site: Site) -> None:
     """Raise a ValueError if a distribution with parents is wrapped."""
     fn = site["fn"]
     inner = unwrap(fn)
@@ -32,7 +32,7 @@ def check_particles(model: Trace) -> None:
             )
 
 
-def check_shapes(site: dict[str, Any], guide_site: dict[str, Any]) -> None:
+def check_shapes(site: Site, guide_site: Site) -> None:
     """Raise a ValueError if a site has other shapes in the guide than in the model."""
     shapes = [(fn.batch_shape, fn.event_shape) for fn in (site["fn"], guide_site["fn"])]
     if shapes[0] != shapes[1]:
@@ -42,3 +42,30 @@ def check_shapes(site: dict[str, Any], guide_site: dict[str, Any]) -> None:
             f"model but {tuple(guide_batch)} and {tuple(guide_event)} in the guide; give it the same plates "
             "and the same to_event in both"
         )
+
+
+def check_label(name: str, label: Tensor) -> None:
+    """Raise a ValueError if labels are not integers."""
+    if label.is_floating_point():
+        raise ValueError(
+            f"site '{name}': expected integers as labels (-1: unknown), got {label.dtype}; convert them by "
+            ".long()"
+        )
+
+
+def check_components(site: Site, argument: str, parent: Site, assignment: str, components: int) -> None:
+    """Raise a ValueError if a parent of a mixture's component does not have one value for each of them."""
+    name, shape = parent["name"], parent["fn"].batch_shape
+    if not shape or shape[-1] != components:
+        raise ValueError(
+            f"site '{name}': expected {components} components (as many as '{assignment}' has) in its last "
+            f"batch dimension, got batch shape {tuple(shape)}; it is argument '{argument}' of site "
+            f"'{site['name']}'"
+        )
+    inside = {frame.name for frame in site["cond_indep_stack"]}
+    for frame in parent["cond_indep_stack"]:
+        if frame.dim == -1 and frame.name in inside:
+            raise ValueError(
+                f"site '{name}': components may not lie in plate '{frame.name}', which holds "
+                f"'{site['name']}' too; put them into a plate of their own, outside of it"
+            )

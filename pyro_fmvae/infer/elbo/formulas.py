@@ -8,9 +8,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_fmvae.distributions import Label
+from pyro_fmvae.infer.elbo.distribution_checks import check_components
 from pyro_fmvae.infer.elbo.enumerated import enum_dim, values_of
 from pyro_fmvae.infer.elbo.mixture_terms import expectation
-from pyro_fmvae.infer.elbo.structure import Site, check_components
+from pyro_fmvae.infer.elbo.structure import Site
 
 
 def by_formula(

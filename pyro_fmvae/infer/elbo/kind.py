@@ -2,9 +2,9 @@
 
 A shorthand is a distribution that remembers its parents, such as ``Assignment``. Programs in which all that
 is integrated or summed out belongs to shorthands have the fast path of
-:mod:`pyro_fmvae.infer.elbo.structure`. Those where something else is, too, take the way of plain programs
-as a whole, :mod:`pyro_fmvae.infer.elbo.plain`, which has the shorthands' formulas as well. All others, such
-as a plain VAE, need neither, and take the first path.
+:mod:`pyro_fmvae.infer.elbo.shorthand_structure`. Those where something else is, too, take the way of plain
+programs as a whole, :mod:`pyro_fmvae.infer.elbo.plain`, which has the shorthands' formulas as well. All
+others, such as a plain VAE, need neither, and take the first path.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping

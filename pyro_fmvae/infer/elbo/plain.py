@@ -21,7 +21,7 @@ from torch import Tensor
 from pyro_fmvae.distributions import Assignment, Label, MixtureComponent, NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.density import device_of
-from pyro_fmvae.infer.elbo.distribution_checks import check_distribution, check_shapes
+from pyro_fmvae.infer.elbo.distribution_checks import check_distribution, check_label, check_shapes
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
 from pyro_fmvae.infer.elbo.frames import check_filled
 from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled
@@ -32,7 +32,6 @@ from pyro_fmvae.infer.elbo.structure import (
     Site,
     Structure,
     auxiliary_sites,
-    check_label,
     sample_sites,
 )
 from pyro_fmvae.infer.elbo.used_draws import trace_guide

@@ -34,8 +34,9 @@ def hidden_chains(program: Structure | PlainProgram, guide: Trace) -> dict[str, 
 
 def _chain(bound: Bound, name: str, site: Site) -> Chain | GaussianChain:
     """The chain under the posteriors, that of a drawn site's own value among them where the bound has it."""
-    value, moments = unmasked(site), bound.posteriors.moments
-    if not (site["is_observed"] or bound.is_at_draw(name)) and (known := bound.undrawn(name)) is not None:
-        value, moments = known[0], {**moments, name: known[1]}
+    value, moments, densities = unmasked(site), bound.posteriors.moments, bound.densities
+    at_value = site["is_observed"] or densities.is_at_draw(name)
+    if not at_value and (own := densities.undrawn(name)) is not None:
+        value, moments = own[0], {**moments, name: own[1]}
     fn: Any = unwrap(site["fn"])
-    return hidden_chain(fn, value, lambda table: bound.evaluate(table, table.shape, moments, table.dtype))
+    return hidden_chain(fn, value, lambda table: densities.evaluate(table, table.shape, moments, table.dtype))

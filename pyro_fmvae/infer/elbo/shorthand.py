@@ -11,7 +11,8 @@ from pyro.util import check_site_shape
 from pyro_fmvae.infer.elbo.masks import check_masks, take_masks, watch_missing
 from pyro_fmvae.infer.elbo.own_values import OwnValues
 from pyro_fmvae.infer.elbo.placeholder import PlaceholderMessenger
-from pyro_fmvae.infer.elbo.structure import Structure, recognise, sample_sites
+from pyro_fmvae.infer.elbo.shorthand_structure import recognise
+from pyro_fmvae.infer.elbo.structure import Structure, sample_sites
 from pyro_fmvae.infer.elbo.used_draws import take_at_draws, trace_guide
 
 

@@ -15,7 +15,7 @@ from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import Assignment, Component, NormalGamma
 from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO, with_assignments
 from pyro_fmvae.optim import NaturalGradient
-from tests.infer.elbo.test_structure import log_evidence, table
+from tests.infer.elbo.test_shorthand_structure import log_evidence, table
 from tests.infer.programs import Toy, bound, globals_of, seeded
 
 K, D, N = 3, 2, 7

@@ -1,0 +1,54 @@
+"""Expected log-densities of single sites: where they have no draws, and how exact they are."""
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch.testing import assert_close
+
+from pyro_fmvae.distributions import NaturalNormal
+from pyro_fmvae.infer import NaturalPosterior, TraceConjugate_ELBO
+from tests.infer.plain.oracles import step
+from tests.infer.plain.structure import mixture_behind_a_decoder
+
+
+def test_a_latent_under_a_decoder_counts_in_closed_form():
+    """The assignments see the moments of q(z), not its draw."""
+    args, guide = mixture_behind_a_decoder.setup()
+    step(mixture_behind_a_decoder.model, guide, *args, rate=0.6)
+    elbo, model = TraceConjugate_ELBO(), mixture_behind_a_decoder.model
+    per_site = [elbo.loss_per_site(model, guide, *args) for _ in range(2)]
+    assert per_site[0]["a"] == per_site[1]["a"] and per_site[0]["x"] != per_site[1]["x"]
+    guide.zero_grad()
+    elbo.differentiable_loss(model, guide, *args).backward()
+    assert guide.loc.grad.isfinite().all() and guide.loc.grad.all()
+
+
+def test_float32_far_from_zero():
+    """5,000 standard deviations away, where squares of data have lost all digits behind the point."""
+    x = torch.cat([torch.randn(30), 8 + 2 * torch.randn(30), -9 + 0.5 * torch.randn(20)]) + 5000.0
+    x = x.float().double()
+    posterior = NaturalPosterior(
+        NaturalNormal, torch.stack([4 * torch.tensor([4991.0, 5000.0, 5008.0]), torch.full((3,), -2.0)], -1)
+    )
+
+    def model(x):
+        with pyro.plate("components", 3):
+            locs = pyro.sample("locs", dist.Normal(0.0, 1e4))
+        with pyro.plate("data", len(x)):
+            a = pyro.sample("a", dist.Categorical(torch.ones(3)))
+            pyro.sample("x", dist.Normal(locs[a], 1.0), obs=x)
+
+    def guide(x):
+        with pyro.plate("components", 3):
+            pyro.sample("locs", posterior())
+
+    losses, grads = [], []
+    for dtype in (torch.float64, torch.float32):
+        torch.set_default_dtype(dtype)
+        loss = TraceConjugate_ELBO().differentiable_loss(model, guide, x.to(dtype))
+        loss.backward()
+        losses.append(loss.item())
+        grads.append(posterior.natural.grad.clone())
+        posterior.zero_grad()
+    assert abs(losses[0] - losses[1]) < 0.02
+    assert_close(grads[1], grads[0], rtol=1e-5, atol=0)
