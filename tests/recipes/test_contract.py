@@ -21,13 +21,13 @@ pytestmark = pytest.mark.usefixtures("single_precision")
 
 STEPS = 10
 TOGETHER = {"joint_iterations": STEPS, "batch_size": 16}
-FEW = {"latent_dim": 5, "pretrain_iterations": 2, "prior_iterations": 2, "refine_iterations": 2}
+FEW = {"latent_dim": 5, "pretrain_iterations": 2, "prior_iterations": 2, "refine_iterations": 2, "sweeps": 3}
 
 
 def options(model):
     """A few iterations of each phase, ten of the joint one; a small code."""
     few = {name: value for name, value in FEW.items() if name in options_of(model)}
-    known = {"factors": 2} if RECIPES[model].tables else {}  # a search for the number takes seconds
+    known = {"factors": 2, "covariance": "diagonal"} if RECIPES[model].tables else {}  # a search takes long
     return {"model": model, **TOGETHER, **few, **known}
 
 

@@ -160,7 +160,8 @@ def test_encoded_rows_are_filled_in_under_their_names(trained, tmp_path):
 
 def test_clusters_are_found_without_labels(trained, tmp_path):
     folder, _ = trained
-    out = succeed("train", "--data", folder / "a.csv", "--starts", 3, "--out", tmp_path / "run")
+    options = ("--starts", 3, "--covariance", "diagonal")
+    out = succeed("train", "--data", folder / "a.csv", *options, "--out", tmp_path / "run")
     run = Run.open(tmp_path / "run")
     assert run.recipe.factors[0] >= 3 and run.recipe.labels == 0 and "components in use" in out
 
@@ -240,9 +241,10 @@ def test_numbers_of_components_that_are_tried(least, expected):
 
 def test_a_prior_that_is_given_is_kept(trained, tmp_path):
     folder, _ = trained
+    common = ("--data", folder / "a.csv", "--factors", 3, "--covariance", "full")
     for options in (("--component-variance", 0.1), ()):
         out = tmp_path / str(len(options))
-        succeed("train", "--data", folder / "a.csv", "--factors", 3, *options, "--out", out)
+        succeed("train", *common, *options, "--out", out)
         config = json.loads((out / "config.json").read_text())
         assert config["component_variance"] == (0.1 if options else None)
         model = Run.open(out).load_model(torch.device("cpu"))
