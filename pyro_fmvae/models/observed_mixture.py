@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
 
 from pyro_fmvae.distributions.exponential_family import blend
-from pyro_fmvae.distributions.marginal_component import (
-    expected_numbers,
-)
+from pyro_fmvae.distributions.marginal_component import expected_numbers
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.models.label_predictor import LabelPredictor, predictors_of
 from pyro_fmvae.models.packed_numbers import Seen
