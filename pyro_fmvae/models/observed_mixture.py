@@ -268,8 +268,7 @@ class ObservedMixture(TablePosterior):
         if given is None:
             given = torch.full((num_samples, len(self.num_components)), -1)
         given = given.to(weights.device)
-        logits = self.given_labels(given)
-        drawn = Categorical(logits=logits, validate_args=False).sample()
+        drawn = Categorical(logits=self.given_labels(given), validate_args=False).sample()
         component = torch.where(given[:, -1] >= 0, given[:, -1], drawn)
         entries = []
         for label in range(len(self.label_sizes)):
