@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pyro_fmvae.distributions import chain as chain_module
+from pyro_fmvae.distributions import path_sums
 from pyro_fmvae.distributions.chain import Chain
 
 K, STEPS, B = 3, 4, 5
@@ -17,7 +17,7 @@ FORBIDDEN = torch.tensor([[True, False, False], [False, False, True], [False, Tr
 @pytest.fixture(params=[0, 400], ids=["step by step", "by halves"], autouse=True)
 def few(request, monkeypatch):
     """Sums go through all steps one after another, or through products of steps where that is exact."""
-    monkeypatch.setattr(chain_module, "_FEW", request.param)
+    monkeypatch.setattr(path_sums, "_FEW", request.param)
 
 
 def tables(kind, dtype=torch.float64):
