@@ -200,7 +200,7 @@ class Mixture(Recipe[MixtureOptions]):
             lines.append(f"columns left out: {', '.join(self.config.ignore)}")
         powers = self.preprocessing.powers
         if powers is not None and powers.number:
-            lines.append(f"skewed columns, of which powers are taken: {powers.number}")
+            lines.append(f"skewed columns, transformed by a power: {powers.number}")
         return lines
 
     def draw_figures(
