@@ -185,5 +185,10 @@ def test_a_model_that_is_as_right_as_the_others_predicts_by_itself():
     told = torch.where(torch.arange(200) % 5 == 0, 1 - truth, truth)[:, None]
     labels = torch.where(torch.arange(200) < 80, truth, -1)[:, None]
     assert predictors_of_unlearnt(Split(x), labels, told) == {}
+    split, labels, truth = blobs(apart=20, known=20)
+    one_wrong, three_wrong = truth.clone(), truth.clone()
+    one_wrong[0], three_wrong[:3] = 1, torch.tensor([[1], [2], [0]])
+    assert predictors_of_unlearnt(split, labels, one_wrong) == {}  # which is chance
+    assert list(predictors_of_unlearnt(split, labels, three_wrong)) == [0]
     many = Split(torch.zeros(5001, 1).float())
     assert predictors_of_unlearnt(many, torch.zeros(5001, 1).long(), torch.ones(5001, 1).long()) == {}
