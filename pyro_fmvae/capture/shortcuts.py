@@ -26,6 +26,7 @@ _RESHAPING = {
     _aten.transpose.int,
     _aten.expand.default,
     _aten.alias.default,
+    _aten.detach.default,
 }
 _CONSTANTS = {
     _aten.zeros_like.default,

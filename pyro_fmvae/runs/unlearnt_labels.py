@@ -7,7 +7,6 @@ from torch import nn
 
 from pyro_fmvae.data import Dataset, predictors_of_unlearnt
 from pyro_fmvae.evaluate.randomness import seeded
-from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.runs.by_batches import in_order, map_rows
 from pyro_fmvae.runs.journal import evaluating
 from pyro_fmvae.runs.trainer import Trainer
@@ -24,8 +23,8 @@ def predict_unlearnt(trainer: Trainer, dataset: Dataset) -> None:
         trainer: of a run that is trained to its end, its model as it is kept.
         dataset: its data.
     """
-    run, model, labels = trainer.run, trainer.model, trainer.training.labels
-    if not (isinstance(model, FactorialMixtureVAE) and run.recipe.spread) or labels is None:
+    run, labels, model = trainer.run, trainer.training.labels, trainer.model
+    if not run.recipe.spread or labels is None:
         return
     with evaluating(model), seeded(0):
         codes = map_rows(model.codes, in_order(replace(trainer.training, labels=None), trainer.device))

@@ -228,7 +228,7 @@ def test_a_component_beyond_the_named_values_has_its_number(files, tmp_path, mon
     monkeypatch.setattr(report, "draw", lambda *_: None)
     assert train(tmp_path / "run", files["photos"], labels=1, factors="5", image_size=8)[0] == 0
     run = pyro_fmvae.load(tmp_path / "run", "cpu")
-    monkeypatch.setattr(run.model, "codes", lambda x: torch.arange(len(x))[:, None] % 5)
+    monkeypatch.setattr(run.model, "predicted_codes", lambda x: torch.arange(len(x))[:, None] % 5)
     x = run.sample(5, codes={"eyes": 4})["x"]
     assert run.predict(x)["eyes"].tolist() == [*EYES, "3", "4"]
 
