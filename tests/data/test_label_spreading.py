@@ -176,6 +176,7 @@ def test_labels_that_a_model_has_not_learnt_are_predicted_without_it(size):
     ]
     expected = weighted_mean(torch.from_numpy(np.stack(members)), predictor.powers[1:], predictor.weights[1:])
     assert torch.allclose(probs, expected)
+    assert not torch.equal(predictor.powers[1:], torch.ones(2))  # they are calibrated
     assert predictor.accuracies[0] == pytest.approx(1 / 3) and predictor.known == 60
 
 

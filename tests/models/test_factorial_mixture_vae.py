@@ -245,7 +245,7 @@ def test_responsibilities_and_codes():
 
 def test_labels_with_a_predictor_are_told_by_it():
     """Also by a copy into which the state is loaded; other factors keep their codes."""
-    model, copied, x = *(small_model((3, 2), labelled=(0, 1)) for _ in range(2)), binary_data(6)
+    model, copied, x = *(small_model((3, 3, 2), labelled=(0, 2)) for _ in range(2)), binary_data(6)
     assert torch.equal(model.predicted_codes(x), model.codes(x))
     predictor = LabelPredictor(x[0].numel(), 2, 1, 1)
     predictor.weights.copy_(torch.tensor([0.0, 1.0, 0.0]))
@@ -256,8 +256,8 @@ def test_labels_with_a_predictor_are_told_by_it():
     copied.load_state_dict(model.state_dict())
     for each in (model, copied):
         found = each.predicted_codes(x)
-        assert torch.equal(found[:, 0], model.codes(x)[:, 0])
-        assert torch.equal(found[:, 1], (x.flatten(1)[:, 0] == 0).long())
+        assert torch.equal(found[:, :2], model.codes(x)[:, :2])
+        assert torch.equal(found[:, 2], (x.flatten(1)[:, 0] == 0).long())
 
 
 @torch.no_grad()
