@@ -96,11 +96,13 @@ class Sequences(TorchDistribution):
         Returns:
             Bool [..., T], or None if all do.
         """
-        if self.spans is not None:
-            return counted(self.spans, self.event_shape[0])
-        if self.lengths is None:
-            return None
-        return torch.arange(self.event_shape[0], device=self.lengths.device) < self.lengths.unsqueeze(-1)
+        spans = self.all_spans
+        return None if spans is None else counted(spans, self.event_shape[0])
+
+    @property
+    def all_spans(self) -> Tensor | None:
+        """Spans [..., 4] of chunks, and of whole sequences that have lengths; None of others."""
+        return self.spans if self.lengths is None else spans_of(self.lengths)
 
 
 def spans_of(lengths: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch.distributions import Distribution, constraints, register_kl
 from torch.nn.functional import pad
 
 from pyro_fmvae.distributions.chain import check_duration, check_lengths
-from pyro_fmvae.distributions.chunks import Sequences, masks_of, spans_of
+from pyro_fmvae.distributions.chunks import Sequences, masks_of
 from pyro_fmvae.distributions.gaussian_chain import GaussianChain, GaussianChunks, GaussianPath
 from pyro_fmvae.distributions.gaussian_noise import (
     Density,
@@ -89,13 +89,8 @@ class LinearDynamics(Sequences):
             batch_of(noise, duration - 1),
             () if lengths is None else lengths.shape,
         )
-        self.initial, self.matrix, self.noise, self.lengths, self.spans = (
-            initial,
-            matrix,
-            noise,
-            lengths,
-            None,
-        )
+        self.initial, self.matrix, self.noise = initial, matrix, noise
+        self.lengths, self.spans = lengths, None
         super().__init__(batch, (duration, *event), validate_args=validate_args)
         if self._validate_args and lengths is not None:
             check_lengths(lengths, duration)
@@ -133,14 +128,13 @@ class LinearDynamics(Sequences):
     @property
     def masks(self) -> tuple[Tensor, Tensor, Tensor] | None:
         """Of chunks, or of sequences with lengths: see :func:`masks_of`."""
-        spans = spans_of(self.lengths) if self.lengths is not None else self.spans
+        spans = self.all_spans
         return None if spans is None else masks_of(spans, self.event_shape[0])
 
     def without_ends(self) -> "LinearDynamics":
         """Sequences of the same lengths, each of which is a chunk: states after the end have no density."""
         new: LinearDynamics = self.expand(self.batch_shape)
-        if self.lengths is not None:
-            new.lengths, new.spans = None, spans_of(self.lengths)
+        new.lengths, new.spans = None, self.all_spans
         return new
 
     def _tables(self, number: Number, density: Density) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:

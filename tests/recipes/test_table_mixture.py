@@ -160,8 +160,7 @@ def test_encoded_rows_are_filled_in_under_their_names(trained, tmp_path):
 
 def test_clusters_are_found_without_labels(trained, tmp_path):
     folder, _ = trained
-    options = ("--starts", 3, "--covariance", "diagonal")
-    out = succeed("train", "--data", folder / "a.csv", *options, "--out", tmp_path / "run")
+    out = succeed("train", "--data", folder / "a.csv", "--starts", 3, "--out", tmp_path / "run")
     run = Run.open(tmp_path / "run")
     assert run.recipe.factors[0] >= 3 and run.recipe.labels == 0 and "components in use" in out
 
