@@ -22,6 +22,7 @@ _KEEP = {
         "ne",
         "any",
         "all",
+        "is_all_true",  # of values, by distributions of torch after 2.6
         "logical_not",
         "add",
         "sub",

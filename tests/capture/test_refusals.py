@@ -13,6 +13,8 @@ from torch.utils.checkpoint import checkpoint
 from pyro_fmvae.capture import CaptureError
 from tests.capture.captured import EXACT, Plain, assert_twins, numbers, plainly, svi_for
 
+PRIOR = pyro.distributions.Normal(torch.zeros(1, dtype=torch.float64), 1.0).expand([3]).to_event(1)
+
 
 class Branching(nn.Linear):
     def forward(self, z):
@@ -101,13 +103,18 @@ def test_names_the_line_of_a_module():
 
 def stored(program, z, x):
     """A distribution made beforehand, which goes on checking its values: no line of the user's is named."""
-    pyro.sample("more", program.prior, obs=torch.ones(3))
+    pyro.sample("more", program.prior, obs=x[0])
+    return program.decoder(z)
+
+
+def stored_of_numbers(program, z, x):
+    pyro.sample("more", PRIOR, obs=torch.ones(3))
     return program.decoder(z)
 
 
 def test_names_a_line_of_a_library_if_there_is_no_other():
     program = Plain(stored)
-    program.prior = pyro.distributions.Normal(torch.zeros(1), 1.0).expand([3]).to_event(1)
+    program.prior = PRIOR
     with pytest.raises(CaptureError, match=r"in .*distribution\.py, line \d+: .* replace the distrib"):
         svi_for(program).step(torch.randn(6, 3))
 
@@ -132,6 +139,7 @@ ACCEPTED = {
     "iterate": lambda p, z, x: torch.stack([p.decoder(row) for row in z]),
     "plate": lambda p, z, x: p.decoder(z) + sum((i + 1) * x[:, [i]] for i in pyro.plate("columns", 3)),
     "index": lambda p, z, x: p.decoder(z) + x[torch.randperm(len(x))],
+    "checks of numbers": stored_of_numbers,
 }
 
 
