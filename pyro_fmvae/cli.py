@@ -58,13 +58,19 @@ def build_parser(arguments: Sequence[str] = ()) -> ArgumentParser:
     """Build the parser with a subparser for each command.
 
     Args:
-        arguments: of the command line; some commands depend on them.
+        arguments: of the command line; some commands depend on them. Where they name a command, the others
+            have no arguments: it takes time to add hundreds of them.
     """
     description = "Factorial mixture VAEs, from training to edited images."
     parser = Parser(prog=PROGRAM, description=description, version=__version__)
     subcommands = parser.add_subcommands(dest="command")
-    for command in commands.all_commands(arguments):
+    known = commands.all_commands(arguments)
+    named = [command for command in known if command.name in arguments] or known
+    for command in known:
         subparser = Parser(description=command.description)
+        subcommands.add_subcommand(command.name, subparser, help=command.help)
+        if command not in named:
+            continue
         command.add_arguments(subparser)
         subparser.add_argument("--max-memory", type=str | None, help="most that a file may unpack to: 8G")
         text = "show the traceback of an error; under torchrun, check that all ranks have the same numbers"
@@ -76,7 +82,6 @@ def build_parser(arguments: Sequence[str] = ()) -> ArgumentParser:
             subparser.add_argument("--help-all", action=HelpAll)
         subparser.positional = {action.dest for action in subparser._actions if not action.option_strings}
         parser.positional |= subparser.positional
-        subcommands.add_subcommand(command.name, subparser, help=command.help)
     return parser
 
 

@@ -23,12 +23,23 @@ TINY = {
     "--eager": "true",  # to capture steps takes longer than a few of them do
 }
 SIZE = 60
+SMALLER = {  # what would take longer than all else in a tiny run
+    "pyro_fmvae.learn.full_clusters.STARTS": 1,
+    "pyro_fmvae.learn.stacking.STARTS": 1,
+    "pyro_fmvae.learn.stacking.TREES": 10,
+}
 
 
 def command(*arguments):
     """Exit status, standard output and standard error of ``pyro-fmvae arguments``."""
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for place, number in SMALLER.items():
+            patch.setattr(place, number)
         status = run_command([str(argument) for argument in arguments])
     return status, out.getvalue(), err.getvalue()
 
@@ -113,13 +124,17 @@ class Killed(BaseException):
     """What ends a run in the middle."""
 
 
-def stop_at(monkeypatch, number, stop):
-    """Call ``stop`` in the place of record ``number`` (counted from 0 in each process)."""
-    records = Trainer.records
+def stop_at(monkeypatch, numbers, stop):
+    """Call ``stop`` once in the place of each of these records of a run (counted from 0; one, or several)."""
+    records, seen, left = Trainer.records, [], [*np.atleast_1d(numbers)]
 
     def stopping(self, resumed=False):
-        for count, record in enumerate(records(self, resumed)):
-            if count == number:
+        for record in records(self, resumed):
+            place = record.phase, record.step
+            if place not in seen:
+                seen.append(place)
+            if left and seen.index(place) == left[0]:
+                del left[0]
                 stop()
             yield record
 
@@ -131,13 +146,16 @@ def kill():
     raise Killed
 
 
-def kill_and_resume(run, data, number, every, **options):
-    """Train, be killed in the place of a record, with checkpoints that often, and resume."""
+def kill_and_resume(run, data, numbers, every, **options):
+    """Train, be killed in the place of each of these records, with checkpoints that often, and resume."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "CHECKPOINT_EVERY", every)
-        stop_at(patch, number, kill)
+        stop_at(patch, numbers, kill)
         with pytest.raises(Killed):
             train(run, data, **options)
+        for _ in np.atleast_1d(numbers)[1:]:
+            with pytest.raises(Killed):
+                command("train", "--resume", run)
     broken_off = state(run)
     with pytest.MonkeyPatch.context() as patch:
         for drawn in ("draw", "write_page"):  # most of the time of a tiny run

@@ -40,15 +40,14 @@ def behind_faces(source):
     return found
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_script_needs_faces_only(path):
-    assert behind_faces(path.read_text(encoding="utf-8")) == []
+def test_scripts_need_faces_only():
+    found = {path: behind_faces(path.read_text(encoding="utf-8")) for path in SCRIPTS}
+    assert found and {path: lines for path, lines in found.items() if lines} == {}
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_page_needs_faces_only(path):
-    blocks = CODE_BLOCK.findall(path.read_text(encoding="utf-8"))
-    assert [line for block in blocks for line in behind_faces(block)] == []
+def test_pages_need_faces_only():
+    blocks = [(path, code) for path in PAGES for code in CODE_BLOCK.findall(path.read_text(encoding="utf-8"))]
+    assert blocks and [(path, line) for path, code in blocks for line in behind_faces(code)] == []
 
 
 @pytest.mark.parametrize(
@@ -66,9 +65,9 @@ def test_checker(source, count):
     assert len(behind_faces(source)) == count
 
 
-@pytest.mark.parametrize("face", sorted(FACES))
-def test_face_has_what_it_lists(face):
-    module = importlib.import_module(face)
-    names = getattr(module, "__all__", [])
-    assert len(names) == len(set(names))
-    assert [name for name in names if not hasattr(module, name)] == []
+def test_faces_have_what_they_list():
+    for face in sorted(FACES):
+        module = importlib.import_module(face)
+        names = getattr(module, "__all__", [])
+        assert len(names) == len(set(names)), face
+        assert [f"{face}.{name}" for name in names if not hasattr(module, name)] == []

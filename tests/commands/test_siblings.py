@@ -126,11 +126,11 @@ def test_figures(runs, kind, count):
     assert set(expected) - set(drawn) <= {"sweeps"}  # where no example has an active latent
 
 
-@pytest.mark.parametrize(("kind", "number"), [("free", 3), *(("hybrid", number) for number in (1, 3, 5))])
-def test_killed_run_is_resumed_exactly(files, runs, tmp_path, monkeypatch, kind, number):
+@pytest.mark.parametrize(("kind", "numbers"), [("free", 3), ("hybrid", (1, 3, 5))])
+def test_killed_run_is_resumed_exactly(files, runs, tmp_path, monkeypatch, kind, numbers):
     monkeypatch.setattr(report, "draw", lambda *_: None)
     monkeypatch.setattr(Phase, "record_every", 2)
-    kill_and_resume(tmp_path / "run", files[kind], number, math.inf, **KINDS[kind])
+    kill_and_resume(tmp_path / "run", files[kind], numbers, math.inf, **KINDS[kind])
     assert state(tmp_path / "run") == state(runs[kind])
     assert metrics(tmp_path / "run") == metrics(runs[kind])
 

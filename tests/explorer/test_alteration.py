@@ -6,16 +6,9 @@ from PIL import Image
 
 from pyro_fmvae.data import whole
 from pyro_fmvae.explorer import alteration
-from pyro_fmvae.explorer.exploration import Exploration
-from tests.explorer.explored_runs import SIDE, train_runs
+from tests.explorer.explored_runs import SIDE
 
 pytestmark = pytest.mark.usefixtures("single_precision")
-
-
-@pytest.fixture(scope="module")
-def explored(tmp_path_factory):
-    folders = train_runs(tmp_path_factory.mktemp("explored"))
-    return {kind: Exploration(folder, device="cpu") for kind, folder in folders.items()}
 
 
 @pytest.fixture

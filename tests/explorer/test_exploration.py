@@ -11,19 +11,9 @@ from pyro_fmvae.explorer.cluster_views import DRAWN, clusters, draws_of
 from pyro_fmvae.explorer.exploration import ENLARGED, Exploration
 from pyro_fmvae.explorer.outlier_ranking import rank, scores_of
 from pyro_fmvae.runs.run import Run
-from tests.explorer.explored_runs import PICTURES, SIDE, train_runs
+from tests.explorer.explored_runs import PICTURES, SIDE
 
 pytestmark = pytest.mark.usefixtures("single_precision")
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    return train_runs(tmp_path_factory.mktemp("explored"))
-
-
-@pytest.fixture(scope="module")
-def explored(folders):
-    return {kind: Exploration(folder, device="cpu") for kind, folder in folders.items()}
 
 
 def test_points_have_the_names_of_their_files(explored):

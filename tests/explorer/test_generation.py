@@ -10,16 +10,9 @@ import torch
 from PIL import Image
 
 from pyro_fmvae.explorer import generation
-from pyro_fmvae.explorer.exploration import Exploration
-from tests.explorer.explored_runs import SIDE, train_runs
+from tests.explorer.explored_runs import SIDE
 
 pytestmark = pytest.mark.usefixtures("single_precision")
-
-
-@pytest.fixture(scope="module")
-def explored(tmp_path_factory):
-    folders = train_runs(tmp_path_factory.mktemp("explored"))
-    return {kind: Exploration(folder, device="cpu") for kind, folder in folders.items()}
 
 
 def test_draws_have_the_components_that_were_chosen_and_the_numbers_of_sample(explored):

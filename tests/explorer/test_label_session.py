@@ -9,16 +9,10 @@ import pytest
 from pyro_fmvae.explorer.exploration import Exploration
 from pyro_fmvae.explorer.label_session import LabelSession, Tally
 from pyro_fmvae.learn import Budget
-from tests.explorer.explored_runs import train_runs
 from tests.small_runs import succeed
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 SHORT = Budget(iterations=3)
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    return train_runs(tmp_path_factory.mktemp("labelled"))
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from zipfile import ZipFile
 import pytest
 from PIL import Image
 
-from tests.explorer.explored_runs import SIDE, train_runs
+from tests.explorer.explored_runs import SIDE
 from tests.runs.pages.browser import BROWSER
 
 LACKING = [name for name in ("gradio", "playwright") if find_spec(name) is None]
@@ -50,11 +50,6 @@ def served(folder, *options):
             _, errors = process.communicate(timeout=PATIENCE)
     assert "Traceback" not in errors or REWRITTEN in errors, errors
     assert process.returncode == 130 and errors.strip().endswith("stopped")
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    return train_runs(tmp_path_factory.mktemp("explored"))
 
 
 @pytest.fixture(scope="module")

@@ -129,7 +129,7 @@ def test_no_other_posterior_is_better(model, x, plate):
 
 @programs
 def test_minibatches_are_the_whole_on_average(model, x, plate):
-    guide = made(model, x, plate)
+    guide = made(model, x, plate, steps=4)
     loss, grads = gradients(model, guide, x)
     parts = [gradients(model, guide, batch) for batch in x.split(2)]
     assert_close(sum(part[0] for part in parts) / 3, loss, rtol=1e-9, atol=1e-9)

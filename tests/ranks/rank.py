@@ -1,12 +1,14 @@
-"""One of several processes that train together, each a run of this script. It writes down what it found.
+"""Processes that train together, each of which writes down what it found.
 
-    python rank.py RANK FOLDER TWO THREE
+    python rank.py FOLDER TWO THREE
 
-There are three processes. The first two run the cases TWO together (names, separated by semicolons) while the
-last one runs all of them alone; then all three run the cases THREE. The tests read FOLDER/RANK.json.
+There are three processes, forked so that they need not import everything again. The first two run the cases
+TWO together (names, separated by semicolons) while the last one runs all of them alone; then all three run
+the cases THREE. The tests read FOLDER/RANK.json.
 """
 
 import json
+import multiprocessing
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
@@ -52,7 +54,7 @@ from pyro_fmvae.ranks import Ranks, by_rows, together
 from pyro_fmvae.ranks.group import random_digest
 from pyro_fmvae.runs import session
 
-FOLDER = Path(sys.argv[2])
+FOLDER = Path(sys.argv[1])
 CASES: dict[str, Callable[[Any], Any]] = {}
 STEPS = 9  # of a case: batches of 7, 7, 7 and 1 rows, so that there are ranks without rows
 
@@ -357,4 +359,11 @@ def main(rank: int, folder: Path, two: list[str], three: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), *(names.split(";") for names in sys.argv[3:]))
+    arguments = FOLDER, *(names.split(";") for names in sys.argv[2:])
+    fork = multiprocessing.get_context("fork")
+    processes = [fork.Process(target=main, args=(rank, *arguments)) for rank in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    sys.exit(any(process.exitcode for process in processes))

@@ -5,7 +5,6 @@ import math
 import os
 import subprocess
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -43,18 +42,10 @@ SIZES = {"two": 2, "three": 3}
 def started(folder, *cases):
     """Let three processes run cases, by the name of the group; returns what each of them has found."""
     names = [";".join(name for each in cases for name in each[group]) for group in SIZES]
-    command = [sys.executable, str(SCRIPT)]
+    command = [sys.executable, str(SCRIPT), str(folder), *names]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-    options = {"env": environment, "stderr": subprocess.PIPE, "text": True}
-    with ExitStack() as stack:
-        processes = [
-            stack.enter_context(subprocess.Popen([*command, str(rank), str(folder), *names], **options))
-            for rank in range(3)
-        ]
-        for process in processes:
-            stack.callback(process.kill)
-        errors = [process.communicate(timeout=1200)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0], "\n".join(errors)
+    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=1200)
+    assert done.returncode == 0, done.stderr
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(3)]
 
 

@@ -42,10 +42,11 @@ def test_no_concrete_method_overrides_a_concrete_one():
                         assert name.startswith("__") or there.__isabstractmethod__, f"{kind.__name__}.{name}"
 
 
-@pytest.mark.parametrize("option", all_options())
-def test_an_option_of_several_models_is_the_same_option(option):
-    declared = [options_of(model)[option] for model in models_with(option)]
-    assert len({(one.type, str(one.default), str(one.metadata["parse"])) for one in declared}) == 1
+def test_an_option_of_several_models_is_the_same_option():
+    for option in all_options():
+        declared = [options_of(model)[option] for model in models_with(option)]
+        kinds = {(one.type, str(one.default), str(one.metadata["parse"])) for one in declared}
+        assert len(kinds) == 1, option
 
 
 @pytest.mark.parametrize("model", RECIPES)

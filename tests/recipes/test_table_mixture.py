@@ -37,7 +37,7 @@ def write(path, missing=True):
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("table")
     write(folder / "a.csv")
-    out = succeed("train", "--data", folder / "a.csv", "--labels", 5, "--out", folder / "run")
+    out = succeed("train", "--data", folder / "a.csv", "--labels", 5, "--starts", 3, "--out", folder / "run")
     return folder, out
 
 

@@ -74,11 +74,10 @@ def test_runs_without_views_have_no_such_bound(runs):
     assert "views" not in json.loads(succeed("evaluate", runs / "sets"))
 
 
-@pytest.mark.parametrize("number", [5, 9])
-def test_a_killed_run_is_resumed_to_the_bit(runs, files, tmp_path, monkeypatch, number):
+def test_a_killed_run_is_resumed_to_the_bit(runs, files, tmp_path, monkeypatch):
     monkeypatch.setattr(Phase, "record_every", 2)
     run = tmp_path / "run"
-    kill_and_resume(run, files["binary"], number, 0.0, **VIEWS)
+    kill_and_resume(run, files["binary"], (5, 9), 0.0, **VIEWS)
     assert state(run) == state(runs / "binary")
     assert metrics(run) == metrics(runs / "binary")
 
