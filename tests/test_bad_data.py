@@ -25,6 +25,9 @@ def folder(tmp_path_factory):
     pictures(path / "five", 5)
     pictures(path / "dots", 30, (1, 1))
     pictures(path / "one_class", labels=lambda row: "cat")
+    pictures(path / "one_of_two")
+    rows = "".join(f"{row}.png,cat,{row % 2}\n" for row in range(30))
+    (path / "one_of_two" / "labels.csv").write_text(f"file,kind,eyes\n{rows}")
     pictures(path / "rare", 60, labels=lambda row: "dog" if row == 7 else "cat")
     pictures(path / "unlabelled", labels=lambda row: "")
     pictures(path / "absent")
@@ -50,6 +53,7 @@ def folder(tmp_path_factory):
         (("--data", "dots"), "0.png: expected at least 8 pixels on each side, got 1 x 1"),
         (("--data", "dot.npz"), "data: expected pictures of more than one pixel"),
         (("--data", "one_class", "--labels", "1"), "labels: expected at least two values of 'kind'"),
+        (("--data", "one_of_two", "--labels", "1"), "--label-names eyes leaves it out"),
         (
             ("--data", "rare", "--labels", "1"),
             "have the same; others were kept apart, which --valid 0 --test 0 prevent",

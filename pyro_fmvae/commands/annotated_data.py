@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from pyro_fmvae import checkpoint
-from pyro_fmvae.commands.row_tables import CODES, MEAN, factor_columns
+from pyro_fmvae.commands.row_tables import CODES, MEAN, PREDICTED, factor_columns
 from pyro_fmvae.data.own.h5ad_file import member, opened
 from pyro_fmvae.runs.run import Run
 
@@ -41,7 +41,7 @@ def save_annotated(run: Run, source: Path, target: Path, arrays: Mapping[str, np
     """
     gammas = [arrays[f"responsibilities_{factor}"] for factor in range(len(run.recipe.factors))]
     columns = factor_columns(run, arrays, gammas) if run.factorial else {}
-    beside = {name: array for name, array in arrays.items() if name not in (CODES, MEAN)}
+    beside = {name: array for name, array in arrays.items() if name not in (CODES, MEAN, PREDICTED)}
     beside = {f"X_{run.recipe.name}": arrays[MEAN], **beside}
 
     def write(path: Path) -> None:

@@ -8,7 +8,7 @@ from PIL import Image
 from torch import Tensor
 
 from pyro_fmvae import checkpoint
-from pyro_fmvae.data.own.folder import SUFFIXES
+from pyro_fmvae.data.own.image_names import SUFFIXES
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.data.storage import to_uint8
 from pyro_fmvae.runs.run import Run

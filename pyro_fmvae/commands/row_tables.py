@@ -24,7 +24,7 @@ TABLES: Final = (CSV, PARQUET)
 """Endings of the files that hold tables."""
 GROUP: Final = 16 << 20
 """Bytes of rows that a Parquet file has in a group, about."""
-CODES, MEAN = "codes", "mean"
+CODES, MEAN, PREDICTED = "codes", "mean", "predicted"
 
 
 def check_installed(target: Path) -> None:
@@ -60,8 +60,9 @@ def encoded_columns(run: Run, arrays: Mapping[str, np.ndarray], title: str) -> d
 
     Returns:
         Name → values [n]: the names of the points; for each factor its code, the name of its value if there
-        is one, and the probability of the code; then every other array, a column per number. Where a code is
-        the row itself, its columns have their names, units and words in place of ``mean``.
+        is one, what is predicted where that is not by the code, and the probability of the code; then every
+        other array, a column per number. Where a code is the row itself, its columns have their names, units
+        and words in place of ``mean``.
     """
     columns = {title: arrays[title]}
     gammas = [f"responsibilities_{factor}" for factor in range(len(run.recipe.factors))]
@@ -70,7 +71,7 @@ def encoded_columns(run: Run, arrays: Mapping[str, np.ndarray], title: str) -> d
         for title, values in named_columns(run, torch.from_numpy(arrays[MEAN])):
             columns[f"{title} (data)" if title in columns else title] = values
         gammas.append(MEAN)
-    return columns | _flat(arrays, without=(title, CODES, *gammas))
+    return columns | _flat(arrays, without=(title, CODES, PREDICTED, *gammas))
 
 
 def drawn_columns(run: Run, x: np.ndarray, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -100,12 +101,14 @@ def drawn_columns(run: Run, x: np.ndarray, arrays: Mapping[str, np.ndarray]) -> 
 def factor_columns(
     run: Run, arrays: Mapping[str, np.ndarray], gammas: Sequence[np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Code, name of the value and, where there are responsibilities, probability of each factor."""
+    """Columns of each factor: see :func:`encoded_columns`; no probabilities without responsibilities."""
     columns = {}
     for factor, name in enumerate(run.factor_names):
         codes = columns[f"{name} code"] = arrays[CODES][:, factor]
         if component_names(factor, run):
             columns[f"{name} value"] = values_of(factor, codes, run)
+        if PREDICTED in arrays and factor in run.labelled:
+            columns[f"{name} {PREDICTED}"] = values_of(factor, arrays[PREDICTED][:, factor], run)
         if gammas:
             columns[f"{name} probability"] = gammas[factor][np.arange(len(codes)), codes]
     return columns

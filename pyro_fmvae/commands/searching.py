@@ -13,7 +13,8 @@ from pyro_fmvae.commands.data_rows import add_rows, names_of, rows_of
 from pyro_fmvae.commands.output_files import check_different, check_ending, check_spares_data
 from pyro_fmvae.commands.row_tables import TABLES, check_installed, save_table
 from pyro_fmvae.data import Split, whole
-from pyro_fmvae.data.own.folder import SUFFIXES, read_image
+from pyro_fmvae.data.own.folder import read_image
+from pyro_fmvae.data.own.image_names import SUFFIXES
 from pyro_fmvae.data.own.row_names import RowNames, row_names
 from pyro_fmvae.recipes.pictures import as_pixels
 from pyro_fmvae.recipes.ranges import count

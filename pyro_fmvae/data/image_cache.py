@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Final, NamedTuple
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from pyro_fmvae.data.decoded import first_writable, forget_unused, mark_used, write_npy
 from pyro_fmvae.memory import check_fits, limit
@@ -112,6 +112,12 @@ def read_pixels(path: Path) -> np.ndarray:
     return np.array(_read(path, "RGB"))
 
 
+def is_grey(path: Path) -> bool:
+    """True if no pixel has a colour, on white where it is transparent; raises what `read_pixels` does."""
+    pixels = read_pixels(path)
+    return bool((pixels == pixels[..., :1]).all())
+
+
 class Header(NamedTuple):
     """Description of an image, without its pixels."""
 
@@ -161,6 +167,8 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         raise FileNotFoundError(f"{path}: no such image") from None
     except PermissionError:
         raise
+    except UnidentifiedImageError:
+        raise ValueError(f"{path}: not an image that can be read") from None
     except Exception as error:  # PIL's readers raise many kinds on a damaged file
         raise ValueError(f"{path}: not an image that can be read: {error}") from error
 

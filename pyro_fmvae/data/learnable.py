@@ -34,19 +34,24 @@ def check_learnable(dataset: Dataset, label_names: Sequence[str] = ()) -> None:
     if not dataset.preprocessing.image and all((part == first).all() for part in pieces(dataset.train.x)):
         raise ValueError("data: all columns are constant, so there is nothing to learn")
     for name in label_names:
-        _check_label(dataset, name)
+        _check_label(dataset, name, label_names)
 
 
-def _check_label(dataset: Dataset, name: str) -> None:
-    """Raise ValueError unless a label has several values, with two training points each on average."""
+def _check_label(dataset: Dataset, name: str, label_names: Sequence[str]) -> None:
+    """Raise ValueError unless a label has several values, with two training points each on average.
+
+    The message names those of ``label_names`` that have several.
+    """
     known = _known(dataset.train, dataset.label_names.index(name))
     values = len(known.unique())
     if values < 2 <= len(known):
         apart = [split for split in (dataset.valid, dataset.test) if split is not None]
         found = torch.cat([_known(split, dataset.label_names.index(name)) for split in apart])
-        hint = (
-            "; others were kept apart, which --valid 0 --test 0 prevent" if (found != known[0]).any() else ""
-        )
+        columns = {other: dataset.label_names.index(other) for other in label_names}
+        others = [other for other in columns if len(_known(dataset.train, columns[other]).unique()) > 1]
+        hint = f"; --label-names {','.join(others)} leaves it out" if others else ""
+        if (found != known[0]).any():
+            hint = "; others were kept apart, which --valid 0 --test 0 prevent"
         raise ValueError(
             f"labels: expected at least two values of '{name}' in training, "
             f"all {len(known):,} known points have the same{hint}"

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,13 +57,17 @@ def naming_far_rows(
 def encoded_parts(
     recipe: Recipe[Any], model: Any, batches: Batches, ranks: Ranks | None = None
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Encode batch after batch: the arrays of :meth:`Recipe.encode` on the CPU, each [B, ...].
+    """Encode batch after batch: arrays of :meth:`Recipe.encode` and `predictions` on the CPU, each [B, ...].
 
     Where ranks share the rows, every rank gets all of them, and has to go through all parts.
     """
+
+    def encode(x: Tensor) -> dict[str, Tensor]:
+        return {**recipe.encode(model, x), **recipe.predictions(model, x)}
+
     for x, *_ in batches:
         with torch.no_grad():
-            encoded = by_rows(ranks or Ranks(), partial(recipe.encode, model), x)
+            encoded = by_rows(ranks or Ranks(), encode, x)
         yield {name: tensor.cpu().numpy() for name, tensor in encoded.items()}
 
 
@@ -78,7 +81,7 @@ def joined(parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 
 def encode_rows(recipe: Recipe[Any], model: Any, batches: Batches) -> dict[str, np.ndarray]:
-    """Encode every row, in row order: the arrays of :meth:`Recipe.encode` on the CPU, each [N, ...]."""
+    """Encode every row, in row order: the arrays of :func:`encoded_parts`, each [N, ...]."""
     return joined(encoded_parts(recipe, model, batches))
 
 

@@ -1,26 +1,41 @@
 """Data that Python hands to a run, preprocessed as in its training."""
 
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pyro_fmvae.data import Preprocessing, Split
+from pyro_fmvae.data.own.files import load_file
 from pyro_fmvae.data.own.in_memory import as_numbers
 from pyro_fmvae.data.own.raw import check_columns
 
+Given = ArrayLike | PathLike[str]
+"""Data as Python hands them over: an array, a data frame, or a path."""
 
-def given_rows(preprocessing: Preprocessing, array: ArrayLike) -> Split:
+
+def given_rows(preprocessing: Preprocessing, array: Given) -> Split:
     """Preprocess data as in the training.
 
     Args:
         preprocessing: of the run.
-        array: n observations in their own units, or a data frame.
+        array: n observations in their own units, a data frame, or the path of a file or folder of data: see
+            :func:`~pyro_fmvae.data.own.files.load_file`. Its labels do not count.
 
     Raises:
-        ValueError: other data than the run's; it names the argument ``array``.
+        FileNotFoundError: there is no such file.
+        ValueError: other data than the run's; it names the argument ``array``, or the file.
     """
+    if isinstance(array, str | PathLike):
+        return replace(load_file(Path(array), preprocessing, left_out={})[0], labels=None)
     columns = tuple(map(str, getattr(array, "columns", ())))  # of a data frame
     check_columns(preprocessing.column_names, columns, "array")
-    raw = np.require(array, requirements="W")  # torch warns of arrays that it must not write to
+    try:
+        raw = np.require(array, requirements="W")  # torch warns of arrays that it must not write to
+    except ValueError:  # NumPy's message is about its own parts
+        raise ValueError("array: expected observations of one shape, got several shapes") from None
     if raw.shape == preprocessing.event_shape:
         raise ValueError(f"array: expected observations [n, ...], got one of {list(raw.shape)}; add an axis")
     if not raw.size:
@@ -31,5 +46,6 @@ def given_rows(preprocessing: Preprocessing, array: ArrayLike) -> Split:
         levels = levels or ((),) * preprocessing.event_shape[0]
         raw = as_numbers(raw, levels, preprocessing.column_names, preprocessing.ignored, "array")
     if raw.dtype.kind not in "buif":
-        raise ValueError(f"array: expected numbers, got dtype {raw.dtype}")
+        wanted = "numbers" if preprocessing.image else "numbers, or a data frame"
+        raise ValueError(f"array: expected {wanted}, got dtype {raw.dtype}")
     return Split(preprocessing(raw, "array"), signed=preprocessing.signed)

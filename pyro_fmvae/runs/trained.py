@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from pyro_fmvae.runs.by_batches import (
 )
 from pyro_fmvae.runs.export import export
 from pyro_fmvae.runs.factor_names import Settings, codes_to_draw, components_of, values_of
-from pyro_fmvae.runs.given_rows import given_rows
+from pyro_fmvae.runs.given_rows import Given, given_rows
 from pyro_fmvae.runs.hub import push
 from pyro_fmvae.runs.notebook import card
 from pyro_fmvae.runs.run import Run
@@ -39,7 +40,9 @@ class TrainedRun:
     Arrays of data are [n, H, W], [n, H, W, 3] or [n, D], as in a ``.npz`` file: pictures as uint8, or as
     floats in [0, 1]; binary pixels as bool or as 0 and 1; tables in the units of their columns, which a data
     frame names, with the words of the training data. They are preprocessed as in the training. Whatever the
-    number of rows, the model sees 500 at once, so that memory grows only with the data and the results.
+    number of rows, the model sees 500 at once, so that memory grows only with the data and the results. In
+    place of an array, a path stands for the data of a file, or for the pictures of a folder, which are
+    cropped and resized as in the training and come sorted by name.
 
     What the model decodes has the same units: means of pixels in [0, 1], or means of columns. The model is
     never changed, and neither are the states of random generators.
@@ -58,7 +61,7 @@ class TrainedRun:
 
     # ------------------------------------------------------------------ codes
 
-    def encode(self, array: ArrayLike) -> dict[str, np.ndarray]:
+    def encode(self, array: Given) -> dict[str, np.ndarray]:
         """Encode data.
 
         Args:
@@ -95,7 +98,7 @@ class TrainedRun:
         latent = torch.from_numpy(values.astype(np.float32)).to(self.device)
         return in_units(self.run.preprocessing, decode_rows(self.run.recipe, self.model, latent))
 
-    def predict(self, array: ArrayLike) -> dict[str, np.ndarray]:
+    def predict(self, array: Given) -> dict[str, np.ndarray]:
         """Predict the labels that the run was trained on.
 
         Labels that the networks have not learnt are predicted without them, as the closing table says.
@@ -144,9 +147,7 @@ class TrainedRun:
         mean, arrays = draw_rows(self.run.recipe, self.model, codes_to_draw(n, codes, self.run), seed)
         return {"x": in_units(self.run.preprocessing, mean), **arrays}
 
-    def edit(
-        self, array: ArrayLike, settings: Settings | None = None, /, **properties: str | int
-    ) -> np.ndarray:
+    def edit(self, array: Given, settings: Settings | None = None, /, **properties: str | int) -> np.ndarray:
         """Change properties of data: encode, give some factors other components, decode.
 
         The other factors keep their latent variables.
@@ -157,7 +158,7 @@ class TrainedRun:
             **properties: the same by keyword, such as ``eyes="sunglasses"``.
 
         Returns:
-            The edited data, ``[n, *event_shape]``: of greys and colours in uint8 the same, else as
+            The edited data, ``[n, *event_shape]``: of greys and colours in uint8 or in files, uint8; else as
             :meth:`decode`.
 
         Raises:
@@ -171,13 +172,14 @@ class TrainedRun:
         recipe, model = self.run.recipe, self.model
 
         changed = self._map(self.rows(array), lambda x: recipe.edit(model, x, changes))
-        if np.asarray(array).dtype == np.uint8 and self.run.preprocessing.signed:
+        read = isinstance(array, str | PathLike)
+        if (read or np.asarray(array).dtype == np.uint8) and self.run.preprocessing.signed:
             return to_uint8(self.run.preprocessing.undo(changed))
         return in_units(self.run.preprocessing, changed)
 
     # ------------------------------------------------------------------ outliers
 
-    def score(self, array: ArrayLike, num_samples: int = 16, seed: int = 0) -> dict[str, np.ndarray]:
+    def score(self, array: Given, num_samples: int = 16, seed: int = 0) -> dict[str, np.ndarray]:
         """Score how little the model expects each observation: the higher, the more outlying.
 
         Args:
@@ -215,7 +217,7 @@ class TrainedRun:
 
     # ------------------------------------------------------------------ search
 
-    def index(self, array: ArrayLike, by: str = "mean", quantised: bool = False) -> Index:
+    def index(self, array: Given, by: str = "mean", quantised: bool = False) -> Index:
         """Make data searchable: ``run.index(array).search(others, n=10)``.
 
         Args:
@@ -271,7 +273,7 @@ class TrainedRun:
 
     # ------------------------------------------------------------------ what goes in and out
 
-    def rows(self, array: ArrayLike) -> Split:
+    def rows(self, array: Given) -> Split:
         """Preprocess data as in the training: see :func:`~pyro_fmvae.runs.given_rows.given_rows`."""
         return given_rows(self.run.preprocessing, array)
 

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+import pyro_fmvae
 from pyro_fmvae.commands import row_tables
 from pyro_fmvae.runs import by_batches, report
 from tests.runs.test_trained import EYES, N, write_photos
@@ -60,12 +61,14 @@ def written(tmp_path, *arguments):
 
 def test_codes_of_pictures_have_the_names_of_files_and_values(runs, files, tmp_path):
     table, arrays = written(tmp_path, "encode", runs / "photos", "--data", files["photos"])
-    names = ["file", "eyes code", "eyes value", "eyes probability", "factor 1 code", "factor 1 probability"]
-    assert list(table)[:6] == names
+    eyes = ["eyes code", "eyes value", "eyes predicted", "eyes probability"]
+    assert list(table)[:8] == ["file", *eyes, "factor 1 code", "factor 1 probability", "mean_0"]
     assert table["file"] == sorted(f"{number}.png" for number in range(N))
     assert table["file"] == arrays["file"].tolist()
     codes = arrays["codes"]
     assert table["eyes value"] == np.array(EYES)[codes[:, 0]].tolist()
+    run = pyro_fmvae.load(runs / "photos", device="cpu")  # whose network has not learnt the eyes
+    assert table["eyes predicted"] == run.predict(files["photos"])["eyes"].tolist() != table["eyes value"]
     assert table["factor 1 code"] == list(map(str, codes[:, 1]))
     best = arrays["responsibilities_1"].max(1)
     np.testing.assert_array_equal(np.array(table["factor 1 probability"], dtype=np.float32), best)

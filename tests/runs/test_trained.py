@@ -167,6 +167,16 @@ def test_edits(runs, folders, files, arrays, tmp_path, kind, text):
     assert (found != runs[kind].edit(pixels, {1: 0})[0]).any()
 
 
+def test_paths_stand_for_their_data(runs, files, arrays):
+    for kind in ("photos", "units"):
+        assert_same(runs[kind].predict(str(files[kind])), runs[kind].predict(arrays[kind]))
+    edited = runs["photos"].edit(files["photos"], eyes="open")
+    np.testing.assert_array_equal(edited, runs["photos"].edit(arrays["photos"], eyes="open"))
+    assert edited.dtype == np.uint8
+    with pytest.raises(FileNotFoundError, match=r"nothing\.npz"):
+        runs["photos"].predict("nothing.npz")
+
+
 # ---------------------------------------------------------------------- units and names
 
 
@@ -288,6 +298,8 @@ WRONG = [
     ("binary", lambda run: run.encode(3.0), r"array: expected observations of shape \[4, 3\]"),
     ("binary", lambda run: run.encode(BINARY + 0.5), "array: expected binary values"),
     ("binary", lambda run: run.predict([["a"]]), "array: expected numbers, got dtype <U1"),
+    ("binary", lambda run: run.predict([BINARY, BINARY[0]]), "array: expected observations of one shape"),
+    ("units", lambda run: run.predict([{"mass": 1}]), "array: expected numbers, or a data frame, got"),
     ("grey", lambda run: run.score(GREY + 7), r"array: expected uint8 or values in \[0, 1\]"),
     ("units", lambda run: run.encode(TABLE * np.nan), r"array: expected numbers, but some are missing"),
     ("units", lambda run: run.encode(TABLE + 1e30), "array: row 0 and 1 others are so far"),

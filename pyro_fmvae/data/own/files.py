@@ -11,6 +11,7 @@ from pyro_fmvae.data.count_table import CountOptions
 from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.own.csv_file import read_csv
 from pyro_fmvae.data.own.folder import code, find_values, load_folder, read_folder
+from pyro_fmvae.data.own.image_names import other_files
 from pyro_fmvae.data.own.npz_file import read_npz
 from pyro_fmvae.data.own.on_disk import (
     CELLS,
@@ -226,6 +227,7 @@ def split_folder(
     folder, splitting, note = read_folder(path), splitting or Splitting(), ""
     if shape is None:
         shape, note = choose_shape([path / name for name in folder.names], image_size)
+        note = "; ".join(filter(None, (note, other_files(path))))
     preprocessing = Preprocessing(Kind.REAL if as_is else Kind.IMAGE, shape)
     value_names = tuple(find_values(texts, f"{path}: {name!r}") for name, texts in folder.columns.items())
     labels = folder.labels(value_names)

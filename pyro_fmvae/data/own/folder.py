@@ -15,11 +15,11 @@ import torch
 from pyro_fmvae.data.dataset import Split
 from pyro_fmvae.data.decoded import user_cache
 from pyro_fmvae.data.image_cache import decode, load_images
+from pyro_fmvae.data.own.image_names import find_images
 from pyro_fmvae.data.own.raw import DECIMAL_HINT, is_decimal
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.untrusted import check_printable, read_text
 
-SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 SPARSE = 100  # integers from here on may be names
 TABLE: Final = "labels.csv"
 LARGEST_TABLE: Final = 1 << 30
@@ -74,7 +74,7 @@ class Folder(NamedTuple):
 
 
 def read_folder(path: Path) -> Folder:
-    """Find the images of a folder (see `find_images`), and read the table of their properties if it has one.
+    """Find the images of a folder (`find_images`), and read the table of their properties if it has one.
 
     The table is ``labels.csv``, or else the only .csv file; names that begin with a dot are skipped. The
     first row is a header, the first column holds file names relative to the folder, and each other column is
@@ -91,25 +91,6 @@ def read_folder(path: Path) -> Folder:
     columns = _classes(names) if table is None else read_table(table, names)
     check_printable(chain(columns, *columns.values()), str(path if table is None else table))
     return Folder(path, tuple(names), columns)
-
-
-def find_images(path: Path) -> list[str]:
-    """List the images in a folder and below it: names relative to it, with forward slashes, sorted.
-
-    Images end in one of `SUFFIXES`; names that begin with a dot are skipped.
-
-    Raises:
-        ValueError: there are none.
-    """
-    files = [file.relative_to(path) for file in path.rglob("*") if file.suffix.lower() in SUFFIXES]
-    names = [
-        file.as_posix()
-        for file in files
-        if not any(part.startswith(".") for part in file.parts) and (path / file).is_file()
-    ]
-    if not names:
-        raise ValueError(f"{path}: no images in this folder; they end in {', '.join(SUFFIXES)}")
-    return sorted(names)
 
 
 def _classes(names: Sequence[str]) -> dict[str, list[str]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from torch import Tensor
 
 from pyro_fmvae.data.image_cache import measure, read_pixels
-from pyro_fmvae.data.own.folder import find_images
+from pyro_fmvae.data.own.image_names import find_images
 from pyro_fmvae.data.own.npz_file import read_npz
 from pyro_fmvae.data.own.zarr_store import is_folder
 from pyro_fmvae.data.patch_sets import Pictures, greys_of, stacked

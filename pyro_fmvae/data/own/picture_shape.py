@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from pyro_fmvae.data.image_cache import Header, read_header
+from pyro_fmvae.data.image_cache import Header, is_grey, read_header
 
 SMALLEST: Final = 8
 """Pixels on a side of the smallest pictures."""
@@ -19,7 +19,8 @@ def choose_shape(files: Sequence[Path], image_size: int | None) -> tuple[tuple[i
 
     Pictures of one size keep it, up to 64 pixels on the longer side; larger ones keep their proportions.
     Pictures of different sizes become squares, of the median of their shorter sides but no more than 64.
-    Pictures that are all grey stay grey.
+    Pictures that are all grey stay grey, also where their files have room for colours: those are read until
+    one has a colour.
 
     Args:
         files: of the pictures.
@@ -33,7 +34,7 @@ def choose_shape(files: Sequence[Path], image_size: int | None) -> tuple[tuple[i
     """
     headers = [_checked(file) for file in files]
     height, width = (image_size, image_size) if image_size is not None else _size(headers)
-    grey = all(header.grey for header in headers)
+    grey = all(header.grey or is_grey(file) for file, header in zip(files, headers, strict=True))
     return (height, width) if grey else (height, width, 3), _note(headers, (height, width), grey)
 
 

@@ -26,9 +26,9 @@ def save(path, pixels, **options):
 
 
 def write(folder, names=NAMES, **tables):
-    """Images [8, 8, 3] of one colour each: 8 times their row. Tables are called by their arguments."""
+    """Images [8, 8, 3] of one colour each, 8 times their row in red. Tables are called by their arguments."""
     for row, name in enumerate(names):
-        save(folder / name, np.full((8, 8, 3), 8 * row, np.uint8))
+        save(folder / name, np.full((8, 8, 3), (8 * row, 0, 1), np.uint8))
     for name, text in tables.items():
         (folder / f"{name}.csv").write_text(text)
     return folder
@@ -80,7 +80,7 @@ def test_images_are_found_below_the_folder_and_sorted(tmp_path):
     assert rows(split) == [0, 1, 2, 3, 4] and split.labels is None and names == ()
 
 
-@pytest.mark.parametrize("suffix", ["png", "jpg", "JPEG", "bmp", "webp"])
+@pytest.mark.parametrize("suffix", ["png", "jpg", "JPEG", "bmp", "webp", "tif", "TIFF"])
 def test_kinds_of_files(tmp_path, suffix):
     pixels = np.full((8, 8, 3), (10, 100, 200), np.uint8)
     save(tmp_path / f"a.{suffix}", pixels, **({"lossless": True} if suffix == "webp" else {}))
@@ -171,8 +171,17 @@ def test_no_images(tmp_path):
 def test_a_damaged_image_is_named(tmp_path):
     folder = many(tmp_path / "mine")
     (folder / "07.png").write_text("no image")
-    with pytest.raises(ValueError, match=r"07\.png: not an image that can be read"):
+    with pytest.raises(ValueError, match=r"/07\.png: not an image that can be read$"):
         load(str(folder))
+
+
+def test_other_files_are_told(tmp_path):
+    folder = many(tmp_path / "mine", 20)
+    assert load(str(folder)).note == ""
+    for name in ("a.heic", "b.HEIC", "more/c.txt", "Makefile", "labels.csv", ".hidden.xyz"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("file,kind\n" if name == "labels.csv" else "no image")
+    assert load(str(folder)).note == "4 files are left out (.heic 2, .txt 1, Makefile 1)"
 
 
 # The table of properties

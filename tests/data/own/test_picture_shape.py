@@ -68,6 +68,17 @@ def test_one_picture_with_colours_makes_all_coloured(tmp_path):
     assert choose_shape(files[:3], 16)[0] == (16, 16)
 
 
+def test_greys_in_files_for_colours_are_grey(tmp_path):
+    files = write(tmp_path / "grey", [(9, 9)] * 3, "L") + write(tmp_path / "more", [(9, 9)] * 2, "L")
+    for file, mode, kind in zip(files[3:], ("RGB", "RGBA"), ("JPEG", "PNG"), strict=True):
+        Image.open(file).convert(mode).save(file, kind)
+    assert choose_shape(files, None)[0] == (9, 9)
+    tinted = np.asarray(Image.open(files[4]).convert("RGB")).copy()
+    tinted[0, 0] = 10, 10, 11
+    Image.fromarray(tinted).save(files[4])
+    assert choose_shape(files, None)[0] == (9, 9, 3)
+
+
 def test_a_palette_of_greys_is_grey(tmp_path):
     path = tmp_path / "a.png"
     image = Image.fromarray(RNG.integers(0, 16, (9, 9), dtype=np.uint8))
