@@ -117,7 +117,8 @@ class GaussianObservation(Observation):
 
     def __call__(self, features: Tensor) -> Distribution:
         """Normal(mean, scale), elements independent."""
-        return dist.Normal(self.mean(features), self.std(features)).to_event(self.event_dim)
+        mean, logits = self._split(features)
+        return dist.Normal(mean, self._scale(logits)).to_event(self.event_dim)
 
     def mean(self, features: Tensor) -> Tensor:
         """The first of the decoder's two numbers."""
@@ -125,7 +126,10 @@ class GaussianObservation(Observation):
 
     def std(self, features: Tensor) -> Tensor:
         """The second one, squashed between the bounds."""
-        return self.min_scale + (self.max_scale - self.min_scale) * torch.sigmoid(self._split(features)[1])
+        return self._scale(self._split(features)[1])
+
+    def _scale(self, logits: Tensor) -> Tensor:
+        return self.min_scale + (self.max_scale - self.min_scale) * torch.sigmoid(logits)
 
     def features(self, mean: Tensor, std: Tensor) -> Tensor:
         """The mean, and a standard deviation that keeps away from the bounds by a tenth of their distance."""

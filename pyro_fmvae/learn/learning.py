@@ -130,11 +130,15 @@ class Learning:
         )
 
     def augment(self, x: Tensor) -> Tensor:
-        """A batch [B, ...] of which half of the points, chosen at random, are transformed."""
+        """A batch [B, ...] of which half of the points, chosen at random, are transformed.
+
+        Of an odd number it is the half above or below, at random.
+        """
         if self.augmentation is None:
             return x
-        chosen = torch.rand((len(x),) + (1,) * (x.dim() - 1), device=x.device) < AUGMENTED
-        return torch.where(chosen, self.augmentation(x), x)
+        number = int(AUGMENTED * len(x) + torch.rand(()).item())
+        chosen = torch.randperm(len(x), device=x.device)[:number]
+        return x.index_copy(0, chosen, self.augmentation(x[chosen]))
 
     def seen(self, x: Tensor) -> Tensor:
         """A batch [B, ...] as it is seen: a view of each point, or [B, V, ...] of several."""

@@ -1,3 +1,4 @@
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -234,3 +235,27 @@ def test_a_quarter_of_the_width_is_a_sixteenth_of_the_convolutions(shape):
 def test_errors_name_the_argument(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("shape", [DIGITS, COLOUR])
+def test_gradients_are_those_of_plain_transposed_convolutions(shape):
+    _, decoder = pair(shape)
+    z, weights = torch.randn(3, 6), torch.randn(3, 2, *shape)
+    found = torch.autograd.grad((decoder(z) * weights).sum(), list(decoder.parameters()))
+    for layer in decoder.convolutions:
+        if isinstance(layer, nn.ConvTranspose2d):
+            layer.forward = partial(nn.ConvTranspose2d.forward, layer)
+    expected = torch.autograd.grad((decoder(z) * weights).sum(), list(decoder.parameters()))
+    torch.testing.assert_close(found, expected)
+
+
+def test_transposed_convolutions_have_derivatives_of_any_order():
+    layer = pair(COLOUR)[1].convolutions[1]
+
+    def images(x, weight, bias):
+        return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, x)
+
+    inputs = torch.randn(2, layer.in_channels, 2, 2), *layer.parameters()
+    inputs = [x.detach().requires_grad_() for x in inputs]
+    assert torch.autograd.gradcheck(images, inputs, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(images, inputs, fast_mode=True)
