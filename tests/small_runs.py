@@ -27,7 +27,14 @@ SMALLER = {  # what would take longer than all else in a tiny run
     "pyro_fmvae.learn.full_clusters.STARTS": 1,
     "pyro_fmvae.learn.stacking.STARTS": 1,
     "pyro_fmvae.learn.stacking.TREES": 10,
+    "pyro_fmvae.recipes.table_mixture.STARTS": 1,
 }
+
+
+def make_smaller(monkeypatch):
+    """Let forests and searches be :data:`SMALLER`."""
+    for place, number in SMALLER.items():
+        monkeypatch.setattr(place, number)
 
 
 def command(*arguments):
@@ -38,8 +45,7 @@ def command(*arguments):
         contextlib.redirect_stderr(err),
         pytest.MonkeyPatch.context() as patch,
     ):
-        for place, number in SMALLER.items():
-            patch.setattr(place, number)
+        make_smaller(patch)
         status = run_command([str(argument) for argument in arguments])
     return status, out.getvalue(), err.getvalue()
 

@@ -271,15 +271,28 @@ def test_keys_that_would_not_come_back(tmp_path, key):
     assert not list(tmp_path.iterdir())
 
 
+TRIES = """
+import sys
+from pathlib import Path
+from pyro_fmvae.checkpoint import alone
+for _ in sys.stdin:
+    try:
+        with alone(Path(sys.argv[1])):
+            print("alone", flush=True)
+    except ValueError as error:
+        print(error, flush=True)
+"""
+
+
 def test_one_process_at_a_time(tmp_path):
-    program = (
-        "import sys; from pathlib import Path; from pyro_fmvae.checkpoint import alone\n"
-        "with alone(Path(sys.argv[1])): pass"
-    )
-    call = [sys.executable, "-c", program, str(tmp_path)]
-    with checkpoint.alone(tmp_path):
-        done = subprocess.run(call, capture_output=True, text=True)
-        assert done.returncode == 1
-        assert f"ValueError: {tmp_path}: another process is training this run" in done.stderr
-    assert not list(tmp_path.iterdir())
-    assert subprocess.run(call, capture_output=True).returncode == 0
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", TRIES, str(tmp_path)], **pipes) as other:
+
+        def found():
+            print("again", file=other.stdin, flush=True)
+            return other.stdout.readline()
+
+        with checkpoint.alone(tmp_path):
+            assert f"{tmp_path}: another process is training this run" in found()
+        assert not list(tmp_path.iterdir())
+        assert found() == "alone\n"

@@ -71,7 +71,8 @@ def test_autoguides(autoguide):
             pyro.sample("loc_precision", NormalGamma(torch.zeros(4), 5.0, 20.0, 10.0))
 
     guide = autoguide(model)
-    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO(num_particles=4))
+    particles = Trace_ELBO(num_particles=4, vectorize_particles=True, max_plate_nesting=2)
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.05}), particles)
     losses = [svi.step() for _ in range(150)]
     assert losses[-1] < losses[0]
     loc, precision = guide.median()["loc_precision"].unbind(-2)

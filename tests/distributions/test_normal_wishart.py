@@ -257,7 +257,8 @@ def test_autoguides(autoguide):
             pyro.sample("loc_precision", NormalWishart(torch.ones(2), 5.0, 20.0, 3.0))
 
     guide = autoguide(model)
-    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO(num_particles=4))
+    particles = Trace_ELBO(num_particles=4, vectorize_particles=True, max_plate_nesting=2)
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.05}), particles)
     for _ in range(150):
         svi.step()
     found = guide.median()["loc_precision"]

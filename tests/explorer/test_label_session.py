@@ -9,15 +9,16 @@ import pytest
 from pyro_fmvae.explorer.exploration import Exploration
 from pyro_fmvae.explorer.label_session import LabelSession, Tally
 from pyro_fmvae.learn import Budget
-from tests.small_runs import succeed
+from tests.small_runs import make_smaller, train_all
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 SHORT = Budget(iterations=3)
 
 
 @pytest.fixture
-def explore(folders, tmp_path):
+def explore(folders, tmp_path, monkeypatch):
     """A copy of a run that is explored."""
+    make_smaller(monkeypatch)
 
     def start(kind):
         return Exploration(Path(shutil.copytree(folders[kind], tmp_path / kind, dirs_exist_ok=True)), "cpu")
@@ -104,9 +105,9 @@ def test_a_folder_of_pictures_takes_the_file(explore, folders, tmp_path):
     label(session, "bright", range(6), side_of)
     photos = Path(shutil.copytree(session.explored.run.config.data, tmp_path / "photos"))
     shutil.copy(session.explored.run.folder / "labels.csv", photos)
-    options = ("--factors", "2", "--network", "mlp", "--hidden", "4", "--joint-iterations", "2")
-    succeed("train", "--data", photos, "--labels", "1", "--out", tmp_path / "run", *options)
-    assert Exploration(tmp_path / "run", "cpu").run.label_names == ("bright",)
+    options = {"labels": 1, "factors": 2, "network": "mlp"}
+    trained = train_all(tmp_path / "runs", {"photos": photos}, {"photos": options})["photos"]
+    assert Exploration(trained, "cpu").run.label_names == ("bright",)
 
 
 def test_a_trained_property_goes_on_from_its_own_labels(explore):
