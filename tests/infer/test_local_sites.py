@@ -253,6 +253,19 @@ def test_documents_need_no_padding():
             assert_close(one, other)
 
 
+@pytest.mark.parametrize("number", [3, -4])
+def test_a_document_that_is_not_in_the_batch_is_refused(number):
+    rows, words = torch.arange(3), torch.zeros(4, dtype=torch.int64)
+    twin = AutoConjugate(in_one_row, local=["documents"], local_steps=1)
+    twin(torch.tensor([0, 2, 1, 1]), words, torch.ones(4), rows)
+    message = (
+        f"site 'word': an index asks for number {number} of 'shares', of which there are 3 in plate "
+        "'documents'; expected numbers from 0 to 2, counted within the batch"
+    )
+    with pytest.raises(ValueError, match=f"^{message}"):
+        twin(torch.tensor([0, 2, number, 1]), words, torch.ones(4), rows)
+
+
 def test_words_may_be_counted():
     guide = made(admixture, WORDS_OF, "documents")
     counts = torch.stack([(word == WORDS_OF).sum(-1) for word in range(VOCABULARY)], -1).double()

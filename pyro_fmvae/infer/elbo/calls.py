@@ -94,6 +94,20 @@ def at_index(tensor: Tensor, index: Any) -> Tensor:
     return tensor[tuple(parts)]
 
 
+class OutOfRangeError(ValueError):
+    """Numbers in the data pick elements of a site that are not there.
+
+    Attributes:
+        site: its name.
+        size: how many elements it has there.
+        number: one that it does not have.
+    """
+
+    def __init__(self, site: str, size: int, number: int) -> None:
+        super().__init__(f"site '{site}': it is of size {size}, but an index asks for number {number}")
+        self.site, self.size, self.number = site, size, number
+
+
 def check_index(x: Lazy, index: Any, sizes: Container[int]) -> None:
     """Refuse an index beyond the size of a value, on a device that tells.
 
@@ -103,17 +117,22 @@ def check_index(x: Lazy, index: Any, sizes: Container[int]) -> None:
         sizes: of the dimensions that are looked at. :func:`slim_index` does not look at those of size 1.
 
     Raises:
-        ValueError: with the name of a site, its size and that of the index.
+        OutOfRangeError: the index is data.
+        ValueError: it is an assignment; with the name of a site, its size and that of the index.
     """
     for dim, part in [] if _has_masks(index) else _indexed(index, x.dim()):
-        if not isinstance(part, Tensor) or x.shape[dim] not in sizes:
+        size = x.shape[dim] if isinstance(part, Tensor) else -1
+        if size not in sizes:
             continue
         try:
-            part.new_empty(x.shape[dim])[part]
+            part.new_empty(size)[part]
         except IndexError:
-            values = int(part.max()) + 1
+            site, values = min(sites_of(x)), part.numel()
+            if not torch.equal(part.reshape(-1), torch.arange(values).to(part)):
+                number = part.max() if part.max() >= size else part.min()
+                raise OutOfRangeError(site, size, int(number)) from None
             raise ValueError(
-                f"site '{min(sites_of(x))}': it is of size {x.shape[dim]}, but an index picks among "
+                f"site '{site}': it is of size {size}, but an index picks among "
                 f"{values}, as an assignment with {values} values does; put it into a plate of size {values}"
             ) from None
 

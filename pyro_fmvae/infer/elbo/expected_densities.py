@@ -17,6 +17,7 @@ from pyro_fmvae.distributions import Assignment, LinearDynamics
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.gaussian_chain import GaussianPath
 from pyro_fmvae.distributions.natural_distribution import natural_class
+from pyro_fmvae.infer.elbo.calls import OutOfRangeError
 from pyro_fmvae.infer.elbo.density import expectations, log_density
 from pyro_fmvae.infer.elbo.enumerated import units_of
 from pyro_fmvae.infer.elbo.expansion import Expansion
@@ -96,6 +97,14 @@ class ExpectedDensities:
             density = log_density(fn, value, lambda table: evaluate(table, table.shape), self._kept)
         except NeedsValueError:
             raise
+        except OutOfRangeError as error:
+            frames = self._sites[error.site]["cond_indep_stack"]
+            where = next((f" in plate '{f.name}'" for f in frames if f.size == error.size), "")
+            raise ValueError(
+                f"site '{site['name']}': an index asks for number {error.number} of '{error.site}', of which "
+                f"there are {error.size}{where}; expected numbers from 0 to {error.size - 1}, counted within "
+                "the batch"
+            ) from error
         except (RuntimeError, ValueError, IndexError) as error:
             raise ValueError(
                 f"site '{site['name']}': the log-density of a value of shape {tuple(value.shape)} under "
