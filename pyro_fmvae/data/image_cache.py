@@ -23,6 +23,7 @@ _VERSION: Final = 2  # of `decode`: another one makes all older arrays invalid
 _GREY: Final = ("1", "L", "LA", "La", "F")  # PIL's modes
 _FORMATS: Final = ("PNG", "JPEG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "PPM")
 """PIL's names of the formats that are read, whatever the file is called. Others may start other programs."""
+_ROUNDING: Final = 2  # of 255, between red, green and blue of greys that a lossy format has kept as colours
 _BYTES: Final = 12  # that a pixel takes while it is turned, put on white and converted
 _TURNS: Final = Lock()  # of images so large that one on each core would take too much memory
 _CHUNK: Final = 256  # images that are decoded ahead of what is written
@@ -113,9 +114,8 @@ def read_pixels(path: Path) -> np.ndarray:
 
 
 def is_grey(path: Path) -> bool:
-    """True if no pixel has a colour, on white where it is transparent; raises what `read_pixels` does."""
-    pixels = read_pixels(path)
-    return bool((pixels == pixels[..., :1]).all())
+    """True if the colours of no pixel are further apart than rounding; raises what `read_pixels` does."""
+    return bool((np.ptp(read_pixels(path), axis=-1) <= _ROUNDING).all())
 
 
 class Header(NamedTuple):

@@ -69,13 +69,13 @@ def test_one_picture_with_colours_makes_all_coloured(tmp_path):
 
 
 def test_greys_in_files_for_colours_are_grey(tmp_path):
-    files = write(tmp_path / "grey", [(9, 9)] * 3, "L") + write(tmp_path / "more", [(9, 9)] * 2, "L")
-    for file, mode, kind in zip(files[3:], ("RGB", "RGBA"), ("JPEG", "PNG"), strict=True):
+    files = write(tmp_path / "grey", [(9, 9)] * 3, "L") + write(tmp_path / "more", [(9, 9)] * 3, "L")
+    for file, mode, kind in zip(files[3:], ("RGB", "RGB", "RGBA"), ("JPEG", "WEBP", "PNG"), strict=True):
         Image.open(file).convert(mode).save(file, kind)
     assert choose_shape(files, None)[0] == (9, 9)
-    tinted = np.asarray(Image.open(files[4]).convert("RGB")).copy()
-    tinted[0, 0] = 10, 10, 11
-    Image.fromarray(tinted).save(files[4])
+    tinted = np.asarray(Image.open(files[5]).convert("RGB")).copy()
+    tinted[0, 0] = 10, 10, 13
+    Image.fromarray(tinted).save(files[5])
     assert choose_shape(files, None)[0] == (9, 9, 3)
 
 
