@@ -14,6 +14,7 @@ MOST = 64
 """Largest number of components shown per factor."""
 
 _TARGET = 64
+_WIDEST = 1120  # pixels of a line, so that captions can be read where the figure is made smaller
 _GAP = 6
 _CAPTION = 20
 _HEAD = 46
@@ -41,7 +42,7 @@ def component_grid(factors: Factors, base: Tensor | None = None, cols: int = 16)
     Args:
         factors: factors of a model of images.
         base: z [I·D]; if left out, the location of each factor's most used component.
-        cols: images side by side.
+        cols: images side by side; fewer where the line would be wider than 1,120 pixels.
 
     Raises:
         ValueError: an argument of the wrong shape, or a decoder that does not return images.
@@ -60,6 +61,7 @@ def component_grid(factors: Factors, base: Tensor | None = None, cols: int = 16)
     ]
     widest = max(text_width(text, _SMALL) for block in captions for text in block)
     pitch = max(size[1], math.ceil(widest) + 4) + _GAP
+    cols = min(cols, max(1, _WIDEST // pitch))
     blocks, width, height = _arrange([len(order) for order in orders], cols, pitch, size[0] + _CAPTION)
     page = Page(width, height)
     for factor, block in enumerate(blocks):

@@ -9,6 +9,8 @@ from numpy.typing import ArrayLike
 
 from pyro_fmvae.data import Preprocessing, Split
 from pyro_fmvae.data.own.files import load_file
+from pyro_fmvae.data.own.folder import read_image
+from pyro_fmvae.data.own.image_names import SUFFIXES
 from pyro_fmvae.data.own.in_memory import as_numbers
 from pyro_fmvae.data.own.raw import check_columns
 
@@ -21,15 +23,18 @@ def given_rows(preprocessing: Preprocessing, array: Given) -> Split:
 
     Args:
         preprocessing: of the run.
-        array: n observations in their own units, a data frame, or the path of a file or folder of data: see
-            :func:`~pyro_fmvae.data.own.files.load_file`. Its labels do not count.
+        array: n observations in their own units, a data frame, or the path of a picture, of a file of
+            data or of a folder: see :func:`~pyro_fmvae.data.own.files.load_file`. Its labels do not count.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: other data than the run's; it names the argument ``array``, or the file.
     """
     if isinstance(array, str | PathLike):
-        return replace(load_file(Path(array), preprocessing, left_out={})[0], labels=None)
+        path = Path(array)
+        if path.suffix.lower() in SUFFIXES:
+            return read_image(path, preprocessing)
+        return replace(load_file(path, preprocessing, left_out={})[0], labels=None)
     columns = tuple(map(str, getattr(array, "columns", ())))  # of a data frame
     check_columns(preprocessing.column_names, columns, "array")
     try:

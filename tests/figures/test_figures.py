@@ -192,6 +192,12 @@ class TestComponentGrid:
         assert len(drawn(figure)) == 64
         assert "70 of 70 in use; 64 shown, 6 left out (8.6 % of the data)" in texts(figure)
 
+    def test_lines_of_long_names_are_no_wider_than_others(self):
+        names = [f"with sunglasses {number}" for number in range(16)]
+        for named in ((), [names]):
+            figure = component_grid(Generator((16,)).factors(value_names=named))
+            assert figure.get_figwidth() * figure.dpi < 1200
+
     def test_small_shares(self):
         shares = [torch.tensor([1e5, *[60.0] * 99])]
         figure = component_grid(Generator((100,)).factors(shares=shares))

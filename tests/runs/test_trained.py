@@ -173,6 +173,8 @@ def test_paths_stand_for_their_data(runs, files, arrays):
     edited = runs["photos"].edit(files["photos"], eyes="open")
     np.testing.assert_array_equal(edited, runs["photos"].edit(arrays["photos"], eyes="open"))
     assert edited.dtype == np.uint8
+    one = runs["photos"].predict(str(files["photos"] / "7.png"))["eyes"]
+    assert one == runs["photos"].predict(np.asarray(Image.open(files["photos"] / "7.png"))[None])["eyes"]
     with pytest.raises(FileNotFoundError, match=r"nothing\.npz"):
         runs["photos"].predict("nothing.npz")
 

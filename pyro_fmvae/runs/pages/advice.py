@@ -81,7 +81,7 @@ def _weak_labels(evidence: Evidence) -> list[str]:
     weak = [
         f"{name} ({found['accuracy']:.2f}, the majority {found['majority']:.2f})"
         for name, found in evidence.tested.get("classification", {}).items()
-        if found.get("majority") is not None and found["accuracy"] < found["majority"] + BARELY
+        if found.get("majority") is not None and found["accuracy"] < min(found["majority"] + BARELY, 1.0)
     ]
     if not weak:
         return []

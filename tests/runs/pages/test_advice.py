@@ -72,6 +72,7 @@ def test_what_was_cut_short_has_learnt_nothing_by_heart():
 @pytest.mark.parametrize(
     "changes",
     [
+        {"report": with_accuracy(1.0, 1.0)},
         {"bounds": [-50.0, -18.0, -19.0, -18.4]},  # within half a nat of the best
         {"bounds": [-5000.0, -1000.0, -1003.0]},  # within 0.5 %
         {"used": (1, 3, 5)},  # a labelled factor
