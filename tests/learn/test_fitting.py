@@ -227,12 +227,10 @@ def phases_of(model, eager=True):
         label_weight=5.0, kl_annealing=0.5, kl_weight=2.0, final_learning_rate=1e-4, eager=eager
     )
     budget = Budget(iterations=4)
-    return [
-        Pretraining(model, learning, budget),
-        PriorFitting(model, learning, budget),
-        Joint(model, learning, budget),
-        Joint(model, Learning(eager=eager), budget, name="refine"),
-    ]
+    last = [Joint(model, learning, budget), Joint(model, Learning(eager=eager), budget, name="refine")]
+    if not eager:  # to capture the steps of a phase takes long
+        return last
+    return [Pretraining(model, learning, budget), PriorFitting(model, learning, budget), *last]
 
 
 def fresh_model():
@@ -257,16 +255,17 @@ def never_stopped(eager):
     return stored(model)
 
 
-@pytest.mark.parametrize(
-    ("stop", "eager"), [*((stop, True) for stop in (0, 2, 7, 9, 10, 17, 19)), (12, False)]
-)
-def test_stopped_and_continued_is_as_if_never_stopped(stop, eager):
+@pytest.mark.parametrize(("stops", "eager"), [((0, 2, 7, 9, 10, 17, 19), True), ((2,), False)])
+def test_stopped_and_continued_is_as_if_never_stopped(stops, eager):
     whole = never_stopped(eager)
     batches, model = ten_points(), fresh_model()
-    phases, progress = phases_of(model, eager), Progress()
-    for number, _ in enumerate(fit(phases, batches, progress)):
-        if number == stop:
-            break
+    phases, progress, number = phases_of(model, eager), Progress(), -1
+    for stop in stops:
+        for _ in fit(phases, batches, progress, resumed=number >= 0):
+            number += 1
+            if number == stop:
+                break
+    assert number == stops[-1]
     list(fit(phases, batches, progress, resumed=True))
     assert all(torch.equal(value, whole[name]) for name, value in stored(model).items())
 

@@ -94,9 +94,15 @@ def test_log_weights_have_the_same_likelihood():
         assert model.log_weights(x, 3).shape == (3, N)
 
 
-@pytest.mark.parametrize("batches", [0, BATCHES])
-@pytest.mark.parametrize("make", [mixture, vae])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "make", "batches"),  # every pair of them
+    [
+        ("poisson", mixture, 0),
+        ("poisson", vae, BATCHES),
+        ("negative-binomial", mixture, BATCHES),
+        ("negative-binomial", vae, 0),
+    ],
+)
 def test_captured_steps_are_eager_ones(kind, make, batches):
     assert_twins(lambda: make(kind, batches), batches_of((counts(batches),), 8, 7))
 
