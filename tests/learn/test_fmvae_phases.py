@@ -471,8 +471,7 @@ def test_captured_steps_open_free_factors_as_eager_ones_do():
 
 
 @pytest.mark.parametrize("eager", [True, False])
-@pytest.mark.parametrize("wrong", [-2, 2])
-def test_labels_out_of_range_are_refused(eager, wrong):
+def test_labels_out_of_range_are_refused(eager):
     """In captured steps as in eager ones, with any integers, and without a trace in the model."""
     model, (x, y) = labelled_model(), batch()
     phase = Joint(model, Learning(eager=eager), TEN)
@@ -481,10 +480,11 @@ def test_labels_out_of_range_are_refused(eager, wrong):
     for _ in range(3):
         assert math.isfinite(phase.step(x, y.int()))
     before, y = copy_of(model), y.clone()
-    y[3] = wrong
-    with pytest.raises(ValueError, match=f"^labels: expected -1 to 1 of column 0, got {wrong}$"):
-        phase.step(x, y.int())
-    assert changed(model, before) == set()
+    for wrong in (-2, 2):
+        y[3] = wrong
+        with pytest.raises(ValueError, match=f"^labels: expected -1 to 1 of column 0, got {wrong}$"):
+            phase.step(x, y.int())
+        assert changed(model, before) == set()
 
 
 @pytest.mark.parametrize("training", [True, False])

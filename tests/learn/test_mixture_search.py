@@ -29,10 +29,10 @@ def make(size, full=False, labels=(), learn_prior=True):
 @pytest.mark.parametrize("full", [False, True])
 def test_the_number_of_components_is_found(full):
     x, kinds, _ = rows()
-    found = search(partial(make, full=full), x, None, range(1, 9), seed=0, starts=4)
+    found = search(partial(make, full=full), x, None, range(1, 9), seed=0, starts=2)
     assert found.model.components == 3
     assert adjusted_rand_score(kinds, found.gamma.argmax(-1)) > 0.9
-    others = [search(partial(make, full=full), x, None, [size], seed=0, starts=4) for size in (2, 4)]
+    others = [search(partial(make, full=full), x, None, [size], seed=0, starts=2) for size in (2, 4)]
     assert all(found.evidence > other.evidence for other in others)
 
 

@@ -33,8 +33,9 @@ def data():
 @parametrize_with_checks(
     [
         BayesianMixture(n_components=2, n_init=1, batch_size=7, tol=1e-3),
-        BayesianMixture(covariance_type="diag", n_init=1),
-        BayesianMixture(2, weight_concentration_prior_type="dirichlet_process", n_init=1, tol=1e-3),
+        BayesianMixture(
+            covariance_type="diag", weight_concentration_prior_type="dirichlet_process", n_init=1, tol=1e-3
+        ),
     ]
 )
 def test_scikit_learns_checks(estimator, check):
@@ -246,8 +247,10 @@ def test_counts_have_gamma_posteriors():
     assert (np.abs(drawn.mean(0) - mixture.rates_) < 4 * drawn.std(0) / np.sqrt(20_000)).all()
 
 
-@pytest.mark.parametrize("prior", ["dirichlet_distribution", "dirichlet_process"])
-@pytest.mark.parametrize("number", [3, "auto"])
+@pytest.mark.parametrize(
+    ("prior", "number"),
+    [("dirichlet_distribution", 3), ("dirichlet_process", 3), ("dirichlet_process", "auto")],
+)
 def test_columns_of_every_kind_are_clustered_together(prior, number):
     """No kind by itself tells three clusters apart."""
     rng = np.random.default_rng(0)
