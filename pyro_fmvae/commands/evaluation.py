@@ -14,6 +14,7 @@ from pyro_fmvae.commands.data_rows import add_rows, rows_of
 from pyro_fmvae.commands.factor_settings import open_factorial
 from pyro_fmvae.commands.seeds import add_seed, check_seed
 from pyro_fmvae.data import Batches, Split
+from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.evaluate import (
     Leakage,
     bound,
@@ -95,6 +96,9 @@ def evaluate(
     if not ranks.leads:
         return 0
     own = data is None or data == opened.config.data
+    trained_on = Path(opened.config.data).resolve()
+    if data is not None and data not in LOADERS and Path(data).resolve() == trained_on:
+        print(f"{data} has the training points, too; without --data they are left out", file=sys.stderr)
     result["used_components"] = opened.recipe.used_components(model)
     result |= opened.recipe.measures(model, rows, batches, label_names, (split or "test") if own else None)
     if result.get("classification"):
@@ -180,6 +184,12 @@ def probe(
         raise ValueError("probes: expected labels in the training data and in the data at hand")
     ours = Split(train.x, train.labels[:, _places(names, run.label_names)], train.resample, train.signed)
     theirs = Split(rows.x, rows.labels[:, _places(names, label_names)], rows.resample, rows.signed)
+    assert theirs.labels is not None
+    if not any(len(column[column >= 0].unique()) > 1 for column in theirs.labels.T):
+        raise ValueError(
+            f"probes: expected two known values of {' or '.join(names)} in the data at hand; where labelled "
+            "rows are all in training, give --split train, or train with --test 0.2"
+        )
     fitted = encode_split(model, ours, PROBE_ROWS, seed=seed, device=device)
     scored = encode_split(model, theirs, device=device)
     draws = (

@@ -124,6 +124,22 @@ def test_without_labels_there_is_nothing_to_probe(runs, files):
         assert "probes: expected labels in the training data and in the data at hand" in err
 
 
+def test_unknown_labels_cannot_be_probed(runs, files, tmp_path):
+    with np.load(files["binary"]) as archive:
+        arrays = dict(archive)
+    np.savez(tmp_path / "one.npz", **arrays | {"labels": np.where(arrays["labels"] == 0, 0, -1)})
+    status, _, err = command("evaluate", runs["binary"], "--data", tmp_path / "one.npz", "--probes")
+    assert status == 2 and "probes: expected two known values of noise or side in the data at hand" in err
+
+
+def test_training_points_among_the_data_are_told(runs, files, tmp_path):
+    told = "has the training points, too; without --data they are left out"
+    assert told in command("evaluate", runs["binary"], "--data", files["binary"])[2]
+    copied = shutil.copy(files["binary"], tmp_path / "others.npz")
+    for arguments in ((), ("--data", copied)):
+        assert told not in command("evaluate", runs["binary"], *arguments)[2]
+
+
 def test_nothing_to_measure_is_null(runs, files, monkeypatch):
     """A property that no training row knows is left out of leakage, and null in tables."""
     load_data = Run.load_data
