@@ -70,12 +70,14 @@ def check_support(site: dict[str, Any]) -> None:
         ValueError: with the name of the site, and the support.
     """
     name, fn, value = site["name"], site["fn"], site["value"]
-    if not fn._validate_args or hasattr(fn, "parents") or not value.numel():
+    if not fn._validate_args or hasattr(fn, "parents") or not value.numel() or is_lazy(value):
         return
-    finite = value.isfinite()
-    for _ in range(fn.event_dim):
-        finite = finite.all(-1)
-    inside = fn.support.check(value) & finite
+    inside = fn.support.check(value)
+    if not value.sum().isfinite():  # one of them is not, or they are huge
+        finite = value.isfinite()
+        for _ in range(fn.event_dim):
+            finite = finite.all(-1)
+        inside = inside & finite
     if site["mask"] is not None:
         inside = inside | ~torch.as_tensor(site["mask"], device=value.device)
     if not is_lazy(inside) and not inside.all():
