@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pyro_fmvae.runs import report
 from tests.small_runs import succeed, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -14,7 +15,8 @@ SMALL = "--hidden 8 --pretrain-iterations 6 --joint-iterations 14 --batch-size 1
 
 
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
-def test_preset(preset, tmp_path):
+def test_preset(preset, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "draw", lambda *_: None)
     files = write_files(tmp_path)
     data = {"vsc-har": files["table"], "vsc-fashion-mnist": files["grey"], "vsc-celeba": files["colour"]}
     given = ["--data", data[preset.stem]] if preset.stem in data else []

@@ -10,7 +10,7 @@ from pyro_fmvae.data.own.folder import read_image
 from pyro_fmvae.evaluate import edit_latent
 from pyro_fmvae.runs.run import Run
 from tests.commands.labelled_run import RUN
-from tests.small_runs import command, succeed, train, write_files
+from tests.small_runs import command, succeed, train_all, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
@@ -18,11 +18,8 @@ pytestmark = pytest.mark.usefixtures("single_precision")
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     files = write_files(tmp_path_factory.mktemp("data"))
-    parent = tmp_path_factory.mktemp("runs")
-    for kind, options in {"binary": {"labels": 0.5, "factors": "2,2,3"}, "colour": {}, "table": {}}.items():
-        status, _, err = train(parent / kind, files[kind], **options)
-        assert status == 0, err
-    return {kind: parent / kind for kind in ("binary", "colour", "table")}
+    kinds = {"binary": {"labels": 0.5, "factors": "2,2,3"}, "colour": {}, "table": {}}
+    return train_all(tmp_path_factory.mktemp("runs"), files, kinds)
 
 
 @pytest.fixture
