@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import torch
+
 from pyro_fmvae.data import Dataset, Kind
 from pyro_fmvae.nn import is_image
 from pyro_fmvae.recipes.networks import NetworkOptions
@@ -108,6 +110,19 @@ def setting(config: NetworkOptions, dataset: Dataset) -> str:
     return "large images" if is_image(shape) and max(shape[:2]) > LARGEST_FOR_MLP else "images"
 
 
+def computes_in_bfloat16(device: str) -> bool:
+    """True for a CPU with instructions for bfloat16. False where torch does not tell, and for a GPU.
+
+    Args:
+        device: as the option has it; ``auto`` is a GPU where there is one.
+    """
+    if (device == "auto" and torch.cuda.is_available()) or device not in ("auto", "cpu"):
+        return False
+    return any(
+        getattr(torch.cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    )
+
+
 def network_defaults(config: NetworkOptions, dataset: Dataset) -> dict[str, Any]:
     """Defaults by data of :class:`NetworkOptions`, but for ``kl_weight``."""
     kind, table = setting(config, dataset), dataset.preprocessing.kind is Kind.TABLE
@@ -125,6 +140,8 @@ def network_defaults(config: NetworkOptions, dataset: Dataset) -> dict[str, Any]
     if config.own_data and kind in ("columns", "images"):
         defaults |= {"hidden": SMALL} if kind == "columns" and len(dataset.train) < SMALL_BELOW else {}
         defaults |= {"weight_decay": DECAY} if len(dataset.train) < DECAY_BELOW else {}
+    if config.own_data and (config.network or defaults["network"]) != "mlp":
+        defaults["autocast"] = computes_in_bfloat16(config.device)
     if config.pretrained is not None:
         defaults["pretrain_iterations"] = 0
     return defaults

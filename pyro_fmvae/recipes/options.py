@@ -101,7 +101,11 @@ class TrainConfig:
     )
     eager: bool = option(False, "take every step through Pyro, instead of replaying a captured one")
     compile: bool | None = option(None, "compile captured steps; default: on the CPU, in long trainings")
-    autocast: bool = option(False, "run the networks in bfloat16")
+    autocast: bool | None = option(
+        None,
+        "train the networks in bfloat16; default: convolutions of your own images, on a CPU that has "
+        "instructions for it",
+    )
     log: Literal["tensorboard"] | None = option(
         None, "write the measures of metrics.jsonl for TensorBoard, too"
     )

@@ -74,6 +74,28 @@ def test_published_data_and_models_without_networks_are_trained_without_decay():
     assert resolve(configure("bsc", "mine.npz"), dataset((3, 5), Kind.REAL, size=30)).weight_decay == 0
 
 
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("model", ["fmvae", "vae", "vsc"])
+def test_own_convolutions_are_in_bfloat16_where_the_processor_is(monkeypatch, native, model):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: native, raising=False)
+    large, small = dataset((40, 40), Kind.IMAGE), dataset((8, 8), Kind.IMAGE)
+
+    def autocast(images, **given):
+        return resolve(configure(model, **{"data": "mine.npz"} | given), images).autocast
+
+    assert autocast(large) is autocast(small, network="conv") is autocast(large, device="cpu") is native
+    assert not autocast(small) and not autocast(large, network="mlp") and not autocast(large, data="mnist")
+    assert autocast(large, autocast=False) is False and autocast(large, autocast=True) is True
+    assert not autocast(large, device="cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert autocast(large) is False
+    monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported")
+    monkeypatch.delattr(torch.cpu, "_is_amx_tile_supported")
+    assert autocast(large, device="cpu") is False  # torch does not tell
+
+
 @pytest.mark.parametrize(("data", "expected"), [("mine.csv", 500), ("smiley", 0), ("mnist", 0)])
 def test_patience_is_for_data_of_your_own(data, expected):
     assert configure(data=data).patience_steps == expected
