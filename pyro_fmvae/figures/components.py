@@ -107,7 +107,7 @@ def _heading(page: Page, factors: Factors, factor: int, block: _Block) -> None:
     used, size = int(factors.used(factor).sum()), factors.sizes[factor]
     note = f"{used} of {size} in use"
     if size > MOST:
-        share = _share(factors.shares[factor][factors.order(factor)[MOST:]].sum())
+        share = percent(factors.shares[factor][factors.order(factor)[MOST:]].sum())
         note += f"; {MOST} shown, {size - MOST} left out ({share} of the data)"
     title = shorten(factors.names[factor], block.width, 10, weight="bold")
     page.text(block.left, block.top + 14, title, 10, weight="bold", va="baseline")
@@ -130,12 +130,12 @@ def caption(factors: Factors, factor: int, component: int, longest: int = 120) -
 def share_caption(factors: Factors, factor: int, component: int) -> str:
     """A component's share of the data, or 'unused'."""
     used = factors.used(factor)[component]
-    return _share(factors.shares[factor][component]) if used else "unused"
+    return percent(factors.shares[factor][component]) if used else "unused"
 
 
-def _share(share: Tensor | float) -> str:
-    """A fraction as a short percentage."""
-    percent = 100 * float(share)
-    if 0 < percent < 0.1:
+def percent(share: Tensor | float) -> str:
+    """A fraction as a short percentage: "0.4 %", "12 %"."""
+    hundredths = 100 * float(share)
+    if 0 < hundredths < 0.1:
         return "<0.1 %"
-    return f"{percent:.1f} %" if percent < 9.95 else f"{percent:.0f} %"
+    return f"{hundredths:.1f} %" if hundredths < 9.95 else f"{hundredths:.0f} %"

@@ -194,6 +194,12 @@ BAD = [
     ({"data": np.zeros((2, 3))}, "data: expected at least 3 rows"),
     ({"data": np.array(["a"] * 9)}, "data: 'x' must hold numbers"),
     ({"data": 3}, "data: 'x' must have shape"),
+    ({"data": [{"u": 1}] * 9}, "data: expected an array of numbers, or a data frame, got dtype object"),
+    ({"data": [np.zeros(3), np.zeros(2)]}, "data: expected rows of one shape, got several shapes"),
+    (
+        {"data": FrameOfNumbers(np.zeros((9, 2)), ["u", "u"])},
+        "data: expected different names of columns, got",
+    ),
     ({"data": FRAME, "model": "fmvae"}, "data, line 2: expected a number, got 'a'"),
     ({"data": FRAME, "labels": "side"}, "labels: expected some of the columns u, word, got 'side'"),
     ({"data": FRAME, "labels": ["u", "word"]}, "data: expected a column that is no label"),

@@ -31,7 +31,7 @@ def write_data(folder: Path, data: Any, labels: Any = None) -> Path:
     Raises:
         ValueError: an unknown column, no features, or labels of another number of rows.
     """
-    columns = _columns(data) if hasattr(data, "columns") else {}
+    columns = _columns(data, "data") if hasattr(data, "columns") else {}
     named: dict[str, np.ndarray] = {}
     if columns and _are_names(labels):
         names = [labels] if isinstance(labels, str) else list(labels)
@@ -45,7 +45,9 @@ def write_data(folder: Path, data: Any, labels: Any = None) -> Path:
     chosen = {name: [_label(value) for value in values.tolist()] for name, values in named.items()}
     numbers = [_numbers(values) for values in columns.values()]
     known = [column for column in numbers if column is not None]
-    x = np.stack(known, axis=1) if known else _array(data)
+    x = np.stack(known, axis=1) if known else _array(data, "data")
+    if not columns and x.dtype == object:
+        raise ValueError("data: expected an array of numbers, or a data frame, got dtype object")
     rows = len(next(iter(columns.values()))) if columns else len(x) if x.ndim else 0
     for texts in chosen.values():
         if rows and len(texts) != rows:
@@ -102,12 +104,20 @@ def _are_names(labels: Any) -> bool:
     return isinstance(labels, list | tuple) and all(isinstance(name, str) for name in labels)
 
 
-def _array(values: Any) -> np.ndarray:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+def _array(values: Any, source: str) -> np.ndarray:
+    """An array, tensor or list as an array; raises ValueError for a list of arrays of several shapes."""
+    try:
+        return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    except ValueError:  # NumPy's message is about its own parts
+        raise ValueError(f"{source}: expected rows of one shape, got several shapes") from None
 
 
-def _columns(frame: Any) -> dict[str, np.ndarray]:
-    """Columns of a data frame by name."""
+def _columns(frame: Any, source: str) -> dict[str, np.ndarray]:
+    """Columns of a data frame by name; raises ValueError if two have the same."""
+    names = [str(name) for name in frame.columns]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{source}: expected different names of columns, got {twice!r} twice")
     return {str(name): np.asarray(frame[name]) for name in frame.columns}
 
 
@@ -123,8 +133,8 @@ def _numbers(values: np.ndarray) -> np.ndarray | None:
 def _label_columns(labels: Any) -> dict[str, np.ndarray]:
     """Values of each label, [n], by name."""
     if hasattr(labels, "columns"):
-        return _columns(labels)
-    values = _array(labels)
+        return _columns(labels, "labels")
+    values = _array(labels, "labels")
     if values.ndim == 1:
         name = getattr(labels, "name", None)
         return {"label" if name is None else str(name): values}

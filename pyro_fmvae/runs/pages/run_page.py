@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from pyro_fmvae.data import Dataset, Kind
+from pyro_fmvae.figures.components import percent
 from pyro_fmvae.recipes.pictures import TRAINING
 from pyro_fmvae.runs.closing_table import labelled
 from pyro_fmvae.runs.duration import duration
@@ -183,7 +184,7 @@ def _components(run: Run, nearest: Sequence[Sequence[tuple[Prototype, np.ndarray
     parts = [picture(run, "components")]
     for name, found in zip(run.factor_names, nearest, strict=False):
         cards = "".join(
-            markup.thumbnails(list(pictures), f"{one.name}: {100 * one.share:.0f} %", LARGEST)
+            markup.thumbnails(list(pictures), f"{one.name}: {percent(one.share)}", LARGEST)
             for one, pictures in found
         )
         parts += [markup.heading(name), f'<div class="cards">{cards}</div>']
