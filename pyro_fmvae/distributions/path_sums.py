@@ -173,7 +173,8 @@ def _scaled_forward(
     torch.add(start, likelihood[0], out=weights[0])
     top = finite(weights.amax(1))
     weights = weights.sub_(top.unsqueeze(1)).exp_()
-    states, predictions, sizes = torch.empty_like(weights), torch.ones_like(weights), torch.ones_like(top)
+    states, predictions, sizes = (torch.empty_like(table) for table in (weights, weights, top))
+    predictions[0] = 1
     least = torch.finfo(weights.dtype).tiny
     for t, (here, size) in enumerate(zip(states.unbind(), sizes.unbind(), strict=True)):
         if t > 0:
