@@ -52,10 +52,10 @@ the gradient of their biases by a sum: oneDNN takes up to two thirds of the back
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import conv_transpose2d
 
 from .canvas import Canvas
 from .initialization import scaled_normal_
@@ -189,35 +189,9 @@ class ConvDecoder(nn.Module):
 
 
 class _ConvTranspose2d(nn.ConvTranspose2d):
-    """A transposed convolution whose bias has its gradient by a sum: see :class:`_Bias`."""
+    """A transposed convolution that adds its bias afterwards, so that the bias's gradient is a plain sum."""
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
-        if self.bias is None or not (self.bias.requires_grad and torch.is_grad_enabled()):
-            return super().forward(input, output_size)
-        out = nn.functional.conv_transpose2d(
-            input,
-            self.weight,
-            self.bias.detach(),
-            self.stride,
-            self.padding,  # type: ignore[arg-type]  # numbers: it has no padding by name
-            self.output_padding,
-        )
-        return _Bias.apply(out, self.bias)
-
-
-class _Bias(torch.autograd.Function):
-    """The gradient of a bias that images [N, C, H, W] have in them already."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(out: Tensor, bias: Tensor) -> Tensor:
-        return out.view_as(out)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        return grad, grad.sum((0, 2, 3))
+        assert self.bias is not None and isinstance(self.padding, tuple)
+        out = conv_transpose2d(input, self.weight, None, self.stride, self.padding, self.output_padding)
+        return out + self.bias.to(out.dtype)[:, None, None]
