@@ -1,6 +1,7 @@
 """The report of trainings on data that have few labels, or splits of their own."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -156,3 +157,14 @@ def test_folds_are_tested_on_in_turn(files, tmp_path):
 def test_published_splits_are_fixed(tmp_path, option):
     status, _, err = command("train", "--out", tmp_path / "run", *option.split())
     assert (status, err) == (2, "pyro-fmvae: error: valid, test, fold: the splits of 'smiley' are fixed\n")
+
+
+@pytest.mark.parametrize(("side", "advised"), [(24, ""), (32, "(--image-size 16)")])
+def test_pictures_are_advised_to_be_smaller_down_to_16_pixels(tmp_path, monkeypatch, side, advised):
+    monkeypatch.setattr(report, "cut_short", lambda *_: True)
+    config = SimpleNamespace(max_minutes=1.0, usual_steps=4700, data=str(tmp_path))
+    shape = SimpleNamespace(event_shape=(side, side))
+    (line,) = report._cut_short(SimpleNamespace(config=config, image=True, preprocessing=shape), 30, None)
+    assert line.endswith(
+        f"give more --max-minutes, or make the pictures smaller {advised}" if advised else "minutes"
+    )
