@@ -182,12 +182,13 @@ def _scaled_forward(
         torch.mul(predictions[t], weights[t], out=here)
         torch.sum(here, 0, out=size)
         here.div_(size.clamp(min=least))  # of an impossible sequence, 0
+        predictions[t].clamp_(min=least)
         if t > 0 and ends is not None:
             here.copy_(torch.where(t < ends, here, states[t - 1]))
     parts = sizes.log_().add_(top)
     if ends is not None:
         parts = torch.where(_there(parts, ends), parts, 0.0)
-    return parts.sum(0), states, predictions.clamp_(min=least)
+    return parts.sum(0), states, predictions
 
 
 def _scaled_backward(
