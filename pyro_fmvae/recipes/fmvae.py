@@ -143,10 +143,6 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
             **{f"responsibilities_{factor}": gamma for factor, gamma in enumerate(gammas)},
         }
 
-    def predictions(self, model: FactorialMixtureVAE, x: Tensor) -> dict[str, Tensor]:
-        """``predicted`` [B, I]: codes, but of labels that the networks have not learnt what is predicted."""
-        return {"predicted": model.predicted_codes(x)} if model.predictors else {}
-
     def sample(self, model: FactorialMixtureVAE, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
         """Draw z [n, I·D] given codes, and return the ``codes`` drawn beside it."""
         drawn = model.sample_codes(len(codes), codes)

@@ -195,10 +195,6 @@ class Recipe(ABC, Generic[Options]):
     def encode(self, model: Any, x: Tensor) -> dict[str, Tensor]:
         """Arrays that ``encode`` writes of a batch, each [B, ...], by name."""
 
-    def predictions(self, model: Any, x: Tensor) -> dict[str, Tensor]:
-        """Arrays that ``encode`` writes beside those where labels are predicted without codes; here none."""
-        return {}
-
     @abstractmethod
     def program(self, model: Any) -> nn.Module | None:
         """A module that gives the arrays of :meth:`encode` by tensor operations alone, to be traced.

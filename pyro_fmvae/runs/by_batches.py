@@ -57,13 +57,17 @@ def naming_far_rows(
 def encoded_parts(
     recipe: Recipe[Any], model: Any, batches: Batches, ranks: Ranks | None = None
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Encode batch after batch: arrays of :meth:`Recipe.encode` and `predictions` on the CPU, each [B, ...].
+    """Encode batch after batch: the arrays of :meth:`Recipe.encode` on the CPU, each [B, ...].
+
+    Where the networks have not learnt all labels, ``predicted`` [B, I] is beside them: the codes, but of
+    these labels what is predicted without the networks.
 
     Where ranks share the rows, every rank gets all of them, and has to go through all parts.
     """
 
     def encode(x: Tensor) -> dict[str, Tensor]:
-        return {**recipe.encode(model, x), **recipe.predictions(model, x)}
+        unlearnt = recipe.spread and model.predictors
+        return recipe.encode(model, x) | ({"predicted": model.predicted_codes(x)} if unlearnt else {})
 
     for x, *_ in batches:
         with torch.no_grad():
