@@ -57,7 +57,9 @@ def _by_halves(start: Tensor, transitions: Tensor, likelihood: Tensor, ends: Ten
     message = (message - top).exp()
     for step in steps:
         message = message @ step
-    return message.sum((-2, -1)).log() + total + top.flatten()
+    weight = message.sum((-2, -1))
+    log_weight = torch.where(weight > 0, weight, 1.0).log()  # without a gradient where there is no path
+    return torch.where(weight > 0, log_weight + total + top.flatten(), -torch.inf)
 
 
 class _Sums(torch.autograd.Function):

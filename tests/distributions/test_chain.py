@@ -150,6 +150,19 @@ def test_rare_transitions_count_where_nothing_else_is_left(rare):
     assert_close(evidence, torch.tensor([rare + torch.tensor(2.0).log()], dtype=torch.float64))
 
 
+def test_an_impossible_sequence_leaves_the_gradients_of_others_as_they_are():
+    inputs = tables("shared")
+    inputs[2][1, 2] = -torch.inf
+    inputs = [table.requires_grad_() for table in inputs]
+    evidence = Chain(*inputs).log_evidence()
+    assert evidence[1] == -torch.inf
+    others = [0, 2, 3, 4]
+    alone = Chain(*inputs[:2], inputs[2][others]).log_evidence().sum()
+    found, expected = (torch.autograd.grad(total, inputs[:2]) for total in (evidence[others].sum(), alone))
+    for mine, theirs in zip(found, expected, strict=True):
+        assert_close(mine, theirs)
+
+
 def test_products_of_many_steps_are_those_of_one_after_another():
     source, found = torch.Generator().manual_seed(0), []
     likelihood = 30 * torch.randn(2, 999, K, generator=source, dtype=torch.float64)
