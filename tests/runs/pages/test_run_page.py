@@ -5,10 +5,12 @@ import json
 import re
 import shutil
 
+import numpy as np
 import pytest
 
 import pyro_fmvae
-from pyro_fmvae.runs.pages import PAGE, write_page
+from pyro_fmvae.runs.pages import PAGE, run_page, write_page
+from pyro_fmvae.runs.pages.prototypes import Prototype
 from pyro_fmvae.runs.run import Run
 from tests.runs.pages.browser import BROWSER, opened
 from tests.small_runs import succeed, train, write_files
@@ -83,6 +85,12 @@ def test_training_ends_with_a_page(trained):
         assert name in text
     page = (trained / PAGE).read_text()
     assert page.count("data:image/png") > len(list((trained / "figures").iterdir()))  # and training pictures
+
+
+def test_small_shares_of_components_are_not_rounded_to_zero(run, monkeypatch):
+    monkeypatch.setattr(run_page, "prototypes", lambda *_: [[(Prototype(0, "a", 0.004, np.zeros(0)), [])]])
+    write_page(run, run.folder / PAGE, run.load_model("cpu"), run.load_data())
+    assert "a: 0.4 %" in text_of(run.folder / PAGE)
 
 
 def test_options_that_were_not_given_are_only_in_the_list_of_all(trained):
