@@ -132,7 +132,7 @@ class Learning:
     def augment(self, x: Tensor) -> Tensor:
         """A batch [B, ...] of which half of the points, chosen at random, are transformed.
 
-        Of an odd number it is the half above or below, at random.
+        Of an odd number of points, it is the smaller or the larger half, at random.
         """
         if self.augmentation is None:
             return x

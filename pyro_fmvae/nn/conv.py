@@ -45,8 +45,8 @@ Weights plus biases, with L latent dimensions and two outputs per colour (mean a
 A width of 1/4 leaves a quarter of the channels, and about a sixteenth of the work.
 
 Inside, images are stored with their channels last, as views of ``[N, H, W, C]``: a step on a CPU takes 0.7 to
-0.8 of the time that it takes with channels first. Parameters are stored as usual. Transposed convolutions get
-the gradient of their biases by a sum: oneDNN takes up to two thirds of the backward pass for it.
+0.8 of the time that it takes with channels first. Parameters are stored as usual. Transposed convolutions add
+their biases afterwards, because oneDNN takes long for a bias's gradient.
 """
 
 from collections.abc import Callable, Sequence
@@ -192,6 +192,6 @@ class _ConvTranspose2d(nn.ConvTranspose2d):
     """A transposed convolution that adds its bias afterwards, so that the bias's gradient is a plain sum."""
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
-        assert self.bias is not None and isinstance(self.padding, tuple)
+        assert self.bias is not None and isinstance(self.padding, tuple) and output_size is None
         out = conv_transpose2d(input, self.weight, None, self.stride, self.padding, self.output_padding)
         return out + self.bias.to(out.dtype)[:, None, None]

@@ -25,6 +25,7 @@ Chosen by validation bound on wine, breast cancer and digits of 8x8 pixels: 144,
 SMALL, DECAY = (50,), 0.5
 POINTS_PER_COMPONENT = 8
 """Training points of a person's own for each component of a factor, at least, as long as two are left."""
+_BFLOAT16 = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # torch has no public query
 
 _COMMON: dict[str, Any] = {
     "network": "mlp",
@@ -118,9 +119,8 @@ def computes_in_bfloat16(device: str) -> bool:
     """
     if (device == "auto" and torch.cuda.is_available()) or device not in ("auto", "cpu"):
         return False
-    return any(
-        getattr(torch.cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    )
+    queries = [getattr(torch.cpu, name, None) for name in _BFLOAT16]
+    return any(query() for query in queries if query is not None)
 
 
 def network_defaults(config: NetworkOptions, dataset: Dataset) -> dict[str, Any]:

@@ -217,12 +217,14 @@ def _observation(config: NetworkOptions, preprocessing: Preprocessing) -> Observ
     return GaussianObservation(event_dim, config.min_scale, config.max_scale)
 
 
-def warp(strength: float, preprocessing: Preprocessing, **how: bool) -> nn.Module | None:
-    """Random warps of images of that kind; None where the strength is 0."""
+def warp(
+    strength: float, preprocessing: Preprocessing, interpolate: bool = True, partial: bool = False
+) -> nn.Module | None:
+    """Random warps of images of that kind (see :class:`RandomWarp`); None where the strength is 0."""
     if not strength:
         return None
     background = -1.0 if preprocessing.signed else 0.0
-    return RandomWarp(strength, len(preprocessing.event_shape) == 3, background, **how)
+    return RandomWarp(strength, len(preprocessing.event_shape) == 3, background, interpolate, partial)
 
 
 _Options = TypeVar("_Options", bound=NetworkOptions)

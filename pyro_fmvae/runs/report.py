@@ -26,7 +26,7 @@ from pyro_fmvae.runs.pages import PAGE, write_page
 from pyro_fmvae.runs.run import FIGURES, METRICS, REPORT, Run
 from pyro_fmvae.runs.trainer import Trainer
 
-SMALL = 16  # pixels on a side, below which no picture is advised to be made smaller
+LEAST_SIDE = 16  # pixels: the smallest size of pictures that is advised
 
 
 def report(trainer: Trainer, dataset: Dataset) -> None:
@@ -116,7 +116,7 @@ def _cut_short(run: Run, steps: int, kept: Kept | None) -> list[str]:
     config, usual = run.config, run.config.usual_steps
     more = "--max-minutes" if config.max_minutes else "--time-limit"
     side = max(run.preprocessing.event_shape[:2])
-    sized = run.image and side >= 2 * SMALL and is_folder(Path(config.data))
+    sized = run.image and side >= 2 * LEAST_SIDE and is_folder(Path(config.data))
     smaller = f", or make the pictures smaller (--image-size {side // 2})" if sized else ""
     return [
         f"the time was up after {steps:,} of {usual:,} steps, so the model has hardly learnt and its results "
