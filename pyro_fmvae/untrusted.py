@@ -141,7 +141,7 @@ def _described(hint: Any) -> str:
     if kind in (Union, UnionType):
         return " or ".join(_described(part) for part in parts)
     if kind is Literal:
-        return f"one of {', '.join(parts)}"
+        return f"one of {', '.join(parts)}" if len(parts) > 1 else str(parts[0])
     if kind is tuple:
         return f"a list, each {_described(parts[0])}"
     return _NAMES.get(hint, hint.__name__)

@@ -485,6 +485,7 @@ TRAIN = [  # options, and a part of the message
     ("--seed 99999999999999999999", "seed: expected"),
     ("--labels 2.5", "labels: expected a share"),
     ("--labels nan", "labels"),
+    ("--labels one", "--labels: expected one-per-value or a number"),
     ("--factors 0", "factors: expected sizes"),
     ("--factors a,b", "factors"),
     ("--factors 2.5", "factors"),
@@ -631,7 +632,7 @@ OTHERS = [
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("train --labels ten", "--labels: expected a number, got 'ten'"),
+        ("train --labels ten", "--labels: expected one-per-value or a number, got 'ten'"),
         (
             "train --model foo",
             "--model: expected one of fmvae, vae, vsc, bsc, max-sparse, linear-sparse, mixture, got 'foo'",

@@ -133,7 +133,7 @@ def translate(message: str, positional: Set[str] = frozenset()) -> str:
     wrong = re.search(r"(?:Got|Given) value: (.*)", text)
     types = text[: wrong.start()].partition("Given value type")[0] if wrong else ""
     wanted = [choices.replace("'", "") for choices in re.findall(r"Literal\[(.*?)\]", types)]
-    expected = [f"one of {choices}" for choices in wanted]
+    expected = [f"one of {choices}" if "," in choices else choices for choices in wanted]
     expected += [TYPES[name] for name in re.findall(r"<class '(\w+)'>", types) if name in TYPES]
     if not (wrong and expected):
         return f"{argument}: {text}"

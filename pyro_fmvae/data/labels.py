@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -15,16 +15,20 @@ from pyro_fmvae.data.readable_rows import joined
 from pyro_fmvae.data.splitting import fingerprint
 from pyro_fmvae.data.storage import sample_binary
 
+ONE_PER_VALUE: Final = "one-per-value"
+Amount: TypeAlias = float | Literal["one-per-value"]
+"""How many labels are used: see :func:`hide_labels`."""
 
-def hide_labels(labels: Split | Tensor, amount: float, seed: int) -> Tensor:
+
+def hide_labels(labels: Split | Tensor, amount: Amount, seed: int) -> Tensor:
     """Keep the labels of some points, drawn at random, and set the others to -1 (unknown).
 
     Args:
         labels: int64 [n, L], or a split that has labels.
         amount: up to 1, a share of the points, which keep all their columns: exactly ``round(amount * n)``
             points. Above 1, a number of points for each value of each column: a point may keep one column
-            and lose another, and a rarer value keeps all its points. Labels that were unknown before stay
-            unknown.
+            and lose another, and a rarer value keeps all its points. ``"one-per-value"`` is one point for
+            each value. Labels that were unknown before stay unknown.
         seed: of the choice, a function of the labels, `amount` and `seed`. A larger share, or a larger
             number, keeps a superset.
 
@@ -32,8 +36,8 @@ def hide_labels(labels: Split | Tensor, amount: float, seed: int) -> Tensor:
         A new tensor, int64 [n, L].
 
     Raises:
-        ValueError: `amount` is neither a share in [0, 1] nor a whole number above 1, or the split has no
-            labels.
+        ValueError: `amount` is neither a share in [0, 1] nor a whole number above 1 nor
+            ``"one-per-value"``, or the split has no labels.
     """
     known = labels.labels if isinstance(labels, Split) else labels
     if known is None:
@@ -42,22 +46,32 @@ def hide_labels(labels: Split | Tensor, amount: float, seed: int) -> Tensor:
     n = len(known)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).to(known.device)
     hidden = torch.full_like(known, -1)
-    if amount <= 1:
-        kept = order[: round(amount * n)]
+    if not (number := number_per_value(amount)):
+        kept = order[: round(float(amount) * n)]
         hidden[kept] = known[kept]
         return hidden
     for column in range(known.shape[1]):
         values = known[order, column]
         for value in values[values >= 0].unique():
-            hidden[order[values == value][: int(amount)], column] = value
+            hidden[order[values == value][:number], column] = value
     return hidden
 
 
-def check_amount(name: str, value: float) -> None:
-    """Raise ValueError unless a value is a share in [0, 1] or a whole number above 1."""
-    if not (0 <= value <= 1 or (value > 1 and float(value).is_integer())):
+def number_per_value(amount: Amount) -> int:
+    """Number of points for each value that an amount asks for; 0 if it is a share of all points."""
+    if isinstance(amount, str):
+        return 1
+    return int(amount) if amount > 1 else 0
+
+
+def check_amount(name: str, value: Amount) -> None:
+    """Raise ValueError unless a value is an amount of labels."""
+    if value == ONE_PER_VALUE:
+        return
+    if isinstance(value, str) or not (0 <= value <= 1 or (value > 1 and float(value).is_integer())):
         raise ValueError(
-            f"{name}: expected a share in [0, 1], or a whole number of points for each value, got {value}"
+            f"{name}: expected a share in [0, 1], a whole number of points above 1 for each value, or "
+            f"{ONE_PER_VALUE}, got {value}"
         )
 
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae.data import Batches, Dataset, Split
+from pyro_fmvae.data.labels import Amount
 from pyro_fmvae.evaluate import bound, label_agreement
 from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
 from pyro_fmvae.learn.learning import Learning
@@ -74,7 +75,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         return self.config.factors
 
     @property
-    def labels(self) -> float:
+    def labels(self) -> Amount:
         """As configured."""
         return self.config.labels or 0.0
 

@@ -1,7 +1,7 @@
 """Options of the factorial mixture VAE, and their defaults by data."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pyro_fmvae.data import Dataset, hide_labels
 from pyro_fmvae.data.labels import check_amount
@@ -20,8 +20,8 @@ from pyro_fmvae.recipes.views import ViewOptions
 class FMVAEOptions(ViewOptions, CountableOptions):
     """Options of ``--model fmvae``."""
 
-    labels: float | None = by_data(
-        "share of labels used, or number for each value", check_amount, example="20"
+    labels: float | Literal["one-per-value"] | None = by_data(
+        "share of labels used, number for each value, or one-per-value", check_amount, example="20"
     )
     prior_iterations: int | None = by_data("iterations of the prior alone", count(0))
     refine_iterations: int | None = by_data("iterations with label_weight 0, after the joint ones", count(0))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pyro_fmvae.data import Dataset, Split, hide_labels
 from pyro_fmvae.data.dataset import SPLITS
-from pyro_fmvae.data.labels import how_to_label
+from pyro_fmvae.data.labels import Amount, how_to_label, number_per_value
 from pyro_fmvae.data.own.folder import SPARSE, sparse
 from pyro_fmvae.recipes.recipe import Recipe
 
@@ -39,7 +39,7 @@ def check_labels(
     dataset: Dataset,
     names: Sequence[str],
     factors: Sequence[int],
-    amount: float,
+    amount: Amount,
     seed: int,
     per_value: int = 1,
 ) -> None:
@@ -49,7 +49,7 @@ def check_labels(
         dataset: with the labels.
         names: of the labels that are trained on.
         factors: K_i of each factor, those of the labels first.
-        amount: share of the training points whose labels are used, or number of them for each value.
+        amount: of labels that are used, as :func:`~pyro_fmvae.data.hide_labels` takes it.
         seed: of the choice of these points.
         per_value: components for each value of a label.
 
@@ -73,7 +73,7 @@ def check_labels(
                 f"components, not {components}"
             )
     points = len(dataset.train)
-    kept = points if amount > 1 else round(amount * points)
+    kept = points if number_per_value(amount) else round(float(amount) * points)
     if not kept:
         raise ValueError(
             f"labels: expected at least one of the {points:,} training points, got a share of {amount}"
@@ -107,18 +107,19 @@ def labelled_points(recipe: Recipe[Any], train: Split) -> LabelledPoints:
         recipe: of a run that was trained on labels.
         train: its training rows.
     """
+    number = number_per_value(recipe.labels)
     labels = hide_labels(train, recipe.labels, recipe.config.seed)[:, list(recipe.labelled)]
     scarce = []
-    for factor in recipe.labelled if recipe.labels > 1 else ():
+    for factor in recipe.labelled if number else ():
         values, counts = labels[labels[:, factor] >= 0, factor].unique(return_counts=True)
         few = [
             f"'{recipe.value_text(factor, value)}' ({count})"
             for value, count in zip(values.tolist(), counts.tolist(), strict=True)
-            if count < recipe.labels
+            if count < number
         ]
         if few:
-            wanted, name = f"{recipe.labels:.0f}", recipe.label_names[factor]
-            scarce.append(f"labels: fewer than {wanted} training points have the {name} {shortened(few)}")
+            name = recipe.label_names[factor]
+            scarce.append(f"labels: fewer than {number} training points have the {name} {shortened(few)}")
     return LabelledPoints(labels, scarce)
 
 

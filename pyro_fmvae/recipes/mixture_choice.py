@@ -36,10 +36,8 @@ LEARNT: Final = TablePrior(c0=4.0, b0=0.3)
 class MixtureOptions(TrainConfig):
     """Options of ``--model mixture``."""
 
-    labels: float | None = by_data(
-        "share of labels used, or number for each value",
-        check_amount,
-        example="20",
+    labels: float | Literal["one-per-value"] | None = by_data(
+        "share of labels used, number for each value, or one-per-value", check_amount, example="20"
     )
     factors: tuple[int, ...] | None = by_data("number of components", sizes, SIZES, example="3")
     covariance: Literal["diagonal", "full"] | None = by_data("covariance of a component's numbers")

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from pyro_fmvae.data import Batches, Dataset, Preprocessing, SparseOptions, Split
+from pyro_fmvae.data.labels import Amount
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.recipes.options import Options
@@ -92,8 +93,8 @@ class Recipe(ABC, Generic[Options]):
 
     @property
     @abstractmethod
-    def labels(self) -> float:
-        """Share of the training points whose labels are used; above 1, number of them for each value."""
+    def labels(self) -> Amount:
+        """How many labels are used, as :func:`~pyro_fmvae.data.hide_labels` takes it."""
 
     @property
     @abstractmethod

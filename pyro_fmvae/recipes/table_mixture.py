@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pyro_fmvae import figures
 from pyro_fmvae.data import Batches, Dataset, Kind, SparseOptions, Split
+from pyro_fmvae.data.labels import Amount
 from pyro_fmvae.evaluate import edit_rows, label_agreement
 from pyro_fmvae.figures.columns import MOST_COLUMNS
 from pyro_fmvae.learn.learning import Learning
@@ -106,7 +107,7 @@ class Mixture(Recipe[MixtureOptions]):
         return self.config.factors
 
     @property
-    def labels(self) -> float:
+    def labels(self) -> Amount:
         """As configured."""
         return self.config.labels or 0.0
 

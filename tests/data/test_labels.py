@@ -37,26 +37,27 @@ def test_a_split_and_unknown_labels():
     assert torch.equal(hide_labels(Split(torch.zeros(2, 1, dtype=torch.float32), labels), 1.0, 0), labels)
 
 
-@pytest.mark.parametrize("amount", [-0.1, 1.01, 2.5, math.nan, math.inf])
+@pytest.mark.parametrize("amount", [-0.1, 1.01, 2.5, math.nan, math.inf, "two"])
 def test_neither_a_share_nor_a_number(amount):
-    message = rf"amount: expected a share in \[0, 1\], or a whole number of .*, got {amount}"
+    message = rf"amount: expected a share in \[0, 1\], a whole number .*, or one-per-value, got {amount}"
     with pytest.raises(ValueError, match=message):
         hide_labels(LABELS, amount, 0)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_number_of_points_for_each_value_of_each_column(seed):
+@pytest.mark.parametrize(("amount", "number"), [(5, 5), ("one-per-value", 1)])
+def test_a_number_of_points_for_each_value_of_each_column(seed, amount, number):
     labels = torch.stack([torch.arange(60) % 2, (torch.arange(60) % 30).clamp(max=2)], dim=1)
     labels[::7] = -1
-    hidden = hide_labels(labels, 5, seed)
+    hidden = hide_labels(labels, amount, seed)
     assert ((hidden == labels) | (hidden == -1)).all()
     for column in range(2):
         for value in labels[:, column].unique().tolist():
             known, kept = ((array[:, column] == value).sum().item() for array in (labels, hidden))
             if value >= 0:
-                assert kept == min(known, 5) and (known > 5 or value < 2)
-    assert torch.equal(hidden, hide_labels(labels, 5, seed))
-    assert not torch.equal(hidden, hide_labels(labels, 5, seed + 1))
+                assert kept == min(known, number) and (known > 5 or value < 2)
+    assert torch.equal(hidden, hide_labels(labels, amount, seed))
+    assert not torch.equal(hidden, hide_labels(labels, amount, seed + 1))
     more = hide_labels(labels, 6, seed)
     assert torch.equal(more[hidden >= 0], hidden[hidden >= 0])
 

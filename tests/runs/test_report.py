@@ -133,6 +133,15 @@ def test_a_number_of_labels_for_each_value(files, tmp_path, caplog):
     assert run.config.labels == 3
 
 
+@pytest.mark.parametrize("model", ["fmvae", "mixture"])
+def test_one_label_for_each_value(files, tmp_path, model):
+    """Values 0, 1 and 2; ``labels=1`` is all of them."""
+    run, found, _ = trained(tmp_path / "run", files["few"], labels="one-per-value", model=model)
+    assert found["labelled"] == {"used": 3, "of": 48}
+    assert not any(text.startswith("labels:") for text in found["warnings"])
+    assert run.config.labels == "one-per-value"
+
+
 def test_values_that_no_tested_point_has_are_named(tmp_path):
     """59 of one class, one of the other."""
     labels = (np.arange(SIZE) == 3).astype(int)
