@@ -2,7 +2,7 @@
 
     python examples/mnist_clusters.py --data-root DIR --out cluster-rows
     python examples/mnist_clusters.py --data-root DIR --out cluster-rows --rows K10-seed0,labels-seed0
-    python examples/mnist_clusters.py --out cluster-rows --report
+    python examples/mnist_clusters.py --out cluster-rows --report --figure digits.png
 
 One factor of 10 dimensions with perceptrons of 500 units. In training the encoder sees warped digits, and the
 decoder explains the undistorted ones. Pretraining gives KL[z] a small weight. The best of 12 starts of the
@@ -13,9 +13,9 @@ Rows K10 and K20 have no labels. The labelled rows start from the networks of K1
 of the joint phase. K10-long is the run with the best bound, with more iterations. K10-plain has no warps.
 
 Rows with ``views`` in their names see each image twice, with a warp of its own before the encoder each time:
-two latent vectors, one assignment. The labelled ones start from the networks of K10-views and have 100 or
-1,000 labels; labels-views-20 has two components for each digit. All are evaluated on one view, the image as
-it is.
+two latent vectors, one assignment. The labelled ones start from the networks of K10-views and have 10 labels
+(one for each digit), 100 or 1,000; labels-views-20 has two components for each digit. All are evaluated on
+one view, the image as it is.
 
 Accuracy without labels is that of the best one-to-one matching of components to digits; ``majority`` names
 each component after its most common digit. A run is chosen by its bound alone: that of the program of views
@@ -29,10 +29,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import digits_figure
 from sweep import Row, main, scaled
 
 SEEDS = range(10)
 PLAIN_SEED = 0
+FIVE_SEEDS = range(5)  # of rows with 10 or 1,000 labels
 FEW_SEEDS = range(3)  # of K20-views
 LONG_SEED = 2  # the greatest bound of K10 with seeds 0 to 5
 LABELLED = 0.002  # of 50,000 images: 100
@@ -51,10 +53,22 @@ WITH_LABELS = {
     "refine_iterations": 1000,
 }
 MORE_LABELS = {**WITH_LABELS, "labels": 0.02}
+ONE_LABEL_A_DIGIT = {**WITH_LABELS, "labels": "one-per-value"}
+NUMBERS = {  # of labels, by kind of row
+    "labels": 100,
+    "labels-views-10": 10,
+    "labels-views": 100,
+    "labels-views-20": 100,
+    "labels-views-1000": 1000,
+}
 KINDS = (
     *("K10", "K10-restarts", "K10-views", "K10-long", "K10-plain", "K20", "K20-views"),
-    *("labels", "labels-views", "labels-views-20", "labels-views-1000"),
+    *("labels", "labels-views-10", "labels-views", "labels-views-20", "labels-views-1000"),
 )
+SERIES = {  # rows of the figure
+    "one view": ("K10", "labels"),
+    "several views": ("K10-views", "labels-views-10", "labels-views", "labels-views-1000"),
+}
 
 
 def rows(chosen: argparse.Namespace) -> Iterator[Row]:
@@ -77,8 +91,12 @@ def rows(chosen: argparse.Namespace) -> Iterator[Row]:
             ("K10-views", start, {**ten, **JOINT, **VIEWS}),
             ("labels-views", after, {**ten, **WITH_LABELS, **pair}),
             ("labels-views-20", after, {**twenty, **WITH_LABELS, **pair, "per_value": 2}),
-            ("labels-views-1000", after, {**ten, **MORE_LABELS, **pair}),
         ]
+        if seed in FIVE_SEEDS:
+            kinds += [
+                ("labels-views-10", after, {**ten, **ONE_LABEL_A_DIGIT, **pair}),
+                ("labels-views-1000", after, {**ten, **MORE_LABELS, **pair}),
+            ]
         if seed in FEW_SEEDS:
             kinds.append(("K20-views", start, {**twenty, **JOINT, **VIEWS}))
         if seed == LONG_SEED:
@@ -89,11 +107,14 @@ def rows(chosen: argparse.Namespace) -> Iterator[Row]:
             kinds.append(("K10-plain", start, {"factors": (10,), **PLAIN, **PRIOR, **JOINT}))
         for name, after, train in kinds:
             train = scaled({**common, **train}, chosen.scale)
-            yield Row(f"{name}-seed{seed}", train, evaluate, after, {"kind": name, "split": chosen.split})
+            about = {"kind": name, "split": chosen.split}
+            if name in NUMBERS:
+                about["labels"] = NUMBERS[name]
+            yield Row(f"{name}-seed{seed}", train, evaluate, after, about)
 
 
 def report(records: Sequence[Mapping[str, Any]], picture: Path | None) -> str:
-    """Median and range over the seeds, and the run of greatest bound."""
+    """Median and range over the seeds, and the run of greatest bound; the figure of :mod:`digits_figure`."""
     lines = [
         "| rows | seeds | measure | median | least | greatest | of the greatest bound |",
         "| --- " * 7 + "|",
@@ -109,7 +130,22 @@ def report(records: Sequence[Mapping[str, Any]], picture: Path | None) -> str:
                 cells = statistics.median(values), min(values), max(values), _measure(best, measure)
                 texts = " | ".join(f"{cell:.4f}" for cell in cells)
                 lines.append(f"| {kind} | {len(values)} | {measure} | {texts} |")
+    if picture is not None and records:
+        digits_figure.draw(_accuracies(records), records[0]["split"], picture)
     return "\n".join(lines)
+
+
+def _accuracies(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, list[float]]]:
+    """Accuracies of the seeds of each series, by the number of labels."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for record in records:
+        for name, kinds in SERIES.items():
+            if record["kind"] in kinds:
+                accuracy = _measure(record["result"]["result"], "accuracy")
+                assert accuracy is not None
+                number = NUMBERS.get(record["kind"], 0)
+                found.setdefault(name, {}).setdefault(number, []).append(accuracy)
+    return found
 
 
 def _measure(result: Mapping[str, Any], name: str) -> float | None:

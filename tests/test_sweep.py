@@ -21,7 +21,10 @@ from pyro_fmvae.recipes.registry import DEFAULT, all_options, configure
 from tests.scripts import imported
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
-MODULES = ("sweep", "sweep_bounds", "mnist_sweep", "omniglot_sweep", "mnist_clusters", "generalisation")
+MODULES = (
+    *("sweep", "sweep_bounds", "mnist_sweep", "omniglot_sweep", "mnist_clusters", "digits_figure"),
+    "generalisation",
+)
 SWEEPS = ("mnist_sweep", "omniglot_sweep", "mnist_clusters")
 PRETRAINED, JOINT = 100, 40
 
@@ -482,7 +485,7 @@ def test_the_program_takes_the_options_of_every_row(s, monkeypatch, script):
     options = ("--data-root", "there", "--device", "cpu", "--split", "test", "--scale", "0.01")
     parser = build_parser()
     rows = rows_of(s, script, chosen(s, monkeypatch, *options))
-    for row in rows if script != "mnist_clusters" else rows[:12]:  # the others differ in the seed
+    for row in rows if script != "mnist_clusters" else rows[:13]:  # the others differ in the seed
         parsed = parser.parse_args(["train", *s.sweep.options(row.train), "--out", "runs/x"]).train
         options = {name: getattr(parsed, name) for name in all_options()}
         config = configure(parsed.model or DEFAULT, **options)
@@ -721,3 +724,63 @@ def test_summary_of_clusters(s):
         "| labels | 1 | accuracy | 0.9500 | 0.9500 | 0.9500 | 0.9500 |",
     ]
     assert len(s.mnist_clusters.report([], None).splitlines()) == 2
+
+
+def test_rows_of_few_labels(s, monkeypatch):
+    """One a digit, 100 or 1,000 of 50,000; the file says how many."""
+    rows = rows_of(s, "mnist_clusters", chosen(s, monkeypatch))
+    for kind, number, seeds in (
+        ("labels-views-10", 10, 5),
+        ("labels-views", 100, 10),
+        ("labels-views-1000", 1000, 5),
+        ("K10-views", None, 10),
+    ):
+        found = [row for row in rows if row.name.rpartition("-")[0] == kind]
+        assert len(found) == seeds
+        for row in found:
+            assert row.about.get("labels") == number
+            amount = row.train.get("labels")
+            assert amount == "one-per-value" if number == 10 else number is None or 50_000 * amount == number
+
+
+def clusters(kind, accuracy):
+    named = "labels" in kind
+    measures = {"accuracy": accuracy, "majority": accuracy, "nmi": accuracy}
+    result = {
+        "elbo": -90.0,
+        "accuracy": {"digit": accuracy} if named else {},
+        "clustering": {} if named else {"digit": measures},
+    }
+    return {"kind": kind, "split": "valid", "result": {"result": result}}
+
+
+def test_figure_of_digits_has_a_dot_for_each_seed_and_the_mean(s, monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr(s.digits_figure.Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    records = [
+        *(clusters("K10", a) for a in (0.9, 0.8)),
+        *(clusters("labels-views-10", a) for a in (0.98, 0.9, 0.94)),
+        *(clusters("labels-views", a) for a in (0.96, 1.0)),  # no logarithm of its error
+        *(clusters("K20", 0.5), clusters("labels-views-20", 0.5)),
+    ]
+    s.mnist_clusters.report(records, tmp_path / "f.png")
+    (axes,) = drawn[0].axes
+    lines = {line.get_label(): line.get_xydata() for line in axes.lines}
+    shift = s.digits_figure.SHIFTS
+    np.testing.assert_allclose(lines["ours, one view"], [[shift["one view"], 0.15]])
+    np.testing.assert_allclose(lines["ours, several views"], [[10, 0.06], [100, 0.02]])
+    dots = [line.get_xydata() for line in axes.lines if line.get_alpha() == 0.5]
+    assert [len(seeds) for seeds in dots] == [2, 3, 2]
+    np.testing.assert_allclose(
+        np.concatenate(dots)[2:], [[10, 0.02], [10, 0.1], [10, 0.06], [100, 0.04], [100, 0.001]]
+    )
+    assert [text.get_text() for text in axes.texts] == [name for name, *_ in s.digits_figure.PUBLISHED]
+    assert "validation images" in drawn[0].get_supxlabel()
+    s.mnist_clusters.report([], tmp_path / "f.png")
+    assert len(drawn) == 1
+
+
+def test_figure_of_digits_is_a_png(s, tmp_path):
+    s.mnist_clusters.report([clusters("labels", 0.95)], tmp_path / "f.png")
+    with Image.open(tmp_path / "f.png") as image:
+        assert image.format == "PNG" and (np.asarray(image.convert("L")) < 128).sum() > 500
