@@ -89,7 +89,9 @@ def test_evaluate_against_labels(runs, files):
     unsupervised = evaluate(runs["table"], "--split", "train")
     assert unsupervised["accuracy"] == {}
     measures = {"n", "factor", "accuracy", "majority", "nmi", "ari"}
-    assert set(unsupervised["clustering"]["label0"]) == measures
+    found = unsupervised["clustering"]["label0"]
+    assert set(found) == measures | {"values", "components", "named_after", "confusion"}
+    assert np.sum(found["confusion"]) == found["n"] and found["values"] == ["0", "1"]
 
 
 def test_evaluate_a_file_goes_by_the_names_of_its_labels(runs, files):

@@ -100,7 +100,8 @@ def evaluate(
     if data is not None and data not in LOADERS and Path(data).resolve() == trained_on:
         print(f"{data} has the training points, too; without --data they are left out", file=sys.stderr)
     result["used_components"] = opened.recipe.used_components(model)
-    result |= opened.recipe.measures(model, rows, batches, label_names, (split or "test") if own else None)
+    measures = opened.recipe.measures(model, rows, batches, label_names, (split or "test") if own else None)
+    result |= named(opened, measures)
     if result.get("classification"):
         result["classification"] = _beside_references(
             opened, model, rows, label_names, result["classification"], data_root, place
@@ -127,8 +128,7 @@ def _beside_references(
     data_root: str | None,
     device: torch.device,
 ) -> dict[str, dict[str, Any]]:
-    """Name the values of a ``classification``, and add references if the training data are still there."""
-    classified = named(run, classified)
+    """Add references to a ``classification`` if the training data are still there."""
     try:
         train = run.load_data(data_root).train
     except (FileNotFoundError, ValueError) as error:

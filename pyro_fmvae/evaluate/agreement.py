@@ -1,7 +1,7 @@
 """Agreement of codes with labels: accuracy of factors trained on them, clustering measures for the others."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -11,6 +11,9 @@ from sklearn.metrics.cluster import contingency_matrix
 from torch import Tensor
 
 from pyro_fmvae.evaluate.classification import classification_measures
+
+LARGEST: Final = 10_000
+"""Most cells of a table of clusters that is given in full."""
 
 
 class Coding(Protocol):
@@ -43,9 +46,9 @@ def label_agreement(
         :func:`~pyro_fmvae.evaluate.classification_measures`. ``clustering`` covers the others: name → number
         of points ``n``, the ``factor`` that agrees best by its normalised mutual information ``nmi``, its
         adjusted Rand index ``ari``, the ``accuracy`` of the best one-to-one matching of its components to
-        labels, and the ``majority`` accuracy of naming each component after its most common label. Columns
-        without known labels are left out. So are constant columns without a factor, because any clustering
-        would seem to match them.
+        labels, the ``majority`` accuracy of naming each component after its most common label, and what
+        :func:`cluster_confusion` returns. Columns without known labels are left out. So are constant columns
+        without a factor, because any clustering would seem to match them.
     """
     pairs = [(model.predicted_codes(x).cpu(), labels.cpu()) for x, labels in batches]
     codes, labels = torch.cat([c for c, _ in pairs]).numpy(), torch.cat([y for _, y in pairs]).numpy()
@@ -72,6 +75,7 @@ def label_agreement(
             "majority": majority_accuracy(truth, codes[known, best]),
             "nmi": nmi[best],
             "ari": float(adjusted_rand_score(truth, codes[known, best])),
+            **cluster_confusion(truth, codes[known, best]),
         }
     accuracy = {name: found["accuracy"] for name, found in classified.items()}
     return {"accuracy": accuracy, "clustering": clustering, "classification": classified}
@@ -88,6 +92,41 @@ def matching_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
     table = contingency_matrix(labels, clusters)
     rows, columns = linear_sum_assignment(table, maximize=True)
     return float(table[rows, columns].sum() / len(labels))
+
+
+def cluster_confusion(labels: np.ndarray, clusters: np.ndarray) -> dict[str, list[Any]]:
+    """Count the points of each label in each cluster.
+
+    A cluster is named after the label that the matching of :func:`matching_accuracy` gives it. A cluster
+    that this leaves over is named after its most common label.
+
+    Args:
+        labels, clusters: integers [N], N >= 1.
+
+    Returns:
+        A JSON object:
+
+        * ``values``: the V labels that occur, ascending;
+        * ``components``: the C clusters that occur, by the label that they are named after;
+        * ``named_after``: these labels, [C];
+        * ``confusion``: number of points of each label (rows) by cluster (columns), [V, C].
+
+        Nothing at all if V · C is more than :data:`LARGEST`.
+    """
+    table = contingency_matrix(labels, clusters)
+    if table.size > LARGEST:
+        return {}
+    values, components = np.unique(labels), np.unique(clusters)
+    named_after = table.argmax(0)
+    rows, columns = linear_sum_assignment(table, maximize=True)
+    named_after[columns] = rows
+    order = named_after.argsort(kind="stable")
+    return {
+        "values": values.tolist(),
+        "components": components[order].tolist(),
+        "named_after": values[named_after[order]].tolist(),
+        "confusion": table[:, order].tolist(),
+    }
 
 
 def majority_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:

@@ -1,6 +1,6 @@
 """Agreement of a run's codes with labels, beside references that were fitted to the same labelled points."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -50,11 +50,25 @@ def references(
     return found
 
 
-def named(run: Run, classified: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Give the values of a ``classification`` their names, as strings."""
-    found = {}
-    for name, measures in classified.items():
-        column = run.label_names.index(name)
-        values = [run.recipe.value_text(column, value) for value in measures["values"]]
-        found[name] = measures | {"values": values}
+def named(run: Run, measures: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the values of labels in ``classification`` and ``clustering`` their names, as strings."""
+    found = dict(measures)
+    for part in ("classification", "clustering"):
+        if part in measures:
+            found[part] = {name: _named(run, name, of_label) for name, of_label in measures[part].items()}
     return found
+
+
+def _named(run: Run, label: str, measures: Mapping[str, Any]) -> dict[str, Any]:
+    texts = {
+        key: [_text(run, label, value) for value in measures[key]]
+        for key in ("values", "named_after")
+        if key in measures
+    }
+    return {**measures, **texts}
+
+
+def _text(run: Run, label: str, value: int) -> str:
+    """Name of a value; the number itself of a label that the run's data do not have."""
+    known = label in run.label_names
+    return run.recipe.value_text(run.label_names.index(label), value) if known else str(value)

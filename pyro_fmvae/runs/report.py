@@ -27,6 +27,7 @@ from pyro_fmvae.runs.run import FIGURES, METRICS, REPORT, Run
 from pyro_fmvae.runs.trainer import Trainer
 
 LEAST_SIDE = 16  # pixels: the smallest size of pictures that is advised
+CONFUSED = 4  # labels, at most, whose confusion with clusters is drawn
 
 
 def report(trainer: Trainer, dataset: Dataset) -> None:
@@ -76,10 +77,9 @@ def _measure(trainer: Trainer, dataset: Dataset, everything: Split) -> tuple[dic
     if rows.labels is None or not run.factorial:
         return measures, rows
     names = dataset.label_names
-    measures |= label_agreement(model, in_order(rows, device), names, run.factors_of(names))
-    if measures["classification"]:
+    measures |= named(run, label_agreement(model, in_order(rows, device), names, run.factors_of(names)))
+    if classified := measures["classification"]:
         beside = references(run, model, dataset.train, rows, names, device)
-        classified = named(run, measures["classification"])
         measures["classification"] = {name: classified[name] | beside[name] for name in classified}
     return measures, rows
 
@@ -97,9 +97,8 @@ def _agreement_in_training(
         return None
     rows = replace(dataset.train, labels=labels[:, free]).select(known)
     names = [dataset.label_names[column] for column in free]
-    return {"n": len(rows)} | label_agreement(
-        trainer.model, in_order(rows, trainer.device), names, [None] * len(names)
-    )
+    agreement = label_agreement(trainer.model, in_order(rows, trainer.device), names, [None] * len(names))
+    return {"n": len(rows)} | named(run, agreement)
 
 
 def _labelled(run: Run, dataset: Dataset) -> dict[str, int] | None:
@@ -169,15 +168,16 @@ def draw(run: Run, model: Any, rows: Split, split: str) -> None:
     """Draw every figure that suits the data into the run's folder; the curves of training come there last.
 
     Args:
-        run: the run; of labels in its ``report.json``, the confusion is drawn.
+        run: the run; the confusion is drawn of labels in its ``report.json``: those that were trained on,
+            or else those that clusters agree with best.
         model: as trained.
         rows: data to reconstruct.
         split: what they are called.
     """
     records = [json.loads(line) for line in (run.folder / METRICS).read_text().splitlines()]
     drawn = run.recipe.draw_figures(model, rows, split, records)
-    if classified := _read(run).get("classification"):
-        drawn["confusion"] = figures.confusion(classified)
+    if confused := _confused(_read(run)):
+        drawn["confusion"] = figures.confusion(confused)
     folder = run.folder / FIGURES
     with TemporaryDirectory(dir=run.folder) as temporary:
         for name, figure in drawn.items():
@@ -186,6 +186,15 @@ def draw(run: Run, model: Any, rows: Split, split: str) -> None:
         # This one last, so that where it is, the others are.
         for path in sorted(Path(temporary).iterdir(), key=lambda path: path.stem == TRAINING):
             path.replace(folder / path.name)
+
+
+def _confused(measures: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Measures of the labels whose confusion is drawn."""
+    if classified := measures.get("classification"):
+        return dict(classified)
+    counted = {name: of for name, of in measures.get("clustering", {}).items() if "confusion" in of}
+    best = sorted(counted, key=lambda name: -counted[name]["nmi"])[:CONFUSED]
+    return {name: counted[name] for name in best}
 
 
 def _read(run: Run) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ import torch
 from sklearn.metrics import normalized_mutual_info_score
 
 from pyro_fmvae.evaluate import label_agreement, majority_accuracy, matching_accuracy
+from pyro_fmvae.evaluate.agreement import LARGEST, cluster_confusion
 
 
 @pytest.mark.parametrize(("kinds", "clusters"), [(3, 3), (2, 4), (4, 2), (1, 3), (3, 1)])
@@ -62,6 +63,12 @@ def test_label_agreement():
         "majority": pytest.approx(sum(of_clusters) / 60),
         "nmi": pytest.approx(nmi),
         "ari": pytest.approx(adjusted_rand_index(truth[:, 1].tolist(), codes[:, 1].tolist())),
+        "values": [0, 1, 2],
+        "components": [1, 2, 0],  # the code of value v is v + 1 modulo 3
+        "named_after": [0, 1, 2],
+        "confusion": [
+            [((truth[:, 1] == v) & (codes[:, 1] == k)).sum().item() for k in (1, 2, 0)] for v in range(3)
+        ],
     }
     assert result["clustering"] == {"found": expected}
 
@@ -72,6 +79,34 @@ def test_majority_forgives_split_classes_but_not_merged_ones():
     assert majority_accuracy(labels, np.array([0, 0, 1, 1, 2, 2, 3])) == 1
     assert majority_accuracy(labels, np.array([0, 0, 0, 0, 1, 1, 1])) == pytest.approx(6 / 7)
     assert majority_accuracy(labels, np.zeros(7, int)) == pytest.approx(4 / 7)
+
+
+def test_clusters_are_counted_by_label_and_named_after_the_matched_one_or_the_most_common():
+    labels = np.array([3, 3, 3, 5, 5, 9, 9, 9, 9])
+    clusters = np.array([7, 7, 1, 1, 1, 2, 2, 4, 4])
+    clusters[-1] = 0  # five clusters of three labels
+    found = cluster_confusion(labels, clusters)
+    assert found == {
+        "values": [3, 5, 9],
+        "components": [7, 1, 0, 2, 4],
+        "named_after": [3, 5, 9, 9, 9],
+        "confusion": [[2, 1, 0, 0, 0], [0, 2, 0, 0, 0], [0, 0, 1, 2, 1]],
+    }
+    merged = cluster_confusion(np.array([0, 0, 0, 1, 1, 2]), np.array([0, 0, 0, 0, 0, 1]))
+    assert (merged["named_after"], merged["confusion"]) == ([0, 2], [[3, 0], [2, 0], [0, 1]])
+
+
+def test_the_matching_may_name_a_cluster_after_a_rarer_label():
+    """Both clusters have more of label 0, and one of them has to be called 1."""
+    found = cluster_confusion(np.array([0] * 7 + [1]), np.array([0] * 4 + [1] * 4))
+    assert (found["named_after"], found["confusion"]) == ([0, 1], [[4, 3], [0, 1]])
+    assert matching_accuracy(np.array([0] * 7 + [1]), np.array([0] * 4 + [1] * 4)) == 5 / 8
+
+
+def test_a_huge_table_of_clusters_is_left_out():
+    labels = np.arange(LARGEST // 50)
+    assert np.shape(cluster_confusion(labels, labels % 50)["confusion"]) == (LARGEST // 50, 50)
+    assert cluster_confusion(labels, labels % 51) == {}
 
 
 def test_labels_that_never_vary_are_no_clusters():

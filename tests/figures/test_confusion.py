@@ -29,6 +29,23 @@ def test_counts_shares_and_names():
     assert not overlaps(figure)
 
 
+def test_clusters_are_columns_by_the_value_that_they_are_named_after():
+    found = {
+        "n": 12,
+        "values": ["four", "nine"],
+        "named_after": ["four", "nine", "nine"],
+        "confusion": [[4, 3, 0], [0, 1, 4]],
+    }
+    figure = confusion({"digit": found})
+    (image,) = figure.findobj(AxesImage)
+    np.testing.assert_allclose(image.get_array(), [[4 / 7, 3 / 7, 0], [0, 0.2, 0.8]])
+    shown = texts(figure)
+    assert (shown.count("four"), shown.count("nine")) == (2, 3)
+    assert "digit: 9 of 12 points match" in shown
+    assert "Columns: components, each by the value that it is named after." in " ".join(shown)
+    assert not overlaps(figure)
+
+
 def test_many_values_have_no_room_for_names():
     counts = np.eye(300, dtype=int)
     figure = confusion({"character": measures(counts, [str(value) for value in range(300)])})
@@ -42,6 +59,10 @@ def test_many_values_have_no_room_for_names():
     [
         ({}, "classified: expected at least one label, got none"),
         ({"a": measures([[1, 0], [0, 1]], ["x"])}, r"counts \[1, 1\] of 'a', got \[2, 2\]"),
+        (
+            {"a": measures([[1, 0], [0, 1]], ["x", "y"]) | {"named_after": ["x"]}},
+            r"counts \[2, 1\] of 'a', got \[2, 2\]",
+        ),
     ],
 )
 def test_nothing_to_show(classified, message):

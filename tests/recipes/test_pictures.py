@@ -72,6 +72,26 @@ def test_figures_of_a_finished_run(folders, kind):
     assert {path.stem for path in (folders[kind] / "figures").iterdir()} == expected
 
 
+def test_without_trained_labels_confusion_is_that_of_the_clusters(tmp_path):
+    status, _, err = train(tmp_path / "run", write_files(tmp_path)["table"], factors="3")
+    assert status == 0, err
+    assert {path.stem for path in (tmp_path / "run" / "figures").iterdir()} == {
+        *("training", "columns", "confusion")
+    }
+
+
+def test_confusion_is_that_of_trained_labels_or_of_those_that_agree_best_with_clusters():
+    def cluster(nmi):
+        return {"nmi": nmi, "confusion": [[1]]}
+
+    clustering = {str(number): cluster(number / 10) for number in range(6)}
+    trained = {"classification": {"side": {"n": 3}}, "clustering": clustering}
+    assert report._confused(trained) == {"side": {"n": 3}}
+    assert list(report._confused({"classification": {}, "clustering": clustering})) == ["5", "4", "3", "2"]
+    assert report._confused({"clustering": {"of an older report": {"nmi": 0.5}}}) == {}
+    assert report._confused({"elbo": -3.0}) == {}
+
+
 def test_figures_that_were_interrupted_are_made_up_for(tmp_path, monkeypatch):
     """The picture that tells of a complete set comes last."""
     run = tmp_path / "run"

@@ -85,7 +85,9 @@ def test_few_labels_are_tested_on_if_asked(files, tmp_path):
 def test_labels_that_are_not_used_are_compared_in_training(files, tmp_path):
     _, found, out = trained(tmp_path / "run", files["few"])
     assert found["labelled"] is None and not found["warnings"]
-    assert found["splits"]["train"]["clustering"]["side"]["n"] == 14
+    clustering = found["splits"]["train"]["clustering"]["side"]
+    assert clustering["n"] == np.sum(clustering["confusion"]) == 14
+    assert clustering["values"] == ["0", "1", "2"]  # texts, as those of a classification
     assert "labels of training points that no factor was trained on" in out
 
 

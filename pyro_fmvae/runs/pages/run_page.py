@@ -23,7 +23,7 @@ LARGEST = 96  # side of a thumbnail in pixels
 CHARTS: Final = (TRAINING, "columns", "words", "starts")
 """Figures that are lines and bars on white."""
 CAPTIONS: Final = {
-    "confusion": "How often points of each true value are given each value.",
+    "confusion": "How often points of each true value are given each value, or are in each component.",
     "reconstructions": "Pictures that training did not see, and below each what the model makes of its code.",
     "columns": "Means of the columns of each component.",
     "words": "Shares of the words in each component.",
