@@ -1,6 +1,12 @@
 """Measures of a trained model; `docs/measures.md` defines them."""
 
-from pyro_fmvae.evaluate.agreement import Coding, label_agreement, majority_accuracy, matching_accuracy
+from pyro_fmvae.evaluate.agreement import (
+    Coding,
+    cluster_confusion,
+    label_agreement,
+    majority_accuracy,
+    matching_accuracy,
+)
 from pyro_fmvae.evaluate.amortisation import amortisation_gap
 from pyro_fmvae.evaluate.bounds import Evaluable, bound, tighter_bounds
 from pyro_fmvae.evaluate.classification import classification_measures, reference_accuracies, wilson_interval
@@ -57,6 +63,7 @@ __all__ = [
     "bound",
     "classification_measures",
     "contrast",
+    "cluster_confusion",
     "correlation_matrix",
     "dci",
     "edit_latent",

@@ -136,8 +136,8 @@ class Keeper:
         with evaluating(model), seeded(0):
             unlabelled = in_order(replace(rows, labels=None), self.trainer.device)
             codes = map_rows(model.codes, unlabelled, world())
-        labels = labels.cpu()
-        return (codes[:, : labels.shape[1]] == labels)[labels >= 0]
+        labels, sizes = labels.cpu(), codes.new_tensor(self.trainer.run.recipe.num_values)
+        return ((codes % sizes)[:, : labels.shape[1]] == labels)[labels >= 0]
 
     def _hand_over(self, end: Moment, best: Best) -> None:
         """Give the model its best state, if that is better than the end's."""

@@ -77,7 +77,8 @@ def _measure(trainer: Trainer, dataset: Dataset, everything: Split) -> tuple[dic
     if rows.labels is None or not run.factorial:
         return measures, rows
     names = dataset.label_names
-    measures |= named(run, label_agreement(model, in_order(rows, device), names, run.factors_of(names)))
+    factors, sizes = run.factors_of(names), run.recipe.num_values
+    measures |= named(run, label_agreement(model, in_order(rows, device), names, factors, sizes))
     if classified := measures["classification"]:
         beside = references(run, model, dataset.train, rows, names, device)
         measures["classification"] = {name: classified[name] | beside[name] for name in classified}

@@ -5,8 +5,8 @@ import pytest
 import torch
 from sklearn.metrics import normalized_mutual_info_score
 
-from pyro_fmvae.evaluate import label_agreement, majority_accuracy, matching_accuracy
-from pyro_fmvae.evaluate.agreement import LARGEST, cluster_confusion
+from pyro_fmvae.evaluate import cluster_confusion, label_agreement, majority_accuracy, matching_accuracy
+from pyro_fmvae.evaluate.agreement import LARGEST
 
 
 @pytest.mark.parametrize(("kinds", "clusters"), [(3, 3), (2, 4), (4, 2), (1, 3), (3, 1)])

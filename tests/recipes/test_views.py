@@ -105,6 +105,9 @@ def test_a_component_is_called_by_its_value(runs, files):
     assert (called == labels).mean() > 0.8
     found = json.loads(succeed("evaluate", runs / "sets", "--data", files["binary"]))
     assert found["accuracy"]["side"] == pytest.approx((called == labels).mean())
+    tested = json.loads(succeed("evaluate", runs / "sets"))["classification"]["side"]
+    printed = json.loads((runs / "sets" / "report.json").read_text())["splits"]["test"]
+    assert printed["classification"]["side"] == tested and tested["values"] == ["0", "1"]
 
 
 @pytest.mark.parametrize(

@@ -132,12 +132,19 @@ def test_killed_between_the_end_of_a_phase_and_the_next_one(data, whole, tmp_pat
     assert state(run) == state(whole)
 
 
-@pytest.mark.parametrize("labelled", [True, False])
-def test_a_model_of_lower_bound_is_kept_if_it_alone_has_learnt_the_labels_in_use(tmp_path, labelled):
-    """Validation points have no labels at all, as where a person has few of them."""
+@pytest.mark.parametrize(("labelled", "per_value"), [(True, 1), (True, 2), (False, 1)])
+def test_a_model_of_lower_bound_is_kept_if_it_alone_has_learnt_the_labels_in_use(
+    tmp_path, labelled, per_value
+):
+    """Validation points have no labels at all, as where a person has few of them.
+
+    Of several components for a value, points are in the last.
+    """
     dataset = load(str(write_files(tmp_path)["binary"]))
     dataset = replace(dataset, valid=replace(dataset.valid, labels=dataset.valid.labels.fill_(-1)))
-    options = {"labels": 1.0, "factors": (2, 2), "free_from": 0.0} if labelled else {"factors": (2, 2)}
+    options = {"factors": (2 * per_value, 2 * per_value)}
+    if labelled:
+        options |= {"labels": 1.0, "free_from": 0.0, "per_value": per_value}
     run = Run.new(tmp_path, configure("fmvae", "mine.npz", hidden=(4,), **options), dataset)
     trainer = Trainer(run, dataset, torch.device("cpu"))
     trainer.progress.phase = [phase.name for phase in trainer.phases].index("joint")
@@ -147,10 +154,10 @@ def test_a_model_of_lower_bound_is_kept_if_it_alone_has_learnt_the_labels_in_use
     )
     keeper = Keeper(trainer, dataset, journal)
     truth = {
-        tuple(x.flatten().tolist()): y
+        tuple(x.flatten().tolist()): y + 2 * (per_value - 1)
         for x, y in zip(dataset.train.observations, dataset.train.labels, strict=True)
     }
-    trainer.model.codes = lambda x: torch.stack([1 - truth[tuple(one.flatten().tolist())] for one in x])
+    trainer.model.codes = lambda x: torch.stack([1 - truth[tuple(one.flatten().tolist())] % 2 for one in x])
     keeper.follow(Record("joint", 0, 5, 0.0, None, 0.0))
     trainer.model.codes = lambda x: torch.stack([truth[tuple(one.flatten().tolist())] for one in x])
     keeper.follow(Record("joint", 50, 55, 0.5, 1.0, 0.0))
