@@ -780,6 +780,29 @@ def test_figure_of_digits_has_a_dot_for_each_seed_and_the_mean(s, monkeypatch, t
     assert len(drawn) == 1
 
 
+def test_figure_of_digits_has_the_clusters_of_the_greatest_bound(s, monkeypatch, tmp_path):
+    """Records of before there were counts have none."""
+    drawn = []
+    monkeypatch.setattr(s.digits_figure.Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    records = [clusters("K10-views", 0.9) for _ in range(3)]
+    for record, bound, count in zip(records, (-80.0, -70.0, -60.0), (5, 7, None), strict=True):
+        record["result"]["result"]["views"] = {"elbo": bound}
+        if count is not None:
+            found = {
+                "values": ["0", "1"],
+                "named_after": ["0", "1", "1"],
+                "confusion": [[count, 0, 2], [0, 3, 4]],
+            }
+            record["result"]["result"]["clustering"]["digit"] |= found
+    s.mnist_clusters.report(records, tmp_path / "f.png")
+    _, axes = drawn[0].axes
+    assert [text.get_text() for text in axes.texts] == ["7", "2", "3", "4"]
+    assert [(text.get_position()) for text in axes.texts] == [(0, 0), (2, 0), (1, 1), (2, 1)]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "1", "1"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "1"]
+    assert axes.images[0].get_array().tolist() == [[7, None, 2], [None, 3, 4]]
+
+
 def test_figure_of_digits_is_a_png(s, tmp_path):
     s.mnist_clusters.report([clusters("labels", 0.95)], tmp_path / "f.png")
     with Image.open(tmp_path / "f.png") as image:
