@@ -33,8 +33,6 @@ class RandomWarp(nn.Module):
         background: value of pixels outside the image: 0, or -1 for images in [-1, 1].
         interpolate: True interpolates bilinearly between pixels. False takes the nearest pixel, so that
             binary images stay binary.
-        partial: go only a part of the way from each pixel's own place to the one that was drawn, the same
-            part for a whole image, uniform in [0, 1]. So some images are hardly changed.
 
     Raises:
         ValueError: ``strength`` out of range.
@@ -46,12 +44,11 @@ class RandomWarp(nn.Module):
         colours: bool = False,
         background: float = 0.0,
         interpolate: bool = True,
-        partial: bool = False,
     ) -> None:
         super().__init__()
         if not 0 < strength < math.inf:
             raise ValueError(f"strength: expected a number > 0, got {strength}")
-        self.strength, self.background, self.partial = strength, background, partial
+        self.strength, self.background = strength, background
         self.mode = "bilinear" if interpolate else "nearest"
         self.event_dim = 3 if colours else 2
 
@@ -78,9 +75,6 @@ class RandomWarp(nn.Module):
         are one matrix product of these with fixed surfaces.
         """
         coefficients = torch.cat([self._maps(len(images), images), self._bends(len(images), images)], -1)
-        if self.partial:
-            own = torch.eye(*coefficients.shape[1:]).to(coefficients)
-            coefficients = own.lerp(coefficients, torch.rand_like(coefficients[:, :1, :1]))
         height, width = images.shape[-2:]
         places = coefficients @ _surfaces(height, width, images)
         return places.unflatten(-1, (height, width)).movedim(1, -1)

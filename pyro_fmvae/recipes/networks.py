@@ -203,7 +203,7 @@ def networks(
         return encoder, MLPDecoder(latent_dim, shape, outputs, hidden[::-1])
 
     check_size(pair)
-    return Networks(*pair(), observation, warp(config.distortion, preprocessing, partial=True))
+    return Networks(*pair(), observation, warp(config.distortion, preprocessing))
 
 
 def _observation(config: NetworkOptions, preprocessing: Preprocessing) -> Observation:
@@ -217,14 +217,12 @@ def _observation(config: NetworkOptions, preprocessing: Preprocessing) -> Observ
     return GaussianObservation(event_dim, config.min_scale, config.max_scale)
 
 
-def warp(
-    strength: float, preprocessing: Preprocessing, interpolate: bool = True, partial: bool = False
-) -> nn.Module | None:
+def warp(strength: float, preprocessing: Preprocessing, interpolate: bool = True) -> nn.Module | None:
     """Random warps of images of that kind (see :class:`RandomWarp`); None where the strength is 0."""
     if not strength:
         return None
     background = -1.0 if preprocessing.signed else 0.0
-    return RandomWarp(strength, len(preprocessing.event_shape) == 3, background, interpolate, partial)
+    return RandomWarp(strength, len(preprocessing.event_shape) == 3, background, interpolate)
 
 
 _Options = TypeVar("_Options", bound=NetworkOptions)
