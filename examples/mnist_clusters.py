@@ -44,7 +44,7 @@ PRETRAINING = {"pretrain_iterations": 5000, "pretrain_kl_weight": 0.1, "joint_it
 PRIOR = {"prior_iterations": 300, "prior_restarts": 12}
 JOINT = {"joint_iterations": 30_000}
 RESTARTS = {"restart_every": 3000}
-VIEWS = {"views": 2, **RESTARTS}
+VIEWS = {"views": 2, "joint_iterations": 15_000, **RESTARTS}  # as many encoded images as in JOINT
 LONG = {"joint_iterations": 100_000}
 WITH_LABELS = {
     "labels": LABELLED,
@@ -86,10 +86,10 @@ def rows(chosen: argparse.Namespace) -> Iterator[Row]:
             ("labels", f"K10-seed{seed}", {"factors": (10,), **PRIOR, **WITH_LABELS}),
             ("K20", start, {"factors": (20,), **PRIOR, **JOINT}),
         ]
-        ten, pair = {"factors": (10,), **PRIOR}, {"views": VIEWS["views"]}
+        ten, pair = {"factors": (10,), **PRIOR}, {"views": VIEWS["views"], "joint_iterations": 10_000}
         twenty, after = {"factors": (20,), **PRIOR}, f"K10-views-seed{seed}"
         kinds += [
-            ("K10-views", start, {**ten, **JOINT, **VIEWS}),
+            ("K10-views", start, {**ten, **VIEWS}),
             ("labels-views", after, {**ten, **WITH_LABELS, **pair}),
             ("labels-views-20", after, {**twenty, **WITH_LABELS, **pair, "per_value": 2}),
         ]
@@ -99,7 +99,7 @@ def rows(chosen: argparse.Namespace) -> Iterator[Row]:
                 ("labels-views-1000", after, {**ten, **MORE_LABELS, **pair}),
             ]
         if seed in FEW_SEEDS:
-            kinds.append(("K20-views", start, {**twenty, **JOINT, **VIEWS}))
+            kinds.append(("K20-views", start, {**twenty, **VIEWS}))
         if seed == LONG_SEED:
             kinds.append(("K10-long", start, {"factors": (10,), **PRIOR, **LONG}))
         if seed == PLAIN_SEED:
