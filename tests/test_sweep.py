@@ -23,9 +23,9 @@ from tests.scripts import imported
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 MODULES = (
     *("sweep", "sweep_bounds", "mnist_sweep", "omniglot_sweep", "mnist_clusters", "digits_figure"),
-    "generalisation",
+    *("mnist_dynamic", "generalisation"),
 )
-SWEEPS = ("mnist_sweep", "omniglot_sweep", "mnist_clusters")
+SWEEPS = ("mnist_sweep", "omniglot_sweep", "mnist_clusters", "mnist_dynamic")
 PRETRAINED, JOINT = 100, 40
 
 
@@ -119,7 +119,7 @@ def chosen(s, monkeypatch, *arguments):
 
 def rows_of(s, script, options):
     module = getattr(s, script)
-    return list((module.rows if script == "mnist_clusters" else module.SETTING.rows)(options))
+    return list((module.rows if hasattr(module, "rows") else module.SETTING.rows)(options))
 
 
 def width(row):
@@ -807,3 +807,13 @@ def test_figure_of_digits_is_a_png(s, tmp_path):
     s.mnist_clusters.report([clusters("labels", 0.95)], tmp_path / "f.png")
     with Image.open(tmp_path / "f.png") as image:
         assert image.format == "PNG" and (np.asarray(image.convert("L")) < 128).sum() > 500
+
+
+def test_likelihoods_of_dynamic_digits_stand_beside_published_ones(s):
+    measures = {"elbo": -86.0, "importance_weighted": -82.25, "used_components": [70]}
+    about = {"network": "mlp", "split": "test", "seconds": 1800, "result": {"tight": measures}}
+    records = [{**about, "prior": "K512"}, {**about, "prior": "normal"}]
+    *_, first, second, old, vamp, exemplar = s.mnist_dynamic.report(records, None).splitlines()
+    assert first == "| mlp | K512 | test | -86.00 | -82.25 | 70 | 0.50 |"
+    assert second == "| mlp | normal | test | -86.00 | -82.25 |  | 0.50 |"
+    assert all(text.startswith("| published |") for text in (old, vamp, exemplar)) and "-84.45" in old
