@@ -23,9 +23,9 @@ from tests.scripts import imported
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 MODULES = (
     *("sweep", "sweep_bounds", "mnist_sweep", "omniglot_sweep", "mnist_clusters", "digits_figure"),
-    *("mnist_dynamic", "generalisation"),
+    *("mnist_dynamic", "omniglot_clusters", "generalisation"),
 )
-SWEEPS = ("mnist_sweep", "omniglot_sweep", "mnist_clusters", "mnist_dynamic")
+SWEEPS = ("mnist_sweep", "omniglot_sweep", "mnist_clusters", "mnist_dynamic", "omniglot_clusters")
 PRETRAINED, JOINT = 100, 40
 
 
@@ -817,3 +817,22 @@ def test_likelihoods_of_dynamic_digits_stand_beside_published_ones(s):
     assert first == "| mlp | K512 | test | -86.00 | -82.25 | 70 | 0.50 |"
     assert second == "| mlp | normal | test | -86.00 | -82.25 |  | 0.50 |"
     assert all(text.startswith("| published |") for text in (old, vamp, exemplar)) and "-84.45" in old
+
+
+def test_clusters_of_characters_are_means_over_seeds(s):
+    def record(kind, share):
+        measures = {"nmi": share, "ari": share / 2}
+        return {
+            "kind": kind,
+            "result": {
+                "result": {
+                    "elbo": -100 * share,
+                    "clustering": dict.fromkeys(s.omniglot_clusters.LABELS, measures),
+                }
+            },
+        }
+
+    records = [record("plain", 0.5), record("views", 0.6), record("views", 0.8)]
+    _, _, plain, views = s.omniglot_clusters.report(records, None).splitlines()
+    assert plain == "| plain | 1 | -50.00 | 0.500 | 0.250 | 0.500 | 0.250 |"
+    assert views == "| views | 2 | -70.00 | 0.700 | 0.350 | 0.700 | 0.350 |"
