@@ -12,8 +12,8 @@ from torch import Tensor
 
 from pyro_fmvae.evaluate.classification import classification_measures
 
-LARGEST: Final = 10_000
-"""Most cells of a table of clusters that is given in full."""
+LARGEST: Final = 1000
+"""Most cells of a table of clusters."""
 
 
 class Coding(Protocol):

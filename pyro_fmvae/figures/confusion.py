@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from pyro_fmvae.figures.page import INK, MARGIN, NOTE, QUIET, Page, frame, shorten, text_width, wrap
 
 LEAST_CELL: Final = 14
-"""Least side of a cell in pixels at which values are named; below it, counts and names are left out."""
+"""Least side of a cell in pixels along which values are named; if either is less, counts are left out."""
 _CELL, _WIDEST = 34, 720  # greatest side of a cell, and of a map
 _LONGEST_NAME = 150
 _LEAST_WIDTH = 460
@@ -23,9 +23,9 @@ def confusion(classified: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Heat maps of predicted values or clusters against true values, one below the other for each label.
 
     Args:
-        classified: label → its ``n``, V names of ``values``, and ``confusion``, counts [V, V] of points by
-            true value (rows) and predicted value (columns), as in a run's ``report.json``. Of clusters the
-            counts are [V, C], and ``named_after`` has the names of the C columns.
+        classified: label → its ``n``, ``accuracy``, V names of ``values``, and ``confusion``, counts [V, V]
+            of points by true value (rows) and predicted value (columns), as in a run's ``report.json``. Of
+            clusters the counts are [V, C], and ``named_after`` has the names of the C columns.
 
     Raises:
         ValueError: no label, or counts of another shape than the names.
@@ -52,7 +52,7 @@ def confusion(classified: Mapping[str, Mapping[str, Any]]) -> Figure:
 
 
 class _Map:
-    """One heat map; if its cells are too small, without counts and names.
+    """One heat map; where its cells are too small, without names or counts.
 
     Args:
         label: its name.
@@ -66,15 +66,17 @@ class _Map:
             expected, shape = [len(rows), len(columns)], list(self.counts.shape)
             raise ValueError(f"classified: expected counts {expected} of '{label}', got {shape}")
         self.right = np.array(rows)[:, None] == np.array(columns)
-        self.cell = min(_CELL, max(_WIDEST // max(self.counts.shape), 1))
-        self.height, self.width = (self.cell * size for size in self.counts.shape)
-        self.named = self.cell >= LEAST_CELL
+        self.cell = tuple(min(_CELL, max(_WIDEST // size, 1)) for size in self.counts.shape)
+        self.height, self.width = (
+            side * size for side, size in zip(self.cell, self.counts.shape, strict=True)
+        )
         self.rows, self.columns = (
-            [shorten(str(value), _LONGEST_NAME, 8) for value in names] if self.named else []
-            for names in (rows, columns)
+            [shorten(str(value), _LONGEST_NAME, 8) for value in names] if side >= LEAST_CELL else []
+            for side, names in zip(self.cell, (rows, columns), strict=True)
         )
         told = "match" if "named_after" in measures else "are right"
-        self.title = f"{label}: {self.counts[self.right].sum():,} of {measures['n']:,} points {told}"
+        right = round(measures["accuracy"] * measures["n"])
+        self.title = f"{label}: {right:,} of {measures['n']:,} points {told}"
 
     def draw(self, page: Page, left: int, top: int) -> None:
         """Draw it with its left upper corner there."""
@@ -83,17 +85,18 @@ class _Map:
         axes = page.axes(left, top, self.width, self.height)
         axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
         frame(axes)
+        height, width = self.cell
         for number, name in enumerate(self.rows):
-            page.text(left - 8, top + (number + 0.5) * self.cell, name, 8, ha="right")
+            page.text(left - 8, top + (number + 0.5) * height, name, 8, ha="right")
         for number, name in enumerate(self.columns):
-            middle = left + (number + 0.5) * self.cell
+            middle = left + (number + 0.5) * width
             page.text(middle, top - 6, name, 8, ha="center", va="bottom", rotation=90)
-        for row, column in np.argwhere(self.counts > 0) if self.named else ():
+        for row, column in np.argwhere(self.counts > 0) if min(self.cell) >= LEAST_CELL else ():
             text, right = str(self.counts[row, column]), self.right[row, column]
-            if text_width(text, 7) > self.cell - 2:
+            if text_width(text, 7) > width - 2:
                 continue
             colour = "white" if shares[row, column] > 0.6 else INK if right else QUIET
-            x, y = left + (column + 0.5) * self.cell, top + (row + 0.5) * self.cell
+            x, y = left + (column + 0.5) * width, top + (row + 0.5) * height
             page.text(x, y, text, 7, ha="center", color=colour)
 
 

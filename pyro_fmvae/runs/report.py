@@ -170,7 +170,7 @@ def draw(run: Run, model: Any, rows: Split, split: str) -> None:
 
     Args:
         run: the run; the confusion is drawn of labels in its ``report.json``: those that were trained on,
-            or else those that clusters agree with best.
+            or else those that clusters agree with best by their ``ari``, which many values do not raise.
         model: as trained.
         rows: data to reconstruct.
         split: what they are called.
@@ -194,7 +194,7 @@ def _confused(measures: Mapping[str, Any]) -> Mapping[str, Any]:
     if classified := measures.get("classification"):
         return dict(classified)
     counted = {name: of for name, of in measures.get("clustering", {}).items() if "confusion" in of}
-    best = sorted(counted, key=lambda name: -counted[name]["nmi"])[:CONFUSED]
+    best = sorted(counted, key=lambda name: -counted[name]["ari"])[:CONFUSED]
     return {name: counted[name] for name in best}
 
 

@@ -104,9 +104,9 @@ def test_the_matching_may_name_a_cluster_after_a_rarer_label():
 
 
 def test_a_huge_table_of_clusters_is_left_out():
-    labels = np.arange(LARGEST // 50)
-    assert np.shape(cluster_confusion(labels, labels % 50)["confusion"]) == (LARGEST // 50, 50)
-    assert cluster_confusion(labels, labels % 51) == {}
+    labels = np.arange(LARGEST)
+    assert np.shape(cluster_confusion(labels // 2, labels % 2)["confusion"]) == (LARGEST // 2, 2)
+    assert cluster_confusion(labels, labels % 2) == {}
 
 
 def test_labels_that_never_vary_are_no_clusters():

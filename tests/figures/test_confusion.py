@@ -32,16 +32,17 @@ def test_counts_shares_and_names():
 def test_clusters_are_columns_by_the_value_that_they_are_named_after():
     found = {
         "n": 12,
+        "accuracy": 8 / 12,  # of the one-to-one matching, which leaves the second component over
         "values": ["four", "nine"],
-        "named_after": ["four", "nine", "nine"],
+        "named_after": ["four", "four", "nine"],
         "confusion": [[4, 3, 0], [0, 1, 4]],
     }
     figure = confusion({"digit": found})
     (image,) = figure.findobj(AxesImage)
     np.testing.assert_allclose(image.get_array(), [[4 / 7, 3 / 7, 0], [0, 0.2, 0.8]])
     shown = texts(figure)
-    assert (shown.count("four"), shown.count("nine")) == (2, 3)
-    assert "digit: 9 of 12 points match" in shown
+    assert (shown.count("four"), shown.count("nine")) == (3, 2)
+    assert "digit: 8 of 12 points match" in shown
     assert "Columns: components, each by the value that it is named after." in " ".join(shown)
     assert not overlaps(figure)
 
@@ -52,6 +53,15 @@ def test_many_values_have_no_room_for_names():
     (image,) = figure.findobj(AxesImage)
     np.testing.assert_array_equal(image.get_array(), counts)
     assert "299" not in texts(figure)
+
+
+def test_few_values_are_named_beside_many_components():
+    found = {"n": 80, "accuracy": 1 / 80, "values": ["four", "nine"], "named_after": ["four"] * 80}
+    figure = confusion({"digit": found | {"confusion": [[1] * 80, [0] * 80]}})
+    assert texts(figure)[:3] == ["digit: 1 of 80 points match", "four", "nine"]
+    assert "1" not in texts(figure)
+    box = figure.axes[0].get_window_extent()
+    assert box.width > 10 * box.height > 100
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,8 @@ def test_without_trained_labels_confusion_is_that_of_the_clusters(tmp_path):
 
 
 def test_confusion_is_that_of_trained_labels_or_of_those_that_agree_best_with_clusters():
-    def cluster(nmi):
-        return {"nmi": nmi, "confusion": [[1]]}
+    def cluster(ari):
+        return {"ari": ari, "nmi": 1 - ari, "confusion": [[1]]}
 
     clustering = {str(number): cluster(number / 10) for number in range(6)}
     trained = {"classification": {"side": {"n": 3}}, "clustering": clustering}
