@@ -22,6 +22,7 @@ from pyro_fmvae.optim import NaturalGradient
 from pyro_fmvae.ranks import Ranks
 
 SEEDING_POINTS = 20_000
+SEEDING_LABELS = 1000
 SEED_RANGE = 2**62  # of starts within a phase, whose seeds are drawn from torch's own generator
 
 logger = logging.getLogger("pyro_fmvae")
@@ -196,17 +197,28 @@ def _seed(model: FactorialMixtureVAE, batches: Iterable[Any], seed: int, learnin
 
 
 def encode_some(model: FactorialMixtureVAE, batches: Iterable[Any]) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Encode up to 20,000 points of a loader: location, scale [M, I·D], and labels [M, L] or None."""
-    locs, scales, labels, total = [], [], [], 0
+    """Encode up to 20,000 points of a loader: location, scale [M, I·D], and labels [M, L] or None.
+
+    Where fewer than 1,000 of them have a label, others of the epoch that have one are encoded as well.
+    """
+    locs, scales, labels = [], [], []
     wanted = min(SEEDING_POINTS, model.num_data)
+    total = seen = found = 0
     with torch.no_grad():
         for batch in endless(batches):  # what a resumable loader has left of its epoch may be too few
             x, *rest = arguments(batch)
-            loc, scale = model.encoder(x)
-            locs.append(loc)
-            scales.append(scale)
-            labels += rest
-            total += len(x)
+            seen += len(x)
             if total >= wanted:
+                chosen = (rest[0] >= 0).any(-1)
+                x, rest = x[chosen], [rest[0][chosen]]
+            if len(x):
+                loc, scale = model.encoder(x)
+                locs.append(loc)
+                scales.append(scale)
+                labels += rest
+                total += len(x)
+            found += sum(int((known >= 0).any(-1).sum()) for known in rest)
+            enough = not rest or found >= SEEDING_LABELS or seen >= model.num_data
+            if total >= wanted and enough:
                 break
     return torch.cat(locs), torch.cat(scales), torch.cat(labels) if labels else None

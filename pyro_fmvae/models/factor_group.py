@@ -26,8 +26,9 @@ from pyro_fmvae.infer.posteriors import (
     to_natural,
     to_standard,
 )
-from pyro_fmvae.infer.seeding import Clustering, better_mixture, coordinate_ascent, kmeans, kmeans_mixture
+from pyro_fmvae.infer.seeding import Clustering, better_mixture, kmeans, kmeans_mixture
 from pyro_fmvae.models.hyperprior import Hyperprior
+from pyro_fmvae.models.labelled_start import labelled_start
 
 NO_PLATE: AbstractContextManager[Any] = nullcontext()
 """In the place of the plate of views where a point has only one."""
@@ -189,10 +190,11 @@ class FactorGroup(nn.Module):
             priors = self.of_factor(number, *whole)
             known = labels[:, self.columns[number]] if labels is not None and self.columns else None
             if known is not None and (known >= 0).any():
-                rows = (known >= 0).nonzero().squeeze(-1)
-                data, points = (mean[factor, rows], variance[factor, rows]), num_data / len(rows)
-                start = self._components_of(known[rows], mean[factor, rows], generator)
-                mixtures.append(coordinate_ascent(*priors, *data, start, points, iterations=1))
+                values = torch.arange(self.num_components, device=known.device)
+                values %= self.num_components // self.per_value
+                data, own = (mean[factor], variance[factor]), generator.clone_state()
+                start = labelled_start(priors, *data, known, values, num_data, own, restarts, clusters)
+                mixtures.append(start)
             else:
                 data, each = (mean[factor], variance[factor]), num_data / mean.shape[1]
                 mixtures.append(kmeans_mixture(*priors, *data, generator, restarts, each, clusters=clusters))
@@ -200,15 +202,6 @@ class FactorGroup(nn.Module):
             torch.stack([mixture.weights.natural for mixture in mixtures])[:, None],
             torch.stack([mixture.components.natural for mixture in mixtures]),
         )
-
-    def _components_of(self, known: Tensor, points: Tensor, generator: torch.Generator) -> Tensor:
-        """A component for each labelled point [M]: of several that stand for its value, one by k-means."""
-        components = known.clone()
-        for value in known.unique() if self.per_value > 1 else ():
-            chosen = known == value
-            several = kmeans(points[chosen], self.per_value, generator)
-            components[chosen] += several * (self.num_components // self.per_value)
-        return components
 
     def restart(
         self, mean: Tensor, variance: Tensor, num_data: int, generator: torch.Generator, restarts: int

@@ -120,13 +120,17 @@ class FactorialPrior(nn.Module):
         restarts: int = 1,
         clusters: Clustering = kmeans,
     ) -> None:
-        """Initialise λ from encoded data: clusters by label for labelled factors, by k-means for the others.
+        """Initialise λ from encoded data: by k-means, and by the labels of labelled factors.
+
+        Components of a labelled factor start from its labelled points or, where most labels are unknown, from
+        clusters of all points if these tell more of the known labels
+        (:func:`~pyro_fmvae.models.labelled_start.labelled_start`).
 
         Args:
             loc, scale: location and scale of q(z | x) for M points of the training set, [M, I·D].
             labels: integers [M, number of labelled factors], -1 = unknown, or None.
             generator: random generator on the CPU.
-            restarts: number of k-means starts of each factor without labels. With more than one, each start
+            restarts: number of k-means starts of each factor. With more than one, each start
                 is improved by coordinate ascent (:mod:`pyro_fmvae.infer.seeding`), and the best bound is
                 kept.
             clusters: takes the place of k-means.
