@@ -635,6 +635,7 @@ OTHERS = [
     ("arguments", "message"),
     [
         ("train --labels ten", "--labels: expected one-per-value or a number, got 'ten'"),
+        ("train --labels true", "--labels: expected one-per-value or a number, got 'true'"),
         (
             "train --model foo",
             "--model: expected one of fmvae, vae, vsc, bsc, max-sparse, linear-sparse, mixture, got 'foo'",

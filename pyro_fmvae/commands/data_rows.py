@@ -104,7 +104,7 @@ def _values(run: Run, name: str) -> list[str]:
     column = run.label_names.index(name)
     size = len(run.value_names[column]) if run.value_names else 0
     if not size and column in run.labelled:
-        size = run.recipe.factors[column]
+        size = run.recipe.num_values[column]
     return [run.recipe.value_text(column, value) for value in range(size)]
 
 

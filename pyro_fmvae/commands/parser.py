@@ -130,7 +130,7 @@ def translate(message: str, positional: Set[str] = frozenset()) -> str:
         return message
     name, text = found[1].rpartition(".")[2], found[2]
     argument = name if name in positional else flag(name)
-    wrong = re.search(r"(?:Got|Given) value: (.*)", text)
+    wrong = re.search(r"Given value: (.*)", text) or re.search(r"Got value: (.*)", text)
     types = text[: wrong.start()].partition("Given value type")[0] if wrong else ""
     wanted = [choices.replace("'", "") for choices in re.findall(r"Literal\[(.*?)\]", types)]
     expected = [f"one of {choices}" if "," in choices else choices for choices in wanted]

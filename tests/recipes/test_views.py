@@ -90,7 +90,7 @@ def test_codes_have_a_component_of_each_factor_from_one_view(runs, files):
     assert (found["codes"] == np.stack([found[f"responsibilities_{i}"].argmax(-1) for i in (0, 1)], -1)).all()
 
 
-def test_a_component_is_called_by_its_value(runs, files):
+def test_a_component_is_called_by_its_value(runs, files, tmp_path):
     run = pyro_fmvae.load(runs / "sets")
     with np.load(files["binary"]) as arrays:
         x, labels = arrays["x"], arrays["labels"][:, 0]
@@ -103,6 +103,9 @@ def test_a_component_is_called_by_its_value(runs, files):
     tested = json.loads(succeed("evaluate", runs / "sets"))["classification"]["side"]
     printed = json.loads((runs / "sets" / "report.json").read_text())["splits"]["test"]
     assert printed["classification"]["side"] == tested and tested["values"] == ["0", "1"]
+    other = tmp_path / "other.npz"  # components go up to 3, values to 1
+    np.savez(other, x=x, labels=np.where(np.arange(60) < 7, 3, labels), label_names=["side"])
+    assert json.loads(succeed("evaluate", runs / "sets", "--data", other))["left_out"] == {"side": {"3": 7}}
 
 
 @pytest.mark.parametrize(
