@@ -32,8 +32,8 @@ def labelled_start(
 
     Components of the labelled points alone are a poor start where a value has one or two. So clusters of all
     points are tried where most labels are unknown. Each is given to a component, such that the sum of the
-    probabilities of the known labels is greatest. Clusters are taken if this sum is greater than that of
-    components of one half of the labels, for the other half.
+    probabilities of the known labels is greatest. Clusters are taken if this sum is more than half of the
+    labels, and more than components of one half of the labels have for the other half.
 
     Args:
         priors: of the mixing weights and of the components, batch shapes [] and [K].
@@ -62,7 +62,7 @@ def labelled_start(
     fits = values == known[rows, None]
     agreed = _gamma(found, mean[rows], variance[rows]).mT @ fits.double()  # of clusters, by component
     order, components = linear_sum_assignment(agreed.cpu(), maximize=True)
-    if agreed[order, components].sum() <= told:
+    if agreed[order, components].sum() <= max(told, len(rows) / 2):
         return of_labels(rows)
     order = order[components.argsort()]
     weights, mixture = (q.with_natural(q.natural[order]) for q in (found.weights, found.components))

@@ -40,6 +40,14 @@ def started(mean, variance, known, values):
     return found, values[responsibilities(found.weights, found.components, mean, variance).argmax(-1)]
 
 
+def of_labels(mean, variance, known):
+    """Components [2, P] of the labelled points alone."""
+    rows = known >= 0
+    each = 50 * len(mean) / int(rows.sum())
+    data = mean[rows], variance[rows], known[rows]
+    return coordinate_ascent(*priors(2), *data, each, iterations=1).components.natural
+
+
 @pytest.mark.parametrize("number", [1, 4])
 def test_one_label_of_each_value_names_a_cluster(number):
     mean, variance, members = groups([[-6.0, 0.0], [6.0, 0.0], [0.0, 6.0], [0.0, -6.0]], spread=1.0)
@@ -63,11 +71,17 @@ def test_clusters_of_something_else_are_left(number):
     known = some(members // 2, number)
     found, told = started(mean, variance, known, torch.arange(2))
     assert (told == members // 2).double().mean() > 0.95
-    rows = known >= 0
-    expected = coordinate_ascent(
-        *priors(2), mean[rows], variance[rows], known[rows], 50 * len(mean) / int(rows.sum()), iterations=1
-    )
-    torch.testing.assert_close(found.components.natural, expected.components.natural)
+    torch.testing.assert_close(found.components.natural, of_labels(mean, variance, known))
+
+
+def test_clusters_that_agree_with_few_labels_are_left():
+    """Of four labels, two lie in each cluster, so that no half of them tells the other, nor do clusters."""
+    mean, variance, members = groups([[-6.0, 0.0], [6.0, 0.0]])
+    known = torch.full_like(members, -1)
+    for cluster in (0, 1):
+        known[(members == cluster).nonzero().squeeze(-1)[:2]] = torch.tensor([0, 1])
+    found, _ = started(mean, variance, known, torch.arange(2))
+    torch.testing.assert_close(found.components.natural, of_labels(mean, variance, known))
 
 
 def test_a_single_label_is_enough():
