@@ -121,6 +121,8 @@ RUNS = {
         ["--data-root", ".", "--out", "rows", "--rows", "K10-views-seed0", "--scale", "0.00003"],
         ["| K10-views | 1 | accuracy |"],
     ),
+    "mnist_dynamic.py": (["--list"], ["mlp-K512-seed0\nmlp-normal-seed0\n"]),
+    "omniglot_clusters.py": (["--list"], ["warps-seed0\nviews-seed0\n"]),
     "mixture_starts.py": (
         ["run", "--starts", "1", "--splits", "1"],
         ["factor 1, 200 points", "k-means 1", "λ, 100% split"],
