@@ -784,7 +784,7 @@ def test_figure_of_digits_has_the_clusters_of_the_greatest_bound(s, monkeypatch,
     """Records of before there were counts have none."""
     drawn = []
     monkeypatch.setattr(s.digits_figure.Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
-    records = [clusters("K10-views", 0.9) for _ in range(3)]
+    records = [clusters("K10-views-weaker", 0.9) for _ in range(3)]
     for record, bound, count in zip(records, (-80.0, -70.0, -60.0), (5, 7, None), strict=True):
         record["result"]["result"]["views"] = {"elbo": bound}
         if count is not None:
