@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweep import Row, main, scaled
+from sweep import Row, main, scaled, where
 
 SEEDS = (0, 1)
 POINTS = 10_000
@@ -40,7 +40,7 @@ COLUMNS = (
 
 def rows(chosen: argparse.Namespace) -> Iterator[Row]:
     """Seed by seed."""
-    given = {name: getattr(chosen, name) for name in ("data_root", "device") if getattr(chosen, name)}
+    given = where(chosen)
     evaluate = {
         "held out": {"split": chosen.split, "points": POINTS, "num_samples": 5},
         "training": {"split": "train", "points": POINTS, "num_samples": 5},

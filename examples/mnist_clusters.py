@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import digits_figure
-from sweep import Row, main, scaled
+from sweep import Row, main, scaled, where
 
 SEEDS = range(10)
 PLAIN_SEED = 0
@@ -75,7 +75,7 @@ SERIES = {  # rows of the figure
 
 def rows(chosen: argparse.Namespace) -> Iterator[Row]:
     """Seed by seed, so that what is there is complete up to some seed."""
-    given = {name: getattr(chosen, name) for name in ("data_root", "device") if getattr(chosen, name)}
+    given = where(chosen)
     evaluate = {"result": {"split": chosen.split}}
     for seed in SEEDS:
         common = {**NETWORKS, **given, **WARPED, "seed": seed}

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweep import Row, main, scaled
+from sweep import Row, main, scaled, where
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "mlp": {"network": "mlp", "hidden": (300, 300), "factor_dim": 40},
@@ -35,7 +35,7 @@ PUBLISHED = {  # test log-likelihoods of one layer of latents and the same hidde
 
 def rows(chosen: argparse.Namespace) -> Iterator[Row]:
     """The mixture and N(0, I) from the same pretrained networks; perceptrons first."""
-    given = {name: getattr(chosen, name) for name in ("data_root", "device") if getattr(chosen, name)}
+    given = where(chosen)
     evaluate = {"tight": {"split": chosen.split, "num_samples": DRAWS}}
     for network, options in NETWORKS.items():
         common = {"data": "mnist", **given, "seed": 0, **options}

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweep import Row, main, scaled
+from sweep import Row, main, scaled, where
 
 SEEDS = range(2)
 NETWORKS = {"data": "omniglot", "network": "mlp", "hidden": (500, 500), "factor_dim": 16, "batch_size": 128}
@@ -35,7 +35,7 @@ MEASURES = "nmi", "ari"
 
 def rows(chosen: argparse.Namespace) -> Iterator[Row]:
     """Seed by seed; rows with warps start from networks that were pretrained with warps."""
-    given = {name: getattr(chosen, name) for name in ("data_root", "device") if getattr(chosen, name)}
+    given = where(chosen)
     evaluate = {"result": {"split": chosen.split}}
     for seed in SEEDS:
         for kind, options in KINDS.items():

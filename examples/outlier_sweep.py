@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.metrics import roc_auc_score
-from sweep import Row, Sweep, main, options, scaled
+from sweep import Row, Sweep, main, options, scaled, where
 
 DATA = ("mnist", "omniglot")
 SEEDS = (0, 1)
@@ -62,7 +62,7 @@ def _scores(folder: Path, name: str) -> Path:
 
 def rows(chosen: argparse.Namespace) -> Iterator[Row]:
     """All rows, seed by seed."""
-    given = {name: getattr(chosen, name) for name in ("data_root", "device") if getattr(chosen, name)}
+    given = where(chosen)
     for seed in SEEDS:
         for data, other in (DATA, DATA[::-1]):
             common = {"data": data, **given, **NETWORKS, "seed": seed}

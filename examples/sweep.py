@@ -224,6 +224,11 @@ def scaled(train: Mapping[str, Any], scale: float) -> dict[str, Any]:
     return result
 
 
+def where(chosen: argparse.Namespace) -> dict[str, Any]:
+    """The options of every training that say where: the folder of data, if it was given, and the device."""
+    return {name: value for name in ("data_root", "device") if (value := getattr(chosen, name))}
+
+
 def call(*arguments: str) -> str:
     """Run a command of the program, show its messages, and return its output.
 

@@ -10,7 +10,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from sweep import Row, scaled
+from sweep import Row, scaled, where
 
 PANELS = {"elbo": "ELBO (equation 11)", "reconstruction": "reconstruction", "kl_z": "KL[z]", "kl_r": "KL[r]"}
 COLUMNS = (
@@ -91,7 +91,7 @@ class Bounds:
         start: bool = False,
         **about: Any,
     ) -> Row:
-        given = {name: getattr(chosen, name) for name in ("data_root", "device") if getattr(chosen, name)}
+        given = where(chosen)
         common = {"data": self.data, **given, "seed": seed, "network": "conv28"}
         common["autocast"] = not chosen.float32
         if start:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sweep import Row, Sweep, main, scaled
+from sweep import Row, Sweep, main, scaled, where
 
 from pyro_fmvae import figures
 from pyro_fmvae.data import Batches
@@ -82,7 +82,7 @@ class CodeSweep(Sweep):
 
 def rows(chosen: argparse.Namespace) -> Iterator[Row]:
     """All rows, seed by seed."""
-    given = {name: getattr(chosen, name) for name in ("data_root", "device") if getattr(chosen, name)}
+    given = where(chosen)
     for data, options in DATA.items():
         for seed in SEEDS:
             common = {"data": data, **options, **given, **COMMON, "seed": seed}
