@@ -190,16 +190,18 @@ class Joint(GradientPhase):
 
 
 def _seed(model: FactorialMixtureVAE, batches: Iterable[Any], seed: int, learning: Learning) -> None:
-    """Seed λ from up to 20,000 encoded points."""
+    """Seed λ from up to 20,000 encoded points, and from more that have labels where few of these do."""
     clusters = full_clusters if learning.full_starts else kmeans
     generator = torch.Generator().manual_seed(seed)
-    model.seed(*encode_some(model, batches), generator, learning.restarts, clusters)
+    model.seed(*encode_some(model, batches, SEEDING_LABELS), generator, learning.restarts, clusters)
 
 
-def encode_some(model: FactorialMixtureVAE, batches: Iterable[Any]) -> tuple[Tensor, Tensor, Tensor | None]:
+def encode_some(
+    model: FactorialMixtureVAE, batches: Iterable[Any], labelled: int = 0
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """Encode up to 20,000 points of a loader: location, scale [M, I·D], and labels [M, L] or None.
 
-    Where fewer than 1,000 of them have a label, others of the epoch that have one are encoded as well.
+    Where fewer than ``labelled`` of them have a label, others of the epoch that have one are encoded as well.
     """
     locs, scales, labels = [], [], []
     wanted = min(SEEDING_POINTS, model.num_data)
@@ -218,7 +220,7 @@ def encode_some(model: FactorialMixtureVAE, batches: Iterable[Any]) -> tuple[Ten
                 labels += rest
                 total += len(x)
             found += sum(int((known >= 0).any(-1).sum()) for known in rest)
-            enough = not rest or found >= SEEDING_LABELS or seen >= model.num_data
+            enough = not rest or found >= labelled or seen >= model.num_data
             if total >= wanted and enough:
                 break
     return torch.cat(locs), torch.cat(scales), torch.cat(labels) if labels else None

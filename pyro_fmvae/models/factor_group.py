@@ -190,8 +190,8 @@ class FactorGroup(nn.Module):
             priors = self.of_factor(number, *whole)
             known = labels[:, self.columns[number]] if labels is not None and self.columns else None
             if known is not None and (known >= 0).any():
-                values = torch.arange(self.num_components, device=known.device)
-                values %= self.num_components // self.per_value
+                every = torch.arange(self.num_components, device=known.device)
+                values = every if self.values is None else self.values.to(every.device)
                 data, own = (mean[factor], variance[factor]), generator.clone_state()
                 start = labelled_start(priors, *data, known, values, num_data, own, restarts, clusters)
                 mixtures.append(start)

@@ -52,9 +52,9 @@ def labelled_start(
 
     if 2 * len(rows) >= len(known):
         return of_labels(rows)
-    told = 0.0
+    halves, told = (rows[::2], rows[1::2]), 0.0
     if len(rows) > 1:
-        for half, other in ((rows[::2], rows[1::2]), (rows[1::2], rows[::2])):
+        for half, other in (halves, halves[::-1]):
             fits = values == known[other, None]
             told += _gamma(of_labels(half), mean[other], variance[other])[fits].sum().item()
     data, each = (mean, variance), num_data / len(mean)
@@ -70,6 +70,7 @@ def labelled_start(
 
 
 def _gamma(mixture: MixturePosterior, mean: Tensor, variance: Tensor) -> Tensor:
+    """Responsibilities of points [M, D], [M, K]."""
     return responsibilities(mixture.weights, mixture.components, mean, variance)
 
 

@@ -239,16 +239,15 @@ def test_seeding_sees_all_points_wherever_the_loader_stands():
 
 
 @pytest.mark.usefixtures("single_precision")
-@pytest.mark.parametrize(("enough", "found"), [(1000, 5), (3, 3)])
+@pytest.mark.parametrize(("enough", "found"), [(1000, 5), (3, 3), (0, 3)])
 def test_seeding_looks_for_labels_until_there_are_enough(monkeypatch, enough, found):
     monkeypatch.setattr("pyro_fmvae.learn.fmvae_phases.SEEDING_POINTS", 8)
-    monkeypatch.setattr("pyro_fmvae.learn.fmvae_phases.SEEDING_LABELS", enough)
     x, y = batch(20, known=0)
     y[[0, 5, 6, 13, 19]] = 1
     model = labelled_model()
-    _, _, labels = encode_some(model, list(zip(x.split(4), y.split(4), strict=True)))
+    _, _, labels = encode_some(model, list(zip(x.split(4), y.split(4), strict=True)), enough)
     assert int((labels >= 0).sum()) == found and len(labels) == 8 + found - 3
-    assert len(encode_some(model, list(x.split(4)))[0]) == 8
+    assert len(encode_some(model, list(x.split(4)), enough)[0]) == 8
 
 
 class Blank(torch.nn.Module):

@@ -64,14 +64,22 @@ def test_a_value_may_have_several_clusters():
     assert torch.equal(told, members % 2)
 
 
-@pytest.mark.parametrize("number", [20, 150])
-def test_clusters_of_something_else_are_left(number):
-    """Clusters lie side by side, values one above the other. With many labels no clusters are looked for."""
+def test_clusters_of_something_else_are_left():
+    """Clusters lie side by side, values one above the other."""
     mean, variance, members = groups([[-9.0, 1.0], [9.0, 1.0], [-9.0, -1.0], [9.0, -1.0]])
-    known = some(members // 2, number)
+    known = some(members // 2, 20)
     found, told = started(mean, variance, known, torch.arange(2))
     assert (told == members // 2).double().mean() > 0.95
     torch.testing.assert_close(found.components.natural, of_labels(mean, variance, known))
+
+
+def test_no_clusters_are_looked_for_where_most_labels_are_known():
+    def refused(*_):
+        raise AssertionError("clusters were looked for")
+
+    mean, variance, members = groups([[-6.0, 0.0], [6.0, 0.0]])
+    known, values = some(members, EACH // 2), torch.arange(2)
+    labelled_start(priors(2), mean, variance, known, values, 400, torch.Generator(), 1, refused)
 
 
 def test_clusters_that_agree_with_few_labels_are_left():
