@@ -215,4 +215,4 @@ class FactorialMixtureVAE(FactorialPrior):
         Their mean is the collapsed bound on log p(x): see :mod:`pyro_fmvae.infer.importance`.
         """
         log_likelihood = self.pretraining().log_likelihood
-        return log_weights(x, self.posterior(x), self.log_prior, log_likelihood, num_samples)
+        return log_weights(x, self.posterior(x), self.log_density(), log_likelihood, num_samples)

@@ -1,7 +1,7 @@
 """The prior of a factorial mixture VAE: draws, densities and starting points. Paquet et al. (2018)."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,9 @@ from pyro_fmvae.models.factor_layout import FactorLayout
 from pyro_fmvae.models.hyperprior import Hyperprior
 from pyro_fmvae.models.shapes import check_codes, check_shape
 from pyro_fmvae.nn.sizes import check_size, check_sizes
+
+_IN_CACHE: Final = 2**17
+"""Numbers in a table of points, components and dimensions that a core can keep at hand."""
 
 
 class FactorialPrior(nn.Module):
@@ -98,12 +101,23 @@ class FactorialPrior(nn.Module):
         The computation is in float64: the normaliser of a Student-t with thousands of degrees of freedom is a
         difference of log Γ, which float32 gets wrong in the third decimal in every dimension.
         """
-        blocks = self.layout.split("z", z.double())
-        log_probs = [
-            group.predictive(torch.float64).log_prob(self.layout.take(blocks, group.factors).movedim(0, -2))
-            for group in self.factor_groups()
-        ]
-        return torch.stack(log_probs).sum(0).to(z.dtype)
+        return self.log_density()(z)
+
+    def log_density(self) -> Callable[[Tensor], Tensor]:
+        """:meth:`log_prior` of the present λ, for many calls: what depends on λ alone is computed once."""
+        groups = [(group.factors, group.predictive(torch.float64)) for group in self.factor_groups()]
+        rows = max(_IN_CACHE // max(prior.weights.numel() * self.dim for _, prior in groups), 1)
+
+        def of_points(z: Tensor) -> Tensor:
+            blocks = self.layout.split("z", z.double())
+            parts = [(prior, self.layout.take(blocks, factors).movedim(0, -2)) for factors, prior in groups]
+            return torch.stack([prior.log_prob(part) for prior, part in parts]).sum(0).to(z.dtype)
+
+        def density(z: Tensor) -> Tensor:
+            parts = z.split(rows) if z.device.type == "cpu" else (z,)
+            return torch.cat([of_points(part) for part in parts])
+
+        return density
 
     def used_components(self) -> list[int]:
         """Number of components per factor with more than a twentieth of an equal share of the data."""

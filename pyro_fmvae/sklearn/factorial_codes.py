@@ -124,8 +124,9 @@ class FactorialCodes(TransformerMixin, BaseEstimator):
 
         def scores(model: Any, x: Tensor) -> Tensor:
             q, log_likelihood = model.posterior(x), model.pretraining().log_likelihood
+            log_prior = model.log_density()
             draws = [q.mean + q.stddev * row for row in noise.to(x)]
-            weights = [log_likelihood(x, z) + model.log_prior(z) - q.log_prob(z) for z in draws]
+            weights = [log_likelihood(x, z) + log_prior(z) - q.log_prob(z) for z in draws]
             return torch.stack(weights).logsumexp(0) - math.log(len(draws))
 
         std = self._recipe.preprocessing.std

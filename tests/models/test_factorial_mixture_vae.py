@@ -285,7 +285,9 @@ def student(model, factor, k):
 
 
 @pytest.mark.parametrize("sizes", [(3,), (1,), (3, 2, 3)])
-def test_log_prior_is_brute_force_sum(sizes):
+@pytest.mark.parametrize("at_once", [1, 2**17])
+def test_log_prior_is_brute_force_sum(sizes, at_once, monkeypatch):
+    monkeypatch.setattr("pyro_fmvae.models.factorial_prior._IN_CACHE", at_once)
     model, z = small_model(sizes), torch.randn(4, len(sizes) * 2)
     for row, actual in zip(z.numpy(), model.log_prior(z), strict=True):
         expected = 0.0
