@@ -140,8 +140,8 @@ def brute_force(model: Any, guide: Any, *args: Any) -> tuple[float, float]:
         scaled, outside = (part.unsqueeze(0) for part in of_theta)
     else:
         over_draws = torch.vmap(log_joint, in_dims=(None, 0), randomness="same")
-        over_all = torch.vmap(over_draws, in_dims=(0, None), randomness="same", chunk_size=64)
-        scaled, outside = over_all(assignments, theta)
+        each = ({name: values[row] for name, values in assignments.items()} for row in range(count))
+        scaled, outside = map(torch.stack, zip(*(over_draws(a, theta) for a in each), strict=True))
     assert scaled.shape == (count, draws)
     means = scaled.mean(1)
     gamma = means.softmax(0).unsqueeze(-1)
