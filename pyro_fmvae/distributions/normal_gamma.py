@@ -14,8 +14,8 @@ from pyro.distributions import Independent, StudentT, TorchDistribution
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
-from torch.distributions.utils import lazy_property
 
+from pyro_fmvae.distributions.alike_student_t import AlikeStudentT, sum_of_logs
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64, unless_cancelled
 from pyro_fmvae.distributions.gaussian_table import gaussian_table
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
@@ -194,7 +194,7 @@ class NormalGammaFamily(ExponentialFamily):
         dim = m.shape[-1]
         precision = a.unsqueeze(-1) / b
         scaled_loc = precision * m
-        log_precision = dim * torch.digamma(a) - _sum_of_logs(b)
+        log_precision = dim * torch.digamma(a) - sum_of_logs(b)
         square = dim / s + (scaled_loc * m).sum(-1)
         return torch.cat([log_precision.unsqueeze(-1), square.unsqueeze(-1), precision, scaled_loc], -1)
 
@@ -270,35 +270,7 @@ class NormalGammaFamily(ExponentialFamily):
         s, a = s.unsqueeze(-1), a.unsqueeze(-1)
         scale = ((s + 1) / s * b / a).sqrt()
         student = StudentT(*(t.to(dtype) for t in torch.broadcast_tensors(2 * a, m, scale)))
-        return _AlikeStudentT(student, 1)
-
-
-class _AlikeStudentT(Independent):
-    """Student-t variables of equal degrees of freedom, whose density at many points takes few logarithms."""
-
-    @lazy_property
-    def _constants(self) -> tuple[Tensor, Tensor, Tensor]:
-        """1 / (scale √df) [..., D]; (df + 1) / 2 and the sum of the log-normalisers [...]."""
-        base = self.base_dist
-        half, power = base.df / 2, (base.df + 1) / 2
-        log_normaliser = power.lgamma() - half.lgamma() - 0.5 * (math.pi * base.df * base.scale**2).log()
-        return (base.scale * base.df.sqrt()).reciprocal(), power[..., 0], log_normaliser.sum(-1)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Of values [..., D]: Σ_d log p(value_d), [...]."""
-        inverse, power, log_normaliser = self._constants
-        distance = (value - self.base_dist.loc) * inverse
-        return log_normaliser - power * _sum_of_logs(1 + distance * distance)
-
-
-def _sum_of_logs(b: Tensor) -> Tensor:
-    """Σ_d log b_d of b [..., D] > 0, by one logarithm for each four numbers between 1e-77 and 1e77.
-
-    Float64 logarithms are the most expensive part of E[t] otherwise.
-    """
-    quarter = b.shape[-1] // 4
-    first, second, third, fourth, rest = b.split([quarter] * 4 + [b.shape[-1] - 4 * quarter], -1)
-    return (first * second * third * fourth).log().sum(-1) + rest.log().sum(-1)
+        return AlikeStudentT(student, 1)
 
 
 NORMAL_GAMMA = NormalGammaFamily()
