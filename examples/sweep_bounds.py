@@ -41,7 +41,7 @@ class Bounds:
         sizes: numbers of components K, the more important ones first.
         seeded: K → seeds, for those with more than seed 0. The N(0, I) prior has as many as the most of them.
         two_factors: components of a row with two factors of half as many dimensions each; empty for no row.
-        long_size: components of a row with more iterations; None for no row.
+        long: components of each factor of rows with more iterations → seeds.
         published: K → ELBO of the paper.
     """
 
@@ -49,7 +49,7 @@ class Bounds:
     sizes: Sequence[int]
     seeded: Mapping[int, Sequence[int]] = field(default_factory=dict)
     two_factors: tuple[int, ...] = ()
-    long_size: int | None = None
+    long: Mapping[tuple[int, ...], Sequence[int]] = field(default_factory=dict)
     published: Mapping[int, float] = field(default_factory=dict)
 
     def rows(self, chosen: argparse.Namespace) -> Iterator[Row]:
@@ -60,15 +60,15 @@ class Bounds:
             yield self._row(chosen, "pretrained", seed, {**train, "joint_iterations": 0}, start=True)
         for size in self.sizes:
             for seed in self.seeded.get(size, (0,)):
-                yield self._mixture(chosen, f"K{size}", seed, (size,), JOINT)
+                yield self._mixture(chosen, _name((size,)), seed, (size,), JOINT)
         for seed in seeds:
             train = {"model": "vae", "factor_dim": DIM, "joint_iterations": JOINT}
             yield self._row(chosen, "normal", seed, train, prior="N(0, I)")
         if self.two_factors:
-            name = "K" + "x".join(map(str, self.two_factors))
-            yield self._mixture(chosen, name, 0, self.two_factors, JOINT)
-        if self.long_size is not None:
-            yield self._mixture(chosen, f"K{self.long_size}-long", 0, (self.long_size,), LONG)
+            yield self._mixture(chosen, _name(self.two_factors), 0, self.two_factors, JOINT)
+        for factors, of_these in self.long.items():
+            for seed in of_these:
+                yield self._mixture(chosen, f"{_name(factors)}-long", seed, factors, LONG)
 
     def report(self, records: Sequence[Mapping[str, Any]], picture: Path | None) -> str:
         """A table of finished rows; with a path, also Figure 3."""
@@ -103,6 +103,10 @@ class Bounds:
         }
         train = {**common, **scaled(train, chosen.scale), **LEARNING}
         return Row(f"{name}-seed{seed}", train, evaluate, f"pretrained-seed{seed}", {**split, **about})
+
+
+def _name(factors: Sequence[int]) -> str:
+    return "K" + "x".join(map(str, factors))
 
 
 def table(records: Sequence[Mapping[str, Any]]) -> str:
