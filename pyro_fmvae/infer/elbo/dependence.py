@@ -11,6 +11,7 @@ import torch
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine import Trace
 from torch import Tensor
+from torch.distributions import Distribution
 
 from pyro_fmvae.infer.elbo.mixture_terms import MixtureTables, Role, Term
 from pyro_fmvae.ranks import whole_batch
@@ -20,16 +21,18 @@ def dependence_terms(tables: Sequence[MixtureTables], guide: Trace, weight: floa
     """One term for each mixture with observed labels: ``weight`` · N · Σ_ij η²_ij over blocks i ≠ j.
 
     η²_ij is :func:`explained` by assignment j of the mixture in block i of any mixture, averaged over the
-    dimensions of the block, under responsibilities that are clamped by labels and held constant. N is the
-    number of data points that the batch stands for. Where ranks share a batch, all of its rows count.
+    dimensions of the block, under responsibilities that are clamped by labels and held constant. Of a block
+    with labels of its own, it is the position :func:`within` its components that may not tell of others.
+    N is the number of data points that the batch stands for. Where ranks share a batch, all rows count.
 
     Args:
         tables: of all mixtures, assignments [..., B].
         guide: trace of the guide, with q(z) [..., B] of events [D].
         weight: nats per data point for a block that an assignment determines entirely.
     """
+    clamped = {id(table): _clamped(table) for table in tables if table.labels}
     blocks = [
-        (table, guide.nodes[child.name]["fn"])
+        (table, *_block(guide.nodes[child.name]["fn"], clamped.get(id(table))))
         for table in tables
         for child, site, _ in table.children
         if not site["is_observed"]
@@ -38,21 +41,38 @@ def dependence_terms(tables: Sequence[MixtureTables], guide: Trace, weight: floa
     for table in tables:
         if not table.labels:
             continue
-        site = table.site
-        gamma = table.responsibilities()[0].detach()
-        counts = scale_and_mask(torch.ones_like(gamma[..., 0]), site["scale"], site["mask"])
-        gamma = whole_batch(_stacked(gamma, 2), -2)
-        counts = whole_batch(_stacked(counts, 1), -1, counts=True)
+        gamma, counts = clamped[id(table)]
         total = gamma.new_zeros(())
-        for owner, q in blocks:
-            moments = (whole_batch(_stacked(moment, 2), -2) for moment in (q.mean, q.variance))
-            share = explained(gamma, counts, *moments)
-            if owner is table:  # views of a block come one after the other
-                own = torch.eye(len(share), dtype=share.dtype, device=share.device)
-                share = share * (1 - own.repeat(1, share.shape[1] // len(share)))
+        for owner, mean, variance in blocks:
+            share = explained(gamma, counts, mean, variance)
+            if owner is table:
+                share = share * (1 - _by_view(torch.eye(len(share)).to(share), share.shape[1], 1))
             total = total + (counts.sum(-1) * share.sum(-1)).sum()
-        terms.append(Term(f"{site['name']}/dependence", Role.DEPENDENCE, weight * total))
+        terms.append(Term(f"{table.site['name']}/dependence", Role.DEPENDENCE, weight * total))
     return terms
+
+
+def _clamped(table: MixtureTables) -> tuple[Tensor, Tensor]:
+    """Responsibilities of all rows, clamped by labels and constant, [J, B, K], and their counts, [J, B]."""
+    site = table.site
+    gamma = table.responsibilities()[0].detach()
+    counts = scale_and_mask(torch.ones_like(gamma[..., 0]), site["scale"], site["mask"])
+    return whole_batch(_stacked(gamma, 2), -2), whole_batch(_stacked(counts, 1), -1, counts=True)
+
+
+def _block(q: Distribution, own: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
+    """Mean and variance of q(z_i) of all rows, [I, B, D]; the mean within components, for ``own`` ones."""
+    mean, variance = (whole_batch(_stacked(moment, 2), -2) for moment in (q.mean, q.variance))
+    if own is not None:
+        mean = within(*(_by_view(part, len(mean), 0) for part in own), mean)
+    return mean, variance
+
+
+def _by_view(tensor: Tensor, blocks: int, dim: int) -> Tensor:
+    """Repeat along a dimension: from one for each assignment to one for each block, view by view."""
+    times = [1] * tensor.dim()
+    times[dim] = blocks // tensor.shape[dim]
+    return tensor.repeat(times)
 
 
 def _stacked(tensor: Tensor, last: int) -> Tensor:
@@ -83,3 +103,21 @@ def explained(gamma: Tensor, counts: Tensor, mean: Tensor, variance: Tensor) -> 
     between = (offset.square() / share.clamp(min=finfo.eps)).sum(2)
     total = torch.einsum("jb,ibd->jid", p, mean.square() + variance) - centre.square()
     return (between / total.clamp(min=finfo.tiny**0.5)).mean(-1)
+
+
+def within(gamma: Tensor, counts: Tensor, mean: Tensor) -> Tensor:
+    """Means of q(z_i) less those of their own components: what block i says beside its own assignment.
+
+        μ_n - Σ_k γ_nk m_k,   m_k = Σ_n c_n γ_nk μ_n / Σ_n c_n γ_nk
+
+    Args:
+        gamma: responsibilities of the assignment of each block, [I, B, K].
+        counts: how many data points each row stands for, >= 0, [I, B].
+        mean: of q(z_i), [I, B, D].
+
+    Returns:
+        [I, B, D].
+    """
+    joint = counts.unsqueeze(-1) * gamma
+    share = joint.sum(1).unsqueeze(-1).clamp(min=torch.finfo(joint.dtype).eps)
+    return mean - gamma @ (joint.mT @ mean / share)

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from pyro_fmvae.distributions import Assignment, Component, Label
 from pyro_fmvae.infer import AutoConjugate, Role, TraceConjugate_ELBO
-from pyro_fmvae.infer.elbo.dependence import explained
+from pyro_fmvae.infer.elbo.dependence import explained, within
 from tests.capture.captured import adam, assert_twins, batches_of
 from tests.infer.programs import globals_of
 from tests.models.small import binary_data, small_model
@@ -46,6 +46,15 @@ def test_explained_is_a_share_of_the_variance_of_draws():
     expected = sum(offsets) / z.var()
     found = explained(gamma, torch.ones(1, 6), mean, std.square())
     assert found.item() == pytest.approx(expected.item(), rel=0.05)
+
+
+def test_within_are_the_residuals_of_a_regression_on_the_assignment():
+    assignments, mean, counts = torch.randint(3, (2, 40)), torch.randn(2, 40, 5), torch.rand(2, 40)
+    gamma = hard(assignments, 4)  # the last component has no points
+    for block, found in enumerate(within(gamma, counts, mean)):
+        inputs, target = gamma[block].numpy(), mean[block].numpy()
+        fit = LinearRegression().fit(inputs, target, counts[block].numpy())
+        assert_close(found, torch.as_tensor(target - fit.predict(inputs)))
 
 
 def test_bounds_of_explained():
@@ -99,16 +108,19 @@ def test_term_is_the_sum_over_foreign_blocks():
     elbo = TraceConjugate_ELBO(independence_weight=2.5)
     found = elbo.loss_per_role(model.model, model.guide, x, y)[Role.DEPENDENCE]
     loc, scale = (part.unflatten(-1, (4, model.dim)).movedim(1, 0) for part in model.encoder(x))
-    unclamped = model.responsibilities(x)
-    expected = 0.0
+    gamma, rest = {}, loc.clone()
     for column, factor in enumerate((0, 2)):
-        gamma = unclamped[factor].clone()
+        gamma[factor] = model.responsibilities(x)[factor].clone()
         for row, label in enumerate(y[:, column].tolist()):
             if label >= 0:
-                gamma[row] = torch.eye(gamma.shape[-1])[label]
+                gamma[factor][row] = torch.eye(gamma[factor].shape[-1])[label]
+        means = gamma[factor].T @ loc[factor] / gamma[factor].sum(0).unsqueeze(-1)
+        rest[factor] -= gamma[factor] @ means  # what a labelled block says beside its own label
+    expected = 0.0
+    for factor, own in gamma.items():
         for block in range(4):
             if block != factor:
-                parts = gamma[None], torch.ones(1, 12), loc[[block]], scale[[block]].square()
+                parts = own[None], torch.ones(1, 12), rest[[block]], scale[[block]].square()
                 expected += explained(*parts).item()
     assert found.item() == pytest.approx(2.5 * model.num_data * expected)
 

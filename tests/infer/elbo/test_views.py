@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from pyro_fmvae.distributions import Assignment, Component, Label
 from pyro_fmvae.infer import AutoConjugate, Role, TraceConjugate_ELBO, with_assignments
-from pyro_fmvae.infer.elbo.dependence import explained
+from pyro_fmvae.infer.elbo.dependence import explained, within
 from pyro_fmvae.infer.elbo.per_point import loss_per_point
 from pyro_fmvae.infer.parameters import param_statements
 from tests.capture.captured import CLOSE, assert_twins, trained
@@ -211,7 +211,7 @@ def test_a_block_may_depend_on_its_own_assignment_in_every_view():
     expected = 0.0
     for one in x.unbind(1):
         loc, scale = toy.encode(one)
-        share = explained(brute.gamma, counts, loc, scale.square())
+        share = explained(brute.gamma, counts, within(brute.gamma, counts, loc), scale.square())
         expected = expected + counts.sum(-1) @ share[[0, 1], [1, 0]]
     assert_close(found, 2.0 * expected, **EXACT)
 
