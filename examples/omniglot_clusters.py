@@ -30,7 +30,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "views": {"distortion": 1.0, "joint_iterations": JOINT // 2, "views": 2},
 }
 LABELS = "character", "alphabet"
-MEASURES = "nmi", "ari"
+MEASURES = "ami", "ari"
 
 
 def rows(chosen: argparse.Namespace) -> Iterator[Row]:

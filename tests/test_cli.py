@@ -88,7 +88,7 @@ def test_evaluate_against_labels(runs, files):
     assert evaluate(runs["grey"]).keys() & {"accuracy", "clustering"} == set()
     unsupervised = evaluate(runs["table"], "--split", "train")
     assert unsupervised["accuracy"] == {}
-    measures = {"n", "factor", "accuracy", "majority", "nmi", "ari"}
+    measures = {"n", "factor", "accuracy", "majority", "nmi", "ami", "ari"}
     found = unsupervised["clustering"]["label0"]
     assert set(found) == measures | {"values", "components", "named_after", "confusion"}
     assert np.sum(found["confusion"]) == found["n"] and found["values"] == ["0", "1"]

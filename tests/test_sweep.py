@@ -821,7 +821,7 @@ def test_likelihoods_of_dynamic_digits_stand_beside_published_ones(s):
 
 def test_clusters_of_characters_are_means_over_seeds(s):
     def record(kind, share):
-        measures = {"nmi": share, "ari": share / 2}
+        measures = {"ami": share, "ari": share / 2}
         return {
             "kind": kind,
             "result": {

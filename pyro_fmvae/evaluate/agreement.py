@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, normalized_mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix
 from torch import Tensor
 
@@ -45,10 +45,10 @@ def label_agreement(
         whose code stands for the label; and ``classification``, of the same columns, all of
         :func:`~pyro_fmvae.evaluate.classification_measures`. ``clustering`` covers the others: name → number
         of points ``n``, the ``factor`` that agrees best by its normalised mutual information ``nmi``, its
-        adjusted Rand index ``ari``, the ``accuracy`` of the best one-to-one matching of its components to
-        labels, the ``majority`` accuracy of naming each component after its most common label, and what
-        :func:`cluster_confusion` returns. Columns without known labels are left out. So are constant columns
-        without a factor, because any clustering would seem to match them.
+        adjusted mutual information ``ami`` and Rand index ``ari``, the ``accuracy`` of the best one-to-one
+        matching of its components to labels, the ``majority`` accuracy of naming each component after its
+        most common label, and what :func:`cluster_confusion` returns. Columns without known labels are left
+        out. So are constant columns without a factor, because any clustering would seem to match them.
     """
     pairs = [(model.predicted_codes(x).cpu(), labels.cpu()) for x, labels in batches]
     codes, labels = torch.cat([c for c, _ in pairs]).numpy(), torch.cat([y for _, y in pairs]).numpy()
@@ -74,6 +74,7 @@ def label_agreement(
             "accuracy": matching_accuracy(truth, codes[known, best]),
             "majority": majority_accuracy(truth, codes[known, best]),
             "nmi": nmi[best],
+            "ami": float(adjusted_mutual_info_score(truth, codes[known, best])),
             "ari": float(adjusted_rand_score(truth, codes[known, best])),
             **cluster_confusion(truth, codes[known, best]),
         }

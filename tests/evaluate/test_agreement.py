@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import normalized_mutual_info_score
+from sklearn.metrics import mutual_info_score, normalized_mutual_info_score
 
 from pyro_fmvae.evaluate import cluster_confusion, label_agreement, majority_accuracy, matching_accuracy
 from pyro_fmvae.evaluate.agreement import LARGEST
@@ -31,6 +31,15 @@ def adjusted_rand_index(labels, clusters):
     return (both - chance) / ((sum(same) + sum(together)) / 2 - chance)
 
 
+def adjusted_mutual_information(labels, clusters, rng):
+    """Chance is that of shuffled labels (Vinh et al., 2010). Also returns four standard errors."""
+    shuffled = [mutual_info_score(rng.permutation(labels), clusters) for _ in range(300)]
+    chance, found = np.mean(shuffled), mutual_info_score(labels, clusters)
+    entropies = (mutual_info_score(labels, labels) + mutual_info_score(clusters, clusters)) / 2
+    error = 4 * np.std(shuffled) / 300**0.5 / (entropies - chance)
+    return (found - chance) / (entropies - chance), error
+
+
 class Codes:
     """A model whose codes are its data."""
 
@@ -56,12 +65,14 @@ def test_label_agreement():
         np.mean(np.array(p)[codes[:, 1]] == truth[:, 1].numpy()) for p in itertools.permutations(range(3))
     )
     of_clusters = [truth[codes[:, 1] == k, 1].bincount().max().item() for k in range(3)]
+    ami, error = adjusted_mutual_information(truth[:, 1].numpy(), codes[:, 1].numpy(), rng)
     expected = {
         "n": 60,
         "factor": 1,
         "accuracy": pytest.approx(best),
         "majority": pytest.approx(sum(of_clusters) / 60),
         "nmi": pytest.approx(nmi),
+        "ami": pytest.approx(ami, abs=error),
         "ari": pytest.approx(adjusted_rand_index(truth[:, 1].tolist(), codes[:, 1].tolist())),
         "values": [0, 1, 2],
         "components": [1, 2, 0],  # the code of value v is v + 1 modulo 3
