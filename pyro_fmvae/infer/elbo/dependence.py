@@ -64,7 +64,8 @@ def _block(q: Distribution, own: tuple[Tensor, Tensor] | None) -> tuple[Tensor, 
     """Mean and variance of q(z_i) of all rows, [I, B, D]; the mean within components, for ``own`` ones."""
     mean, variance = (whole_batch(_stacked(moment, 2), -2) for moment in (q.mean, q.variance))
     if own is not None:
-        mean = within(*(_by_view(part, len(mean), 0) for part in own), mean)
+        gamma, counts = (_by_view(part, len(mean), 0) for part in own)
+        mean = within(gamma, counts, mean)
     return mean, variance
 
 
