@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ class Bounds:
     def rows(self, chosen: argparse.Namespace) -> Iterator[Row]:
         """All rows; those that only others start from have no file."""
         seeds = max(self.seeded.values(), key=len, default=(0,))
-        for seed in seeds:
+        for seed in sorted({*seeds, *chain(*self.long.values())}):
             train = {"model": "vae", "factor_dim": DIM, "pretrain_iterations": PRETRAINING}
             yield self._row(chosen, "pretrained", seed, {**train, "joint_iterations": 0}, start=True)
         for size in self.sizes:

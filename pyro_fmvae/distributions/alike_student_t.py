@@ -15,11 +15,13 @@ class AlikeStudentT(Independent):
         """1 / (scale √df) [..., D]; (df + 1) / 2 and the sum of the log-normalisers [...]."""
         base = self.base_dist
         half, power = base.df / 2, (base.df + 1) / 2
-        log_normaliser = power.lgamma() - half.lgamma() - 0.5 * (math.pi * base.df * base.scale**2).log()
+        log_normaliser = power.lgamma() - half.lgamma() - 0.5 * (math.pi * base.df).log() - base.scale.log()
         return (base.scale * base.df.sqrt()).reciprocal(), power[..., 0], log_normaliser.sum(-1)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Of values [..., D]: Σ_d log p(value_d), [...]."""
+        if self.base_dist._validate_args:
+            self.base_dist._validate_sample(value)
         inverse, power, log_normaliser = self._constants
         distance = (value - self.base_dist.loc) * inverse
         logs = sum_of_logs(1 + (distance * distance).double())

@@ -101,10 +101,17 @@ class FactorialPrior(nn.Module):
         The computation is in float64: the normaliser of a Student-t with thousands of degrees of freedom is a
         difference of log Γ, which float32 gets wrong in the third decimal in every dimension.
         """
-        return self.log_density()(z)
+        return self._log_density()(z)
 
     def log_density(self) -> Callable[[Tensor], Tensor]:
-        """:meth:`log_prior` of the present λ, for many calls: what depends on λ alone is computed once."""
+        """:meth:`log_prior` of the present λ, for many calls: what depends on λ alone is computed once.
+
+        Gradients reach z, but not λ.
+        """
+        with torch.no_grad():
+            return self._log_density()
+
+    def _log_density(self) -> Callable[[Tensor], Tensor]:
         groups = [(group.factors, group.predictive(torch.float64)) for group in self.factor_groups()]
         rows = max(_IN_CACHE // max(prior.weights.numel() * self.dim for _, prior in groups), 1)
 

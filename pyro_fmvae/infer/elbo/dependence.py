@@ -21,9 +21,9 @@ def dependence_terms(tables: Sequence[MixtureTables], guide: Trace, weight: floa
     """One term for each mixture with observed labels: ``weight`` · N · Σ_ij η²_ij over blocks i ≠ j.
 
     η²_ij is :func:`explained` by assignment j of the mixture in block i of any mixture, averaged over the
-    dimensions of the block, under responsibilities that are clamped by labels and held constant. Of a block
-    with labels of its own, it is the position :func:`within` its components that may not tell of others.
-    N is the number of data points that the batch stands for. Where ranks share a batch, all rows count.
+    dimensions of the block, under responsibilities that are clamped by labels and held constant. For a block
+    with labels of its own, means are replaced by what they are :func:`within` its components. N is the number
+    of data points that the batch stands for. Where ranks share a batch, all rows count.
 
     Args:
         tables: of all mixtures, assignments [..., B].
@@ -41,39 +41,41 @@ def dependence_terms(tables: Sequence[MixtureTables], guide: Trace, weight: floa
     for table in tables:
         if not table.labels:
             continue
-        gamma, counts = clamped[id(table)]
+        gamma, counts = (_stacked(part, last) for part, last in zip(clamped[id(table)], (2, 1), strict=True))
         total = gamma.new_zeros(())
-        for owner, mean, variance in blocks:
+        for owner, mean, variance, assignments in blocks:
             share = explained(gamma, counts, mean, variance)
             if owner is table:
-                share = share * (1 - _by_view(torch.eye(len(share)).to(share), share.shape[1], 1))
+                foreign = assignments != torch.arange(len(gamma), device=gamma.device).unsqueeze(-1)
+                share = share * foreign
             total = total + (counts.sum(-1) * share.sum(-1)).sum()
         terms.append(Term(f"{table.site['name']}/dependence", Role.DEPENDENCE, weight * total))
     return terms
 
 
 def _clamped(table: MixtureTables) -> tuple[Tensor, Tensor]:
-    """Responsibilities of all rows, clamped by labels and constant, [J, B, K], and their counts, [J, B]."""
+    """Responsibilities of all rows, clamped by labels and constant, [..., B, K], and counts, [..., B]."""
     site = table.site
     gamma = table.responsibilities()[0].detach()
     counts = scale_and_mask(torch.ones_like(gamma[..., 0]), site["scale"], site["mask"])
-    return whole_batch(_stacked(gamma, 2), -2), whole_batch(_stacked(counts, 1), -1, counts=True)
+    return whole_batch(gamma, -2), whole_batch(counts, -1, counts=True)
 
 
-def _block(q: Distribution, own: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
-    """Mean and variance of q(z_i) of all rows, [I, B, D]; the mean within components, for ``own`` ones."""
-    mean, variance = (whole_batch(_stacked(moment, 2), -2) for moment in (q.mean, q.variance))
-    if own is not None:
-        gamma, counts = (_by_view(part, len(mean), 0) for part in own)
-        mean = within(gamma, counts, mean)
-    return mean, variance
+def _block(q: Distribution, own: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Mean and variance of q(z_i) of all rows, [I, B, D], and the numbers of the blocks' assignments, [I].
 
-
-def _by_view(tensor: Tensor, blocks: int, dim: int) -> Tensor:
-    """Repeat along a dimension: from one for each assignment to one for each block, view by view."""
-    times = [1] * tensor.dim()
-    times[dim] = blocks // tensor.shape[dim]
-    return tensor.repeat(times)
+    With responsibilities and counts of labelled assignments, means are those within components. Several
+    blocks may have one assignment: the views of a point.
+    """
+    mean, variance = (whole_batch(moment, -2) for moment in (q.mean, q.variance))
+    if own is None:
+        return _stacked(mean, 2), _stacked(variance, 2), None
+    gamma, counts = own
+    numbers = torch.arange(gamma[..., 0, 0].numel(), device=gamma.device).view(gamma.shape[:-2])
+    gamma = _stacked(gamma.expand(*mean.shape[:-1], -1), 2)
+    counts = _stacked(counts.expand(mean.shape[:-1]), 1)
+    inner = within(gamma, counts, _stacked(mean, 2))
+    return inner, _stacked(variance, 2), numbers.expand(mean.shape[:-2]).flatten()
 
 
 def _stacked(tensor: Tensor, last: int) -> Tensor:
@@ -95,7 +97,7 @@ def explained(gamma: Tensor, counts: Tensor, mean: Tensor, variance: Tensor) -> 
         mean, variance: of q(z_i) for I blocks, [I, B, D].
     """
     mean = mean - mean.mean(1, keepdim=True).detach()  # so that little is lost in the squares
-    p = counts / counts.sum(-1, keepdim=True).clamp(min=torch.finfo(counts.dtype).tiny)
+    p = _shares(counts)
     joint = p.unsqueeze(-1) * gamma
     share = joint.sum(1)[:, None, :, None]
     centre = torch.einsum("jb,ibd->jid", p, mean)
@@ -119,6 +121,10 @@ def within(gamma: Tensor, counts: Tensor, mean: Tensor) -> Tensor:
     Returns:
         [I, B, D].
     """
-    joint = counts.unsqueeze(-1) * gamma
+    joint = _shares(counts).unsqueeze(-1) * gamma
     share = joint.sum(1).unsqueeze(-1).clamp(min=torch.finfo(joint.dtype).eps)
     return mean - gamma @ (joint.mT @ mean / share)
+
+
+def _shares(counts: Tensor) -> Tensor:
+    return counts / counts.sum(-1, keepdim=True).clamp(min=torch.finfo(counts.dtype).tiny)

@@ -55,6 +55,8 @@ def test_within_are_the_residuals_of_a_regression_on_the_assignment():
         inputs, target = gamma[block].numpy(), mean[block].numpy()
         fit = LinearRegression().fit(inputs, target, counts[block].numpy())
         assert_close(found, torch.as_tensor(target - fit.predict(inputs)))
+    single = gamma.float(), counts.float(), mean.float()
+    assert_close(within(single[0], 1e-8 * single[1], single[2]), within(*single))
 
 
 def test_bounds_of_explained():
@@ -84,7 +86,9 @@ def test_gradients_are_finite_where_a_component_has_no_points(dtype, gamma):
     mean[1] = 0.5  # a block that does not depend on x
     mean.requires_grad_()
     variance = torch.full((2, 6, 3), 1e-12, dtype=dtype, requires_grad=True)
-    share = explained(responsibilities, torch.ones(1, 6, dtype=dtype), mean, variance)
+    counts = torch.ones(1, 6, dtype=dtype)
+    inner = within(responsibilities.flip(-1).expand(2, 6, 2), counts, mean)
+    share = explained(responsibilities, counts, inner, variance)
     (1e6 * share.sum()).backward()
     assert share.isfinite().all() and (share < 1e-6).all()
     assert mean.grad.isfinite().all() and variance.grad.isfinite().all()
@@ -149,6 +153,40 @@ def test_mixtures_without_a_plate_of_factors():
     found = TraceConjugate_ELBO(independence_weight=2.5).loss_per_role(model, guide)[Role.DEPENDENCE]
     other = explained(hard(labels, 3)[None], torch.ones(1, 5), loc[[1]], torch.full((1, 5, 2), 0.25))
     assert found.item() == pytest.approx(2.5 * 5 * other.item())
+
+
+@pytest.mark.parametrize("outer", ["views", "factors"])
+def test_views_may_be_on_any_side_of_the_factors(outer):
+    labels, loc = torch.tensor([[0, 1, 1, 0, 2], [2, 0, 1, 1, 0]]), torch.randn(2, 3, 5, 4)  # [I, V, B, D]
+    views, factors = pyro.plate("views", 3, dim=-3), pyro.plate("factors", 2, dim=-2)
+    if outer == "factors":
+        views, factors = pyro.plate("views", 3, dim=-2), pyro.plate("factors", 2, dim=-3)
+    data = pyro.plate("data", 5, dim=-1)
+
+    def model():
+        with factors:
+            weights, loc_precision = globals_of(dim=4)
+        with data, factors:
+            assignment = pyro.sample("assignment", Assignment(weights))
+            pyro.sample("label", Label(assignment), obs=labels if outer == "views" else labels.unsqueeze(1))
+            with views:
+                pyro.sample("z", Component(loc_precision, assignment))
+
+    conjugate = AutoConjugate(model)
+
+    def guide():
+        conjugate()
+        with data, factors, views:
+            place = loc.transpose(0, 1) if outer == "views" else loc
+            pyro.sample("z", dist.Normal(place, 0.5).to_event(1))
+
+    found = TraceConjugate_ELBO(independence_weight=2.5).loss_per_role(model, guide)[Role.DEPENDENCE]
+    gamma, counts, noise = hard(labels, 3), torch.ones(2, 5), torch.full((2, 5, 4), 0.25)
+    expected = 0.0
+    for view in loc.unbind(1):
+        share = explained(gamma, counts, within(gamma, counts, view), noise)
+        expected += 5 * (share[0, 1] + share[1, 0]).item()
+    assert found.item() == pytest.approx(2.5 * expected)
 
 
 def test_only_labelled_data_have_it():
