@@ -17,9 +17,17 @@ from sweep_bounds import Bounds, add_options
 
 SETTING = Bounds(
     data="mnist-static",
-    sizes=(512, 64, 2, 256, 16, 128, 32, 8),
-    seeded={64: (0, 1, 2)},
-    two_factors=(64, 64),
+    mixtures={
+        (512,): (0,),
+        (64,): (0, 1, 2),
+        (2,): (0,),
+        (256,): (0,),
+        (16,): (0,),
+        (64, 64): (0,),
+        (128,): (0,),
+        (32,): (0,),
+        (8,): (0,),
+    },
     long={(512,): (0, 1, 2), (64, 64): (0,)},
     published={512: -85.77},
 )

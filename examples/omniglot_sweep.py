@@ -13,7 +13,7 @@ omniglot-rows/runs/K32-seed0 clusters`` draws Figure 4.
 from sweep import main
 from sweep_bounds import Bounds, add_options
 
-SETTING = Bounds(data="omniglot", sizes=(256, 32), published={256: -90.89})
+SETTING = Bounds(data="omniglot", mixtures={(256,): (0,), (32,): (0,)}, published={256: -90.89})
 
 if __name__ == "__main__":
     main(__doc__, "omniglot-rows", SETTING.rows, SETTING.report, add=add_options)

@@ -39,37 +39,28 @@ class Bounds:
 
     Args:
         data: name of the data set, of 28×28 images.
-        sizes: numbers of components K, the more important ones first.
-        seeded: K → seeds, for those with more than seed 0. The N(0, I) prior has as many as the most of them.
-        two_factors: components of a row with two factors of half as many dimensions each; empty for no row.
-        long: components of each factor of rows with more iterations → seeds.
+        mixtures: components of each factor → seeds, the more important ones first. Several factors share the
+            dimensions. The N(0, I) prior has as many seeds as the most of them.
+        long: the same, of rows with more iterations.
         published: K → ELBO of the paper.
     """
 
     data: str
-    sizes: Sequence[int]
-    seeded: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    two_factors: tuple[int, ...] = ()
+    mixtures: Mapping[tuple[int, ...], Sequence[int]]
     long: Mapping[tuple[int, ...], Sequence[int]] = field(default_factory=dict)
     published: Mapping[int, float] = field(default_factory=dict)
 
     def rows(self, chosen: argparse.Namespace) -> Iterator[Row]:
         """All rows; those that only others start from have no file."""
-        seeds = max(self.seeded.values(), key=len, default=(0,))
+        seeds = max(self.mixtures.values(), key=len)
         for seed in sorted({*seeds, *chain(*self.long.values())}):
             train = {"model": "vae", "factor_dim": DIM, "pretrain_iterations": PRETRAINING}
             yield self._row(chosen, "pretrained", seed, {**train, "joint_iterations": 0}, start=True)
-        for size in self.sizes:
-            for seed in self.seeded.get(size, (0,)):
-                yield self._mixture(chosen, _name((size,)), seed, (size,), JOINT)
+        yield from self._mixtures(chosen, self.mixtures, "", JOINT)
         for seed in seeds:
             train = {"model": "vae", "factor_dim": DIM, "joint_iterations": JOINT}
             yield self._row(chosen, "normal", seed, train, prior="N(0, I)")
-        if self.two_factors:
-            yield self._mixture(chosen, _name(self.two_factors), 0, self.two_factors, JOINT)
-        for factors, of_these in self.long.items():
-            for seed in of_these:
-                yield self._mixture(chosen, f"{_name(factors)}-long", seed, factors, LONG)
+        yield from self._mixtures(chosen, self.long, "-long", LONG)
 
     def report(self, records: Sequence[Mapping[str, Any]], picture: Path | None) -> str:
         """A table of finished rows; with a path, also Figure 3."""
@@ -77,11 +68,18 @@ class Bounds:
             figure_3(records, picture, self.published)
         return table(records)
 
-    def _mixture(
-        self, chosen: argparse.Namespace, name: str, seed: int, factors: tuple[int, ...], joint: int
-    ) -> Row:
-        train = {"factors": factors, "factor_dim": DIM // len(factors), "prior_iterations": 1000}
-        return self._row(chosen, name, seed, {**train, "joint_iterations": joint}, prior="mixture")
+    def _mixtures(
+        self,
+        chosen: argparse.Namespace,
+        mixtures: Mapping[tuple[int, ...], Sequence[int]],
+        ending: str,
+        joint: int,
+    ) -> Iterator[Row]:
+        for factors, seeds in mixtures.items():
+            name = f"K{'x'.join(map(str, factors))}{ending}"
+            train = {"factors": factors, "factor_dim": DIM // len(factors), "prior_iterations": 1000}
+            for seed in seeds:
+                yield self._row(chosen, name, seed, {**train, "joint_iterations": joint}, prior="mixture")
 
     def _row(
         self,
@@ -104,10 +102,6 @@ class Bounds:
         }
         train = {**common, **scaled(train, chosen.scale), **LEARNING}
         return Row(f"{name}-seed{seed}", train, evaluate, f"pretrained-seed{seed}", {**split, **about})
-
-
-def _name(factors: Sequence[int]) -> str:
-    return "K" + "x".join(map(str, factors))
 
 
 def table(records: Sequence[Mapping[str, Any]]) -> str:

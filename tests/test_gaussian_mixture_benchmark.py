@@ -272,7 +272,7 @@ def test_it_runs(script, methods, tmp_path, monkeypatch, capsys, covariances):
     for name in (*kinds, "full batch"):
         eager, captured = by_name[f"{name}, eager"], by_name[f"{name}, captured"]
         assert captured["bound"] == pytest.approx(eager["bound"], abs=1e-3)
-        assert captured["setup"] > 0 < eager["setup"]
+        assert captured["setup"] > 0 and eager["setup"] > 0
     best = by_name["sklearn exact" if covariances == "diag" else "sklearn"]
     for name in ("full batch, eager", "estimator of 100", "estimator, full batch"):
         assert by_name[name]["bound"] == pytest.approx(best["bound"], abs=0.01)

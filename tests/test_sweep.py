@@ -498,18 +498,20 @@ def test_the_program_takes_the_options_of_every_row(s, monkeypatch, script):
 
 
 def test_rows_of_the_bounds(s, monkeypatch):
-    setting = s.sweep_bounds.Bounds("data", (8, 2), {2: (0, 1)}, (6, 6), {(8,): (0, 1), (6, 6): (0,)})
+    mixtures = {(8,): (0,), (2,): (0, 1), (6, 6): (0,)}
+    setting = s.sweep_bounds.Bounds("data", mixtures, long={(8,): (0, 2), (6, 6): (0,)})
     rows = {row.name: row for row in setting.rows(chosen(s, monkeypatch))}
     assert list(rows) == [
-        *("pretrained-seed0", "pretrained-seed1", "K8-seed0", "K2-seed0", "K2-seed1"),
-        *("normal-seed0", "normal-seed1", "K6x6-seed0", "K8-long-seed0", "K8-long-seed1", "K6x6-long-seed0"),
+        *("pretrained-seed0", "pretrained-seed1", "pretrained-seed2", "K8-seed0", "K2-seed0", "K2-seed1"),
+        *("K6x6-seed0", "normal-seed0", "normal-seed1"),
+        *("K8-long-seed0", "K8-long-seed2", "K6x6-long-seed0"),
     ]
     assert rows["K6x6-seed0"].train["factors"] == (6, 6)
     assert rows["K8-long-seed0"].train["joint_iterations"] > rows["K8-seed0"].train["joint_iterations"]
     assert rows["normal-seed0"].train["joint_iterations"] == rows["K8-seed0"].train["joint_iterations"]
     assert rows["normal-seed1"].about["prior"] == "N(0, I)" and rows["K2-seed1"].about["prior"] == "mixture"
     assert list(rows["K2-seed1"].evaluate) == ["bounds", "tight"]
-    few = s.sweep_bounds.Bounds("data", (2,)).rows(chosen(s, monkeypatch))
+    few = s.sweep_bounds.Bounds("data", {(2,): (0,)}).rows(chosen(s, monkeypatch))
     assert [row.name for row in few] == ["pretrained-seed0", "K2-seed0", "normal-seed0"]
 
 

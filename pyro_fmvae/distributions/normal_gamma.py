@@ -15,9 +15,9 @@ from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
-from pyro_fmvae.distributions.alike_student_t import AlikeStudentT, sum_of_logs
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64, unless_cancelled
 from pyro_fmvae.distributions.gaussian_table import gaussian_table
+from pyro_fmvae.distributions.independent_student_t import IndependentStudentT, sum_of_logs
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
 
 NEAR = (
@@ -270,7 +270,7 @@ class NormalGammaFamily(ExponentialFamily):
         s, a = s.unsqueeze(-1), a.unsqueeze(-1)
         scale = ((s + 1) / s * b / a).sqrt()
         student = StudentT(*(t.to(dtype) for t in torch.broadcast_tensors(2 * a, m, scale)))
-        return AlikeStudentT(student, 1)
+        return IndependentStudentT(student, 1)
 
 
 NORMAL_GAMMA = NormalGammaFamily()

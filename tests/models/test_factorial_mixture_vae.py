@@ -655,6 +655,14 @@ def test_log_prior_keeps_its_digits_in_float32(count, single_precision):
     torch.testing.assert_close(actual.double(), expected, rtol=1e-6, atol=0.0)
 
 
+def test_a_density_for_many_calls_has_the_gradient_of_z_in_each():
+    model, z = small_model((3, 2, 3)), torch.randn(4, 6, requires_grad=True)
+    density = model.log_density()
+    (expected,) = torch.autograd.grad(model.log_prior(z).sum(), z)
+    for _ in range(2):
+        torch.testing.assert_close(torch.autograd.grad(density(z).sum(), z)[0], expected)
+
+
 def test_start_at_the_mean_and_spread_of_data():
     shape = (64, 64, 3)
     networks = ConvEncoder(shape, 2, 0.02), ConvDecoder(2, shape, 2, 0.02)

@@ -127,4 +127,5 @@ def within(gamma: Tensor, counts: Tensor, mean: Tensor) -> Tensor:
 
 
 def _shares(counts: Tensor) -> Tensor:
+    """Counts as shares of all that each assignment counts, [..., B]."""
     return counts / counts.sum(-1, keepdim=True).clamp(min=torch.finfo(counts.dtype).tiny)

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.distributions.utils import lazy_property
 
 
-class AlikeStudentT(Independent):
-    """Independent Student-t variables of equal degrees of freedom, as one event: few logarithms a point."""
+class IndependentStudentT(Independent):
+    """Independent Student-t variables with equal degrees of freedom, as one event: few logarithms a point."""
 
     @lazy_property
     def _constants(self) -> tuple[Tensor, Tensor, Tensor]:

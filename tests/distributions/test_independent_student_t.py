@@ -6,7 +6,7 @@ from scipy import stats
 from torch.distributions import StudentT
 from torch.testing import assert_close
 
-from pyro_fmvae.distributions.alike_student_t import AlikeStudentT
+from pyro_fmvae.distributions.independent_student_t import IndependentStudentT
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -19,12 +19,12 @@ def test_log_prob_is_that_of_scipy(dim, size, unit, dtype):
     value = size * min(unit, 1.0) * torch.randn(5, 1, dim)
     expected = torch.as_tensor(stats.t.logpdf(value, df, loc, scale).sum(-1))
     parts = (part.to(dtype) for part in torch.broadcast_tensors(df, loc, scale))
-    found = AlikeStudentT(StudentT(*parts), 1)
+    found = IndependentStudentT(StudentT(*parts), 1)
     assert_close(found.log_prob(value.to(dtype)), expected.to(dtype))
     assert_close(found.expand((2, 5, 3)).log_prob(value.to(dtype)), expected.to(dtype).expand(2, 5, 3))
 
 
 def test_values_that_are_no_numbers():
-    fn = AlikeStudentT(StudentT(torch.ones(2), torch.zeros(2), torch.ones(2), validate_args=True), 1)
+    fn = IndependentStudentT(StudentT(torch.ones(2), torch.zeros(2), torch.ones(2), validate_args=True), 1)
     with pytest.raises(ValueError, match="support"):
         fn.log_prob(torch.tensor([0.0, torch.nan]))
