@@ -106,10 +106,9 @@ class FactorialPrior(nn.Module):
     def log_density(self) -> Callable[[Tensor], Tensor]:
         """:meth:`log_prior` of the present λ, for many calls: what depends on λ alone is computed once.
 
-        Gradients reach z, but not λ.
+        The results have no gradients.
         """
-        with torch.no_grad():
-            return self._log_density()
+        return torch.no_grad()(self._log_density())
 
     def _log_density(self) -> Callable[[Tensor], Tensor]:
         groups = [(group.factors, group.predictive(torch.float64)) for group in self.factor_groups()]
