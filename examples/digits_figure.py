@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 PUBLISHED = (
     ("VaDE", 0, 0.9446, 0),  # Jiang et al., 2017
     ("IIC", 0, 0.984, 0),  # Ji et al., 2019
-    ("M1+M2", 100, 0.9667, 0),  # Kingma et al., 2014
+    ("M1+M2", 100, 0.9667, 7),  # Kingma et al., 2014
     ("SDGM", 100, 0.9868, 0),  # Maaløe et al., 2016
     ("Ladder", 100, 0.9894, -3),  # Rasmus et al., 2015
     ("ADGM", 100, 0.9904, 4),  # Maaløe et al., 2016
