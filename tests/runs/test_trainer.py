@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pyro_fmvae import checkpoint
-from pyro_fmvae.data import load
+from pyro_fmvae.data import label_spreading, load
 from pyro_fmvae.em.spike_and_slab_rules import LinearRule, MaxRule
 from pyro_fmvae.learn.gradient_em import GradientEM
 from pyro_fmvae.learn.stepwise_em import StepwiseEM
@@ -90,7 +90,7 @@ def test_divergence_says_what_to_change(tmp_path, kind):
         list(trainer.records())
 
 
-def test_labels_are_spread_for_the_phases_alone(tmp_path, caplog):
+def test_labels_are_spread_for_the_phases_alone(tmp_path, caplog, monkeypatch):
     """Labels spread to what the phases see; what is measured is right by the given labels."""
     truth = np.arange(200) % 2
     pictures = (200 * truth[:, None, None] + np.random.default_rng(0).integers(0, 50, (200, 3, 3))).astype(
@@ -107,6 +107,13 @@ def test_labels_are_spread_for_the_phases_alone(tmp_path, caplog):
     assert f"kind: labels spread to {unknown} more training points" in caplog.text
     for x, labels in learnt.batches:
         assert torch.equal(labels[:, 0], (x.mean((1, 2)) > 0).long())
+    for module in (label_spreading, trainer):
+        monkeypatch.setattr(module, "MOST_POINTS", 100)
+    with caplog.at_level("INFO"):
+        untaught = Trainer(run, dataset, torch.device("cpu"))
+    assert "labels are not spread: there are more than 100 training points" in caplog.text
+    known = sum((labels >= 0).sum() for _, labels in untaught.batches)
+    assert known == (dataset.train.labels >= 0).sum()
 
 
 def phases(path, folder, **options):
