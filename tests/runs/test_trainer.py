@@ -112,8 +112,7 @@ def test_labels_are_spread_for_the_phases_alone(tmp_path, caplog, monkeypatch):
     with caplog.at_level("INFO"):
         untaught = Trainer(run, dataset, torch.device("cpu"))
     assert "labels are not spread: there are more than 100 training points" in caplog.text
-    known = sum((labels >= 0).sum() for _, labels in untaught.batches)
-    assert known == (dataset.train.labels >= 0).sum()
+    assert any((labels < 0).any() for _, labels in untaught.batches)
 
 
 def phases(path, folder, **options):
