@@ -21,6 +21,8 @@ from pyro_fmvae.models.label_predictor import LabelPredictor, weighted_mean
 NEIGHBOURS = 7
 MOST_POINTS = 5000
 """Training points from which on labels are not spread: their neighbours take too long to find."""
+COMPARABLE: Final = f"{NEIGHBOURS + 1} to {MOST_POINTS:,} points without missing numbers"
+"""Points that labels may be spread among, for messages."""
 MOST_NUMBERS = 64
 """Numbers of a point, of more than which as many principal components are compared."""
 SEED = 0
@@ -54,7 +56,7 @@ def spread_labels(split: Split, labels: Tensor, precision: float) -> Tensor:
         Labels [N, L]: those that were known, and those that were spread. Of more than 5,000 points, of fewer
         than eight, and of points with missing numbers, those that were known.
     """
-    if not precision or not _comparable(split):
+    if not precision or not comparable(split):
         return labels
     points, key = _points(split), (labels.cpu().numpy().tobytes(), precision)
     if key not in points.found:
@@ -79,15 +81,15 @@ def predictors_of_unlearnt(split: Split, labels: Tensor, told: Tensor) -> dict[i
         Column → its predictor, in which the model itself has no weight. None of more than 5,000 points, of
         fewer than eight, and of points with missing numbers.
     """
-    if not _comparable(split):
+    if not comparable(split):
         return {}
     points, labels, told = _points(split), labels.cpu(), told.cpu()
     found = {column: _better(points, labels[:, column], told[:, column]) for column in range(labels.shape[1])}
     return {column: predictor for column, predictor in found.items() if predictor is not None}
 
 
-def _comparable(split: Split) -> bool:
-    """True if there are neither too few nor too many points, and none has missing numbers."""
+def comparable(split: Split) -> bool:
+    """True if labels of the points may be spread: see :data:`COMPARABLE`."""
     return NEIGHBOURS < len(split) <= MOST_POINTS and not bool(split.observations.isnan().any())
 
 

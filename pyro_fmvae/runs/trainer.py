@@ -14,7 +14,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 from pyro_fmvae import checkpoint
 from pyro_fmvae.capture.playback import compiles
 from pyro_fmvae.data import Batches, Dataset, spread_labels, whole
-from pyro_fmvae.data.label_spreading import MOST_POINTS
+from pyro_fmvae.data.label_spreading import COMPARABLE, comparable
 from pyro_fmvae.infer.elbo.site_terms import NotFiniteError
 from pyro_fmvae.learn.fitting import Progress, Record, fit
 from pyro_fmvae.learn.pace import Stepping
@@ -83,8 +83,8 @@ class Trainer:
             for name, told in zip(recipe.factor_names, (taught != labels).sum(0).tolist(), strict=False):
                 if told:
                     logger.info("%s: labels spread to %d more training points", name, told)
-            if recipe.spread and len(dataset.train) > MOST_POINTS:
-                logger.info("labels are not spread: there are more than %d training points", MOST_POINTS)
+            if recipe.spread and (labels < 0).any() and not comparable(dataset.train):
+                logger.info("labels are not spread: that takes %s", COMPARABLE)
         self.training = replace(dataset.train, labels=labels)
         """Training rows, with the labels in use."""
         self.batches = Batches(
