@@ -22,22 +22,24 @@ def full_clusters(points: Tensor, num_clusters: int, generator: torch.Generator)
     """Cluster indices [N] by a mixture of full covariances of standardised points.
 
     The mixture is the one whose bound no swap of components raises:
-    :func:`~pyro_fmvae.learn.split_merge.best_mixture`. Where there is less than a point for each dimension of
-    each cluster, the clusters are those of k-means.
+    :func:`~pyro_fmvae.learn.split_merge.best_mixture`. It is found on the CPU, which is faster for so few
+    points. Where there is less than a point for each dimension of each cluster, the clusters are those of
+    k-means.
 
     Args:
-        points: [N, D], N >= 1. With few distinct points, some clusters stay empty.
+        points: [N, D], N >= 1, on any device, as are the clusters. With few distinct points, some stay empty.
         num_clusters: K.
         generator: source of the random numbers, on the CPU.
     """
-    x = points.double() - points.double().mean(0)
+    x = points.cpu().double()
+    x = x - x.mean(0)
     spread = x.square().mean(0).sqrt()
     x = x / spread.clamp(min=FLAT * spread.max()).clamp(min=torch.finfo(x.dtype).tiny)
-    rows = torch.randperm(len(x), generator=generator)[:SEARCHED].to(x.device)
+    rows = torch.randperm(len(x), generator=generator)[:SEARCHED]
     if len(rows) < num_clusters * x.shape[1]:
-        return kmeans(x, num_clusters, generator)
+        return kmeans(x, num_clusters, generator).to(points.device)
     found = best_mixture(Sample.of(_mixture_of(x.shape[1]), x[rows]), num_clusters, generator, STARTS)
-    return found.model.table(found.model.packed(x)).argmax(-1)
+    return found.model.table(found.model.packed(x)).argmax(-1).to(points.device)
 
 
 def _mixture_of(dim: int) -> Make:

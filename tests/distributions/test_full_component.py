@@ -113,7 +113,7 @@ def bishop(mean, covariance, standard):
     """Bishop (2006), equations 10.64 and 10.65, with the covariance of z: [..., B, K]."""
     m, s, dof, inverse_scale = textbook(standard)
     scale = inverse_scale.inverse()
-    order = torch.arange(D)
+    order = torch.arange(D, device=dof.device)
     log_precision = torch.digamma(0.5 * (dof.unsqueeze(-1) - order)).sum(-1) + scale.logdet()
     log_precision = log_precision + D * math.log(2)
     gap = mean.unsqueeze(-2) - m.unsqueeze(-3)

@@ -137,12 +137,15 @@ def test_scores_are_the_integrals_that_they_stand_for():
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_gpu_gives_the_same_scores(kind):
-    model, x = MODELS[kind](), binary_data(9)
-    here = outlier_scores(model, [(x,)], 200)
-    there = outlier_scores(model.cuda(), [(x.cuda(),)], 200)
-    assert there["kl"] == pytest.approx(here["kl"], rel=1e-9)
+    model, x, runs = MODELS[kind](), binary_data(9), 30
+    here = [outlier_scores(model, [(x,)], 50) for _ in range(runs)]
+    model.cuda()
+    there = [outlier_scores(model, [(x.cuda(),)], 50) for _ in range(runs)]
+    assert there[0]["kl"] == pytest.approx(here[0]["kl"], rel=1e-9)
     for name in ("reconstruction", "elbo", "iwae"):  # whose draws are others
-        assert there[name] == pytest.approx(here[name], abs=1.0)
+        ours, theirs = (np.stack([scores[name] for scores in side]) for side in (here, there))
+        error = np.sqrt((ours.var(0, ddof=1) + theirs.var(0, ddof=1)) / runs)
+        assert (abs(ours.mean(0) - theirs.mean(0)) < 5 * error).all(), name
 
 
 def test_a_model_that_is_no_bound_has_one_score():

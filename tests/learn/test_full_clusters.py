@@ -21,6 +21,15 @@ def test_clusters_may_be_long_and_aslant(monkeypatch, searched):
     assert not same(kmeans(points, 3, torch.Generator().manual_seed(0)), truth)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("each", [1, 30])
+def test_points_on_a_gpu(each):
+    points, _ = stripes(each)
+    there, here = (full_clusters(x, 3, torch.Generator().manual_seed(0)) for x in (points.cuda(), points))
+    assert there.is_cuda
+    assert torch.equal(there.cpu(), here)
+
+
 def test_few_points_have_the_clusters_of_k_means(monkeypatch):
     monkeypatch.setattr(module, "best_mixture", None)  # is not asked
     points, _ = stripes(each=1)
