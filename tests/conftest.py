@@ -1,3 +1,4 @@
+import os
 import signal
 
 import matplotlib
@@ -10,6 +11,9 @@ from pyro_fmvae.distributions.natural_distribution import natural_classes_on
 matplotlib.use("Agg")
 torch.set_num_threads(1)
 
+GPU = torch.cuda.is_available()
+VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES")
+
 
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run tests that are marked as slow, too")
@@ -17,7 +21,7 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(config, items):
     lacking = {}
-    if not torch.cuda.is_available():
+    if not GPU:
         lacking["gpu"] = pytest.mark.skip(reason="needs a CUDA device")
     if not config.getoption("--slow"):
         lacking["slow"] = pytest.mark.skip(reason="slow: run by pytest --slow")
@@ -25,6 +29,19 @@ def pytest_collection_modifyitems(config, items):
         for name, skip in lacking.items():
             if item.get_closest_marker(name):
                 item.add_marker(skip)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Where there is a GPU, tests that are not marked as its own run on the CPU all the same."""
+    seen = GPU and item.get_closest_marker("gpu") is not None
+    torch.cuda.is_available = lambda: seen
+    if not seen:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # of what a test starts
+    elif VISIBLE is None:
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    else:
+        os.environ["CUDA_VISIBLE_DEVICES"] = VISIBLE
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -41,7 +41,7 @@ class TracedEstimator(BayesianMixture):
         """The model's posterior, in the units of the data."""
         (counts,), kind = model.natural("weights").standard, self.priors.covariances
         m, s, a, rate = model.natural("x_parameter").standard
-        centre, scale = (torch.as_tensor(part) for part in (self._columns.centre, self._columns.scale))
+        centre, scale = (torch.as_tensor(part).to(m) for part in (self._columns.centre, self._columns.scale))
         if model.sites.full:
             rate = scale.unsqueeze(-1) * rate  # the Cholesky factor
         else:

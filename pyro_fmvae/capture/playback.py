@@ -49,7 +49,12 @@ def compiled(recording: Recording) -> TensorProgram:
         nonlocal fused
         with _as_recorded():
             if fused is None:
-                fused = fuse(recording.module, [*inputs, *state], options={"fallback_random": True})
+                # On a GPU the compiler would turn images channels last, and then mistake the layout of
+                # gradients of transposed convolutions.
+                options = {"fallback_random": True}
+                if any(tensor.is_cuda for tensor in inputs):
+                    options["layout_optimization"] = False
+                fused = fuse(recording.module, [*inputs, *state], options=options)
             return tuple(fused(*inputs, *state))
 
     return run

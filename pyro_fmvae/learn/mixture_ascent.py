@@ -62,7 +62,7 @@ class MixtureAscent(Phase):
 
     @torch.no_grad()
     def prepare(self, batches: Iterable[Any]) -> None:
-        """Seed λ by the best of the starts on the first batch of data.
+        """Seed λ by the best of the starts on the first batch of data, on the CPU: it is faster for few rows.
 
         Where the phase has minutes, a quarter of them bounds the starts and those of cross-validation, and
         half of them the predictors: the number of components may have been chosen in up to half of them.
@@ -71,19 +71,21 @@ class MixtureAscent(Phase):
             ValueError: a loader of another number of points than the model is of.
         """
         check_number(batches, self.model.num_data)
-        batch = next(iter(batches))
+        batch = [part.cpu() for part in next(iter(batches))]
         order = batch[-1].argsort()  # so that the start does not depend on the order of the batch
         x, labels = batch[0][order], batch[1][order] if len(batch) > 2 else None
         drawn = torch.randperm(len(order), generator=torch.Generator().manual_seed(self.seed))
-        rows = labelled_first(drawn.to(order.device), labels)[: self.searched]
+        rows = labelled_first(drawn, labels)[: self.searched]
         generator = torch.Generator().manual_seed(self.seed)  # anew: the starts of the search
         of_rows, minutes = None if labels is None else labels[rows], self.budget.minutes
         began, most = now(), 60 * minutes if minutes else math.inf
         until = began + most / 4
         found = best_start(self.make, x[rows], of_rows, generator, self.starts, until)
-        self.model.load_state_dict(found.model.state_dict())
         if self.stacking and labels is not None:
-            learn_predictors(self.model, self.make, x, labels, rows, self.seed, until, began + most / 2)
+            learn_predictors(found.model, self.make, x, labels, rows, self.seed, until, began + most / 2)
+        state = found.model.state_dict()
+        self.model.match(state)
+        self.model.load_state_dict(state)
         if now() > until:
             logger.warning("%s: not every start was tried and improved to its end: the time is up", self.name)
 

@@ -138,9 +138,9 @@ def test_scores_are_the_integrals_that_they_stand_for():
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_gpu_gives_the_same_scores(kind):
     model, x, runs = MODELS[kind](), binary_data(9), 30
-    here = [outlier_scores(model, [(x,)], 50) for _ in range(runs)]
+    here = [outlier_scores(model, [(x,)], 50, seed) for seed in range(runs)]
     model.cuda()
-    there = [outlier_scores(model, [(x.cuda(),)], 50) for _ in range(runs)]
+    there = [outlier_scores(model, [(x.cuda(),)], 50, runs + seed) for seed in range(runs)]
     assert there[0]["kl"] == pytest.approx(here[0]["kl"], rel=1e-9)
     for name in ("reconstruction", "elbo", "iwae"):  # whose draws are others
         ours, theirs = (np.stack([scores[name] for scores in side]) for side in (here, there))

@@ -24,11 +24,17 @@ TOGETHER = {"joint_iterations": STEPS, "batch_size": 16}
 FEW = {"latent_dim": 5, "pretrain_iterations": 2, "prior_iterations": 2, "refine_iterations": 2, "sweeps": 3}
 
 
-def options(model):
-    """A few iterations of each phase, ten of the joint one; a small code."""
+def options(model, device):
+    """A few iterations of each phase, ten of the joint one; a small code; steps of a GPU are captured."""
     few = {name: value for name, value in FEW.items() if name in options_of(model)}
     known = {"factors": 2, "covariance": "diagonal"} if RECIPES[model].tables else {}  # a search takes long
-    return {"model": model, **TOGETHER, **few, **known}
+    return {"model": model, **TOGETHER, **few, **known, "eager": device == "cpu"}
+
+
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request):
+    """The device that ``auto`` stands for."""
+    return request.param
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +50,10 @@ def data(files, model):
 
 
 @pytest.fixture(scope="module")
-def runs(files, tmp_path_factory):
+def runs(files, device, tmp_path_factory):
     """Model → folder of a finished run, with figures."""
-    return train_all(tmp_path_factory.mktemp("runs"), files, {m: options(m) for m in RECIPES}, drawn=RECIPES)
+    every = {model: options(model, device) for model in RECIPES}
+    return train_all(tmp_path_factory.mktemp("runs"), files, every, drawn=RECIPES)
 
 
 @pytest.fixture(params=RECIPES)
@@ -96,8 +103,8 @@ def test_trains(runs, model):
     assert (runs[model] / "figures" / "training.png").exists()
 
 
-def test_resumes_to_the_bit(runs, data, model, tmp_path):
-    kill_and_resume(tmp_path / "run", data, (1, 7), 0.0, **options(model))
+def test_resumes_to_the_bit(runs, data, model, device, tmp_path):
+    kill_and_resume(tmp_path / "run", data, (1, 7), 0.0, **options(model, device))
     assert state(tmp_path / "run") == state(runs[model])
     assert metrics(tmp_path / "run") == metrics(runs[model])
 
@@ -138,9 +145,10 @@ def test_samples(runs, model, tmp_path):
     assert ("codes" in drawn) == Run.open(runs[model]).factorial
 
 
-def test_a_restored_trainer_is_the_run(runs, model):
+def test_a_restored_trainer_is_the_run(runs, model, device):
     run = Run.open(runs[model])
-    trainer = Trainer(run, run.load_data(), torch.device("cpu"))
+    trainer = Trainer(run, run.load_data(), torch.device(device))
     trainer.restore()
-    assert trainer.finished and trainer.stepping in ("eager", "in closed form")
+    steps = "eager" if device == "cpu" else "captured"
+    assert trainer.finished and trainer.stepping in (steps, "in closed form")
     assert (trainer.stepping == "in closed form") == run.recipe.closed_form
