@@ -1,6 +1,6 @@
 """Replaying recorded tensor programs, as they are or compiled."""
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -41,6 +41,8 @@ def compiled(recording: Recording) -> TensorProgram:
 
     _share_exponentials(recording.module.graph)
     _keep_apart(recording.module.graph)
+    if _on_gpu(recording.state):
+        _lay_out(recording.module.graph)
     recording.module.recompile()
     state = [tensor.detach() for tensor in recording.state]  # the same memory, whatever class they are of
     fused: Callable[..., Any] | None = None
@@ -49,11 +51,7 @@ def compiled(recording: Recording) -> TensorProgram:
         nonlocal fused
         with _as_recorded():
             if fused is None:
-                # On a GPU the compiler would turn images channels last, and then mistake the layout of
-                # gradients of transposed convolutions.
-                options = {"fallback_random": True}
-                if any(tensor.is_cuda for tensor in inputs):
-                    options["layout_optimization"] = False
+                options = {"fallback_random": True, "layout_optimization": not _on_gpu(inputs)}
                 fused = fuse(recording.module, [*inputs, *state], options=options)
             return tuple(fused(*inputs, *state))
 
@@ -96,6 +94,27 @@ def _keep_apart(graph: Graph) -> None:
             with graph.inserting_after(node):
                 stored = _stored(graph, node, value)
             node.replace_all_uses_with(stored, delete_user_cb=lambda user, stored=stored: user is not stored)
+
+
+def _on_gpu(tensors: Iterable[Tensor]) -> bool:
+    return any(tensor.is_cuda for tensor in tensors)
+
+
+def _lay_out(graph: Graph) -> None:
+    """Have transposed convolutions to one channel go back over contiguous images.
+
+    The compiler takes the layout of a gradient for that of the images, cuDNN for that of the gradient that
+    comes in, which says nothing with one channel.
+    """
+    for node in graph.nodes:
+        if node.target is not _aten.convolution_backward.default or not node.args[7]:  # transposed
+            continue
+        (incoming, images), contiguous = node.args[:2], {"memory_format": torch.contiguous_format}
+        if incoming.meta["val"].shape[1] == 1:
+            with graph.inserting_before(node):
+                laid = graph.call_function(_aten.clone.default, (images,), contiguous)
+            laid.meta = {"val": images.meta["val"].contiguous()}
+            node.replace_input_with(images, laid)
 
 
 def _stored(graph: Graph, node: Node, value: Tensor) -> Node:

@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from tqdm import auto, std
 
 from pyro_fmvae.data import Dataset
@@ -49,7 +50,9 @@ def follow(trainer: Trainer, dataset: Dataset, resumed: bool) -> int:
             logger.info("%s for the networks", change)
         if not resumed:
             announce(trainer)
-        if number := _loop(trainer, dataset, resumed, heard):
+        with _same_kernels():
+            number = _loop(trainer, dataset, resumed, heard)
+        if number:
             print(f"\nStopped. Continue with: pyro-fmvae train --resume {folder}", file=sys.stderr)
             return exit_status(number)
         progress = trainer.progress
@@ -85,6 +88,16 @@ def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, heard: list[int]) -
         predict_unlearnt(trainer, dataset)
     trainer.save()
     return ranks.largest([heard[0] if heard else 0])[0]
+
+
+@contextmanager
+def _same_kernels() -> Iterator[None]:
+    """Let cuDNN choose kernels that add up in a fixed order: equal runs on a GPU are equal to the bit."""
+    before, torch.backends.cudnn.deterministic = torch.backends.cudnn.deterministic, True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic = before
 
 
 class _Bar:

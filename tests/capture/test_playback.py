@@ -3,6 +3,7 @@
 import copy
 import shutil
 from collections import Counter
+from functools import partial
 
 import pyro
 import pytest
@@ -11,6 +12,9 @@ from torch.testing import assert_close
 
 from pyro_fmvae.capture.playback import _keep_apart, _share_exponentials, compiled, plain
 from pyro_fmvae.capture.recording import record
+from pyro_fmvae.distributions import BernoulliObservation
+from pyro_fmvae.models import VAE
+from pyro_fmvae.nn import ConvDecoder, ConvEncoder
 from tests.capture.captured import numbers, svi_for
 from tests.infer.programs import Toy
 
@@ -105,3 +109,21 @@ def test_what_is_rewritten_for_the_compiler_computes_the_same():
     assert counts["aten.exp.default"] == 4  # one for x.softmax(-1) and x.log_softmax(-1)
     assert not any("softmax" in name for name in counts)
     assert counts["aten.as_strided.default"] == 4  # digamma, its float32, two inverse sums
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
+@pytest.mark.parametrize("event", [(28, 28), (32, 32, 3)])
+def test_compiled_convolutions_on_a_gpu(event):
+    """Steps before the first that is replayed as a graph, which draws other numbers; then some of those."""
+    networks = ConvEncoder(event, 2, width=0.25), ConvDecoder(2, event, width=0.25)
+    vae = VAE(*networks, BernoulliObservation(len(event)), 2, 8).double().cuda()
+    x, runs = torch.rand(8, *event).round().cuda(), []
+    for settings in ({"eager": True}, {"compile": True}):
+        other = copy.deepcopy(vae)
+        svi = svi_for(other, partial(torch.optim.Adam, lr=1e-2, fused=True), **settings)
+        pyro.set_rng_seed(2)
+        runs.append([svi.step(x) for _ in range(12)])
+    assert runs[1][:4] == pytest.approx(runs[0][:4], rel=1e-9)
+    assert runs[1][11] == pytest.approx(runs[0][11], rel=0.05)
