@@ -109,10 +109,11 @@ def _lay_out(graph: Graph) -> None:
     for node in graph.nodes:
         if node.target is not _aten.convolution_backward.default or not node.args[7]:  # transposed
             continue
-        (incoming, images), contiguous = node.args[:2], {"memory_format": torch.contiguous_format}
+        incoming, images, *_ = node.args
         if incoming.meta["val"].shape[1] == 1:
             with graph.inserting_before(node):
-                laid = graph.call_function(_aten.clone.default, (images,), contiguous)
+                layout: dict[str, Any] = {"memory_format": torch.contiguous_format}
+                laid = graph.call_function(_aten.clone.default, (images,), layout)
             laid.meta = {"val": images.meta["val"].contiguous()}
             node.replace_input_with(images, laid)
 
