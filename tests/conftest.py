@@ -5,6 +5,7 @@ import matplotlib
 import pyro
 import pytest
 import torch
+from torch.utils._triton import has_triton
 
 from pyro_fmvae.distributions.natural_distribution import natural_classes_on
 
@@ -34,8 +35,11 @@ def pytest_collection_modifyitems(config, items):
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """Where there is a GPU, tests that are not marked as its own run on the CPU all the same."""
-    seen = GPU and item.get_closest_marker("gpu") is not None
+    if not GPU:
+        return
+    seen = item.get_closest_marker("gpu") is not None
     torch.cuda.is_available = lambda: seen
+    has_triton.cache_clear()  # what torch's compiler remembers of it
     if not seen:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # of what a test starts
     elif VISIBLE is None:

@@ -1,6 +1,6 @@
 """Replaying recorded tensor programs, as they are or compiled."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -41,7 +41,8 @@ def compiled(recording: Recording) -> TensorProgram:
 
     _share_exponentials(recording.module.graph)
     _keep_apart(recording.module.graph)
-    if _on_gpu(recording.state):
+    on_gpu = any(tensor.is_cuda for tensor in recording.state)
+    if on_gpu:
         _lay_out(recording.module.graph)
     recording.module.recompile()
     state = [tensor.detach() for tensor in recording.state]  # the same memory, whatever class they are of
@@ -51,7 +52,9 @@ def compiled(recording: Recording) -> TensorProgram:
         nonlocal fused
         with _as_recorded():
             if fused is None:
-                options = {"fallback_random": True, "layout_optimization": not _on_gpu(inputs)}
+                options = {"fallback_random": True}
+                if on_gpu:  # what was laid out stays so
+                    options["layout_optimization"] = False
                 fused = fuse(recording.module, [*inputs, *state], options=options)
             return tuple(fused(*inputs, *state))
 
@@ -96,21 +99,18 @@ def _keep_apart(graph: Graph) -> None:
             node.replace_all_uses_with(stored, delete_user_cb=lambda user, stored=stored: user is not stored)
 
 
-def _on_gpu(tensors: Iterable[Tensor]) -> bool:
-    return any(tensor.is_cuda for tensor in tensors)
-
-
 def _lay_out(graph: Graph) -> None:
-    """Have transposed convolutions to one channel go back over contiguous images.
+    """Let transposed convolutions to one channel pass back contiguous gradients.
 
-    The compiler takes the layout of a gradient for that of the images, cuDNN for that of the gradient that
-    comes in, which says nothing with one channel.
+    The compiler predicts the layout of such a gradient from that of the images, which may be channels last.
+    cuDNN goes by the gradient that comes in, which with one channel counts as contiguous.
     """
     for node in graph.nodes:
         if node.target is not _aten.convolution_backward.default or not node.args[7]:  # transposed
             continue
         incoming, images, *_ = node.args
-        if incoming.meta["val"].shape[1] == 1:
+        value = incoming.meta.get("val")  # constants have none
+        if value is not None and value.shape[1] == 1:
             with graph.inserting_before(node):
                 layout: dict[str, Any] = {"memory_format": torch.contiguous_format}
                 laid = graph.call_function(_aten.clone.default, (images,), layout)

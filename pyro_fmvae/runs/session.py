@@ -92,7 +92,7 @@ def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, heard: list[int]) -
 
 @contextmanager
 def _same_kernels() -> Iterator[None]:
-    """Let cuDNN choose kernels that add up in a fixed order: equal runs on a GPU are equal to the bit."""
+    """Have cuDNN use kernels that add in a fixed order, so that equal runs on a GPU end with equal bits."""
     before, torch.backends.cudnn.deterministic = torch.backends.cudnn.deterministic, True
     try:
         yield

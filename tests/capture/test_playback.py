@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pyro_fmvae.capture.playback import _keep_apart, _share_exponentials, compiled, plain
+from pyro_fmvae.capture.playback import _keep_apart, _lay_out, _share_exponentials, compiled, plain
 from pyro_fmvae.capture.recording import record
 from pyro_fmvae.distributions import BernoulliObservation
 from pyro_fmvae.models import VAE
@@ -109,6 +109,25 @@ def test_what_is_rewritten_for_the_compiler_computes_the_same():
     assert counts["aten.exp.default"] == 4  # one for x.softmax(-1) and x.log_softmax(-1)
     assert not any("softmax" in name for name in counts)
     assert counts["aten.as_strided.default"] == 4  # digamma, its float32, two inverse sums
+
+
+@pytest.mark.parametrize(("channels", "laid"), [(1, 1), (3, 0)])
+def test_gradients_of_one_channel_are_of_contiguous_images(channels, laid):
+    weight = torch.randn(4, channels, 3, 3, requires_grad=True)
+
+    def gradients(x):
+        out = torch.nn.functional.conv_transpose2d(x.requires_grad_(), weight)
+        return torch.autograd.grad(out.square().sum(), [x, weight])
+
+    x = torch.randn(2, 4, 5, 5).contiguous(memory_format=torch.channels_last)
+    recording = record(gradients, [x], [weight])
+    _lay_out(recording.module.graph)
+    recording.module.recompile()
+    assert_close(plain(recording)(x), gradients(x.clone()))
+    nodes = recording.module.graph.nodes
+    (backward,) = (node for node in nodes if node.target is torch.ops.aten.convolution_backward.default)
+    images = backward.args[1].meta["val"]
+    assert images.is_contiguous() == bool(laid)
 
 
 @pytest.mark.gpu

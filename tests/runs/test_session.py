@@ -183,3 +183,18 @@ def test_report_on_a_baseline_speaks_of_no_components(files, tmp_path):
     assert f"ELBO {measures['elbo']:.2f} = reconstruction" in out
     assert f"- KL[z] {measures['kl_z']:.2f}\n" in out
     assert "component" not in out + err and "KL[r]" not in out and "label" not in out
+
+
+def test_cudnn_adds_in_a_fixed_order_while_a_run_trains(files, tmp_path, monkeypatch):
+    """On a GPU its fastest kernels do not, and no two trainings of convolutions are equal."""
+    seen, records = [], Trainer.records
+
+    def watched(self, resumed=False):
+        seen.append(torch.backends.cudnn.deterministic)
+        return records(self, resumed)
+
+    monkeypatch.setattr(Trainer, "records", watched)
+    monkeypatch.setattr(report, "draw", lambda *_: None)
+    before = torch.backends.cudnn.deterministic
+    assert train(tmp_path / "run", files["unlabelled"])[0] == 0
+    assert (before, seen, torch.backends.cudnn.deterministic) == (False, [True], False)
