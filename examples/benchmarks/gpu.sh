@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All that wants a GPU, in one command that ends by itself within 40 minutes.
+# Everything that needs a GPU, in one command that ends by itself within 40 minutes.
 #
 #     examples/benchmarks/gpu.sh --data-root DIR [--out FOLDER]     # a GPU, and mnist-static in DIR
 #     examples/benchmarks/gpu.sh --small [--out FOLDER]             # every part on a CPU, in a few minutes

@@ -183,7 +183,7 @@ def test_pretrained_networks_are_where_a_run_starts(files, tmp_path, monkeypatch
     succeed(*arguments[:place], *arguments[place + 2 :])
     expected = networks_of(checkpoint.load(other / CHECKPOINT)[0]["model"])
     assert started[0].keys() == expected.keys()
-    assert all(torch.equal(value.cpu(), expected[name]) for name, value in started[0].items())
+    assert all(torch.equal(value, expected[name]) for name, value in started[0].items())
     config = Run.open(tmp_path / "run").config
     assert (config.pretrained, config.pretrain_iterations) == (str(other), 0)
     phases = [*dict.fromkeys(record["phase"] for record in metrics(tmp_path / "run"))]
