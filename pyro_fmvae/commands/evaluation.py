@@ -34,6 +34,11 @@ from pyro_fmvae.runs.label_measures import named, references
 from pyro_fmvae.runs.run import Run, resolve_device
 
 PROBE_ROWS = 5000  # training rows that probes are fitted to
+DRAWS = 100_000
+"""Draws, for all points together, that equation 11 is averaged over at most: more cost time and tell nothing.
+
+With 10,000 binarised digits, the standard error of such an average is near 0.01 nats.
+"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -142,7 +147,8 @@ def _bounds(
     model: Any, batches: Batches, num_samples: int, free_steps: int, seed: int, ranks: Ranks
 ) -> dict[str, Any]:
     """Compute the bound and its parts, tighter bounds if draws are asked for, and the amortisation gap."""
-    result: dict[str, Any] = bound(model, batches, seed, max(num_samples, 1), ranks=ranks)
+    draws = max(1, min(num_samples, DRAWS // batches.num_data))
+    result: dict[str, Any] = bound(model, batches, seed, draws, ranks=ranks)
     if not model.bounded:
         result |= {"elbo": None, "kl_z": None}
     if num_samples:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from pyro_fmvae.commands import evaluation
 from pyro_fmvae.data import Split, hide_labels
 from pyro_fmvae.evaluate import (
     dci,
@@ -37,6 +38,18 @@ def runs(files, tmp_path_factory):
 
 def evaluate(run, *arguments):
     return json.loads(succeed("evaluate", run, *arguments))
+
+
+def test_draws_of_equation_11_are_limited_for_all_points_together(runs, monkeypatch):
+    few, many = (evaluate(runs["grey"], "--num-samples", number) for number in (3, 50))
+    monkeypatch.setattr(evaluation, "DRAWS", 3 * few["n"] + 1)
+    limited = evaluate(runs["grey"], "--num-samples", 50)
+    tight = ("collapsed", "importance_weighted", "num_samples")
+    assert few["elbo"] != many["elbo"]
+    assert limited["elbo"] == few["elbo"]
+    assert [limited[name] for name in tight] == [many[name] for name in tight]
+    monkeypatch.setattr(evaluation, "DRAWS", 1)
+    assert evaluate(runs["grey"], "--num-samples", 50)["elbo"] == evaluate(runs["grey"])["elbo"]
 
 
 def test_probes_add_to_what_is_printed(runs):
