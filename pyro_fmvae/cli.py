@@ -23,7 +23,7 @@ DEBUG = "--debug"
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Parse the arguments and run the command.
+    """Parse the arguments and run the command; without arguments, print the help.
 
     Returns:
         The exit status: 0; 2 for bad input and 1 for an error of this program, both with one line on standard
@@ -32,18 +32,18 @@ def run_command(arguments: Sequence[str]) -> int:
     """
     try:
         with quiet_unless_first():
-            namespace = build_parser(arguments).parse_args(list(arguments))
+            namespace = build_parser(arguments).parse_args(list(arguments) or ["--help"])
         return _dispatch(namespace, arguments)
     except SpokenElsewhereError as error:
         cause = error.__cause__
-        return _explain(cause)[1] if isinstance(cause, Exception) else _status(cause)
+        return _explain(cause, arguments)[1] if isinstance(cause, Exception) else _status(cause)
     except KeyboardInterrupt as stop:
         print(f"{PROGRAM}: stopped", file=sys.stderr)
         return _status(stop)
     except Exception as error:
         if DEBUG in arguments:
             traceback.print_exc()
-        message, status = _explain(error)
+        message, status = _explain(error, arguments)
         rank = getattr(error, "rank", 0)
         named = f"rank {rank}: " if rank and not isinstance(error, LostRankError) else ""
         print(f"{PROGRAM}: error: {named}{printable(message)}", file=sys.__stderr__ if rank else sys.stderr)
@@ -93,10 +93,12 @@ def _dispatch(namespace: Namespace, arguments: Sequence[str]) -> int:
         return command.run(**given) if ranks.leads or command.shared else 0
 
 
-def _explain(error: Exception) -> tuple[str, int]:
+def _explain(error: Exception, arguments: Sequence[str]) -> tuple[str, int]:
     """The line that says what went wrong, and the exit status."""
     if isinstance(error, UsageError):
-        return f"{error} (see {PROGRAM} --help)", BAD_INPUT
+        known = {command.name for command in commands.all_commands()}
+        named = [argument for argument in arguments if argument in known][:1]
+        return f"{error} (see {' '.join([PROGRAM, *named, '--help'])})", BAD_INPUT
     if isinstance(error, MemoryError) or _is_memory(error):
         return f"not enough memory: {(str(error).splitlines() or ['nothing is left'])[0]}", BAD_INPUT
     if isinstance(error, OSError) and error.strerror and error.filename is not None:

@@ -212,6 +212,17 @@ def test_version(capsys):
     assert capsys.readouterr().out.split() == ["pyro-fmvae", __version__]
 
 
+def test_without_arguments_there_is_help(capsys):
+    printed = []
+    for arguments in ([], ["--help"]):
+        with pytest.raises(SystemExit) as stop:
+            cli.run_command(arguments)
+        assert stop.value.code == 0
+        printed.append(capsys.readouterr().out)
+    assert "subcommands:" in printed[0]
+    assert printed[0] == printed[1]
+
+
 def test_sample_with_codes(runs, tmp_path):
     succeed("sample", runs["binary"], "--out", tmp_path / "s.npz", "--codes", "1,*,2", "--grid", "4x4")
     codes = arrays(tmp_path / "s.npz")["codes"]
@@ -576,7 +587,6 @@ TRAIN = [  # options, and a part of the message
     ("--out /proc/run", "/proc/run"),
 ]
 OTHERS = [
-    ("", "command"),
     ("nonsense", "invalid choice: 'nonsense'"),
     ("train --resume no_run", "is no run"),
     ("train --resume nowhere", "is no run"),
@@ -648,7 +658,7 @@ OTHERS = [
         ("train --recompute maybe", "--recompute: expected true or false, got 'maybe'"),
         ("train --config types.yaml", "--seed: expected an integer, got 'hello'"),
         ("train --config missing.yaml", "--config: File does not exist: "),
-        ("evaluate", "required: run"),
+        ("evaluate", "required: run (see pyro-fmvae evaluate --help)"),
         ("sample", "required: run, --out"),
         ("evaluate run --split foo", "--split: expected one of train, valid, test, unseen, got 'foo'"),
         ("nonsense", "argument command: invalid choice: 'nonsense'"),
@@ -691,7 +701,7 @@ def test_train_complains(place, monkeypatch, options, part):
     check_complaint(place, monkeypatch, ["train", *given, *flat], part)
 
 
-@pytest.mark.parametrize(("arguments", "part"), OTHERS, ids=lambda value: str(value) if value else "nothing")
+@pytest.mark.parametrize(("arguments", "part"), OTHERS, ids=str)
 def test_others_complain(place, monkeypatch, arguments, part):
     check_complaint(place, monkeypatch, arguments.split(), part)
 

@@ -164,7 +164,7 @@ def test_captured_steps_are_the_eager_ones(files, runs, tmp_path, monkeypatch, k
         (
             "--model vsc --slope steep",
             "--slope: expected numbers separated by commas, such as 50,200, "
-            "got 'steep' (see pyro-fmvae --help)",
+            "got 'steep' (see pyro-fmvae train --help)",
         ),
         ("--model vsc --sharpness 0", "sharpness: expected a number > 0, got 0.0"),
         (
