@@ -130,6 +130,13 @@ def test_scores_are_those_of_the_library(runs, files, tmp_path):
         assert arrays[f"{name}_threshold"] == threshold(usual[name], 0.7)
 
 
+def test_training_rows_are_compared_with_the_other_ones(runs, tmp_path):
+    """A quantile of 1 makes the threshold the largest of them."""
+    printed, arrays = score(runs["table"], tmp_path / "s.npz", "--split", "train", "--quantile", "1")
+    assert (arrays["nearest"] > 0).all()
+    assert arrays["nearest"].max() == pytest.approx(printed["nearest"]["threshold"])
+
+
 def test_an_auto_encoder_has_the_reconstruction_alone(runs, tmp_path):
     printed, arrays = score(runs["point"], tmp_path / "s.npz")
     assert set(arrays) == {"reconstruction", "reconstruction_threshold", "reconstruction_outlying"}

@@ -37,9 +37,9 @@ def neighbours(model):
 
 def test_distances_are_in_deviations_of_codes_and_residuals(neighbours):
     """Residuals (0, x_1) have the root mean square √(9 / 6) over all elements of the training points."""
-    new = torch.tensor([[5.0, 0.0], [0.0, 1.0], [4.0, 3.0], [0.0, 3.0]])
+    new = torch.tensor([[5.0, 0.0], [0.0, 1.0], [4.0, 3.0]])
     noise = np.sqrt(9 / 6)
-    expected = [1 / 0.5, 1 / noise, min(3 / noise, 4 / 0.5), 0]
+    expected = [1 / 0.5, 1 / noise, min(3 / noise, 4 / 0.5)]
     np.testing.assert_allclose(neighbours.distances([(new,)]), expected, atol=1e-6)
 
 
@@ -47,6 +47,14 @@ def test_a_training_point_is_compared_with_the_others(neighbours):
     noise = np.sqrt(9 / 6)
     expected = [min(8, 3 / noise), 8, 3 / noise]
     np.testing.assert_allclose(neighbours.among_training_points(), expected, rtol=1e-6)
+    beside = torch.cat([TRAIN.new_tensor([[5.0, 0.0]]), TRAIN])
+    np.testing.assert_allclose(neighbours.distances([(beside,)]), [2, *expected], rtol=1e-6)
+
+
+def test_points_that_are_there_twice_have_each_other(model):
+    twice = Neighbours(model, [(torch.cat([TRAIN, TRAIN[:1]]),)])
+    np.testing.assert_allclose(twice.distances([(TRAIN[:2],)]), [0, 8], atol=1e-6)
+    np.testing.assert_allclose(twice.among_training_points()[[0, 1, 3]], [0, 8, 0], atol=1e-6)
 
 
 def test_batches_make_no_difference(neighbours):
@@ -59,7 +67,7 @@ def test_batches_make_no_difference(neighbours):
 def test_points_without_finite_numbers_are_infinitely_far(model, neighbours):
     new = torch.tensor([[0.0, 0.0], [torch.inf, 0.0], [0.0, torch.nan]])
     found = neighbours.distances([(new,)])
-    assert found[0] == 0 and (found[1:] == np.inf).all()
+    assert np.isfinite(found[0]) and (found[1:] == np.inf).all()
     again = Neighbours(model, [(torch.cat([TRAIN, new[1:]]),)])
     found, expected = again.among_training_points(), neighbours.among_training_points()
     np.testing.assert_allclose(found, expected, rtol=1e-6)
