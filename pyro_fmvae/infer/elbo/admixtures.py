@@ -72,7 +72,7 @@ class Likelihoods:
 
     Attributes:
         points: the P · Q observations.
-        table: proportional to exp E[log p], [P, Q, K].
+        table: proportional to exp E[log p], float64 [P, Q, K].
         shift: the logarithm of what makes it equal, [P, Q]. It has no gradient.
     """
 
@@ -100,18 +100,19 @@ class Likelihoods:
         return cls(points, rows, shift.index_select(0, index).view(points.sizes))
 
     def log_sum(self, weights: Tensor) -> Tensor:
-        """Logarithms of sums over components, [*batch], given logarithms of weights [..., K]."""
-        sums = _LogSums.apply(self.points.weights(weights), self.table)
+        """Logarithms of sums over components, float64 [*batch], given logarithms of weights [..., K]."""
+        sums = _LogSums.apply(self.points.weights(weights).double(), self.table)
         return self.points.unflat(sums + self.shift)
 
 
 def _exponentials(table: Tensor) -> tuple[Tensor, Tensor]:
-    """Exponentials of a table [..., K] in proportion, and the largest logarithm in each row [...].
+    """Exponentials of a table [..., K] in proportion, and the largest logarithm in each row [...], in float64.
 
-    The largest one is as large as sums of K products of two may be. What is less than e^-80 of it (e^-690 in
-    float64) counts as that, and so no product is 0.
+    The largest one is as large as sums of K products of two may be. What is less than e^-690 of it counts as
+    that, and so no product is 0. In float32 that would be e^-80, and a concentration of 0.01 without data has
+    an E[log π] of -100.
     """
-    table = table.to(torch.promote_types(table.dtype, torch.float32))
+    table = table.double()
     shift, largest = table.detach().amax(-1), _largest(table)
     least = 0.5 * math.log(torch.finfo(table.dtype).tiny) - largest
     return (table - shift.unsqueeze(-1)).clamp(min=least).exp() * math.exp(largest), shift

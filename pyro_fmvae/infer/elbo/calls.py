@@ -1,5 +1,6 @@
 """Reading recorded calls: their names, their arguments, and the error for those without a rule."""
 
+import math
 from collections.abc import Container, Iterator
 from typing import Any
 
@@ -32,6 +33,25 @@ _ALIASES = {
     "dot": "matmul",
     "bmm": "matmul",
 }
+_READ = {
+    **dict.fromkeys(("add", "sub", "rsub"), (2, {"alpha"})),
+    "div": (2, {"rounding_mode"}),
+    **dict.fromkeys(("sum", "mean", "prod"), (3, {"dim", "keepdim", "dtype"})),
+    **dict.fromkeys(("cumsum", "cumprod"), (2, {"dim", "dtype"})),
+    "logsumexp": (3, {"dim", "keepdim"}),
+    "linear": (3, {"weight", "bias"}),
+    "einsum": (math.inf, set()),
+    "clamp": (3, {"min", "max"}),
+    "pad": (4, {"pad", "mode", "value"}),
+    **dict.fromkeys(("stack", "cat"), (2, {"dim"})),
+    "where": (3, set()),
+    **dict.fromkeys(("mul", "rdiv", "xlogy", "pow", "matmul", "rmatmul"), (2, set())),
+    **dict.fromkeys(
+        ("neg", "log", "log1p", "exp", "abs", "square", "sqrt", "rsqrt", "reciprocal"), (1, set())
+    ),
+    **dict.fromkeys(("logdet", "slogdet", "cholesky", "linalg_cholesky", "cholesky_inverse"), (1, set())),
+}
+"""Functions with a rule → how many arguments it reads by position at most, and which others by name."""
 COPIES = {"expand", "expand_as", "broadcast_to", "contiguous", "clone", "to", "float", "double", "type_as"}
 """Functions whose value is that of their first argument."""
 RESHAPES = {"reshape", "view", "flatten", "squeeze"}
@@ -41,6 +61,19 @@ RESHAPES = {"reshape", "view", "flatten", "squeeze"}
 def name_of(call: Computed) -> str:
     """One name for a function, its method and its operator."""
     return _ALIASES.get(call.name, call.name)
+
+
+def check_arguments(x: Lazy, call: Computed) -> None:
+    """Refuse a call with arguments that the rule of its function does not read, or of whole numbers.
+
+    Raises:
+        NeedsValueError: there are such arguments, or the numbers lose their decimals.
+    """
+    most, names = _READ.get(name_of(call), (math.inf, call.kwargs))
+    source = call.args[0] if call.args else None
+    rounded = isinstance(source, Lazy) and source.dtype.is_floating_point and not x.dtype.is_floating_point
+    if source is None or len(call.args) > most or not call.kwargs.keys() <= set(names) or rounded:
+        raise unknown(x, call.name)
 
 
 def unknown(x: Lazy, use: str) -> NeedsValueError:

@@ -18,7 +18,7 @@ from pyro_fmvae.distributions.restated import restated_log_prob
 from pyro_fmvae.infer.elbo.admixtures import Likelihoods, Observations
 from pyro_fmvae.infer.elbo.calls import name_of
 from pyro_fmvae.infer.elbo.kept import KeptExpectations
-from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, is_lazy, sites_of
+from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, NeedsValueError, is_lazy, sites_of
 
 Evaluate = Callable[[Lazy], Tensor]
 
@@ -79,6 +79,8 @@ def log_density(
         return hidden_chain(fn, value, evaluate).log_evidence().to(value.dtype)
     if isinstance(fn, LinearDynamics):
         return fn.chain(*expectations(evaluate)).log_weight(value).to(value.dtype)
+    if ends := sites_of(list(vars(fn.support).values())):
+        raise NeedsValueError.of(ends, "an end of a support, beyond which the density is 0")
     return restated_log_prob(_slim(fn), value)
 
 

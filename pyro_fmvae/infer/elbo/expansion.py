@@ -11,12 +11,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import constraints
+from torch.distributions.constraints import Constraint
 
 from pyro_fmvae.infer.elbo.calls import (
     COPIES,
     RESHAPES,
     arguments,
     at_index,
+    check_arguments,
     check_index,
     gather_slim,
     name_of,
@@ -89,6 +92,7 @@ class Expansion:
             centre = self._centres.get(x.origin.name)
             return [itself] if centre is None else [itself, [number(centre.to(x.dtype))]]
         call = x.origin
+        check_arguments(x, call)
         name = name_of(call)
         a, b = (*call.args, None, None)[:2]
         rule = getattr(self, f"_{name}", None) if name in _RULES else None
@@ -114,7 +118,7 @@ class Expansion:
         return gather(self.of(a) + scale(self.of(b), -call.kwargs.get("alpha", 1)))
 
     def _rsub(self, x: Lazy, call: Computed, a: Any, b: Any) -> Sum:
-        return gather(scale(self.of(a), -1) + self.of(b))
+        return gather(scale(self.of(a), -call.kwargs.get("alpha", 1)) + self.of(b))
 
     def _neg(self, x: Lazy, call: Computed, a: Any, b: Any) -> Sum:
         return scale(self.of(a), -1)
@@ -190,6 +194,8 @@ class Expansion:
     def _chosen(self, x: Lazy, call: Computed, expand: Callable[[Any], Sum]) -> Sum:
         """One of two values where a condition holds, the other one elsewhere."""
         condition, one, other = call.args
+        if call.function is Tensor.where:
+            condition, one = one, condition
         if is_lazy(condition):
             raise unknown(x, "where")
         result: Sum = []
@@ -205,8 +211,8 @@ class Expansion:
         name, args = call.name, call.args
         if name in COPIES or (name in RESHAPES and x.shape == args[0].shape):
             return expand(args[0])
-        if name == "clamp" and _is_guard(call):
-            return expand(args[0])  # expectations in closed form need none
+        if name == "clamp" and _keeps_all(call):
+            return expand(args[0])
         if name in _VIEWS and not is_lazy(args[1:], call.kwargs):
             if name == "__getitem__":
                 check_index(args[0], args[1], sizes=(1,))
@@ -217,7 +223,8 @@ class Expansion:
                 if name == "gather":
                     dim, index = arguments(call, "dim", "index")
                     return gather_slim(tensor, dim, index, constant)
-                result = call.function(tensor, *args[1:], **call.kwargs)
+                function = torch.Tensor.reshape if name == "view" else call.function
+                result = function(tensor, *args[1:], **call.kwargs)
                 return result[call.output] if isinstance(result, tuple | list) else result
 
             terms = expand(args[0])
@@ -242,6 +249,7 @@ class Expansion:
         if isinstance(x.origin, Sampled):
             return [[f._replace(function=kind) for f in self.of(x)[0]]]
         call = x.origin
+        check_arguments(x, call)
         terms = self._selected(x, call, lambda y: self.log(y, kind))
         if terms is not None:
             return terms
@@ -262,9 +270,29 @@ _RULES = {
 }
 
 
-def _is_guard(call: Computed) -> bool:
-    """True for a clamp to the interior of [0, ∞) or [0, 1]."""
+def _keeps_all(call: Computed) -> bool:
+    """True for a clamp that only keeps elements of a site off the ends of its support, [0, ∞) or [0, 1]."""
     low, high = arguments(call, "min", "max")
     if not isinstance(low, int | float | None) or not isinstance(high, int | float | None):
         return False
-    return abs(low or 0.0) < _GUARD and (high is None or abs(1 - high) < _GUARD)
+    source = call.args[0]
+    while isinstance(source, Lazy) and isinstance(source.origin, Computed):
+        if source.origin.name not in _VIEWS | COPIES:
+            return False
+        source = source.origin.args[0]
+    least, greatest = _ends(source.origin.support)
+    keeps_low = low is None or (abs(low) < _GUARD and least >= 0)
+    return keeps_low and (high is None or (abs(1 - high) < _GUARD and greatest <= 1))
+
+
+def _ends(support: Constraint) -> tuple[float, float]:
+    """The least and the greatest number of a support, infinite where that is not known."""
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    if support is constraints.simplex:
+        return 0.0, 1.0
+    ends = (
+        getattr(support, name, end) for name, end in (("lower_bound", -math.inf), ("upper_bound", math.inf))
+    )
+    least, greatest = (float(end) if isinstance(end, int | float) else math.nan for end in ends)
+    return least, greatest

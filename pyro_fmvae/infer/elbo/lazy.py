@@ -20,6 +20,7 @@ _SHAPE = {"size", "dim", "numel", "ndimension", "is_floating_point", "is_complex
 _VIEWS = {"T", "mT"}
 _CONSTANTS = {"ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full", "new_tensor"}
 _LIKE_ANOTHER = {"type_as", "expand_as", "view_as", "reshape_as", "to"}
+_TORCH_NAMES = {"axis": "dim", "keepdims": "keepdim"}
 TRUTH_VALUE = "a truth value"
 """What a branch needs, in words."""
 _COPIES = {
@@ -108,7 +109,8 @@ class Lazy(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Record a call."""
-        kwargs, name = kwargs or {}, func.__name__
+        args, kwargs = _in_torch_terms(args, kwargs or {})
+        name = func.__name__
         is_property = name == "__get__"
         if is_property:
             name = func.__self__.__name__
@@ -117,6 +119,8 @@ class Lazy(Tensor):
                 return func(*args, **kwargs)
         if name == "__bool__" and _asked_by_a_distribution():
             return True
+        if name == "clamp" and _asked_by_a_distribution():
+            func, args, kwargs, name = torch.clone, args[:1], {}, "clone"  # so that no logarithm is infinite
         in_place = (name.endswith("_") and not name.endswith("__")) or "out" in kwargs
         if name in NUMBER_WANTED or name == "__setitem__" or in_place:
             raise NeedsValueError.of(sites_of((args, kwargs)), _in_words(name))
@@ -153,6 +157,16 @@ class Lazy(Tensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"Lazy({self.origin.name}, {tuple(self.shape)})"
+
+
+def _in_torch_terms(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Arguments with NumPy's names in torch's words, and operands by position."""
+    kwargs = {_TORCH_NAMES.get(name, name): value for name, value in kwargs.items()}
+    for number, names in enumerate((("input", "self"), ("other", "exponent"))):
+        for name in names:
+            if name in kwargs and len(args) == number:
+                args = (*args, kwargs.pop(name))
+    return args, kwargs
 
 
 def _in_words(name: str) -> str:

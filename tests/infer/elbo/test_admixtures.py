@@ -71,7 +71,7 @@ def test_points_with_weights_of_their_own_share_none():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "gap", "rtol"), [(torch.float32, 60.0, 1e-6), (torch.float64, 600.0, 1e-12)]
+    ("dtype", "gap", "rtol"), [(torch.float32, 600.0, 1e-6), (torch.float64, 600.0, 1e-12)]
 )
 def test_what_is_unlikely_under_the_largest_weight(dtype, gap, rtol):
     """No product underflows where the component of the largest weight is e^-gap as likely as another."""
@@ -99,5 +99,5 @@ def test_sums_are_finite_whatever_the_numbers(dtype, size):
     found = Likelihoods.kept(Observations.of(weights, torch.Size((2,))), even).log_sum(
         torch.zeros_like(weights)
     )
-    rounding = size * torch.finfo(dtype).eps
-    assert_close(found, torch.full((2,), float(size), dtype=dtype).log(), rtol=0.0, atol=rounding)
+    rounding = size * torch.finfo(torch.float64).eps
+    assert_close(found, torch.full((2,), float(size), dtype=torch.float64).log(), rtol=0.0, atol=rounding)
