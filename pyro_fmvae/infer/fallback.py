@@ -8,6 +8,7 @@ import pyro.poutine as poutine
 from torch import Tensor, nn
 
 from pyro_fmvae.infer.elbo.site_terms import as_module
+from pyro_fmvae.infer.elbo.structure import sample_sites
 from pyro_fmvae.infer.posteriors import check_shapes
 
 
@@ -54,9 +55,12 @@ class WithFallback(nn.Module):
         """Sample the fallback's sites, if there is one; their values by name."""
         if self.fallback is None:
             return {}
+        run = poutine.trace(self.fallback)
         with _own_parameters():
-            values: dict[str, Tensor] = self.fallback(*args, **kwargs)
-        return values
+            values = run(*args, **kwargs)
+        if isinstance(values, dict):  # as of Pyro's autoguides
+            return values
+        return {name: site["value"] for name, site in sample_sites(run.trace).items()}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Keep the state of a fallback that is not there yet; nothing is loaded if a shape differs."""

@@ -24,6 +24,7 @@ from pyro_fmvae.infer.elbo.recognition import Recognised
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
 from pyro_fmvae.infer.local_search import LocalSearch
+from pyro_fmvae.infer.posteriors import key_of
 
 
 @dataclass
@@ -235,8 +236,8 @@ def _draws(run: Trace) -> Any:
 
 
 def _buffer(name: str) -> str:
-    """A site's name as that of a buffer, which may have no dots."""
-    return f"kept_{name.replace('.', '_')}"
+    """The name of a buffer for that of a site."""
+    return f"kept_{key_of(name)}"
 
 
 def local_sites(found: Recognised, plates: Collection[str]) -> dict[str, LocalSite]:

@@ -207,23 +207,23 @@ class PosteriorDict(nn.ModuleDict):
             destination.update({f"{prefix}{key}.{parameter}": value for parameter, value in state.items()})
 
     def __getitem__(self, key: str) -> nn.Module:
-        return super().__getitem__(_key(key))
+        return super().__getitem__(key_of(key))
 
     def __setitem__(self, key: str, module: nn.Module) -> None:
-        state = self._waiting.get(_key(key))
+        state = self._waiting.get(key_of(key))
         if state is not None:
             if isinstance(module, NaturalPosterior) and "natural" not in state:
                 module = to_standard(module)
             check_shapes(f"site '{key}'", module, state)
             module.load_state_dict(state)
-            del self._waiting[_key(key)]
-        super().__setitem__(_key(key), module)
+            del self._waiting[key_of(key)]
+        super().__setitem__(key_of(key), module)
 
     def __delitem__(self, key: str) -> None:
-        super().__delitem__(_key(key))
+        super().__delitem__(key_of(key))
 
     def __contains__(self, key: str) -> bool:
-        return super().__contains__(_key(key))
+        return super().__contains__(key_of(key))
 
     def __iter__(self) -> Iterator[str]:
         return map(unquote, super().__iter__())
@@ -258,7 +258,7 @@ def check_shapes(owner: str, module: nn.Module, state: Mapping[str, Any], prefix
             )
 
 
-def _key(site: str) -> str:
+def key_of(site: str) -> str:
     """The name of a submodule for that of a site: the same, wherever it may be."""
     key = site.replace("%", "%25").replace(".", "%2E")
     return f"%{ord(key[0]):02X}{key[1:]}" if key in _TAKEN else key

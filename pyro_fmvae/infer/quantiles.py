@@ -89,9 +89,16 @@ class WithQuantiles(nn.Module):
         """Posterior medians by site, of the site's shape; arguments as for the model.
 
         Sites of ``fallback`` have the medians that it gives.
+
+        Raises:
+            ValueError: a ``fallback`` without medians, such as a function.
         """
         found = {name: values.squeeze(0) for name, values in self._quantiles([0.5], args, kwargs).items()}
-        return found if self.fallback is None else {**found, **self.fallback.median(*args, **kwargs)}
+        if self.fallback is None:
+            return found
+        if not hasattr(self.fallback, "median"):
+            raise ValueError("fallback: a guide that has no median; take one of Pyro's, such as AutoNormal")
+        return {**found, **self.fallback.median(*args, **kwargs)}
 
     @torch.no_grad()
     def quantiles(self, quantiles: Sequence[float] | Tensor, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
@@ -110,7 +117,7 @@ class WithQuantiles(nn.Module):
             return found
         if not hasattr(self.fallback, "quantiles"):
             kind = type(self.fallback).__name__
-            raise ValueError(f"fallback: {kind} has no quantiles; take AutoNormal, or ask for median()")
+            raise ValueError(f"fallback: {kind} has no quantiles; take AutoNormal")
         return {**found, **self.fallback.quantiles(levels, *args, **kwargs)}
 
     def _quantiles(self, levels: list[float], args: Any, kwargs: Any) -> dict[str, Tensor]:

@@ -85,7 +85,8 @@ class VariationalSparseCoding(nn.Module):
         with pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1):
             with poutine.scale(scale=kl_weight):
                 z = pyro.sample("z", p)
-            pyro.sample("x", self.observation(self.decoder(z)), obs=x)
+            density = self.observation.density(self.decoder, z, x)
+            pyro.sample("x", density, obs=self.observation.explained(x))
 
     def guide(self, x: Tensor, labels: Tensor | None = None, kl_weight: float | Tensor = 1.0) -> None:
         """q(z | x); arguments as for :meth:`model`."""
@@ -116,7 +117,7 @@ class VariationalSparseCoding(nn.Module):
 
     def log_likelihood(self, x: Tensor, z: Tensor) -> Tensor:
         """Log-density p(x | z) of data points ``[B, *event_shape]`` at z [B, latent_dim]: [B]."""
-        return self.observation(self.decoder(z)).log_prob(x)
+        return self.observation.density(self.decoder, z, x).log_prob(self.observation.explained(x))
 
     def start_at(self, x: Tensor) -> None:
         """Initialise decoder and prior from data ``[n, *event_shape]``: see :meth:`VAE.start_at`."""

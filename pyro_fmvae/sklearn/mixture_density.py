@@ -198,7 +198,7 @@ class MixtureDensity(DensityMixin, MixtureParameters):
         self.means_, self.mean_precision_ = m * scale + centre, s
         if kept.sites.full:
             self.degrees_of_freedom_ = 2 * a + m.shape[1] - 1
-            spread = 2 * rate @ rate.mT / self.degrees_of_freedom_[:, None, None]
+            spread = 2 * rate @ rate.swapaxes(-1, -2) / self.degrees_of_freedom_[:, None, None]
             self.covariances_ = spread * np.outer(scale, scale)
         else:
             self.degrees_of_freedom_, self.covariances_ = 2 * a, rate / a * scale**2

@@ -1,11 +1,13 @@
 """The autoguide for conjugate globals."""
 
 import copy
+import math
 import re
 from functools import partial
 
 import pyro
 import pyro.distributions as dist
+import pyro.poutine as poutine
 import pytest
 import torch
 from pyro.infer import Predictive
@@ -151,7 +153,7 @@ def test_components_start_apart(toy):
 
 def test_observed_globals_have_no_posterior(toy):
     weights = torch.full((2, 1, 3), 1 / 3)
-    guide = AutoConjugate(pyro.poutine.condition(toy.model, {"weights": weights}))
+    guide = AutoConjugate(poutine.condition(toy.model, {"weights": weights}))
     guide.setup(toy.data())
     assert set(guide.posteriors) == {"loc_precision"}
 
@@ -187,7 +189,7 @@ def test_parameters_of_the_model_are_no_part_of_the_fallback():
 
 
 def test_a_model_that_hides_the_children_of_its_conjugate_sites(toy):
-    hidden = pyro.poutine.block(toy.model, hide=["assignment", "z", "x"])
+    hidden = poutine.block(toy.model, hide=["assignment", "z", "x"])
     with pytest.raises(ValueError, match=r"give it the whole model: none of these may be hidden"):
         AutoConjugate(hidden)(toy.data())
 
@@ -451,3 +453,29 @@ def test_a_posterior_that_is_not_there():
 def test_a_model_that_was_called():
     with pytest.raises(ValueError, match="model: expected a function, got NoneType; do not call it"):
         AutoConjugate(None)
+
+
+def by_hand(model):
+    """A fallback in plain Pyro, which returns nothing."""
+
+    def guide(x):
+        pyro.sample("bend", dist.LogNormal(0.3, 0.5))
+
+    return guide
+
+
+def test_a_fallback_may_be_a_function():
+    def model(x):
+        bend = pyro.sample("bend", dist.LogNormal(0.0, 1.0))
+        loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", len(x)):
+            pyro.sample("x", dist.Normal(loc * torch.tanh(bend), 1.0), obs=x)
+
+    x, guide = torch.linspace(-1.0, 2.0, 5), AutoConjugate(model, fallback=by_hand)
+    values = guide(x)
+    trace = poutine.trace(guide).get_trace(x)
+    assert values.keys() == {"bend", "loc"}
+    assert trace.nodes["bend"]["fn"].loc == 0.3
+    assert math.isfinite(TraceConjugate_ELBO().loss(model, guide, x))
+    with pytest.raises(ValueError, match="fallback: a guide that has no median; take one of Pyro's"):
+        guide.median(x)

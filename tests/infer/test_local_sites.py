@@ -526,3 +526,29 @@ def test_documents_without_any_word_say_nothing(model):
     prior = dist.Dirichlet(torch.full((VOCABULARY,), 0.7)).expand([TOPICS])
     kl = torch.distributions.kl_divergence(dist.Dirichlet(topics.concentration), prior).sum()
     assert loss == pytest.approx(kl.item())
+
+
+def two_of_each_point(names):
+    """Two latents of each point, of which each has its own numbers."""
+
+    def model(x, rows):
+        scale = pyro.sample("scale", dist.Gamma(2.0, 2.0))
+        with pyro.plate("points", N, subsample=rows):
+            for column, name in enumerate(names):
+                z = pyro.sample(name, dist.Normal(0.0, 1.0))
+                pyro.sample(f"x{column}", dist.Normal(z, scale.rsqrt()), obs=x[:, column])
+
+    return model
+
+
+def test_warm_starts_of_similar_names_are_kept_apart():
+    rows, found = torch.tensor([4, 0, 3]), []
+    for names in (("t.u", "t_u"), ("one", "other")):
+        pyro.set_rng_seed(3)
+        model = two_of_each_point(names)
+        guide = AutoConjugate(model, local=["points"], local_steps=1, local_warm=True)
+        for _ in range(2):
+            trace = poutine.trace(guide).get_trace(NUMBERS[rows], rows)
+        found.append([trace.nodes[name]["fn"].natural for name in names])
+        assert len(dict(guide.named_buffers())) == 2
+    assert_close(found[0], found[1])

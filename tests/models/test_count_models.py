@@ -17,7 +17,9 @@ from pyro_fmvae import (
     Role,
     TraceConjugate_ELBO,
 )
+from pyro_fmvae.distributions import Concrete
 from pyro_fmvae.evaluate import Neighbours
+from pyro_fmvae.models import FixedSparsePrior, VariationalSparseCoding
 from pyro_fmvae.nn import CountDecoder, CountEncoder
 from tests.capture.captured import CLOSE, assert_twins, batches_of
 from tests.infer.programs import seeded
@@ -134,3 +136,29 @@ def test_outlier_distances_see_what_the_reconstruction_lacks():
     with torch.no_grad():
         expected = model.observation.density(model.decoder, torch.from_numpy(mean), x).mean
     np.testing.assert_allclose(residual, (x[:, :COLUMNS] - expected).numpy())
+
+
+class Sparse(torch.nn.Module):
+    """A spike and a slab in each dimension, by the encoder of counts."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = CountEncoder(COLUMNS, BATCHES, 4, (6,))
+
+    def forward(self, x):
+        loc, scale = self.dense(x)
+        return loc, scale, loc
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sparse_codes_of_counts_have_the_same_likelihood(kind):
+    _, decoder, observation = parts(kind)
+    prior = FixedSparsePrior(4, 0.3)
+    model = VariationalSparseCoding(Sparse(), decoder, observation, 4, N, prior, Concrete())
+    model, x = model.to(torch.get_default_dtype()).eval(), counts()
+    with torch.no_grad():
+        found = seeded(TraceConjugate_ELBO().loss_per_role, model.model, model.guide, x)
+        _, trace = seeded(TraceConjugate_ELBO().trace, model.model, model.guide, x)
+        expected = by_scipy(model, x, trace.nodes["z"]["value"])
+        assert found[Role.RECONSTRUCTION].item() == pytest.approx(-expected.sum())
+        assert_close(model.log_likelihood(x, trace.nodes["z"]["value"]), torch.from_numpy(expected))

@@ -106,7 +106,7 @@ class Likelihoods:
 
 
 def _exponentials(table: Tensor) -> tuple[Tensor, Tensor]:
-    """Exponentials of a table [..., K] in proportion, and the largest logarithm in each row [...], in float64.
+    """Exponentials of a table [..., K] in proportion, and the largest logarithm of each row [...]: float64.
 
     The largest one is as large as sums of K products of two may be. What is less than e^-690 of it counts as
     that, and so no product is 0. In float32 that would be e^-80, and a concentration of 0.01 without data has

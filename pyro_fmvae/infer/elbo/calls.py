@@ -35,7 +35,6 @@ _ALIASES = {
 }
 _READ = {
     **dict.fromkeys(("add", "sub", "rsub"), (2, {"alpha"})),
-    "div": (2, {"rounding_mode"}),
     **dict.fromkeys(("sum", "mean", "prod"), (3, {"dim", "keepdim", "dtype"})),
     **dict.fromkeys(("cumsum", "cumprod"), (2, {"dim", "dtype"})),
     "logsumexp": (3, {"dim", "keepdim"}),
@@ -45,7 +44,7 @@ _READ = {
     "pad": (4, {"pad", "mode", "value"}),
     **dict.fromkeys(("stack", "cat"), (2, {"dim"})),
     "where": (3, set()),
-    **dict.fromkeys(("mul", "rdiv", "xlogy", "pow", "matmul", "rmatmul"), (2, set())),
+    **dict.fromkeys(("mul", "div", "rdiv", "xlogy", "pow", "matmul", "rmatmul"), (2, set())),
     **dict.fromkeys(
         ("neg", "log", "log1p", "exp", "abs", "square", "sqrt", "rsqrt", "reciprocal"), (1, set())
     ),

@@ -127,8 +127,6 @@ class Expansion:
         return multiply(self.of(a), self.of(b))
 
     def _div(self, x: Lazy, call: Computed, a: Any, b: Any) -> Sum:
-        if call.kwargs.get("rounding_mode") is not None:
-            raise unknown(x, call.name)
         return multiply(self.of(a), self._power(b, -1) if isinstance(b, Lazy) else [[number(1 / b)]])
 
     def _rdiv(self, x: Lazy, call: Computed, a: Any, b: Any) -> Sum:
@@ -271,14 +269,18 @@ _RULES = {
 
 
 def _keeps_all(call: Computed) -> bool:
-    """True for a clamp that only keeps elements of a site off the ends of its support, [0, ∞) or [0, 1]."""
+    """True for a clamp that only keeps elements of a site off the ends of its support, [0, ∞) or [0, 1].
+
+    Probabilities that were computed are in [0, 1] if torch's distributions clamp them, by the type's epsilon.
+    """
     low, high = arguments(call, "min", "max")
     if not isinstance(low, int | float | None) or not isinstance(high, int | float | None):
         return False
     source = call.args[0]
-    while isinstance(source, Lazy) and isinstance(source.origin, Computed):
-        if source.origin.name not in _VIEWS | COPIES:
-            return False
+    while isinstance(source.origin, Computed):
+        if source.origin.name not in _VIEWS | COPIES:  # computed: of torch's own distributions alone
+            edge = torch.finfo(source.dtype).eps
+            return (low, high) == (edge, 1 - edge)
         source = source.origin.args[0]
     least, greatest = _ends(source.origin.support)
     keeps_low = low is None or (abs(low) < _GUARD and least >= 0)

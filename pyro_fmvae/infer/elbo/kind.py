@@ -35,22 +35,23 @@ class Kinds:
     """Remembers which programs are plain, and what was found out about them."""
 
     def __init__(self) -> None:
-        self._plates: dict[tuple[Any, Any], int] = {}
+        self._plates: dict[tuple[Any, ...], int] = {}
         self._identities: dict[Hashable, bool] = {}
 
     def run(
-        self, model: Any, guide: Any, args: Any, kwargs: Any, max_plate_nesting: float, key: tuple[Any, Any]
+        self, model: Any, guide: Any, args: Any, kwargs: Any, max_plate_nesting: float, key: tuple[Any, ...]
     ) -> Run:
         """Run a program in the way of its kind.
 
         Args:
             model, guide, args, kwargs: the program.
             max_plate_nesting: what plates may be checked against; a plain program's are counted.
-            key: what the program is remembered by.
+            key: functions that the program is remembered by; of one without a hash, a method.
 
         Raises:
             ValueError: a program that is not of a recognised shape; the message names the site.
         """
+        key = tuple(program if isinstance(program, Hashable) else program.__call__ for program in key)
         if key not in self._plates:
             random_state, stored = torch.get_rng_state(), len(pyro.get_param_store())
             seen, failure = Seen(), None

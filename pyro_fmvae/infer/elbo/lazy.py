@@ -119,8 +119,6 @@ class Lazy(Tensor):
                 return func(*args, **kwargs)
         if name == "__bool__" and _asked_by_a_distribution():
             return True
-        if name == "clamp" and _asked_by_a_distribution():
-            func, args, kwargs, name = torch.clone, args[:1], {}, "clone"  # so that no logarithm is infinite
         in_place = (name.endswith("_") and not name.endswith("__")) or "out" in kwargs
         if name in NUMBER_WANTED or name == "__setitem__" or in_place:
             raise NeedsValueError.of(sites_of((args, kwargs)), _in_words(name))

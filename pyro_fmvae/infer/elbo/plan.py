@@ -54,7 +54,7 @@ class Plan:
         return iter(self.rows)
 
     def __getitem__(self, site: str) -> PlannedSite:
-        return next(row for row in self.rows if row.site == site)
+        return {row.site: row for row in self.rows}[site]
 
     def __str__(self) -> str:
         alike: dict[tuple[str, ...], list[PlannedSite]] = {}

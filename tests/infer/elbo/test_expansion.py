@@ -72,8 +72,7 @@ def lazy(name):
     return Lazy.make(fn.shape(), D, torch.device("cpu"), Sampled(name, fn.support))
 
 
-@pytest.mark.parametrize("name", EXPRESSIONS)
-def test_expansion_at_point_masses(name):
+def check_at_point_masses(expression):
     torch.manual_seed(0)
     values = {site: fn.sample() for site, fn in SITES.items()}
     moments = {}
@@ -81,10 +80,14 @@ def test_expansion_at_point_masses(name):
         family = natural_class(fn).family
         moments[site] = Moments(family, family.stats(values[site]), values[site].shape)
         assert values[site].dim() >= event_dim_of(family)
-    expression = EXPRESSIONS[name]
     value = expression({site: lazy(site) for site in SITES})
     result = expectation_of(Expansion({}).of(value), value.shape, moments, D, torch.device("cpu"))
     assert_close(result, expression(values), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_expansion_at_point_masses(name):
+    check_at_point_masses(EXPRESSIONS[name])
 
 
 @pytest.mark.parametrize(
@@ -138,3 +141,58 @@ def test_arrays_of_numpy_that_print_alike_are_different_indices():
     x = Lazy.make(torch.Size([3]), torch.float32, torch.device("cpu"), Sampled("x", dist.constraints.real))
     with np.printoptions(legacy="1.25"):
         assert [x[np.zeros(count, dtype=np.int64)].shape for count in (2000, 3000)] == [(2000,), (3000,)]
+
+
+WHOLE = torch.zeros(3, dtype=torch.int64)
+READ = {
+    "axis": lambda v: v["real"].sum(axis=0),
+    "axis, keepdims": lambda v: v["real"] * torch.sum(v["real"], axis=-1, keepdims=True),
+    "by position": lambda v: v["real"] * torch.sum(v["real"], (0, 1), True),
+    "input by name": lambda v: torch.sum(input=v["real"], dim=0),
+    "another float": lambda v: v["real"].sum(0, dtype=D),
+    "mean, axis": lambda v: v["real"].mean(axis=-1),
+    "cumsum, axis": lambda v: torch.cumsum(v["real"], axis=1),
+    "stack, axis": lambda v: torch.stack([v["rate"], v["rate"] / 2, v["real"][:, 0]], axis=1),
+    "cat, axis": lambda v: torch.cat([v["real"], v["vector"]], axis=1),
+    "add, alpha": lambda v: torch.add(v["rate"], v["real"][:, 0], alpha=2),
+    "sub, alpha": lambda v: v["rate"].sub(v["real"][:, 0], alpha=2),
+    "rsub, alpha": lambda v: torch.rsub(v["rate"], 1, alpha=2),
+    "other by name": lambda v: torch.mul(v["rate"], other=v["real"][:, 0]) + v["rate"].add(other=v["rate"]),
+    "exponent by name": lambda v: v["variance"].pow(exponent=-1),
+    "where": lambda v: torch.where(KEPT, v["rate"], v["real"][:, 0]),
+    "method where": lambda v: (
+        v["rate"].where(KEPT, v["real"][:, 0]) + torch.zeros(3, dtype=D).where(KEPT, v["rate"])
+    ),
+    "log of method where": lambda v: v["rate"].where(KEPT, v["prob"]).log(),
+    "view of a broadcast product": lambda v: (v["rate"].unsqueeze(-1) * DATA[0]).view(-1),
+    "a guard of a rate": lambda v: v["rate"].clamp(min=1e-10).log() + v["rate"][[0, 0, 1]].clamp(min=0.0),
+    "a guard of a share": lambda v: (
+        v["prob"].clamp(1e-8, 1 - 1e-8).log() + v["simplex"][:, 0].clamp(0, 1).log()
+    ),
+}
+NOT_READ = {
+    "whole numbers": lambda v: v["rate"].sum(dtype=torch.int64),
+    "to whole numbers": lambda v: v["rate"].to(torch.int64),
+    "as whole numbers": lambda v: v["rate"].type_as(WHOLE),
+    "rounding": lambda v: torch.div(v["rate"], 2, rounding_mode="floor"),
+    "a clamp of a real": lambda v: v["real"].clamp(min=0.0),
+    "a clamp of a real from above": lambda v: v["real"].clamp(max=1.0),
+    "a clamp of a rate from above": lambda v: v["rate"].clamp(0.0, 1.0),
+    "a clamp of a difference": lambda v: (v["rate"] - 1).clamp(min=0.0),
+    "the other factor": lambda v: torch.linalg.cholesky(torch.eye(2, dtype=D) / v["rate"][0], upper=True),
+    "of the other factor": lambda v: torch.cholesky_inverse(torch.eye(2, dtype=D) * v["rate"][0], True),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_arguments_are_read_however_they_are_written(name):
+    check_at_point_masses(READ[name])
+
+
+@pytest.mark.parametrize("name", NOT_READ)
+def test_arguments_without_a_rule_are_refused(name):
+    value = NOT_READ[name]({site: lazy(site) for site in SITES})
+    with pytest.raises(NeedsValueError):
+        Expansion({}).of(value)
+    with pytest.raises(NeedsValueError):
+        Expansion({}).log(value)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import dataclass
 
 import pyro
 import pyro.distributions as dist
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import NaturalGamma
-from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO
+from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO, natural_prior
 from pyro_fmvae.optim import NaturalGradient
 from tests.infer.plain.mixtures import mixture_same_family
 from tests.infer.plain.oracles import standard, step
@@ -157,3 +158,49 @@ def test_a_stick_breaking_process_of_one_component_is_that_component():
     svi.step(x)
     evidence = dist.MultivariateNormal(torch.zeros(7), 4 * torch.ones(7, 7) + torch.eye(7)).log_prob(x)
     assert svi.step(x) == pytest.approx(-evidence.item())
+
+
+@pytest.mark.parametrize(
+    ("prior", "density", "x"),
+    [
+        (dist.InverseGamma(2.0, 3.0), lambda end: dist.Uniform(0.0, end), torch.linspace(0.5, 0.9, 7)),
+        (dist.Gamma(2.0, 1.0), lambda end: dist.Pareto(end, 3.0), torch.linspace(5.0, 9.0, 7)),
+    ],
+    ids=["upper end", "lower end"],
+)
+def test_what_a_support_ends_at_is_drawn(prior, density, x):
+    """The density is 0 beyond, which no sum of products says."""
+
+    def model(x):
+        end = pyro.sample("end", prior)
+        with pyro.plate("data", len(x)):
+            pyro.sample("x", density(end), obs=x)
+
+    def guide(x):
+        pyro.sample("end", natural)
+
+    assert TraceConjugate_ELBO().plan(model, AutoConjugate(model), x)["end"].treatment == "drawn"
+    natural = natural_prior(prior)
+    with pytest.raises(ValueError, match=r"site 'end': its value is needed \(for an end of a support"):
+        TraceConjugate_ELBO().loss(model, guide, x)
+
+
+@dataclass
+class Program:
+    """A model whose class has no hash."""
+
+    scale: float
+
+    def __call__(self, x):
+        loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
+        pyro.sample("x", dist.Normal(loc, self.scale), obs=x)
+
+
+def test_a_program_may_have_no_hash():
+    elbo, x = TraceConjugate_ELBO(), torch.tensor(1.5)
+    for scale in (1.0, 2.0, 1.0):
+        model = Program(scale)
+        svi = ConjugateSVI(model, AutoConjugate(model), NaturalGradient(1.0), elbo)
+        svi.step(x)
+        evidence = dist.Normal(0.0, (1 + scale**2) ** 0.5).log_prob(x)
+        assert svi.step(x) == pytest.approx(-evidence.item())

@@ -269,3 +269,10 @@ def test_a_beta_for_a_dirichlet():
         "no closed form as probs of Categorical at 'a'; its probabilities add up to 1, so give all of them "
         "one Dirichlet prior"
     )
+
+
+def test_a_site_that_is_not_there():
+    plan = TraceConjugate_ELBO().plan(chain, AutoConjugate(chain), X[0])
+    assert plan["position_3"].site == "position_3"
+    with pytest.raises(KeyError, match="position_99"):
+        plan["position_99"]
