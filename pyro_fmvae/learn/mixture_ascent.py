@@ -16,8 +16,6 @@ from pyro_fmvae.ranks import now
 
 logger = logging.getLogger("pyro_fmvae")
 
-RECORDS, BY_THE_CLOCK = 10, 25  # evaluations in a phase; steps between them where it has no number of steps
-
 
 class MixtureAscent(Phase):
     """Responsibilities of a batch, then a step of λ towards their conjugate posterior.
@@ -54,7 +52,7 @@ class MixtureAscent(Phase):
         super().__init__(name, budget, model)
         self.model, self.make, self.seed, self.starts, self.rate = model, make, seed, starts, rate
         self.searched, self.stacking = searched, stacking
-        self.record_every = max(budget.iterations // RECORDS, 1) if budget.iterations else BY_THE_CLOCK
+        self.record_every = budget.record_every
 
     def enter(self) -> None:
         """Nothing is learnt yet; λ comes with :meth:`prepare`."""

@@ -47,6 +47,11 @@ class Budget:
             return step / self.iterations if self.iterations else 1.0
         return seconds / (60 * self.minutes) if self.minutes else 1.0
 
+    @property
+    def record_every(self) -> int:
+        """Steps between two records of a phase whose records take long: ten in all, by the clock every 25."""
+        return max(self.iterations // 10, 1) if self.iterations else 25
+
     def share_beside(self, other: "Budget") -> float:
         """Share that this budget is of both together, in [0, 1]; 0 where both are empty.
 

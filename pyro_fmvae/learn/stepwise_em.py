@@ -17,7 +17,6 @@ from pyro_fmvae.optim import RobbinsMonro
 from pyro_fmvae.ranks import Ranks
 
 STEPWISE = RobbinsMonro(delay=1.0, forgetting=0.6)
-RECORDS, BY_THE_CLOCK = 10, 25  # evaluations in a phase; steps between them where it has no number of steps
 
 
 class StepwiseEM(Phase):
@@ -82,7 +81,7 @@ class StepwiseEM(Phase):
         self.em = em if group is None else SharedEM(em, Ranks(group))
         self.hottest, self.annealed = temperature, annealed
         self.reseed_every, self.reseeded = reseed_every, reseeded
-        self.record_every = max(budget.iterations // RECORDS, 1) if budget.iterations else BY_THE_CLOCK
+        self.record_every = budget.record_every
 
     def enter(self) -> None:
         """Nothing is learnt yet; parameters and latents come with :meth:`prepare`."""

@@ -199,12 +199,7 @@ def are_distinct(factors: Sequence[Factor]) -> bool:
 def _aligned(factors: Sequence[Factor]) -> tuple[tuple[int, ...], tuple[Tensor, ...]]:
     """The names of all dimensions of factors, and the numbers of their elements along these."""
     names = tuple({name: None for f in factors for name in f.names})
-    return names, torch.broadcast_tensors(*(place(_index(f), f.names, names) for f in factors))
-
-
-def _index(f: Factor) -> Tensor:
-    assert isinstance(f.tensor, Tensor)
-    return f.tensor
+    return names, torch.broadcast_tensors(*(place(f.elements, f.names, names) for f in factors))
 
 
 def expectation_of(

@@ -105,11 +105,11 @@ class JointMoments:
             return None
         (own,) = precisions
         if own.function in ("log", "logdet") and own.power == 1 and not locations:
-            return self.kind.exponent * entries_at(self._log_det, _index(own) // self.size), own.names
+            return self.kind.exponent * entries_at(self._log_det, own.elements // self.size), own.names
         if own.function != "x" or own.power != self.kind.exponent:
             return None
         if not locations:
-            return entries_at(self._matrix, _index(own)), own.names
+            return entries_at(self._matrix, own.elements), own.names
         return self._product(own, locations, others)
 
     def _product(self, own: Factor, locations: list[Factor], others: Set[int]) -> tuple[Tensor, Names] | None:
@@ -126,7 +126,7 @@ class JointMoments:
         everything = (own, *locations)
         kept = tuple(dict.fromkeys(name for f in everything for name in f.names if name not in summed))
         names = (*kept, *summed)
-        matrix, *vectors = torch.broadcast_tensors(*(place(_index(f), f.names, names) for f in everything))
+        matrix, *vectors = torch.broadcast_tensors(*(place(f.elements, f.names, names) for f in everything))
         block = matrix // self.dim**2
         row, column = matrix // self.dim % self.dim, matrix % self.dim
         inside = [index % self.dim for index in vectors]
@@ -182,7 +182,7 @@ class ScaledMoments(JointMoments):
         """E[τ w_i] or E[τ w_i w_j]."""
         everything = (own, *locations)
         names = tuple(dict.fromkeys(name for f in everything for name in f.names))
-        block, *vectors = torch.broadcast_tensors(*(place(_index(f), f.names, names) for f in everything))
+        block, *vectors = torch.broadcast_tensors(*(place(f.elements, f.names, names) for f in everything))
         fits = torch.stack([index // self.dim == block for index in vectors]).all(0)
         if len(vectors) == 1:
             known = entries_at(self._vector, vectors[0])
@@ -196,11 +196,6 @@ def joint_moments(
 ) -> JointMoments:
     """The moments of a joint posterior; arguments as for :class:`JointMoments`."""
     return (ScaledMoments if kind.is_scaled else JointMoments)(location, precision, kind, stats, shape)
-
-
-def _index(f: Factor) -> Tensor:
-    assert isinstance(f.tensor, Tensor)
-    return f.tensor
 
 
 @dataclass

@@ -40,6 +40,12 @@ class Factor(NamedTuple):
         """True for a factor that is known."""
         return not self.site
 
+    @property
+    def elements(self) -> Tensor:
+        """The numbers of the elements of the site's value, int64."""
+        assert isinstance(self.tensor, Tensor)
+        return self.tensor
+
 
 Product = list[Factor]
 Sum = list[Product]
