@@ -1,6 +1,6 @@
 """An autoguide: natural posteriors for the conjugate sites of any model, another guide for the rest."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import pyro
@@ -11,32 +11,24 @@ from pyro.infer.autoguide.initialization import InitMessenger
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_fmvae.distributions import MixtureComponent, NaturalDistribution
-from pyro_fmvae.infer.elbo.enumerated import is_discrete, is_latent
+from pyro_fmvae.infer.conjugate_sites import ConjugateSites
 from pyro_fmvae.infer.elbo.frames import frames_of
 from pyro_fmvae.infer.elbo.kind import has_shorthand
 from pyro_fmvae.infer.elbo.own_values import OwnValues
-from pyro_fmvae.infer.elbo.recognition import Recognised, recognise_conjugacy
-from pyro_fmvae.infer.elbo.structure import Site, sample_sites
+from pyro_fmvae.infer.elbo.recognition import recognise_conjugacy
+from pyro_fmvae.infer.elbo.structure import sample_sites
 from pyro_fmvae.infer.elbo.unique_sites import unique_sites
 from pyro_fmvae.infer.fallback import WithFallback
-from pyro_fmvae.infer.first_run import NO_MIXTURE, check_priors, check_whole, harmless_value
-from pyro_fmvae.infer.joint_sites import JointSites, Starts
+from pyro_fmvae.infer.first_run import check_priors, harmless_value
 from pyro_fmvae.infer.local_search import LocalSearch, plates_of_points
-from pyro_fmvae.infer.local_sites import LocalSites, local_sites
+from pyro_fmvae.infer.local_sites import LocalSites
 from pyro_fmvae.infer.parameters import GivenParameters, param_statements
-from pyro_fmvae.infer.posteriors import (
-    ConjugatePosterior,
-    NaturalPosterior,
-    PosteriorDict,
-    natural_prior,
-    random_posterior,
-)
-from pyro_fmvae.infer.quantiles import WithQuantiles
-from pyro_fmvae.infer.starts import WithStarts
+from pyro_fmvae.infer.posteriors import ConjugatePosterior, PosteriorDict
+from pyro_fmvae.infer.quantiles import medians_of_guide, quantiles_of_guide
+from pyro_fmvae.infer.starts import start_at_clusters, start_mixture
 
 
-class AutoConjugate(WithQuantiles, WithStarts, WithFallback):
+class AutoConjugate(WithFallback):
     """Natural posteriors for every conjugate site of a model, and another guide for its other sites.
 
     With a model in Pyro's own distributions it is a whole guide::
@@ -109,10 +101,7 @@ class AutoConjugate(WithQuantiles, WithStarts, WithFallback):
         self._make_fallback = fallback
         self.count, self.structured = count, structured
         self.posteriors = PosteriorDict()
-        self._sites: dict[str, Site] = {}
-        self._priors: dict[str, NaturalDistribution] = {}
-        self._mixtures: dict[str, tuple[str, str, torch.Size]] = {}
-        self._joint = JointSites({})
+        self._known = ConjugateSites()
         self._search = search
         self._local_sites = LocalSites(model, {}, search)
 
@@ -127,81 +116,26 @@ class AutoConjugate(WithQuantiles, WithStarts, WithFallback):
         once = unique_sites("model", "Give every site and every plate a name of its own")
         with once, poutine.block(), InitMessenger(harmless_value), OwnValues():
             trace = poutine.trace(self._model[0]).get_trace(*args, **kwargs)
-        sites = sample_sites(trace)
-        if not has_shorthand(sites.values()):
+        sites, known = sample_sites(trace), ConjugateSites()
+        options = self.count, self.structured, self.local
+        if has_shorthand(sites.values()):
+            self._take(known, known.add_shorthands(sites, self._model[0], args, kwargs, *options))
+        else:
             check_priors(sites.values())
             learnt = {name: node["value"] for name, node in trace.nodes.items() if node["type"] == "param"}
-            self._set_up_plain(
-                recognise_conjugacy(self._model[0], args, kwargs, self.local), learnt, args, kwargs
-            )
-        else:
-            self._set_up_shorthands(sites, args, kwargs)
+            found = recognise_conjugacy(self._model[0], args, kwargs, self.local)
+            self._take(known, known.add_plain(found, *options))
+            if found.drawn and self._make_fallback is not None:
+                rest = GivenParameters(learnt)(self._model[0])  # they are no part of the guide
+                rest = poutine.block(rest, hide=[*found.priors, *found.discrete, *found.leaves])
+                self.make_fallback(self._make_fallback, rest, args, kwargs)
         self._is_set_up = True
 
-    def _set_up_shorthands(self, sites: dict[str, Site], args: Any, kwargs: Any) -> None:
-        owners = {id(site["value"]): name for name, site in sites.items()}
-        wanted = {
-            owners.get(id(getattr(site["fn"], argument)))
-            for site in sites.values()
-            for argument in getattr(site["fn"], "parents", ())
-            if argument != "assignment"
-        }
-        for name, site in sites.items():
-            if name in wanted and not site["is_observed"]:
-                check_whole(site)
-                try:
-                    self._priors[name] = natural_prior(site["fn"])
-                except (NotImplementedError, ValueError) as error:
-                    raise type(error)(f"site '{name}': {error}") from None
-                self.posteriors[name] = random_posterior(site["fn"], self.count)
-                self._sites[name] = {
-                    "cond_indep_stack": site["cond_indep_stack"],
-                    "event_dim": site["fn"].event_dim,
-                }
-        known = {n: s["value"] for n, s in sites.items() if n in self._sites or _is_component(s)}
-        others = [n for n, s in sites.items() if is_latent(s) and not has_shorthand([s]) and n not in known]
-        if others and None not in wanted:
-            self._add_plain(
-                recognise_conjugacy(poutine.condition(self._model[0], data=known), args, kwargs, self.local)
-            )
-        for name, site in sites.items():
-            fn = site["fn"]
-            if isinstance(fn, MixtureComponent):
-                assignment = sites.get(owners.get(id(fn.assignment), ""), {}).get("fn")
-                weights = owners.get(id(getattr(assignment, "weights", None)))
-                components = owners.get(id(getattr(fn, fn.parents[0])))
-                if weights in self._sites and components in self._sites:
-                    self._mixtures[name] = weights, components, fn.event_shape
-        if not self._sites:
-            raise ValueError(NO_MIXTURE)
-
-    def _add_plain(self, found: Recognised) -> None:
-        starts: Starts = {}
-        local = local_sites(found, self.local)
-        for name, prior in found.priors.items():
-            if name in local:
-                continue
-            starts[name] = type(prior), prior.family.scattered_start(prior.natural, self.count, None)
-            self._priors[name] = prior
-            site = found.sites[name]
-            self._sites[name] = {
-                "cond_indep_stack": site["cond_indep_stack"],
-                "event_dim": site["fn"].event_dim,
-            }
-        self._local_sites = LocalSites(self._model[0], local, self._search)
-        joint = found.joint if self.structured else {}
-        self._joint = JointSites({name: pair for name, pair in joint.items() if name in starts})
-        for name, start in self._joint.join(starts).items():
-            self.posteriors[name] = NaturalPosterior(*start)
-
-    def _set_up_plain(
-        self, found: Recognised, learnt: dict[str, Tensor], args: Iterable[Any], kwargs: dict[str, Any]
-    ) -> None:
-        self._add_plain(found)
-        if found.drawn and self._make_fallback is not None:
-            rest = GivenParameters(learnt)(self._model[0])  # they are no part of the guide
-            rest = poutine.block(rest, hide=[*found.priors, *found.discrete, *found.leaves])
-            self.make_fallback(self._make_fallback, rest, args, kwargs)
+    def _take(self, known: ConjugateSites, posteriors: Mapping[str, ConjugatePosterior]) -> None:
+        self._known = known
+        self._local_sites = LocalSites(self._model[0], known.local, self._search)
+        for name, posterior in posteriors.items():
+            self.posteriors[name] = posterior
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample every conjugate site; arguments as for the model. Returns the values by site name."""
@@ -217,7 +151,7 @@ class AutoConjugate(WithQuantiles, WithStarts, WithFallback):
     def _sample_global(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample every site but latents of single data points."""
         values: dict[str, Tensor] = {}
-        for name, site in self._sites.items():
+        for name, site in self._known.sites.items():
             with frames_of(site):
                 values[name] = pyro.sample(name, self.distribution(name, values))
         return values | self.sample_fallback(args, kwargs)
@@ -232,12 +166,12 @@ class AutoConjugate(WithQuantiles, WithStarts, WithFallback):
             values: of the sites before it: a location with a joint posterior depends on its precision.
             posteriors: to be used in the place of the guide's own.
         """
-        posterior = self.posterior(name) if posteriors is None else posteriors[self._joint.owner(name)]
+        posterior = self.posterior(name) if posteriors is None else posteriors[self._known.joint.owner(name)]
         try:
-            found = self._joint.distribution(name, posterior(), values)
+            found = self._known.joint.distribution(name, posterior(), values)
         except ValueError as error:
             raise type(error)(f"site '{name}': {error}") from None
-        return found.to_event(self._sites[name]["event_dim"] - found.event_dim)
+        return found.to_event(self._known.sites[name]["event_dim"] - found.event_dim)
 
     @property
     def local(self) -> tuple[str, ...]:
@@ -247,7 +181,7 @@ class AutoConjugate(WithQuantiles, WithStarts, WithFallback):
     @property
     def natural_sites(self) -> list[str]:
         """Names of the conjugate sites, in the order of the model; none before the first call."""
-        return list(self._sites)
+        return list(self._known.sites)
 
     def infer(self, *args: Any, **kwargs: Any) -> dict[str, Distribution]:
         """The posteriors of the ``local`` latents of these points, which may be new ones, by name."""
@@ -258,11 +192,11 @@ class AutoConjugate(WithQuantiles, WithStarts, WithFallback):
 
     def marginal(self, name: str) -> Distribution:
         """A conjugate site's posterior distribution by itself: a Student-t for a location in a joint one."""
-        return self._joint.marginal(name, self.posterior(name)())
+        return self._known.joint.marginal(name, self.posterior(name)())
 
     def marginals(self) -> dict[str, Distribution]:
         """:meth:`marginal` of every conjugate site, by name."""
-        return {name: self.marginal(name) for name in self._sites}
+        return {name: self.marginal(name) for name in self._known.sites}
 
     def posterior(self, name: str) -> ConjugatePosterior:
         """The posterior module of a site: ``posteriors[name]``, or, of a joint one, that of the location.
@@ -270,16 +204,94 @@ class AutoConjugate(WithQuantiles, WithStarts, WithFallback):
         Raises:
             KeyError: the site has no natural posterior, or the guide was not called yet.
         """
-        owner = self._joint.owner(name)
+        owner = self._known.joint.owner(name)
         if owner not in self.posteriors:
             known = (
-                f"those that have one are {list(self._sites)}" if self._is_set_up else "call the guide first"
+                f"those that have one are {list(self._known.sites)}"
+                if self._is_set_up
+                else "call the guide first"
             )
             raise KeyError(f"site '{name}' has no natural posterior: {known}")
         posterior = self.posteriors[owner]
         assert isinstance(posterior, ConjugatePosterior)
         return posterior
 
+    def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Posterior medians by site, of the site's shape; arguments as for the model.
 
-def _is_component(site: Site) -> bool:
-    return has_shorthand([site]) and not is_discrete(site)
+        They are of each number by itself: those of probabilities need not add up to 1. Those of Normal, Gamma
+        and inverse Gamma posteriors are exact, and of locations with a joint posterior; all others are of
+        4,096 draws. Sites of ``fallback`` have the medians that it gives.
+
+        Raises:
+            ValueError: a ``fallback`` without medians, such as a function.
+        """
+        return medians_of_guide(self, args, kwargs)
+
+    def quantiles(self, quantiles: Sequence[float] | Tensor, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Posterior quantiles by site, [Q, *shape of the site], as exact as those of :meth:`median`.
+
+        Args:
+            quantiles: Q numbers in (0, 1).
+            args, kwargs: as for the model.
+
+        Raises:
+            ValueError: a number outside (0, 1), or a ``fallback`` without quantiles, such as ``AutoDelta``.
+        """
+        return quantiles_of_guide(self, torch.as_tensor(quantiles).tolist(), args, kwargs)
+
+    def seed(
+        self, name: str, loc: Tensor, scale: Tensor, generator: torch.Generator, num_data: int | None = None
+    ) -> None:
+        """Start the components of a mixture afresh where encodings cluster: k-means++, then the exact update.
+
+        The priors are the model's at the time of :meth:`setup`, or of the guide's first run.
+
+        Args:
+            name: of the site of the components' points, a ``Component`` say.
+            loc, scale: mean and standard deviation of these points, ``[..., M, *event_shape]``, with the
+                mixture's batch shape in front; the scale of observed points is 0.
+            generator: source of the random numbers, on the CPU.
+            num_data: N, the data points that the M stand for; M if None.
+
+        Raises:
+            ValueError: there is no such mixture, it shares its parents with others, or has another shape;
+                :meth:`setup` did not run yet; or a posterior was replaced by another kind.
+        """
+        start_mixture(name, self._known, self.posterior, loc, scale, generator, num_data)
+
+    def seed_clusters(
+        self,
+        assignment: str,
+        points: Tensor | str,
+        *args: Any,
+        generator: torch.Generator | None = None,
+        guide: Callable[..., Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Start all posteriors afresh where points cluster: k-means++, then exact updates given the clusters.
+
+        It works for any family. The clusters take the place of the assignment's probabilities, and every
+        posterior becomes the conjugate one given these, in ten steps; posteriors that depend on each other
+        move by turns. A model on a minibatch counts it for all of its data, as in a step. The remaining
+        parameters of the guide stay as they are.
+
+        The states of a ``HiddenMarkov`` are started in the same way, with each step as a point.
+
+        Args:
+            assignment: discrete site that chooses a point's component, or the site of a ``HiddenMarkov``. Its
+                points are ``[*batch shape, T, *shape of a point]``.
+            points: to be clustered, ``[*batch shape of the assignment, *shape of a point]``, or the name of
+                the observed site whose data these are. Give encodings where the components are of a latent
+                site. k-means weighs all coordinates alike: scale them first where their units differ.
+            args, kwargs: as for the model, with the rows of ``points``.
+            generator: source of k-means's random numbers, on the CPU; torch's own if None.
+            guide: the whole guide, where this one is a part of it.
+
+        Raises:
+            ValueError: there is no such site, or it belongs to a chain or tree of discrete sites; points of
+                another shape, or not finite; a whole guide without this one in it; or a posterior was
+                replaced by another than a natural one.
+        """
+        whole = self if guide is None else guide
+        start_at_clusters(self.posteriors, self._model[0], whole, assignment, points, args, kwargs, generator)

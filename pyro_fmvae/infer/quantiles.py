@@ -7,7 +7,7 @@ import pyro.poutine as poutine
 import torch
 from pyro.distributions import MultivariateStudentT
 from scipy.special import stdtrit  # type: ignore[import-untyped]
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal, Normal, StudentT
 
 from pyro_fmvae.distributions import NaturalDistribution
@@ -67,60 +67,31 @@ def _by_inversion(q: Distribution, levels: Tensor) -> Tensor:
     return upper.exp()
 
 
-class WithQuantiles(nn.Module):
-    """A guide that tells the quantiles of its posteriors, as Pyro's ``AutoNormal`` does.
+@torch.no_grad()
+def medians_of_guide(guide: Any, args: Any, kwargs: Any) -> dict[str, Tensor]:
+    """See :meth:`AutoConjugate.median`."""
+    found = {name: values.squeeze(0) for name, values in _of_sites(guide, [0.5], args, kwargs).items()}
+    if guide.fallback is None:
+        return found
+    if not hasattr(guide.fallback, "median"):
+        raise ValueError("fallback: a guide that has no median; take one of Pyro's, such as AutoNormal")
+    return {**found, **guide.fallback.median(*args, **kwargs)}
 
-    They are of each number by itself: medians of probabilities need not add up to 1. Those of Normal, Gamma
-    and inverse Gamma posteriors are exact, and of locations with a joint posterior; all others are of 4,096
-    draws.
 
-    Attributes:
-        fallback: the autoguide of all other sites, if any.
-    """
+@torch.no_grad()
+def quantiles_of_guide(guide: Any, levels: list[float], args: Any, kwargs: Any) -> dict[str, Tensor]:
+    """See :meth:`AutoConjugate.quantiles`."""
+    found = _of_sites(guide, levels, args, kwargs)
+    if guide.fallback is None:
+        return found
+    if not hasattr(guide.fallback, "quantiles"):
+        kind = type(guide.fallback).__name__
+        raise ValueError(f"fallback: {kind} has no quantiles; take AutoNormal")
+    return {**found, **guide.fallback.quantiles(levels, *args, **kwargs)}
 
-    fallback: Any
 
-    def marginals(self) -> dict[str, Distribution]:
-        """The posterior distributions of conjugate sites, each by itself, after the first call."""
-        raise NotImplementedError
-
-    @torch.no_grad()
-    def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Posterior medians by site, of the site's shape; arguments as for the model.
-
-        Sites of ``fallback`` have the medians that it gives.
-
-        Raises:
-            ValueError: a ``fallback`` without medians, such as a function.
-        """
-        found = {name: values.squeeze(0) for name, values in self._quantiles([0.5], args, kwargs).items()}
-        if self.fallback is None:
-            return found
-        if not hasattr(self.fallback, "median"):
-            raise ValueError("fallback: a guide that has no median; take one of Pyro's, such as AutoNormal")
-        return {**found, **self.fallback.median(*args, **kwargs)}
-
-    @torch.no_grad()
-    def quantiles(self, quantiles: Sequence[float] | Tensor, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Posterior quantiles by site: [Q, *shape of the site].
-
-        Args:
-            quantiles: Q numbers in (0, 1).
-            args, kwargs: as for the model.
-
-        Raises:
-            ValueError: a number outside (0, 1), or a ``fallback`` without quantiles, such as ``AutoDelta``.
-        """
-        levels = torch.as_tensor(quantiles).tolist()
-        found = self._quantiles(levels, args, kwargs)
-        if self.fallback is None:
-            return found
-        if not hasattr(self.fallback, "quantiles"):
-            kind = type(self.fallback).__name__
-            raise ValueError(f"fallback: {kind} has no quantiles; take AutoNormal")
-        return {**found, **self.fallback.quantiles(levels, *args, **kwargs)}
-
-    def _quantiles(self, levels: list[float], args: Any, kwargs: Any) -> dict[str, Tensor]:
-        with poutine.block():
-            self(*args, **kwargs)  # posteriors, and the sites that Pyro's autoguides know, exist after a call
-        return {name: quantiles_of(q, levels) for name, q in self.marginals().items()}
+def _of_sites(guide: Any, levels: list[float], args: Any, kwargs: Any) -> dict[str, Tensor]:
+    """Quantiles of the conjugate sites."""
+    with poutine.block():
+        guide(*args, **kwargs)  # posteriors, and the sites that Pyro's autoguides know, exist after a call
+    return {name: quantiles_of(q, levels) for name, q in guide.marginals().items()}

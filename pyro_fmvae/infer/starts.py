@@ -9,10 +9,11 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
 from pyro.poutine.messenger import Messenger
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import one_hot
 
-from pyro_fmvae.distributions import HiddenMarkov, NaturalDistribution
+from pyro_fmvae.distributions import HiddenMarkov
+from pyro_fmvae.infer.conjugate_sites import ConjugateSites
 from pyro_fmvae.infer.elbo.enumerated import enum_dim, is_discrete, values_of
 from pyro_fmvae.infer.elbo.frames import frames_of, subsamples
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
@@ -24,125 +25,96 @@ from pyro_fmvae.optim import NaturalGradient
 PASSES = 10  # posteriors that depend on each other, such as those of a location and its precision, take turns
 
 
-class WithStarts(nn.Module):
-    """A guide whose posteriors may be started where points cluster.
+@torch.no_grad()
+def start_mixture(
+    name: str,
+    known: ConjugateSites,
+    posterior_of: Callable[[str], ConjugatePosterior],
+    loc: Tensor,
+    scale: Tensor,
+    generator: torch.Generator,
+    num_data: int | None,
+) -> None:
+    """Start the components of a mixture and their weights: see :meth:`AutoConjugate.seed`.
 
-    Attributes:
-        posteriors: of the model's conjugate sites, by name.
+    Args:
+        name, loc, scale, generator, num_data: as for that method.
+        known: sites of the model.
+        posterior_of: gives the posterior of a site, which is changed in place.
     """
-
-    posteriors: PosteriorDict
-    posterior: Callable[[str], ConjugatePosterior]
-    _model: tuple[Callable[..., Any]]
-    _priors: dict[str, NaturalDistribution]
-    _mixtures: dict[str, tuple[str, str, torch.Size]]
-
-    @torch.no_grad()
-    def seed(
-        self, name: str, loc: Tensor, scale: Tensor, generator: torch.Generator, num_data: int | None = None
-    ) -> None:
-        """Start the components of a mixture afresh where encodings cluster: k-means++, then the exact update.
-
-        The priors are the model's at the time of :meth:`setup`, or of the guide's first run.
-
-        Args:
-            name: of the site of the components' points, a ``Component`` say.
-            loc, scale: mean and standard deviation of these points, ``[..., M, *event_shape]``, with the
-                mixture's batch shape in front; the scale of observed points is 0.
-            generator: source of the random numbers, on the CPU.
-            num_data: N, the data points that the M stand for; M if None.
-
-        Raises:
-            ValueError: there is no such mixture, it shares its parents with others, or has another shape;
-                :meth:`setup` did not run yet; or a posterior was replaced by another kind.
-        """
-        if name not in self._mixtures:
-            known = sorted(self._mixtures)
+    if name not in known.mixtures:
+        names = sorted(known.mixtures)
+        raise ValueError(
+            f"name: expected the components of a mixture, one of {names}, got '{name}'; "
+            "seed_clusters starts a mixture in Pyro's own distributions"
+        )
+    weights, components, event = known.mixtures[name]
+    prior, weights_prior = known.priors[components].natural, known.priors[weights]
+    batch, size = prior.shape[:-2], prior.shape[-2]
+    points = loc.shape[len(batch) : len(batch) + 1]
+    if loc.shape != (*batch, *points, *event) or loc.shape != scale.shape or not points:
+        shape = [*batch, "M", *event]
+        raise ValueError(
+            f"loc, scale: expected shape {shape} for '{name}', got {list(loc.shape)}, {list(scale.shape)}"
+        )
+    if weights_prior.batch_shape.numel() != batch.numel():
+        raise ValueError(f"name: the weights '{weights}' of '{name}' belong to several mixtures")
+    clusters = [kmeans(each, size, generator) for each in loc.reshape(-1, *points, *event)]
+    gamma = one_hot(torch.stack(clusters), size).view(*batch, *points, size).to(loc.device)
+    per_point = (num_data or points.numel()) / points.numel()
+    family, moments = known.priors[components].family, (loc, scale.square())
+    update = family.conjugate_update(prior.to(loc.device), gamma, *moments, per_point)
+    counts = posterior_weights(weights_prior, gamma, per_point).natural
+    for site, natural in ((components, update), (weights, counts)):
+        posterior = posterior_of(site)
+        if not isinstance(posterior, NaturalPosterior):
             raise ValueError(
-                f"name: expected the components of a mixture, one of {known}, got '{name}'; "
-                "seed_clusters starts a mixture in Pyro's own distributions"
+                f"name: the posterior of '{site}' was replaced by another than a natural one; seed first"
             )
-        weights, components, event = self._mixtures[name]
-        prior, weights_prior = self._priors[components].natural, self._priors[weights]
-        batch, size = prior.shape[:-2], prior.shape[-2]
-        points = loc.shape[len(batch) : len(batch) + 1]
-        if loc.shape != (*batch, *points, *event) or loc.shape != scale.shape or not points:
-            shape = [*batch, "M", *event]
+        posterior.natural.copy_(natural)
+
+
+def start_at_clusters(
+    posteriors: PosteriorDict,
+    model: Callable[..., Any],
+    whole: Callable[..., Any],
+    assignment: str,
+    points: Tensor | str,
+    args: Any,
+    kwargs: Any,
+    generator: torch.Generator | None,
+) -> None:
+    """Start all posteriors where points cluster: see :meth:`AutoConjugate.seed_clusters`.
+
+    Args:
+        posteriors: of the model's conjugate sites, by name; changed in place.
+        model: the model.
+        whole: the whole guide.
+        assignment, points, args, kwargs, generator: as for that method.
+    """
+    elbo = TraceConjugate_ELBO()
+    with torch.no_grad():
+        program, _ = elbo.trace(model, whole, *args, **kwargs)
+    sites = sample_sites(program.model)
+    given = _given(assignment, _data(points, sites), sites, generator)
+    naturals = []
+    for name, posterior in posteriors.items():
+        if not isinstance(posterior, NaturalPosterior):
             raise ValueError(
-                f"loc, scale: expected shape {shape} for '{name}', got {list(loc.shape)}, {list(scale.shape)}"
+                f"seed_clusters: the posterior of '{name}' was replaced by another than a natural one; "
+                "seed first"
             )
-        if weights_prior.batch_shape.numel() != batch.numel():
-            raise ValueError(f"name: the weights '{weights}' of '{name}' belong to several mixtures")
-        clusters = [kmeans(each, size, generator) for each in loc.reshape(-1, *points, *event)]
-        gamma = one_hot(torch.stack(clusters), size).view(*batch, *points, size).to(loc.device)
-        per_point = (num_data or points.numel()) / points.numel()
-        family, moments = self._priors[components].family, (loc, scale.square())
-        update = family.conjugate_update(prior.to(loc.device), gamma, *moments, per_point)
-        counts = posterior_weights(weights_prior, gamma, per_point).natural
-        for site, natural in ((components, update), (weights, counts)):
-            posterior = self.posterior(site)
-            if not isinstance(posterior, NaturalPosterior):
-                raise ValueError(
-                    f"name: the posterior of '{site}' was replaced by another than a natural one; seed first"
-                )
-            posterior.natural.copy_(natural)
-
-    def seed_clusters(
-        self,
-        assignment: str,
-        points: Tensor | str,
-        *args: Any,
-        generator: torch.Generator | None = None,
-        guide: Callable[..., Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Start all posteriors afresh where points cluster: k-means++, then exact updates given the clusters.
-
-        It works for any family. The clusters take the place of the assignment's probabilities, and every
-        posterior becomes the conjugate one given these, in ten steps; posteriors that depend on each other
-        move by turns. A model on a minibatch counts it for all of its data, as in a step. The remaining
-        parameters of the guide stay as they are.
-
-        The states of a ``HiddenMarkov`` are started in the same way, with each step as a point.
-
-        Args:
-            assignment: discrete site that chooses a point's component, or the site of a ``HiddenMarkov``. Its
-                points are ``[*batch shape, T, *shape of a point]``.
-            points: to be clustered, ``[*batch shape of the assignment, *shape of a point]``, or the name of
-                the observed site whose data these are. Give encodings where the components are of a latent
-                site. k-means weighs all coordinates alike: scale them first where their units differ.
-            args, kwargs: as for the model, with the rows of ``points``.
-            generator: source of k-means's random numbers, on the CPU; torch's own if None.
-            guide: the whole guide, where this one is a part of it.
-
-        Raises:
-            ValueError: there is no such site, or it belongs to a chain or tree of discrete sites; points of
-                another shape, or not finite; a whole guide without this one in it; or a posterior was
-                replaced by another than a natural one.
-        """
-        model, whole, elbo = self._model[0], self if guide is None else guide, TraceConjugate_ELBO()
-        with torch.no_grad():
-            program, _ = elbo.trace(model, whole, *args, **kwargs)
-        sites = sample_sites(program.model)
-        given = _given(assignment, _data(points, sites), sites, generator)
-        naturals = []
-        for name, posterior in self.posteriors.items():
-            if not isinstance(posterior, NaturalPosterior):
-                raise ValueError(
-                    f"seed_clusters: the posterior of '{name}' was replaced by another than a natural one; "
-                    "seed first"
-                )
-            naturals.append(posterior.natural)
-        optim = NaturalGradient(1.0)
-        for _ in range(PASSES):
-            with poutine.replay(trace=subsamples(program.model)):
-                loss = elbo.differentiable_loss(*given(model, whole), *args, **kwargs)
-            gradients = torch.autograd.grad(loss, naturals, allow_unused=True)
-            if any(gradient is None for gradient in gradients):
-                raise ValueError("guide: expected one that calls this AutoConjugate")
-            for natural, gradient in zip(naturals, gradients, strict=True):
-                natural.grad = gradient
-            optim(naturals)
+        naturals.append(posterior.natural)
+    optim = NaturalGradient(1.0)
+    for _ in range(PASSES):
+        with poutine.replay(trace=subsamples(program.model)):
+            loss = elbo.differentiable_loss(*given(model, whole), *args, **kwargs)
+        gradients = torch.autograd.grad(loss, naturals, allow_unused=True)
+        if any(gradient is None for gradient in gradients):
+            raise ValueError("guide: expected one that calls this AutoConjugate")
+        for natural, gradient in zip(naturals, gradients, strict=True):
+            natural.grad = gradient
+        optim(naturals)
 
 
 def _given(

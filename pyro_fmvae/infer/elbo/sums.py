@@ -1,8 +1,8 @@
 """Sums of products: of numbers, and of functions of single elements of sites' values.
 
-A :class:`Factor` names its dimensions. Negative names are dimensions of the result, counted from the last;
-non-negative ones are summed over, as in a product of matrices. Dimensions along which a factor does not vary
-are left out, so that data stay [N, D] and parameters [K, D] until ``einsum`` brings them together.
+A :class:`Factor` names its dimensions: negative names are those of the result, counted from the last, others
+are summed over, as in a product of matrices. Dimensions along which a factor does not vary are left out, so
+that data stay [N, D] and parameters [K, D] until ``einsum`` brings them together.
 """
 
 import itertools
@@ -201,10 +201,9 @@ def select(terms: Sum, shape: torch.Size, pick: Callable[[Tensor, frozenset[int]
                 table = full.flatten(0, len(shape) - 1)
                 numbers = torch.arange(len(table), device=full.device).view(full.shape[: len(shape)])
                 where = _lean(pick(numbers.expand(shape), constant))
-                assert isinstance(where.tensor, Tensor)
-                picked = table.index_select(0, where.tensor.reshape(-1))
-                picked = picked.view(*where.tensor.shape, *table.shape[1:])
-                new.append(f._replace(tensor=picked, names=(*where.names, *summed)))
+                index, rest = where.elements, table.shape[1:]
+                rows = table.index_select(0, index.reshape(-1)).view(*index.shape, *rest)
+                new.append(f._replace(tensor=rows, names=(*where.names, *summed)))
         result.append(new)
     return result
 
@@ -257,9 +256,7 @@ def matrix_product(left: Sum, right: Sum, left_dim: int, right_dim: int, size: i
 def picked(terms: Sum, units: Set[int]) -> Sum:
     """A sum in which unit vectors pick elements, in place of sums over products with all elements.
 
-    Args:
-        terms: the sum.
-        units: memory of unit matrices, whose rows or columns are the values of one-hot sites.
+    ``units`` is the memory of unit matrices, whose rows or columns are the values of one-hot sites.
     """
     return [_picked(term, units) for term in terms] if units else terms
 

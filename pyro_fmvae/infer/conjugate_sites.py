@@ -1,0 +1,127 @@
+"""The conjugate sites of a model, as its autoguide needs them."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyro.poutine as poutine
+import torch
+
+from pyro_fmvae.distributions import MixtureComponent, NaturalDistribution
+from pyro_fmvae.infer.elbo.enumerated import is_discrete, is_latent
+from pyro_fmvae.infer.elbo.kind import has_shorthand
+from pyro_fmvae.infer.elbo.recognition import Recognised, recognise_conjugacy
+from pyro_fmvae.infer.elbo.structure import Site
+from pyro_fmvae.infer.first_run import NO_MIXTURE, check_whole
+from pyro_fmvae.infer.joint_sites import JointSites, Starts
+from pyro_fmvae.infer.local_sites import LocalSite, local_sites
+from pyro_fmvae.infer.posteriors import ConjugatePosterior, NaturalPosterior, natural_prior, random_posterior
+
+
+@dataclass
+class ConjugateSites:
+    """The sites.
+
+    Attributes:
+        sites: by name, in the order of the model: their plates and numbers of event dimensions.
+        priors: of these sites.
+        mixtures: name of a mixture's points → names of its weights and components, event shape of a point.
+        joint: which sites have joint posteriors.
+        local: latents of single data points, which are none of ``sites``.
+    """
+
+    sites: dict[str, Site] = field(default_factory=dict)
+    priors: dict[str, NaturalDistribution] = field(default_factory=dict)
+    mixtures: dict[str, tuple[str, str, torch.Size]] = field(default_factory=dict)
+    joint: JointSites = field(default_factory=lambda: JointSites({}))
+    local: dict[str, LocalSite] = field(default_factory=dict)
+
+    def add(self, name: str, site: Site, prior: NaturalDistribution) -> None:
+        """Add a site and its prior."""
+        self.priors[name] = prior
+        frames, events = site["cond_indep_stack"], site["fn"].event_dim
+        self.sites[name] = {"cond_indep_stack": frames, "event_dim": events}
+
+    def add_plain(
+        self, found: Recognised, count: float, structured: bool, local: Collection[str]
+    ) -> dict[str, ConjugatePosterior]:
+        """Add the sites that were recognised; arguments as of the autoguide.
+
+        Returns:
+            Posteriors to start with, by name; a joint one by that of the location.
+
+        Raises:
+            ValueError: a latent in the ``local`` plates is not conjugate, or there is none.
+        """
+        starts: Starts = {}
+        self.local = local_sites(found, local)
+        for name, prior in found.priors.items():
+            if name not in self.local:
+                starts[name] = type(prior), prior.family.scattered_start(prior.natural, count, None)
+                self.add(name, found.sites[name], prior)
+        joint = found.joint if structured else {}
+        self.joint = JointSites({name: pair for name, pair in joint.items() if name in starts})
+        return {name: NaturalPosterior(*start) for name, start in self.joint.join(starts).items()}
+
+    def add_shorthands(
+        self,
+        sites: dict[str, Site],
+        model: Any,
+        args: Any,
+        kwargs: Any,
+        count: float,
+        structured: bool,
+        local: Collection[str],
+    ) -> dict[str, ConjugatePosterior]:
+        """Add the parents of shorthands, and plain sites beside them.
+
+        Args:
+            sites: of the model.
+            model, args, kwargs: the program.
+            count, structured, local: as of the autoguide.
+
+        Returns:
+            As :meth:`add_plain`.
+
+        Raises:
+            ValueError: there is no such site, or one inside a plate that is subsampled, or a prior outside
+                the domain of its family.
+            NotImplementedError: a site has no known conjugate posterior.
+        """
+        owners = {id(site["value"]): name for name, site in sites.items()}
+        wanted = {
+            owners.get(id(getattr(site["fn"], argument)))
+            for site in sites.values()
+            for argument in getattr(site["fn"], "parents", ())
+            if argument != "assignment"
+        }
+        posteriors: dict[str, ConjugatePosterior] = {}
+        for name, site in sites.items():
+            if name in wanted and not site["is_observed"]:
+                check_whole(site)
+                try:
+                    self.add(name, site, natural_prior(site["fn"]))
+                except (NotImplementedError, ValueError) as error:
+                    raise type(error)(f"site '{name}': {error}") from None
+                posteriors[name] = random_posterior(site["fn"], count)
+        known = {n: s["value"] for n, s in sites.items() if n in self.sites or _is_component(s)}
+        others = [n for n, s in sites.items() if is_latent(s) and not has_shorthand([s]) and n not in known]
+        if others and None not in wanted:
+            rest = poutine.condition(model, data=known)
+            found = recognise_conjugacy(rest, args, kwargs, local)
+            posteriors |= self.add_plain(found, count, structured, local)
+        for name, site in sites.items():
+            fn = site["fn"]
+            if isinstance(fn, MixtureComponent):
+                assignment = sites.get(owners.get(id(fn.assignment), ""), {}).get("fn")
+                weights = owners.get(id(getattr(assignment, "weights", None)))
+                components = owners.get(id(getattr(fn, fn.parents[0])))
+                if weights in self.sites and components in self.sites:
+                    self.mixtures[name] = weights, components, fn.event_shape
+        if not self.sites:
+            raise ValueError(NO_MIXTURE)
+        return posteriors
+
+
+def _is_component(site: Site) -> bool:
+    return has_shorthand([site]) and not is_discrete(site)
