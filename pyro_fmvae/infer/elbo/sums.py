@@ -192,8 +192,7 @@ def select(terms: Sum, shape: torch.Size, pick: Callable[[Tensor, frozenset[int]
             if not own or not isinstance(f.tensor, Tensor):
                 new.append(f)
                 continue
-            order = (*range(-len(shape), 0), *summed)
-            full = place(f.tensor, f.names, order)
+            full = place(f.tensor, f.names, (*range(-len(shape), 0), *summed))
             constant = frozenset(set(range(-len(shape), 0)) - set(own))
             if not summed:
                 new.append(_lean(pick(full.expand(shape), constant), None, *f[:3]))
