@@ -33,7 +33,8 @@ class LabelPredictor(nn.Module):
         weights: w, float64 [3].
         powers: β, float64 [3].
         tilt: t, float64 [C].
-        accuracies: of the members on labelled rows that they were not fitted to, float64 [3].
+        accuracies: of the members on labelled rows that they were not fitted to, float64 [3]. Beside
+            networks, the first is that of the networks, on the rows that they were trained on.
         known: number of these rows.
     """
 
