@@ -187,7 +187,8 @@ def _outputs(func: Any, args: Any, kwargs: Any) -> tuple[list[Any], TreeSpec]:
     if key not in _known_outputs:
         if len(_known_outputs) >= _MOST_OUTPUTS:
             _known_outputs.clear()
-        result = func(*tree_map(_on_meta, args), **tree_map(_on_meta, kwargs))
+        on_meta = _at_position if func.__name__ == "__getitem__" else _on_meta
+        result = func(*tree_map(on_meta, args), **tree_map(on_meta, kwargs))
         _known_outputs[key] = tree_flatten(result)
     return _known_outputs[key]
 
@@ -207,10 +208,13 @@ def _on_meta(value: Any) -> Any:
     """A value that only shapes are asked of."""
     if isinstance(value, Lazy):
         return torch.empty(value.shape, dtype=value.dtype, device="meta")
-    if not isinstance(value, Tensor):
-        return value
-    is_position = value.dim() == 0 and value.dtype in (torch.int64, torch.int32)
-    return 0 if is_position else torch.empty_like(value, device="meta")
+    return torch.empty_like(value, device="meta") if isinstance(value, Tensor) else value
+
+
+def _at_position(value: Any) -> Any:
+    """The same of an index, in which a position may be a tensor: which one does not matter."""
+    is_position = isinstance(value, Tensor) and value.dim() == 0 and value.dtype in (torch.int64, torch.int32)
+    return 0 if is_position and not isinstance(value, Lazy) else _on_meta(value)
 
 
 def _unwritten(value: Any) -> Any:

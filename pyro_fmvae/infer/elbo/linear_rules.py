@@ -37,7 +37,7 @@ def _times(of: Expand, a: Any, b: Any) -> Sum:
 def _sum(of: Expand, x: Lazy, call: Computed) -> Sum:
     a = call.args[0]
     dim, keepdim = arguments(call, "dim", "keepdim")
-    dims = range(a.dim()) if dim is None else (dim,) if isinstance(dim, int) else dim
+    dims = range(a.dim()) if dim is None or not a.dim() else (dim,) if isinstance(dim, int) else dim
     return total(of(a), a.shape, [d - a.dim() if d >= 0 else d for d in dims], bool(keepdim))
 
 
@@ -63,7 +63,7 @@ def _rmatmul(of: Expand, x: Lazy, call: Computed) -> Sum:
 def _linear(of: Expand, x: Lazy, call: Computed) -> Sum:
     a = call.args[0]
     weight, bias = arguments(call, "weight", "bias")
-    product = a @ weight.mT
+    product = a @ (weight.mT if weight.dim() > 1 else weight)
     return of(product if bias is None else product + bias)
 
 

@@ -164,6 +164,9 @@ READ = {
         v["rate"].where(KEPT, v["real"][:, 0]) + torch.zeros(3, dtype=D).where(KEPT, v["rate"])
     ),
     "log of method where": lambda v: v["rate"].where(KEPT, v["prob"]).log(),
+    "sum of a scalar": lambda v: v["scalar"].sum(-1) + v["scalar"].mean(0, keepdim=True),
+    "one linear function": lambda v: F.linear(v["vector"], DATA[0]),
+    "an integer in a tensor": lambda v: v["rate"] * torch.tensor(2) + v["real"][torch.tensor(1), 0],
     "view of a broadcast product": lambda v: (v["rate"].unsqueeze(-1) * DATA[0]).view(-1),
     "a guard of a rate": lambda v: v["rate"].clamp(min=1e-10).log() + v["rate"][[0, 0, 1]].clamp(min=0.0),
     "a guard of a share": lambda v: (
@@ -180,6 +183,7 @@ NOT_READ = {
     "a clamp of a rate from above": lambda v: v["rate"].clamp(0.0, 1.0),
     "a clamp of a difference": lambda v: (v["rate"] - 1).clamp(min=0.0),
     "the other factor": lambda v: torch.linalg.cholesky(torch.eye(2, dtype=D) / v["rate"][0], upper=True),
+    "a larger one": lambda v: torch.maximum(v["real"], torch.tensor(0)),
     "of the other factor": lambda v: torch.cholesky_inverse(torch.eye(2, dtype=D) * v["rate"][0], True),
 }
 
