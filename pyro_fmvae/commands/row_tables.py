@@ -68,8 +68,8 @@ def encoded_columns(run: Run, arrays: Mapping[str, np.ndarray], title: str) -> d
     gammas = [f"responsibilities_{factor}" for factor in range(len(run.recipe.factors))]
     columns |= factor_columns(run, arrays, [arrays[name] for name in gammas])
     if run.recipe.rows_are_codes:
-        for title, values in named_columns(run, torch.from_numpy(arrays[MEAN])):
-            columns[f"{title} (data)" if title in columns else title] = values
+        for name, values in named_columns(run, torch.from_numpy(arrays[MEAN])):
+            columns[f"{name} (data)" if name in columns else name] = values
         gammas.append(MEAN)
     return columns | _flat(arrays, without=(title, CODES, PREDICTED, *gammas))
 

@@ -147,7 +147,7 @@ def _part(
         pairs = torch.stack(later[::-1]) if later else first.new_zeros(0, *transitions.shape)
         entropy = entropy - _product(first, log_first)
     own = _product(first, start + likelihood[0]) + _product(pairs.sum(0), transitions)
-    return own + _product(pairs.sum(1), likelihood[1:]) + entropy
+    return torch.where(total > -torch.inf, own + _product(pairs.sum(1), likelihood[1:]) + entropy, -torch.inf)
 
 
 def _product(shares: Tensor, logarithms: Tensor) -> Tensor:

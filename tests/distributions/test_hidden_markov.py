@@ -105,6 +105,20 @@ def test_chunks_with_enough_of_a_buffer_are_the_whole(lengths):
     assert errors[0] > errors[1] > errors[2]
 
 
+def test_a_chunk_of_an_impossible_sequence_is_impossible():
+    """The second step cannot be in the other state, which the first chunk alone is told."""
+    locs, x = torch.tensor([0.0, 10.0]), torch.zeros(1, 6)
+    emissions = dist.Normal(locs, 1.0)
+    known = torch.full((1, 6), -1)
+    known[0, 1] = 1
+    whole = HiddenMarkov(torch.tensor([1.0, 0.0]), torch.eye(2), emissions, 6).given(known).log_prob(x)
+    values, spans = HiddenMarkov.chunks(x, 3, 1)
+    states, _ = HiddenMarkov.chunks(known, 3, 1)
+    parts = HiddenMarkov(torch.tensor([1.0, 0.0]), torch.eye(2), emissions, values.shape[1])
+    found = parts.of_chunks(spans).given(states).log_prob(values)
+    assert whole == found[0] == -torch.inf and found[1].isfinite()
+
+
 def test_spans_that_are_refused():
     for fn, spans in ((made(), torch.zeros(3)), (made(lengths=torch.tensor(2)), torch.zeros(4))):
         with pytest.raises(ValueError, match=r"spans: expected shape \[..., 4\], and no lengths beside them"):

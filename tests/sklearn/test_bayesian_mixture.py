@@ -167,6 +167,7 @@ def test_categories_have_their_frequencies():
     alone = BayesianMixture(2, categorical_features=[0], random_state=0).fit(x[5:, 1:])
     assert set(alone.sample(100)[0][:, 0]) <= {0.0, 1.0, 2.0}
     assert not hasattr(alone, "means_")
+    assert not hasattr(mixture.set_params(categorical_features=[0, 1]).fit(x[5:, [1, 1]]), "means_")
 
 
 def test_the_number_of_components_is_found(data):

@@ -14,7 +14,7 @@ from pyro_fmvae.data.array_file import ArrayFile, open_npy
 from pyro_fmvae.data.decoded import decoded_rows
 from pyro_fmvae.data.own.csv_file import LABEL
 from pyro_fmvae.data.own.folder import code, find_values
-from pyro_fmvae.data.own.raw import LARGEST_LABEL
+from pyro_fmvae.data.own.raw import LARGEST_LABEL, is_missing
 from pyro_fmvae.memory import check_fits
 from pyro_fmvae.untrusted import check_printable
 
@@ -164,7 +164,7 @@ def _labels(
         coded = coded.chunk(0)
     texts = [text.strip() for text in coded.dictionary.to_pylist()]
     check_printable(texts, source)
-    texts = ["" if text == "-1" else text for text in texts]
+    texts = ["" if text == "-1" or is_missing(text) else text for text in texts]
     indices = coded.indices.fill_null(len(texts)).to_numpy()
     values = known or find_values(texts, source)
     unknown: Counter[str] = Counter()

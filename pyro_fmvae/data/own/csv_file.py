@@ -12,14 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from pyro_fmvae.data.own.folder import code, find_values
-from pyro_fmvae.data.own.raw import DECIMAL_HINT, LARGEST_LABEL, Raw, is_decimal
+from pyro_fmvae.data.own.raw import DECIMAL_HINT, LARGEST_LABEL, Raw, is_decimal, is_missing
 from pyro_fmvae.memory import check_fits
 from pyro_fmvae.untrusted import check_printable
 
 MOST_LEVELS = 50
 """Largest number of categories of a column."""
 LABEL = "label:"  # begins the names of columns that hold labels
-_MISSING = {"", "na", "n/a", "nan", "?"}
 _MIXTURE = "; --model mixture takes missing entries and words"
 _BYTES = 10  # of memory that a byte of a table takes while it is read, about
 _FEW = 10  # rows, whose words may all differ by chance
@@ -36,8 +35,8 @@ def read_csv(
     """Read a table of comma separated values.
 
     A first row without any number is a header. Columns that it calls ``label:NAME`` hold labels, integers or
-    words, where an empty field or -1 is an unknown one; all other columns are features. Empty lines are
-    skipped.
+    words, where an empty field, ``NA``, ``nan``, ``?`` or -1 is an unknown one; all other columns are
+    features. Empty lines are skipped.
 
     Args:
         path: the file.
@@ -75,6 +74,9 @@ def read_csv(
         raise ValueError(
             f"{path}, line {line}: all columns are labels; expected at least one feature{_hint(first[0])}"
         )
+    titles = [header[column] for column in feature_columns if header and header[column]]
+    if twice := next((title for title in titles if titles.count(title) > 1), None):
+        raise ValueError(f"{path}, line {line}: expected different names of columns, got {twice!r} twice")
     body = others if header else rows
     for line, row in body:
         if len(row) != len(first):
@@ -165,11 +167,6 @@ def _is_number(field: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def is_missing(field: str) -> bool:
-    """True for an empty field and the usual marks of missing numbers."""
-    return field.strip().lower() in _MISSING
 
 
 class _Column(NamedTuple):
@@ -273,7 +270,7 @@ def _labels(
     left_out: Counter[str] | None,
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """The labels of a column, int64 [n], and the names of their values if these are words."""
-    texts = [field.strip() for _, field in fields]
+    texts = ["" if is_missing(field) else field.strip() for _, field in fields]
     words = [text for text in texts if text and not _is_number(text)]
     if not (known or words) or any(_hint(word) for word in words):
         return np.array([_label(field, path, line) for line, field in fields], dtype=np.int64), ()
@@ -284,7 +281,7 @@ def _labels(
 
 
 def _label(field: str, path: Path, line: int) -> int:
-    if not field.strip():
+    if is_missing(field):
         return -1
     try:
         value = int(field)

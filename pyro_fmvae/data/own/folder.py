@@ -16,7 +16,7 @@ from pyro_fmvae.data.dataset import Split
 from pyro_fmvae.data.decoded import user_cache
 from pyro_fmvae.data.image_cache import decode, load_images
 from pyro_fmvae.data.own.image_names import find_images
-from pyro_fmvae.data.own.raw import DECIMAL_HINT, is_decimal
+from pyro_fmvae.data.own.raw import DECIMAL_HINT, is_decimal, is_missing
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.untrusted import check_printable, read_text
 
@@ -271,7 +271,7 @@ def read_table(path: Path, images: Sequence[str]) -> dict[str, list[str]]:
             raise ValueError(f"{path}, line {line}: a second row for {file!r}, after line {seen[name]}")
         seen[name] = line
         for texts, text in zip(columns.values(), fields, strict=True):
-            texts[row_of[name]] = "" if text == "-1" else text
+            texts[row_of[name]] = "" if text == "-1" or is_missing(text) else text
     return columns
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from pyro_fmvae.data.own.csv_file import is_missing
 from pyro_fmvae.data.own.folder import code, find_values
+from pyro_fmvae.data.own.raw import is_missing
 
 
 def write_data(folder: Path, data: Any, labels: Any = None) -> Path:
@@ -23,7 +23,7 @@ def write_data(folder: Path, data: Any, labels: Any = None) -> Path:
         data: an array or a tensor, or a data frame, whose columns are features. Missing numbers are NaN.
         labels: of a frame, names of the columns that are labels. Otherwise values [n] or [n, L], an array, a
             series, whose name is the label's, or a data frame. Values are integers, truth values or words;
-            unknown are -1, NaN, None and ''. None: no labels.
+            unknown are -1, NaN, None, '' and marks such as 'NA'. None: no labels.
 
     Returns:
         The file.
@@ -182,7 +182,7 @@ def _text(value: Any) -> str:
 
 def _label(value: Any) -> str:
     """A label's value as text; '' if it is unknown. 1.0 is 1, as frames have no integers beside gaps."""
-    if value == -1:
+    if value == -1 or (isinstance(value, str) and is_missing(value)):
         return ""
     return _text(int(value) if isinstance(value, float) and value.is_integer() else value)
 

@@ -35,6 +35,11 @@ class Raw(NamedTuple):
     """Columns of `x`, from 0, that were asked to be ignored: NaN where they could not be read."""
 
 
+def is_missing(field: str) -> bool:
+    """True for an empty field and the usual marks of what is missing."""
+    return field.strip().lower() in {"", "na", "n/a", "nan", "?"}
+
+
 def is_decimal(text: str) -> bool:
     """Tell whether a text is a number with a fractional part."""
     try:

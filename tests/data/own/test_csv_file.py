@@ -36,6 +36,14 @@ def test_labels(tmp_path):
     assert raw.column_names == ("a", "b")
 
 
+@pytest.mark.parametrize("mark", ["", " ", "NA", "n/a", "nan", "?"])
+@pytest.mark.parametrize(("values", "words"), [(("x", "y"), ("x", "y")), (("0", "1"), ())])
+def test_marks_of_what_is_missing_are_unknown_labels(tmp_path, mark, values, words):
+    raw = read(tmp_path, f"a,label:kind\n1,{values[0]}\n2,{mark}\n3,{values[1]}\n")
+    assert raw.labels.tolist() == [[0], [-1], [1]]
+    assert raw.value_names == ((words,) if words else ())
+
+
 def test_column_names(tmp_path):
     assert read(tmp_path, " height ,\n1,2\n").column_names == ("height", "")
     assert read(tmp_path, "1,2\n").column_names == ()
@@ -47,6 +55,7 @@ def test_column_names(tmp_path):
         ("", ": the file is empty"),
         ("\n\n", ": the file is empty"),
         ("a,b\n", ": a header at line 1, but no rows of numbers"),
+        ("a,b,a\n1,2,3\n", ", line 1: expected different names of columns, got 'a' twice"),
         ("1,2\n3\n", ", line 2: expected 2 fields, got 1"),
         ("a,b\n\n1,2\n3,4,5\n", ", line 4: expected 2 fields, got 3"),
         ("1;2\n3;4\n", ", line 2: expected a number, got '3;4'; fields are separated by commas$"),

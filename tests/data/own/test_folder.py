@@ -57,6 +57,11 @@ def test_subfolders_are_classes(tmp_path):
     assert load(str(folder), image_size=8).label_names == ("hat",)
 
 
+def test_marks_of_what_is_missing_are_unknown_labels(tmp_path):
+    folder = many(tmp_path / "mine", 4, labels="file,kind\n00.png,NA\n01.png,cat\n02.png,?\n")
+    assert read_folder(folder).columns == {"kind": ["", "cat", "", ""]}
+
+
 def test_one_subfolder_is_no_class(tmp_path):
     assert read_folder(write(tmp_path / "mine", ["a/1.png", "a/2.png"])).columns == {}
 

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from pyro_fmvae.data import Batches, array_file, load, load_file
 from pyro_fmvae.data.own import on_disk
+from pyro_fmvae.data.own.in_memory import write_data
 from pyro_fmvae.data.own.on_disk import open_file, read_whole
 
 WORDS = np.array(["cat", "dog", "owl"])
@@ -93,6 +94,15 @@ def test_values_of_labels_that_a_run_does_not_know_are_counted(tmp_path):
     found, _ = load_file(path, preprocessing, ("kind",), (("owl", "cat"),), left_out)
     assert left_out["kind"] == {"dog": (labels == 1).sum()}
     assert found.labels[:, 0].tolist() == [{0: 1, 2: 0}.get(label, -1) for label in labels.tolist()]
+
+
+def test_marks_of_what_is_missing_are_unknown_labels(tmp_path, monkeypatch):
+    x, labels = rows()
+    path = write_data(tmp_path, x, np.array(["cat", "NA", "owl"])[labels.clip(0)])
+    assert load(str(path)).value_names == (("cat", "owl"),)
+    monkeypatch.setitem(WORDS, 1, "n/a")
+    path = write(tmp_path / "t.parquet", x, labels)
+    assert load(str(path)).value_names == (("cat", "owl"),)
 
 
 def test_pictures(tmp_path):
