@@ -100,7 +100,7 @@ def test_marks_of_what_is_missing_are_unknown_labels(tmp_path, monkeypatch):
     x, labels = rows()
     path = write_data(tmp_path, x, np.array(["cat", "NA", "owl"])[labels.clip(0)])
     assert load(str(path)).value_names == (("cat", "owl"),)
-    monkeypatch.setitem(WORDS, 1, "n/a")
+    monkeypatch.setitem(globals(), "WORDS", ["cat", "n/a", "owl"])
     path = write(tmp_path / "t.parquet", x, labels)
     assert load(str(path)).value_names == (("cat", "owl"),)
 
