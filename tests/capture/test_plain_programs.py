@@ -100,3 +100,43 @@ def test_a_sum_that_is_read_by_its_numbers_is_refused():
         steps(CapturedSVI, by_a_sum)
     eager = torch.tensor(steps(ConjugateSVI, by_a_sum))
     torch.testing.assert_close(torch.tensor(steps(CapturedSVI, by_where)), eager, rtol=1e-6, atol=1e-6)
+
+
+def losses_of(kind, model, between, *args):
+    """Losses of six steps of rate 0.5, with a change after three."""
+    svi = kind(model, AutoConjugate(model), NaturalGradient(0.5), TraceConjugate_ELBO())
+    before = [svi.step(*args) for _ in range(3)]
+    between()
+    return before + [svi.step(*args) for _ in range(3)]
+
+
+def test_a_part_of_the_same_memory_is_captured_anew():
+    found = []
+    for kind in (ConjugateSVI, CapturedSVI):
+        data = torch.linspace(0.0, 7.0, 8)
+
+        def model(x, data=data):
+            loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
+            pyro.sample("x", dist.Normal(loc, 1.0), obs=x * data.sum() / len(data))
+
+        def shorten(data=data):
+            data.data = data.data[:5]
+
+        pyro.set_rng_seed(1)
+        found.append(losses_of(kind, model, shorten, torch.tensor(1.5)))
+    assert found[0] == pytest.approx(found[1])
+    assert found[0][2] != pytest.approx(found[0][3])
+
+
+def test_a_prior_that_was_expanded_outside_is_captured():
+    prior, x = dist.Normal(0.0, 1.0).expand([3]).to_event(1), torch.arange(3.0)
+
+    def model(x):
+        loc = pyro.sample("loc", prior)
+        pyro.sample("x", dist.Normal(loc, 1.0).to_event(1), obs=x)
+
+    found = []
+    for kind in (ConjugateSVI, CapturedSVI):
+        pyro.set_rng_seed(1)
+        found.append(losses_of(kind, model, lambda: None, x))
+    assert found[0] == pytest.approx(found[1])

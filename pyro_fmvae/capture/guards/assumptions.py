@@ -119,10 +119,10 @@ class Assumptions:
                 return False
         if not all(each.holds(but) for each, but in self._containers):
             return False
-        for tensor, place, trainable, strides in self._kinds:
+        for tensor, place, trainable, strides, shape in self._kinds:
             if tensor.data_ptr() != place or tensor.requires_grad != trainable:
                 return False
-            if tensor.stride() != strides:
+            if tensor.stride() != strides or tensor.shape != shape:
                 return False
         if not self._hooks.hold():
             return False
@@ -132,9 +132,9 @@ class Assumptions:
         return True
 
 
-def _kind(tensor: Tensor) -> tuple[int, bool, tuple[int, ...]]:
-    """Address of a tensor's values, if it is learnt, and its strides: ``t.data = …`` changes the two.
+def _kind(tensor: Tensor) -> tuple[int, bool, tuple[int, ...], torch.Size]:
+    """Address of a tensor's values, if it is learnt, its strides and shape: ``t.data = …`` changes these.
 
-    Compiled programs take strides for granted, and a transposed matrix has the address of the old one.
+    Programs take strides and shape for granted, and a part of a matrix may have its address.
     """
-    return tensor.data_ptr(), tensor.requires_grad, tensor.stride()
+    return tensor.data_ptr(), tensor.requires_grad, tensor.stride(), tensor.shape

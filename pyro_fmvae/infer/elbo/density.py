@@ -151,8 +151,9 @@ def _log_weights(fn: MixtureSameFamily) -> Tensor:
 
 
 def _slim(fn: Distribution) -> Distribution:
-    """The distribution with numbers as they were before they were expanded to its batch shape."""
+    """The distribution with numbers as they were before they were expanded, without checks of values."""
     fn, events = copy.copy(fn), len(fn.event_shape)
+    fn._validate_args = False  # which expand keeps, and which a captured step cannot make
     for name, value in vars(fn).items():
         if isinstance(value, Tensor) and not isinstance(value, Lazy):
             batch = range(value.dim() - events)
