@@ -129,11 +129,13 @@ def test_a_part_of_the_same_memory_is_captured_anew():
 
 
 def test_a_prior_that_was_expanded_outside_is_captured():
-    prior, x = dist.Normal(0.0, 1.0).expand([3]).to_event(1), torch.arange(3.0)
+    """Its density is asked for, since the posterior of the weights is of another family."""
+    prior, x = dist.Normal(0.0, 1.0).expand([3]).to_event(1), torch.arange(12.0).view(4, 3) / 5
 
     def model(x):
-        loc = pyro.sample("loc", prior)
-        pyro.sample("x", dist.Normal(loc, 1.0).to_event(1), obs=x)
+        weights = pyro.sample("weights", prior)
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal((x * weights).sum(-1), 1.0), obs=x[:, 0])
 
     found = []
     for kind in (ConjugateSVI, CapturedSVI):
