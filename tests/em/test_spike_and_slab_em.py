@@ -179,7 +179,7 @@ def test_a_unit_that_is_never_on_keeps_its_slab_and_weights(kind):
     samples = found.samples.clone()
     samples[..., 2] = 0.0
     for loc in (1.0, -2.0):
-        p = p._replace(loc=torch.full_like(p.loc, loc))
+        p = p._replace(loc=torch.full_like(p.loc, loc), variance=torch.full_like(p.variance, 0.5))
         found = expectation(em, x, samples, p)
         for maximum in (em.m_step(found.statistics, p), em.m_step(found.statistics, p, x, found)):
             new, unit = maximum.parameters, maximum.unit

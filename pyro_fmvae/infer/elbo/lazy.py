@@ -212,7 +212,7 @@ def _on_meta(value: Any) -> Any:
 
 
 def _at_position(value: Any) -> Any:
-    """The same of an index, in which a position may be a tensor: which one does not matter."""
+    """A value of an index that only shapes are asked of: a position in a tensor may be any one."""
     is_position = isinstance(value, Tensor) and value.dim() == 0 and value.dtype in (torch.int64, torch.int32)
     return 0 if is_position and not isinstance(value, Lazy) else _on_meta(value)
 
