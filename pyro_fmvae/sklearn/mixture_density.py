@@ -181,7 +181,7 @@ class MixtureDensity(DensityMixin, MixtureParameters):
     def _keep(self, model: ObservedMixture) -> None:
         """Keep the posterior, on the CPU and in the data's units."""
         for name in ("rates_", "means_", "mean_precision_", "degrees_of_freedom_", "covariances_"):
-            vars(self).pop(name, None)  # of an earlier fit, to other kinds of columns
+            self.__dict__.pop(name, None)  # of an earlier fit, to other kinds of columns
         self._mixture = self._new(model.components, 1, torch.device("cpu"))
         self._mixture.load_state_dict(model.state_dict())
         kept, columns = self._mixture, self._columns
