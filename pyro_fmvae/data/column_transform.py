@@ -43,26 +43,29 @@ class ColumnTransform:
     """For each column, the numbers that are its categories 0, 1, …; empty where it has none."""
 
     @classmethod
-    def fit(cls, training: np.ndarray, skip: Sequence[int] = ()) -> ColumnTransform | None:
+    def fit(
+        cls, training: np.ndarray, skip: Sequence[int] = (), every: np.ndarray | None = None
+    ) -> ColumnTransform | None:
         """Fit powers to skewed columns, and find those of few integers; None if there are neither.
 
         Args:
             training: [n, D], NaN where missing.
             skip: columns that stay as they are.
+            every: all rows of the file [N, D], whose integers are categories; None: the training rows.
         """
+        every = training if every is None else every
         size = training.shape[1]
         mean, std, power = np.zeros(size), np.ones(size), np.ones(size)
         values: list[tuple[float, ...]] = [()] * size
         for column in sorted(set(range(size)) - set(skip)):
-            known = training[:, column]
-            known = known[~np.isnan(known)].astype(np.float64)
-            different = np.unique(known)
-            if len(different) < 2:
-                continue  # rounding may leave a constant column a deviation
-            few = len(different) <= min(MOST_VALUES, len(known) / REPEATED)
+            known, anywhere = (_known(rows[:, column]) for rows in (training, every))
+            different = np.unique(anywhere)
+            few = 2 <= len(different) <= min(MOST_VALUES, len(anywhere) / REPEATED)
             if few and (different == np.round(different)).all():
                 values[column] = tuple(different.tolist())
                 continue
+            if len(np.unique(known)) < 2:
+                continue  # rounding may leave a constant column a deviation
             centre, spread = known.mean(), known.std()
             standard = (known - centre) / spread if spread > 0 else known
             if spread > 0 and abs(skew(standard)) > SKEWED:
@@ -85,13 +88,31 @@ class ColumnTransform:
                 "a file to evaluate or encode by --data"
             )
 
+    def check_known(self, x: np.ndarray, ignored: Sequence[int], names: Sequence[str], source: str) -> None:
+        """Raise ValueError if rows [n, D] have a number that is no category of its column.
+
+        Args:
+            x: rows, NaN where missing.
+            ignored: columns that may have any number.
+            names: of the columns, or none.
+            source: name of the rows in the message.
+        """
+        for column in set(self.coded) - set(ignored):
+            other = ~np.isnan(x[:, column]) & ~np.isin(x[:, column], self.values[column])
+            if other.any():
+                row, known = int(other.argmax()), ", ".join(f"{value:g}" for value in self.values[column])
+                raise ValueError(
+                    f"{source}: expected one of {known} in {column_in_words(column, names)}, as in the "
+                    f"training file, row {row + 1} has {x[row, column]:g}"
+                )
+
     @property
     def number(self) -> int:
         """How many columns are transformed."""
         return sum(power != 1 for power in self.power)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Transform rows, float64 [n, D]; NaN stays NaN, and so becomes a number that is no category."""
+        """Transform rows, float64 [n, D]; NaN stays NaN, and a number that is no category becomes NaN."""
         found = x.astype(np.float64)
         for column in self.coded:
             same = found[:, column, None] == np.array(self.values[column])
@@ -111,7 +132,9 @@ class ColumnTransform:
         x = torch.where(power == 1, y, standard * y.new_tensor(self.std) + y.new_tensor(self.mean))
         for column in self.coded:
             numbers = y.new_tensor(self.values[column])
-            x[..., column] = numbers[y[..., column].nan_to_num(0.0).round().long().clamp(0, len(numbers) - 1)]
+            codes = y[..., column]
+            found = numbers[codes.nan_to_num(0.0).round().long().clamp(0, len(numbers) - 1)]
+            x[..., column] = torch.where(codes.isnan(), codes, found)
         return x
 
     def to_dict(self) -> dict[str, Any]:
@@ -128,6 +151,15 @@ class ColumnTransform:
         """
         values = tuple(tuple(numbers) for numbers in state["values"])
         return cls(tuple(state["mean"]), tuple(state["std"]), tuple(state["power"]), values)
+
+
+def column_in_words(index: int, names: Sequence[str]) -> str:
+    """Name a column in messages: by its name, or by its number from 1."""
+    return f"column '{names[index]}'" if names else f"column {index + 1}"
+
+
+def _known(column: np.ndarray) -> np.ndarray:
+    return column[~np.isnan(column)].astype(np.float64)
 
 
 def _unpowered(y: Tensor, power: Tensor) -> Tensor:

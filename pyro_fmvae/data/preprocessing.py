@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.data.binarization import Binarization, check_binarization, to_binary
-from pyro_fmvae.data.column_transform import ColumnTransform
+from pyro_fmvae.data.column_transform import ColumnTransform, column_in_words
 from pyro_fmvae.data.count_table import CountTable
 from pyro_fmvae.data.patch_transform import PatchTransform
 from pyro_fmvae.data.storage import as_float, to_real, to_stored
@@ -87,6 +87,7 @@ class Preprocessing:
         levels: tuple[tuple[str, ...], ...] = (),
         unskew: bool = False,
         ignored: tuple[int, ...] = (),
+        every: np.ndarray | None = None,
     ) -> Preprocessing:
         """Fit the preprocessing of a table to its training rows.
 
@@ -98,6 +99,7 @@ class Preprocessing:
             levels: names of categories, as above; they are not standardised.
             unskew: transform columns first: see `ColumnTransform`.
             ignored: columns, from 0, that may have only missing numbers.
+            every: all rows of the file [N, D], where categories are looked up; None: the training rows.
 
         Raises:
             ValueError: a column has only missing numbers, or a mean or standard deviation that float32 cannot
@@ -108,12 +110,12 @@ class Preprocessing:
         unread = [column for column in ignored if empty[column]]
         empty[unread], training[:, unread] = False, 0.0  # constant, so they stay as they are
         if missing and empty.any():
-            column = _column(int(empty.argmax()), column_names)
+            column = column_in_words(int(empty.argmax()), column_names)
             raise ValueError(f"{source}: expected training numbers in each column, {column} has none")
         categories = [column for column, names in enumerate(levels) if names]
         powers = None
         if unskew:
-            powers = ColumnTransform.fit(training, skip=categories)
+            powers = ColumnTransform.fit(training, categories, every)
             if powers is not None:
                 training, categories = powers(training), categories + powers.coded
         with np.errstate(over="ignore", invalid="ignore"):
@@ -142,7 +144,7 @@ class Preprocessing:
         mean[list(categories)], std[list(categories)] = 0.0, 1.0
         beyond = ~((np.abs(mean) <= _LARGEST) & (std <= _LARGEST) & (std >= _SMALLEST))
         if beyond.any():
-            column = _column(int(beyond.argmax()), column_names)
+            column = column_in_words(int(beyond.argmax()), column_names)
             raise ValueError(
                 f"{source}: expected columns whose mean and standard deviation float32 holds, those of "
                 f"{column} are {mean[beyond][0]:.4g} and {std[beyond][0]:.4g}"
@@ -230,13 +232,15 @@ class Preprocessing:
         return to_binary(stored, self.binarization, source) if self.binary else stored
 
     def _standardised(self, raw: np.ndarray, source: str) -> Tensor:
+        if self.powers is not None:
+            self.powers.check_known(raw, self.ignored, self.column_names, source)
         with np.errstate(over="ignore"):
             x = raw.astype(np.float64) if self.powers is None else self.powers(raw)
             x = (x - np.asarray(self.mean)) / np.asarray(self.std)
             x = x.astype(np.float32)
         beyond = np.isinf(x).any(axis=0)
         if beyond.any():
-            column = _column(int(beyond.argmax()), self.column_names)
+            column = column_in_words(int(beyond.argmax()), self.column_names)
             raise ValueError(
                 f"{source}: expected numbers that float32 holds once they are standardised as in training, "
                 f"{column} has others"
@@ -289,8 +293,3 @@ class Preprocessing:
             return found
         except (LookupError, AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"preprocessing: not what to_dict() writes: {error!r}") from error
-
-
-def _column(index: int, names: tuple[str, ...]) -> str:
-    """Name a column in messages: by its name, or by its number from 1."""
-    return f"column '{names[index]}'" if names else f"column {index + 1}"

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -82,10 +84,24 @@ def test_columns_of_few_integers_are_categories():
     assert columns_.coded == [0] and columns_.values[0] == (3, 7, 9) and columns_.number == 0
     coded = columns_(x)
     assert coded[1:5, 0].tolist() == [1, 2, 0, 0] and np.isnan(coded[0, 0])
-    assert_close(columns_.inverse(torch.from_numpy(coded))[1:], torch.from_numpy(x)[1:])
-    other = x[:1].copy()
-    other[0, 0] = 8  # not seen in training
-    assert np.isnan(columns_(other)[0, 0])
+    assert_close(columns_.inverse(torch.from_numpy(coded)), torch.from_numpy(x), equal_nan=True)
     preprocessing = Preprocessing.standardizing(x, True, unskew=True)
     assert preprocessing(x)[1:5, 0].tolist() == [1, 2, 0, 0]
+
+
+def test_categories_are_those_of_the_whole_file_and_others_are_refused():
+    x = np.tile([3.0, 7, 9, 3, np.nan], 40)[:, None]
+    x[-1] = 8
+    preprocessing = Preprocessing.standardizing(x[:150], True, column_names=("grade",), unskew=True, every=x)
+    assert preprocessing.powers.values == ((3, 7, 8, 9),)
+    stored = preprocessing(x)
+    assert stored[-1] == 2 and stored[4].isnan()
+    assert_close(preprocessing.undo(stored), torch.from_numpy(x), equal_nan=True)
+    named = r"mine.csv: expected one of 3, 7, 8, 9 in column 'grade', as in the training file, row 2 has 4"
+    with pytest.raises(ValueError, match=named):
+        preprocessing(np.array([[7.0], [4.0]]), "mine.csv")
+    left_out = replace(preprocessing, ignored=(0,))
+    assert left_out(np.array([[4.0]])).isnan()
+    x[-1] = 8.5  # so the column is no longer one of integers
+    assert Preprocessing.standardizing(x[:150], True, unskew=True, every=x).powers is None
     assert Preprocessing.from_dict(preprocessing.to_dict()) == preprocessing

@@ -259,7 +259,7 @@ def _fit(raw: Raw, train: np.ndarray, missing: bool, source: str, unskew: bool =
         return Preprocessing(Kind.BINARY, x.shape[1:])
     if x.ndim == 2 and x.dtype != np.uint8:
         return Preprocessing.standardizing(
-            x[train], missing, source, raw.column_names, raw.levels, unskew, raw.ignored
+            x[train], missing, source, raw.column_names, raw.levels, unskew, raw.ignored, x
         )
     return Preprocessing(Kind.IMAGE, x.shape[1:])
 
