@@ -67,10 +67,11 @@ class CapturedFreeGaussian(FreeGaussian):
         return lambda state, sizes: replay(*call.data, state, sizes)
 
     def _capture(self, call: Call, state: Tensor) -> tuple[Replay, Assumptions]:
-        rehearsal = Rehearsal(self.program.model, self.program.guide)
+        arguments = call.arguments(call.data)
+        rehearsal = Rehearsal(self.program.model, self.program.guide, *arguments)
         inputs = (*call.data, state, self._sizes().to(state)[0])
         with rehearsal.watching(), poutine.trace(param_only=True) as statements:
-            self._step(call.arguments(call.data), *inputs[-2:])
+            self._step(arguments, *inputs[-2:])
         rehearsal.undo()
         assumptions = rehearsal.assumptions(statements.trace.nodes)
 

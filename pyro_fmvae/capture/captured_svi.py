@@ -213,7 +213,7 @@ class CapturedSVI(ConjugateSVI):
 
         Where it made parameters it can't be undone: the step is finished then, and its loss returned.
         """
-        rehearsal = Rehearsal(self.model, self.guide)
+        rehearsal = Rehearsal(self.model, self.guide, args, kwargs)
         with rehearsal.watching(), poutine.trace(param_only=True) as statements:
             traces, terms = self._terms(args, kwargs)
             loss = self.elbo.total(terms)

@@ -28,7 +28,7 @@ class TensorStep:
         inside: the optimiser, if it is to take its step inside.
 
     Attributes:
-        natural, others: natural parameters, and all others.
+        natural, others: natural parameters, and all others, of those that are not frozen.
         turns: how many turns the natural parameters take.
         scalars: ρ, the turn, the ELBO's weights and the learning rates of ``inside``: 0-dimensional tensors
             to be given behind the data.
@@ -46,8 +46,9 @@ class TensorStep:
         self, svi: ConjugateSVI, call: Call, params: Sequence[Tensor], inside: RecordedAdam | None
     ) -> None:
         self.svi, self.call, self.inside = svi, call, inside
-        self.natural = [p for p in params if isinstance(p, NaturalParameter)]
-        self.others = [p for p in params if not isinstance(p, NaturalParameter)]
+        learnt = [p for p in params if p.requires_grad]
+        self.natural = [p for p in learnt if isinstance(p, NaturalParameter)]
+        self.others = [p for p in learnt if not isinstance(p, NaturalParameter)]
         self.turns = max((len(p.moves) - 1 for p in self.natural if p.moves is not None), default=1)
         self.checked = is_validation_enabled()
         self.used: list[Tensor] = []

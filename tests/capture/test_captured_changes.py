@@ -1,6 +1,7 @@
 """What may change between captured steps, outside of parameters and data."""
 
 import logging
+import sys
 from functools import partial
 from types import SimpleNamespace
 
@@ -244,6 +245,58 @@ def test_what_functions_see(change, log):
         change(program, step)
 
     assert_twins(Functions, [(torch.randn(6, 3),)] * 8, EXACT, between=between)
+    assert captures(log) == 4
+
+
+LEVEL = 1.0
+
+
+def raised(mean):
+    return mean * LEVEL
+
+
+def test_what_functions_among_the_arguments_see(monkeypatch, log):
+    def between(step, *_):
+        monkeypatch.setitem(globals(), "LEVEL", 1.0 + step // 2)
+
+    def make():
+        return Plain(lambda program, z, x, function: function(program.decoder(z)))
+
+    assert_twins(make, [(torch.randn(6, 3), raised)] * 8, EXACT, between=between)
+    assert captures(log) == 4
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_functions_import(whole, tmp_path, monkeypatch, log):
+    (tmp_path / "imported_late.py").write_text("LEVEL = 1.0")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def body(program, z, x):
+        if whole:
+            import imported_late
+
+            return program.decoder(z) * imported_late.LEVEL
+        from imported_late import LEVEL
+
+        return program.decoder(z) * LEVEL
+
+    def between(step, *_):
+        if step == 0:
+            sys.modules.pop("imported_late", None)
+        else:
+            sys.modules["imported_late"].LEVEL = 1.0 + step // 2
+
+    assert_twins(lambda: Plain(body), [(torch.randn(6, 3),)] * 8, EXACT, between=between)
+    assert captures(log) == 4
+
+
+def test_parameters_that_are_frozen_and_thawed(log):
+    def between(step, svi, program):
+        if step:
+            pyro.get_param_store()._params["sd"].requires_grad_(step % 4 < 2)
+
+    make = partial(Plain, plainly, scale=True)
+    assert_twins(make, [(torch.randn(6, 3),)] * 8, EXACT, between=between)
     assert captures(log) == 4
 
 

@@ -1,6 +1,7 @@
 """Finds what programs read besides their arguments: attributes, variables of closures, globals."""
 
 import dis
+import importlib.util
 import os
 import sys
 import sysconfig
@@ -25,7 +26,7 @@ from pyro_fmvae.capture.guards.hooks import functions
 from pyro_fmvae.capture.guards.places import MOST, PLAIN, Holder, Place
 
 _OWN = frozenset(vars(torch.nn.Module()))  # what every module has
-_READS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
+_READS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM")
 _LIBRARIES = tuple(
     folder + os.sep
     for folder in (
@@ -73,7 +74,7 @@ class Outside:
     objects of installed packages are left out.
 
     Args:
-        programs: functions, methods, modules, or other objects that can be called.
+        programs: functions, methods, modules, other objects that can be called, or containers of these.
 
     Attributes:
         modules: modules that the programs are, belong to, or read from a variable.
@@ -87,6 +88,7 @@ class Outside:
         self._read: set[str] = set()  # names of attributes, of whatever object
         self._objects: list[Any] = []
         self._classes: dict[type, Mapping[str, Any]] = {}  # one holder for each, as vars() makes a new one
+        self._imported: dict[str, None] = {}  # modules that functions import once they run
         for program in programs:
             self.look_at(program)
 
@@ -127,6 +129,11 @@ class Outside:
             self._take(value)
             self.look_at(getattr(type(value), "__call__", None))  # noqa: B004
 
+    def look_at_imports(self) -> None:
+        """Follow the modules that functions import themselves; call it once they have run."""
+        while self._imported:
+            self.look_at(sys.modules.get(self._imported.popitem()[0]))
+
     def _take(self, value: Any) -> None:
         """Look at an object's attributes, each once a function has been found that reads its name."""
         if not any(value is known for known in self._objects):
@@ -162,7 +169,9 @@ class Outside:
             self._add(closure, name)
         self._add_all(dict(enumerate(function.__defaults__ or ())))
         self._add_all(function.__kwdefaults__ or {})
-        variables, attributes = _names_read(function.__code__)
+        variables, attributes, imported = _names_read(function.__code__)
+        package = function.__globals__.get("__package__")
+        self._imported |= {importlib.util.resolve_name(name, package): None for name in imported}
         for name in variables:
             if name in function.__globals__:
                 self._add(function.__globals__, name)
@@ -185,17 +194,23 @@ class Outside:
         self.look_at(value)
 
 
-def _names_read(code: CodeType) -> tuple[set[str], set[str]]:
-    """Names of globals and of attributes that a function and those inside it read."""
-    steps = list(dis.get_instructions(code))
+def _names_read(code: CodeType) -> tuple[set[str], set[str], set[str]]:
+    """Names of globals, of attributes, and of modules to import, that a function and those inside it read."""
+    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
     variables = {step.argval for step in steps if step.opname == "LOAD_GLOBAL"}
     attributes = {step.argval for step in steps if step.opname in _READS}
+    imported = {
+        "." * level.argval + step.argval
+        for level, _, step in zip(steps, steps[1:], steps[2:], strict=False)
+        if step.opname == "IMPORT_NAME"
+    }
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             more = _names_read(inner)
             variables |= more[0]
             attributes |= more[1]
-    return variables, attributes
+            imported |= more[2]
+    return variables, attributes, imported
 
 
 def _is_own(value: type | ModuleType) -> bool:

@@ -21,7 +21,7 @@ class Rehearsal:
     """Finds what programs depend on, by reading their code and by running them once; undoes the run.
 
     Args:
-        programs: functions, modules or their methods.
+        programs: functions, modules or their methods, and whatever they are called with.
 
     Attributes:
         modules: modules that the code shows, and all that were called.
@@ -85,6 +85,7 @@ class Rehearsal:
 
     def assumptions(self, names: Iterable[str]) -> Assumptions:
         """Facts for a program that is recorded now; ``names`` are those of its parameters."""
+        self._outside.look_at_imports()
         return Assumptions(self.modules, names, self._outside.places)
 
     @torch.no_grad()
