@@ -20,7 +20,7 @@ from pyro_fmvae.memory import check_fits, limit
 logger = logging.getLogger("pyro_fmvae")
 
 _VERSION: Final = 2  # of `decode`: another one makes all older arrays invalid
-_GREY: Final = ("1", "L", "LA", "La", "F")  # PIL's modes
+_GREY: Final = ("1", "L", "LA", "La")  # PIL's modes
 _FORMATS: Final = ("PNG", "JPEG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "PPM")
 """PIL's names of the formats that are read, whatever the file is called. Others may start other programs."""
 _ROUNDING: Final = 2  # of 255, between red, green and blue of greys that a lossy format has kept as colours
@@ -162,6 +162,9 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         if path.exists() and not path.is_file():  # a pipe might never end
             raise ValueError("not an ordinary file")
         with Image.open(path, formats=_FORMATS) as file:
+            if file.mode == "F" or (file.mode == "I" and file.format == "TIFF"):
+                kind = "decimal numbers" if file.mode == "F" else "32-bit integers"
+                raise ValueError(f"expected 8 or 16 bits a channel, got {kind}, whose range is not known")
             yield file
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: no such image") from None

@@ -8,7 +8,7 @@ from PIL import Image
 
 from pyro_fmvae.data import image_cache
 from pyro_fmvae.data.decoded import user_cache
-from pyro_fmvae.data.image_cache import decode, load_images
+from pyro_fmvae.data.image_cache import decode, load_images, measure
 
 RNG = np.random.default_rng(0)
 NAMES = ("b.png", "a.png", "deep/c.png", "d.png", "e.png")
@@ -118,7 +118,10 @@ def test_transparency_palettes_and_deep_greys(tmp_path):
     assert np.abs(found - (colour * share + 255 * (1 - share))).max() <= 1
     image.save(tmp_path / "opaque.png")
     assert (decode(tmp_path / "opaque.png", (4, 4, 3)) == colour).all()
-    assert (decode(save(tmp_path / "deep.png", deep), (4, 4)) == deep // 256).all()
+    for suffix in ("png", "tiff"):
+        assert (decode(save(tmp_path / f"deep.{suffix}", deep), (4, 4)) == deep // 256).all()
+    (tmp_path / "deep.pgm").write_bytes(b"P5 4 4 65535\n" + deep.astype(">u2").tobytes())
+    assert (decode(tmp_path / "deep.pgm", (4, 4)) == deep // 256).all()
 
 
 @pytest.mark.parametrize(("orientation", "quarters"), [(1, 0), (6, -1), (3, 2), (8, 1)])
@@ -139,6 +142,14 @@ def test_a_damaged_image_is_named(tmp_path, content):
     (tmp_path / "a.png").write_bytes(whole[: len(whole) // 2] if content is None else content)
     with pytest.raises(ValueError, match=r"a\.png: not an image that can be read"):
         decode(tmp_path / "a.png", (8, 8, 3))
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [(np.float32, "decimal numbers"), (np.int32, "32-bit integers")])
+def test_numbers_without_a_known_range_are_refused(tmp_path, dtype, kind):
+    path = save(tmp_path / "a.tiff", noise(8, 8).astype(dtype))
+    for read in (measure, lambda path: decode(path, (8, 8))):
+        with pytest.raises(ValueError, match=rf"a\.tiff: .*expected 8 or 16 bits a channel, got {kind}"):
+            read(path)
 
 
 def test_a_missing_image_is_named(tmp_path):

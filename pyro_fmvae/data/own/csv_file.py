@@ -117,6 +117,7 @@ def read_csv(
         tuple(named) if any(named) else (),
         tuple(found) if any(found) else (),
         ignored=ignored,
+        note="" if header else f"{path.name} has no header, as there are numbers in its first row",
     )
 
 

@@ -66,13 +66,16 @@ def check_arguments(x: Lazy, call: Computed) -> None:
     """Refuse a call with arguments that the rule of its function does not read, or of whole numbers.
 
     Raises:
-        NeedsValueError: there are such arguments, or the numbers lose their decimals.
+        NeedsValueError: there are such arguments, the numbers lose their decimals, or a tensor among the
+            arguments has other numbers now.
     """
     most, names = _READ.get(name_of(call), (math.inf, call.kwargs))
     source = call.args[0] if call.args else None
     rounded = isinstance(source, Lazy) and source.dtype.is_floating_point and not x.dtype.is_floating_point
     if source is None or len(call.args) > most or not call.kwargs.keys() <= set(names) or rounded:
         raise unknown(x, call.name)
+    if not call.holds():
+        raise unknown(x, f"'{call.name}' with a tensor that is changed in place later")
 
 
 def unknown(x: Lazy, use: str) -> NeedsValueError:

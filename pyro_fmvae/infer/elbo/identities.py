@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributions import transform_to
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pyro_fmvae.infer.elbo.calls import COPIES, RESHAPES, arguments, dim_of, name_of
@@ -98,8 +99,10 @@ def _is_by_rows(index: Any, source: Lazy, known: dict[Hashable, bool]) -> bool:
     shapes = tuple(each.shape for each in tensors)
     numbers = repr(last) if isinstance(last, list) else last.shape
     key = ("rows", _structure(source), len(others), shapes, numbers)
-    if key not in known:
-        known[key] = torch.as_tensor(last).sort()[0].tolist() == list(range(len(last)))
+    if key not in known or get_proxy_mode() is None:  # a recording cannot look at numbers
+        found = torch.as_tensor(last).sort()[0].tolist() == list(range(len(last)))
+        known[key] = found and known.get(key, True)
+        return found
     return known[key]
 
 

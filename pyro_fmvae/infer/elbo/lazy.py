@@ -79,6 +79,7 @@ class Computed(NamedTuple):
         name: of the function.
         function, args, kwargs: the call.
         output: the number of this value among the outputs.
+        versions: of the tensors among the arguments, which count the changes in place.
     """
 
     name: str
@@ -86,6 +87,11 @@ class Computed(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: int = 0
+    versions: tuple[int, ...] = ()
+
+    def holds(self) -> bool:
+        """True if no tensor among the arguments was changed in place since the call."""
+        return self.versions == _versions((self.args, self.kwargs))
 
 
 class Lazy(Tensor):
@@ -134,7 +140,8 @@ class Lazy(Tensor):
                 leaves, spec = _outputs(func, args, kwargs)
             except NotImplementedError:  # a shape that depends on numbers
                 raise NeedsValueError.of(sites_of((args, kwargs)), _in_words(name)) from None
-        calls = (Computed(name, func, args, kwargs, number) for number in range(len(leaves)))
+        versions = _versions((args, kwargs))
+        calls = (Computed(name, func, args, kwargs, number, versions) for number in range(len(leaves)))
         values = [
             cls.make(leaf.shape, leaf.dtype, device, call) if isinstance(leaf, Tensor) else leaf
             for leaf, call in zip(leaves, calls, strict=True)
@@ -149,12 +156,17 @@ class Lazy(Tensor):
         kwargs = kwargs or {}
         if func in _COPIES:
             source = args[0]
-            origin = Computed("clone", torch.clone, (source,), {})
+            origin = Computed("clone", torch.clone, (source,), {}, versions=_versions(source))
             return cls.make(source.shape, kwargs.get("dtype") or source.dtype, source.device, origin)
         raise NeedsValueError.of(sites_of((args, kwargs)), _in_words(str(func)))
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"Lazy({self.origin.name}, {tuple(self.shape)})"
+
+
+def _versions(values: Any) -> tuple[int, ...]:
+    known = (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor) and not isinstance(leaf, Lazy))
+    return tuple(0 if tensor.is_inference() else tensor._version for tensor in known)
 
 
 def _in_torch_terms(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -10,6 +10,7 @@ from torch.testing import assert_close
 from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class
 from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Moments, expectation_of
+from pyro_fmvae.infer.elbo.identities import is_one
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled, sites_of
 
 D = torch.float64
@@ -141,6 +142,29 @@ def test_arrays_of_numpy_that_print_alike_are_different_indices():
     x = Lazy.make(torch.Size([3]), torch.float32, torch.device("cpu"), Sampled("x", dist.constraints.real))
     with np.printoptions(legacy="1.25"):
         assert [x[np.zeros(count, dtype=np.int64)].shape for count in (2000, 3000)] == [(2000,), (3000,)]
+
+
+def test_tensors_that_are_changed_in_place_later_are_refused():
+    regressor, x = torch.ones(3, dtype=D), lazy("real")[:, 0]
+    product, copy = x * regressor, x * regressor.clone()
+    log = (lazy("rate") * regressor).log
+    regressor += 1
+    assert Expansion({}).of(copy)
+    for value in (product, log()):
+        with pytest.raises(
+            NeedsValueError, match=r"for 'mul' with a tensor that is changed in place later\)"
+        ):
+            Expansion({}).of(value)
+    assert Expansion({}).of(x * regressor)
+
+
+def test_columns_of_the_same_shape_may_hold_other_numbers():
+    known = {}
+    p = lazy("simplex")
+    whole, twice = torch.arange(p.shape[-1]), torch.zeros(p.shape[-1], dtype=torch.int64)
+    rows = torch.tensor([[0], [1]])
+    for columns, adds in ((whole, True), (twice, False), (whole.flip(0), True)):
+        assert is_one(p[rows, columns].sum(-1), known) == adds
 
 
 WHOLE = torch.zeros(3, dtype=torch.int64)
