@@ -150,6 +150,12 @@ def _part(
     return torch.where(total > -torch.inf, own + _product(pairs.sum(1), likelihood[1:]) + entropy, -torch.inf)
 
 
+def log_probabilities(probabilities: Tensor) -> Tensor:
+    """Logarithms of probabilities: -inf, and without a gradient, where one is 0."""
+    possible = probabilities > 0
+    return torch.where(possible, probabilities.where(possible, 1.0).log(), -torch.inf)
+
+
 def _product(shares: Tensor, logarithms: Tensor) -> Tensor:
     """Σ of shares times logarithms but for the last dimension, where what has no share may be -inf: [B]."""
     return torch.where(shares > 0, shares * logarithms, 0.0).flatten(0, -2).sum(0)

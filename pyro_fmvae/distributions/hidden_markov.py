@@ -9,7 +9,7 @@ from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, constraints
 
-from pyro_fmvae.distributions.chain import Chain, check_duration, check_lengths
+from pyro_fmvae.distributions.chain import Chain, check_duration, check_lengths, log_probabilities
 from pyro_fmvae.distributions.chunks import Sequences, counted
 from pyro_fmvae.distributions.masked import check_mask_of_states, is_masked
 
@@ -145,7 +145,7 @@ class HiddenMarkov(Sequences):
     def chain(
         self,
         value: Tensor,
-        table: Callable[[Tensor], Tensor] = torch.log,
+        table: Callable[[Tensor], Tensor] = log_probabilities,
         density: Callable[[Distribution, Tensor], Tensor] = lambda fn, value: fn.log_prob(value),
     ) -> Chain:
         """The chain of the states, given sequences of observations [..., T, *event].

@@ -30,6 +30,22 @@ def test_density_is_that_of_pyro():
     assert made().expand([4]).shape() == (4, 3)
 
 
+def test_gradients_leave_impossible_steps_out():
+    rows = torch.tensor([[0.9, 0.1], [0.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    start = torch.tensor([1.0, 0.0], dtype=torch.float64, requires_grad=True)
+    values = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    made(start=start, transitions=rows).log_prob(values).sum().backward()
+    paths = torch.tensor([[0, 0, 0], [0, 0, 1], [0, 1, 1]])
+    likelihood = dist.Normal(LOCS, 0.5).log_prob(values.unsqueeze(-1)).exp()
+    weights = [likelihood[:, range(3), path].prod(-1) for path in paths]
+    a, b, c = rows[0, 0].detach(), rows[0, 1].detach(), rows[1, 1].detach()
+    shares = torch.stack([w * p for w, p in zip(weights, (a * a, a * b, b * c), strict=True)])
+    stay, late, early = (shares / shares.sum(0)).sum(1)
+    expected = torch.stack([(2 * stay + late) / a, (late + early) / b, torch.zeros_like(a), early / c])
+    assert_close(rows.grad.flatten(), expected)
+    assert_close(start.grad, torch.tensor([4.0, 0.0], dtype=torch.float64))
+
+
 def test_events_and_masks_are_those_of_the_emissions():
     values = torch.randn(3, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     there = torch.tensor([True, False, True])

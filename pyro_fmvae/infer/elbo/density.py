@@ -9,7 +9,7 @@ from pyro.distributions import ExpandedDistribution, MaskedDistribution
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, Independent, MixtureSameFamily
 
-from pyro_fmvae.distributions.chain import Chain
+from pyro_fmvae.distributions.chain import Chain, log_probabilities
 from pyro_fmvae.distributions.gaussian_chain import GaussianChain
 from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
 from pyro_fmvae.distributions.linear_dynamics import LinearDynamics
@@ -126,7 +126,7 @@ def hidden_chain(
     """The chain of the hidden states of sequences [..., T, *event], under expected log-densities."""
     number, density = expectations(evaluate)
     if isinstance(fn, HiddenMarkov):
-        return fn.chain(value, lambda probabilities: number(probabilities.log()), density)
+        return fn.chain(value, lambda p: number(p.log() if is_lazy(p) else log_probabilities(p)), density)
     return fn.chain(value, number, density)
 
 

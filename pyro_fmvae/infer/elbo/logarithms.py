@@ -12,7 +12,7 @@ from pyro_fmvae.infer.elbo.identities import is_one
 from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, sites_of
 from pyro_fmvae.infer.elbo.sums import Factor, Product, Sum, apply, is_plain, number, scale, total, whole
 
-_IMPOSSIBLE = -1e30  # in the place of log 0, so that 0 log 0 is 0
+_IMPOSSIBLE = -1e30  # in the place of log 0, so that 0 log 0 is 0; it has no gradient
 
 
 class _Expands(Protocol):
@@ -27,7 +27,11 @@ class _Expands(Protocol):
 def log_of_number(x: Tensor | float, kind: str) -> Sum:
     """The logarithm of a known x, or of 1 - x for ``kind`` "log1m"."""
     if isinstance(x, Tensor):
-        return [[number((x.log() if kind == "log" else (-x).log1p()).clamp(min=_IMPOSSIBLE))]]
+        impossible = x == (0 if kind == "log" else 1)
+        inside = x.where(~impossible, 0.5)
+        return [
+            [number((inside.log() if kind == "log" else (-inside).log1p()).where(~impossible, _IMPOSSIBLE))]
+        ]
     size = x if kind == "log" else 1 - x
     if size <= 0:
         return [[number(math.nan if size < 0 else _IMPOSSIBLE)]]
@@ -126,7 +130,7 @@ def _log_of_padded(expansion: _Expands, x: Lazy, call: Computed) -> Sum | None:
 
 def _log_of_size(value: Any) -> Any:
     if isinstance(value, Tensor):
-        return value.abs().log().clamp(min=_IMPOSSIBLE)
+        return value.where(value != 0, 1.0).abs().log().where(value != 0, _IMPOSSIBLE)
     return math.log(abs(value)) if value else _IMPOSSIBLE
 
 

@@ -158,6 +158,25 @@ def test_tensors_that_are_changed_in_place_later_are_refused():
     assert Expansion({}).of(x * regressor)
 
 
+@pytest.mark.parametrize(
+    ("function", "slope"),
+    [
+        (lambda rate, x: (rate * x).log(), lambda x: torch.where(x > 0, 1 / x, 0.0)),
+        (lambda rate, x: torch.linalg.cholesky(rate * (x @ x.mT)).diagonal().log(), lambda x: x.inverse().mT),
+        (lambda rate, x: (rate * x).log().diagonal(), lambda x: (1 / x.diagonal()).diag_embed()),
+    ],
+)
+def test_logarithms_of_learnt_zeros_have_no_gradient(function, slope):
+    factor = torch.tensor([[2.0, 0.0], [0.5, 3.0]], dtype=D, requires_grad=True)
+    value = function(lazy("rate")[0], factor)
+    family = natural_class(SITES["rate"]).family
+    rates = torch.ones(3, dtype=D)
+    moments = {"rate": Moments(family, family.stats(rates), rates.shape)}
+    found = expectation_of(Expansion({}).of(value), value.shape, moments, D, torch.device("cpu"))
+    found.clamp(min=-1e9).sum().backward()
+    assert_close(factor.grad, slope(factor.detach()))
+
+
 def test_columns_of_the_same_shape_may_hold_other_numbers():
     known = {}
     p = lazy("simplex")
