@@ -4,8 +4,6 @@ A parent that no site returned, but that has numbers, is a point mass. Each gets
 under the name of the child and the argument, so that it is looked up like any other parent.
 """
 
-from typing import Any
-
 import pyro.distributions as dist
 import torch
 from pyro.poutine import Trace
@@ -13,8 +11,7 @@ from torch import Tensor
 
 from pyro_fmvae.distributions import Assignment, MixtureComponent
 from pyro_fmvae.infer.elbo.placeholder import Unsampled
-
-Site = dict[str, Any]
+from pyro_fmvae.infer.elbo.structure import Site
 
 
 def add_constants(model: Trace, sites: dict[str, Site], owners: dict[int, str]) -> None:
