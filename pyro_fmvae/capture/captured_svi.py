@@ -23,7 +23,7 @@ from pyro_fmvae.capture.recording import record
 from pyro_fmvae.capture.spot_checks import Loss, SpotCheck
 from pyro_fmvae.capture.tensor_step import TensorStep, is_static
 from pyro_fmvae.distributions import NaturalParameter
-from pyro_fmvae.infer.elbo.site_terms import NotFiniteError, propagate_back
+from pyro_fmvae.infer.elbo.loss_checks import NotFiniteError, propagate_back
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import WEIGHTS, TraceConjugate_ELBO
 from pyro_fmvae.infer.svi import ConjugateSVI
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.capture.recording import Recording, unchanged
-from pyro_fmvae.infer.elbo.mixture_terms import Term
 from pyro_fmvae.infer.elbo.operations import uncompiled
+from pyro_fmvae.infer.elbo.terms import Term
 
 _FIRST, _GROWTH = 64, 16
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from pyro_fmvae.capture.call import Call
 from pyro_fmvae.capture.recorded_adam import RecordedAdam
 from pyro_fmvae.distributions import NaturalParameter
-from pyro_fmvae.infer.elbo.site_terms import sum_terms
+from pyro_fmvae.infer.elbo.terms import sum_terms
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import WEIGHTS
 from pyro_fmvae.infer.svi import ConjugateSVI
 from pyro_fmvae.optim.natural_gradient import step_towards_posterior

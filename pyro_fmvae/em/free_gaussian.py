@@ -15,7 +15,7 @@ from pyro.infer.util import is_validation_enabled
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from pyro_fmvae.infer.elbo.site_terms import sum_terms
+from pyro_fmvae.infer.elbo.terms import sum_terms
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
 from pyro_fmvae.ranks import Ranks, Share, drawing, gathered
 

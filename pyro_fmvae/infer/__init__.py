@@ -2,7 +2,7 @@
 
 from pyro_fmvae.infer import seeding
 from pyro_fmvae.infer.autoguide import AutoConjugate
-from pyro_fmvae.infer.elbo.mixture_terms import Role, Term
+from pyro_fmvae.infer.elbo.terms import Role, Term
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
 from pyro_fmvae.infer.enumeration import with_assignments
 from pyro_fmvae.infer.importance import log_weights

@@ -7,7 +7,7 @@ import pyro
 import pyro.poutine as poutine
 from torch import Tensor, nn
 
-from pyro_fmvae.infer.elbo.site_terms import as_module
+from pyro_fmvae.infer.elbo.program_modules import as_module
 from pyro_fmvae.infer.elbo.structure import sample_sites
 from pyro_fmvae.infer.posteriors import check_shapes
 

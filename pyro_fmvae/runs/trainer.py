@@ -15,7 +15,7 @@ from pyro_fmvae import checkpoint
 from pyro_fmvae.capture.playback import compiles
 from pyro_fmvae.data import Batches, Dataset, spread_labels, whole
 from pyro_fmvae.data.label_spreading import COMPARABLE, comparable
-from pyro_fmvae.infer.elbo.site_terms import NotFiniteError
+from pyro_fmvae.infer.elbo.loss_checks import NotFiniteError
 from pyro_fmvae.learn.fitting import Progress, Record, fit
 from pyro_fmvae.learn.pace import Stepping
 from pyro_fmvae.ranks import world

@@ -13,7 +13,8 @@ from pyro.poutine import Trace
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_fmvae.infer.elbo.mixture_terms import MixtureTables, Role, Term
+from pyro_fmvae.infer.elbo.mixture_terms import MixtureTables
+from pyro_fmvae.infer.elbo.terms import Role, Term
 from pyro_fmvae.ranks import whole_batch
 
 

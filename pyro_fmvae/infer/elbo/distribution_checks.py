@@ -3,11 +3,12 @@
 from pyro.poutine import Trace
 from torch import Tensor
 
+from pyro_fmvae.distributions import Label, NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
 from pyro_fmvae.distributions.linear_dynamics import LinearDynamics
 from pyro_fmvae.distributions.linear_gaussian_chain import LinearGaussianChain
-from pyro_fmvae.infer.elbo.structure import Site
+from pyro_fmvae.infer.elbo.structure import MixtureSites, Site, Structure
 
 CHAINS = HiddenMarkov, LinearGaussianChain, LinearDynamics
 
@@ -69,3 +70,26 @@ def check_components(site: Site, argument: str, parent: Site, assignment: str, c
                 f"site '{name}': components may not lie in plate '{frame.name}', which holds "
                 f"'{site['name']}' too; put them into a plate of their own, outside of it"
             )
+
+
+def check_first_order(mixture: MixtureSites, program: Structure, guide: Trace) -> None:
+    """Raise a ValueError if Δ's term would be differentiated with respect to natural parameters."""
+    sites = program.model.nodes
+    labels = any(isinstance(sites[child.name]["fn"], Label) for child in mixture.children)
+    if not (labels or sites[mixture.name]["is_observed"]):
+        return
+    parents = [*mixture.parents.values()]
+    for child in mixture.children:
+        parents += child.parents.values()
+    for name in parents:
+        if isinstance(unwrap(program.posterior(guide, name)), NaturalDistribution):
+            raise ValueError(without_natural_step(name))
+
+
+def without_natural_step(name: str) -> str:
+    """The message for a natural posterior that Δ's term would be differentiated with respect to."""
+    return (
+        f"site '{name}': while label_weight > 0, the posterior of a labelled factor has no natural-gradient "
+        "step; give the guide its distribution in standard parameters (to_standard), under a first-order "
+        "optimiser"
+    )

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 from pyro_fmvae.distributions import Label
 from pyro_fmvae.infer.elbo.distribution_checks import check_components
 from pyro_fmvae.infer.elbo.enumerated import enum_dim, values_of
-from pyro_fmvae.infer.elbo.mixture_terms import expectation
+from pyro_fmvae.infer.elbo.site_terms import expectation
 from pyro_fmvae.infer.elbo.structure import Site
 
 

@@ -1,52 +1,20 @@
 """The terms of a mixture in the bound, its assignments summed out: Paquet et al. (2018), eqs 4b-c, 5, 8."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any
 
 import pyro.distributions as dist
 import torch
-from pyro.distributions.util import scale_and_mask
 from pyro.poutine import Trace
 from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
-from pyro_fmvae.distributions import Assignment, Label, NaturalDistribution, expected_log_prob
+from pyro_fmvae.distributions import Assignment, Label, expected_log_prob
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.infer.elbo.gradient_scale import Posterior, with_gradient_divided
+from pyro_fmvae.infer.elbo.site_terms import expectation
 from pyro_fmvae.infer.elbo.structure import Child, MixtureSites, Site, Structure
-
-Posterior = Callable[[str], Distribution]
-
-
-class Role(Enum):
-    """The part of equation 4 that a site's loss belongs to, or a term that is added to the bound."""
-
-    RECONSTRUCTION = "reconstruction"
-    KL_Z = "kl_z"
-    KL_R = "kl_r"
-    KL_GLOBAL = "kl_global"
-    LABEL = "label"
-    DEPENDENCE = "dependence"
-    FACTOR = "factor"
-
-
-@dataclass(frozen=True)
-class Term:
-    """One summand of the loss.
-
-    Attributes:
-        name: the site that it belongs to.
-        role: its part of the bound.
-        value: in nats, a scalar.
-        natural: whether it is the KL divergence of a natural posterior.
-    """
-
-    name: str
-    role: Role
-    value: Tensor
-    natural: bool = False
+from pyro_fmvae.infer.elbo.terms import Role, Term, total
 
 
 @dataclass(frozen=True)
@@ -122,7 +90,7 @@ def tabulate(
     for child in mixture.children:
         child_site = program.model.nodes[child.name]
         parents = {argument: posterior(name) for argument, name in child.parents.items()}
-        if not child_site["is_observed"] and not (isinstance(kl_weight, float) and kl_weight == 1.0):
+        if not child_site["is_observed"]:
             parents = {argument: with_gradient_divided(q, kl_weight) for argument, q in parents.items()}
         table = expectation(child_site, program.posterior(guide, child.name), {**parents, "assignment": fn})
         if isinstance(child_site["fn"], Label):
@@ -181,68 +149,6 @@ def mixture_terms(
     return terms
 
 
-def natural_posteriors(program: Structure, guide: Trace) -> Posterior:
-    """Posteriors by site name, those of scaled sites with the natural gradient of the unscaled site.
-
-    The scale multiplies the KL divergence and all other terms under a common ``poutine.scale``. Dividing the
-    gradient by it leaves λ - λ*, so that ρ keeps its meaning.
-    """
-
-    def posterior(name: str) -> Distribution:
-        q, scale = program.posterior(guide, name), program.model.nodes[name]["scale"]
-        unscaled = not isinstance(scale, Tensor) and scale == 1
-        return q if unscaled else with_gradient_divided(q, scale)
-
-    return posterior
-
-
-def with_gradient_divided(q: Distribution, scale: float | Tensor) -> Distribution:
-    """A natural posterior whose λ receives gradients divided by a site's scale; any other as it is."""
-    natural = unwrap(q)
-    if not isinstance(natural, NaturalDistribution):
-        return q
-    events = len(q.event_shape) - len(natural.event_shape)
-    if isinstance(scale, Tensor):
-        scale = scale.to(natural.natural)
-        if scale.dim():
-            shape = q.batch_shape  # a site that lacks dimensions of its scale counts as their sum
-            scale = scale.expand(torch.broadcast_shapes(scale.shape, shape)).sum_to_size(shape)
-            scale = scale[(..., *(None,) * (events + 1))]
-    scaled: Any = natural.with_gradient_scale(1 / scale)
-    return scaled.to_event(events)
-
-
-def check_first_order(mixture: MixtureSites, program: Structure, guide: Trace) -> None:
-    """Raise a ValueError if Δ's term would be differentiated with respect to natural parameters."""
-    sites = program.model.nodes
-    labels = any(isinstance(sites[child.name]["fn"], Label) for child in mixture.children)
-    if not (labels or sites[mixture.name]["is_observed"]):
-        return
-    parents = [*mixture.parents.values()]
-    for child in mixture.children:
-        parents += child.parents.values()
-    for name in parents:
-        if isinstance(unwrap(program.posterior(guide, name)), NaturalDistribution):
-            raise ValueError(without_natural_step(name))
-
-
-def without_natural_step(name: str) -> str:
-    """The message for a natural posterior that Δ's term would be differentiated with respect to."""
-    return (
-        f"site '{name}': while label_weight > 0, the posterior of a labelled factor has no natural-gradient "
-        "step; give the guide its distribution in standard parameters (to_standard), under a first-order "
-        "optimiser"
-    )
-
-
-def expectation(site: Site, q: Distribution, parents: dict[str, Any]) -> Tensor:
-    """The closed form of E_q[log p] at a model's site; where there is none, an error that names the site."""
-    try:
-        return expected_log_prob(q, site["fn"], parents)
-    except NotImplementedError as error:
-        raise NotImplementedError(f"site '{site['name']}': {error}") from None
-
-
 def _log_probs(site: Site, num_components: int) -> Tensor:
     q = unwrap(site["fn"])
     if isinstance(q, Assignment):
@@ -270,11 +176,6 @@ def _where_unmasked(table: Tensor, site: Site) -> Tensor:
 def _entropy(q: Distribution) -> Tensor:
     point = unwrap(q)
     return -q.log_prob(point.v) if isinstance(point, dist.Delta) else q.entropy()
-
-
-def total(tensor: Tensor, site: Site) -> Tensor:
-    """Scaled and masked as a site is, and summed."""
-    return scale_and_mask(tensor, site["scale"], site["mask"]).sum()
 
 
 def _ratio(child: Site, assignment: Site, device: torch.device) -> Tensor | None:

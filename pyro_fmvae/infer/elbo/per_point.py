@@ -14,11 +14,10 @@ from pyro.poutine.indep_messenger import CondIndepStackFrame
 from torch import Tensor
 
 from pyro_fmvae.infer.elbo.kind import check_options
-from pyro_fmvae.infer.elbo.mixture_terms import Role
 from pyro_fmvae.infer.elbo.placeholder import Unsampled
 from pyro_fmvae.infer.elbo.plain import PlainProgram
-from pyro_fmvae.infer.elbo.site_terms import sum_terms
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
+from pyro_fmvae.infer.elbo.terms import Role, sum_terms
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
 
 

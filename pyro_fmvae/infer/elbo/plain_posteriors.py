@@ -11,8 +11,8 @@ from pyro_fmvae.distributions import NaturalDistribution, NaturalParameter
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.joint_kinds import kind_of_part
 from pyro_fmvae.infer.elbo.expectation import Moments
+from pyro_fmvae.infer.elbo.gradient_scale import with_gradient_divided
 from pyro_fmvae.infer.elbo.joint_moments import JointMoments, joint_moments
-from pyro_fmvae.infer.elbo.mixture_terms import with_gradient_divided
 from pyro_fmvae.infer.elbo.structure import Site
 
 
@@ -45,9 +45,7 @@ class PlainPosteriors:
 
     def of(self, name: str) -> Any:
         """The natural posterior of a site, with the natural gradient of the unscaled site."""
-        q, scale = self.guide_sites[name]["fn"], self.sites[name]["scale"]
-        unscaled = not isinstance(scale, Tensor) and scale == 1
-        return q if unscaled else with_gradient_divided(q, scale)
+        return with_gradient_divided(self.guide_sites[name]["fn"], self.sites[name]["scale"])
 
     def of_weighted(self, name: str) -> Any:
         """The natural posterior for terms that get ``kl_weight``, which its gradient is divided by."""

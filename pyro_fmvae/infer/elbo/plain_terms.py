@@ -17,13 +17,13 @@ from pyro_fmvae.infer.elbo.joint_moments import JointMoments
 from pyro_fmvae.infer.elbo.kept import KeptExpectations
 from pyro_fmvae.infer.elbo.lazy import sites_of
 from pyro_fmvae.infer.elbo.masks import counted
-from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, total
 from pyro_fmvae.infer.elbo.placeholder import missing_in_guide
 from pyro_fmvae.infer.elbo.plain import PlainProgram
 from pyro_fmvae.infer.elbo.plain_posteriors import PlainPosteriors
 from pyro_fmvae.infer.elbo.plain_weights import is_weighted_latent, label_terms, weighted_terms
-from pyro_fmvae.infer.elbo.site_terms import kl_sum, latent_term, log_prob_sum, mean_log_density, role_of
+from pyro_fmvae.infer.elbo.site_terms import kl_sum, latent_term, log_prob_sum, mean_log_density
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites, unmasked
+from pyro_fmvae.infer.elbo.terms import Role, Term, role_of, total
 
 
 @dataclass

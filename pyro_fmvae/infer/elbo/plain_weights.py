@@ -8,10 +8,10 @@ from torch import Tensor
 
 from pyro_fmvae.distributions import Label
 from pyro_fmvae.infer.elbo.density import lazy_sites
+from pyro_fmvae.infer.elbo.distribution_checks import without_natural_step
 from pyro_fmvae.infer.elbo.enumerated import DiscreteFactors
-from pyro_fmvae.infer.elbo.mixture_terms import Role, Term, without_natural_step
-from pyro_fmvae.infer.elbo.site_terms import role_of
 from pyro_fmvae.infer.elbo.structure import Site
+from pyro_fmvae.infer.elbo.terms import Role, Term, role_of
 
 _PARTICLES = "num_particles_vectorized"  # Pyro's plate of particles
 

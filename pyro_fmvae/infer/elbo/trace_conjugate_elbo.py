@@ -14,34 +14,19 @@ from torch import Tensor
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.dependence import dependence_terms
-from pyro_fmvae.infer.elbo.distribution_checks import check_particles
+from pyro_fmvae.infer.elbo.distribution_checks import check_first_order, check_particles
+from pyro_fmvae.infer.elbo.gradient_scale import natural_posteriors
 from pyro_fmvae.infer.elbo.kind import Kinds, Run, check_options
-from pyro_fmvae.infer.elbo.mixture_terms import (
-    MixtureTables,
-    Role,
-    Term,
-    check_first_order,
-    mixture_terms,
-    natural_posteriors,
-    tabulate,
-)
+from pyro_fmvae.infer.elbo.loss_checks import check_finite, check_unscaled, propagate_back
+from pyro_fmvae.infer.elbo.mixture_terms import MixtureTables, mixture_terms, tabulate
 from pyro_fmvae.infer.elbo.plain import PlainProgram
 from pyro_fmvae.infer.elbo.plain_states import hidden_chains, responsibilities
 from pyro_fmvae.infer.elbo.plain_terms import Bound
 from pyro_fmvae.infer.elbo.plan import Plan, plan_of
-from pyro_fmvae.infer.elbo.site_terms import (
-    as_module,
-    check_finite,
-    check_unscaled,
-    integrated_term,
-    kl_sum,
-    latent_term,
-    log_prob_sum,
-    propagate_back,
-    role_of,
-    sum_terms,
-)
+from pyro_fmvae.infer.elbo.program_modules import as_module
+from pyro_fmvae.infer.elbo.site_terms import integrated_term, kl_sum, latent_term, log_prob_sum
 from pyro_fmvae.infer.elbo.structure import Structure
+from pyro_fmvae.infer.elbo.terms import Role, Term, role_of, sum_terms
 from pyro_fmvae.infer.elbo.weight import Weight
 
 WEIGHTS = {"kl_weight": 1.0, "label_weight": 0.0, "independence_weight": 0.0}
