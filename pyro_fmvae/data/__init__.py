@@ -4,7 +4,6 @@ from pyro_fmvae.data.batches import Batches, whole
 from pyro_fmvae.data.binarization import Binarization
 from pyro_fmvae.data.count_table import CountOptions
 from pyro_fmvae.data.dataset import Dataset, Split
-from pyro_fmvae.data.label_spreading import predictors_of_unlearnt, spread_labels
 from pyro_fmvae.data.labels import choose_labels, hide_labels, hold_out
 from pyro_fmvae.data.own.files import load_file
 from pyro_fmvae.data.patch_transform import PatchTransform
@@ -40,8 +39,6 @@ __all__ = [
     "load",
     "load_file",
     "luminance",
-    "predictors_of_unlearnt",
     "smiley",
-    "spread_labels",
     "whole",
 ]

@@ -9,10 +9,11 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from pyro_fmvae.data import Batches, Split, spread_labels
+from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.learn.fitting import fit
 from pyro_fmvae.learn.fmvae_phases import Joint
+from pyro_fmvae.learn.label_spreading import spread_labels
 from pyro_fmvae.learn.phase import Budget, endless
 from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.models.further_factors import regress_blocks, take_over
@@ -116,7 +117,7 @@ def _(
     """Factors of further labels start in closed form; then the joint phase teaches everything.
 
     Half of each batch has a label, so that few labels are seen often. Labels spread to near neighbours: see
-    :func:`~pyro_fmvae.data.spread_labels`.
+    :func:`~pyro_fmvae.learn.label_spreading.spread_labels`.
     """
     device = next(model.parameters()).device
     model.predictors.clear()  # of the labels that were known before

@@ -5,7 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from pyro_fmvae.data import Dataset, spread_labels
+from pyro_fmvae.data import Dataset
+from pyro_fmvae.learn.label_spreading import spread_labels
 
 CLASSIFICATION = 50.0
 """Δ times the share of points whose label is known, in nats per point and label."""

@@ -101,7 +101,7 @@ class Recipe(ABC, Generic[Options]):
     def spread(self) -> float:
         """Precision with which labels spread to other points for training, 0 for none.
 
-        See :func:`~pyro_fmvae.data.spread_labels`.
+        See :func:`~pyro_fmvae.learn.label_spreading.spread_labels`.
         """
 
     @property

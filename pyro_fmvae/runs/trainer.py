@@ -13,10 +13,10 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.capture.playback import compiles
-from pyro_fmvae.data import Batches, Dataset, spread_labels, whole
-from pyro_fmvae.data.label_spreading import COMPARABLE, comparable
+from pyro_fmvae.data import Batches, Dataset, whole
 from pyro_fmvae.infer.elbo.loss_checks import NotFiniteError
 from pyro_fmvae.learn.fitting import Progress, Record, fit
+from pyro_fmvae.learn.label_spreading import COMPARABLE, comparable, spread_labels
 from pyro_fmvae.learn.pace import Stepping
 from pyro_fmvae.ranks import world
 from pyro_fmvae.ranks.group import random_digest

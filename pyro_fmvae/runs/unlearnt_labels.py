@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from torch import nn
 
-from pyro_fmvae.data import Dataset, predictors_of_unlearnt
+from pyro_fmvae.data import Dataset
 from pyro_fmvae.evaluate.randomness import seeded
+from pyro_fmvae.learn.label_spreading import predictors_of_unlearnt
 from pyro_fmvae.runs.by_batches import in_order, map_rows
 from pyro_fmvae.runs.journal import evaluating
 from pyro_fmvae.runs.trainer import Trainer
@@ -17,7 +18,7 @@ logger = logging.getLogger("pyro_fmvae")
 def predict_unlearnt(trainer: Trainer, dataset: Dataset) -> None:
     """Give a factorial mixture VAE predictors of the labels that it has not learnt, where labels spread.
 
-    See :func:`~pyro_fmvae.data.predictors_of_unlearnt`. The log names these labels.
+    See :func:`~pyro_fmvae.learn.label_spreading.predictors_of_unlearnt`. The log names these labels.
 
     Args:
         trainer: of a run that is trained to its end, its model as it is kept.

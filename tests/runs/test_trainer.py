@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from pyro_fmvae import checkpoint
-from pyro_fmvae.data import label_spreading, load
+from pyro_fmvae.data import load
 from pyro_fmvae.em.spike_and_slab_rules import LinearRule, MaxRule
+from pyro_fmvae.learn import label_spreading
 from pyro_fmvae.learn.gradient_em import GradientEM
 from pyro_fmvae.learn.stepwise_em import StepwiseEM
 from pyro_fmvae.learn.vae_phases import FreeEM, HybridEM, VAEJoint

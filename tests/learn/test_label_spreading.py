@@ -3,7 +3,9 @@ import pytest
 import torch
 from sklearn.semi_supervised import LabelSpreading
 
-from pyro_fmvae.data import Split, label_spreading, predictors_of_unlearnt, spread_labels
+from pyro_fmvae.data import Split
+from pyro_fmvae.learn import label_spreading
+from pyro_fmvae.learn.label_spreading import predictors_of_unlearnt, spread_labels
 from pyro_fmvae.models.label_predictor import weighted_mean
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -14,7 +14,6 @@ from sklearn.neighbors import kneighbors_graph
 from sklearn.semi_supervised import LabelSpreading
 from torch import Tensor
 
-from pyro_fmvae.data.dataset import Split
 from pyro_fmvae.learn.stacking import calibrated, classifiers, folds_of, predicted, stored
 from pyro_fmvae.models.label_predictor import LabelPredictor, weighted_mean
 
@@ -29,11 +28,24 @@ SEED = 0
 """Of the hidden parts, and of the forest."""
 Teacher = Callable[[Tensor], Tensor]
 """From labels int64 [N], -1 = unknown, to probabilities of the values of every point, float64 [N, C]."""
-_POINTS: Final = WeakKeyDictionary[Split, "_Points"]()
-"""The points of each split in use: options ask for their labels, and so does training."""
 
 
-def spread_labels(split: Split, labels: Tensor, precision: float) -> Tensor:
+class Cloud(Protocol):
+    """Points, such as a :class:`~pyro_fmvae.data.Split`."""
+
+    def __len__(self) -> int:
+        """N, the number of points."""
+
+    @property
+    def observations(self) -> Tensor:
+        """Their numbers, float32 ``[N, *event_shape]``, read when they are asked for; NaN is missing."""
+
+
+_POINTS: Final = WeakKeyDictionary[Cloud, "_Points"]()
+"""The points of each cloud in use: options ask for their labels, and so does training."""
+
+
+def spread_labels(cloud: Cloud, labels: Tensor, precision: float) -> Tensor:
     """Label points by those that have a label, each column for itself.
 
     Three teachers tell each point's label: labels that spread over the graph of the seven nearest neighbours
@@ -48,7 +60,7 @@ def spread_labels(split: Split, labels: Tensor, precision: float) -> Tensor:
     have a label: a few wrong ones would cost more than the others bring.
 
     Args:
-        split: N points.
+        cloud: N points.
         labels: int64 [N, L], -1 = unknown.
         precision: share of the hidden labels, in (0, 1], that have to be right; 0 spreads none.
 
@@ -56,16 +68,16 @@ def spread_labels(split: Split, labels: Tensor, precision: float) -> Tensor:
         Labels [N, L]: those that were known, and those that were spread. Of more than 5,000 points, of fewer
         than eight, and of points with missing numbers, those that were known.
     """
-    if not precision or not comparable(split):
+    if not precision or not comparable(cloud):
         return labels
-    points, key = _points(split), (labels.cpu().numpy().tobytes(), precision)
+    points, key = _points(cloud), (labels.cpu().numpy().tobytes(), precision)
     if key not in points.found:
         columns = [_spread(points, column, precision) for column in labels.cpu().unbind(-1)]
         points.found[key] = torch.stack(columns, -1)
     return points.found[key].to(labels)
 
 
-def predictors_of_unlearnt(split: Split, labels: Tensor, told: Tensor) -> dict[int, LabelPredictor]:
+def predictors_of_unlearnt(cloud: Cloud, labels: Tensor, told: Tensor) -> dict[int, LabelPredictor]:
     """Predictors of the labels that a model has not learnt, by its own training labels.
 
     The logistic regression and the random forest of :func:`spread_labels` tell a fifth of the known labels
@@ -73,7 +85,7 @@ def predictors_of_unlearnt(split: Split, labels: Tensor, told: Tensor) -> dict[i
     right of fewer, by more than the standard error of the difference, the two predict the label in its place.
 
     Args:
-        split: N points.
+        cloud: N points.
         labels: that the model was trained on, int64 [N, L], -1 = unknown.
         told: values that it calls all points by, int64 [N, L].
 
@@ -81,29 +93,29 @@ def predictors_of_unlearnt(split: Split, labels: Tensor, told: Tensor) -> dict[i
         Column → its predictor, in which the model itself has no weight. None of more than 5,000 points, of
         fewer than eight, and of points with missing numbers.
     """
-    if not comparable(split):
+    if not comparable(cloud):
         return {}
-    points, labels, told = _points(split), labels.cpu(), told.cpu()
+    points, labels, told = _points(cloud), labels.cpu(), told.cpu()
     found = {column: _better(points, labels[:, column], told[:, column]) for column in range(labels.shape[1])}
     return {column: predictor for column, predictor in found.items() if predictor is not None}
 
 
-def comparable(split: Split) -> bool:
+def comparable(cloud: Cloud) -> bool:
     """True if labels of the points may be spread: see :data:`COMPARABLE`."""
-    return NEIGHBOURS < len(split) <= MOST_POINTS and not bool(split.observations.isnan().any())
+    return NEIGHBOURS < len(cloud) <= MOST_POINTS and not bool(cloud.observations.isnan().any())
 
 
-def _points(split: Split) -> "_Points":
-    if split not in _POINTS:
-        _POINTS[split] = _Points(split)
-    return _POINTS[split]
+def _points(cloud: Cloud) -> "_Points":
+    if cloud not in _POINTS:
+        _POINTS[cloud] = _Points(cloud)
+    return _POINTS[cloud]
 
 
 class _Points:
     """Points as the teachers see them."""
 
-    def __init__(self, split: Split) -> None:
-        self.numbers = split.observations.flatten(1).cpu()
+    def __init__(self, cloud: Cloud) -> None:
+        self.numbers = cloud.observations.flatten(1).cpu()
         self.found: dict[tuple[bytes, float], Tensor] = {}  # labels that were spread, by labels and precision
 
     @cached_property
