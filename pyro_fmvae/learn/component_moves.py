@@ -13,6 +13,7 @@ from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.infer import natural_prior
 from pyro_fmvae.infer.seeding import kmeans
 from pyro_fmvae.learn.mixture_search import LONG, POSITIVE, Fitted, ascended, features_of, whitened
+from pyro_fmvae.learn.mixture_steps import ascend
 from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.models.packed_numbers import Seen
 from pyro_fmvae.models.table_sites import WEIGHTS, child_of
@@ -73,7 +74,7 @@ class Sample:
         model = self.model(gamma.shape[1])
         model.forget()
         for _ in range(FILLED if self.x.isnan().any() else 1):
-            model.ascend(self.seen, gamma)
+            ascend(model, self.seen, gamma)
         return model
 
     def clusters(self, count: int, white: bool, generator: torch.Generator) -> Tensor:

@@ -1,20 +1,17 @@
 """Coordinate ascent on one part of the rows after another, with weights of rows."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
+from pyro_fmvae.learn.mixture_steps import Naturals, updated
 from pyro_fmvae.models import ObservedMixture
-from pyro_fmvae.models.table_sites import WEIGHTS, child_of
 
 LARGEST: Final = 2**22
 """Numbers in a tensor, at most, unless a single row needs more."""
-
-Naturals = Mapping[str, Tensor]
-"""Site → natural parameters, or sums of the sufficient statistics that are added to them."""
 
 
 class Rows(NamedTuple):
@@ -115,10 +112,5 @@ def told(model: ObservedMixture, rows: Rows) -> tuple[dict[str, Tensor], float]:
         table = model.table(seen)
         beside += float(weights @ table.logsumexp(-1))
         gamma = weights.unsqueeze(-1) * table.softmax(-1)
-        for name, total in sums.items():
-            child = child_of(name)
-            if name == WEIGHTS:
-                total += model.prior.weights.told(gamma.sum(0))
-            elif child in seen:  # labels are not
-                total += model.conjugate(child, torch.zeros_like(total), seen[child], gamma, 1.0)
+        sums = updated(model, sums, seen, gamma)
     return sums, beside - float(sum((sums[name] * stats[name]).sum() for name in sums))

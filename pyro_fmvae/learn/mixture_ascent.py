@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pyro_fmvae.learn.mixture_search import STARTS, best_start
+from pyro_fmvae.learn.mixture_steps import ascend, bound_of
 from pyro_fmvae.learn.phase import Budget, Phase, check_number, check_rows
 from pyro_fmvae.learn.stacking import labelled_first, learn_predictors
 from pyro_fmvae.learn.stepwise_em import STEPWISE
@@ -98,9 +99,9 @@ class MixtureAscent(Phase):
         x, labels = batch[0], batch[1] if len(batch) > 2 else None
         seen = self.model.observations(x, labels)
         table = self.model.table(seen)
-        bound = self.model.bound(table)
+        bound = bound_of(self.model, table)
         rate = 1.0 if len(x) == self.model.num_data else self.rate(self.steps)
-        self.model.ascend(seen, table.softmax(-1), rate)
+        ascend(self.model, seen, table.softmax(-1), rate)
         self.steps += 1
         return -bound
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pyro_fmvae.distributions.category import indicators
 from pyro_fmvae.infer.seeding import kmeans
+from pyro_fmvae.learn.mixture_steps import ascend, bound_of
 from pyro_fmvae.models.observed_mixture import ObservedMixture
 from pyro_fmvae.models.packed_numbers import Seen
 from pyro_fmvae.models.table_sites import COUNTS
@@ -91,9 +92,9 @@ def ascended(
     before = -math.inf
     gamma = gamma[:, model.prior.weights.order(gamma.sum(0))]
     for _ in range(iterations):
-        model.ascend(seen, gamma)
+        ascend(model, seen, gamma)
         table = model.table(seen)
-        bound, gamma = model.bound(table), table.softmax(-1)
+        bound, gamma = bound_of(model, table), table.softmax(-1)
         if bound - before < tolerance * len(gamma) or now() > until:
             break
         before = bound

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
 
-from pyro_fmvae.distributions.exponential_family import blend
 from pyro_fmvae.distributions.marginal_component import expected_numbers
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.models.label_predictor import LabelPredictor, predictors_of
@@ -22,7 +21,6 @@ from pyro_fmvae.models.table_sites import (
     WEIGHTS,
     TablePrior,
     TableSites,
-    child_of,
     column_site,
     label_site,
     parameter_of,
@@ -42,8 +40,8 @@ class ObservedMixture(TablePosterior):
     values, several components for the same value, and rows without a label take part (Miller and Uyar,
     1997). So a code of L labels has L + 1 entries, one for each label and the component last.
 
-    :meth:`model` and :meth:`guide` are a Pyro program for ``TraceConjugate_ELBO``. :meth:`ascend` is its
-    natural-gradient step in closed form.
+    :meth:`model` and :meth:`guide` are a Pyro program for ``TraceConjugate_ELBO``. Its natural-gradient step
+    in closed form is :func:`~pyro_fmvae.learn.mixture_steps.ascend`.
 
     Args:
         levels: for each of the D columns, how many categories it has: 0 for a column of numbers, -1 for one
@@ -53,8 +51,8 @@ class ObservedMixture(TablePosterior):
         label_sizes: for each label, how many values it has.
         prior: hyperparameters.
         full: Σ_k is any covariance, else it is diagonal.
-        learn_prior: a0 and b0 of ``prior`` are where the prior of the numbers starts, which :meth:`ascend`
-            chooses by the bound.
+        learn_prior: a0 and b0 of ``prior`` are where the prior of the numbers starts, which a step
+            of learning chooses by the bound.
 
     Attributes:
         predictors: of labels, by their sites; none at first. The mixture alone predicts a label without one.
@@ -127,7 +125,7 @@ class ObservedMixture(TablePosterior):
                     values[name] = pyro.sample(name, fn)
         return values
 
-    # ------------------------------------------------------------------ learning
+    # ------------------------------------------------------------------ codes
 
     @torch.no_grad()
     def table(self, observations: Seen) -> Tensor:
@@ -136,43 +134,6 @@ class ObservedMixture(TablePosterior):
         for name, seen in observations.items():
             total = total + self.log_likelihoods(name, seen)
         return total.expand(len(seen), -1)
-
-    @torch.no_grad()
-    def ascend(self, observations: Seen, gamma: Tensor, rate: float = 1.0) -> None:
-        """Move λ towards the conjugate posterior λ* given responsibilities, by the rate ρ.
-
-        With ρ = 1 and all rows this is coordinate ascent, and the bound rises. For full covariances, missing
-        numbers are filled in as the present posterior expects them.
-
-        Args:
-            observations: of B rows that stand for all N, :meth:`packed` or not.
-            gamma: responsibilities of these rows, [B, K].
-            rate: ρ in (0, 1]. A prior that is learnt follows.
-        """
-        scale = self.num_data / len(gamma)
-        for name, prior in self.natural_priors().items():
-            if name == WEIGHTS:
-                target = prior.natural + scale * self.prior.weights.told(gamma.double().sum(0))
-            elif child_of(name) in observations:
-                seen = observations[child_of(name)]
-                target = self.conjugate(child_of(name), prior.natural, seen, gamma, scale)
-            else:  # no label is known
-                target = prior.natural
-            natural = self.posterior_of(name).natural
-            natural.copy_(blend(natural, target, rate))
-        self.learn_prior()
-
-    @torch.no_grad()
-    def bound(self, table: Tensor) -> float:
-        """The variational bound, in nats for all N rows.
-
-        Args:
-            table: of :meth:`table`, of B rows that stand for all.
-        """
-        scale = self.num_data / len(table)
-        return (scale * table.logsumexp(-1).sum() - self.divergence()).item()
-
-    # ------------------------------------------------------------------ codes
 
     @torch.no_grad()
     def responsibilities(self, x: Tensor) -> list[Tensor]:

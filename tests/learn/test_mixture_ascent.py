@@ -10,6 +10,7 @@ from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.learn import Budget, fit, mixture_ascent
 from pyro_fmvae.learn.mixture_ascent import MixtureAscent
 from pyro_fmvae.learn.mixture_search import best_start
+from pyro_fmvae.learn.mixture_steps import bound_of
 from pyro_fmvae.models import ObservedMixture
 
 N = 60
@@ -39,7 +40,7 @@ def test_the_loss_falls_with_all_rows_in_the_batch():
     model, records = run(N)
     losses = [record.loss for record in records[1:]]
     assert all(later <= earlier + 1e-9 for earlier, later in pairwise(losses))
-    assert losses[-1] == pytest.approx(-model.bound(model.table(model.observations(split().x))))
+    assert losses[-1] == pytest.approx(-bound_of(model, model.table(model.observations(split().x))))
 
 
 def test_the_start_does_not_depend_on_the_order_of_the_rows():

@@ -1,6 +1,7 @@
 import torch
 from torch.testing import assert_close
 
+from pyro_fmvae.learn.mixture_steps import ascend
 from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.models.label_predictor import LabelPredictor
 
@@ -11,7 +12,7 @@ def fitted():
     torch.manual_seed(0)
     x, labels = torch.randn(N, 2), torch.randint(C, (N, 1))
     model = ObservedMixture((0, 0), K, N, (C,))
-    model.ascend(model.observations(x, labels), (5 * torch.rand(N, K)).softmax(-1))
+    ascend(model, model.observations(x, labels), (5 * torch.rand(N, K)).softmax(-1))
     model.predictors["label_0"] = predictor = LabelPredictor(2, C, trees=1, nodes=1)
     predictor.forest.probs.copy_(torch.tensor([[0.7, 0.2, 0.1]]))
     predictor.weights.copy_(torch.tensor([0.5, 0.3, 0.2]))

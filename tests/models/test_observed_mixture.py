@@ -1,6 +1,5 @@
 import math
-from dataclasses import replace
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 import pyro
@@ -12,91 +11,10 @@ from sklearn.mixture import BayesianGaussianMixture
 from torch.testing import assert_close
 
 from pyro_fmvae.evaluate import bound, edit_rows, outlier_scores
-from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
+from pyro_fmvae.infer import TraceConjugate_ELBO
+from pyro_fmvae.learn.mixture_steps import ascend, bound_of
 from pyro_fmvae.models import ObservedMixture, TablePrior
-from pyro_fmvae.models.mixing_weights import STICK_BREAKING
-from pyro_fmvae.optim import NaturalGradient
-
-N, K = 30, 3
-LEVELS = (0, 3, 0, 1, -1, -1)  # numbers, three categories, numbers, a column that is left out, counts
-RATES = torch.tensor([1.5, 0.8]), torch.tensor([0.4, 0.6])
-PRIOR = TablePrior(c0=0.7, s0=0.4, a0=1.5, b0=0.3, d0=0.6, l0=0.2, rates=RATES)
-STICKS = replace(PRIOR, weights=STICK_BREAKING)
-
-
-def table(missing=True):
-    """Rows, two labels of each with some unknown, and responsibilities to start from."""
-    torch.manual_seed(0)
-    kinds = torch.arange(N) % 3
-    x = torch.stack([3.0 * kinds + torch.randn(N), kinds.float(), torch.randn(N), torch.randn(N)], -1)
-    x[::7, 1] = torch.nan
-    if missing:
-        x[::5, 0] = torch.nan
-        x[3] = torch.nan
-    labels = torch.stack([kinds % 2, kinds], -1)
-    labels[::3, 0] = -1
-    labels[::4] = -1
-    gamma = torch.rand(N, K).softmax(-1).double()
-    counts = torch.poisson(torch.stack([1.0 + 0.3 * kinds, torch.full((N,), 0.7)], -1))
-    counts[::6, 0] = torch.nan
-    counts[3] = torch.nan
-    return torch.cat([x, counts], -1), labels, gamma
-
-
-def fitted(full=False, steps=5, num_data=N, prior=PRIOR, start=None, **options):
-    x, labels, gamma = table()
-    gamma = gamma if start is None else start
-    model = ObservedMixture(LEVELS, K, num_data, (2, 3), prior, full, **options)
-    seen = model.observations(x, labels)
-    for _ in range(steps):
-        model.ascend(seen, gamma)
-        gamma = model.table(seen).softmax(-1)
-    return model, x, labels
-
-
-@pytest.mark.parametrize("prior", [PRIOR, STICKS])
-@pytest.mark.parametrize("full", [False, True])
-def test_the_bound_is_that_of_the_elbo_and_rises(full, prior):
-    x, labels, gamma = table()
-    model, bounds = ObservedMixture(LEVELS, K, N, (2, 3), prior, full), []
-    seen = model.observations(x, labels)
-    for _ in range(12):
-        model.ascend(seen, gamma)
-        rows = model.table(seen)
-        bounds.append(model.bound(rows))
-        gamma = rows.softmax(-1)
-    assert all(later >= earlier - 1e-9 for earlier, later in pairwise(bounds))
-    assert bounds[-1] > bounds[0] + 1
-    assert TraceConjugate_ELBO().loss(model.model, model.guide, x, labels) == pytest.approx(-bounds[-1])
-
-
-@pytest.mark.parametrize(("full", "prior"), [(False, PRIOR), (True, PRIOR), (False, STICKS)])
-def test_a_step_is_the_natural_gradient_step_of_rate_one(full, prior):
-    model, x, labels = fitted(full, steps=1, prior=prior)
-    svi = ConjugateSVI(
-        model.model,
-        model.guide,
-        NaturalGradient(1.0, lambda p: torch.optim.SGD(p, lr=0.0)),
-        TraceConjugate_ELBO(),
-    )
-    ours, _, _ = fitted(full, steps=1, prior=prior)
-    seen = ours.observations(x, labels)
-    ours.ascend(seen, ours.table(seen).softmax(-1))
-    svi.step(x, labels)
-    theirs = model.state_dict()
-    for name, value in ours.state_dict().items():
-        assert_close(theirs[name], value, rtol=1e-9, atol=1e-9)
-
-
-def test_half_a_step_on_a_batch_goes_half_way_to_the_posterior_of_rows_that_stand_for_all():
-    model, x, labels = fitted(num_data=2 * N)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    whole, seen = fitted(num_data=2 * N)[0], model.observations(x, labels)
-    gamma = model.table(seen).softmax(-1)
-    model.ascend(seen, gamma, 0.5)
-    whole.ascend(model.observations(x.repeat(2, 1), labels.repeat(2, 1)), gamma.repeat(2, 1))
-    for name, target in whole.state_dict().items():
-        assert_close(model.state_dict()[name], 0.5 * (before[name] + target))
+from tests.models.mixture_case import PRIOR, STICKS, K, N, fitted
 
 
 def marginals(normals, x):
@@ -153,7 +71,7 @@ def test_the_posterior_is_scikit_learns():
     seen = model.observations(x)
     gamma = torch.from_numpy(theirs.predict_proba(x))
     for _ in range(200):
-        model.ascend(seen, gamma)
+        ascend(model, seen, gamma)
         gamma = model.table(seen).softmax(-1)
     assert_close(gamma, torch.from_numpy(theirs.predict_proba(x)), rtol=0, atol=1e-6)
     assert_close(model.locations().double(), torch.from_numpy(theirs.means_), rtol=0, atol=1e-5)
@@ -185,7 +103,7 @@ def test_full_covariances_are_learnt_where_every_row_lacks_a_number():
     seen = model.observations(x)
     model.forget()
     for _ in range(60):
-        model.ascend(seen, torch.ones(3000, 1))
+        ascend(model, seen, torch.ones(3000, 1))
     _, _, a, tril = model.natural("x_parameter").standard
     factor, loc = torch.eye(3).requires_grad_(), torch.zeros(3).requires_grad_()
     optimizer = torch.optim.LBFGS([factor, loc], max_iter=200)
@@ -337,7 +255,7 @@ def test_brute_force_evidence_of_few_rows_is_above_the_bound():
     model = ObservedMixture((0,), 2, 4, (), prior)
     seen, gamma = model.observations(x), torch.tensor([[1.0, 0.0]] * 2 + [[0.0, 1.0]] * 2).double()
     for _ in range(100):
-        model.ascend(seen, gamma)
+        ascend(model, seen, gamma)
         rows = model.table(seen)
         gamma = rows.softmax(-1)
 
@@ -363,5 +281,5 @@ def test_brute_force_evidence_of_few_rows_is_above_the_bound():
         weights = math.lgamma(2) - math.lgamma(6) + sum(math.lgamma(1 + n) for n in counts)
         parts = [[float(v) for v, k in zip(x, assignment, strict=True) if k == own] for own in range(2)]
         total = np.logaddexp(total, weights + sum(map(marginal, parts)))
-    evidence = model.bound(rows) + math.log(2)
+    evidence = bound_of(model, rows) + math.log(2)
     assert evidence < total < evidence + 0.5

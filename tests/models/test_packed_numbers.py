@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from pyro_fmvae.learn.mixture_steps import ascend
 from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.models import table_posterior as module
 from pyro_fmvae.models.packed_numbers import PackedNumbers
@@ -23,7 +24,7 @@ def test_the_table_and_the_update_are_those_of_the_rows(full, missing):
     start = {name: value.clone() for name, value in model.state_dict().items()}
     for seen in (plain, packed):
         model.load_state_dict(start)
-        model.ascend(seen, gamma)
+        ascend(model, seen, gamma)
         found.append({name: value.clone() for name, value in model.state_dict().items()})
     assert_close(found[0], found[1])
 
