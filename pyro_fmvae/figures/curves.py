@@ -8,10 +8,10 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator
 from matplotlib.transforms import Affine2D
 
-from pyro_fmvae.figures.page import FAINT, MARGIN, QUIET, Page, shorten, text_width
+from pyro_fmvae.figures.page import FAINT, MARGIN, QUIET, Page, plain_axes, shorten, text_width
 
 _PHASES = ("#e6eef8", "#fbf2dc", "#e6f3e6", "#f2e9f6", "#eeeeee")
 _BOUND = (("elbo", "ELBO", "#16457f"), ("reconstruction", "reconstruction", "#d2691e"))
@@ -233,13 +233,8 @@ def _draw(
     few = [steps[0]] if len(set(steps)) == 1 else None
     axes.xaxis.set_major_locator(FixedLocator(few) if few else MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_locator(MaxNLocator(6 if panel.height > 200 else 4, integer=panel.whole))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}".replace("-", "−")))
-    axes.tick_params(labelsize=8, labelcolor=QUIET, color=FAINT, labelbottom=last, bottom=last)
-    axes.grid(axis="y", color="white" if phases else FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side, spine in axes.spines.items():
-        spine.set(color=FAINT, linewidth=0.8, visible=side in ("left", "bottom"))
+    plain_axes(axes, grid="white" if phases else FAINT)
+    axes.tick_params(labelbottom=last, bottom=last)
 
 
 def _limits(curves: Sequence[np.ndarray], whole: bool) -> tuple[float, float]:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator
 
-from pyro_fmvae.figures.page import FAINT, MARGIN, NOTE, QUIET, Page, text_width, wrap
+from pyro_fmvae.figures.page import MARGIN, NOTE, QUIET, Page, plain_axes, text_width, wrap
 
 _WIDTH, _INDENT = 760, 104
 _OBJECTIVE, _NOISE = 260, 180  # heights
@@ -109,13 +109,7 @@ def _draw(axes: Axes, steps: np.ndarray, values: np.ndarray, chosen: int) -> Non
         FixedLocator([steps[0]]) if lone else MaxNLocator(8, integer=True, steps=[1, 2, 2.5, 5, 10])
     )
     axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}".replace("-", "−")))
-    axes.tick_params(labelsize=8, labelcolor=QUIET, color=FAINT)
-    axes.grid(axis="y", color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side, spine in axes.spines.items():
-        spine.set(color=FAINT, linewidth=0.8, visible=side in ("left", "bottom"))
+    plain_axes(axes)
 
 
 def _limits(values: np.ndarray) -> tuple[float, float]:

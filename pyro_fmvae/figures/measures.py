@@ -7,10 +7,20 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import Affine2D
 
-from pyro_fmvae.figures.page import FAINT, MARGIN, NOTE, QUIET, Page, shorten, text_width, wrap
+from pyro_fmvae.figures.page import (
+    MARGIN,
+    NOTE,
+    QUIET,
+    Page,
+    plain_axes,
+    shorten,
+    text_width,
+    tick_label,
+    wrap,
+)
 
 _WIDTH, _HEIGHT, _INDENT = 720, 320, 96
 _LINE = 22
@@ -144,13 +154,7 @@ def _prepare(axes: Axes, places: np.ndarray, log: bool) -> None:
     axes.xaxis.set_major_locator(FixedLocator(_ticks(axes, places)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_locator(MaxNLocator(6))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(_tick_label))
-    axes.tick_params(labelsize=8, labelcolor=QUIET, color=FAINT)
-    axes.grid(axis="y", color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side, spine in axes.spines.items():
-        spine.set(color=FAINT, linewidth=0.8, visible=side in ("left", "bottom"))
+    plain_axes(axes)
 
 
 def _ticks(axes: Axes, places: np.ndarray) -> list[float]:
@@ -159,12 +163,8 @@ def _ticks(axes: Axes, places: np.ndarray) -> list[float]:
     end = -np.inf
     for place in places.tolist():
         middle = axes.transData.transform((place, 0.0))[0]
-        half = text_width(_tick_label(place), 8) / 2
+        half = text_width(tick_label(place), 8) / 2
         if middle - half >= end + 8:
             ticks.append(place)
             end = middle + half
     return ticks
-
-
-def _tick_label(value: float, _: int | None = None) -> str:
-    return f"{value:,.10g}".replace("-", "−")

@@ -15,6 +15,7 @@ from matplotlib.image import BboxImage
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.textpath import text_to_path
+from matplotlib.ticker import FuncFormatter
 from matplotlib.transforms import Bbox, TransformedBbox
 
 from pyro_fmvae.checkpoint import write_atomically
@@ -111,6 +112,28 @@ def frame(axes: Axes) -> None:
     axes.set(xticks=[], yticks=[])
     for spine in axes.spines.values():
         spine.set(color=FAINT, linewidth=0.6)
+
+
+def plain_axes(axes: Axes, grid: str | None = FAINT) -> None:
+    """Style axes with numbers: small labels, the left and the lower side of the frame, horizontal lines.
+
+    Args:
+        axes: with ticks where they are to be.
+        grid: colour of the lines; None for no lines.
+    """
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(tick_label))
+    axes.tick_params(labelsize=8, labelcolor=QUIET, color=FAINT)
+    if grid is not None:
+        axes.grid(axis="y", color=grid, linewidth=0.8)
+        axes.set_axisbelow(True)
+    for side, spine in axes.spines.items():
+        spine.set(color=FAINT, linewidth=0.8, visible=side in ("left", "bottom"))
+
+
+def tick_label(value: float, _: int | None = None) -> str:
+    """A number as :func:`plain_axes` labels it; the second argument is for matplotlib."""
+    return f"{value:,.10g}".replace("-", "−")
 
 
 def text_width(text: str, size: float = 9, **font: Any) -> float:

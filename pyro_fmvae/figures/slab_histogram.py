@@ -5,9 +5,9 @@ import math
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
-from pyro_fmvae.figures.page import FAINT, INK, MARGIN, QUIET, Page, text_width
+from pyro_fmvae.figures.page import INK, MARGIN, QUIET, Page, plain_axes, text_width
 from pyro_fmvae.figures.tiles import Array, as_array
 
 _WIDTH, _HEIGHT, _INDENT = 640, 300, 92
@@ -119,8 +119,4 @@ def _zeros(page: Page, posterior: float, prior: float) -> None:
 def _plain(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_locator(MaxNLocator(5))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}".replace("-", "−")))
-    axes.tick_params(labelsize=8, labelcolor=QUIET, color=FAINT)
-    for side, spine in axes.spines.items():
-        spine.set(color=FAINT, linewidth=0.8, visible=side in ("left", "bottom"))
+    plain_axes(axes, grid=None)
