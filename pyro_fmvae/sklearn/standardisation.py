@@ -57,10 +57,7 @@ class Standardisation:
         for columns, what in (categorical, "categories"), (counted, "counts"):
             for column in columns:
                 values = X[known[:, column], column]
-                if (values < 0).any() or (values != np.floor(values)).any():
-                    raise ValueError(
-                        f"X: expected the {what} 0, 1, 2, ... in column {column}, got other numbers"
-                    )
+                _check_whole(values, what, column)
                 levels[column] = max(int(values.max(initial=0)) + 1, 2)
                 centre[column], scale[column] = 0.0, 1.0
         levels[list(counted)] = COUNTS
@@ -72,7 +69,15 @@ class Standardisation:
         return np.flatnonzero(np.array(self.levels) == 0)
 
     def standardised(self, X: np.ndarray, device: torch.device) -> Tensor:
-        """Rows as the model takes them, float64 [N, D]."""
+        """Rows as the model takes them, float64 [N, D].
+
+        Raises:
+            ValueError: a column of categories or counts with numbers that are not 0, 1, 2, ....
+        """
+        for column, level in enumerate(self.levels):
+            if level:
+                values = X[~np.isnan(X[:, column]), column]
+                _check_whole(values, "counts" if level == COUNTS else "categories", column)
         return torch.as_tensor((X - self.centre) / self.scale, dtype=torch.float64, device=device)
 
     def in_units(self, x: Tensor) -> np.ndarray:
@@ -164,6 +169,11 @@ def systematic_sample(
     places = (np.arange(size) + generator.uniform(0.25, 0.75)) * (until[-1] / size)
     rows: np.ndarray = order[np.searchsorted(until, places, side="right")]
     return rows
+
+
+def _check_whole(values: np.ndarray, what: str, column: int) -> None:
+    if (values < 0).any() or (values != np.floor(values)).any():
+        raise ValueError(f"X: expected the {what} 0, 1, 2, ... in column {column}, got other numbers")
 
 
 def _correlation(x: np.ndarray, weights: np.ndarray) -> np.ndarray:

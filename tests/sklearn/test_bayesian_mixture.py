@@ -164,6 +164,11 @@ def test_categories_have_their_frequencies():
     assert mixture.means_.shape == (1, 1)
     gap = mixture.score_samples([[0.0, 2.0]]) - mixture.score_samples([[0.0, np.nan]])
     np.testing.assert_allclose(gap, np.log(counts[2] / counts.sum()))
+    unseen = mixture.score_samples([[0.0, 3.0], [0.0, np.nan]])
+    assert unseen[0] == unseen[1]
+    for other in (-1.0, 0.5):
+        with pytest.raises(ValueError, match=r"categories 0, 1, 2, \.\.\. in column 1, got other numbers"):
+            mixture.predict([[0.0, other]])
     alone = BayesianMixture(2, categorical_features=[0], random_state=0).fit(x[5:, 1:])
     assert set(alone.sample(100)[0][:, 0]) <= {0.0, 1.0, 2.0}
     assert not hasattr(alone, "means_")
@@ -271,6 +276,8 @@ def test_columns_of_every_kind_are_clustered_together(prior, number):
     assert mixture.n_components_ == 3
     assert adjusted_rand_score(mixture.predict(x), kinds) > 0.75
     assert np.sort(mixture.rates_[:, 0]) == pytest.approx([3, 3, 12], rel=0.15)
+    with pytest.raises(ValueError, match=r"counts 0, 1, 2, \.\.\. in column 1, got other numbers"):
+        mixture.score_samples([[0.0, -3.0, 1.0, 1.0]])
     streamed = clone(mixture).set_params(n_components=3)
     for part in np.split(x, 3):
         streamed.partial_fit(part)
