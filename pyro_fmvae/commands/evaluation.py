@@ -82,6 +82,8 @@ def evaluate(
     ranks, left_out = world(), dict[str, dict[str, int]]()
     with ranks.agreeing(same_draws=False):
         opened = open_factorial(run, "--probes") if probes else Run.open(Path(run))
+        if probes and opened.recipe.tables:
+            raise ValueError(f"run: --probes needs latents, {run} is a {opened.recipe.name}, which has none")
         place = resolve_device(device)
         model = opened.load_model(place)
         rows, label_names = rows_of(opened, data, data_root, split, left_out=left_out)

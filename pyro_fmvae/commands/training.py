@@ -30,7 +30,7 @@ from pyro_fmvae.recipes.registry import (
     options_of,
     recipe_of,
 )
-from pyro_fmvae.runs.config_file import DERIVED, with_full_paths
+from pyro_fmvae.runs.config_file import DERIVED, check_new, with_full_paths
 from pyro_fmvae.runs.event_log import check_log
 from pyro_fmvae.runs.launching import check_equal, first_before_others, is_restart_of, note_launch
 from pyro_fmvae.runs.report import report
@@ -190,6 +190,8 @@ def start(
     """
     ranks = world()
     with ranks.agreeing(same_draws=False):
+        if out is not None:
+            check_new(out)
         device = resolve_device(config.device)
         check_log(config)
         config = replace(config, data=data_name(recipe_of(config).name, config.data))

@@ -62,6 +62,17 @@ def column_names(preprocessing: Preprocessing) -> tuple[str, ...]:
     return preprocessing.column_names or tuple(str(column + 1) for column in range(count))
 
 
+def categories_of(preprocessing: Preprocessing) -> list[tuple[str, ...]]:
+    """The categories of each column in words, in the order of their codes; empty for a column of numbers."""
+    found = (
+        list(preprocessing.levels)
+        or [("0", "1") if preprocessing.binary else ()] * preprocessing.event_shape[0]
+    )
+    for column, values in enumerate(preprocessing.powers.values if preprocessing.powers else ()):
+        found[column] = found[column] or tuple(f"{value:g}" for value in values)
+    return found
+
+
 def levels_of(config: MixtureOptions, preprocessing: Preprocessing) -> tuple[int, ...]:
     """Categories of each column, as :class:`ObservedMixture` takes them.
 
@@ -71,11 +82,7 @@ def levels_of(config: MixtureOptions, preprocessing: Preprocessing) -> tuple[int
     names = column_names(preprocessing)
     numbers = {str(column + 1): column for column in range(len(names))}
     numbers |= {name: column for column, name in enumerate(names)}
-    found = [2 if preprocessing.binary else 0] * len(names)
-    for column, words in enumerate(preprocessing.levels):
-        found[column] = len(words)
-    for column, values in enumerate(preprocessing.powers.values if preprocessing.powers else ()):
-        found[column] = found[column] or len(values)
+    found = [len(categories) for categories in categories_of(preprocessing)]
     for name in config.ignore or ():
         if name not in numbers:
             raise ValueError(f"ignore: expected columns out of {', '.join(names)}, got {name!r}")

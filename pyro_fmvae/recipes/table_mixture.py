@@ -24,6 +24,7 @@ from pyro_fmvae.recipes.labelling import check_labels, check_numbered
 from pyro_fmvae.recipes.mixture_choice import (
     SEARCHED,
     MixtureOptions,
+    categories_of,
     chosen,
     column_names,
     constant_columns,
@@ -217,7 +218,7 @@ class Mixture(Recipe[MixtureOptions]):
         kept = [column for column, _ in model.sites.categories]
         levels = {
             column: words
-            for column, words in enumerate(self.preprocessing.levels)
+            for column, words in enumerate(categories_of(self.preprocessing))
             if words and column in kept
         }
         words = [f"{names[column]}: {word}" for column in levels for word in levels[column]]

@@ -30,6 +30,12 @@ Description: TypeAlias = tuple[Recipe[Any], str, tuple[str, ...]]
 """The recipe, the fingerprint of the rows, and the names of the options that were given."""
 
 
+def check_new(folder: str | Path) -> None:
+    """Raise ValueError if there is something in the place of a new run's folder."""
+    if os.path.lexists(folder):
+        raise ValueError(f"out: {folder} exists already, and runs are never overwritten")
+
+
 def write_description(folder: Path, recipe: Recipe[Any], fingerprint: str, given: Sequence[str]) -> None:
     """Write ``config.json`` atomically; in it, paths below the user's home are relative to the folder.
 

@@ -16,7 +16,7 @@ from pyro_fmvae.data.learnable import check_learnable
 from pyro_fmvae.recipes.options import HELD_OUT, TrainConfig
 from pyro_fmvae.recipes.recipe import Recipe
 from pyro_fmvae.recipes.registry import recipe_of, resolved
-from pyro_fmvae.runs.config_file import CONFIG, described, read_description, write_description
+from pyro_fmvae.runs.config_file import CONFIG, check_new, described, read_description, write_description
 from pyro_fmvae.runs.model_file import is_model_file, read_model
 
 METRICS = "metrics.jsonl"
@@ -79,7 +79,7 @@ class Run:
                 folder.mkdir(parents=True)
                 break
             if not numbered:
-                raise ValueError(f"out: {folder} exists already, and runs are never overwritten")
+                check_new(folder)
         run = replace(self, folder=folder)
         if held is not None:
             moved = shutil.move(held, folder.resolve() / held.name)

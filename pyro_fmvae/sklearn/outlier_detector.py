@@ -22,8 +22,8 @@ class OutlierDetector(OutlierMixin, BaseEstimator):
 
     The score is the log posterior predictive density, which accounts for what few rows leave unknown of a
     component. Rows with missing entries (NaN) are scored by the entries that are there; fewer entries have a
-    density in fewer dimensions, so compare such rows with those that miss the same columns. A category above those
-    of the training counts as missing, too.
+    density in fewer dimensions, so compare such rows with those that miss the same columns. A category above
+    those of the training counts as missing, too.
 
     Args:
         mixture: a :class:`BayesianMixture`, which is cloned; None: one that chooses its number of components.

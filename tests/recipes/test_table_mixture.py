@@ -9,7 +9,8 @@ import torch
 
 import pyro_fmvae
 from pyro_fmvae import figures
-from pyro_fmvae.recipes.mixture_choice import numbers_tried
+from pyro_fmvae.data import Kind, Preprocessing
+from pyro_fmvae.recipes.mixture_choice import categories_of, numbers_tried
 from pyro_fmvae.recipes.registry import DEFAULT, choose_model
 from pyro_fmvae.runs import Run
 from tests.small_runs import command, succeed, write_files
@@ -49,7 +50,27 @@ def test_a_small_table_is_learnt_without_networks(trained):
     assert config["model"] == "mixture" and config["ignore"] == ["same"]
     assert config["factors"] == [3, 3] and config["covariance"] in ("full", "diagonal")
     assert (folder / "run" / "figures" / "columns.png").exists()
-    assert "Shares of the words in each component" in (folder / "run" / "report.html").read_text()
+    assert "Shares of the categories in each component" in (folder / "run" / "report.html").read_text()
+
+
+def test_grades_and_truth_values_are_categories():
+    x = np.stack([np.tile([3.0, 7, 9, 3], 25), np.linspace(0, 1, 100)], 1)
+    table = Preprocessing.standardizing(x, True, unskew=True)
+    assert categories_of(table) == [("3", "7", "9"), ()]
+    binary = Preprocessing(Kind.BINARY, (2,))
+    assert categories_of(binary) == [("0", "1")] * 2
+    worded = Preprocessing.standardizing(x[:, 1:], True, levels=(("blue", "red"),))
+    assert categories_of(worded) == [("blue", "red")]
+
+
+def test_probes_need_latents(trained):
+    status, _, err = command("evaluate", trained[0] / "run", "--probes")
+    assert status and "run: --probes needs latents" in err and "is a mixture, which has none" in err
+
+
+def test_a_folder_that_exists_is_refused_before_the_data_are_read(trained):
+    status, _, err = command("train", "--data", "nowhere.csv", "--out", trained[0] / "run")
+    assert status and "exists already, and runs are never overwritten" in err
 
 
 def test_words_are_drawn_by_their_shares(trained, monkeypatch):

@@ -89,7 +89,8 @@ def as_numbers(
             if is_missing(text):
                 continue
             try:
-                found[row, column] = known[text] if words else float(value)
+                word = text if text in known else str(value)  # truth values are words, too
+                found[row, column] = known[word] if words else float(value)
             except (KeyError, TypeError, ValueError):
                 wanted = f"one of {', '.join(words)}" if words else "a number"
                 title = repr(names[column]) if names else column + 1
@@ -118,7 +119,11 @@ def _columns(frame: Any, source: str) -> dict[str, np.ndarray]:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{source}: expected different names of columns, got {twice!r} twice")
-    return {str(name): np.asarray(frame[name]) for name in frame.columns}
+    columns = {str(name): np.asarray(frame[name]) for name in frame.columns}
+    for name, values in columns.items():
+        if values.dtype.kind in "mM":  # dates and times are words, as in a .csv
+            columns[name] = np.where(np.isnat(values), "", values.astype(str))
+    return columns
 
 
 def _numbers(values: np.ndarray) -> np.ndarray | None:

@@ -26,7 +26,7 @@ CAPTIONS: Final = {
     "confusion": "How often points of each true value are given each value, or are in each component.",
     "reconstructions": "Pictures that training did not see, and below each what the model makes of its code.",
     "columns": "Means of the columns of each component.",
-    "words": "Shares of the words in each component.",
+    "words": "Shares of the categories in each component.",
     "components": "What each component's mean decodes to, from the most to the least used.",
     "factors": "In each row a drawn picture, then the same with one factor at a time drawn anew.",
     "attributes": "Drawn pictures by the values of labels.",
@@ -46,7 +46,7 @@ TITLES: Final = {
     "confusion": "Confusion",
     "reconstructions": "Reconstructions",
     "columns": "Columns",
-    "words": "Words",
+    "words": "Categories",
     "dictionary": "Units",
 }
 """Figures with a section of their own."""
