@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import pyro_fmvae
+from pyro_fmvae.data.own.in_memory import as_numbers
 from pyro_fmvae.runs import report
 from tests.small_runs import SIZE, TINY, metrics, succeed, train, write_files
 
@@ -85,6 +86,20 @@ def test_a_frame_names_its_columns_and_its_labels(table, tmp_path):
     np.testing.assert_allclose(run.decode(run.encode(x[:, :2])["mean"]).mean(0), x[:, :2].mean(0), atol=4)
     with pytest.raises(ValueError, match="array: expected the columns u, v, got v, u"):
         run.encode(FrameOfNumbers(x[:, 1::-1], ["v", "u"]))
+
+
+def test_dates_are_words_and_not_numbers(table, tmp_path):
+    when = np.arange("2026-01-01", SIZE, dtype="datetime64[D]")
+    when[3] = "NaT"
+    with pytest.raises(ValueError, match="data: column 'when' has 59 different words, .* leave it out with --ignore when"):
+        pyro_fmvae.train(Frame(u=table[0][:, 0], when=when), out=tmp_path / "run")
+
+
+def test_truth_values_are_the_words_of_a_table():
+    rows, levels = np.array([[True], [False], [None]], dtype=object), [("False", "True")]
+    np.testing.assert_array_equal(as_numbers(rows, levels), [[1], [0], [np.nan]])
+    with pytest.raises(ValueError, match="expected one of False, True in column 1, got 'maybe'"):
+        as_numbers(np.array([["maybe"]]), levels)
 
 
 class FrameOfNumbers(Frame):
