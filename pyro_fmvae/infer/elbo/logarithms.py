@@ -121,7 +121,7 @@ def _hold(x: Lazy, conditions: Tensor) -> bool:
 
 def _log_of_padded(expansion: _Expands, x: Lazy, call: Computed) -> Sum | None:
     source, (pads, mode, value) = call.args[0], arguments(call, "pad", "mode", "value")
-    if value != 1 or mode not in (None, "constant") or len(pads) != 2:
+    if value != 1 or mode not in (None, "constant") or len(pads) != 2 or min(pads) < 0:
         return None
     size = source.shape[-1]
     eye = torch.eye(size + sum(pads), dtype=x.dtype, device=x.device)
