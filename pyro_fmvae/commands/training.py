@@ -20,7 +20,6 @@ from pyro_fmvae.commands.parser import PROGRAM, Parser
 from pyro_fmvae.ranks import now, world
 from pyro_fmvae.recipes.declarations import flag
 from pyro_fmvae.recipes.options import TrainConfig
-from pyro_fmvae.recipes.pictures import TRAINING
 from pyro_fmvae.recipes.registry import (
     DEFAULT,
     RECIPES,
@@ -33,8 +32,9 @@ from pyro_fmvae.recipes.registry import (
 from pyro_fmvae.runs.config_file import DERIVED, check_new, with_full_paths
 from pyro_fmvae.runs.event_log import check_log
 from pyro_fmvae.runs.launching import check_equal, first_before_others, is_restart_of, note_launch
+from pyro_fmvae.runs.pages.run_page import PAGE
 from pyro_fmvae.runs.report import report
-from pyro_fmvae.runs.run import CHECKPOINT, FIGURES, Run, load_data, resolve_device, saved
+from pyro_fmvae.runs.run import CHECKPOINT, Run, load_data, resolve_device, saved
 from pyro_fmvae.runs.session import follow
 from pyro_fmvae.runs.trainer import Trainer
 
@@ -255,7 +255,7 @@ def resume_run(folder: str, data_root: str | None, device: str, eager: bool, com
             trainer.restore()
         if trainer.finished:
             print(f"{run.folder} is finished already.")
-            unreported = not (run.folder / FIGURES / f"{TRAINING}.png").exists()  # it was interrupted
+            unreported = not (run.folder / PAGE).exists()  # written last
             if ranks.leads and unreported:
                 report(trainer, dataset)
             return 0

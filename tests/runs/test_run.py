@@ -232,8 +232,7 @@ def test_ctrl_c_outside_of_training_stops_at_once(whole, monkeypatch):
 
 
 def test_finished_run_is_left_as_it_is(whole):
-    (whole / "figures").mkdir()
-    (whole / "figures" / "training.png").touch()
+    (whole / "report.html").touch()
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
     assert succeed("train", "--resume", whole) == f"{whole} is finished already.\n"
     assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
@@ -396,13 +395,10 @@ def test_a_row_beyond_all_numbers_is_left_out(tmp_path, monkeypatch, valid, test
 def test_a_report_that_was_interrupted_is_made_up_for(files, tmp_path, monkeypatch):
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(report, "draw", lambda *_: kill())
+        patch.setattr(report, "write_page", lambda *_: kill())
         with pytest.raises(Killed):
             train(run, files["table"])
     trained = state(run)
-    (run / "figures").mkdir()
-    (run / "figures" / "attributes.png").touch()  # by `draw`, while it was trained
-    monkeypatch.setattr(report, "draw", lambda *_: (run / "figures" / "training.png").touch())
     first, *printed = succeed("train", "--resume", run).splitlines()
     assert first == f"{run} is finished already."
     assert any(line.startswith("6 test points, nats per point: ELBO") for line in printed)

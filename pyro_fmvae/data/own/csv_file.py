@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pyro_fmvae.data.own.folder import code, find_values
-from pyro_fmvae.data.own.raw import DECIMAL_HINT, LARGEST_LABEL, Raw, is_decimal, is_missing
+from pyro_fmvae.data.own.raw import DECIMAL_HINT, LARGEST_LABEL, Raw, is_decimal, is_missing, note_on_header
 from pyro_fmvae.memory import check_fits
 from pyro_fmvae.untrusted import check_printable
 
@@ -117,7 +117,7 @@ def read_csv(
         tuple(named) if any(named) else (),
         tuple(found) if any(found) else (),
         ignored=ignored,
-        note="" if header else f"{path.name} has no header, as there are numbers in its first row",
+        note=note_on_header(path.name, [header[column] for column in feature_columns] if header else None),
     )
 
 

@@ -155,6 +155,19 @@ def mixed(tmp_path, text, **options):
     return read_csv(path, missing=True, levels=options.pop("levels", ()), **options)
 
 
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("a,b\n1,2\n", ""),
+        ("0,1\n1,2\n", "mine.csv has no header, as there are numbers in its first row"),
+        (",b,label:c,\n1,2,3,4\n", "mine.csv has columns without a name, which are features: 1, 3"),
+    ],
+)
+def test_odd_headers_are_noted(tmp_path, text, note):
+    (tmp_path / "mine.csv").write_text(text)
+    assert read_csv(tmp_path / "mine.csv").note == note
+
+
 @pytest.mark.parametrize("header", ["size,colour,count\n", ""])
 def test_columns_of_words_are_categories(tmp_path, header):
     raw = mixed(tmp_path, f"{header}1.5,red,2\n?,blue,3\n2.5,NA,4\n3,red,\n")
