@@ -103,9 +103,11 @@ def _explain(error: Exception, arguments: Sequence[str]) -> tuple[str, int]:
         return f"not enough memory: {(str(error).splitlines() or ['nothing is left'])[0]}", BAD_INPUT
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.filename}: {error.strerror.lower()}", BAD_INPUT
-    if isinstance(error, ValueError | OSError):
-        return str(error), BAD_INPUT
     notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+    if isinstance(error, OSError):
+        return f"{error.strerror.lower() if error.strerror else error}{notes}", BAD_INPUT
+    if isinstance(error, ValueError):
+        return str(error), BAD_INPUT
     if isinstance(error, LostRankError):
         return f"{error}{notes}", OUR_FAILURE
     text = f"{type(error).__name__}: {error}"

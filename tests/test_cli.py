@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import itertools
 import json
@@ -16,6 +17,7 @@ import torch
 import yaml
 
 from pyro_fmvae import __main__, __version__, checkpoint, cli, commands, load
+from pyro_fmvae.commands import training
 from pyro_fmvae.commands.parser import translate
 from pyro_fmvae.learn import fitting
 from pyro_fmvae.runs import report
@@ -743,6 +745,16 @@ def test_errors_of_the_program_itself_are_not_hidden(files, tmp_path, monkeypatc
     status, _, err = train(tmp_path / "run", files["grey"])
     assert status == 1
     assert "unforeseen, please report it" in err and "RuntimeError: a mistake of ours" in err
+
+
+def test_a_full_disk_is_told_with_the_run(files, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(training, "follow", fail)
+    status, _, err = train(tmp_path / "run", files["grey"])
+    assert status == 2
+    assert err.endswith(f"pyro-fmvae: error: no space left on device; the run is {tmp_path / 'run'}\n")
 
 
 def test_tables_are_no_pictures(runs, tmp_path, monkeypatch):

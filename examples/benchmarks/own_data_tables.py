@@ -138,7 +138,7 @@ def _aims(records: Sequence[Record]) -> str:
     for title, choosing in (("chosen by", True), ("reported", False)):
         halves[title] = [record for record in paired if record["choosing"] == choosing]
     columns = [_met(half) for half in halves.values()]
-    return _markdown([["aim", *halves], *zip(AIMS, *columns, strict=True)])
+    return _markdown([["condition", *halves], *zip(AIMS, *columns, strict=True)])
 
 
 def _drawn(record: Record) -> tuple[Any, ...]:
