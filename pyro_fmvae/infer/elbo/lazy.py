@@ -79,7 +79,7 @@ class Computed(NamedTuple):
         name: of the function.
         function, args, kwargs: the call.
         output: the number of this value among the outputs.
-        versions: of the tensors among the arguments, which count the changes in place.
+        known: the tensors among the arguments, each with the number of its changes in place so far.
     """
 
     name: str
@@ -87,11 +87,11 @@ class Computed(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: int = 0
-    versions: tuple[int, ...] = ()
+    known: tuple[tuple[Tensor, int], ...] = ()
 
     def holds(self) -> bool:
         """True if no tensor among the arguments was changed in place since the call."""
-        return self.versions == _versions((self.args, self.kwargs))
+        return all(_changes(tensor) == then for tensor, then in self.known)
 
 
 class Lazy(Tensor):
@@ -134,14 +134,15 @@ class Lazy(Tensor):
             return tuple(tensor.expand(shape) for tensor in tensors)
         if name in _CONSTANTS or (name in _LIKE_ANOTHER and not isinstance(args[0], Lazy)):
             return func(*tree_map(_unwritten, args), **kwargs)
-        device = next(leaf.device for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Lazy))
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        device = next(tensor.device for tensor in tensors if isinstance(tensor, Lazy))
+        known = tuple((tensor, _changes(tensor)) for tensor in tensors if not isinstance(tensor, Lazy))
         with torch._C.DisableTorchFunctionSubclass():
             try:
                 leaves, spec = _outputs(func, args, kwargs)
             except NotImplementedError:  # a shape that depends on numbers
                 raise NeedsValueError.of(sites_of((args, kwargs)), _in_words(name)) from None
-        versions = _versions((args, kwargs))
-        calls = (Computed(name, func, args, kwargs, number, versions) for number in range(len(leaves)))
+        calls = (Computed(name, func, args, kwargs, number, known) for number in range(len(leaves)))
         values = [
             cls.make(leaf.shape, leaf.dtype, device, call) if isinstance(leaf, Tensor) else leaf
             for leaf, call in zip(leaves, calls, strict=True)
@@ -156,7 +157,7 @@ class Lazy(Tensor):
         kwargs = kwargs or {}
         if func in _COPIES:
             source = args[0]
-            origin = Computed("clone", torch.clone, (source,), {}, versions=_versions(source))
+            origin = Computed("clone", torch.clone, (source,), {})
             return cls.make(source.shape, kwargs.get("dtype") or source.dtype, source.device, origin)
         raise NeedsValueError.of(sites_of((args, kwargs)), _in_words(str(func)))
 
@@ -164,9 +165,8 @@ class Lazy(Tensor):
         return f"Lazy({self.origin.name}, {tuple(self.shape)})"
 
 
-def _versions(values: Any) -> tuple[int, ...]:
-    known = (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor) and not isinstance(leaf, Lazy))
-    return tuple(0 if tensor.is_inference() else tensor._version for tensor in known)
+def _changes(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _in_torch_terms(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
