@@ -80,12 +80,18 @@ class ColumnTransform:
         """Columns that are categories."""
         return [column for column, numbers in enumerate(self.values) if numbers]
 
-    def check_version(self) -> None:
-        """Raise ValueError of powers with more decimals, which an older version took."""
-        if self.power != tuple(round(power, DECIMALS) for power in self.power):
+    def check_version(self, now: ColumnTransform | None) -> None:
+        """Raise ValueError if an older version fitted this, with more decimals of powers or fewer values.
+
+        Args:
+            now: fitted to the same data by this version.
+        """
+        powers = self.power != tuple(round(power, DECIMALS) for power in self.power)
+        pairs = zip(self.values, now.values, strict=False) if now else ()
+        if powers or any(set(old) < set(new) for old, new in pairs):
             raise ValueError(
-                "run: of an older version, which took other powers of skewed columns: train it anew, or give "
-                "a file to evaluate or encode by --data"
+                "run: of an older version, which transformed columns in another way: train it anew, or give a "
+                "file to evaluate or encode by --data"
             )
 
     def check_known(self, x: np.ndarray, ignored: Sequence[int], names: Sequence[str], source: str) -> None:

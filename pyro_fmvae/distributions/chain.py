@@ -152,7 +152,7 @@ def _part(
 
 def log_probabilities(probabilities: Tensor) -> Tensor:
     """Logarithms of probabilities: -inf, and without a gradient, where one is 0."""
-    possible = probabilities > 0
+    possible = probabilities != 0
     return torch.where(possible, probabilities.where(possible, 1.0).log(), -torch.inf)
 
 

@@ -181,7 +181,7 @@ class Run:
             )
         if dataset.preprocessing != self.preprocessing:
             if self.preprocessing.powers is not None:
-                self.preprocessing.powers.check_version()
+                self.preprocessing.powers.check_version(dataset.preprocessing.powers)
             raise ValueError(f"data: '{config.data}' is not what it was when the run was started")
         if self.fingerprint and dataset.fingerprint != self.fingerprint:
             raise ValueError(

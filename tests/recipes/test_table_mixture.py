@@ -220,7 +220,7 @@ def test_runs_from_before_powers_were_rounded_say_so(tmp_path):
     values["derived"]["preprocessing"]["powers"]["power"][0] += 1.234e-5
     (run / "config.json").write_text(json.dumps(values))
     status, _, err = command("evaluate", run)
-    assert status == 2 and "of an older version, which took other powers of skewed columns" in err
+    assert status == 2 and "of an older version, which transformed columns in another way" in err
     assert json.loads(succeed("evaluate", run, "--data", table))["n"] == 60
 
 
