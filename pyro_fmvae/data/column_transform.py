@@ -90,8 +90,8 @@ class ColumnTransform:
         pairs = zip(self.values, now.values, strict=False) if now else ()
         if powers or any(set(old) < set(new) for old, new in pairs):
             raise ValueError(
-                "run: of an older version, which transformed columns in another way: train it anew, or give a "
-                "file to evaluate or encode by --data"
+                "run: of an older version, which transformed columns in another way: train it anew, or give "
+                "a file to evaluate or encode by --data"
             )
 
     def check_known(self, x: np.ndarray, ignored: Sequence[int], names: Sequence[str], source: str) -> None:
