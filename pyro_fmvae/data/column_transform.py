@@ -80,30 +80,15 @@ class ColumnTransform:
         """Columns that are categories."""
         return [column for column, numbers in enumerate(self.values) if numbers]
 
-    def check_version(self, now: ColumnTransform | None) -> None:
-        """Raise ValueError if an older version fitted this, with more decimals of powers or fewer values.
-
-        Args:
-            now: fitted to the same data by this version.
-        """
-        powers = self.power != tuple(round(power, DECIMALS) for power in self.power)
-        pairs = zip(self.values, now.values, strict=False) if now else ()
-        if powers or any(set(old) < set(new) for old, new in pairs):
-            raise ValueError(
-                "run: of an older version, which transformed columns in another way: train it anew, or give "
-                "a file to evaluate or encode by --data"
-            )
-
-    def check_known(self, x: np.ndarray, ignored: Sequence[int], names: Sequence[str], source: str) -> None:
+    def check_known(self, x: np.ndarray, names: Sequence[str], source: str) -> None:
         """Raise ValueError if rows [n, D] have a number that is no category of its column.
 
         Args:
             x: rows, NaN where missing.
-            ignored: columns that may have any number.
             names: of the columns, or none.
             source: name of the rows in the message.
         """
-        for column in set(self.coded) - set(ignored):
+        for column in self.coded:
             other = ~np.isnan(x[:, column]) & ~np.isin(x[:, column], self.values[column])
             if other.any():
                 row, known = int(other.argmax()), ", ".join(f"{value:g}" for value in self.values[column])

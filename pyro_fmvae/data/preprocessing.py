@@ -115,7 +115,7 @@ class Preprocessing:
         categories = [column for column, names in enumerate(levels) if names]
         powers = None
         if unskew:
-            powers = ColumnTransform.fit(training, categories, every)
+            powers = ColumnTransform.fit(training, [*categories, *ignored], every)
             if powers is not None:
                 training, categories = powers(training), categories + powers.coded
         with np.errstate(over="ignore", invalid="ignore"):
@@ -233,7 +233,7 @@ class Preprocessing:
 
     def _standardised(self, raw: np.ndarray, source: str) -> Tensor:
         if self.powers is not None:
-            self.powers.check_known(raw, self.ignored, self.column_names, source)
+            self.powers.check_known(raw, self.column_names, source)
         with np.errstate(over="ignore"):
             x = raw.astype(np.float64) if self.powers is None else self.powers(raw)
             x = (x - np.asarray(self.mean)) / np.asarray(self.std)

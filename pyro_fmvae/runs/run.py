@@ -102,7 +102,7 @@ class Run:
         """Raise ValueError, saying what is needed, if the run is an exported model."""
         if is_model_file(self.folder):
             raise ValueError(
-                f"run: {self.folder} is an exported model, without {needed}; give the folder of its run"
+                f"run: {self.folder} is an exported model, without {needed}; give the run's folder"
             )
 
     @property
@@ -180,9 +180,10 @@ class Run:
                 f"are {now} now"
             )
         if dataset.preprocessing != self.preprocessing:
-            if self.preprocessing.powers is not None:
-                self.preprocessing.powers.check_version(dataset.preprocessing.powers)
-            raise ValueError(f"data: '{config.data}' is not what it was when the run was started")
+            raise ValueError(
+                f"data: '{config.data}' is not what it was when the run was started, or an older version "
+                "started it: train it anew, or give a file to evaluate or encode by --data"
+            )
         if self.fingerprint and dataset.fingerprint != self.fingerprint:
             raise ValueError(
                 f"data: '{config.data}' has other rows than when the run was started, or the same in another "

@@ -268,12 +268,14 @@ def test_what_functions_among_the_arguments_see(monkeypatch, log):
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_what_functions_import(whole, tmp_path, monkeypatch, log):
-    (tmp_path / "imported_late.py").write_text("LEVEL = 1.0")
+    (tmp_path / "imported_late").mkdir()
+    (tmp_path / "imported_late" / "__init__.py").write_text("LEVEL = 1.0")
+    (tmp_path / "imported_late" / "inside.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
 
     def body(program, z, x):
         if whole:
-            import imported_late
+            import imported_late.inside
 
             return program.decoder(z) * imported_late.LEVEL
         from imported_late import LEVEL
@@ -282,7 +284,8 @@ def test_what_functions_import(whole, tmp_path, monkeypatch, log):
 
     def between(step, *_):
         if step == 0:
-            sys.modules.pop("imported_late", None)
+            for name in [name for name in sys.modules if name.startswith("imported_late")]:
+                del sys.modules[name]
         else:
             sys.modules["imported_late"].LEVEL = 1.0 + step // 2
 

@@ -171,7 +171,10 @@ class Outside:
         self._add_all(function.__kwdefaults__ or {})
         variables, attributes, imported = _names_read(function.__code__)
         package = function.__globals__.get("__package__")
-        self._imported |= {importlib.util.resolve_name(name, package): None for name in imported}
+        for name in imported:
+            if package or not name.startswith("."):
+                parts = importlib.util.resolve_name(name, package).split(".")
+                self._imported |= {".".join(parts[:end]): None for end in range(1, len(parts) + 1)}
         for name in variables:
             if name in function.__globals__:
                 self._add(function.__globals__, name)

@@ -121,8 +121,8 @@ def _columns(frame: Any, source: str) -> dict[str, np.ndarray]:
         raise ValueError(f"{source}: expected different names of columns, got {twice!r} twice")
     columns = {str(name): np.asarray(frame[name]) for name in frame.columns}
     for name, values in columns.items():
-        if values.dtype.kind in "mM":  # dates and times are words, as in a .csv
-            columns[name] = np.where(np.isnat(values), "", values.astype(str))
+        if values.dtype.kind in "mM":  # dates and times are words, of which NaT is none
+            columns[name] = values.astype(f"{values.dtype.kind}8[us]").astype(object)
     return columns
 
 

@@ -1,6 +1,7 @@
 """What can be seen of programs from outside, and whether it stays."""
 
 from functools import partial
+from types import FunctionType
 
 import pyro.poutine as poutine
 import pytest
@@ -140,6 +141,21 @@ def test_variables_of_other_files():
         return captured.RATE
 
     assert names(program) == {"RATE"}
+
+
+def test_imports_that_have_no_package_are_left_to_python():
+    def program():
+        try:
+            from . import nothing
+        except ImportError:
+            from tests.capture.captured import RATE as nothing
+        return nothing
+
+    alone = FunctionType(program.__code__, {"__package__": None, "__name__": "__main__"})
+    outside = Outside([alone])
+    assert not outside.places
+    outside.look_at_imports()
+    assert [name for _, name in outside.places] == ["RATE"]
 
 
 def test_arguments_of_partials_and_defaults():
