@@ -101,9 +101,7 @@ class Run:
     def check_folder(self, needed: str) -> None:
         """Raise ValueError, saying what is needed, if the run is an exported model."""
         if is_model_file(self.folder):
-            raise ValueError(
-                f"run: {self.folder} is an exported model, without {needed}; give the run's folder"
-            )
+            raise ValueError(f"run: {self.folder} is an exported model, without {needed}: give its run")
 
     @property
     def config(self) -> TrainConfig:
