@@ -749,6 +749,8 @@ def test_errors_of_the_program_itself_are_not_hidden(files, tmp_path, monkeypatc
 
 def test_a_full_disk_is_told_with_the_run(files, tmp_path, monkeypatch):
     def fail(*_, **__):
+        (tmp_path / "run" / CHECKPOINT).mkdir()
+        (tmp_path / "run" / CHECKPOINT / checkpoint.READABLE).touch()
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(training, "follow", fail)

@@ -34,7 +34,7 @@ from pyro_fmvae.runs.event_log import check_log
 from pyro_fmvae.runs.launching import check_equal, first_before_others, is_restart_of, note_launch
 from pyro_fmvae.runs.pages.run_page import PAGE
 from pyro_fmvae.runs.report import report
-from pyro_fmvae.runs.run import CHECKPOINT, Run, load_data, resolve_device, saved
+from pyro_fmvae.runs.run import CHECKPOINT, REPORT, Run, load_data, resolve_device, saved
 from pyro_fmvae.runs.session import follow
 from pyro_fmvae.runs.trainer import Trainer
 
@@ -255,7 +255,7 @@ def resume_run(folder: str, data_root: str | None, device: str, eager: bool, com
             trainer.restore()
         if trainer.finished:
             print(f"{run.folder} is finished already.")
-            unreported = not (run.folder / PAGE).exists()  # written last
+            unreported = not all((run.folder / name).exists() for name in (REPORT, PAGE))
             if ranks.leads and unreported:
                 report(trainer, dataset)
             return 0
@@ -265,10 +265,11 @@ def resume_run(folder: str, data_root: str | None, device: str, eager: bool, com
 
 @contextmanager
 def _naming(folder: Path) -> Iterator[None]:
-    """Add the run to the notes of an error, for the message about one that was not foreseen."""
+    """Add the run to the notes of an error, for its message, if there is something to continue from."""
     try:
         yield
     except Exception as error:
-        notes = getattr(error, "__notes__", ())
-        error.__notes__ = [*notes, f"the run is {folder}"]  # as add_note does from Python 3.11 on
+        if saved(folder):
+            notes = getattr(error, "__notes__", ())
+            error.__notes__ = [*notes, f"the run is {folder}"]  # as add_note does from Python 3.11 on
         raise

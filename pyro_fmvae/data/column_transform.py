@@ -91,10 +91,10 @@ class ColumnTransform:
         for column in self.coded:
             other = ~np.isnan(x[:, column]) & ~np.isin(x[:, column], self.values[column])
             if other.any():
-                row, known = int(other.argmax()), ", ".join(f"{value:g}" for value in self.values[column])
+                row, known = int(other.argmax()), ", ".join(f"{value:.15g}" for value in self.values[column])
                 raise ValueError(
                     f"{source}: expected one of {known} in {column_in_words(column, names)}, as in the "
-                    f"training file, row {row + 1} has {x[row, column]:g}"
+                    f"training file, row {row + 1} has {x[row, column]:.15g}"
                 )
 
     @property

@@ -69,7 +69,7 @@ def categories_of(preprocessing: Preprocessing) -> list[tuple[str, ...]]:
         or [("0", "1") if preprocessing.binary else ()] * preprocessing.event_shape[0]
     )
     for column, values in enumerate(preprocessing.powers.values if preprocessing.powers else ()):
-        found[column] = found[column] or tuple(f"{value:g}" for value in values)
+        found[column] = found[column] or tuple(f"{value:.15g}" for value in values)
     return found
 
 
