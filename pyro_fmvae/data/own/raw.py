@@ -66,7 +66,7 @@ def check_columns(expected: tuple[str, ...], names: tuple[str, ...], source: str
 
 
 def note_on_header(name: str, titles: Sequence[str] | None) -> str:
-    """What is odd about the header of a table, in words, or "".
+    """Describe what is odd about the header of a table; "" if nothing is.
 
     Args:
         name: of the file.
