@@ -226,6 +226,7 @@ NOT_READ = {
     "a clamp of a rate from above": lambda v: v["rate"].clamp(0.0, 1.0),
     "a clamp of a difference": lambda v: (v["rate"] - 1).clamp(min=0.0),
     "the other factor": lambda v: torch.linalg.cholesky(torch.eye(2, dtype=D) / v["rate"][0], upper=True),
+    "a padding that cuts off": lambda v: F.pad(v["prob"], (-1, 1), value=1.0),
     "a larger one": lambda v: torch.maximum(v["real"], torch.tensor(0)),
     "of the other factor": lambda v: torch.cholesky_inverse(torch.eye(2, dtype=D) * v["rate"][0], True),
 }
