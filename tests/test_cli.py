@@ -747,16 +747,20 @@ def test_errors_of_the_program_itself_are_not_hidden(files, tmp_path, monkeypatc
     assert "unforeseen, please report it" in err and "RuntimeError: a mistake of ours" in err
 
 
-def test_a_full_disk_is_told_with_the_run(files, tmp_path, monkeypatch):
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_full_disk_is_told_with_the_run_that_is_left(files, tmp_path, monkeypatch, saved):
     def fail(*_, **__):
-        (tmp_path / "run" / CHECKPOINT).mkdir()
-        (tmp_path / "run" / CHECKPOINT / checkpoint.READABLE).touch()
+        if saved:
+            (tmp_path / "run" / CHECKPOINT).mkdir()
+            (tmp_path / "run" / CHECKPOINT / checkpoint.READABLE).touch()
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(training, "follow", fail)
     status, _, err = train(tmp_path / "run", files["grey"])
     assert status == 2
-    assert err.endswith(f"pyro-fmvae: error: no space left on device; the run is {tmp_path / 'run'}\n")
+    left = f"; the run is {tmp_path / 'run'}" if saved else ""
+    assert err.endswith(f"pyro-fmvae: error: no space left on device{left}\n")
+    assert (tmp_path / "run").exists() == saved
 
 
 def test_tables_are_no_pictures(runs, tmp_path, monkeypatch):

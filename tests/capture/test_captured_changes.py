@@ -273,14 +273,15 @@ def test_what_functions_import(whole, tmp_path, monkeypatch, log):
     (tmp_path / "imported_late" / "inside.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
 
-    def body(program, z, x):
-        if whole:
-            import imported_late.inside
+    def by_name(program, z, x):
+        from imported_late import LEVEL as factor
 
-            return program.decoder(z) * imported_late.LEVEL
-        from imported_late import LEVEL
+        return program.decoder(z) * factor
 
-        return program.decoder(z) * LEVEL
+    def by_module(program, z, x):
+        import imported_late.inside
+
+        return program.decoder(z) * imported_late.LEVEL
 
     def between(step, *_):
         if step == 0:
@@ -289,7 +290,8 @@ def test_what_functions_import(whole, tmp_path, monkeypatch, log):
         else:
             sys.modules["imported_late"].LEVEL = 1.0 + step // 2
 
-    assert_twins(lambda: Plain(body), [(torch.randn(6, 3),)] * 8, EXACT, between=between)
+    make = partial(Plain, by_module if whole else by_name)
+    assert_twins(make, [(torch.randn(6, 3),)] * 8, EXACT, between=between)
     assert captures(log) == 4
 
 

@@ -125,6 +125,35 @@ def test_only_a_tensor_may_change_without_a_capture():
     assert len(free._captured) == 3
 
 
+class Weighted(VAE):
+    """A program that is given its weight by a function."""
+
+    def model(self, x, weight, **options):
+        super().model(x, kl_weight=weight(), **options)
+
+    def guide(self, x, weight, **options):
+        super().guide(x, kl_weight=weight(), **options)
+
+
+WEIGHT = 1e6
+
+
+def read():
+    return WEIGHT
+
+
+def test_what_functions_among_the_arguments_read_is_captured_anew(monkeypatch):
+    vae, x, at = small_model((1, 1)).pretraining(), binary_data(6), start(6, 4)
+    weighted = Weighted(vae.encoder, vae.decoder, vae.observation, 4, 20)
+    free = CapturedFreeGaussian(weighted, 2, 0.1)
+    for value in (1e6, 1e-6):
+        monkeypatch.setitem(globals(), "WEIGHT", value)
+        torch.manual_seed(1)
+        captured = free(x, *at, weight=read)[0]
+        torch.manual_seed(1)
+        assert_close(captured, FreeGaussian(vae, 2, 0.1)(x, *at, kl_weight=value)[0], **CLOSE)
+
+
 @pytest.mark.parametrize("validation", [True, False])
 def test_numbers_that_are_not_finite(validation):
     vae, x, at = small_model((1, 1)).pretraining(), binary_data(6), start(6, 4)

@@ -253,6 +253,35 @@ def test_captured_steps_are_eager_ones():
     assert_allclose(*naturals, rtol=1e-10)  # two ways to sum over paths
 
 
+def test_steps_that_cannot_be_have_no_gradient():
+    possible = torch.tensor([[1.0, 1.0], [0.0, 1.0]], dtype=torch.float64)
+
+    def never_back(y):
+        rows = (
+            pyro.param("rows", torch.full((K, K), 0.5).double(), constraint=dist.constraints.simplex)
+            * possible
+        )
+        rows = rows / rows.sum(-1, keepdim=True)
+        emissions = pyro.sample("emissions", dist.Dirichlet(PRIORS["emissions"].double()).to_event(1))
+        start = torch.tensor([1.0, 0.0], dtype=torch.float64)
+        pyro.sample("y", HiddenMarkov(start, rows, dist.Categorical(emissions), len(y)), obs=y)
+
+    guide, elbo, y = AutoConjugate(never_back), TraceConjugate_ELBO(), observed()
+    elbo.loss(never_back, guide, y)
+    rows = pyro.param("rows").unconstrained()
+    (slope,) = torch.autograd.grad(elbo.differentiable_loss(never_back, guide, y), rows)
+    slopes = []
+    for entry in range(rows.numel()):
+        losses = []
+        for gap in (1e-5, -1e-5):
+            with torch.no_grad():
+                rows.view(-1)[entry] += gap
+                losses.append(elbo.loss(never_back, guide, y))
+                rows.view(-1)[entry] -= gap
+        slopes.append((losses[0] - losses[1]) / 2e-5)
+    assert_allclose(slope.flatten(), slopes, rtol=1e-5, atol=1e-6)
+
+
 def test_seeds_are_posteriors_given_the_clusters_of_the_steps_that_there_are(gaussian_guide):
     x, source = sequences(), torch.Generator()
     there = torch.arange(x.shape[1]) < LENGTHS.unsqueeze(-1)
