@@ -64,10 +64,8 @@ def column_names(preprocessing: Preprocessing) -> tuple[str, ...]:
 
 def categories_of(preprocessing: Preprocessing) -> list[tuple[str, ...]]:
     """The categories of each column in words, in the order of their codes; empty for a column of numbers."""
-    found = (
-        list(preprocessing.levels)
-        or [("0", "1") if preprocessing.binary else ()] * preprocessing.event_shape[0]
-    )
+    each = ("0", "1") if preprocessing.binary else ()
+    found = list(preprocessing.levels) or [each] * preprocessing.event_shape[0]
     for column, values in enumerate(preprocessing.powers.values if preprocessing.powers else ()):
         found[column] = found[column] or tuple(f"{value:.15g}" for value in values)
     return found

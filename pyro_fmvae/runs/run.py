@@ -101,7 +101,9 @@ class Run:
     def check_folder(self, needed: str) -> None:
         """Raise ValueError, saying what is needed, if the run is an exported model."""
         if is_model_file(self.folder):
-            raise ValueError(f"run: {self.folder} is an exported model, without {needed}: give its run")
+            raise ValueError(
+                f"run: {self.folder} is an exported model, without {needed}; give the folder of its run"
+            )
 
     @property
     def config(self) -> TrainConfig:
@@ -208,10 +210,8 @@ class Run:
         Raises:
             FileNotFoundError, ValueError: there is no checkpoint, or it is damaged.
         """
-        if is_model_file(self.folder):
-            state = read_model(self.folder)
-        else:
-            state, _ = checkpoint.load(self.folder / CHECKPOINT)
+        exported = is_model_file(self.folder)
+        state = read_model(self.folder) if exported else checkpoint.load(self.folder / CHECKPOINT)[0]
         with fitting(self):
             model = self.build_model()
             model.match(state["model"])
