@@ -96,6 +96,7 @@ class Joint(GradientPhase):
         budget: of the phase.
         name: for records.
         seed: seed λ from encoded data first; None: leave it as it is.
+        apart: put the components of labelled factors apart first, as for networks that are not trained.
     """
 
     def __init__(
@@ -105,9 +106,11 @@ class Joint(GradientPhase):
         budget: Budget,
         name: str = "joint",
         seed: int | None = None,
+        apart: bool = False,
     ) -> None:
         super().__init__(name, budget, model)
         self.model, self.learning, self.seed = model, learning, seed
+        self.apart = apart and learning.label_weight > 0
         self.augmenting, self.closed = True, learning.free_from > 0
         self.begun = not self.closed
 
@@ -128,9 +131,13 @@ class Joint(GradientPhase):
         self.svi = learning.svi(model.model, model.guide, optim, elbo, learning.recompute)
 
     def prepare(self, batches: Iterable[Any]) -> None:
-        """Seed λ if a seed was given, and enter again: seeding replaces λ's parameters."""
+        """Seed λ if a seed was given, put components apart, and enter again: λ's parameters are replaced."""
         if self.seed is not None:
             _seed(self.model, batches, self.seed, self.learning)
+        if self.apart:
+            self.model.set_labels_apart(_generator())
+            self._copy_from_first()
+        if self.seed is not None or self.apart:
             self.enter()
 
     def between_steps(self, batches: Iterable[Any], step: int) -> None:
@@ -143,13 +150,16 @@ class Joint(GradientPhase):
         if not (every and step and step % every == 0):
             return
         loc, scale, _ = encode_some(self.model, copy(batches))
-        generator = torch.Generator().manual_seed(int(torch.randint(SEED_RANGE, ())))
-        gains = self.model.restart(loc, scale, generator, self.learning.restarts)
-        Ranks(self.learning.group).copy_from_first(self.model.parameters())
+        gains = self.model.restart(loc, scale, _generator(), self.learning.restarts)
+        self._copy_from_first()
         for factor, gain in gains.items():
             logger.info(
                 "%s step %d: factor %d started anew, +%.3f nats a point", self.name, step, factor, gain
             )
+
+    def _copy_from_first(self) -> None:
+        """Give all ranks what the first has."""
+        Ranks(self.learning.group).copy_from_first(self.model.parameters())
 
     def before_step(self, fraction: float) -> None:
         """Move the KL weight to 1, in the second half the learning rate to its end; open free factors."""
@@ -187,6 +197,11 @@ class Joint(GradientPhase):
         """Check labels on the CPU, while validation is on: captured steps do not look at their range."""
         if labels is not None and labels.device.type == "cpu" and is_validation_enabled():
             check_codes("labels", labels, len(x), self.model.label_sizes, "column")
+
+
+def _generator() -> torch.Generator:
+    """Seeded by torch's own generator, whose state is kept for runs that are resumed."""
+    return torch.Generator().manual_seed(int(torch.randint(SEED_RANGE, ())))
 
 
 def _seed(model: FactorialMixtureVAE, batches: Iterable[Any], seed: int, learning: Learning) -> None:

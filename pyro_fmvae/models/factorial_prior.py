@@ -11,6 +11,7 @@ from pyro_fmvae.infer.seeding import Clustering, kmeans
 from pyro_fmvae.models.factor_group import FactorGroup, make_groups
 from pyro_fmvae.models.factor_layout import FactorLayout
 from pyro_fmvae.models.hyperprior import Hyperprior
+from pyro_fmvae.models.labelled_start import apart
 from pyro_fmvae.models.shapes import check_codes, check_shape
 from pyro_fmvae.nn.sizes import check_size, check_sizes
 
@@ -162,6 +163,21 @@ class FactorialPrior(nn.Module):
         labels = check_codes("labels", labels, len(loc), self.label_sizes, "column")
         for group in self.factor_groups():
             group.seed(mean, variance, labels, self.num_data, generator, restarts, clusters)
+
+    @torch.no_grad()
+    def set_labels_apart(self, generator: torch.Generator) -> None:
+        """Put the components of labelled factors far apart, whatever the encoder says of them.
+
+        Untrained networks encode all points much alike, and components that start there separate slowly while
+        labels teach the networks (:func:`~pyro_fmvae.models.labelled_start.apart`).
+
+        Args:
+            generator: random generator on the CPU, for the directions of the components.
+        """
+        for group in self.factor_groups():
+            if group.columns:
+                components = apart(group.loc_precision.natural_value(), generator)
+                group.set_natural(group.weights.natural_value(), components)
 
     @torch.no_grad()
     def restart(

@@ -1,12 +1,14 @@
-"""Starts of the mixture of a labelled factor, by its labels or by clusters that agree with them."""
+"""Starts of the mixture of a labelled factor: by labels, by clusters that agree with them, or far apart."""
 
+import math
 from dataclasses import replace
 
 import torch
 from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.distributions.normal_gamma import NormalGammaFamily
 from pyro_fmvae.infer.seeding import (
     Clustering,
     MixturePosterior,
@@ -15,6 +17,9 @@ from pyro_fmvae.infer.seeding import (
     kmeans_mixture,
     responsibilities,
 )
+
+DISTANCE = 10.0
+"""Between the means of components that start apart, in their standard deviations."""
 
 
 def labelled_start(
@@ -67,6 +72,28 @@ def labelled_start(
     order = order[components.argsort()]
     weights, mixture = (q.with_natural(q.natural[order]) for q in (found.weights, found.components))
     return replace(found, weights=weights, components=mixture)
+
+
+def apart(natural: Tensor, generator: torch.Generator) -> Tensor:
+    """Components in directions at right angles, as far as D allows, with unit expected precision.
+
+    Up to D components have the same distance, ``DISTANCE``, from one another. Their counts stay.
+
+    Args:
+        natural: natural parameters of Normal-Gamma posteriors, [..., K, 2D+2].
+        generator: on the CPU.
+
+    Returns:
+        Natural parameters of the same shape.
+    """
+    family = NormalGammaFamily()
+    loc, mean_concentration, concentration, rate = family.unpack(natural)
+    directions = torch.empty_like(loc, device="cpu")
+    for of_factor in directions.view(-1, *loc.shape[-2:]):
+        nn.init.orthogonal_(of_factor, generator=generator)
+    loc = DISTANCE / math.sqrt(2) * nn.functional.normalize(directions, dim=-1).to(loc)
+    rate = concentration.unsqueeze(-1).expand_as(rate)
+    return family.natural(loc, mean_concentration, concentration, rate)
 
 
 def _gamma(mixture: MixturePosterior, mean: Tensor, variance: Tensor) -> Tensor:
