@@ -162,6 +162,23 @@ def test_joint_phase_seeds_what_no_prior_phase_did(label_weight):
     assert changed(joint, before) == set(before)  # the optimiser has the new parameters
 
 
+@pytest.mark.parametrize("label_weight", [0.0, 10.0])
+def test_joint_phase_sets_labels_apart_where_they_teach(label_weight):
+    model, data = labelled_model(), [batch()]
+    PriorFitting(model, Learning(), TEN, seed=3).prepare(data)
+    phase = Joint(model, Learning(label_weight=label_weight), TEN, apart=True)
+    phase.enter()
+    before = copy_of(model)
+    phase.prepare(data)
+    assert bool(changed(model, before)) == (label_weight > 0)
+    if label_weight:
+        (means,) = model.factor_groups()[0].locations()
+        assert torch.pdist(means).item() == pytest.approx(10.0)
+        before = copy_of(model)
+        phase.step(*batch())
+        assert changed(model, before) == set(before)  # the optimiser has the new parameters
+
+
 def test_refining_rebuilds_natural_parameters_exactly():
     model = labelled_model()
     Joint(model, Learning(label_weight=10.0), TEN).enter()

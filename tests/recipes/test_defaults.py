@@ -144,6 +144,13 @@ def test_own_images_without_labels_have_full_starts_and_once_more_in_refine(data
     assert again == [0, None, 0 if full else None]
 
 
+@pytest.mark.parametrize(("given", "apart"), [({}, True), ({"pretrain_iterations": 5}, False)])
+def test_labels_start_apart_unless_networks_are_trained_before(given, apart):
+    recipe = resolved(configure(data="sprites", **given), dataset((64, 64, 3), Kind.IMAGE, (2,), "sprites"))
+    joint = recipe.phases(recipe.build(), recipe.config.learning())[2]
+    assert (joint.name, joint.apart) == ("joint", apart)
+
+
 @pytest.mark.parametrize(("labels", "share"), [(0.5, 0.5), (1.0, 1.0), (4, 0.1)])
 def test_classification_of_own_data_weighs_as_much_as_that_of_sprites_however_few_labels(labels, share):
     sprites = dataset((64, 64, 3), Kind.IMAGE, (2,), "sprites", size=40)
