@@ -18,7 +18,7 @@ from pyro_fmvae.infer.seeding import (
     responsibilities,
 )
 
-DISTANCE = 10.0
+DISTANCE = 4.0
 """Between the means of components that start apart, in their standard deviations."""
 
 

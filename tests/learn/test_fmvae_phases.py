@@ -11,6 +11,7 @@ from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting, enco
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.learn.vae_phases import VAEJoint
+from pyro_fmvae.models.labelled_start import DISTANCE
 from tests.learn.clusters import stripes
 from tests.models.small import SHAPE, binary_data, small_model
 
@@ -173,7 +174,7 @@ def test_joint_phase_sets_labels_apart_where_they_teach(label_weight):
     assert bool(changed(model, before)) == (label_weight > 0)
     if label_weight:
         (means,) = model.factor_groups()[0].locations()
-        assert torch.pdist(means).item() == pytest.approx(10.0)
+        assert torch.pdist(means).item() == pytest.approx(DISTANCE)
         before = copy_of(model)
         phase.step(*batch())
         assert changed(model, before) == set(before)  # the optimiser has the new parameters

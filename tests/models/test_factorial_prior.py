@@ -5,6 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from pyro_fmvae import Role
+from pyro_fmvae.models.labelled_start import DISTANCE
 from tests.models.small import binary_data, drawn_z, factor_losses, factor_tables, losses, small_model
 
 V, B = 3, 7
@@ -126,7 +127,7 @@ def test_labels_beyond_the_values():
 
 @pytest.mark.parametrize("values", [2, 3, 5])
 def test_components_of_labels_are_set_apart_and_others_stay(values):
-    """Up to D = 2 components are 10 standard deviations apart; more of them lie on the same circle."""
+    """Up to D = 2 components are DISTANCE standard deviations apart; more of them lie on the same circle."""
     model = small_model((values, 4, values), labelled=(0, 2))
     labelled, free = model.factor_groups()
     before = labelled.weights.natural_value(), free.loc_precision.natural_value().clone()
@@ -134,9 +135,9 @@ def test_components_of_labels_are_set_apart_and_others_stay(values):
     model.set_labels_apart(torch.Generator().manual_seed(0))
     loc, *rest, rate = labelled.loc_precision.kind.family.unpack(labelled.loc_precision.natural_value())
     assert loc.shape == (2, values, 2)
-    assert_close(loc.norm(dim=-1), torch.full((2, values), 50**0.5))
+    assert_close(loc.norm(dim=-1), torch.full((2, values), DISTANCE / 2**0.5))
     if values == 2:
-        assert_close([torch.pdist(one).item() for one in loc], [10.0, 10.0])
+        assert_close([torch.pdist(one).item() for one in loc], [DISTANCE, DISTANCE])
     assert not torch.allclose(loc[0], loc[1])
     assert_close(rest, list(counts))
     assert_close(rate, rest[1].unsqueeze(-1).expand_as(rate))

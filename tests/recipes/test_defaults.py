@@ -146,7 +146,9 @@ def test_own_images_without_labels_have_full_starts_and_once_more_in_refine(data
 
 @pytest.mark.parametrize(("given", "apart"), [({}, True), ({"pretrain_iterations": 5}, False)])
 def test_labels_start_apart_unless_networks_are_trained_before(given, apart):
-    recipe = resolved(configure(data="sprites", **given), dataset((64, 64, 3), Kind.IMAGE, (2,), "sprites"))
+    recipe = resolved(
+        configure(data="sprites", **given), dataset((64, 64, 3), Kind.IMAGE, (2,), "sprites", size=40)
+    )
     joint = recipe.phases(recipe.build(), recipe.config.learning())[2]
     assert (joint.name, joint.apart) == ("joint", apart)
 
