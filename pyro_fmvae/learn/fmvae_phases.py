@@ -96,7 +96,6 @@ class Joint(GradientPhase):
         budget: of the phase.
         name: for records.
         seed: seed λ from encoded data first; None: leave it as it is.
-        apart: put the components of labelled factors apart first, as for networks that are not trained.
     """
 
     def __init__(
@@ -106,11 +105,9 @@ class Joint(GradientPhase):
         budget: Budget,
         name: str = "joint",
         seed: int | None = None,
-        apart: bool = False,
     ) -> None:
         super().__init__(name, budget, model)
         self.model, self.learning, self.seed = model, learning, seed
-        self.apart = apart and learning.label_weight > 0
         self.augmenting, self.closed = True, learning.free_from > 0
         self.begun = not self.closed
 
@@ -131,13 +128,13 @@ class Joint(GradientPhase):
         self.svi = learning.svi(model.model, model.guide, optim, elbo, learning.recompute)
 
     def prepare(self, batches: Iterable[Any]) -> None:
-        """Seed λ if a seed was given, put components apart, and enter again: λ's parameters are replaced."""
+        """Seed λ if a seed was given, separate components, and enter again: λ's parameters are replaced."""
         if self.seed is not None:
             _seed(self.model, batches, self.seed, self.learning)
-        if self.apart:
-            self.model.set_labels_apart(_generator())
-            self._copy_from_first()
-        if self.seed is not None or self.apart:
+        distance = self.learning.label_distance if self.learning.label_weight > 0 else 0.0
+        if distance:
+            self.model.separate_labelled(distance, _generator())
+        if self.seed is not None or distance:
             self.enter()
 
     def between_steps(self, batches: Iterable[Any], step: int) -> None:
@@ -151,15 +148,11 @@ class Joint(GradientPhase):
             return
         loc, scale, _ = encode_some(self.model, copy(batches))
         gains = self.model.restart(loc, scale, _generator(), self.learning.restarts)
-        self._copy_from_first()
+        Ranks(self.learning.group).copy_from_first(self.model.parameters())
         for factor, gain in gains.items():
             logger.info(
                 "%s step %d: factor %d started anew, +%.3f nats a point", self.name, step, factor, gain
             )
-
-    def _copy_from_first(self) -> None:
-        """Give all ranks what the first has."""
-        Ranks(self.learning.group).copy_from_first(self.model.parameters())
 
     def before_step(self, fraction: float) -> None:
         """Move the KL weight to 1, in the second half the learning rate to its end; open free factors."""

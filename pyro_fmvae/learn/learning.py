@@ -33,6 +33,9 @@ class Learning:
             components: what a few small batches happen not to show is forgotten. From the same 64 seeded
             clusters of MNIST, 300 steps from 0.5 down left 38 in use, from 0.01 down all 64.
         label_weight: Δ >= 0 of equation 8, in the joint phase.
+        label_distance: with Δ > 0, the least distance >= 0 at which the joint phase puts the components of
+            labelled factors from one another when it begins, in their standard deviations. 0: they stay where
+            they are. For networks that are not trained: see :meth:`FactorialMixtureVAE.separate_labelled`.
         kl_weight: weight > 0 of KL[z] (4b) at the start of the joint phase, moving linearly to 1 at its end.
         independence_weight: weight >= 0 of the penalty on blocks that tell of labels of others, in nats per
             data point: see :mod:`pyro_fmvae.infer.elbo.dependence`.
@@ -70,6 +73,7 @@ class Learning:
     prior_learning_rate: float = 1e-2
     rate: RobbinsMonro = field(default_factory=lambda: RobbinsMonro(first_step=0.01))
     label_weight: float = 0.0
+    label_distance: float = 0.0
     kl_weight: float = 1.0
     independence_weight: float = 0.0
     free_from: float = 0.0
@@ -98,7 +102,7 @@ class Learning:
             raise ValueError(
                 f"final_learning_rate: expected a number in {range_}, got {self.final_learning_rate}"
             )
-        for name in ("weight_decay", "label_weight", "independence_weight"):
+        for name in ("weight_decay", "label_weight", "label_distance", "independence_weight"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: expected a number >= 0, got {getattr(self, name)}")
         for name in ("kl_annealing", "free_from", "augment_until"):

@@ -11,7 +11,7 @@ from pyro_fmvae.infer.seeding import Clustering, kmeans
 from pyro_fmvae.models.factor_group import FactorGroup, make_groups
 from pyro_fmvae.models.factor_layout import FactorLayout
 from pyro_fmvae.models.hyperprior import Hyperprior
-from pyro_fmvae.models.labelled_start import apart
+from pyro_fmvae.models.labelled_start import separated
 from pyro_fmvae.models.shapes import check_codes, check_shape
 from pyro_fmvae.nn.sizes import check_size, check_sizes
 
@@ -165,18 +165,20 @@ class FactorialPrior(nn.Module):
             group.seed(mean, variance, labels, self.num_data, generator, restarts, clusters)
 
     @torch.no_grad()
-    def set_labels_apart(self, generator: torch.Generator) -> None:
-        """Put the components of labelled factors far apart, whatever the encoder says of them.
+    def separate_labelled(self, distance: float, generator: torch.Generator) -> None:
+        """Put the components of labelled factors far apart, regardless of the encodings.
 
-        Untrained networks encode all points much alike, and components that start there separate slowly while
-        labels teach the networks (:func:`~pyro_fmvae.models.labelled_start.apart`).
+        Untrained networks encode all points much alike, and components that start there may stay neighbours.
+        Factors of more than 2D components are left as they are, since D dimensions have no room for them
+        (:func:`~pyro_fmvae.models.labelled_start.separated`).
 
         Args:
+            distance: least distance between the means of two components, in their standard deviations.
             generator: random generator on the CPU, for the directions of the components.
         """
         for group in self.factor_groups():
-            if group.columns:
-                components = apart(group.loc_precision.natural_value(), generator)
+            if group.columns and group.num_components <= 2 * self.dim:
+                components = separated(group.loc_precision.natural_value(), distance, generator)
                 group.set_natural(group.weights.natural_value(), components)
 
     @torch.no_grad()

@@ -8,7 +8,7 @@ from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 from pyro_fmvae.distributions import NaturalDistribution
-from pyro_fmvae.distributions.normal_gamma import NormalGammaFamily
+from pyro_fmvae.distributions.normal_gamma import NORMAL_GAMMA
 from pyro_fmvae.infer.seeding import (
     Clustering,
     MixturePosterior,
@@ -17,9 +17,6 @@ from pyro_fmvae.infer.seeding import (
     kmeans_mixture,
     responsibilities,
 )
-
-DISTANCE = 4.0
-"""Between the means of components that start apart, in their standard deviations."""
 
 
 def labelled_start(
@@ -74,26 +71,28 @@ def labelled_start(
     return replace(found, weights=weights, components=mixture)
 
 
-def apart(natural: Tensor, generator: torch.Generator) -> Tensor:
-    """Components in directions at right angles, as far as D allows, with unit expected precision.
+def separated(natural: Tensor, distance: float, generator: torch.Generator) -> Tensor:
+    """Components at least so far apart, with unit expected precision. Their counts stay.
 
-    Up to D components have the same distance, ``DISTANCE``, from one another. Their counts stay.
+    The first D lie at right angles to one another, the next D opposite them.
 
     Args:
-        natural: natural parameters of Normal-Gamma posteriors, [..., K, 2D+2].
-        generator: on the CPU.
+        natural: natural parameters of Normal-Gamma posteriors, [..., K, 2D+2], K <= 2D.
+        distance: least distance between the means of two components, in their standard deviations.
+        generator: of the directions, on the CPU.
 
     Returns:
         Natural parameters of the same shape.
     """
-    family = NormalGammaFamily()
-    loc, mean_concentration, concentration, rate = family.unpack(natural)
-    directions = torch.empty_like(loc, device="cpu")
-    for of_factor in directions.view(-1, *loc.shape[-2:]):
+    loc, mean_concentration, concentration, rate = NORMAL_GAMMA.unpack(natural)
+    number, dim = loc.shape[-2:]
+    directions = torch.empty_like(loc[..., :dim, :], device="cpu")
+    for of_factor in directions.view(-1, *directions.shape[-2:]):
         nn.init.orthogonal_(of_factor, generator=generator)
-    loc = DISTANCE / math.sqrt(2) * nn.functional.normalize(directions, dim=-1).to(loc)
+    directions = torch.cat([directions, -directions], -2)[..., :number, :]
+    loc = distance / math.sqrt(2) * directions.to(loc)
     rate = concentration.unsqueeze(-1).expand_as(rate)
-    return family.natural(loc, mean_concentration, concentration, rate)
+    return NORMAL_GAMMA.natural(loc, mean_concentration, concentration, rate)
 
 
 def _gamma(mixture: MixturePosterior, mean: Tensor, variance: Tensor) -> Tensor:

@@ -121,12 +121,11 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
             learning_rate=learning.final_learning_rate or at_joint.learning_rate,
             augment_until=0.0,
         )
-        untrained = budgets["pretrain"].empty and self.config.pretrained is None
         seeded = (self.config.full_starts and not self.labels) or (prior.empty and joint.empty)
         return [
             Pretraining(model, learning, budgets["pretrain"]),
             PriorFitting(model, learning, prior, seed),
-            Joint(model, at_joint, joint, seed=seed if prior.empty else None, apart=untrained),
+            Joint(model, at_joint, joint, seed=seed if prior.empty else None),
             Joint(model, last, budgets["refine"], "refine", seed if seeded else None),
         ]
 

@@ -11,6 +11,7 @@ from pyro_fmvae.recipes.declarations import by_data, option
 from pyro_fmvae.recipes.labelling import check_numbered
 from pyro_fmvae.recipes.network_defaults import network_defaults, setting
 from pyro_fmvae.recipes.networks import CountableOptions
+from pyro_fmvae.recipes.options import completed
 from pyro_fmvae.recipes.own_labels import SPREAD, own_labelled
 from pyro_fmvae.recipes.ranges import count, nonnegative, positive, share_below_one
 from pyro_fmvae.recipes.views import ViewOptions
@@ -29,6 +30,11 @@ class FMVAEOptions(ViewOptions, CountableOptions):
     kl_annealing: float = option(0.0, "share of pretraining in which the KL weight grows from 0 to 1")
     prior_learning_rate: float = option(1e-2, "Adam's, for labelled factors while label_weight > 0")
     label_weight: float | None = by_data("weight of the classification of labelled points")
+    label_distance: float | None = by_data(
+        "least distance between components of labelled factors when the joint phase begins, in standard "
+        "deviations; 0: they start where their points are",
+        nonnegative,
+    )
     independence_weight: float | None = by_data("weight of a penalty on labels that other factors tell of")
     spread: float | None = option(None, SPREAD, share_below_one)
     label_width: float = option(
@@ -81,6 +87,7 @@ _COMMON: dict[str, Any] = {
     "labels": 0.0,
     "label_weight": 100.0,
     "kl_weight": 1.0,
+    "label_distance": 0.0,
     "independence_weight": 0.0,
     "free_from": 0.0,
     "prior_iterations": 200,
@@ -97,6 +104,7 @@ _BY_SETTING: dict[str, dict[str, Any]] = {
     "sprites": {
         "labels": 0.05,
         "label_weight": 1000.0,
+        "label_distance": 10.0,
         "kl_weight": 20.0,
         "independence_weight": 60.0,
         "free_from": 1.0,
@@ -124,10 +132,15 @@ def fmvae_defaults(config: FMVAEOptions, dataset: Dataset) -> dict[str, Any]:
     """Values by name of all options whose default depends on the data."""
     kind = setting(config, dataset)
     defaults = network_defaults(config, dataset) | _COMMON | _BY_SETTING.get(kind, {})
+    chosen = completed(config, defaults)
+    if chosen.pretrained is not None or chosen.pretrain_iterations or chosen.per_value > 1:
+        defaults["label_distance"] = 0.0
     if config.own_data and not config.labels and kind != "columns":
-        joint = defaults["joint_iterations"] if config.joint_iterations is None else config.joint_iterations
         factors = tuple(min(components, OWN_COMPONENTS) for components in defaults["factors"])
-        defaults |= OWN_CLUSTERS | {"factors": factors, "refine_iterations": joint // 3}
+        defaults |= OWN_CLUSTERS | {
+            "factors": factors,
+            "refine_iterations": (chosen.joint_iterations or 0) // 3,
+        }
     if config.labels and kind not in ("smiley", "sprites"):
         names = trained_labels(config, dataset)
         if config.factors is None:

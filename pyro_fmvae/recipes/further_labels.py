@@ -129,6 +129,7 @@ def _(
         learning = replace(
             recipe.config.learning(),
             label_weight=2 * CLASSIFICATION,
+            label_distance=0.0,
             kl_weight=1.0,
             independence_weight=0.0,
             free_from=0.0,

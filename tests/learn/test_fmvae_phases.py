@@ -11,7 +11,6 @@ from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting, enco
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.learn.vae_phases import VAEJoint
-from pyro_fmvae.models.labelled_start import DISTANCE
 from tests.learn.clusters import stripes
 from tests.models.small import SHAPE, binary_data, small_model
 
@@ -163,18 +162,19 @@ def test_joint_phase_seeds_what_no_prior_phase_did(label_weight):
     assert changed(joint, before) == set(before)  # the optimiser has the new parameters
 
 
+@pytest.mark.parametrize("seed", [None, 3])
 @pytest.mark.parametrize("label_weight", [0.0, 10.0])
-def test_joint_phase_sets_labels_apart_where_they_teach(label_weight):
+def test_joint_phase_separates_components_whose_labels_teach(label_weight, seed):
     model, data = labelled_model(), [batch()]
     PriorFitting(model, Learning(), TEN, seed=3).prepare(data)
-    phase = Joint(model, Learning(label_weight=label_weight), TEN, apart=True)
+    phase = Joint(model, Learning(label_weight=label_weight, label_distance=4.0), TEN, seed=seed)
     phase.enter()
     before = copy_of(model)
     phase.prepare(data)
     assert bool(changed(model, before)) == (label_weight > 0)
     if label_weight:
         (means,) = model.factor_groups()[0].locations()
-        assert torch.pdist(means).item() == pytest.approx(DISTANCE)
+        assert torch.pdist(means).item() == pytest.approx(4.0)
         before = copy_of(model)
         phase.step(*batch())
         assert changed(model, before) == set(before)  # the optimiser has the new parameters
@@ -432,6 +432,7 @@ def test_seeding_from_an_empty_loader_is_an_error():
         ("final_learning_rate", 1.0),
         ("label_weight", -1.0),
         ("label_weight", math.nan),
+        ("label_distance", -1.0),
         ("kl_annealing", 1.5),
         ("pretrain_kl_weight", 0.0),
         ("views", 0),

@@ -5,7 +5,6 @@ import torch
 from torch.testing import assert_close
 
 from pyro_fmvae import Role
-from pyro_fmvae.models.labelled_start import DISTANCE
 from tests.models.small import binary_data, drawn_z, factor_losses, factor_tables, losses, small_model
 
 V, B = 3, 7
@@ -125,21 +124,29 @@ def test_labels_beyond_the_values():
         )
 
 
-@pytest.mark.parametrize("values", [2, 3, 5])
-def test_components_of_labels_are_set_apart_and_others_stay(values):
-    """Up to D = 2 components are DISTANCE standard deviations apart; more of them lie on the same circle."""
-    model = small_model((values, 4, values), labelled=(0, 2))
+@pytest.mark.parametrize("values", [1, 2, 3, 4])
+def test_labelled_components_are_separated_and_others_stay(values):
+    """In two dimensions: the first two at right angles, the next two opposite them."""
+    model = small_model((values, 6, values), labelled=(0, 2))
     labelled, free = model.factor_groups()
-    before = labelled.weights.natural_value(), free.loc_precision.natural_value().clone()
-    counts = labelled.loc_precision.kind.family.unpack(labelled.loc_precision.natural_value())[1:3]
-    model.set_labels_apart(torch.Generator().manual_seed(0))
-    loc, *rest, rate = labelled.loc_precision.kind.family.unpack(labelled.loc_precision.natural_value())
-    assert loc.shape == (2, values, 2)
-    assert_close(loc.norm(dim=-1), torch.full((2, values), DISTANCE / 2**0.5))
-    if values == 2:
-        assert_close([torch.pdist(one).item() for one in loc], [DISTANCE, DISTANCE])
+    weights, others = (q.natural_value().clone() for q in (labelled.weights, free.loc_precision))
+    family = labelled.loc_precision.kind.family
+    _, *counts, _ = family.unpack(labelled.loc_precision.natural_value().clone())
+    model.separate_labelled(10.0, torch.Generator().manual_seed(0))
+    loc, *kept, rate = family.unpack(labelled.loc_precision.natural_value())
+    for means in loc:
+        distances = torch.pdist(means).sort().values
+        expected = {1: [], 2: [1], 3: [1, 1, 2**0.5], 4: [1, 1, 1, 1, 2**0.5, 2**0.5]}[values]
+        assert_close(distances, 10 * torch.tensor(expected).to(distances))
     assert not torch.allclose(loc[0], loc[1])
-    assert_close(rest, list(counts))
-    assert_close(rate, rest[1].unsqueeze(-1).expand_as(rate))
-    assert_close(labelled.weights.natural_value(), before[0])
-    assert torch.equal(free.loc_precision.natural_value(), before[1])
+    assert_close(kept, counts)
+    assert_close(rate, kept[1].unsqueeze(-1).expand_as(rate))
+    assert torch.equal(labelled.weights.natural_value(), weights)
+    assert torch.equal(free.loc_precision.natural_value(), others)
+
+
+def test_more_components_than_there_is_room_for_stay():
+    model = small_model((5,), labelled=(0,))
+    before = model.factor_groups()[0].loc_precision.natural_value().clone()
+    model.separate_labelled(10.0, torch.Generator().manual_seed(0))
+    assert torch.equal(model.factor_groups()[0].loc_precision.natural_value(), before)

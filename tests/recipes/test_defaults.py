@@ -144,13 +144,19 @@ def test_own_images_without_labels_have_full_starts_and_once_more_in_refine(data
     assert again == [0, None, 0 if full else None]
 
 
-@pytest.mark.parametrize(("given", "apart"), [({}, True), ({"pretrain_iterations": 5}, False)])
-def test_labels_start_apart_unless_networks_are_trained_before(given, apart):
-    recipe = resolved(
-        configure(data="sprites", **given), dataset((64, 64, 3), Kind.IMAGE, (2,), "sprites", size=40)
-    )
-    joint = recipe.phases(recipe.build(), recipe.config.learning())[2]
-    assert (joint.name, joint.apart) == ("joint", apart)
+@pytest.mark.parametrize(
+    ("given", "distance"),
+    [
+        ({}, 10.0),
+        ({"pretrain_iterations": 5}, 0.0),
+        ({"factors": (4, 2), "per_value": 2}, 0.0),
+        ({"pretrained": "/runs/a"}, 0.0),
+        ({"pretrained": "/runs/a", "label_distance": 4.0}, 4.0),
+    ],
+)
+def test_components_of_labels_are_separated_unless_networks_are_trained_before(given, distance):
+    sprites = dataset((64, 64, 3), Kind.IMAGE, (2,), "sprites", size=40)
+    assert resolve(configure(data="sprites", **given), sprites).label_distance == distance
 
 
 @pytest.mark.parametrize(("labels", "share"), [(0.5, 0.5), (1.0, 1.0), (4, 0.1)])
