@@ -30,9 +30,10 @@ class FMVAEOptions(ViewOptions, CountableOptions):
     kl_annealing: float = option(0.0, "share of pretraining in which the KL weight grows from 0 to 1")
     prior_learning_rate: float = option(1e-2, "Adam's, for labelled factors while label_weight > 0")
     label_weight: float | None = by_data("weight of the classification of labelled points")
-    label_distance: float | None = by_data(
+    label_distance: float | None = option(
+        None,
         "least distance between components of labelled factors when the joint phase begins, in standard "
-        "deviations; 0: they start where their points are",
+        "deviations; 0: they start where their points are; default: 10 for sprites that are not pretrained",
         nonnegative,
     )
     independence_weight: float | None = by_data("weight of a penalty on labels that other factors tell of")
