@@ -31,12 +31,18 @@ def start(monkeypatch):
 
     def start(known):
         batches = []
-        monkeypatch.setattr(
-            further_labels, "fit", lambda phases, stream: iter(batches.extend(islice(stream, 3)) or ())
-        )
+
+        def fit(phases, stream):
+            assert phases[0].learning.label_distance == 0  # what the factor is started from stays
+            batches.extend(islice(stream, 3))
+            return iter(())
+
+        monkeypatch.setattr(further_labels, "fit", fit)
         torch.manual_seed(0)
         split = Split(halves(), torch.cat([known, torch.full((POINTS - len(known),), -1)])[:, None])
-        config = configure("fmvae", data="mine.npz", factors=(3,), network="mlp", hidden=(16,))
+        config = configure(
+            "fmvae", data="mine.npz", factors=(3,), network="mlp", hidden=(16,), label_distance=9.0
+        )
         preprocessing = Preprocessing(Kind.REAL, (SIDE, SIDE))
         trained = resolved(config, Dataset("mine", Split(split.x), Split(split.x), None, preprocessing))
         grown, model = further(trained, trained.build(), ["bright"], [("left", "right")])
