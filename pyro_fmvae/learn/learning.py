@@ -33,9 +33,9 @@ class Learning:
             components: what a few small batches happen not to show is forgotten. From the same 64 seeded
             clusters of MNIST, 300 steps from 0.5 down left 38 in use, from 0.01 down all 64.
         label_weight: Δ >= 0 of equation 8, in the joint phase.
-        label_distance: with Δ > 0, the least distance >= 0 at which the joint phase puts the components of
-            labelled factors from one another when it begins, in their standard deviations. 0: they stay where
-            they are. For networks that are not trained: see :meth:`FactorialMixtureVAE.separate_labelled`.
+        label_distance: least distance >= 0 between the components of labelled factors when the joint phase
+            begins, in their standard deviations, if Δ > 0. 0: they stay where they are. It is for networks
+            that are not trained yet: see :meth:`FactorialMixtureVAE.separate_labelled`.
         kl_weight: weight > 0 of KL[z] (4b) at the start of the joint phase, moving linearly to 1 at its end.
         independence_weight: weight >= 0 of the penalty on blocks that tell of labels of others, in nats per
             data point: see :mod:`pyro_fmvae.infer.elbo.dependence`.

@@ -72,7 +72,7 @@ def labelled_start(
 
 
 def separated(natural: Tensor, distance: float, generator: torch.Generator) -> Tensor:
-    """Components at least so far apart, with unit expected precision. Their counts stay.
+    """Move components apart, and give them unit expected precision. Their counts stay.
 
     The first D lie at right angles to one another, the next D opposite them.
 
