@@ -12,7 +12,6 @@ import pytest
 import pyro_fmvae
 
 PACKAGE = Path(__file__).resolve().parent.parent / "pyro_fmvae"
-LONGEST_MODULE = 300
 
 # Each may import from itself and from those before it. The last ones are the outer shell.
 LAYERS = [
@@ -23,8 +22,6 @@ LAYERS = [
 RANK = {name: rank for rank, name in enumerate(LAYERS)}
 # Inside data: which parts each part may import. The face and the registry, on top, know them all.
 PARTS_OF_DATA = {"shared": {"shared"}, "sets": {"shared", "sets"}, "own": {"shared", "own"}}
-# A name has one meaning. Modules share one only if they treat one subject in different layers, said here.
-SAME_SUBJECT = {"vae", "registry"}  # the model and its recipe; all data sets, all recipes
 # Besides the standard library, the lowest layers see only these.
 ALLOWED = {"distributions": ("torch", "pyro.distributions"), "nn": ("torch",)}
 
@@ -66,15 +63,14 @@ def crossings_of_data(package):
 
 
 def places(package):
-    """Return where each name of a class and each name of a module is taken: two dictionaries."""
-    classes, modules = defaultdict(list), defaultdict(list)
+    """Return the modules that define each name of a class."""
+    classes = defaultdict(list)
     for path in sorted(package.rglob("*.py")):
         relative = path.relative_to(package)
-        modules[path.parent.name if path.stem == "__init__" else path.stem].append(str(relative))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
                 classes[node.name].append(str(relative))
-    return classes, modules
+    return classes
 
 
 def violations(package):
@@ -122,10 +118,8 @@ def test_published_sets_and_own_files_share_only_what_is_shared():
     assert crossings_of_data(PACKAGE) == []
 
 
-def test_a_name_has_one_meaning():
-    classes, modules = places(PACKAGE)
-    assert {name: where for name, where in classes.items() if len(where) > 1} == {}
-    assert {name for name, where in modules.items() if len(where) > 1} == SAME_SUBJECT
+def test_a_class_name_has_one_meaning():
+    assert {name: where for name, where in places(PACKAGE).items() if len(where) > 1} == {}
 
 
 def test_lowest_layers_see_only_torch_and_distributions():
@@ -138,11 +132,6 @@ def test_public_names_are_at_the_root_too(part):
     names = {name for name in face.__all__ if not inspect.ismodule(getattr(face, name))}
     assert names <= set(pyro_fmvae.__all__)
     assert all(getattr(pyro_fmvae, name) is getattr(face, name) for name in names)
-
-
-def test_modules_are_short():
-    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.rglob("*.py")}
-    assert lines and {path: number for path, number in lines.items() if number > LONGEST_MODULE} == {}
 
 
 @pytest.fixture
@@ -207,9 +196,8 @@ def test_checker_finds_crossings_of_data(tree, module, source, count):
 
 def test_checker_finds_names_that_are_taken_twice(tree):
     tree("data/sets/__init__.py", "class Split: pass")
-    classes, modules = places(tree("infer/sets.py", "class Split:\n    class Inner: pass"))
+    classes = places(tree("infer/sets.py", "class Split:\n    class Inner: pass"))
     assert {name: len(where) for name, where in classes.items()} == {"Split": 2, "Inner": 1}
-    assert {name: len(where) for name, where in modules.items()} == {"sets": 2}
 
 
 @pytest.mark.parametrize(
