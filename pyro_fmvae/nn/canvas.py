@@ -17,7 +17,8 @@ def is_image(event_shape: Sequence[int]) -> bool:
 class Canvas:
     """Square on which images of one size are laid, for layers that take squares of a few sizes alone.
 
-    Images are padded with zeros to the smallest of these squares that holds them, evenly on opposite sides.
+    Images are padded to the smallest of these squares that holds them, evenly on opposite sides, with the
+    pixels of their edges.
     Images larger than the largest square are first shrunk until their longer side fits, by averages over
     areas. The way back cuts the padding off and enlarges by bilinear interpolation.
 
@@ -67,13 +68,14 @@ class Canvas:
 
     def lay(self, images: Tensor) -> Tensor:
         """Return images ``[N, H, W, C]`` as ``[N, C, side, side]``."""
+        images = images.movedim(-1, 1)
         if self.shrinks:
-            images = nn.functional.interpolate(images.movedim(-1, 1), self.size, mode="area").movedim(1, -1)
+            images = nn.functional.interpolate(images, self.size, mode="area")
         if self.pads:
             (top, left), (height, width) = self.corner, self.size
             right, bottom = self.side - left - width, self.side - top - height
-            images = nn.functional.pad(images, (0, 0, left, right, top, bottom))
-        return images.movedim(-1, 1)
+            images = nn.functional.pad(images, (left, right, top, bottom), "replicate")
+        return images
 
     def lift(self, squares: Tensor) -> Tensor:
         """Return what lies where images do in ``[N, n, side, side]``, at their own size: ``[N, n, H, W]``."""

@@ -22,7 +22,8 @@ class RandomWarp(nn.Module):
     """Rotate, move, scale, shear and bend images of any height and width, each at random.
 
     The angle, the shifts along both sides, the logarithm of the scale and the shear are drawn uniformly from
-    symmetric intervals. At strength 1 these reach to 25 degrees, 3/28 of the side, 0.2 and 0.4. Images are
+    symmetric intervals. At strength 1 these reach to 25 degrees, 3/28 of the side, 0.2 and 0.4. What comes in
+    from outside an image continues the pixels of its edge. Images are
     bent by displacements of up to 2.5/28 of the side along each axis. They are drawn at 5×5 knots and
     smoothly interpolated between them (after Simard et al., 2003). Angles and shears are those of pixels, so
     that an image that is not square turns without being squeezed.
@@ -30,7 +31,6 @@ class RandomWarp(nn.Module):
     Args:
         strength: factor > 0 on all intervals.
         colours: True for images [H, W, C], False for [H, W].
-        background: value of pixels outside the image: 0, or -1 for images in [-1, 1].
         interpolate: True interpolates bilinearly between pixels. False takes the nearest pixel, so that
             binary images stay binary.
 
@@ -38,17 +38,11 @@ class RandomWarp(nn.Module):
         ValueError: ``strength`` out of range.
     """
 
-    def __init__(
-        self,
-        strength: float = 1.0,
-        colours: bool = False,
-        background: float = 0.0,
-        interpolate: bool = True,
-    ) -> None:
+    def __init__(self, strength: float = 1.0, colours: bool = False, interpolate: bool = True) -> None:
         super().__init__()
         if not 0 < strength < math.inf:
             raise ValueError(f"strength: expected a number > 0, got {strength}")
-        self.strength, self.background = strength, background
+        self.strength = strength
         self.mode = "bilinear" if interpolate else "nearest"
         self.event_dim = 3 if colours else 2
 
@@ -62,11 +56,11 @@ class RandomWarp(nn.Module):
             expected = "[..., H, W, C]" if self.event_dim == 3 else "[..., H, W]"
             raise ValueError(f"x: expected images {expected}, got a tensor of shape {list(x.shape)}")
         event = x.shape[x.dim() - self.event_dim :]
-        images = (x - self.background).reshape(-1, *event[:2], event[2:].numel()).movedim(-1, 1)
+        images = x.reshape(-1, *event[:2], event[2:].numel()).movedim(-1, 1)
         with torch.autocast(x.device.type, enabled=False):  # places need more digits than bfloat16 has
             grid = self._places(images)
-            moved = nn.functional.grid_sample(images, grid, mode=self.mode, align_corners=False)
-        return moved.movedim(1, -1).reshape(x.shape) + self.background
+            moved = nn.functional.grid_sample(images, grid, self.mode, "border", align_corners=False)
+        return moved.movedim(1, -1).reshape(x.shape)
 
     def _places(self, images: Tensor) -> Tensor:
         """Draw the place that each pixel of images [N, C, H, W] is taken from.

@@ -221,8 +221,7 @@ def warp(strength: float, preprocessing: Preprocessing, interpolate: bool = True
     """Random warps of images of that kind (see :class:`RandomWarp`); None where the strength is 0."""
     if not strength:
         return None
-    background = -1.0 if preprocessing.signed else 0.0
-    return RandomWarp(strength, len(preprocessing.event_shape) == 3, background, interpolate)
+    return RandomWarp(strength, len(preprocessing.event_shape) == 3, interpolate)
 
 
 _Options = TypeVar("_Options", bound=NetworkOptions)

@@ -38,11 +38,21 @@ def test_quarter_turn():
     torch.testing.assert_close(turned, torch.rot90(x, 1, (-2, -1)))
 
 
-def test_shift_brings_in_the_background():
+def test_shift_continues_the_edge():
     x = images(3, 6, 6) - 1
-    moved = fixed([[1.0, 0.0, 2 * 1 / 6], [0.0, 1.0, 0.0]], background=-1.0)(x)  # a pixel to the left
+    moved = fixed([[1.0, 0.0, 2 * 1 / 6], [0.0, 1.0, 0.0]])(x)  # a pixel to the left
     torch.testing.assert_close(moved[..., :-1], x[..., 1:])
-    torch.testing.assert_close(moved[..., -1], torch.full((3, 6), -1.0))
+    torch.testing.assert_close(moved[..., -1], x[..., -1])
+
+
+@pytest.mark.parametrize("interpolate", [True, False])
+@pytest.mark.parametrize("ground", [-1.0, 0.0, 0.7, 1.0])
+def test_ground_of_any_brightness_stays_plain(ground, interpolate):
+    torch.manual_seed(0)
+    x = torch.full((20, 9, 12, 3), ground)
+    x[:, 3:6, 4:8] = 0.3
+    warped = RandomWarp(2.0, colours=True, interpolate=interpolate)(x)
+    assert warped.min() >= min(ground, 0.3) - 1e-6 and warped.max() <= max(ground, 0.3) + 1e-6
 
 
 def test_colours_move_together():
@@ -121,7 +131,7 @@ def test_images_are_taken_from_where_an_affine_grid_in_pixels_has_them(height, w
     pixels = torch.tensor([width, height], dtype=x.dtype)  # of places from -1 to 1 along x and y
     maps[..., :2] = maps[..., :2] * pixels / pixels[:, None]
     grid = functional.affine_grid(maps, [6, 1, height, width], align_corners=False)
-    expected = functional.grid_sample(x[:, None], grid, align_corners=False)[:, 0]
+    expected = functional.grid_sample(x[:, None], grid, padding_mode="border", align_corners=False)[:, 0]
     torch.testing.assert_close(warped, expected)
 
 
@@ -129,9 +139,9 @@ def test_images_are_taken_from_where_an_affine_grid_in_pixels_has_them(height, w
 def test_images_that_are_not_square_keep_shape_and_range(colours, shape):
     torch.manual_seed(0)
     x = 2 * images(*shape) - 1
-    warped = RandomWarp(colours=colours, background=-1.0)(x)
+    warped = RandomWarp(colours=colours)(x)
     assert warped.shape == x.shape and not torch.allclose(warped, x, atol=0.1)
-    assert warped.min() >= -1 - 1e-6 and warped.max() <= x.max() + 1e-6
+    assert warped.min() >= x.min() - 1e-6 and warped.max() <= x.max() + 1e-6
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
