@@ -1,5 +1,6 @@
 """The rows of data that a command works on."""
 
+import logging
 import math
 import sys
 from collections import Counter
@@ -15,9 +16,11 @@ from pyro_fmvae.data import Split, load
 from pyro_fmvae.data.own.files import READERS, load_file
 from pyro_fmvae.data.own.row_names import RowNames, row_names
 from pyro_fmvae.data.own.zarr_store import is_folder
-from pyro_fmvae.data.registry import LOADERS
-from pyro_fmvae.recipes.registry import data_name
+from pyro_fmvae.data.registry import LOADERS, published_namesake
+from pyro_fmvae.recipes.registry import data_name, own_first
 from pyro_fmvae.runs.run import Run
+
+logger = logging.getLogger("pyro_fmvae")
 
 LeftOut: TypeAlias = dict[str, dict[str, int]]
 """Label → value that the run does not know → number of points."""
@@ -59,7 +62,11 @@ def rows_of(
         FileNotFoundError: no such data.
         ValueError: bad data, data of another shape or kind than the run's, or ambiguous label columns.
     """
-    data = None if data is None else data_name(run.recipe.name, data)
+    if data is not None:
+        own = own_first(data, data_root)
+        if own != data:
+            logger.warning("%s", published_namesake(own))
+        data = data_name(run.recipe.name, own)
     if data is None or data == run.config.data in LOADERS:
         dataset = run.load_data(data_root)
         return dataset.split(split or dataset.tested), dataset.label_names

@@ -7,7 +7,14 @@ from typing import Any
 
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.recipes.options import TrainConfig
-from pyro_fmvae.recipes.registry import DEFAULT, all_options, choose_model, configure, options_of
+from pyro_fmvae.recipes.registry import (
+    DEFAULT,
+    all_options,
+    choose_model,
+    configure,
+    options_of,
+    own_first,
+)
 from pyro_fmvae.runs.config_file import DERIVED
 from pyro_fmvae.untrusted import check_type
 
@@ -32,6 +39,8 @@ def configuration(model: str | None, typed: Set[str], given: Mapping[str, Any]) 
     options = {name: given[name] for name in all_options()}
     if given.get(DERIVED) is not None:
         options |= _paths_of_run(options, typed, given.get("config") or [None])
+    if "data" in typed:
+        options["data"] = own_first(options["data"], options["data_root"])
     if model is None:
         model = _by_data(options, typed)
     if given.get(DERIVED) is not None:  # an earlier run's, which may list options of all models

@@ -3,6 +3,7 @@
 A new data set is a module in :mod:`pyro_fmvae.data.sets` and its line in `LOADERS`.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +47,8 @@ LOADERS: Final[dict[str, Loader]] = {
 }
 """Known data sets by name, in the order that messages list them in."""
 SCENES: Final = SCENE_PATCHES.name
+GENERATED: Final = "bars"
+"""Stands for those bars that the model could have generated."""
 
 
 def load(
@@ -110,8 +113,18 @@ def load(
         name = path.resolve().name if folder else path.stem
         return split_patches(open_pictures(path), name, options.patch_size, options, seed)
     if folder:
-        return split_folder(path, image_size, seed, options.as_is, splitting, shape)
+        found = split_folder(path, image_size, seed, options.as_is, splitting, shape)
+        notes = filter(None, (published_namesake(data), found.note))
+        return replace(found, note="; ".join(notes))
     return split_file(path, seed, options, splitting, in_memory)
+
+
+def published_namesake(data: str) -> str:
+    """Say of a folder with the name of a published data set that it is meant; of any other, an empty text."""
+    name = Path(data).name
+    if name not in (*LOADERS, GENERATED):
+        return ""
+    return f"{data} is your own folder, not the published data set {name}; give --data-root to mean that"
 
 
 def _check_sparse(data: str, options: SparseOptions) -> None:

@@ -6,7 +6,9 @@ import torch
 
 from pyro_fmvae.commands import data_rows
 from pyro_fmvae.commands.data_rows import rows_of
+from pyro_fmvae.commands.given_options import configuration
 from pyro_fmvae.data import Split
+from pyro_fmvae.recipes.registry import all_options
 from tests.commands.labelled_run import RUN
 from tests.datasets import dataset
 
@@ -58,3 +60,17 @@ def test_other_data_are_looked_for_where_the_runs_are(monkeypatch, given, expect
     run = RUN.with_options(data="mnist", data_root="/runs/data")
     assert rows_of(run, "fashion-mnist", given, "test") == (data.test, ())
     assert roots == [("fashion-mnist", Path(expected))]
+
+
+@pytest.mark.parametrize("name", ["fashion-mnist", "mnist", "bars"])
+def test_a_folder_here_comes_before_the_published_data_of_its_name(monkeypatch, tmp_path, caplog, name):
+    monkeypatch.chdir(tmp_path)
+    Path(name).mkdir()
+    monkeypatch.setattr(data_rows, "load_file", lambda data, *_: (ROWS, (data,)))
+    run = RUN.with_options(data="mnist")
+    assert rows_of(run, name, None, None, by_name=False) == (ROWS, (f"./{name}",))
+    assert f"./{name} is your own folder, not the published data set {name}; give --data-root" in caplog.text
+    typed = {**{key: option.default for key, option in all_options().items()}, "data": name}
+    assert configuration("vae", {"data"}, typed).data == f"./{name}"
+    assert configuration("vae", {"data", "data_root"}, {**typed, "data_root": "."}).data == name
+    assert configuration("vae", set(), typed).data == name  # by default, or of an earlier run

@@ -52,7 +52,7 @@ def test_a_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", LOADERS)
-def test_a_known_name_goes_before_a_folder_of_that_name(tmp_path, monkeypatch, name):
+def test_a_name_is_that_of_a_data_set_and_a_path_is_that_of_a_folder(tmp_path, monkeypatch, name):
     write_images(tmp_path / name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -61,7 +61,9 @@ def test_a_known_name_goes_before_a_folder_of_that_name(tmp_path, monkeypatch, n
     load(name, tmp_path / "root", binarization="threshold", image_size=32)
     (options,) = loaded
     assert (options.root, options.binarization, options.image_size) == (tmp_path / "root", "threshold", 32)
-    assert load(f"./{name}", image_size=8).event_shape == (8, 8, 3)
+    data = load(f"./{name}", image_size=8)
+    assert data.event_shape == (8, 8, 3)
+    assert f"./{name} is your own folder, not the published data set {name}; give --data-root" in data.note
 
 
 def test_a_file_of_another_kind(tmp_path):

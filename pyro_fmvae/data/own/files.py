@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from pyro_fmvae.data.count_table import CountOptions
 from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.own.csv_file import read_csv
-from pyro_fmvae.data.own.folder import code, find_values, load_folder, read_folder
+from pyro_fmvae.data.own.folder import Folder, code, find_values, load_folder, read_folder
 from pyro_fmvae.data.own.image_names import other_files
 from pyro_fmvae.data.own.npz_file import read_npz
 from pyro_fmvae.data.own.on_disk import (
@@ -29,7 +30,7 @@ from pyro_fmvae.data.own.zarr_store import is_folder
 from pyro_fmvae.data.patch_sets import load_patches
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.data.sparse_options import SparseOptions
-from pyro_fmvae.data.splitting import Splitting, fingerprint, split_fingerprint, split_rows
+from pyro_fmvae.data.splitting import SHARE, Splitting, fingerprint, split_fingerprint, split_rows
 
 READERS = {
     ".npz": read_npz,
@@ -211,7 +212,7 @@ def split_folder(
     splitting: Splitting | None = None,
     shape: tuple[int, ...] | None = None,
 ) -> Dataset:
-    """Make a data set of a folder of images, split as `split_file` does.
+    """Make a data set of a folder of images, split as its own folders say, or else as `split_file` does.
 
     Args:
         path: the folder: see `read_folder`.
@@ -222,18 +223,19 @@ def split_folder(
         shape: (H, W) or (H, W, 3) that the images had in a run; None: chosen by their files.
 
     Raises:
-        ValueError: too few images, a damaged one, or a malformed table of labels.
+        ValueError: too few images, a damaged one, a malformed table of labels, or shares of splits that folders
+            hold.
     """
-    folder, splitting, note = read_folder(path), splitting or Splitting(), ""
+    folder, splitting = read_folder(path), splitting or Splitting()
+    notes = [folder.note]
     if shape is None:
-        shape, note = choose_shape([path / name for name in folder.names], image_size)
-        note = "; ".join(filter(None, (note, other_files(path))))
+        shape, resized = choose_shape([path / name for name in folder.names], image_size)
+        notes += [resized, other_files(path)]
     preprocessing = Preprocessing(Kind.REAL if as_is else Kind.IMAGE, shape)
     value_names = tuple(find_values(texts, f"{path}: {name!r}") for name, texts in folder.columns.items())
     labels = folder.labels(value_names)
     staying = splitting.staying(labels)
-    expected = f"{path}: expected at least 3 images"
-    rows = split_rows(len(folder.names), seed, expected, splitting, staying)
+    rows = _split_images(folder, seed, splitting, staying)
     order, sizes = np.concatenate(rows).tolist(), [len(part) for part in rows]
     # Decoded in the order of the splits, so that each is one piece of the array on disk.
     x = preprocessing(folder.images(preprocessing.event_shape, order), str(path))
@@ -248,8 +250,35 @@ def split_folder(
         label_sizes=() if labels is None else tuple((labels.max(axis=0) + 1).tolist()),
         value_names=value_names,
         fingerprint=split_fingerprint(fingerprint(np.array(folder.names)), staying),
-        note=note,
+        note="; ".join(filter(None, notes)),
     )
+
+
+def _split_images(
+    folder: Folder, seed: int, how: Splitting, staying: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows of a folder for training, validation and testing: see `split_rows`.
+
+    Where folders are the splits, images for validation that they lack are drawn from those for training; so are
+    images for testing if a share or a fold is asked for.
+    """
+    expected = f"{folder.path}: expected at least 3 images"
+    if not folder.splits:
+        return split_rows(len(folder.names), seed, expected, how, staying)
+    train, valid, test = (
+        np.flatnonzero(np.array(folder.splits) == one) for one in ("train", "valid", "test")
+    )
+    if len(test) and (how.test is not None or how.fold is not None):
+        raise ValueError(f"test, fold: {folder.path} has its own test images; leave the option out")
+    if len(valid) and how.valid != SHARE:
+        raise ValueError(f"valid: {folder.path} has its own validation images; leave the option out")
+    share = how.test if how.test is not None or how.fold is not None else 0.0
+    drawn = replace(how, valid=0.0 if len(valid) else how.valid, test=share)
+    kept = None if staying is None else staying[train]
+    left, more_valid, more_test = (
+        train[rows] for rows in split_rows(len(train), seed, expected, drawn, kept)
+    )
+    return left, np.concatenate([valid, more_valid]), np.concatenate([test, more_test])
 
 
 def _fit(raw: Raw, train: np.ndarray, missing: bool, source: str, unskew: bool = False) -> Preprocessing:

@@ -26,6 +26,13 @@ LARGEST_TABLE: Final = 1 << 30
 """Bytes of a table that are read."""
 CLASS: Final = "class"
 """Name of the property that subfolders stand for."""
+SPLIT_OF: Final = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("valid", "val", "validation"), "valid"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+"""Split that a folder holds, by its name in lower case."""
+_NAMED = 8  # folders that a note lists
 
 
 class Folder(NamedTuple):
@@ -36,6 +43,10 @@ class Folder(NamedTuple):
     """n file names relative to `path`, with forward slashes, sorted."""
     columns: dict[str, list[str]]
     """For each property in the table, its value for each of the n images; '' where it is unknown."""
+    splits: tuple[str, ...] = ()
+    """Split of each of the n images, if folders say so: 'train', 'valid' or 'test'; else empty."""
+    note: str = ""
+    """Sentence on what its subfolders stand for; empty: nothing."""
 
     def images(self, shape: tuple[int, ...], order: Sequence[int] | None = None) -> np.ndarray:
         """Decode the images, uint8 [n, *shape], and keep them in ``~/.cache/pyro_fmvae/images``.
@@ -80,23 +91,46 @@ def read_folder(path: Path) -> Folder:
     first row is a header, the first column holds file names relative to the folder, and each other column is
     a property. An empty field or -1 is an unknown value; an image without a row has unknown values only.
 
-    Without a table, subfolders are the values of the property `CLASS`, if each image lies in one and there
-    are at least two.
+    If all folders at its top are called train, training, valid, val, validation, test or testing, in any case,
+    they are the splits, if one is for training and another is not; images below may be without a class there.
+    Without a table, its subfolders, or those of the splits, are the values of the property `CLASS`, if each
+    (training) image lies in one and there are at least two.
 
     Raises:
         ValueError: there are no images, several tables could be meant, or the table is malformed.
     """
     names = find_images(path)
     table = _find_table(path)
-    columns = _classes(names) if table is None else read_table(table, names)
+    tops = [_top(name) for name in names]
+    splits = tuple(SPLIT_OF.get(top.lower(), "") for top in tops)
+    classes, notes = tops, []
+    if all(splits):
+        classes = [_top(name.partition("/")[2]) for name in names]
+    if all(splits) and "train" in splits and len(set(splits)) > 1:
+        notes.append(f"the folders {_listed(tops)} are the splits")
+        complete = all(one for one, split in zip(classes, splits, strict=True) if split == "train")
+    else:
+        splits, complete = (), all(classes)
+    columns = {}
+    if table is not None:
+        columns = read_table(table, names)
+    elif complete and len({*classes} - {""}) > 1:
+        columns = {CLASS: classes}
+        notes.append(f"the folders {_listed(classes)} are the values of the label '{CLASS}'")
     check_printable(chain(columns, *columns.values()), str(path if table is None else table))
-    return Folder(path, tuple(names), columns)
+    return Folder(path, tuple(names), columns, splits, "; ".join(notes))
 
 
-def _classes(names: Sequence[str]) -> dict[str, list[str]]:
-    """The property that subfolders stand for: empty if an image lies in none, or all lie in the same."""
-    classes = [name.partition("/")[0] if "/" in name else "" for name in names]
-    return {CLASS: classes} if all(classes) and len(set(classes)) > 1 else {}
+def _top(name: str) -> str:
+    """The first folder in a relative path; '' if there is none."""
+    return name.partition("/")[0] if "/" in name else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Some of the different names."""
+    different = sorted({*names} - {""})
+    left = len(different) - _NAMED
+    return ", ".join(different[:_NAMED]) + (f" and {left:,} more" if left > 0 else "")
 
 
 def find_values(texts: Sequence[str], source: str = "labels") -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from PIL import Image
 
 from pyro_fmvae.data import Batches, Kind, Preprocessing, image_cache, load, load_file
 from pyro_fmvae.data.own.folder import code, find_values, read_folder, read_image
+from pyro_fmvae.data.splitting import Splitting
 
 RNG = np.random.default_rng(0)
 NAMES = ("a/1.png", "a/10.PNG", "a/2.png", "b.png", "c.png")  # sorted
@@ -55,6 +56,65 @@ def test_subfolders_are_classes(tmp_path):
     assert names == ("class",) and split.labels[:, 0].tolist() == [0] * 4 + [1] * 4 + [2] * 4
     (folder / "labels.csv").write_text("file,hat\ncats/0.png,1\n")
     assert load(str(folder), image_size=8).label_names == ("hat",)
+
+
+@pytest.mark.parametrize(
+    ("tops", "drawn"),
+    [(("Train", "VAL", "test"), 0), (("training", "testing"), 2), (("train", "validation"), 0)],
+)
+def test_folders_with_the_names_of_splits_are_the_splits(tmp_path, tops, drawn):
+    names = sorted(
+        f"{top}/{kind}/{row}.png" for top in tops for kind in ("cats", "dogs") for row in range(10)
+    )
+    folder = write(tmp_path / "mine", names)
+    data = load(str(folder), image_size=8)
+    assert data.label_names == ("class",) and data.value_names == (("cats", "dogs"),)
+    held = {top: [row for row, name in enumerate(names) if name.startswith(top)] for top in tops}
+    parts = {name: data.split(name).places.tolist() for name in ("train", "valid")}
+    assert len(parts["train"]) == 20 - drawn
+    if drawn:
+        assert sorted(parts["train"] + parts["valid"]) == held[tops[0]]
+    else:
+        assert (sorted(parts["train"]), parts["valid"]) == (held[tops[0]], held[tops[1]])
+    if "test" in tops[-1]:
+        assert data.test.places.tolist() == held[tops[-1]]
+    else:
+        assert data.test is None
+    for split in (data.train, data.valid):
+        assert [names[place].split("/")[1] == "dogs" for place in split.places] == split.labels[:, 0].tolist()
+    assert f"the folders {', '.join(sorted(tops))} are the splits; the folders cats, dogs are" in data.note
+    assert load_file(folder, COLOUR, ("class",), (("cats", "dogs"),))[0].labels.sum() == 10 * len(tops)
+
+
+def test_only_training_images_need_a_class(tmp_path):
+    names = [f"train/{kind}/{row}.png" for kind in ("cats", "dogs") for row in range(5)] + ["test/0.png"]
+    data = load(str(write(tmp_path / "mine", names)), image_size=8)
+    assert data.label_names == ("class",) and data.test.labels.tolist() == [[-1]]
+
+
+@pytest.mark.parametrize("tops", [("train", "test", "more"), ("test", "valid"), ("train",)])
+def test_folders_are_no_splits_unless_all_are(tmp_path, tops):
+    names = [f"{top}/{kind}/{row}.png" for top in tops for kind in ("cats", "dogs") for row in range(10)]
+    data = load(str(write(tmp_path / "mine", names)), image_size=8)
+    assert len(data.test) == len(data.valid) == len(names) // 10
+    values = ("more", "test", "train") if "more" in tops else ("cats", "dogs")
+    assert data.value_names == (values,) and "splits" not in data.note
+    assert f"the folders {', '.join(values)} are the values of the label 'class'" in data.note
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"test": 0.2}, "test, fold: .*test images"),
+        ({"fold": "1/5"}, "test, fold: "),
+        ({"valid": 0.0}, "valid: "),
+    ],
+)
+def test_shares_of_splits_that_folders_hold_are_errors(tmp_path, options, message):
+    names = [f"{top}/{row}.png" for top in ("train", "val", "test") for row in range(5)]
+    folder = write(tmp_path / "mine", names)
+    with pytest.raises(ValueError, match=message):
+        load(str(folder), image_size=8, splitting=Splitting(**options))
 
 
 def test_marks_of_what_is_missing_are_unknown_labels(tmp_path):
