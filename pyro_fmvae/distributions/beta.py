@@ -54,10 +54,14 @@ class BetaFamily(ScalarFamily):
 
     def relative_entropy(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
         """The divergence of the means times c₁ + c₀ of the prior, plus that of the concentrations: [...]."""
-        total, total0 = natural.sum(-1, keepdim=True), prior.sum(-1, keepdim=True)
-        means = x_log_x_gap(prior, natural * (total0 / total)).sum(-1)
-        counts = stirling_gap(torch.cat([prior, total0], -1), torch.cat([natural, total], -1))
-        return means + counts[..., 0] + counts[..., 1] - counts[..., 2]
+        (one, zero), (one0, zero0) = self.unpack(natural), self.unpack(prior)
+        total, total0 = one + zero, one0 + zero0
+        ratio = total0 / total
+        means = x_log_x_gap(one0, one * ratio) + x_log_x_gap(zero0, zero * ratio)
+        slope = torch.digamma(total)
+        slopes = (None, None) if stats is None else (stats + slope.unsqueeze(-1)).unbind(-1)
+        counts = stirling_gap(one0, one, slopes[0]) + stirling_gap(zero0, zero, slopes[1])
+        return means + counts - stirling_gap(total0, total, slope)
 
     def log_base_measure(self, stats: Tensor) -> Tensor:
         """-E[log θ] - E[log(1 - θ)]."""

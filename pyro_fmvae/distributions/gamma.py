@@ -57,7 +57,8 @@ class GammaFamily(ScalarFamily):
         """``a₀ (r - 1 - log r)``, r the ratio of the two means, plus the divergence of the shapes: [...]."""
         (a, b), (a0, b0) = self.unpack(natural), self.unpack(prior)
         ratio = ((a - a0) * b0 + a0 * (b0 - b)) / (a0 * b)
-        return a0 * log1p_gap(ratio) + stirling_gap(a0, a)
+        slope = None if stats is None else stats[..., 0] + b.log()
+        return a0 * log1p_gap(ratio) + stirling_gap(a0, a, slope)
 
     def log_base_measure(self, stats: Tensor) -> Tensor:
         """-E[log θ]."""
