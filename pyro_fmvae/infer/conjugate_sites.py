@@ -61,7 +61,10 @@ class ConjugateSites:
                 self.add(name, found.sites[name], prior)
         joint = found.joint if structured else {}
         self.joint = JointSites({name: pair for name, pair in joint.items() if name in starts})
-        return {name: NaturalPosterior(*start) for name, start in self.joint.join(starts).items()}
+        return {
+            name: NaturalPosterior(*start, found.priors[name].dtype)
+            for name, start in self.joint.join(starts).items()
+        }
 
     def add_shorthands(
         self,

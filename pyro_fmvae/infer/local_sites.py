@@ -34,12 +34,14 @@ class LocalSite:
     Attributes:
         kind: class of its natural posteriors.
         start: λ that coordinate ascent starts from, [..., P], of size 1 in the plates of points.
+        dtype: of draws.
         events: dimensions of an event beyond those of the family.
         points: the number of data points in all, and their dimension in ``start``; those of the first plate.
     """
 
     kind: type[NaturalDistribution]
     start: Tensor
+    dtype: torch.dtype
     events: int
     points: tuple[int, int]
 
@@ -51,11 +53,12 @@ class LocalSite:
         for frame in frames:
             start = start.narrow(batch + frame.dim, 0, 1)
         points = frames[0].full_size or frames[0].size, batch + frames[0].dim
-        return cls(type(prior), start.clone(), site["fn"].event_dim - event_dim_of(prior.family), points)
+        events = site["fn"].event_dim - event_dim_of(prior.family)
+        return cls(type(prior), start.clone(), prior.dtype, events, points)
 
     def distribution(self, natural: Tensor) -> Any:
         """The posterior at λ [..., P], of the site's event shape."""
-        posterior: Any = self.kind(natural)
+        posterior: Any = self.kind(natural, self.dtype)
         return posterior.to_event(self.events)
 
     def start_of(self, site: Site) -> Tensor:

@@ -26,9 +26,11 @@ class ConjugatePosterior(nn.Module, ABC):
 
     Attributes:
         kind: its class in natural parameters, whose ``family`` knows the rest.
+        dtype: of draws; torch's default dtype at the time if None.
     """
 
     kind: type[NaturalDistribution]
+    dtype: torch.dtype | None
 
     @abstractmethod
     def forward(self) -> Distribution:
@@ -54,11 +56,14 @@ class NaturalPosterior(ConjugatePosterior):
     Args:
         kind: class of the posterior, a subclass of ``NaturalDistribution``.
         natural: initial λ, [..., P].
+        dtype: of draws; torch's default dtype at the time if None.
     """
 
-    def __init__(self, kind: type[NaturalDistribution], natural: Tensor) -> None:
+    def __init__(
+        self, kind: type[NaturalDistribution], natural: Tensor, dtype: torch.dtype | None = None
+    ) -> None:
         super().__init__()
-        self.kind = kind
+        self.kind, self.dtype = kind, dtype
         self.natural = NaturalParameter(natural)
 
     def forward(self) -> Any:
@@ -73,7 +78,7 @@ class NaturalPosterior(ConjugatePosterior):
                 f"natural: expected a NaturalParameter, got a {kind}; after to_empty() or another conversion "
                 "that makes new parameters, load_state_dict(..., assign=True) makes it one again"
             )
-        return self.kind(self.natural)
+        return self.kind(self.natural, self.dtype)
 
     def natural_value(self) -> Tensor:
         """λ, detached; it shares memory with the parameter."""
@@ -98,11 +103,14 @@ class StandardPosterior(ConjugatePosterior):
     Args:
         kind: class of the natural posteriors of the family.
         natural: initial λ, [..., P].
+        dtype: as of :class:`NaturalPosterior`.
     """
 
-    def __init__(self, kind: type[NaturalDistribution], natural: Tensor) -> None:
+    def __init__(
+        self, kind: type[NaturalDistribution], natural: Tensor, dtype: torch.dtype | None = None
+    ) -> None:
         super().__init__()
-        self.kind = kind
+        self.kind, self.dtype = kind, dtype
         standard = kind.family.unpack(natural.detach().double())
         for (name, transform), value in zip(self._transforms().items(), standard, strict=True):
             self.register_parameter(name, nn.Parameter(transform.inv(value).clone()))
@@ -116,8 +124,8 @@ class StandardPosterior(ConjugatePosterior):
         return tuple(transform(getattr(self, name)) for name, transform in self._transforms().items())
 
     def forward(self) -> Distribution:
-        """The family's distribution in standard parameters, in torch's default dtype."""
-        dtype = torch.get_default_dtype()
+        """The family's distribution in standard parameters."""
+        dtype = self.dtype or torch.get_default_dtype()
         return self.kind.family.member(*(parameter.to(dtype) for parameter in self._standard()))
 
     def natural_value(self) -> Tensor:
@@ -152,14 +160,14 @@ def to_standard(posterior: ConjugatePosterior) -> StandardPosterior:
     """The posterior in standard parameters, itself if it is already."""
     if isinstance(posterior, StandardPosterior):
         return posterior
-    return StandardPosterior(posterior.kind, posterior.natural_value())
+    return StandardPosterior(posterior.kind, posterior.natural_value(), posterior.dtype)
 
 
 def to_natural(posterior: ConjugatePosterior) -> NaturalPosterior:
     """The posterior in natural parameters, itself if it is already."""
     if isinstance(posterior, NaturalPosterior):
         return posterior
-    return NaturalPosterior(posterior.kind, posterior.natural_value())
+    return NaturalPosterior(posterior.kind, posterior.natural_value(), posterior.dtype)
 
 
 def random_posterior(

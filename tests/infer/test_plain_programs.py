@@ -1,18 +1,21 @@
 """Plain Pyro programs, each against the definition of the bound and what is known of it in closed form."""
 
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 
+import pyro
 import pytest
 import torch
 from pyro.infer import SVI
 from torch.testing import assert_close
+from torch.utils._pytree import tree_map
 
 from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.optim import NaturalGradient
 from tests.infer.plain import counts, hierarchies, mixtures, regressions, sequences, structure
 from tests.infer.plain.oracles import assert_bound, assert_gradient, assert_trace_enum, posteriors, step
-from tests.infer.plain.program import PROGRAMS
+from tests.infer.plain.program import PROGRAMS, autoguide
 
 frozen = partial(torch.optim.SGD, lr=0.0)
 FILES = [counts, hierarchies, mixtures, regressions, sequences, structure]  # importing these fills the table
@@ -99,3 +102,39 @@ def test_steps_of_rate_1_never_raise_the_loss(entry):
     svi = SVI(entry.model, guide, NaturalGradient(1.0, frozen), TraceConjugate_ELBO())
     losses = [svi.step(*args) for _ in range(4)]
     assert all(after <= before + 1e-10 * abs(before) for before, after in pairwise(losses))
+
+
+@contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def loss_after_a_step(entry, default, inside):
+    """The loss where the model has its tensors in the type ``inside``, and everything else a default."""
+    args, start = entry.setup()
+    args = tree_map(lambda x: x.to(inside) if torch.is_tensor(x) and x.is_floating_point() else x, args)
+
+    def model(*args):
+        with default_dtype(inside):
+            entry.model(*args)
+
+    with default_dtype(default):
+        guide = entry.make_guide(model)
+        guide.load_state_dict(start.state_dict())
+        step(model, guide, *args, rate=0.6)
+        pyro.set_rng_seed(0)
+        return TraceConjugate_ELBO().loss(model, guide, *args)
+
+
+@entries(lambda entry: entry.make_guide is autoguide)
+def test_programs_in_either_type_whatever_the_default_dtype(entry):
+    wanted = loss_after_a_step(entry, torch.float64, torch.float64)
+    assert loss_after_a_step(entry, torch.float32, torch.float64) == pytest.approx(wanted, rel=1e-9)
+    if entry.name != "regression_on_features_of_a_network":  # which is in float64
+        single = loss_after_a_step(entry, torch.float32, torch.float32)
+        assert single == pytest.approx(wanted, rel=1e-3, abs=1e-3)

@@ -171,6 +171,25 @@ def test_one_step_of_a_regression_is_the_exact_posterior(prior, by_variance):
     assert TraceConjugate_ELBO().plan(model, guide, x)["mu"].why == "jointly with 'tau'"
 
 
+def test_draws_have_the_type_of_the_program(single_precision):
+    x, rows = NUMBERS.double(), torch.arange(10.0, dtype=torch.float64).view(5, 2)
+
+    def model(x):
+        tau = pyro.sample("tau", dist.Gamma(*torch.tensor([A0, B0], dtype=torch.float64)))
+        prior = dist.MultivariateNormal(torch.zeros(2).double(), precision_matrix=tau * torch.eye(2).double())
+        w = pyro.sample("w", prior)
+        with pyro.plate("data", len(x)):
+            pyro.sample("x", dist.Normal(rows @ w, tau.rsqrt()), obs=x)
+
+    guide = AutoConjugate(model, structured=True)
+    step(model, guide, x, rate=1.0)
+    draws = Predictive(model, guide=guide, num_samples=2)(x)
+    assert {draws[name].dtype for name in ("tau", "w")} == {torch.float64}
+    scale = B0 / A0 * (torch.eye(5) + rows @ rows.mT)
+    evidence = scipy.stats.multivariate_t(shape=scale, df=2 * A0).logpdf(x)
+    assert -TraceConjugate_ELBO().loss(model, guide, x) == pytest.approx(evidence, rel=1e-9)
+
+
 @pytest.mark.parametrize(("model", "x"), [*PROGRAMS[:3], *WEIGHTS])
 def test_independent_posteriors_have_the_looser_bound(model, x):
     guide, joint = AutoConjugate(model), made(model, x)

@@ -38,6 +38,12 @@ def device_of(fn: Distribution) -> torch.device:
     return next((part.device for _, part in held(fn) if isinstance(part, Tensor)), torch.device("cpu"))
 
 
+def dtype_of(fn: Distribution) -> torch.dtype:
+    """The floating-point type of a distribution's parameters; torch's default if it has none."""
+    dtypes = (part.dtype for _, part in held(fn) if isinstance(part, Tensor))
+    return next((dtype for dtype in dtypes if dtype.is_floating_point), torch.get_default_dtype())
+
+
 def held(fn: Distribution) -> Iterator[tuple[str, Any]]:
     """Attributes of a distribution and of those inside of it, by name."""
     for name, value in vars(fn).items():

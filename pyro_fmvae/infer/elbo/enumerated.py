@@ -7,6 +7,7 @@ sum.
 """
 
 import itertools
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType, SimpleNamespace
@@ -207,7 +208,7 @@ def packed_inputs(site: Site) -> dict[str, Any]:
     """
     table, mask, dim = site["unscaled_log_prob"], site["mask"], enum_dim(site)
     if dim is not None and mask is not None:
-        uniform = -torch.tensor(float(table.shape[dim])).log().to(table)
+        uniform = -math.log(table.shape[dim])
         table = torch.where(torch.as_tensor(mask, device=table.device), table, uniform)
     scaled = table * site["scale"]
     if mask is not None:

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyro.poutine as poutine
-import torch
 from pyro.infer.util import is_validation_enabled
 from pyro.poutine import Trace
 from pyro.poutine.enum_messenger import EnumMessenger
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from pyro_fmvae.distributions import Assignment, Label, MixtureComponent, NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.infer.elbo.density import device_of
+from pyro_fmvae.infer.elbo.density import device_of, dtype_of
 from pyro_fmvae.infer.elbo.distribution_checks import check_distribution, check_label, check_shapes
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
 from pyro_fmvae.infer.elbo.frames import check_filled
@@ -81,7 +80,7 @@ class Undrawn(Messenger):
         if isinstance(fn, NaturalDistribution):
             dtype, device = fn.dtype, fn.natural.device
         elif self._leaves and not is_discrete(msg):
-            dtype, device = torch.get_default_dtype(), device_of(fn)
+            dtype, device = dtype_of(fn), device_of(fn)
         else:
             return
         support: Any = fn.support

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from pyro.poutine import Trace
 from torch import Tensor
+from torch.distributions import Distribution
 
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.natural_distribution import natural_class
@@ -110,7 +111,7 @@ class Bound:
     def _natural(self, name: str, site: Site) -> None:
         q, prior = self.posteriors.of(name), site["fn"]
         same = natural_class(unwrap(prior)) is type(unwrap(q)) and not has_lazy_arguments(prior)
-        if same and len(prior.batch_shape) <= self.program.plates + len(q.batch_shape):
+        if same and not self._is_enumerated(prior, q):
             if self.kept is not None and name not in self.kept.moving:
                 return  # a constant
             self.terms.append(Term(name, Role.KL_GLOBAL, kl_sum(q, site), natural=True))
@@ -127,8 +128,7 @@ class Bound:
         q = counted(site, self.guide_sites[name]["fn"])
         is_weighted = is_weighted_latent(site, self.sites.values(), self.kl_weight)
         weight = self.kl_weight if is_weighted else 1.0
-        enumerated = len(site["fn"].batch_shape) > max(self.program.plates, len(q.batch_shape))
-        if not (has_lazy_arguments(site["fn"]) or enumerated):
+        if not (has_lazy_arguments(site["fn"]) or self._is_enumerated(site["fn"], q)):
             term = latent_term(self.program.structure, self.guide, name)
             self.terms.append(replace(term, value=weight * term.value))
             return
@@ -145,6 +145,10 @@ class Bound:
             log_q = -q.entropy()
         self._add(name, site, table, Role.KL_Z, is_weighted)
         self.terms.append(Term(name, Role.KL_Z, weight * total(log_q, site)))
+
+    def _is_enumerated(self, prior: Distribution, q: Distribution) -> bool:
+        """True for a prior with a discrete parent."""
+        return len(prior.batch_shape) > max(self.program.plates, len(q.batch_shape))
 
     def _leaf(self, name: str, site: Site) -> None:
         """An unobserved site that the guide leaves out integrates to 1, if nothing depends on it."""

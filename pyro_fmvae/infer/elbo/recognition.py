@@ -21,7 +21,7 @@ from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.joint_kinds import JointKind
 from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class, natural_classes_on
-from pyro_fmvae.infer.elbo.density import device_of, has_lazy_arguments, log_density
+from pyro_fmvae.infer.elbo.density import device_of, dtype_of, has_lazy_arguments, log_density
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent, units_of
 from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import (
@@ -116,7 +116,7 @@ class _Values(Messenger):
             msg["value"] = self._values[name]
         else:
             transform = transform_to(msg["fn"].support)
-            free = torch.randn(transform.inverse_shape(msg["fn"].shape()))
+            free = torch.randn(transform.inverse_shape(msg["fn"].shape()), dtype=dtype_of(msg["fn"]))
             msg["value"] = transform(_FREE_SCALE * free.to(device_of(msg["fn"])))
         msg["done"] = True
 
@@ -247,7 +247,7 @@ class _Search:
             prior = self._prior(name, site, kind, (*batch, family.size(event)), moments)
             if not bool(family.in_domain(prior).all()):
                 return {name: "its prior is not a density of the family by itself"}
-            self._found.priors[name] = kind(prior, validate_args=False)
+            self._found.priors[name] = kind(prior, site["value"].dtype, validate_args=False)
             start = family.scattered_start(prior, 1.0, None)
             moments[name] = Moments(family, family.mean_stats(start), shape)
         return {}
@@ -258,7 +258,9 @@ class _Search:
         """λ₀ [..., P]: the gradient of E[log p] with respect to E[t], without the base measure's part."""
         fn, family = site["fn"], kind.family
         if natural_class(unwrap(fn)) is kind and not has_lazy_arguments(fn):
-            return family.pack(unwrap(fn)).expand(shape)
+            packed = family.pack(unwrap(fn))
+            enumerated = list(range(packed.dim() - len(shape)))  # dimensions of discrete parents
+            return (packed.mean(enumerated) if enumerated else packed).expand(shape)
         stats = torch.zeros(shape, dtype=torch.float64, device=site["value"].device, requires_grad=True)
 
         def expect(table: Lazy) -> Tensor:

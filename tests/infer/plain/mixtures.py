@@ -1,5 +1,7 @@
 """Mixtures of continuous data."""
 
+from functools import partial
+
 import pyro
 import pyro.distributions as dist
 import torch
@@ -397,3 +399,83 @@ def assignment_by_arithmetic(x):
     with pyro.plate("data", len(x)):
         a = pyro.sample("a", dist.Bernoulli(weights))
         pyro.sample("x", dist.Normal(a * locs[0] + (1 - a) * locs[1], 1.0), obs=x)
+
+
+KNOWN = {
+    "normal_location": (
+        lambda a: dist.Normal(torch.tensor([0.0, 5.0])[a], 1.0),
+        lambda u: dist.Normal(u, 1.0),
+        [0.3, 1.2, 5.5],
+    ),
+    "gamma": (lambda a: dist.Gamma(torch.tensor([1.0, 3.0])[a], 1.0), dist.Poisson, [0.0, 2.0, 5.0]),
+    "inverse_gamma": (
+        lambda a: dist.InverseGamma(torch.tensor([2.0, 4.0])[a], 2.0),
+        lambda u: dist.Normal(0.0, u.sqrt()),
+        [0.3, 1.2, 5.5],
+    ),
+    "beta": (lambda a: dist.Beta(torch.tensor([1.0, 3.0])[a], 2.0), dist.Bernoulli, [0.0, 1.0, 1.0]),
+    "dirichlet": (
+        lambda a: dist.Dirichlet(torch.tensor([[1.0, 2.0, 3.0], [3.0, 1.0, 1.0]])[a]),
+        dist.Categorical,
+        [0.0, 1.0, 2.0],
+    ),
+    "normal_event": (
+        lambda a: dist.Normal(torch.tensor([[0.0, 1.0], [3.0, 3.0]])[a], 1.0).to_event(1),
+        lambda u: dist.Normal(u, 1.0).to_event(1),
+        [[0.3, -1.0], [2.0, 2.5], [0.1, 3.0]],
+    ),
+    "multivariate_normal": (
+        lambda a: dist.MultivariateNormal(torch.tensor([[0.0, 1.0], [3.0, 3.0]])[a], torch.eye(2) + 0.5),
+        lambda u: dist.MultivariateNormal(u, torch.eye(2)),
+        [[0.3, -1.0], [2.0, 2.5], [0.1, 3.0]],
+    ),
+    "wishart": (
+        lambda a: dist.Wishart(torch.tensor([3.0, 5.0])[a], torch.eye(2)),
+        lambda u: dist.MultivariateNormal(torch.zeros(2), precision_matrix=u),
+        [[0.3, -1.0], [2.0, 2.5], [0.1, 3.0]],
+    ),
+}
+"""Priors that an assignment picks out of known numbers, what hangs on their draws, and data."""
+
+
+def known_prior(prior, child):
+    def model(x):
+        with pyro.plate("data", len(x)):
+            a = pyro.sample("a", dist.Categorical(torch.tensor([0.4, 0.6])))
+            u = pyro.sample("u", prior(a))
+            pyro.sample("x", child(u), obs=x)
+
+    return model
+
+
+for name, (prior, child, data) in KNOWN.items():
+    model = known_prior(prior, child)
+    model.__name__ = f"known_prior_{name}"
+    program(partial(torch.tensor, data), exact="u", summed_out="a", observed="x")(model)
+
+
+@program(numbers, exact="u", summed_out="a", observed="x")
+def global_of_a_known_prior(x):
+    a = pyro.sample("a", dist.Bernoulli(0.3))
+    u = pyro.sample("u", dist.Normal(3.0 * a, 1.0))
+    with pyro.plate("data", len(x)):
+        pyro.sample("x", dist.Normal(u, 1.0), obs=x)
+
+
+@program(numbers, exact="w", summed_out="s", observed="x")
+def spike_and_slab_regression(x):
+    design = torch.linspace(-1.0, 1.0, 3 * len(x)).view(-1, 3) ** torch.tensor([1.0, 2.0, 3.0])
+    with pyro.plate("coefficients", 3):
+        s = pyro.sample("s", dist.Bernoulli(0.3))
+        w = pyro.sample("w", dist.Normal(0.0, torch.where(s == 1, 3.0, 0.1)))
+    with pyro.plate("data", len(x)):
+        pyro.sample("x", dist.Normal(design @ w, 1.0), obs=x)
+
+
+@program(numbers, exact="precision, w", summed_out="s", observed="x")
+def slab_on_the_scale_of_the_noise(x):
+    precision = pyro.sample("precision", dist.Gamma(2.0, 2.0))
+    s = pyro.sample("s", dist.Bernoulli(0.3))
+    w = pyro.sample("w", dist.Normal(0.0, torch.where(s == 1, 3.0, 0.1) * precision.rsqrt()))
+    with pyro.plate("data", len(x)):
+        pyro.sample("x", dist.Normal(w, precision.rsqrt()), obs=x)
