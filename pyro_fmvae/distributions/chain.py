@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_fmvae.distributions.path_sums import finite, is_before, sums_for, where_on
+from pyro_fmvae.distributions.path_sums import PathSums, finite, is_before, where_on
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Chain:
         tables = self._by_step()
         counted = self.counted
         if counted is None:
-            result: Tensor = sums_for(tables[1], self.batch_shape)(*tables)
+            result: Tensor = PathSums.apply(*tables)
         else:
             result = _part(*tables, counted.expand(*self.batch_shape, -1).reshape(-1, counted.shape[-1]).T)
         return result.view(self.batch_shape).to(self.log_likelihood.dtype)
@@ -54,7 +54,7 @@ class Chain:
         with torch.enable_grad():
             start, transitions, likelihood, ends = self._by_step()
             likelihood = likelihood.detach().requires_grad_()
-            total = sums_for(transitions, self.batch_shape)(start, transitions, likelihood, ends)
+            total = PathSums.apply(start, transitions, likelihood, ends)
             (posterior,) = torch.autograd.grad(total.sum(), likelihood)
         return self._by_sequence(posterior.permute(2, 0, 1)).to(self.log_likelihood.dtype)
 

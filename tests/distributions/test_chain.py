@@ -14,10 +14,10 @@ ENDS = torch.tensor([4, 1, 3, 2, 4])
 FORBIDDEN = torch.tensor([[True, False, False], [False, False, True], [False, True, False]])
 
 
-@pytest.fixture(params=[0, 400], ids=["step by step", "by halves"], autouse=True)
-def few(request, monkeypatch):
-    """Sums go through all steps one after another, or through products of steps where that is exact."""
-    monkeypatch.setattr(path_sums, "_FEW", request.param)
+@pytest.fixture(params=[10**9, 0], ids=["step by step", "in blocks"], autouse=True)
+def short(request, monkeypatch):
+    """Sums go through all steps one after another, or through blocks of them side by side."""
+    monkeypatch.setattr(path_sums, "_SHORT", request.param)
 
 
 def tables(kind, dtype=torch.float64):
@@ -163,17 +163,32 @@ def test_an_impossible_sequence_leaves_the_gradients_of_others_as_they_are():
         assert_close(mine, theirs)
 
 
-def test_products_of_many_steps_are_those_of_one_after_another():
-    source, found = torch.Generator().manual_seed(0), []
-    likelihood = 30 * torch.randn(2, 999, K, generator=source, dtype=torch.float64)
-    start, transitions = tables("shared")[:2]
-    for rows in (transitions, transitions.expand(2, K, K)):
-        inputs = [table.clone().requires_grad_() for table in (start, transitions, likelihood)]
-        chain = Chain(inputs[0], inputs[1].expand_as(rows), inputs[2], torch.tensor([999, 600]))
-        evidence = chain.log_evidence()
-        found.append((evidence, *torch.autograd.grad(evidence.sum(), inputs)))
-    for one, other in zip(*found, strict=True):
-        assert_close(one, other, rtol=1e-9, atol=1e-9)
+def sums(chain, tables):
+    evidence = chain.log_evidence()
+    return evidence, chain.posterior(), *torch.autograd.grad(evidence.sum(), tables)
+
+
+@kinds
+@ends
+@pytest.mark.parametrize("duration", [5, 12, 53, 999])
+def test_blocks_of_steps_are_one_step_after_another(kind, lengths, duration, monkeypatch):
+    source = torch.Generator().manual_seed(0)
+    likelihood = 30 * torch.randn(B, duration, K, generator=source, dtype=torch.float64)
+    likelihood[torch.rand(B, duration, generator=source) < 0.3] = 0.0  # nothing is observed
+    if kind != "forbidden":  # some states are known
+        known = torch.rand(B, duration, 1, generator=source) < 0.3
+        own = torch.randint(K, (B, duration, 1), generator=source) == torch.arange(K)
+        likelihood = likelihood.masked_fill(known & ~own, -torch.inf)
+    inputs = [table.requires_grad_() for table in (*tables(kind)[:2], likelihood)]
+    if lengths is not None:
+        lengths = torch.tensor([duration, 1, duration // 2, duration - 1, duration // 3])
+    chain = Chain(*inputs, lengths)
+    monkeypatch.setattr(path_sums, "_SHORT", 10**9)
+    expected = sums(chain, inputs)
+    monkeypatch.setattr(path_sums, "_SHORT", 0)
+    assert path_sums._most_blocks(duration - 1) > 1
+    for mine, theirs in zip(sums(chain, inputs), expected, strict=True):
+        assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["shared", "own"])
