@@ -14,6 +14,36 @@ from pyro_fmvae.distributions.chunks import Sequences, counted
 from pyro_fmvae.distributions.masked import check_mask_of_states, is_masked
 
 
+class _InAllStates(constraints.Constraint):
+    """Values that are in the support of the emissions of every state.
+
+    Args:
+        of_states: the support of the emissions, whose ends have the emissions' batch shape.
+    """
+
+    def __init__(self, of_states: Any) -> None:
+        self._of_states = of_states
+        super().__init__()
+
+    @property
+    def event_dim(self) -> int:  # type: ignore[override]
+        """As of the emissions."""
+        return self._of_states.event_dim
+
+    @property
+    def is_discrete(self) -> bool:  # type: ignore[override]
+        """As of the emissions."""
+        return self._of_states.is_discrete
+
+    def check(self, value: Tensor) -> Tensor:
+        """Which values are in the support, [..., T]."""
+        inside: Tensor = self._of_states.check(value.unsqueeze(-1 - self.event_dim))
+        return inside.all(-1)
+
+    def __repr__(self) -> str:
+        return repr(self._of_states)
+
+
 class HiddenMarkov(Sequences):
     """Sequences of observations whose hidden states are a Markov chain; the states are summed out.
 
@@ -94,6 +124,11 @@ class HiddenMarkov(Sequences):
     def support(self) -> Any:
         """Sequences of values in the support of the emissions."""
         support: Any = self.emissions.support
+        ends = support
+        while isinstance(ends, constraints.independent):
+            ends = ends.base_constraint
+        if any(isinstance(end, Tensor) for end in vars(ends).values()):
+            support = _InAllStates(support)
         return constraints.independent(support, 1)
 
     @property

@@ -58,6 +58,24 @@ def test_events_and_masks_are_those_of_the_emissions():
     assert_close(made(emissions=pairs.mask(False)).log_prob(values), torch.zeros((), dtype=torch.float64))
 
 
+@pytest.mark.parametrize("total", [torch.tensor([4.0, 0.0, 7.0]).double().unsqueeze(-1), 7])
+@pytest.mark.parametrize("events", [0, 1])
+def test_emissions_may_have_a_support_that_differs_between_steps(total, events):
+    share = torch.tensor([0.2, 0.9]).double()
+    emissions = dist.Binomial(total, share)
+    values = torch.tensor([[3.0, 0.0, 5.0], [4.0, 0.0, 0.0]]).double()
+    weights = emissions.log_prob(values.unsqueeze(-1)).exp()
+    expected = torch.stack([(START * w[0]) @ ROWS @ w[1].diag() @ ROWS @ w[2] for w in weights])
+    if events:
+        total = total.unsqueeze(-1) if isinstance(total, torch.Tensor) else total
+        emissions, values = dist.Binomial(total, share.unsqueeze(-1)).to_event(1), values.unsqueeze(-1)
+    fn = made(emissions=emissions)
+    assert_close(fn.log_prob(values), expected.log())
+    assert fn.support.check(fn.sample((5,))).all()
+    with pytest.raises(ValueError, match="support"):
+        fn.log_prob(values + 8)
+
+
 def test_draws_have_the_moments_of_the_chain():
     torch.manual_seed(0)
     draws = made().expand([2]).sample((4000,))

@@ -12,7 +12,15 @@ from scipy.special import digamma, gammaln, logsumexp
 from torch.nn.functional import one_hot
 
 from pyro_fmvae.capture import CapturedSVI
-from pyro_fmvae.distributions import NORMAL_WISHART, HiddenMarkov, NormalWishart
+from pyro_fmvae.distributions import (
+    NORMAL_WISHART,
+    Assignment,
+    Component,
+    HiddenMarkov,
+    NormalGamma,
+    NormalWishart,
+    path_sums,
+)
 from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO
 from pyro_fmvae.infer.seeding import kmeans
 from pyro_fmvae.optim import NaturalGradient
@@ -251,6 +259,88 @@ def test_captured_steps_are_eager_ones():
             svi.step(x[rows], LENGTHS[rows])
         naturals.append(guide.posterior("loc").natural.detach())
     assert_allclose(*naturals, rtol=1e-10)  # two ways to sum over paths
+
+
+def test_captured_steps_on_a_long_sequence_are_those_of_the_sequence_step_by_step(monkeypatch):
+    def long(x):
+        start = pyro.sample("start", dist.Dirichlet(torch.ones(K)))
+        with pyro.plate("states", K):
+            rows = pyro.sample("rows", dist.Dirichlet(torch.ones(K)))
+            loc = pyro.sample("loc", dist.Normal(0.0, 10.0))
+        pyro.sample("x", HiddenMarkov(start, rows, dist.Normal(loc, 1.0), len(x)), obs=x)
+
+    torch.set_default_dtype(torch.float64)
+    pyro.set_rng_seed(0)
+    x, found = torch.randn(400).cumsum(0) / 3, []
+    for kind, short in ((CapturedSVI, path_sums._SHORT), (ConjugateSVI, len(x))):
+        monkeypatch.setattr(path_sums, "_SHORT", short)
+        assert (path_sums._most_blocks(len(x) - 1) > 1) == (kind is CapturedSVI)
+        pyro.set_rng_seed(0)
+        guide = AutoConjugate(long)
+        svi = kind(long, guide, NaturalGradient(1.0), TraceConjugate_ELBO())
+        losses = [svi.step(x) for _ in range(4)]
+        found.append([losses, *(guide.posterior(name).natural_value() for name in ("loc", "rows"))])
+    for mine, theirs in zip(*found, strict=True):
+        assert_allclose(mine, theirs, rtol=1e-10)
+
+
+def of_tosses(x, coverage):
+    start = pyro.sample("start", dist.Dirichlet(torch.ones(K)))
+    with pyro.plate("states", K):
+        rows = pyro.sample("rows", dist.Dirichlet(torch.ones(K)))
+        share = pyro.sample("share", dist.Beta(1.0, 1.0))
+    emissions = dist.Bernoulli(share) if coverage is None else dist.Binomial(coverage.unsqueeze(-1), share)
+    with pyro.plate("sequences", len(x)):
+        pyro.sample("x", HiddenMarkov(start, rows, emissions, x.shape[1]), obs=x)
+
+
+def of_tosses_by_steps(x, coverage):
+    start = pyro.sample("start", dist.Dirichlet(torch.ones(K)))
+    with pyro.plate("states", K):
+        rows = pyro.sample("rows", dist.Dirichlet(torch.ones(K)))
+        share = pyro.sample("share", dist.Beta(1.0, 1.0))
+    with pyro.plate("sequences", len(x)):
+        z = None
+        for t in pyro.markov(range(x.shape[1])):
+            z = pyro.sample(f"z_{t}", dist.Categorical(start if z is None else rows[z]))
+            pyro.sample(f"x_{t}", dist.Binomial(coverage[:, t], share[z]), obs=x[:, t])
+
+
+def test_numbers_of_tosses_may_differ_between_steps():
+    """Positions without coverage are no evidence."""
+    coverage = torch.poisson(torch.full((3, 5), 2.0), generator=torch.Generator().manual_seed(0))
+    x = torch.distributions.Binomial(coverage, 0.4).sample()
+    guide, elbo = AutoConjugate(of_tosses), TraceConjugate_ELBO()
+    guide(x, coverage)
+    same = AutoConjugate(of_tosses_by_steps)
+    same(x, coverage)
+    same.load_state_dict(guide.state_dict())
+    expected = elbo.loss(of_tosses_by_steps, same, x, coverage)
+    assert elbo.loss(of_tosses, guide, x, coverage) == pytest.approx(expected, rel=1e-5)
+    x[1, 2] = coverage[1, 2] + 1
+    with pytest.raises(ValueError, match=r"site 'x': 1 of its 3 .* support of HiddenMarkov, .*…") as refusal:
+        AutoConjugate(of_tosses)(x, coverage)
+    assert "\n" not in str(refusal.value).partition("Trace Shapes")[0].strip()
+
+
+@pytest.mark.parametrize("shorthand", [False, True])
+def test_booleans_are_0_and_1(shorthand):
+    def with_shorthand(x, _):
+        weights = pyro.sample("weights", dist.Dirichlet(torch.ones(K)))
+        with pyro.plate("components", K, dim=-1):
+            theta = pyro.sample("theta", NormalGamma(torch.zeros(2), 1.0, 1.0, 1.0))
+        with pyro.plate("data", len(x), dim=-1):
+            pyro.sample("z", Component(theta, pyro.sample("r", Assignment(weights))), obs=x.float())
+            pyro.sample("x", dist.Bernoulli(torch.tensor(0.3)).expand([2]).to_event(1), obs=x)
+
+    x, model = torch.rand(6, 2) < 0.5, with_shorthand if shorthand else of_tosses
+    guide, elbo = AutoConjugate(model), TraceConjugate_ELBO()
+    guide(x, None)
+    expected = elbo.loss(model, guide, x.float(), None)
+    assert elbo.loss(model, guide, x, None) == pytest.approx(expected, rel=1e-6)
+    if not shorthand:
+        found, expected = (elbo.chains(model, guide, each, None)["x"].posterior() for each in (x, x.float()))
+        assert_allclose(found.detach(), expected.detach())
 
 
 def test_steps_that_cannot_be_have_no_gradient():

@@ -65,6 +65,7 @@ def log_density(
             chains before they sum or integrate over their states.
         kept: expectations that stay the same between several evaluations.
     """
+    value = as_number(value)
     if not (is_lazy(value) or has_lazy_arguments(fn)):
         return fn.log_prob(value)
     if isinstance(fn, Independent):
@@ -88,6 +89,11 @@ def log_density(
     if ends := sites_of(list(vars(fn.support).values())):
         raise NeedsValueError.of(ends, "an end of a support, beyond which the density is 0")
     return restated_log_prob(_slim(fn), value)
+
+
+def as_number(value: Tensor) -> Tensor:
+    """An observed value: 0 and 1 in the place of booleans, which torch has no log-densities of."""
+    return value.to(torch.get_default_dtype()) if value.dtype == torch.bool else value
 
 
 def _mixture(

@@ -1,5 +1,6 @@
 """Checks of observed values, with both shapes in the message."""
 
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -83,5 +84,6 @@ def check_support(site: dict[str, Any]) -> None:
     if not is_lazy(inside) and not inside.all():
         raise ValueError(
             f"site '{name}': {int((~inside).sum())} of its {inside.numel()} observed values are not finite "
-            f"or outside of the support of {type(unwrap(fn)).__name__}, {fn.support}"
+            f"or outside of the support of {type(unwrap(fn)).__name__}, "
+            f"{shorten(str(fn.support), 100, placeholder=' …')}"
         )

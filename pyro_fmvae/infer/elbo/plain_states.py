@@ -9,7 +9,7 @@ from pyro_fmvae.distributions import HiddenMarkov, LinearGaussianChain
 from pyro_fmvae.distributions.chain import Chain
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.gaussian_chain import GaussianChain
-from pyro_fmvae.infer.elbo.density import hidden_chain
+from pyro_fmvae.infer.elbo.density import as_number, hidden_chain
 from pyro_fmvae.infer.elbo.plain import PlainProgram
 from pyro_fmvae.infer.elbo.plain_terms import Bound
 from pyro_fmvae.infer.elbo.structure import Site, Structure, sample_sites, unmasked
@@ -26,7 +26,7 @@ def hidden_chains(program: Structure | PlainProgram, guide: Trace) -> dict[str, 
     """The chain of the hidden states of every site that has one, by site name."""
     bound = Bound(program, guide) if isinstance(program, PlainProgram) else None
     return {
-        name: fn.chain(site["value"]) if bound is None else _chain(bound, name, site)
+        name: fn.chain(as_number(site["value"])) if bound is None else _chain(bound, name, site)
         for name, site in sample_sites(program.model).items()
         if isinstance(fn := unwrap(site["fn"]), HiddenMarkov | LinearGaussianChain)
     }

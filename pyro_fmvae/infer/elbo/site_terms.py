@@ -11,6 +11,7 @@ from torch.distributions import Distribution, kl_divergence
 
 from pyro_fmvae.distributions import NaturalDistribution, expected_log_prob
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.infer.elbo.density import as_number
 from pyro_fmvae.infer.elbo.masks import counted
 from pyro_fmvae.infer.elbo.structure import Child, Site, Structure
 from pyro_fmvae.infer.elbo.terms import Role, Term, total
@@ -20,7 +21,7 @@ from pyro_fmvae.infer.posteriors import natural_prior
 
 def log_prob_sum(site: Site) -> Tensor:
     """The log-density of a site at its value, scaled and masked, summed over its plates."""
-    return total(site["fn"].log_prob(site["value"]), site)
+    return total(site["fn"].log_prob(as_number(site["value"])), site)
 
 
 def kl_sum(q: Distribution, site: Site) -> Tensor:
