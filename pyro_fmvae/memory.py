@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Lock
 
 try:
     import resource
@@ -18,7 +19,10 @@ _NEVER = -1
 _LARGEST = 32 << 20  # bytes: glibc takes no greater threshold
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
+_STATM = Path("/proc/self/statm")
 _given: list[int] = []  # limits of :func:`at_most`, the innermost last
+_confinements: list[tuple[int, int]] = []  # limits before each :func:`confined` that is under way
+_CONFINING = Lock()
 _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_ARENA_MAX")
 
 
@@ -101,6 +105,56 @@ def limit() -> int:
     if resource is not None and (most := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
         found.append(most)
     return min(found) // 2
+
+
+@contextmanager
+def confined(source: str) -> Iterator[None]:
+    """Let the whole process allocate at most :func:`limit` bytes more than it has, while it reads a file.
+
+    Headers do not say everything: a compressed piece may unpack to more than its header says, and many
+    strings may be one and the same. Linux holds the process to the limit (``RLIMIT_DATA``); elsewhere only
+    headers are checked.
+
+    Args:
+        source: the file, in messages.
+
+    Raises:
+        ValueError: reading takes more.
+    """
+    _confine()
+    try:
+        yield
+    except MemoryError as error:
+        reason = (str(error).splitlines() or ["nothing is left"])[0]
+        raise ValueError(
+            f"{source}: reading it takes more than {describe(limit())} of memory ({reason}); "
+            "--max-memory sets another limit"
+        ) from None
+    finally:
+        _release()
+
+
+def _confine() -> None:
+    if resource is None:
+        return
+    with _CONFINING:
+        before = resource.getrlimit(resource.RLIMIT_DATA)
+        _confinements.append(before)
+        with suppress(OSError):  # without /proc
+            now = int(_STATM.read_text().split()[5]) * resource.getpagesize()
+            limits = [now + limit(), *(one for one in before if one != resource.RLIM_INFINITY)]
+            resource.setrlimit(resource.RLIMIT_DATA, (min(limits), before[1]))
+
+
+def _release() -> None:
+    """Put back what the first confinement found when the last one ends: several threads may read."""
+    if resource is None:
+        return
+    with _CONFINING:
+        first = _confinements[0]
+        _confinements.pop()
+        if not _confinements:
+            resource.setrlimit(resource.RLIMIT_DATA, first)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from pyro_fmvae import __main__, memory
@@ -120,3 +121,19 @@ def test_most_used_never_falls():
     before = memory.most_used()
     array = bytearray(b"x") * 2**27
     assert max(before, len(array)) <= memory.most_used() < 2**40
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to a limit")
+def test_what_a_file_makes_a_library_allocate_is_limited():
+    before = memory.resource.getrlimit(memory.resource.RLIMIT_DATA)
+    with memory.at_most(100 << 20):
+        with memory.confined("outer"):
+            with memory.confined("inner"):
+                np.ones(50 << 17)
+            message = r"^a\.h5: reading it takes more than 100\.0 MiB of memory .*; --max-memory"
+            with pytest.raises(ValueError, match=message), memory.confined("a.h5"):
+                np.ones(300 << 17)
+            with pytest.raises(MemoryError):  # the outer one still holds
+                np.ones(300 << 17)
+        np.ones(300 << 17)
+    assert memory.resource.getrlimit(memory.resource.RLIMIT_DATA) == before

@@ -12,7 +12,7 @@ from scipy.sparse import csc_matrix, csr_matrix  # type: ignore[import-untyped]
 from pyro_fmvae.data.array_file import RowArray
 from pyro_fmvae.data.count_table import LARGEST, CountOptions
 from pyro_fmvae.data.own.folder import code, find_values
-from pyro_fmvae.data.own.h5ad_file import check_numbers, member, opened, read_names, read_texts
+from pyro_fmvae.data.own.h5ad_file import check_numbers, member, opened, read_names, read_texts, unchecked
 from pyro_fmvae.memory import check_fits
 
 LARGE: Final = 1 << 30
@@ -89,15 +89,14 @@ class SparseRows(MatrixRows):
             check_numbers(member(source, name, path), path, 1) for name in ("data", "indices", "indptr")
         )
         super().__init__(path, place, shape, data.dtype, batch)
-        form = _SPARSE[source.attrs["encoding-type"]]
-        size = len(data) * (data.dtype.itemsize + indices.dtype.itemsize)
-        self.held = form is csc_matrix or size < LARGE
-        check_fits(pointers.nbytes + size * self.held, f"{path}: {source.name}")
-        self._pointers = pointers[()]
+        self.form, self.name = _SPARSE[source.attrs["encoding-type"]], source.name
+        size = len(data) * data.dtype.itemsize + len(indices) * indices.dtype.itemsize
+        self.held = self.form is csc_matrix or size < LARGE
+        copies = (2 if self.form is csc_matrix else 1) if self.held else 0
+        check_fits(pointers.nbytes + size * copies, f"{path}: {source.name}")
+        self._pointers = self._checked_pointers(pointers[()], min(len(data), len(indices)))
         if self.held:
-            self._matrix = self._checked(form, data[()], indices[()], self._pointers, shape).tocsr()
-        elif len(self._pointers) != shape[0] + 1 or self._pointers.dtype.kind not in "iu":
-            raise ValueError(f"{path}: X is damaged (expected the places of {shape[0]:,} rows)")
+            self._matrix = self._matrix_of(self.form, data[()], indices[()], self._pointers, shape).tocsr()
 
     def _opened(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.held else super()._opened()
@@ -109,19 +108,31 @@ class SparseRows(MatrixRows):
         pointers = self._pointers[start : stop + 1]
         data, indices = (source[name][pointers[0] : pointers[-1]] for name in ("data", "indices"))
         shape = stop - start, self.columns
-        found = self._checked(csr_matrix, data, indices, pointers - pointers[0], shape)[rows].toarray()
+        found = self._matrix_of(csr_matrix, data, indices, pointers - pointers[0], shape)[rows].toarray()
         return found
 
-    def _checked(
+    def _checked_pointers(self, pointers: np.ndarray, number: int) -> np.ndarray:
+        """Where rows or columns begin and end, which rises from 0 to at most so many numbers."""
+        lines = self.columns if self.form is csc_matrix else len(self)
+        sound = pointers.dtype.kind in "iu" and len(pointers) == lines + 1
+        if not sound or pointers[0] or pointers[-1] > number or (pointers[1:] < pointers[:-1]).any():
+            raise self._damaged("indptr", f"{lines + 1:,} integers that rise from 0 to {number:,} at most")
+        return pointers
+
+    def _matrix_of(
         self, form: Any, data: np.ndarray, indices: np.ndarray, pointers: np.ndarray, shape: tuple[int, int]
     ) -> Any:
-        """A sparse matrix none of whose indices is out of bounds."""
-        try:
-            found = form((data, indices, pointers), shape=shape)
-            found.check_format(full_check=True)
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{self.path}: X is damaged ({error})") from None
-        return found
+        """A sparse matrix none of whose indices is out of bounds, which SciPy relies on."""
+        across = shape[0] if form is csc_matrix else shape[1]
+        whole = indices.dtype.kind in "iu"
+        if not whole or indices.min(initial=0) < 0 or indices.max(initial=0) >= across:
+            raise self._damaged("indices", f"integers from 0 to {across - 1:,}")
+        return form((data, indices, pointers), shape=shape)
+
+    def _damaged(self, name: str, expected: str) -> ValueError:
+        return ValueError(
+            f"{self.path}: {self.name!r} is not a valid sparse matrix: expected {expected} in {name!r}"
+        )
 
 
 def open_h5ad(
@@ -168,7 +179,7 @@ def open_h5ad(
 
 @contextmanager
 def _opened_matrix(path: Path, place: Sequence[str]) -> Iterator[Any]:
-    with opened(path) as file:
+    with unchecked(path) as file:
         yield _found(file, place, path)
 
 

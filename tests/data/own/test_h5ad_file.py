@@ -1,5 +1,9 @@
 """The matrix of a .h5ad file: dense or sparse, and nothing that lies elsewhere or is too large."""
 
+import os
+import sys
+import zlib
+
 import numpy as np
 import pytest
 
@@ -11,6 +15,7 @@ from anndata import AnnData
 from scipy.sparse import csc_matrix, csr_matrix
 
 from pyro_fmvae.data import CountOptions
+from pyro_fmvae.data.own.h5ad_file import opened, read_names
 from pyro_fmvae.data.own.on_disk import read_whole
 from pyro_fmvae.memory import at_most
 
@@ -85,6 +90,32 @@ def soft(file, _):
     file["X"] = h5py.SoftLink("/Y")
 
 
+def through_a_link(file, path):
+    """Names that lie behind a link into another file, which is a pipe that nobody writes into."""
+    os.mkfifo(path.with_name("other.h5"))
+    file["var/elsewhere"] = h5py.ExternalLink("other.h5", "/")
+    file["var"].attrs["_index"] = "elsewhere/names"
+
+
+def unlimited(file, path):
+    """A virtual array whose shape HDF5 finds out from its sources, which are pipes."""
+    os.mkfifo(path.with_name("other.h5"))
+    del file["X"]
+    source = h5py.VirtualSource("other.h5", "X", (4, 3), maxshape=(None, 3))
+    layout = h5py.VirtualLayout((4, 3), X.dtype, maxshape=(None, 3))
+    layout[: h5py.h5s.UNLIMITED] = source[: h5py.h5s.UNLIMITED]
+    file.create_virtual_dataset("X", layout)
+
+
+def unused(file, _):
+    file["uns/elsewhere"] = h5py.ExternalLink("other.h5", "/")
+
+
+def circular(file, _):
+    file["uns/all"] = file["/"]
+    file["var/again"] = h5py.SoftLink("/var")
+
+
 def enormous(file, _):
     del file["X"]
     file.create_dataset("X", (10**9, 10**6), "f4", chunks=(1000, 1000))
@@ -100,13 +131,13 @@ def thick(file, _):
     file.create_dataset("X", (4, 3), "f4", chunks=(10**8, 3), maxshape=(None, 3))
 
 
-def sparse(**changes):
+def sparse(form=csr_matrix, **changes):
     def change(file, _):
         del file["X"]
         group = file.create_group("X")
-        form = csr_matrix(X)
-        arrays = {"data": form.data, "indices": form.indices, "indptr": form.indptr} | changes
-        group.attrs["encoding-type"] = "csr_matrix"
+        matrix = form(X)
+        arrays = {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr} | changes
+        group.attrs["encoding-type"] = form.__name__
         group.attrs["shape"] = arrays.pop("shape", X.shape)
         for name, array in arrays.items():
             group[name] = array
@@ -131,6 +162,12 @@ def fewer_names(file, _):
     file["var/_index"] = list(GENES[:2])
 
 
+def padded(file, _):
+    """Three names in 60 MB that gzip to nothing."""
+    del file["var/_index"]
+    file.create_dataset("var/_index", (3,), "S20000000", chunks=(1,), compression="gzip")
+
+
 def unprintable(file, _):
     del file["var/_index"]
     file["var/_index"] = ["a", "b", "\x1b[2J"]
@@ -139,17 +176,30 @@ def unprintable(file, _):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (changed(elsewhere), "'X' refers to another place"),
-        (changed(external), "'X' refers to another place"),
-        (changed(virtual), "'X' refers to another place"),
-        (changed(soft), "'X' refers to another place"),
+        (changed(elsewhere), "'/X' refers to another place"),
+        (changed(external), "'/X' refers to another place"),
+        (changed(virtual), "'/X' refers to another place"),
+        (changed(soft), "'/X' refers to another place"),
+        (changed(through_a_link), "'/var/elsewhere' refers to another place"),
+        (changed(unlimited), "'/X' refers to another place"),
+        (changed(unused), "'/uns/elsewhere' refers to another place"),
+        (changed(circular), "'/var/again' refers to another place"),
         (changed(enormous), "expected 1,000,000 names"),
         (changed(long), "it would take .* of memory"),
         (changed(thick), "it would take .* of memory"),
-        (sparse(shape=(10**6, 3)), "X is damaged"),
+        (sparse(shape=(10**6, 3)), "'/X' is not a valid sparse matrix: expected 1,000,001 integers"),
         (sparse(shape=(3 * 10**6, 3), indptr=np.zeros(3 * 10**6 + 1, np.int32)), "would take .* of memory"),
-        (sparse(indices=np.full(6, 99)), "X is damaged"),
-        (sparse(indptr=np.arange(3)), "X is damaged"),
+        (sparse(indices=np.full(6, 99)), "expected integers from 0 to 2 in 'indices'"),
+        (sparse(indptr=np.arange(3)), "expected 5 integers that rise from 0 to 6 at most in 'indptr'"),
+        (sparse(indices=-np.ones(6, np.int32)), "expected integers from 0 to 2 in 'indices'"),
+        (sparse(indices=np.zeros(6)), "expected integers from 0 to 2 in 'indices'"),
+        (sparse(indptr=np.array([0, 6, 0, 0, 0])), "rise from 0 to 6 at most in 'indptr'"),
+        (sparse(indptr=np.array([0, 1, 2, 3, 7], np.uint64)), "rise from 0 to 6 at most in 'indptr'"),
+        (sparse(indptr=np.array([-1, 1, 2, 3, 6])), "rise from 0 to 6 at most in 'indptr'"),
+        (sparse(data=np.ones(3, np.float32)), "rise from 0 to 3 at most in 'indptr'"),
+        (sparse(csc_matrix, indices=np.full(6, 4)), "expected integers from 0 to 3 in 'indices'"),
+        (sparse(csc_matrix, indptr=np.array([0, 6, 0, 0])), "rise from 0 to 6 at most in 'indptr'"),
+        (changed(padded), "/var/_index: it would take"),
         (sparse(shape=(4.0, 3.0)), "expected X to be a dense, CSR or CSC matrix"),
         (changed(words), "expected numbers"),
         (without("X"), "expected 'X' in '/'"),
@@ -165,6 +215,32 @@ def test_other_files_are_refused(damage, message, path):
     with at_most(32 << 20), pytest.raises(ValueError, match=message) as raised:
         read_whole(path)
     assert str(raised.value).startswith(str(path))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to a limit")
+def test_one_string_for_many_rows(path):
+    """A megabyte on the disk, to which a thousand rows refer."""
+    with h5py.File(path, "r+") as file:
+        del file["obs/_index"]
+        names = file.create_dataset("obs/_index", (1000,), h5py.string_dtype(), chunks=(1,))
+        names[0] = "a" * (1 << 20)
+        _, reference = names.id.read_direct_chunk((0,))
+        for row in range(1, 1000):
+            names.id.write_direct_chunk((row,), reference)
+    assert path.stat().st_size < 3 << 20
+    message = r"takes more than 100\.0 MiB .*--max-memory"
+    with at_most(100 << 20), pytest.raises(ValueError, match=message), opened(path) as file:
+        read_names(file, "obs", 1000, path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to a limit")
+def test_a_piece_that_unpacks_to_more_than_it_says(path):
+    with h5py.File(path, "r+") as file:
+        del file["X"]
+        x = file.create_dataset("X", X.shape, X.dtype, chunks=X.shape, compression="gzip")
+        x.id.write_direct_chunk((0, 0), zlib.compress(bytes(300 << 20)))
+    with at_most(100 << 20), pytest.raises(ValueError, match=r"a damaged one$"):
+        read_whole(path)
 
 
 def test_names_must_differ(tmp_path):

@@ -151,5 +151,5 @@ def test_damage_that_is_met_while_reading(name, place, value, tmp_path):
     path = write(tmp_path / "cells.h5ad")
     with h5py.File(path, "r+") as file:
         file[f"X/{name}"][place] = value
-    with pytest.raises(ValueError, match="X is damaged"):
+    with pytest.raises(ValueError, match="'/X' is not a valid sparse matrix"):
         read(path)
