@@ -17,6 +17,7 @@ except ImportError:  # Windows
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # as glibc's malloc.h numbers them
 _NEVER = -1
 _LARGEST = 32 << 20  # bytes: glibc takes no greater threshold
+_SLACK = 64 << 20  # bytes that threads and buffers of a library take, whatever the file
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 _STATM = Path("/proc/self/statm")
@@ -142,7 +143,7 @@ def _confine() -> None:
         _confinements.append(before)
         with suppress(OSError):  # without /proc
             now = int(_STATM.read_text().split()[5]) * resource.getpagesize()
-            limits = [now + limit(), *(one for one in before if one != resource.RLIM_INFINITY)]
+            limits = [now + limit() + _SLACK, *(one for one in before if one != resource.RLIM_INFINITY)]
             resource.setrlimit(resource.RLIMIT_DATA, (min(limits), before[1]))
 
 

@@ -12,10 +12,12 @@ from typing import Final
 
 import numpy as np
 
-from pyro_fmvae.memory import describe
+from pyro_fmvae.memory import describe, limit
 
 KEPT: Final = 30 * 24 * 3600.0
 """Seconds for which a decoded file is kept after it was last used."""
+UNPACKED: Final = 1000
+"""Bytes, at most, that a byte of a file becomes on the disk, unless they are few."""
 
 logger = logging.getLogger("pyro_fmvae")
 
@@ -53,6 +55,7 @@ def write_npy(target: Path, shape: tuple[int, ...], dtype: np.dtype, parts: Iter
         ValueError: the parts have more or fewer numbers than the shape.
     """
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    size = dtype.itemsize * int(np.prod(shape, dtype=object))
     header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     try:
         with temporary.open("wb") as file:
@@ -60,7 +63,9 @@ def write_npy(target: Path, shape: tuple[int, ...], dtype: np.dtype, parts: Iter
             start = file.tell()
             for part in parts:
                 file.write(np.ascontiguousarray(part, dtype).data)
-            if file.tell() - start != dtype.itemsize * int(np.prod(shape, dtype=object)):
+                if file.tell() - start > size:
+                    break
+            if file.tell() - start != size:
                 raise ValueError(f"{target}: expected numbers of shape {list(shape)}, got others")
             file.flush()
             os.fsync(file.fileno())
@@ -98,11 +103,22 @@ def decoded_rows(
         return target
     forget_unused(folder, "rows")
     size, free = dtype.itemsize * int(np.prod(shape, dtype=object)), shutil.disk_usage(folder).free
+    if size > min(limit(), free // 10) and size > UNPACKED * (stored := _stored(source)):
+        raise ValueError(
+            f"{source}: its rows would take {describe(size)} on the disk, more than {UNPACKED:,} times "
+            f"the {stored:,} bytes of the file; a greater "
+            "--max-memory allows that where the disk has ten times the room"
+        )
     if size > free:
         raise ValueError(f"{source}: its rows take {describe(size)}, and {folder} has {describe(free)} left")
     logger.info("decoding %s rows of %s into %s (once)", f"{shape[0]:,}", source, folder)
     write_npy(target, shape, dtype, parts())
     return target
+
+
+def _stored(source: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    return sum(path.stat().st_size for path in (source, *source.rglob("*")) if path.is_file())
 
 
 def mark_used(path: Path) -> None:

@@ -15,7 +15,7 @@ from pyro_fmvae.data.decoded import decoded_rows
 from pyro_fmvae.data.own.csv_file import LABEL
 from pyro_fmvae.data.own.folder import code, find_values
 from pyro_fmvae.data.own.raw import LARGEST_LABEL, is_missing
-from pyro_fmvae.memory import check_fits
+from pyro_fmvae.memory import check_fits, confined
 from pyro_fmvae.untrusted import check_printable
 
 FORMATS: Final = {".parquet": "parquet", ".arrow": "ipc", ".feather": "ipc"}
@@ -52,7 +52,7 @@ def decode_columns(path: Path) -> tuple[ArrayFile, tuple[str, ...]]:
     status = path.stat()
     key = f"{_VERSION} {path.resolve()} {status.st_size} {status.st_mtime_ns}"
     with _naming(path):
-        target = decoded_rows(path, key, (rows, len(names)), dtype, lambda: _rows(table, names, dtype))
+        target = decoded_rows(path, key, (rows, len(names)), dtype, lambda: _rows(path, table, names, dtype))
     return open_npy(target), tuple(names)
 
 
@@ -78,15 +78,17 @@ def read_labels(
     if not names:
         return {}
     check_printable(names, str(path))
-    with _naming(path):
-        columns = table.to_table(columns=names, use_threads=False)
     labels, values = [], []
-    for column in names:
-        name = column.removeprefix(LABEL)
-        counts = None if left_out is None else left_out.setdefault(name, Counter())
-        numbers, words = _labels(columns.column(column), f"{path}: {name!r}", known.get(name, ()), counts)
-        labels.append(numbers)
-        values.append(words)
+    with _naming(path):
+        check_fits(8 * table.count_rows() * len(names), f"{path}: labels")
+        columns = table.to_table(columns=names, use_threads=False)
+        columns.validate(full=True)
+        for column in names:
+            name = column.removeprefix(LABEL)
+            counts = None if left_out is None else left_out.setdefault(name, Counter())
+            numbers, words = _labels(columns.column(column), f"{path}: {name!r}", known.get(name, ()), counts)
+            labels.append(numbers)
+            values.append(words)
     return {
         "labels": np.stack(labels, axis=1),
         "label_names": tuple(name.removeprefix(LABEL) for name in names),
@@ -96,14 +98,19 @@ def read_labels(
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Name the file in the errors of pyarrow, which are of many kinds."""
+    """Name the file in the errors of pyarrow, which are of many kinds, and limit what it allocates."""
+    import pyarrow
+
+    before = pyarrow.default_memory_pool()
+    pyarrow.set_memory_pool(pyarrow.system_memory_pool())  # others have a gigabyte in reserve
     try:
-        yield
-    except Exception as error:
-        if not type(error).__module__.startswith("pyarrow"):
-            raise
+        with confined(str(path)):
+            yield
+    except pyarrow.ArrowException as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path}: cannot be read: {reason}") from error
+    finally:
+        pyarrow.set_memory_pool(before)
 
 
 def _opened(path: Path) -> Any:
@@ -112,13 +119,9 @@ def _opened(path: Path) -> Any:
         raise FileNotFoundError(f"{path}: no such file")
     if find_spec("pyarrow") is None:
         raise ValueError(f"{path}: reading it needs pyarrow: pip install 'pyro_fmvae[parquet]'")
-    from pyarrow import dataset, parquet
+    from pyarrow import dataset
 
     with _naming(path):
-        if FORMATS[path.suffix.lower()] == "parquet":
-            with parquet.ParquetFile(path) as file:
-                groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-            check_fits(max((group.total_byte_size for group in groups), default=0), str(path))
         return dataset.dataset(path, format=FORMATS[path.suffix.lower()])
 
 
@@ -134,10 +137,22 @@ def _kind(field: Any, path: Path) -> np.dtype:
     )
 
 
-def _rows(table: Any, names: list[str], dtype: np.dtype) -> Iterator[np.ndarray]:
-    """Decode some rows after the other, [k, D]."""
-    settings = {"batch_size": _ROWS, "batch_readahead": 1, "fragment_readahead": 1, "use_threads": False}
-    for batch in table.scanner(columns=names, **settings).to_batches():
+def _batches(path: Path, table: Any, names: list[str]) -> Iterator[Any]:
+    """Decode some rows after the other: of Parquet `_ROWS`, of Arrow those that were written at once."""
+    from pyarrow import parquet
+
+    if FORMATS[path.suffix.lower()] == "parquet":  # of which a scanner decodes a whole row group
+        with parquet.ParquetFile(path, pre_buffer=False) as file:
+            yield from file.iter_batches(_ROWS, columns=names, use_threads=False)
+    else:
+        settings = {"batch_size": _ROWS, "batch_readahead": 1, "fragment_readahead": 1, "use_threads": False}
+        yield from table.scanner(columns=names, **settings).to_batches()
+
+
+def _rows(path: Path, table: Any, names: list[str], dtype: np.dtype) -> Iterator[np.ndarray]:
+    """The numbers of some rows after the other, [k, D]."""
+    for batch in _batches(path, table, names):
+        batch.validate()  # it may say that it is longer than its buffers
         if batch.num_rows:
             columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in names]
             with warnings.catch_warnings():

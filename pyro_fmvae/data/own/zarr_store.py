@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from stat import S_ISREG
+from stat import S_ISDIR, S_ISREG
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from pyro_fmvae.data.array_file import ArrayFile, open_npy
 from pyro_fmvae.data.decoded import decoded_rows
 from pyro_fmvae.data.own.npz_file import OPTIONAL, check_shape, described
-from pyro_fmvae.memory import check_fits
+from pyro_fmvae.memory import check_fits, confined
 from pyro_fmvae.untrusted import read_json
 
 STORE: Final = ".zarr"
@@ -83,23 +83,24 @@ def decode_store(path: Path) -> tuple[ArrayFile, dict[str, Any]]:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Name the store in errors, which are of many kinds."""
-    try:
-        yield
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{path}: cannot be read: {reason}") from error
+    """Name the store in errors, which are of many kinds, and limit what a chunk unpacks to."""
+    with confined(str(path)):
+        try:
+            yield
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ValueError(f"{path}: cannot be read: {reason}") from error
 
 
 def _state(path: Path) -> str:
     """Names, sizes and times of change of all files in the store."""
     files = []
     for file in sorted(path.rglob("*")):
-        status = file.stat()
-        if not file.is_dir():
-            if not S_ISREG(status.st_mode):  # a pipe might never end
+        status = file.lstat()
+        if not S_ISDIR(status.st_mode):
+            if not S_ISREG(status.st_mode):  # a pipe might never end, and a link leads elsewhere
                 raise ValueError(f"{file}: not an ordinary file")
             files.append(f"{file.relative_to(path)} {status.st_size} {status.st_mtime_ns}")
     return "\0".join(files)
@@ -131,7 +132,10 @@ def _array(place: Path, path: Path) -> Any:
         raise ValueError(f"{path}: expected the codecs {', '.join(sorted(CODECS))}, got {unknown[0]!r}")
     with _naming(path):
         array = zarr.open_array(place, mode="r", zarr_format=description["zarr_format"])
-    check_fits(array.dtype.itemsize * math.prod(array.shards or array.chunks), f"{path}: a chunk")
+        chunks, shards = array.chunks, array.shards or ()
+    if min((*chunks, *shards, 1)) < 1:
+        raise ValueError(f"{path}: expected chunks of at least one row and column, got {list(chunks)}")
+    check_fits(array.dtype.itemsize * math.prod(shards or chunks), f"{path}: a chunk")
     return array
 
 

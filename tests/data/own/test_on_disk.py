@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from pyro_fmvae.data import Batches, array_file, load, load_file
 from pyro_fmvae.data.own import on_disk
 from pyro_fmvae.data.own.in_memory import write_data
 from pyro_fmvae.data.own.on_disk import open_file, read_whole
+from pyro_fmvae.memory import at_most
 
 WORDS = np.array(["cat", "dog", "owl"])
 
@@ -185,6 +188,58 @@ def test_damaged_files_of_columns(tmp_path, suffix):
             open_file(path)
 
 
+def column_files(path, table):
+    from pyarrow import feather, parquet
+
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path, compression="zstd")
+    else:
+        feather.write_feather(table, path, compression="zstd")
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_a_few_bytes_do_not_fill_the_disk(tmp_path, suffix):
+    pa = pytest.importorskip("pyarrow")
+    path = tmp_path / f"t{suffix}"
+    column_files(path, pa.table({"a": np.zeros(10**6, bool), "b": np.ones(10**6, bool)}))
+    message = rf"t\{suffix}: its rows would take 7\.6 MiB on the disk, more than 1,000 times .*--max-memory"
+    with at_most(4 << 20), pytest.raises(ValueError, match=message):
+        open_file(path)
+    assert open_file(path).x.shape == (10**6, 2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to a limit")
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_one_word_does_not_unpack_beyond_the_limit(tmp_path, suffix):
+    pa = pytest.importorskip("pyarrow")
+    path = tmp_path / f"t{suffix}"
+    words = pa.DictionaryArray.from_arrays(pa.array(np.zeros(1000, np.int32)), ["a" * (1 << 20)])
+    column_files(path, pa.table({"a": np.arange(1000.0), "label:k": words}))
+    with at_most(100 << 20), pytest.raises(ValueError, match=r"takes more than 100\.0 MiB .*--max-memory"):
+        open_file(path)
+
+
+def test_arrow_columns_shorter_than_they_say(tmp_path):
+    """pyarrow would read what lies behind them in memory."""
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import feather
+
+    path = tmp_path / "t.arrow"
+    feather.write_feather(pa.table({"a": np.arange(12345.0)}), path, compression="uncompressed")
+    path.write_bytes(path.read_bytes().replace((12345).to_bytes(8, "little"), (10**7).to_bytes(8, "little")))
+    with pytest.raises(ValueError, match=r"t\.arrow: cannot be read: .*too small"):
+        open_file(path)
+
+
+def test_arrow_categories_beyond_the_last(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    path = tmp_path / "t.arrow"
+    words = pa.DictionaryArray.from_arrays(pa.array([0, 7, 1]), ["a", "b"], safe=False)
+    column_files(path, pa.table({"a": [1.0, 2.0, 3.0], "label:k": words}))
+    with pytest.raises(ValueError, match=r"t\.arrow: cannot be read: .*out of bounds"):
+        open_file(path)
+
+
 def test_what_cannot_stay_on_disk(tmp_path):
     np.savez_compressed(tmp_path / "c.npz", x=rows()[0])
     (tmp_path / "t.csv").write_text("1,2\n3,4\n")
@@ -197,8 +252,6 @@ def test_what_cannot_stay_on_disk(tmp_path):
 
 
 def test_reading_whole_keeps_to_the_limit_and_to_finite_numbers(tmp_path):
-    from pyro_fmvae.memory import at_most
-
     path = write(tmp_path / "t.npy", rows()[0])
     assert read_whole(path).x.shape == (200, 4)
     with at_most(1000), pytest.raises(ValueError, match="--max-memory"):

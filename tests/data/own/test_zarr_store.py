@@ -1,7 +1,9 @@
 """Zarr stores: what is read of them, and what they cannot make the reader do."""
 
+import gzip
 import json
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -112,6 +114,36 @@ def with_a_pipe(path):
     os.mkfifo(path / "x" / "c" / "0" / "0")
 
 
+def with_a_link_to_another_file(path):
+    write(path)
+    chunk = path / "x" / "c" / "0" / "0"
+    chunk.rename(path.parent / "other")
+    chunk.symlink_to(path.parent / "other")
+
+
+def with_chunks_of_nothing(path):
+    write(path)
+    edit(path / "x" / "zarr.json", chunk_grid={"name": "regular", "configuration": {"chunk_shape": [0, 6]}})
+
+
+def with_chunks_of_nothing_in_format_2(path):
+    write(path, zarr_format=2)
+    edit(path / "x" / ".zarray", chunks=[16, 0])
+
+
+def with_shards_of_nothing(path):
+    zarr.create_array(path, data=X, chunks=(5, 6), shards=(10, 6))
+    (codec,) = json.loads((path / "zarr.json").read_text())["codecs"]
+    codec["configuration"]["chunk_shape"] = [0, 6]
+    edit(path / "zarr.json", codecs=[codec])
+
+
+def without_most_chunks(path):
+    """A few hundred bytes that stand for 400 GB of one number."""
+    write(path, labels=None)
+    edit(path / "x" / "zarr.json", shape=[10**10, 6])
+
+
 def with_a_damaged_chunk(path):
     write(path)
     (path / "x" / "c" / "0" / "0").write_bytes(b"nothing")
@@ -150,6 +182,14 @@ def empty_folder(path):
         (with_another_codec, "expected the codecs .*, got 'numcodecs.pickle'"),
         (with_another_codec_in_a_shard, "expected the codecs .*, got 'strange'"),
         (with_a_pipe, "c/0/0: not an ordinary file"),
+        (with_a_link_to_another_file, "c/0/0: not an ordinary file"),
+        (with_chunks_of_nothing, r"expected chunks of at least one row and column, got \[0, 6\]"),
+        (
+            with_chunks_of_nothing_in_format_2,
+            r"expected chunks of at least one row and column, got \[16, 0\]",
+        ),
+        (with_shards_of_nothing, "cannot be read: "),
+        (without_most_chunks, "its rows would take .* on the disk, more than 1,000 times"),
         (with_a_damaged_chunk, "cannot be read: "),
         (without_x, "expected an array, or a group with an array 'x'"),
         (nested_too_deeply, "nested more than 100 levels deep"),
@@ -174,6 +214,14 @@ def test_chunks_are_not_decoded_beyond_the_limit(path):
         path / "x" / "zarr.json", chunk_grid={"name": "regular", "configuration": {"chunk_shape": [1, 2**50]}}
     )
     with pytest.raises(ValueError, match=r"a chunk: it would take .* --max-memory"):
+        decode_store(path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to a limit")
+def test_a_chunk_that_unpacks_to_more_than_it_says(path):
+    zarr.create_array(path, data=X, chunks=X.shape, compressors=zarr.codecs.GzipCodec())
+    (path / "c" / "0" / "0").write_bytes(gzip.compress(bytes(500 << 20)))
+    with at_most(100 << 20), pytest.raises(ValueError, match=r"takes more than 100\.0 MiB .*--max-memory"):
         decode_store(path)
 
 
