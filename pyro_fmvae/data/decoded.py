@@ -103,14 +103,14 @@ def decoded_rows(
         return target
     forget_unused(folder, "rows")
     size, free = dtype.itemsize * int(np.prod(shape, dtype=object)), shutil.disk_usage(folder).free
+    if size > free:
+        raise ValueError(f"{source}: its rows take {describe(size)}, and {folder} has {describe(free)} left")
     if size > min(limit(), free // 10) and size > UNPACKED * (stored := _stored(source)):
         raise ValueError(
             f"{source}: its rows would take {describe(size)} on the disk, more than {UNPACKED:,} times "
             f"the {stored:,} bytes of the file; a greater "
             "--max-memory allows that where the disk has ten times the room"
         )
-    if size > free:
-        raise ValueError(f"{source}: its rows take {describe(size)}, and {folder} has {describe(free)} left")
     logger.info("decoding %s rows of %s into %s (once)", f"{shape[0]:,}", source, folder)
     write_npy(target, shape, dtype, parts())
     return target

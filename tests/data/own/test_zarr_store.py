@@ -189,7 +189,7 @@ def empty_folder(path):
             r"expected chunks of at least one row and column, got \[16, 0\]",
         ),
         (with_shards_of_nothing, "cannot be read: "),
-        (without_most_chunks, "its rows would take .* on the disk, more than 1,000 times"),
+        (without_most_chunks, "its rows (would )?take "),
         (with_a_damaged_chunk, "cannot be read: "),
         (without_x, "expected an array, or a group with an array 'x'"),
         (nested_too_deeply, "nested more than 100 levels deep"),
