@@ -1,7 +1,7 @@
 """Components of a mixture of a table are joined, left out or split: what the bound gains by it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -32,7 +32,10 @@ TOUCHED: Final = 1e-6
 """Probability from which on a row has to do with a component."""
 
 Make = Callable[[int, int], ObservedMixture]
-"""Numbers of components and of rows → new model. Priors of its components do not depend on either."""
+"""Numbers of components and of rows → new model. Priors of its components do not depend on either.
+
+Where a prior is learnt, it is where the learning starts.
+"""
 
 
 @dataclass(frozen=True)
@@ -60,21 +63,38 @@ class Sample:
         """Some of the rows, by their indices."""
         return Sample.of(self.make, self.x[rows], self.each)
 
+    def under(self, prior: ObservedMixture) -> "Sample":
+        """These rows, with new models that begin at the prior that a model has learnt."""
+
+        def make(components: int, rows: int) -> ObservedMixture:
+            model = self.make(components, rows)
+            if model.learnt is not None and prior.learnt is not None:
+                model.learnt.load_state_dict(prior.learnt.state_dict())
+            return model
+
+        return replace(self, make=make)
+
     def model(self, components: int) -> ObservedMixture:
         """A new model of these rows."""
         return self.make(components, max(round(self.each * len(self.x)), 1))
 
-    def fit(self, gamma: Tensor, iterations: int = LONG) -> Fitted:
-        """Coordinate ascent from responsibilities [N, K], until the bound hardly rises."""
+    def fit(self, gamma: Tensor, iterations: int = LONG, learn: bool = False) -> Fitted:
+        """Coordinate ascent from responsibilities [N, K], until the bound hardly rises.
+
+        Args:
+            gamma: responsibilities, [N, K].
+            iterations: updates at most.
+            learn: learn the prior, too, where it is learnt.
+        """
         model = self.model(gamma.shape[1])
-        return ascended(model, self.seen, gamma, iterations, tolerance=SETTLED * self.each)
+        return ascended(model, self.seen, gamma, iterations, tolerance=SETTLED * self.each, learn=learn)
 
     def given(self, gamma: Tensor) -> ObservedMixture:
         """The posterior given responsibilities, [N, K]: exact unless numbers are missing."""
         model = self.model(gamma.shape[1])
         model.forget()
         for _ in range(FILLED if self.x.isnan().any() else 1):
-            ascend(model, self.seen, gamma)
+            ascend(model, self.seen, gamma, learn=False)
         return model
 
     def clusters(self, count: int, white: bool, generator: torch.Generator) -> Tensor:

@@ -42,8 +42,8 @@ class IncrementalAscent:
     Args:
         model: learnt in place, from where it stands.
         parts: of the rows.
-        before: λ0; None: the model's prior. The posterior given earlier rows makes it streaming variational
-            Bayes (Broderick et al., 2013).
+        before: λ0; None: the model's prior, which is learnt after each sweep if the model learns it. The
+            posterior given earlier rows makes it streaming variational Bayes (Broderick et al., 2013).
         stand_for: how many rows λ - λ0 stands for at first. Until its first visit, a part has its share of
             these statistics, scaled to its number of rows. 0: none, λ is λ0 at first.
     """
@@ -57,8 +57,7 @@ class IncrementalAscent:
         stand_for: float = 0.0,
     ) -> None:
         self.model, self.parts = model, parts
-        prior = {name: prior.natural.detach() for name, prior in model.natural_priors().items()}
-        self.before = prior if before is None else before
+        self.before, self._learns = before or self._priors(), before is None
         self.total_weight = float(sum(part.weights.sum() for part in parts))
         self._told: list[dict[str, Tensor]] = []
         self._beside = [-math.inf] * len(parts)
@@ -77,7 +76,13 @@ class IncrementalAscent:
             for name, total in totals.items():
                 total += self._told[number][name] - old[name]
                 self.model.posterior_of(name).natural.copy_(self.before[name] + total)
+        if self._learns:
+            self.model.learn_prior()
+            self.before = self._priors()
         return self.bound()
+
+    def _priors(self) -> Naturals:
+        return {name: prior.natural.detach() for name, prior in self.model.natural_priors().items()}
 
     @torch.no_grad()
     def bound(self) -> float:

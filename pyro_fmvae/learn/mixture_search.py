@@ -87,12 +87,16 @@ def ascended(
     iterations: int = LONG,
     until: float = math.inf,
     tolerance: float = TOLERANCE,
+    learn: bool = True,
 ) -> Fitted:
-    """:func:`climb` of observations of all rows; an update that adds less than the tolerance ends it."""
+    """:func:`climb` of observations of all rows; an update that adds less than the tolerance ends it.
+
+    A prior that is learnt stays as it is unless ``learn``.
+    """
     before = -math.inf
     gamma = gamma[:, model.prior.weights.order(gamma.sum(0))]
     for _ in range(iterations):
-        ascend(model, seen, gamma)
+        ascend(model, seen, gamma, learn=learn)
         table = model.table(seen)
         bound, gamma = bound_of(model, table), table.softmax(-1)
         if bound - before < tolerance * len(gamma) or now() > until:

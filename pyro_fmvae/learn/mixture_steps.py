@@ -40,7 +40,9 @@ def updated(
 
 
 @torch.no_grad()
-def ascend(model: ObservedMixture, observations: Seen, gamma: Tensor, rate: float = 1.0) -> None:
+def ascend(
+    model: ObservedMixture, observations: Seen, gamma: Tensor, rate: float = 1.0, learn: bool = True
+) -> None:
     """Move λ towards the conjugate posterior λ* given responsibilities, by the rate ρ.
 
     With ρ = 1 and all rows this is coordinate ascent, and the bound rises.
@@ -49,14 +51,16 @@ def ascend(model: ObservedMixture, observations: Seen, gamma: Tensor, rate: floa
         model: learnt in place.
         observations: of B rows that stand for all N: see :func:`updated`.
         gamma: responsibilities of these rows, [B, K].
-        rate: ρ in (0, 1]. A prior that is learnt follows.
+        rate: ρ in (0, 1].
+        learn: a prior that is learnt follows.
     """
     priors = {name: prior.natural for name, prior in model.natural_priors().items()}
     targets = updated(model, priors, observations, gamma, model.num_data / len(gamma))
     for name, target in targets.items():
         natural = model.posterior_of(name).natural
         natural.copy_(blend(natural, target, rate))
-    model.learn_prior()
+    if learn:
+        model.learn_prior()
 
 
 @torch.no_grad()

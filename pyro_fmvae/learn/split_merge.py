@@ -42,8 +42,23 @@ def split_and_merge(sample: Sample, generator: torch.Generator, most: int, start
         most: components at most.
         starts: how many; the best is kept. Every other one is of whitened rows if covariances are full.
     """
-    most = max(min(most, len(sample.x) // EACH), 1)
-    found, splits = _best_start(sample, min(FIRST, most), generator, starts), Splits(sample, generator)
+    model = sample.model(1)
+    each = max(EACH, len(model.sites.numbers) if model.sites.full else 0)
+    most = max(min(most, len(sample.x) // each), 1)
+    found = [
+        _moved(sample, _best_start(sample, min(FIRST, most), generator, starts, learn), most, generator)
+        for learn in ((False, True) if model.learnt is not None else (False,))
+    ]
+    return max(found, key=lambda fitted: fitted.bound)
+
+
+def _moved(sample: Sample, found: Fitted, most: int, generator: torch.Generator) -> Fitted:
+    """Splits, merges and deletions, and when there are none left, a learnt prior, as long as the bound rises.
+
+    A prior stays as it is meanwhile.
+    """
+    sample = sample.under(found.model)
+    splits = Splits(sample, generator)
     while True:
         parts = splits.gains(found.gamma) if found.model.components < most else {}
         largest = sorted(parts, key=lambda component: -parts[component][0])
@@ -54,14 +69,21 @@ def split_and_merge(sample: Sample, generator: torch.Generator, most: int, start
             continue
         less = reduced(sample, found)
         if less.model.components == found.model.components:
-            return less
-        found = less
+            found = sample.fit(less.gamma, learn=True)
+            if found.bound < less.bound + POSITIVE:
+                return found
+            sample = sample.under(found.model)
+            splits = Splits(sample, generator)
+        else:
+            found = less
 
 
-def _best_start(sample: Sample, components: int, generator: torch.Generator, starts: int) -> Fitted:
+def _best_start(
+    sample: Sample, components: int, generator: torch.Generator, starts: int, learn: bool
+) -> Fitted:
     """The best of several k-means starts, each of them improved a little."""
     clusters = (sample.clusters(components, start % 2 == 1, generator) for start in range(starts))
-    return max((sample.fit(gamma, SHORT) for gamma in clusters), key=lambda fitted: fitted.bound)
+    return max((sample.fit(gamma, SHORT, learn) for gamma in clusters), key=lambda fitted: fitted.bound)
 
 
 def best_mixture(sample: Sample, components: int, generator: torch.Generator, starts: int = 1) -> Fitted:
@@ -76,13 +98,16 @@ def best_mixture(sample: Sample, components: int, generator: torch.Generator, st
         generator: source of the random numbers, on the CPU.
         starts: how many; every other one is of whitened rows if covariances are full.
     """
-    found = sample.fit(_best_start(sample, components, generator, starts).gamma)
+    found = _best_start(sample, components, generator, starts, True)
+    sample = sample.under(found.model)
+    found = sample.fit(found.gamma, learn=True)
     splits = Splits(sample, generator)
     while True:
+        sample = splits.sample = sample.under(found.model)
         parts = splits.gains(found.gamma)
         for component, pair in swaps(sample, found.gamma, parts)[:TRIED]:
             gamma = parted(found.gamma, {component: parts[component]})
-            rival = sample.fit(joined(gamma, [pair]))
+            rival = sample.fit(joined(gamma, [pair]), learn=True)
             if rival.bound > found.bound + POSITIVE:
                 found = rival
                 break

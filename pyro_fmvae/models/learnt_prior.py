@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from scipy.optimize import minimize_scalar  # type: ignore[import-untyped]
+from scipy.optimize import brentq, minimize_scalar  # type: ignore[import-untyped]
 from scipy.special import gammaln  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
@@ -15,6 +15,10 @@ LEAST_VARIANCE: Final = 1e-3
 """Smallest variance that the prior expects in any direction, as a share of a column's."""
 SHAPES: Final = (0.5, 1000.0)
 """Range of the shape a. At the upper end, all components have nearly the same covariance."""
+SCALES: Final = (1e-4, 1e3)
+"""Range of the scale of a prior."""
+LEAST_ROWS: Final = 1e-3
+"""Rows that the prior mean of a component's mean counts for, at least."""
 
 
 class LearntPrior(nn.Module):
@@ -110,3 +114,72 @@ class LearntPrior(nn.Module):
         log_rate = 2 * rate.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         precision = shapes[..., -1, None, None] * torch.cholesky_inverse(rate)
         return precision, shapes.digamma().sum(-1) - log_rate
+
+
+class LearntScale(nn.Module):
+    """Scale c of the rate matrix of a given prior, and s0 of its means, at the greatest bound.
+
+    The prior stays as it is given otherwise. At the responsibilities that the posterior stands for, λ_k = λ0
+    + T_k, the bound depends on c through
+
+        K n D log c - Σ_k n_k Σ_d log(c + e_kd)
+
+    where n and n_k are half of the degrees of freedom of the prior and of the posteriors, and e_kd the
+    eigenvalues of B⁻¹ (B_k - c B), the components' own scatter in units of B. Diagonal covariances have the
+    same with an n_kd for each column. Given the posteriors, the bound is greatest at
+    s0 = K D / Σ_k (D/s_k + (m_k - m0)ᵀ E[Λ_k] (m_k - m0)).
+
+    Args:
+        prior: batch shape []. Its s0 is the largest: the prior mean counts for no more rows.
+        means: s0 is learnt, too.
+    """
+
+    scale: Tensor
+    mean_concentration: Tensor
+
+    def __init__(self, prior: NormalWishart | ColumnNormalGamma, means: bool) -> None:
+        super().__init__()
+        self.given, self.means = prior, means
+        self.register_buffer("scale", torch.ones((), dtype=torch.float64))
+        self.register_buffer("mean_concentration", prior.mean_concentration.double().clone())
+
+    @property
+    def _full(self) -> bool:
+        return isinstance(self.given, NormalWishart)
+
+    def distribution(self, device: torch.device) -> Any:
+        """The prior of a component's mean and precision, batch shape [], in float64.
+
+        Args:
+            device: where it is to be.
+        """
+        loc, _, shape, rate = (part.to(device) for part in self.given.standard)
+        scale, s0 = self.scale.to(device), self.mean_concentration.to(device)
+        return type(self.given)(loc, s0, shape, rate * (scale.sqrt() if self._full else scale))
+
+    @torch.no_grad()
+    def update(self, posterior: NaturalDistribution) -> None:
+        """Choose c and s0 given the posterior of the K components' parameters."""
+        loc, s, shape, rate = posterior.standard
+        loc0, _, shape0, rate0 = (part.to(rate) for part in self.given.standard)
+        dim, gap = loc.shape[-1], loc - loc0
+        if self._full:
+            own = torch.linalg.svdvals(torch.linalg.solve_triangular(rate0, rate, upper=False)).square()
+            half = (shape + (dim - 1) / 2).unsqueeze(-1).expand_as(own)
+            most = len(rate) * dim * (shape0 + (dim - 1) / 2)
+            white = torch.linalg.solve_triangular(rate, gap.unsqueeze(-1), upper=False).squeeze(-1)
+            apart = (half * white.square()).sum() + dim * (1 / s).sum()
+        else:
+            own, half, most = rate / rate0, shape, len(rate) * shape0.sum()
+            apart = (shape / rate * gap.square()).sum() + (1 / s).sum()
+        others = (own - self.scale).clamp(min=0.0).flatten().cpu().numpy()
+        weights, total = half.flatten().cpu().numpy(), float(most)
+
+        def slope(scale: float) -> float:
+            return float(weights @ (scale / (scale + others))) - total
+
+        low, high = SCALES
+        self.scale.fill_(brentq(slope, low, high, rtol=1e-12) if slope(low) < 0 < slope(high) else low)
+        if self.means:
+            s0 = self.given.mean_concentration
+            self.mean_concentration.copy_((len(loc) * dim / apart).clamp(min=LEAST_ROWS).to(s0).minimum(s0))

@@ -18,7 +18,7 @@ from pyro_fmvae.distributions.poisson_component import (
     log_predictive_counts,
 )
 from pyro_fmvae.infer.posteriors import NaturalPosterior, PosteriorDict, natural_prior, random_posterior
-from pyro_fmvae.models.learnt_prior import LearntPrior
+from pyro_fmvae.models.learnt_prior import LearntPrior, LearntScale
 from pyro_fmvae.models.packed_numbers import LARGEST, PackedNumbers, Seen
 from pyro_fmvae.models.table_sites import (
     COUNTED,
@@ -47,9 +47,12 @@ class TablePosterior(nn.Module):
     def __init__(self, sites: TableSites, learn_prior: bool = False) -> None:
         super().__init__()
         self.sites, prior = sites, sites.prior
-        self.learnt: LearntPrior | None = None
+        self.learnt: LearntPrior | LearntScale | None = None
         if learn_prior and sites.numbers:
-            self.learnt = LearntPrior(len(sites.numbers), sites.full, prior.a0, prior.b0 / prior.a0)
+            if prior.numbers is None:
+                self.learnt = LearntPrior(len(sites.numbers), sites.full, prior.a0, prior.b0 / prior.a0)
+            else:
+                self.learnt = LearntScale(prior.numbers, prior.learn_s0)
         self._made: dict[torch.device, tuple[list[Tensor], dict[str, NaturalDistribution]]] = {}
         self.posteriors = PosteriorDict()
         for name, of_site in sites.priors(self.learnt).items():
@@ -91,13 +94,24 @@ class TablePosterior(nn.Module):
             return self.sites.priors(self.learnt)
 
     def learn_prior(self) -> None:
-        """Move the prior of the numbers, if it is learnt, to the greatest bound at this posterior."""
-        if self.learnt is not None:
-            self.learnt.update(self.natural(parameter_of(NUMBERS)))
+        """Move the prior of the numbers, if it is learnt, to the greatest bound.
+
+        It is that at this posterior, or of a scale, at the statistics that the posterior has beside the
+        prior: the posterior follows.
+        """
+        if self.learnt is None:
+            return
+        name = parameter_of(NUMBERS)
+        before = self.natural_priors()[name].natural
+        self.learnt.update(self.natural(name))
+        if isinstance(self.learnt, LearntScale):
+            self.posterior_of(name).natural.add_(self.natural_priors()[name].natural - before)
 
     def prior_cost(self) -> float:
         """Nats by which the bound is too high as the prior was chosen by it: :meth:`LearntPrior.cost`."""
-        return 0.0 if self.learnt is None else self.learnt.cost(self.natural(parameter_of(NUMBERS)))
+        if isinstance(self.learnt, LearntPrior):
+            return self.learnt.cost(self.natural(parameter_of(NUMBERS)))
+        return 0.0
 
     @torch.no_grad()
     def forget(self) -> None:

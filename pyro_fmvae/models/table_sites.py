@@ -17,7 +17,7 @@ from pyro_fmvae.distributions import (
     PoissonComponent,
 )
 from pyro_fmvae.distributions.category import indicators
-from pyro_fmvae.models.learnt_prior import LearntPrior
+from pyro_fmvae.models.learnt_prior import LearntPrior, LearntScale
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, MixingWeights
 from pyro_fmvae.models.shapes import check_integers
 from pyro_fmvae.nn.sizes import check_size
@@ -47,7 +47,9 @@ class TablePrior:
         d0: concentration of the Dirichlet over the categories of a column.
         l0: the same for labels. Far below 1, most components stand for a single value.
         numbers: prior of a component's numbers, batch shape []: a ``NormalWishart`` where covariances are
-            full, else a ``ColumnNormalGamma``. It takes the place of s0, a0 and b0, and of the mean 0.
+            full, else a ``ColumnNormalGamma``. It takes the place of s0, a0 and b0, and of the mean 0. Where
+            a mixture learns its prior, it stays as it is but for a scale of the rate matrix.
+        learn_s0: but for its s0, too.
         rates: shape and rate of the Gamma over a component's Poisson rates, for every column of counts
             together or for each.
         weights: kind of the prior of the mixing weights.
@@ -60,6 +62,7 @@ class TablePrior:
     d0: float = 0.5
     l0: float = 0.1
     numbers: NormalWishart | ColumnNormalGamma | None = None
+    learn_s0: bool = False
     rates: tuple[float | Tensor, float | Tensor] = (1.0, 1.0)
     weights: MixingWeights = DIRICHLET_WEIGHTS
 
@@ -84,7 +87,7 @@ class TableSites:
         self.categories = [(column, size) for column, size in enumerate(levels) if size > LEFT_OUT]
         self.label_sizes = tuple(check_size("label_sizes", size) for size in label_sizes)
 
-    def priors(self, learnt: LearntPrior | None = None) -> dict[str, Any]:
+    def priors(self, learnt: LearntPrior | LearntScale | None = None) -> dict[str, Any]:
         """Priors of the weights, batch shape [], and of the parameters of each child, [K].
 
         Args:
@@ -94,8 +97,10 @@ class TableSites:
         found: dict[str, Any] = {WEIGHTS: prior.weights.prior(prior.c0, self.components)}
         if self.numbers:
             zero = torch.zeros(len(self.numbers))
-            if learnt is not None:
-                of_numbers: Any = learnt.distribution(prior.s0)
+            if isinstance(learnt, LearntScale):
+                of_numbers: Any = learnt.distribution(zero.device)
+            elif learnt is not None:
+                of_numbers = learnt.distribution(prior.s0)
             elif prior.numbers is not None:
                 given: Any = prior.numbers
                 of_numbers = type(given)(*(part.to(zero.device) for part in given.standard))

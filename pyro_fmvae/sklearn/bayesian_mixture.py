@@ -19,7 +19,7 @@ from pyro_fmvae.learn.split_merge import best_mixture, split_and_merge
 from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.runs.run import resolve_device
 from pyro_fmvae.sklearn.mixture_density import PART, MixtureDensity
-from pyro_fmvae.sklearn.standardisation import Standardisation, systematic_sample
+from pyro_fmvae.sklearn.standardisation import Standardisation, distinct, systematic_sample
 
 WHOLE: Final = 20_000
 """Rows up to which a sweep is a single step on all of them, unless ``batch_size`` says otherwise."""
@@ -39,8 +39,8 @@ MOST: Final = 200
 class BayesianMixture(MixtureDensity):
     """Bayesian mixture of Gaussian, count and categorical columns, fitted by variational inference.
 
-    The model is that of :class:`sklearn.mixture.BayesianGaussianMixture`. The defaults of its prior are the
-    same, but for the kind of prior of the weights, and follow the data, so that their units do not matter.
+    The model is that of :class:`sklearn.mixture.BayesianGaussianMixture`. The defaults of its prior follow
+    the data, so that their units do not matter.
     Beyond it,
 
     * rows may have weights, and missing entries (NaN), which are marginalised;
@@ -49,7 +49,8 @@ class BayesianMixture(MixtureDensity):
     * :meth:`score_samples` is the log posterior predictive density, a mixture of Student-t distributions, and
       ``lower_bound_`` the whole evidence lower bound, both in nats, with all constants;
     * the number of components can be chosen by moves that raise the bound: merges, deletions and splits;
-    * :meth:`co_clustering` and :meth:`credible_interval` tell how sure the mixture is.
+    * :meth:`co_clustering` and :meth:`credible_interval` tell how sure the mixture is;
+    * :meth:`transform` gives responsibilities to a next step, with ``set_output``.
 
     Args:
         n_components: K, or "auto": as many, up to 200, as raise the bound of a sample of up to 10,000
@@ -61,13 +62,14 @@ class BayesianMixture(MixtureDensity):
         batch_size: rows of a step; None: all up to 20,000 rows, else 5,000.
         weight_concentration_prior_type: "dirichlet_distribution", or "dirichlet_process" for stick-breaking
             weights, of which unneeded components keep next to nothing.
-        weight_concentration_prior: of the symmetric Dirichlet, or of the process; None: 1 / K, or 1 if K is
-            "auto".
+        weight_concentration_prior: of the symmetric Dirichlet, or of the process; None: 1 if K is "auto",
+            else 4, so that no component is left empty, or 1 / K of a process.
         mean_prior: prior mean of a component's mean, [D]; None: the data's mean.
-        mean_precision_prior: rows that it counts for; None: 1.
+        mean_precision_prior: rows that it counts for; None: at most 1, chosen by the bound.
         degrees_of_freedom_prior: rows that the prior covariance counts for, above D - 1 if full; None: D.
-        covariance_prior: scatter of these rows, [D, D] or [D] if diagonal; None: the covariance of the data,
-            plus a millionth of each column's variance.
+        covariance_prior: scatter of these rows, [D, D] or [D] if diagonal; None: proportional to the
+            covariance of the data, plus a millionth of each column's variance. Its scale is chosen by the
+            bound (:class:`~pyro_fmvae.models.learnt_prior.LearntScale`).
         categorical_features: columns that hold categories 0, 1, 2, ..., by index or by name. Two categories
             make a Bernoulli column. A category above those of ``fit`` counts as missing.
         category_prior: concentration of the Dirichlet over the categories of a column.
@@ -159,7 +161,7 @@ class BayesianMixture(MixtureDensity):
         if not hasattr(self, "_mixture"):
             return self._fit(X, sample_weight, False)
         self._check_parameters()
-        X, weights = self._rows(X, sample_weight, reset=False)
+        X, weights = distinct(*self._rows(X, sample_weight, reset=False))
         model = self._on_device()
         before = {name: model.natural(name).natural.clone() for name in model.natural_priors()}
         told, self._total_weight = self.lower_bound_, self._total_weight + float(weights.sum())
@@ -175,6 +177,13 @@ class BayesianMixture(MixtureDensity):
     def _fit(self, X: ArrayLike, sample_weight: ArrayLike | None, warm: bool) -> "BayesianMixture":
         self._check_parameters()
         X, weights = self._rows(X, sample_weight, reset=not warm)
+        total = max(weights.sum(), np.count_nonzero(weights))
+        if not warm and self.n_components != "auto" and total < self.n_components:
+            raise ValueError(
+                f"n_components: expected no more than the rows, got {self.n_components} with n_samples = "
+                f"{total:g}"
+            )
+        X, weights = distinct(X, weights)
         seed = check_random_state(self.random_state).randint(2**31 - 1)
         with seeded(seed):
             if warm:
@@ -190,24 +199,13 @@ class BayesianMixture(MixtureDensity):
         """The best clustering of a sample of rows, improved, and the number of its rows."""
         device, generator = resolve_device(self.device), np.random.default_rng(seed)
         number = 0 if self.n_components == "auto" else int(self.n_components)
-        if len(X) < number:
-            raise ValueError(
-                f"n_components: expected no more than the rows, got {number} with n_samples = {len(X)}"
-            )
         categorical, counted = self._indices("categorical_features"), self._indices("count_features")
         if both := set(categorical) & set(counted):
             raise ValueError(f"count_features: expected no column of categorical_features, got {min(both)}")
         self._columns = Standardisation.of(X, weights, categorical, counted)
         self._rates = self._columns.rate_prior(self.rate_prior, float(weights.sum()))
         x = self._columns.standardised(X, device)
-        full, dim = self.covariance_type == "full", len(self._columns.numbers)
-        freedom = dim if self.degrees_of_freedom_prior is None else self.degrees_of_freedom_prior
-        if full and dim and not freedom > dim - 1:
-            raise ValueError(f"degrees_of_freedom_prior: expected more than {dim - 1}, got {freedom}")
-        precision = 1.0 if self.mean_precision_prior is None else self.mean_precision_prior
-        self._prior = self._columns.prior(
-            x, weights, full, self.mean_prior, precision, freedom, self.covariance_prior
-        )
+        self._prior = self._prior_given(x, weights)
         most = max(STARTED, EACH * number)
         rows = torch.as_tensor(systematic_sample(x.cpu().numpy(), weights, most, generator), device=device)
         sample, draws = x[rows], torch.Generator().manual_seed(seed)

@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy.stats import beta, gamma, t  # type: ignore[import-untyped]
-from sklearn.base import DensityMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, DensityMixin, TransformerMixin
 from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
 from pyro_fmvae.evaluate.randomness import seeded
+from pyro_fmvae.learn.incremental_ascent import Rows, told
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.table_sites import COUNTED, NUMBERS, WEIGHTS, column_site, parameter_of
 from pyro_fmvae.runs.run import resolve_device
@@ -23,6 +24,8 @@ from pyro_fmvae.sklearn.standardisation import Standardisation
 
 PART: Final = 5_000
 """Rows that are computed at once."""
+FOLDS: Final = 10
+"""Parts of the training rows that are held out in turn."""
 DRAWS: Final = 10_000
 """Draws of the weights whose quantiles are the ends of their credible intervals."""
 
@@ -38,7 +41,7 @@ class CredibleInterval(NamedTuple):
     """Of the components' rates, of the columns of counts, [2, K, D]."""
 
 
-class MixtureDensity(DensityMixin, MixtureParameters):
+class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMixin, MixtureParameters):
     """Components, densities and draws of a mixture that a subclass fits."""
 
     n_components_: int
@@ -61,6 +64,14 @@ class MixtureDensity(DensityMixin, MixtureParameters):
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """Responsibilities, [n, K]."""
         return self._map(X, lambda model, x: model.table(model.observations(x)).softmax(-1))
+
+    def transform(self, X: ArrayLike) -> np.ndarray:
+        """:meth:`predict_proba`, as features [n, K] of a next step."""
+        return self.predict_proba(X)
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_components_
 
     def score_samples(self, X: ArrayLike) -> np.ndarray:
         """Log posterior predictive density of each row, of what is not missing, in nats, [n]."""
@@ -205,21 +216,63 @@ class MixtureDensity(DensityMixin, MixtureParameters):
         else:
             self.degrees_of_freedom_, self.covariances_ = 2 * a, rate / a * scale**2
 
-    def _new(self, components: int, num_data: int, device: torch.device) -> ObservedMixture:
+    def _prior_given(self, x: Tensor, weights: np.ndarray) -> NormalWishart | ColumnNormalGamma | None:
+        """The prior of a component's numbers, given standardised rows [n, D] and their weights [n]."""
+        full, dim = self.covariance_type == "full", len(self._columns.numbers)
+        freedom = dim if self.degrees_of_freedom_prior is None else self.degrees_of_freedom_prior
+        if full and dim and not freedom > dim - 1:
+            raise ValueError(f"degrees_of_freedom_prior: expected more than {dim - 1}, got {freedom}")
+        precision = 1.0 if self.mean_precision_prior is None else self.mean_precision_prior
+        covariance = self.covariance_prior
+        return self._columns.prior(x, weights, full, self.mean_prior, precision, freedom, covariance)
+
+    def _held_out(self, X: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """:meth:`score_samples` of training rows [n, D], each without what its fold tells, [n].
+
+        Prior and posterior are those given the other folds, at the responsibilities that were found.
+        """
+        model, fold = self._on_device(), np.arange(len(X)) % FOLDS
+        x, found = self._columns.standardised(X, model.device), np.empty(len(X))
+        w = torch.as_tensor(weights, device=model.device)
+        parts = [torch.as_tensor(np.flatnonzero(fold == number)) for number in range(min(FOLDS, len(X)))]
+        sums = [told(model, Rows(x[part], w[part]))[0] for part in parts]
+        for part, own in zip(parts, sums, strict=True):
+            rest = np.setdiff1d(np.arange(len(X)), part)
+            other = self._new(model.components, 1, model.device, self._prior_given(x[rest], weights[rest]))
+            other.load_state_dict(model.state_dict())
+            for name, prior in other.natural_priors().items():
+                left = torch.stack([each[name] for each in sums]).sum(0) - own[name]
+                other.posterior_of(name).natural.data.copy_(prior.natural + left)
+            rows = x[part].split(PART)
+            found[part] = torch.cat([other.log_predictive(piece) for piece in rows]).cpu().numpy()
+        return found - self._columns.log_scales(X)
+
+    def _new(
+        self,
+        components: int,
+        num_data: int,
+        device: torch.device,
+        numbers: NormalWishart | ColumnNormalGamma | None = None,
+    ) -> ObservedMixture:
         """A model of so many components, untrained."""
         concentration = self.weight_concentration_prior
         if concentration is None:
-            concentration = 1.0 if self.n_components == "auto" else 1 / components
+            of_process = self.weight_concentration_prior_type == "dirichlet_process"
+            concentration = 1.0 if self.n_components == "auto" else 1 / components if of_process else 4.0
         prior = TablePrior(
             c0=concentration,
             d0=self.category_prior,
-            numbers=self._prior,
+            numbers=self._prior if numbers is None else numbers,
+            learn_s0=self.mean_precision_prior is None,
             rates=self._rates,
             weights=WEIGHT_PRIORS[self.weight_concentration_prior_type],
         )
         full = self.covariance_type == "full"
-        model = ObservedMixture(self._columns.levels, components, num_data, prior=prior, full=full)
-        return model.to(device)
+        learn = self.covariance_prior is None
+        levels = self._columns.levels
+        return ObservedMixture(levels, components, num_data, prior=prior, full=full, learn_prior=learn).to(
+            device
+        )
 
     def _on_device(self) -> ObservedMixture:
         """The fitted model where it is to compute."""

@@ -7,12 +7,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, OutlierMixin, clone
 from sklearn.utils import check_random_state, check_scalar
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from pyro_fmvae.sklearn.bayesian_mixture import BayesianMixture
+from pyro_fmvae.sklearn.standardisation import distinct
 
 LEAST: Final = 0.01
-"""Share of the mixture's own draws that are outliers where ``contamination`` is "auto"."""
+"""Share of new rows that are outliers where ``contamination`` is "auto"."""
 DRAWS: Final = 10_000
 """Draws that decide it."""
 
@@ -28,8 +29,9 @@ class OutlierDetector(OutlierMixin, BaseEstimator):
     Args:
         mixture: a :class:`BayesianMixture`, which is cloned; None: one that chooses its number of components.
         contamination: share of the training rows that are outliers, in (0, 0.5]. With "auto", a row is an
-            outlier if it is less probable than 99 % of the mixture's own draws. Of new rows that the mixture
-            describes well, that is one in a hundred.
+            outlier if it is less probable than 99 % of the mixture's own draws, corrected by how much less
+            probable training rows are that are held out. Of new rows that the mixture describes well, that is
+            about one in a hundred.
         random_state: seed of the mixture and of its draws.
 
     Attributes:
@@ -82,14 +84,24 @@ class OutlierDetector(OutlierMixin, BaseEstimator):
         seed = check_random_state(self.random_state).randint(2**31 - 1)
         mixture = BayesianMixture("auto") if self.mixture is None else clone(self.mixture)
         self.mixture_ = mixture.set_params(random_state=seed).fit(X, sample_weight=sample_weight)
+        x, weights = distinct(*self.mixture_._rows(X, sample_weight, reset=False))
         if automatic:
-            scores, share = self.mixture_._density(self.mixture_.sample(DRAWS)[0]), LEAST
-            weights = np.ones(DRAWS)
+            self.offset_ = self._threshold(x, weights)
         else:
-            scores, share = self.score_samples(X), float(self.contamination)
-            weights = _check_sample_weight(sample_weight, scores[:, None], dtype=np.float64)
-        self.offset_ = lowest(scores, weights, share)
+            self.offset_ = lowest(self.mixture_._density(x), weights, float(self.contamination))
         return self
+
+    def _threshold(self, x: np.ndarray, weights: np.ndarray) -> float:
+        """The score that one in a hundred new rows is below.
+
+        A mixture of few rows has narrower components than they were drawn from, so that new rows score less
+        than its own draws. By how much, rows tell that are held out: all distances from the greatest density
+        are taken in proportion.
+        """
+        drawn, ones = self.mixture_._density(self.mixture_.sample(DRAWS)[0]), np.ones(DRAWS)
+        most, middle = drawn.max(), lowest(drawn, ones, 0.5)
+        held_out = lowest(self.mixture_._held_out(x, weights), weights, 0.5)
+        return most - (most - lowest(drawn, ones, LEAST)) * (most - held_out) / (most - middle)
 
     def score_samples(self, X: ArrayLike) -> np.ndarray:
         """Log posterior predictive density of each row, in nats, [n]; outliers have low ones."""

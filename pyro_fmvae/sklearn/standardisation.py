@@ -11,6 +11,8 @@ from torch import Tensor
 from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
 from pyro_fmvae.models.table_sites import COUNTS
 
+MIXER: Final = np.uint64(0x9E3779B97F4A7C15)
+"""An odd number whose bits are mixed, for hashes."""
 JITTER: Final = 1e-6
 """Share of a column's variance that is added to the diagonal of a default prior covariance."""
 CONSTANT: Final = 1e-12
@@ -118,8 +120,8 @@ class Standardisation:
             mean: in the data's units, [D of numbers]; None: the data's.
             mean_precision: rows that the prior mean counts for.
             degrees_of_freedom: rows that the prior covariance counts for.
-            covariance: what these rows add to the scatter, in the data's units, [D, D] or [D]; None: the
-                covariance of the data.
+            covariance: what these rows add to the scatter, in the data's units, [D, D] or [D]; None: as much
+                as if they had the covariance of the data.
 
         Raises:
             ValueError: another shape, or a covariance that is not positive definite.
@@ -134,8 +136,9 @@ class Standardisation:
         if covariance is not None:
             given = _of_shape("covariance_prior", covariance, spread.shape)
             spread = given / (np.outer(scale, scale) if full else scale**2)
-        elif full:
-            spread = _correlation(x[:, numbers].cpu().numpy(), weights)
+        else:
+            found = _covariance(x[:, numbers].cpu().numpy(), weights)
+            spread = degrees_of_freedom * (found if full else np.diag(found))
         rate = torch.as_tensor(spread / 2)
         if not full:
             if not (rate > 0).all():
@@ -147,6 +150,31 @@ class Standardisation:
         if problem or not torch.equal(rate, rate.mT):
             raise ValueError("covariance_prior: expected a symmetric positive definite matrix")
         return NormalWishart(torch.as_tensor(loc), mean_precision, (degrees_of_freedom - dim + 1) / 2, factor)
+
+
+def distinct(X: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that differ [n, D], and for each the sum of its weights [n], without those of weight 0.
+
+    Their order depends on the numbers alone, as if shuffled, so that weights, repeats and the order of rows
+    make no difference to what is learnt of them.
+
+    Args:
+        X: rows [N, D], NaN where missing.
+        weights: >= 0, [N].
+    """
+    if not weights.all():
+        X, weights = X[weights > 0], weights[weights > 0]
+    hashed = np.zeros(len(X), dtype=np.uint64)
+    for column in X.T:
+        bits = np.where(np.isnan(column), np.nan, column + 0.0).view(np.uint64)  # one NaN, and one zero
+        hashed = (hashed ^ bits) * MIXER
+        hashed ^= hashed >> np.uint64(29)
+    order = hashed.argsort(kind="stable")
+    X, weights, hashed = X[order], weights[order], hashed[order]
+    again = np.flatnonzero(hashed[1:] == hashed[:-1])
+    again = again[[np.array_equal(X[row], X[row + 1], equal_nan=True) for row in again]]
+    first = np.delete(np.arange(len(X)), again + 1)
+    return X[first], np.add.reduceat(weights, first)
 
 
 def systematic_sample(
@@ -176,15 +204,20 @@ def _check_whole(values: np.ndarray, what: str, column: int) -> None:
         raise ValueError(f"X: expected the {what} 0, 1, 2, ... in column {column}, got other numbers")
 
 
-def _correlation(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Correlations of standardised columns, missing numbers at their means, [D, D]."""
-    filled = np.nan_to_num(x)
+def _covariance(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Covariance of standardised columns, [D, D], with the correlations of missing numbers at their means.
+
+    A column without variance counts as one of variance 1.
+    """
+    known, filled = weights @ ~np.isnan(x), np.nan_to_num(x)
     scatter = (weights[:, None] * filled).T @ filled
-    sizes = np.sqrt(np.diag(scatter))
-    sizes = np.where(sizes > 0, sizes, 1.0)
-    correlation: np.ndarray = scatter / np.outer(sizes, sizes)
+    squares = np.diag(scatter)
+    sizes = np.sqrt(np.where(squares > 0, squares, 1.0))
+    correlation = scatter / np.outer(sizes, sizes)
     np.fill_diagonal(correlation, 1 + JITTER)
-    return (correlation + correlation.T) / 2
+    scales = np.sqrt(np.where(squares > 0, squares / np.maximum(known, 1e-300), 1.0))
+    covariance: np.ndarray = (correlation + correlation.T) / 2 * np.outer(scales, scales)
+    return covariance
 
 
 def _of_shape(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:

@@ -153,3 +153,52 @@ def test_a_checkpoint_has_the_prior():
     new.divergence()
     new.load_state_dict(model.state_dict())
     assert bound_of(new, new.table(new.observations(x))) == pytest.approx(bounds[-1])
+
+
+def given(full, learn_s0=True):
+    """A mixture that learns the scale of a prior, and the rows' statistics at known clusters."""
+    x, gamma = rows()
+    loc, spread = (
+        0.1 * torch.ones(D).double(),
+        torch.tensor([[1.0, 0.2, 0.0], [0.2, 0.7, 0.0], [0.0, 0.0, 0.9]]),
+    )
+    if full:
+        prior = NormalWishart(loc, 1.0, 1.5, torch.linalg.cholesky(spread.double()))
+    else:
+        prior = ColumnNormalGamma(loc, torch.ones(D), 1.5 * torch.ones(D), spread.diagonal())
+    table = TablePrior(numbers=prior, learn_s0=learn_s0)
+    return ObservedMixture((0,) * D, K, N, (), table, full, learn_prior=True), x, gamma
+
+
+@BOTH
+@pytest.mark.parametrize("learn_s0", [False, True])
+def test_no_other_scale_has_a_greater_evidence(full, learn_s0):
+    """Of rows whose components are known: Σ_k A(λ0 + T_k) - A(λ0), at other scales and other s0."""
+    model, x, gamma = given(full, learn_s0)
+    seen = model.observations(x)
+    for _ in range(200):
+        ascend(model, seen, gamma)
+    q, learnt = model.natural("x_parameter"), model.learnt
+    told = q.natural - model.natural_priors()["x_parameter"].natural
+    assert (learnt.mean_concentration.max() < 0.5) == learn_s0
+
+    def evidence():
+        prior = model.natural_priors()["x_parameter"].natural
+        gains = q.family.log_normalizer(prior + told) - q.family.log_normalizer(prior.expand_as(told))
+        return float(gains.sum())
+
+    most = evidence()
+    for number in [learnt.scale, learnt.mean_concentration][: 1 + learn_s0]:
+        before = number.clone()
+        around = [(number.copy_(before * factor), evidence())[1] for factor in (0.999, 1.001)]
+        number.copy_(before)
+        assert most - 1e-3 < min(around) and max(around) < most - 1e-7
+
+
+def test_a_single_component_expects_the_covariance_of_the_rows():
+    """n log c - (n + N/2) log(c + N/2n) is greatest at 1, if the prior has the covariance of the rows."""
+    x = rows()[0] - rows()[0].mean(0)
+    prior = NormalWishart(torch.zeros(D).double(), 1.0, 0.5, torch.linalg.cholesky(1.5 * x.mT @ x / N))
+    model = ObservedMixture((0,) * D, 1, N, (), TablePrior(numbers=prior), True, learn_prior=True)
+    ascend(model, model.observations(x), torch.ones(N, 1).double())
+    assert model.learnt.scale.item() == pytest.approx(1)

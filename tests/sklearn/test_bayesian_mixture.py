@@ -32,6 +32,7 @@ def data():
 
 @parametrize_with_checks(
     [
+        BayesianMixture(2),
         BayesianMixture(n_components=2, n_init=1, batch_size=7, tol=1e-3),
         BayesianMixture(
             covariance_type="diag", weight_concentration_prior_type="dirichlet_process", n_init=1, tol=1e-3
@@ -180,6 +181,59 @@ def test_the_number_of_components_is_found(data):
     assert mixture.n_components_ == len(mixture.weights_) == 3
 
 
+@pytest.mark.parametrize(("columns", "rows"), [(2, 6), (5, 25), (10, 30), (20, 60), (30, 90), (30, 300)])
+def test_one_gaussian_has_one_component(columns, rows):
+    """Also where there are few rows, so that the prior of the covariances decides."""
+    rng = np.random.default_rng(rows)
+    x = rng.normal(size=(rows, columns)) @ rng.normal(size=(columns, columns))
+    assert BayesianMixture("auto", random_state=0).fit(x).n_components_ == 1
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_the_prior_of_tight_clusters_is_tight(full):
+    """Clusters of a hundredth of the data's variance: the default prior has no part in their covariances."""
+    rng = np.random.default_rng(0)
+    kinds = np.repeat(np.arange(8), 12)
+    x = 10 * rng.normal(size=(8, 4))[kinds] + rng.normal(size=(96, 4))
+    mixture = BayesianMixture(8, covariance_type="full" if full else "diag", random_state=0).fit(x)
+    assert adjusted_rand_score(mixture.predict(x), kinds) == 1
+    variances = np.diagonal(mixture.covariances_, 0, 1, 2) if full else mixture.covariances_
+    assert 0.5 < np.exp(np.log(variances).mean()) < 1.5
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"n_components": "auto", "n_init": 1},
+        {"batch_size": 17},
+        {"covariance_type": "diag", "count_features": [1], "categorical_features": [2]},
+    ],
+)
+def test_weights_are_repeats_to_the_last_bit(arguments):
+    """In any order of the rows; and rows of weight 0 are none."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 3)) + 3 * rng.integers(3, size=(60, 1))
+    x[:, 1:] = np.abs(x[:, 1:]).round()
+    x[rng.random(x.shape) < 0.1] = np.nan
+    weights = rng.integers(4, size=60)
+    mixture = BayesianMixture(**{"n_components": 3, "random_state": 0, **arguments})
+    weighted = clone(mixture).fit(x, sample_weight=weights)
+    repeated = clone(mixture).fit(rng.permutation(x.repeat(weights, 0)))
+    assert weighted.lower_bound_ == repeated.lower_bound_
+    np.testing.assert_array_equal(weighted.predict_proba(x), repeated.predict_proba(x))
+    np.testing.assert_array_equal(weighted.sample(5)[0], repeated.sample(5)[0])
+
+
+def test_responsibilities_are_features_of_a_next_step(data):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(data[0], columns=["a", "b", "c"])
+    mixture = BayesianMixture(3, random_state=0).set_output(transform="pandas")
+    found = mixture.fit_transform(frame)
+    assert list(found.columns) == [f"bayesianmixture{number}" for number in range(3)]
+    np.testing.assert_array_equal(found, mixture.predict_proba(frame))
+
+
 def test_draws_have_the_moments_of_the_mixture(data):
     mixture = BayesianMixture(3, random_state=0).fit(data[0])
     rows, kinds = mixture.sample(20_000)
@@ -324,7 +378,7 @@ def test_streamed_rows_move_the_posterior(data):
     mixture = BayesianMixture(3, random_state=0)
     for part in np.split(x, 4):
         mixture.partial_fit(part)
-    assert mixture.weight_concentration_.sum() == pytest.approx(len(x) + 1)
+    assert mixture.weight_concentration_.sum() == pytest.approx(len(x) + 3 * 4)
     assert adjusted_rand_score(mixture.predict(x), kinds) > 0.95
 
 
