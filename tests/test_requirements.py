@@ -1,4 +1,4 @@
-"""The file of pinned versions belongs to the requirements in setup.cfg."""
+"""The files of pinned versions belong to the requirements in setup.cfg."""
 
 import re
 from configparser import ConfigParser
@@ -11,12 +11,14 @@ ROOT = Path(__file__).parents[1]
 FOR = {"python_version": "3.11", "platform_system": "Linux"}
 
 
-def required():
+def requirements(*extras):
+    """Those of the package and of the extras, without their comments."""
     config = ConfigParser()
     config.read(ROOT / "setup.cfg")
-    lines = config["options"]["install_requires"] + config["options.extras_require"]["dev"]
-    found = [Requirement(line) for line in lines.splitlines() if line and not line.startswith("#")]
-    return [one for one in found if one.marker is None or one.marker.evaluate(FOR)]
+    of_extras = config["options.extras_require"]
+    texts = (config["options"]["install_requires"], *(of_extras[name] for name in extras or of_extras))
+    lines = (line for text in texts for line in text.splitlines())
+    return [Requirement(line) for line in lines if line and not line.startswith("#")]
 
 
 def test_every_requirement_is_pinned_within_its_bounds_and_hashed():
@@ -24,6 +26,19 @@ def test_every_requirement_is_pinned_within_its_bounds_and_hashed():
     pins = re.findall(r"^([\w.-]+)==(\S+)((?: \\\n {4}--hash=sha256:[0-9a-f]{64})+)$", text, re.MULTILINE)
     assert len(pins) == len(re.findall(r"^[^#\s]", text, re.MULTILINE))  # nothing else is in it
     versions = {canonicalize_name(name): version for name, version, _ in pins}
-    assert len(required()) > 20
-    for requirement in required():
+    required = [one for one in requirements("dev") if one.marker is None or one.marker.evaluate(FOR)]
+    assert len(required) > 20
+    for requirement in required:
         assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)]), requirement
+
+
+def test_every_requirement_has_a_lower_bound_which_the_lowest_versions_are():
+    bounds = {
+        f"{requirement.name}=={one.version}"
+        for requirement in requirements()
+        for one in requirement.specifier
+        if one.operator == ">="
+    }
+    assert len(bounds) == len({requirement.name for requirement in requirements()})
+    lines = (ROOT / ".ci" / "lowest.txt").read_text().splitlines()
+    assert sorted(line for line in lines if not line.startswith("#")) == sorted(bounds)
