@@ -18,7 +18,7 @@ from pyro_fmvae.infer.elbo.own_values import OwnValues
 from pyro_fmvae.infer.elbo.recognition import recognise_conjugacy
 from pyro_fmvae.infer.elbo.structure import sample_sites
 from pyro_fmvae.infer.elbo.unique_sites import unique_sites
-from pyro_fmvae.infer.fallback import WithFallback
+from pyro_fmvae.infer.fallback import GivenRows, PlatesOfBatch, WithFallback, check_order
 from pyro_fmvae.infer.first_run import check_priors, harmless_value
 from pyro_fmvae.infer.local_search import LocalSearch, plates_of_points
 from pyro_fmvae.infer.local_sites import LocalSites
@@ -110,11 +110,13 @@ class AutoConjugate(WithFallback):
 
         Raises:
             ValueError: the model has no conjugate site, or one inside a plate that is subsampled, or a prior
-                outside the domain of its family, or a name twice.
+                outside the domain of its family, or a name twice; or a site of ``fallback`` is in a plate
+                whose minibatch is not given by row numbers.
             NotImplementedError: a parent of a recognised site has no known conjugate posterior.
         """
         once = unique_sites("model", "Give every site and every plate a name of its own")
-        with once, poutine.block(), InitMessenger(harmless_value), OwnValues():
+        given = GivenRows()
+        with once, poutine.block(), InitMessenger(harmless_value), OwnValues(), given:
             trace = poutine.trace(self._model[0]).get_trace(*args, **kwargs)
         sites, known = sample_sites(trace), ConjugateSites()
         options = self.count, self.structured, self.local
@@ -125,10 +127,13 @@ class AutoConjugate(WithFallback):
             learnt = {name: node["value"] for name, node in trace.nodes.items() if node["type"] == "param"}
             found = recognise_conjugacy(self._model[0], args, kwargs, self.local)
             self._take(known, known.add_plain(found, *options))
+            check_order((found.sites[name] for name in known.sites), given.found)
             if found.drawn and self._make_fallback is not None:
                 rest = GivenParameters(learnt)(self._model[0])  # they are no part of the guide
                 rest = poutine.block(rest, hide=[*found.priors, *found.discrete, *found.leaves])
-                self.make_fallback(self._make_fallback, rest, args, kwargs)
+                drawn = [found.sites[name] for name in found.drawn]
+                plates = PlatesOfBatch.of(self._model[0], drawn, given.found.keys())
+                self.make_fallback(self._make_fallback, rest, args, kwargs, plates)
         self._is_set_up = True
 
     def _take(self, known: ConjugateSites, posteriors: Mapping[str, ConjugatePosterior]) -> None:

@@ -1,15 +1,148 @@
 """The part of an autoguide that samples what has no natural posterior, by another guide."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Set
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import pyro
 import pyro.poutine as poutine
+import torch
+from pyro.infer.autoguide import AutoGuide
+from pyro.infer.autoguide.initialization import InitMessenger
+from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
+from torch.distributions import transform_to
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
+from pyro_fmvae.infer.elbo.density import device_of
+from pyro_fmvae.infer.elbo.plain import FirstValues
 from pyro_fmvae.infer.elbo.program_modules import as_module
-from pyro_fmvae.infer.elbo.structure import sample_sites
+from pyro_fmvae.infer.elbo.structure import Site, sample_sites
 from pyro_fmvae.infer.posteriors import check_shapes
+
+
+class GivenRows(Messenger):
+    """Notes what plates are given as ``subsample=``.
+
+    Args:
+        wanted: names of plates; the run ends when all of them are there. None: it does not.
+
+    Attributes:
+        found: by plate.
+    """
+
+    def __init__(self, wanted: Set[str] | None = None) -> None:
+        super().__init__()
+        self._wanted, self.found = wanted, dict[str, Any]()
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if type(msg["fn"]).__name__ == "_Subsample" and msg["value"] is not None:
+            self.found[msg["name"]] = msg["value"]
+        if self._wanted is not None and self._wanted <= self.found.keys():
+            raise _AllFoundError
+
+
+class _AllFoundError(Exception):
+    """Ends a run."""
+
+
+@dataclass
+class PlatesOfBatch:
+    """The plates of the model's own batch, for a guide that has parameters for each of N points.
+
+    Pyro's autoguides draw rows of their own otherwise, whatever the model has as ``subsample=``.
+
+    Attributes:
+        model: the model.
+        sites: name of a plate that the model gives its rows → a site in it.
+    """
+
+    model: Callable[..., Any]
+    sites: Mapping[str, Site]
+
+    @classmethod
+    def of(cls, model: Callable[..., Any], sites: Iterable[Site], given: Set[str]) -> "PlatesOfBatch | None":
+        """Of sites, where plates are given rows; None if there are none."""
+        frames = [(frame, site) for site in sites for frame in site["cond_indep_stack"]]
+        inside = {frame.name: site for frame, site in frames if frame.vectorized and frame.name in given}
+        return cls(model, inside) if inside else None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> list[pyro.plate]:
+        """The plates; those of all data in order are left to the guide.
+
+        Raises:
+            ValueError: a batch that is not given by row numbers.
+        """
+        given = GivenRows(self.sites.keys())
+        values = InitMessenger(_zero), FirstValues()
+        with suppress(_AllFoundError), torch.no_grad(), poutine.block(), values[0], values[1], given:
+            self.model(*args, **kwargs)
+        plates = []
+        for name, site in self.sites.items():
+            (frame,) = (frame for frame in site["cond_indep_stack"] if frame.name == name)
+            size, rows = frame.full_size or frame.size, given.found.get(name)
+            if rows is None:
+                continue
+            if are_rows(rows, size):
+                plates.append(_PlateOfRows(name, size, subsample=rows, dim=frame.dim))
+            elif len(rows) != size:
+                raise ValueError(
+                    f"site '{site['name']}': plate '{name}' has data as its subsample, so that the guide, "
+                    f"which has parameters for each of {size} points, can't tell which of them these are; "
+                    f"give it row numbers, subsample=rows, or, if '{site['name']}' is conjugate, write "
+                    f"AutoConjugate(model, local=['{name}'])"
+                )
+        return plates
+
+
+def _zero(site: Site) -> Tensor:
+    """A value in the support of a site: that of 0 on the real line that it is mapped from."""
+    fn = site["fn"]
+    transform = transform_to(fn.support)
+    value: Tensor = transform(torch.zeros(transform.inverse_shape(fn.shape()), device=device_of(fn)))
+    return value
+
+
+def check_order(sites: Iterable[Site], given: Mapping[str, Any]) -> None:
+    """Refuse posteriors of all points of a plate that has its rows in another order.
+
+    Args:
+        sites: that have these posteriors.
+        given: by plate, see :class:`GivenRows`.
+
+    Raises:
+        ValueError: with the names of site and plate.
+    """
+    for site in sites:
+        for frame in site["cond_indep_stack"]:
+            rows: Any = given.get(frame.name)
+            if are_rows(rows, frame.size) and get_proxy_mode() is None and (rows.diff() < 0).any():
+                raise ValueError(
+                    f"site '{site['name']}': plate '{frame.name}' has its {frame.size} rows in another "
+                    "order, but each has a posterior of its own; give the rows in order, or have these "
+                    f"posteriors found anew for each batch by AutoConjugate(model, local=['{frame.name}'])"
+                )
+
+
+def are_rows(rows: Any, size: int) -> bool:
+    """True for distinct integers from 0 to ``size`` - 1."""
+    if not isinstance(rows, Tensor) or rows.dim() != 1 or rows.dtype not in (torch.int64, torch.int32):
+        return False
+    if get_proxy_mode() is not None or not len(rows):
+        return True
+    ordered = rows.sort().values
+    return bool(ordered[0] >= 0 and ordered[-1] < size and (ordered.diff() > 0).all())
+
+
+class _PlateOfRows(pyro.plate):
+    """A plate that takes parameters in the order of its rows, also where these are all rows."""
+
+    def _postprocess_message(self, msg: Any) -> None:
+        super()._postprocess_message(msg)
+        events = msg["kwargs"].get("event_dim")
+        if msg["type"] == "param" and events is not None and self.subsample_size == self.size:
+            msg["value"] = msg["value"].index_select(self.dim - events, self._indices)
 
 
 class WithFallback(nn.Module):
@@ -31,6 +164,7 @@ class WithFallback(nn.Module):
         model: Callable[..., Any],
         args: Iterable[Any],
         kwargs: dict[str, Any],
+        plates: Callable[..., list[pyro.plate]] | None = None,
     ) -> None:
         """Make the guide of the other sites, with the state that was loaded for it.
 
@@ -38,12 +172,15 @@ class WithFallback(nn.Module):
             make: makes it from a model.
             model: has no other sites than these.
             args, kwargs: of the model.
+            plates: makes the plates of a batch from the arguments of the model; see :class:`PlatesOfBatch`.
 
         Raises:
             ValueError: the state has another shape.
         """
         with _own_parameters():
             self.fallback = as_module("fallback", make(model))
+            if isinstance(self.fallback, AutoGuide) and self.fallback.create_plates is None:
+                self.fallback.create_plates = plates
             if self._waiting:
                 with poutine.block():  # Pyro's autoguides have parameters after their first call
                     self.fallback(*args, **kwargs)

@@ -15,8 +15,9 @@ from pyro.infer.autoguide import AutoNormal
 from torch import nn
 from torch.testing import assert_close
 
+from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import Assignment, Component, Label, NaturalParameter, NormalGamma
-from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO, with_assignments
+from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO, with_assignments
 from pyro_fmvae.infer.posteriors import to_standard
 from pyro_fmvae.optim import NaturalGradient
 from tests.infer.programs import C0, Toy, bound, nodes, seeded
@@ -453,6 +454,63 @@ def test_a_posterior_that_is_not_there():
 def test_a_model_that_was_called():
     with pytest.raises(ValueError, match="model: expected a function, got NoneType; do not call it"):
         AutoConjugate(None)
+
+
+POINTS = 12
+DATA = torch.linspace(-3.0, 3.0, POINTS)
+
+
+def point_by_point(subsample, value):
+    """Latents of single points, after a global one, which the fallback draws on minibatches."""
+
+    def model(x, rows):
+        scale = pyro.sample("scale", dist.LogNormal(0.0, 0.01))
+        with pyro.plate("points", POINTS, subsample=subsample(x, rows)) as index:
+            z = pyro.sample("z", dist.Normal(0.0, 10.0 * scale))
+            pyro.sample("x", dist.Laplace(z, 0.3), obs=value(x, index))
+
+    return model
+
+
+@pytest.mark.parametrize("size", [4, 5, POINTS])
+@pytest.mark.parametrize("kind", [ConjugateSVI, CapturedSVI])
+@pytest.mark.parametrize("value", [lambda x, index: x, lambda x, index: DATA[index]], ids=["batch", "index"])
+def test_the_fallback_has_the_rows_of_the_models_batch(value, kind, size):
+    pyro.set_rng_seed(0)
+    model = point_by_point(lambda x, rows: rows, value)
+    guide = AutoConjugate(model)
+    svi = kind(model, guide, NaturalGradient(1.0, partial(torch.optim.Adam, lr=0.1)), TraceConjugate_ELBO())
+    for _ in range(25 * size):
+        for rows in torch.randperm(POINTS).split(size):
+            svi.step(DATA[rows], rows)
+    found = guide.fallback.locs.z_unconstrained.detach().to(DATA)
+    assert_close(found, DATA, rtol=0.0, atol=0.5)
+
+
+@pytest.mark.parametrize("data", [DATA[:4], torch.tensor([3, 1, 3, 2]), torch.tensor([0, 1, 2, POINTS])])
+def test_a_minibatch_of_data_in_the_place_of_rows_is_refused(data):
+    guide = AutoConjugate(point_by_point(lambda x, rows: x, lambda x, index: x.float()))
+    with pytest.raises(
+        ValueError, match=r"site 'z': plate 'points' has data .* give it row .* local=\['points'\]"
+    ):
+        guide(data, None)
+
+
+def test_data_of_all_points_need_no_rows():
+    model = point_by_point(lambda x, rows: x, lambda x, index: x)
+    guide = AutoConjugate(model)
+    assert guide(DATA, None)["z"].shape == (POINTS,)
+
+
+def test_posteriors_of_all_points_keep_their_order():
+    def model(x, rows):
+        with pyro.plate("points", POINTS, subsample=rows):
+            z = pyro.sample("z", dist.Normal(0.0, 2.0))
+            pyro.sample("x", dist.Normal(z, 0.5), obs=x)
+
+    AutoConjugate(model)(DATA, torch.arange(POINTS))
+    with pytest.raises(ValueError, match="site 'z': plate 'points' has its 12 rows in another order"):
+        AutoConjugate(model)(DATA.flip(0), torch.arange(POINTS).flip(0))
 
 
 def by_hand(model):

@@ -28,9 +28,9 @@ from tests.infer.plain.oracles import step
 
 K, SYMBOLS, STEPS = 2, 3, 25
 PRIORS = {
-    "start": torch.tensor([1.0, 2.0]),
-    "rows": 0.5 + 3 * torch.eye(K),
-    "emissions": torch.tensor([[1.0, 0.5, 0.7], [0.4, 1.0, 2.0]]),
+    "start": torch.tensor([1.0, 2.0]).double(),
+    "rows": 0.5 + 3 * torch.eye(K).double(),
+    "emissions": torch.tensor([[1.0, 0.5, 0.7], [0.4, 1.0, 2.0]]).double(),
 }
 
 
