@@ -3,8 +3,9 @@
 An encoder halves the side of a square image until 4×4 pixels are left, by convolutions of kernel 3 and
 padding 1 with a ReLU after each. A linear head follows. The decoder is its mirror image. A table gives the
 layers for squares of 28, 32, 64 and 128 pixels. Images of other sizes are padded to the next of these with
-the pixels of their edges, or first shrunk to 128 pixels on their longer side: see :class:`~pyro_fmvae.nn.canvas.Canvas`. The
-decoder undoes this, so that the likelihood is one of the original pixels.
+the pixels of their edges, or first shrunk to 128 pixels on their longer side: see
+:class:`~pyro_fmvae.nn.canvas.Canvas`. The decoder undoes this, so that the likelihood is one of the original
+pixels.
 
 28 pixels: the pair of Paquet, Ghaisas and Tieleman (2018), Appendix E, here with one channel::
 

@@ -223,8 +223,8 @@ def split_folder(
         shape: (H, W) or (H, W, 3) that the images had in a run; None: chosen by their files.
 
     Raises:
-        ValueError: too few images, a damaged one, a malformed table of labels, or shares of splits that folders
-            hold.
+        ValueError: too few images, a damaged one, a malformed table of labels, or shares of splits that
+            folders hold.
     """
     folder, splitting = read_folder(path), splitting or Splitting()
     notes = [folder.note]
@@ -259,8 +259,8 @@ def _split_images(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows of a folder for training, validation and testing: see `split_rows`.
 
-    Where folders are the splits, images for validation that they lack are drawn from those for training; so are
-    images for testing if a share or a fold is asked for.
+    Where folders are the splits, images for validation that they lack are drawn from those for training; so
+    are images for testing if a share or a fold is asked for.
     """
     expected = f"{folder.path}: expected at least 3 images"
     if not folder.splits:

@@ -91,8 +91,8 @@ def read_folder(path: Path) -> Folder:
     first row is a header, the first column holds file names relative to the folder, and each other column is
     a property. An empty field or -1 is an unknown value; an image without a row has unknown values only.
 
-    If all folders at its top are called train, training, valid, val, validation, test or testing, in any case,
-    they are the splits, if one is for training and another is not; images below may be without a class there.
+    If all folders at its top are called train, training, valid, val, validation, test or testing, in any
+    case, they are the splits, if one is for training and another is not.
     Without a table, its subfolders, or those of the splits, are the values of the property `CLASS`, if each
     (training) image lies in one and there are at least two.
 
