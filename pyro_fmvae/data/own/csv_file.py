@@ -4,7 +4,8 @@ import csv
 import math
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pyro_fmvae.data.own.folder import code, find_values
-from pyro_fmvae.data.own.raw import DECIMAL_HINT, LARGEST_LABEL, Raw, is_decimal, is_missing, note_on_header
+from pyro_fmvae.data.own.raw import DECIMAL_HINT, LARGEST_LABEL, Raw, is_decimal, is_missing
 from pyro_fmvae.memory import check_fits
 from pyro_fmvae.untrusted import check_printable
 
@@ -22,6 +23,7 @@ LABEL = "label:"  # begins the names of columns that hold labels
 _MIXTURE = "; --model mixture takes missing entries and words"
 _BYTES = 10  # of memory that a byte of a table takes while it is read, about
 _FEW = 10  # rows, whose words may all differ by chance
+_SHARED = 1 << 16  # different texts that are held once, however many fields have them
 
 
 def read_csv(
@@ -31,10 +33,12 @@ def read_csv(
     values: Mapping[str, tuple[str, ...]] | None = None,
     left_out: dict[str, Counter[str]] | None = None,
     ignore: Collection[str] = (),
+    unseen: dict[str, Counter[str]] | None = None,
 ) -> Raw:
     """Read a table of comma separated values.
 
-    A first row without any number is a header. Columns that it calls ``label:NAME`` hold labels, integers or
+    A first row of words is a header, unless all of them are values of their columns. A first row with whole
+    numbers is one if these do not fit the columns below: see :func:`_has_header`. Columns that it calls ``label:NAME`` hold labels, integers or
     words, where an empty field, ``NA``, ``nan``, ``?`` or -1 is an unknown one; all other columns are
     features. Empty lines are skipped.
 
@@ -48,6 +52,8 @@ def read_csv(
             are errors.
         ignore: columns of features, by name or by number from 1, that may hold anything. One that cannot be
             read is NaN.
+        unseen: where words that are no categories of their columns, and words in columns of numbers, are
+            counted, by column; they are NaN. None: they are errors.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -56,110 +62,169 @@ def read_csv(
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     check_fits(_BYTES * path.stat().st_size, str(path))
-    rows = list(_rows(path))
+    lines, rows = _rows(path)
     if not rows:
         raise ValueError(f"{path}: the file is empty")
-    (line, first), *others = rows
-    header = (
-        [] if _is_data(rows, path, missing, levels is not None, ignore) else [name.strip() for name in first]
-    )
+    line, first = lines[0], rows[0]
+    known = [words or None for words in levels or ()] or [None if levels is None else ()] * len(first)
+    titled = _has_header(path, lines, rows, missing, None if levels is None else known, ignore)
+    header = [name.strip() for name in first] if titled else []
     label_columns = [column for column, name in enumerate(header) if name.startswith(LABEL)]
     names = tuple(header[column].removeprefix(LABEL).strip() for column in label_columns)
     if "" in names or len(set(names)) != len(names):
         raise ValueError(
             f"{path}, line {line}: label columns need different, non-empty names, got {list(names)}"
         )
-    feature_columns = [column for column in range(len(first)) if column not in label_columns]
+    feature_columns = sorted(set(range(len(first))) - set(label_columns))
     if not feature_columns:
         raise ValueError(
             f"{path}, line {line}: all columns are labels; expected at least one feature{_hint(first[0])}"
         )
-    titles = [header[column] for column in feature_columns if header and header[column]]
-    if twice := next((title for title in titles if titles.count(title) > 1), None):
-        raise ValueError(f"{path}, line {line}: expected different names of columns, got {twice!r} twice")
-    body = others if header else rows
-    for line, row in body:
+    titles = [header[column] for column in feature_columns] if header else []
+    check_different_names(filter(None, titles), f"{path}, line {line}")
+    if header:
+        del lines[0], rows[0]
+    for line, row in zip(lines, rows, strict=True):
         if len(row) != len(first):
             raise ValueError(
                 f"{path}, line {line}: expected {len(first)} fields, got {len(row)}{_hint(first[0])}"
             )
         if levels is not None and len(row) == 1 and _hint(row[0]):
             raise ValueError(f"{path}, line {line}: expected several fields, got {row[0]!r}{_hint(row[0])}")
-    if not body:
+    if not rows:
         raise ValueError(f"{path}: a header at line {line}, but no rows of numbers")
-    columns = [[(line, row[column]) for line, row in body] for column in range(len(first))]
-    if levels:
-        known = [words or None for words in levels]
-    else:
-        known = [None if levels is None else ()] * len(feature_columns)
-    if len(known) != len(feature_columns):
-        raise ValueError(f"{path}: expected {len(known)} columns besides labels, got {len(feature_columns)}")
-    read = [
-        _Column(path, columns[column], number, header[column] if header else "", words)
-        for number, (column, words) in enumerate(zip(feature_columns, known, strict=True), 1)
-    ]
-    ignored = tuple(column.number - 1 for column in read if {column.name, str(column.number)} & set(ignore))
-    features, found = zip(
-        *(_features(column, missing, column.number - 1 in ignored) for column in read), strict=True
-    )
+    if levels and len(levels) != len(feature_columns):
+        raise ValueError(f"{path}: expected {len(levels)} columns besides labels, got {len(feature_columns)}")
+    x = np.empty((len(rows), len(feature_columns)))
+    found, ignored = [], []
+    for place, column in enumerate(feature_columns):
+        fields = [row[column] for row in rows]
+        read = _Column(path, lines, fields, place + 1, titles[place] if titles else "", known[place])
+        if not {read.name, str(read.number)}.isdisjoint(ignore):
+            ignored.append(place)
+        x[:, place], words = _features(read, missing, place in ignored[-1:], unseen)
+        found.append(words)
     labels, named = [], []
     for column, name in zip(label_columns, names, strict=True):
         unknown = None if left_out is None else left_out.setdefault(name, Counter())
-        numbers, words = _labels(columns[column], path, name, (values or {}).get(name, ()), unknown)
+        fields = [row[column] for row in rows]
+        numbers, words = _labels(lines, fields, path, name, (values or {}).get(name, ()), unknown)
         labels.append(numbers)
         named.append(words)
     check_printable(chain(header, *named, *found), str(path))
     return Raw(
-        np.stack(features, axis=1),
+        x,
         np.stack(labels, axis=1) if labels else None,
         names,
-        tuple(header[column] for column in feature_columns) if header else (),
+        tuple(titles),
         tuple(named) if any(named) else (),
         tuple(found) if any(found) else (),
-        ignored=ignored,
-        note=note_on_header(path.name, [header[column] for column in feature_columns] if header else None),
+        ignored=tuple(ignored),
+        note=_note_on_header(path.name, titles, first),
     )
 
 
-def _is_data(
-    rows: list[tuple[int, list[str]]], path: Path, missing: bool, words: bool, ignore: Collection[str]
+def _has_header(
+    path: Path,
+    lines: list[int],
+    rows: list[list[str]],
+    missing: bool,
+    known: Sequence[tuple[str, ...] | None] | None,
+    ignore: Collection[str],
 ) -> bool:
-    """Tell whether the first row holds data, not names.
+    """Tell whether the first row holds names, not data.
+
+    It does if it has words alone, and not each of them is a value of its column; if a column's name begins
+    with ``label:``; and if, behind words that are no values of their columns, it has whole numbers alone that
+    do not fit theirs, such as years: they are out of the range of what is below, or that is no whole numbers.
 
     Raises:
         ValueError: it has numbers, and what may be names.
     """
-    (line, first), *others = rows
+    first, below = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
+    if any(field.strip().startswith(LABEL) for field in first):
+        return True
     filled = [
         column
         for column, field in enumerate(first)
         if not (missing and is_missing(field)) and str(column + 1) not in ignore
     ]
     texts = [column for column in filled if not _is_number(first[column])]
+
+
+    def is_value(column: int) -> bool:
+        text = first[column].strip()
+        named = known is not None and column < len(known) and text in (known[column] or ())
+        return named or any(row[column].strip() == text for row in below)
+
     if len(texts) == len(filled):
-        return not filled
-    below = [row for _, row in others if len(row) == len(first)]
+        return bool(filled) and (known is None or not all(map(is_value, texts)))
+    if texts and below and texts == filled[: len(texts)] and not any(map(is_value, texts)):
+        numbers = filled[len(texts) :]
+        different = len({float(first[column]) for column in numbers}) == len(numbers)
+        if different and all(_is_foreign(first[column], [row[column] for row in below]) for column in numbers):
+            return True
     for column in texts:
-        if not words or all(_is_number(row[column]) or is_missing(row[column]) for row in below):
+        if known is None or all(_is_number(row[column]) or is_missing(row[column]) for row in below):
             raise ValueError(
-                f"{path}, line {line}: expected a row of numbers or a header of names, "
+                f"{path}, line {lines[0]}: expected a row of numbers or a header of names, "
                 f"got {first[column]!r} among numbers{_hint(first[column])}"
             )
-    return True
+    return False
 
 
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line number, counted from 1, and the fields of each row that is not empty."""
+def _is_foreign(field: str, below: list[str]) -> bool:
+    """Tell whether a number does not fit the fields below: see :func:`_has_header`."""
+    number, there = float(field), [float(text) for text in below if _is_number(text) and not is_missing(text)]
+    if not number.is_integer():
+        return False
+    whole = sum(value.is_integer() for value in there)
+    return not there or not min(there) <= number <= max(there) or 2 * whole < len(there)
+
+
+def check_different_names(names: Iterable[str], source: str) -> None:
+    """Raise ValueError if two columns have the same name."""
+    name, count = next(iter(Counter(names).most_common(1)), ("", 1))
+    if count > 1:
+        raise ValueError(f"{source}: expected different names of columns, got {name!r} twice")
+
+
+def _note_on_header(name: str, titles: Sequence[str], first: Sequence[str]) -> str:
+    """Describe what is odd about the first row of a table; "" if nothing is.
+
+    Args:
+        name: of the file.
+        titles: names of the columns of features; none if there is no header.
+        first: the fields of the first row.
+    """
+    numbers = [field for field in first if _is_number(field)]
+    if not titles:
+        why = "there are numbers in its first row" if numbers else "its first row has values of its columns"
+        return f"{name} has no header, as {why}"
+    notes = [f"the first row of {name} is its header, as its numbers do not fit the columns"] if numbers else []
+    if nameless := ", ".join(str(number) for number, title in enumerate(titles, 1) if not title):
+        notes.append(f"{name} has columns without a name, which are features: {nameless}")
+    return "; ".join(notes)
+
+
+def _rows(path: Path) -> tuple[list[int], list[list[str]]]:
+    """The line number, counted from 1, and the fields of each row that is not empty."""
+    lines: list[int] = []
+    rows: list[list[str]] = []
+    shared: dict[str, str] = {}
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file)
         try:
-            for row in reader:
-                if row:
-                    yield reader.line_num, row
+            for row in filter(None, reader):
+                lines.append(reader.line_num)
+                rows.append([shared.get(field, field) for field in row])
+                if len(shared) < _SHARED:
+                    shared.update(zip(rows[-1], rows[-1], strict=True))
         except (csv.Error, UnicodeDecodeError) as error:
             raise ValueError(
                 f"{path}, line {reader.line_num + 1}: not comma separated text: {error}"
             ) from error
+    return lines, rows
 
 
 def _is_number(field: str) -> bool:
@@ -174,8 +239,10 @@ class _Column(NamedTuple):
     """A column of features."""
 
     path: Path
-    fields: list[tuple[int, str]]
-    """Line and text of each row."""
+    lines: Sequence[int]
+    """Line of each row."""
+    fields: Sequence[str]
+    """Text of each row."""
     number: int
     """From 1."""
     name: str
@@ -193,30 +260,45 @@ class _Column(NamedTuple):
         return f"; leave it out with --ignore {shlex.quote(self.name) if named else self.number}"
 
 
-def _features(column: _Column, missing: bool, ignored: bool) -> tuple[np.ndarray, tuple[str, ...]]:
+def _features(
+    column: _Column, missing: bool, ignored: bool, unseen: dict[str, Counter[str]] | None
+) -> tuple[np.ndarray, tuple[str, ...]]:
     """The numbers of a column, or those of its categories with their names.
 
     With ``missing`` fields may be missing; with ``ignored`` NaN takes the place of an error.
     """
+    if not column.words:
+        with suppress(ValueError):
+            numbers = np.array([*map(float, column.fields)])
+            if np.isfinite(numbers).all():
+                return numbers, ()
     try:
-        texts = ["" if is_missing(field) else field.strip() for _, field in column.fields]
-        words = sum(bool(text) and not _is_number(text) for text in texts)
+        fields = column.fields
+        texts = ["" if is_missing(field) else field.strip() for field in fields]
+        words = Counter(text for text in texts if text and not _is_number(text))
         if column.words or (words and column.words is not None):
-            return _categories(column, texts, words)
-        return np.array([_feature(field, column.path, line, missing) for line, field in column.fields]), ()
+            return _categories(column, texts, words.total(), unseen)
+        if words and unseen is not None:
+            fields = ["" if text in words else field for text, field in zip(texts, fields, strict=True)]
+            unseen[str(column)] = words
+        numbered = zip(fields, column.lines, strict=True)
+        return np.array([_feature(field, column.path, line, missing) for field, line in numbered]), ()
     except ValueError:
         if not ignored:
             raise
         return np.full(len(column.fields), math.nan), ()
 
 
-def _categories(column: _Column, texts: list[str], words: int) -> tuple[np.ndarray, tuple[str, ...]]:
+def _categories(
+    column: _Column, texts: list[str], words: int, unseen: dict[str, Counter[str]] | None
+) -> tuple[np.ndarray, tuple[str, ...]]:
     """The numbers of the categories of a column and their names.
 
     Args:
         column: to read.
         texts: of its fields, empty where they are missing.
         words: how many of them are no numbers.
+        unseen: see :func:`read_csv`.
     """
     filled = [text for text in texts if text]
     found = column.words or tuple(sorted(set(filled)))
@@ -224,7 +306,7 @@ def _categories(column: _Column, texts: list[str], words: int) -> tuple[np.ndarr
         if 2 * words <= len(filled):
             row = next(row for row, text in enumerate(texts) if text and not _is_number(text))
             raise ValueError(
-                f"{column.path}, line {column.fields[row][0]}: expected a number in {column}, "
+                f"{column.path}, line {column.lines[row]}: expected a number in {column}, "
                 f"got {texts[row]!r}{_hint(texts[row]) or '; leave the field empty if it is unknown'}"
             )
         if len(found) > MOST_LEVELS:
@@ -235,12 +317,16 @@ def _categories(column: _Column, texts: list[str], words: int) -> tuple[np.ndarr
         if len(texts) >= _FEW and len(found) == len(filled):
             raise ValueError(f"{column.path}: {column} has another word in every row{column.advice}")
     numbers = {text: float(number) for number, text in enumerate(found)} | {"": math.nan}
-    for (line, field), text in zip(column.fields, texts, strict=True):
-        if text not in numbers:
-            raise ValueError(
-                f"{column.path}, line {line}: expected one of {', '.join(found)} in {column}, got {field!r}"
-            )
-    return np.array([numbers[text] for text in texts]), found
+    other = Counter(text for text in texts if text not in numbers)
+    if other and unseen is None:
+        row = next(row for row, text in enumerate(texts) if text in other)
+        raise ValueError(
+            f"{column.path}, line {column.lines[row]}: expected one of {', '.join(found)} in {column}, "
+            f"got {column.fields[row]!r}"
+        )
+    if other and unseen is not None:
+        unseen[str(column)] = other
+    return np.array([numbers.get(text, math.nan) for text in texts]), found
 
 
 def _feature(field: str, path: Path, line: int, missing: bool) -> float:
@@ -264,17 +350,19 @@ def _hint(field: str) -> str:
 
 
 def _labels(
-    fields: list[tuple[int, str]],
+    lines: Sequence[int],
+    fields: Sequence[str],
     path: Path,
     name: str,
     known: tuple[str, ...],
     left_out: Counter[str] | None,
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """The labels of a column, int64 [n], and the names of their values if these are words."""
-    texts = ["" if is_missing(field) else field.strip() for _, field in fields]
+    texts = ["" if is_missing(field) else field.strip() for field in fields]
     words = [text for text in texts if text and not _is_number(text)]
     if not (known or words) or any(_hint(word) for word in words):
-        return np.array([_label(field, path, line) for line, field in fields], dtype=np.int64), ()
+        numbered = zip(fields, lines, strict=True)
+        return np.array([_label(field, path, line) for field, line in numbered], dtype=np.int64), ()
     texts = ["" if text == "-1" else text for text in texts]
     source = f"{path}: {name!r}"
     values = known or find_values(texts, source)

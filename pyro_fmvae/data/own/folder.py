@@ -181,14 +181,13 @@ def code(
         numbers = {text: int(text) for text in known if _is_number(text)}
         if values:
             numbers = {text: number for text, number in numbers.items() if number < len(values)}
-    unknown = sorted(known - set(numbers))
+    unknown = known - set(numbers)
+    if unknown and left_out is None:
+        expected = f"one of {', '.join(values)}" if values else "integers >= 0"
+        raise ValueError(f"{source}: expected {expected}, got {min(unknown)!r}")
     if left_out is not None:
         left_out.update(text for text in texts if text in unknown)
         numbers |= dict.fromkeys(unknown, -1)
-        unknown = []
-    for text in unknown:
-        expected = f"one of {', '.join(values)}" if values else "integers >= 0"
-        raise ValueError(f"{source}: expected {expected}, got {text!r}")
     return np.array([numbers[text] if text else -1 for text in texts], dtype=np.int64)
 
 

@@ -1,7 +1,6 @@
 """Contents of a person's own file, before any preprocessing."""
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -63,16 +62,3 @@ def check_columns(expected: tuple[str, ...], names: tuple[str, ...], source: str
         if bool(extra) != bool(absent):
             got = f"also {', '.join(extra)}" if extra else f"no {', '.join(absent)}"
         raise ValueError(f"{source}: expected the columns {', '.join(expected)}, got {got}")
-
-
-def note_on_header(name: str, titles: Sequence[str] | None) -> str:
-    """Describe what is odd about the header of a table; "" if nothing is.
-
-    Args:
-        name: of the file.
-        titles: names of the columns of features; None: there is no header.
-    """
-    if titles is None:
-        return f"{name} has no header, as there are numbers in its first row"
-    nameless = ", ".join(str(number) for number, title in enumerate(titles, 1) if not title)
-    return f"{name} has columns without a name, which are features: {nameless}" if nameless else ""

@@ -1,3 +1,6 @@
+import time
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -236,7 +239,66 @@ def test_ignored_columns_that_can_be_read_are_read(tmp_path):
 
 def test_a_name_among_numbers_is_no_category(tmp_path):
     with pytest.raises(ValueError, match="line 1: expected a row of numbers or a header of names, got 'a'"):
-        mixed(tmp_path, "a,2019\n1,2\n3,4\n")
+        mixed(tmp_path, "a,3\n1,2\n3,4\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "header"),
+    [
+        ("site,1990,2000\nblue,18.05,44.5\nred,20,54.3\nblue,19,50\n", ("site", "1990", "2000")),
+        ("site,1,2,3\nblue,0.3,0.5,1.1\nred,2.2,2.5,7.5\nred,1.5,1.2,3\n", ("site", "1", "2", "3")),
+        ("id,1990\n4,100\n5,250\n", ("id", "1990")),
+        ("blue,18,44\nblue,18.05,44.5\nred,20,54.3\n", ()),  # its word is one of the column's
+        ("green,19,50\nblue,18,44\nred,20,54\nblue,20,50\n", ()),  # its numbers fit
+        ("green,1990,1990\nblue,18,44\nred,20,54\nblue,20,50\n", ()),  # two columns of one name
+        ("1990,green,2000\n18,blue,44\n20,red,54\n20,blue,50\n", ()),  # no word before the numbers
+    ],
+)
+def test_numbers_that_do_not_fit_their_columns_are_names(tmp_path, text, header):
+    raw = mixed(tmp_path, text)
+    assert raw.column_names == header and len(raw.x) == text.count("\n") - bool(header)
+    said = "the first row of a.csv is its header, as its numbers do not fit" if header else "has no header"
+    assert said in raw.note
+
+
+def test_a_first_row_of_values_is_no_header(tmp_path):
+    raw = mixed(tmp_path, "blue,x\nred,y\nblue,y\nred,x\n")
+    assert len(raw.x) == 4 and raw.levels == (("blue", "red"), ("x", "y"))
+    assert raw.note == "a.csv has no header, as its first row has values of its columns"
+    assert len(mixed(tmp_path, "blue,x\n", levels=raw.levels).x) == 1
+    assert mixed(tmp_path, "blue,kind\nred,y\nblue,y\nred,x\n").column_names == ("blue", "kind")
+
+
+def test_words_that_are_unseen_are_missing_and_counted(tmp_path):
+    levels, unseen = ((), ("blue", "red"), ()), {}
+    text = "a,b,c\n1,tan,3\n2,red,low\n?,tan,4\n4,green,high\n5,NA,7\n"
+    raw = mixed(tmp_path, text, levels=levels, unseen=unseen)
+    expected = [[1, np.nan, 3], [2, 1, np.nan], [np.nan, np.nan, 4], [4, np.nan, np.nan], [5, np.nan, 7]]
+    np.testing.assert_array_equal(raw.x, expected)
+    assert unseen == {"column 'b'": {"tan": 2, "green": 1}, "column 'c'": {"low": 1, "high": 1}}
+    with pytest.raises(ValueError, match="expected one of blue, red in column 'b', got 'tan'"):
+        mixed(tmp_path, text, levels=levels)
+
+
+def test_time_and_memory_grow_with_the_size_of_a_file(tmp_path):
+    """Wide and long tables of as many fields: neither costs the square of columns, rows or words."""
+    wide = ",".join(f"c{i}" for i in range(30_000)) + "\n" + 5 * (",".join(15_000 * "12") + "\n")
+    words = [f"w{i}" for i in range(30_000)]
+    long = "a,label:k\n" + "".join(f"1,{word}\n" for word in words)
+    path = tmp_path / "a.csv"
+    for text, options in ((wide, {}), (long, {"values": {"k": ("x",)}, "left_out": {}})):
+        path.write_text(text)
+        start = time.process_time()
+        raw = read_csv(path, **options)
+        assert time.process_time() - start < 3
+        assert raw.x.nbytes == 8 * raw.x.size
+    assert options["left_out"]["k"] == dict.fromkeys(words, 1)
+    path.write_text(wide)
+    tracemalloc.start()
+    read_csv(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16 * len(wide)
 
 
 def test_labels_may_be_words(tmp_path):
