@@ -13,7 +13,9 @@ from jsonargparse import ArgumentParser
 
 from pyro_fmvae.commands.command import add_device, add_run
 from pyro_fmvae.data import Split, load
+from pyro_fmvae.data.own.csv_file import MOST_LEVELS
 from pyro_fmvae.data.own.files import READERS, load_file
+from pyro_fmvae.data.own.raw import some_of
 from pyro_fmvae.data.own.row_names import RowNames, row_names
 from pyro_fmvae.data.own.zarr_store import is_folder
 from pyro_fmvae.data.registry import LOADERS, published_namesake
@@ -147,10 +149,11 @@ def tell_left_out(name: str, counts: Mapping[str, int], values: Sequence[str]) -
         counts: value → number of points.
         values: those that training had; none if they have no names and are not known.
     """
-    for value, count in counts.items():
-        points = "1 point" if count == 1 else f"{count:,} points"
-        had = ", ".join(values) or "other values"
-        print(f"left out {points} whose '{name}' is '{value}': training had {had}", file=sys.stderr)
+    number = sum(counts.values())
+    points = "1 point" if number == 1 else f"{number:,} points"
+    had = some_of(values, MOST_LEVELS) or "other values"
+    each = [f"'{value}' ({count:,})" if len(counts) > 1 else f"'{value}'" for value, count in counts.items()]
+    print(f"left out {points} whose '{name}' is {some_of(each)}: training had {had}", file=sys.stderr)
 
 
 def names_of(run: Run, data: str | None, rows: Split) -> RowNames:

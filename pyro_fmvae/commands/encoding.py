@@ -10,7 +10,14 @@ from pyro_fmvae.commands.array_parts import save_array_parts
 from pyro_fmvae.commands.command import Command
 from pyro_fmvae.commands.data_rows import add_rows, names_of, rows_of
 from pyro_fmvae.commands.output_files import check_different, check_ending, check_spares_data
-from pyro_fmvae.commands.row_tables import TABLES, check_installed, encoded_columns, named_parts, save_table
+from pyro_fmvae.commands.row_tables import (
+    TABLES,
+    check_installed,
+    encoded_columns,
+    given_parts,
+    named_parts,
+    save_table,
+)
 from pyro_fmvae.ranks import world
 from pyro_fmvae.runs.by_batches import encoded_parts, in_order, joined, naming_far_rows
 from pyro_fmvae.runs.run import Run, resolve_device
@@ -53,7 +60,7 @@ def encode(
             added = save_annotated(opened, Path(str(data)), target, joined(parts))
             print(f"wrote {target}: {len(rows):,} rows with {', '.join(added)}")
         elif target.suffix in TABLES:
-            named = named_parts(parts, names)
+            named = named_parts(given_parts(parts, rows), names)
             columns = save_table(target, (encoded_columns(opened, part, names.title) for part in named))
             print(f"wrote {target}: {len(rows):,} rows, {len(columns)} columns")
         else:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from pyro_fmvae import checkpoint
+from pyro_fmvae.data import Split
 from pyro_fmvae.data.own.row_names import RowNames
 from pyro_fmvae.recipes.table_mixture import WORDS
 from pyro_fmvae.runs.by_batches import joined
@@ -25,6 +26,8 @@ TABLES: Final = (CSV, PARQUET)
 GROUP: Final = 16 << 20
 """Bytes of rows that a Parquet file has in a group, about."""
 CODES, MEAN, PREDICTED = "codes", "mean", "predicted"
+GIVEN: Final = "given"
+"""Name under which the rows of a table are with their encodings."""
 
 
 def check_installed(target: Path) -> None:
@@ -49,29 +52,39 @@ def named_parts(
         start = stop
 
 
+def given_parts(parts: Iterable[Mapping[str, np.ndarray]], rows: Split) -> Iterator[Mapping[str, np.ndarray]]:
+    """Put rows of a table that may have gaps, in their own units, beside their arrays, part after part."""
+    start = 0
+    for arrays in parts:
+        stop = start + len(next(iter(arrays.values())))
+        raw = rows.raw_rows(torch.arange(start, stop))
+        yield arrays if raw is None else {**arrays, GIVEN: raw}
+        start = stop
+
+
 def encoded_columns(run: Run, arrays: Mapping[str, np.ndarray], title: str) -> dict[str, np.ndarray]:
     """Columns of the encodings of n points.
 
     Args:
         run: whose model encoded them.
         arrays: of :meth:`~pyro_fmvae.recipes.recipe.Recipe.encode`, each [n, ...], by name, with the names of
-            the points before them.
+            the points before them, and the rows of a table as they were given under `GIVEN`.
         title: what these names are.
 
     Returns:
         Name → values [n]: the names of the points; for each factor its code, the name of its value if there
         is one, what is predicted where that is not by the code, and the probability of the code; then every
         other array, a column per number. Where a code is the row itself, its columns have their names, units
-        and words in place of ``mean``.
+        and words in place of ``mean``, and what was given stays as it was.
     """
     columns = {title: arrays[title]}
     gammas = [f"responsibilities_{factor}" for factor in range(len(run.recipe.factors))]
     columns |= factor_columns(run, arrays, [arrays[name] for name in gammas])
     if run.recipe.rows_are_codes:
-        for name, values in named_columns(run, torch.from_numpy(arrays[MEAN])):
+        for name, values in named_columns(run, torch.from_numpy(arrays[MEAN]), arrays.get(GIVEN)):
             columns[f"{name} (data)" if name in columns else name] = values
         gammas.append(MEAN)
-    return columns | _flat(arrays, without=(title, CODES, PREDICTED, *gammas))
+    return columns | _flat(arrays, without=(title, GIVEN, CODES, PREDICTED, *gammas))
 
 
 def drawn_columns(run: Run, x: np.ndarray, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

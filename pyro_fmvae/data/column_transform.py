@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +20,8 @@ SKEWED: Final = 1.0
 """Columns whose skewness is beyond this are transformed."""
 LARGEST: Final = 5.0
 """Bound on the absolute value of a power."""
+RESOLUTION: Final = 1e-4
+"""Largest error of a number, relative to itself, that float32 may leave at the ends of a column."""
 DECIMALS: Final = 3
 """Decimals of a power: further ones depend on the machine, and a run checks that its data are the same."""
 _FURTHEST = 50.0  # logarithm of a standardised number
@@ -38,7 +41,8 @@ class ColumnTransform:
     std: tuple[float, ...]
     """Column standard deviations [D] before them; 1 where a column is left as it is."""
     power: tuple[float, ...]
-    """The powers [D], of greatest likelihood for the training rows."""
+    """The powers [D], of greatest likelihood for the training rows; nearer to 1 where float32 could not tell
+    the largest numbers apart."""
     values: tuple[tuple[float, ...], ...]
     """For each column, the numbers that are its categories 0, 1, …; empty where it has none."""
 
@@ -70,7 +74,10 @@ class ColumnTransform:
             standard = (known - centre) / spread if spread > 0 else known
             if spread > 0 and abs(skew(standard)) > SKEWED:
                 found = np.clip(yeojohnson_normmax(standard), -LARGEST, LARGEST)
-                mean[column], std[column], power[column] = centre, spread, round(float(found), DECIMALS)
+                found = round(float(found), DECIMALS)
+                while not _resolved(standard, found):
+                    found = round(1 + 0.8 * (found - 1), DECIMALS)
+                mean[column], std[column], power[column] = centre, spread, found
         if (power == 1).all() and not any(values):
             return None
         return cls(tuple(mean.tolist()), tuple(std.tolist()), tuple(power.tolist()), tuple(values))
@@ -80,22 +87,15 @@ class ColumnTransform:
         """Columns that are categories."""
         return [column for column, numbers in enumerate(self.values) if numbers]
 
-    def check_known(self, x: np.ndarray, names: Sequence[str], source: str) -> None:
-        """Raise ValueError if rows [n, D] have a number that is no category of its column.
-
-        Args:
-            x: rows, NaN where missing.
-            names: of the columns, or none.
-            source: name of the rows in the message.
-        """
+    def unseen(self, x: np.ndarray) -> dict[int, Counter[str]]:
+        """Count the numbers of rows [n, D] that are no category of their column, by column."""
+        found = {}
         for column in self.coded:
-            other = ~np.isnan(x[:, column]) & ~np.isin(x[:, column], self.values[column])
-            if other.any():
-                row, known = int(other.argmax()), ", ".join(f"{value:.15g}" for value in self.values[column])
-                raise ValueError(
-                    f"{source}: expected one of {known} in {column_in_words(column, names)}, as in the "
-                    f"training file, row {row + 1} has {x[row, column]:.15g}"
-                )
+            numbers = x[:, column]
+            other = numbers[~np.isnan(numbers) & ~np.isin(numbers, self.values[column])]
+            if len(other):
+                found[column] = Counter(f"{number:.15g}" for number in other.tolist())
+        return found
 
     @property
     def number(self) -> int:
@@ -147,6 +147,14 @@ class ColumnTransform:
 def column_in_words(index: int, names: Sequence[str]) -> str:
     """Name a column in messages: by its name, or by its number from 1."""
     return f"column '{names[index]}'" if names else f"column {index + 1}"
+
+
+def _resolved(x: np.ndarray, power: float) -> bool:
+    """Tell whether numbers can be read off their powers in float32: to 1e-4 of themselves at both ends."""
+    y, ends = yeojohnson(x, power), np.array([x.min(), x.max()])
+    slope = (1 + np.abs(ends)) ** (np.sign(ends) * (power - 1))
+    error = np.finfo(np.float32).eps * max(np.abs(y - y.mean()).max(), y.std())
+    return bool((error <= RESOLUTION * (1 + np.abs(ends)) * slope).all())
 
 
 def _known(column: np.ndarray) -> np.ndarray:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_fmvae.data.array_file import RowArray
 from pyro_fmvae.data.preprocessing import Preprocessing
 from pyro_fmvae.data.readable_rows import ReadableRows, select
 from pyro_fmvae.data.storage import as_float
@@ -36,6 +38,9 @@ class Split:
     places: Tensor | None = None
     """int64 [n], where each row stands in its file, or among the sorted files of its folder; None of rows
     that were not drawn from one."""
+    raw: np.ndarray | RowArray | None = None
+    """Numbers of the whole file in their own units, [N, D], NaN where one is missing. `places` are the rows
+    of this split. None unless it is a table that may have gaps."""
 
     def __post_init__(self) -> None:
         if self.x.dtype not in (torch.bool, torch.uint8, torch.float32):
@@ -56,6 +61,18 @@ class Split:
         """All of `x` as float32 [n, *event_shape], in memory; with `resample`, greys and not binary draws."""
         x = self.x if isinstance(self.x, Tensor) else self.x.read(torch.arange(len(self)))
         return as_float(x, self.signed)
+
+    def raw_rows(self, rows: Tensor) -> np.ndarray | None:
+        """The numbers of the rows at the indices int64 [m] in their own units, [m, D]; None: see `raw`."""
+        if self.raw is None or self.places is None:
+            return None
+        places = self.places[rows].numpy()
+        if isinstance(self.raw, np.ndarray):
+            return self.raw[places]
+        found = np.empty((len(places), *self.raw.shape[1:]), self.raw.dtype)
+        for there, part in self.raw.pieces(places):
+            found[there] = part
+        return found
 
     def select(self, rows: Tensor) -> Split:
         """Take the rows at the indices int64 [m], in that order."""

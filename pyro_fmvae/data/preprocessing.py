@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -71,6 +72,10 @@ class Preprocessing:
     levels: tuple[tuple[str, ...], ...] = ()
     """Words of each column [D], stored as 0, 1, …; empty for a column of numbers. With `Kind.TABLE`, and with
     `Kind.COUNTS` for the column of batches."""
+    lower: tuple[float, ...] = field(default=(), compare=False)
+    """Least number that is filled in or drawn in each column [D]: see `bounds_of`. With `Kind.TABLE`."""
+    upper: tuple[float, ...] = field(default=(), compare=False)
+    """Greatest such number in each column [D]."""
     column_names: tuple[str, ...] = field(default=(), compare=False)
     """Names of the columns [D] if the training file gave them, else empty. They label and check columns, but
     the map, and so equality, does not depend on them."""
@@ -112,6 +117,7 @@ class Preprocessing:
         if missing and empty.any():
             column = column_in_words(int(empty.argmax()), column_names)
             raise ValueError(f"{source}: expected training numbers in each column, {column} has none")
+        low, high = np.nanmin(training, axis=0), np.nanmax(training, axis=0)
         categories = [column for column, names in enumerate(levels) if names]
         powers = None
         if unskew:
@@ -121,8 +127,9 @@ class Preprocessing:
         with np.errstate(over="ignore", invalid="ignore"):
             std = np.nanstd(training, axis=0) if missing else training.std(axis=0)
             mean = np.nanmean(training, axis=0) if missing else training.mean(axis=0)
-        constant = np.nanmin(training, axis=0) == np.nanmax(training, axis=0)
-        fitted = cls.of_moments(mean, std, constant, categories, source, column_names)
+        for column in powers.coded if powers is not None else ():
+            low[column], high[column] = powers.values[column][0], powers.values[column][-1]
+        fitted = cls.of_moments(mean, std, low, high, categories, source, column_names)
         return replace(fitted, missing=missing, powers=powers, levels=levels, ignored=ignored)
 
     @classmethod
@@ -130,17 +137,18 @@ class Preprocessing:
         cls,
         mean: np.ndarray,
         std: np.ndarray,
-        constant: np.ndarray,
+        low: np.ndarray,
+        high: np.ndarray,
         categories: Sequence[int] = (),
         source: str = "x",
         column_names: tuple[str, ...] = (),
     ) -> Preprocessing:
         """Make the preprocessing of a table of these column means and deviations [D], changed in place.
 
-        `constant` marks columns of a single value, whose deviation rounding may leave at 1e-17 instead of 0;
+        `low` and `high` are the range of each column: rounding may leave constant ones a deviation of 1e-17.
         `categories` are columns that stay as they are. Errors are those of :meth:`standardizing`.
         """
-        std[constant] = 1.0
+        std[low == high] = 1.0
         mean[list(categories)], std[list(categories)] = 0.0, 1.0
         beyond = ~((np.abs(mean) <= _LARGEST) & (std <= _LARGEST) & (std >= _SMALLEST))
         if beyond.any():
@@ -150,7 +158,9 @@ class Preprocessing:
                 f"{column} are {mean[beyond][0]:.4g} and {std[beyond][0]:.4g}"
             )
         moments = tuple(mean.tolist()), tuple(std.tolist())
-        return cls(Kind.TABLE, mean.shape, None, *moments, column_names=column_names)
+        lower, upper = (bound.tolist() for bound in bounds_of(low, high))
+        bounds = {"lower": tuple(lower), "upper": tuple(upper)}
+        return cls(Kind.TABLE, mean.shape, None, *moments, **bounds, column_names=column_names)
 
     @property
     def binary(self) -> bool:
@@ -183,6 +193,14 @@ class Preprocessing:
     def allows_missing(self) -> bool:
         """True if a file may have NaN for a missing number."""
         return self.kind is Kind.REAL or self.missing
+
+    def unseen(self, raw: np.ndarray) -> dict[str, Counter[str]]:
+        """Count the numbers of raw data [n, ...] that are no category of their column, by the column's name.
+
+        They count as missing.
+        """
+        found = {} if self.powers is None else self.powers.unseen(raw)
+        return {column_in_words(column, self.column_names): counts for column, counts in found.items()}
 
     def undo(self, x: Tensor) -> Tensor:
         """Map the model's output [..., *event_shape] back to the scale of raw data; pixels lie in [0, 1].
@@ -232,8 +250,6 @@ class Preprocessing:
         return to_binary(stored, self.binarization, source) if self.binary else stored
 
     def _standardised(self, raw: np.ndarray, source: str) -> Tensor:
-        if self.powers is not None:
-            self.powers.check_known(raw, self.column_names, source)
         with np.errstate(over="ignore"):
             x = raw.astype(np.float64) if self.powers is None else self.powers(raw)
             x = (x - np.asarray(self.mean)) / np.asarray(self.std)
@@ -260,6 +276,8 @@ class Preprocessing:
             "powers": None if self.powers is None else self.powers.to_dict(),
             "counts": None if self.counts is None else self.counts.to_dict(),
             "levels": [list(names) for names in self.levels],
+            "lower": list(self.lower),
+            "upper": list(self.upper),
             "column_names": list(self.column_names),
             "ignored": list(self.ignored),
         }
@@ -285,6 +303,8 @@ class Preprocessing:
                 powers=None if powers is None else ColumnTransform.from_dict(powers),
                 counts=None if counts is None else CountTable.from_dict(counts),
                 levels=tuple(tuple(names) for names in state.get("levels", ())),
+                lower=tuple(state.get("lower", ())),
+                upper=tuple(state.get("upper", ())),
                 column_names=tuple(state.get("column_names", ())),
                 ignored=tuple(state.get("ignored", ())),
             )
@@ -293,3 +313,21 @@ class Preprocessing:
             return found
         except (LookupError, AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"preprocessing: not what to_dict() writes: {error!r}") from error
+
+
+def bounds_of(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Choose the bounds of what is filled in or drawn: the range of a column, and half of it on either side.
+
+    Positive columns stay positive, above half of the least number at least; negative ones stay negative.
+    Constant columns have no bounds but those of float64.
+
+    Args:
+        low, high: the range of each column in training, [D].
+
+    Returns:
+        Bounds [D] each.
+    """
+    margin, most = (high - low) / 2, np.finfo(np.float64).max
+    lower = np.where(low >= 0, np.maximum(low - margin, low / 2), low - margin)
+    upper = np.where(high <= 0, np.minimum(high + margin, high / 2), high + margin)
+    return np.where(margin > 0, lower, -most), np.where(margin > 0, upper, most)

@@ -12,6 +12,7 @@ from pyro_fmvae.data.own.folder import read_image
 from pyro_fmvae.explorer.exploration import Exploration
 from pyro_fmvae.runs.by_batches import naming_far_rows
 from pyro_fmvae.runs.factor_names import values_of
+from pyro_fmvae.runs.given_rows import given_rows
 
 LIKELIEST: Final = 3
 """Components of a factor whose probabilities are told."""
@@ -59,7 +60,7 @@ def open_row(explored: Exploration, cells: list[str]) -> Split:
         raise ValueError(f"row: expected {len(shown)} cells, got {len(cells)}")
     whole_row = np.full((1, preprocessing.event_shape[0]), "", object)
     whole_row[0, shown] = cells
-    return explored.trained.rows(whole_row)
+    return given_rows(preprocessing, whole_row, strict=True)
 
 
 @torch.no_grad()

@@ -124,11 +124,13 @@ def draw_rows(
 def in_units(preprocessing: Preprocessing, mean: Tensor) -> np.ndarray:
     """Decoded means, on the CPU, in the units of the data, as :class:`Preprocessing` takes them.
 
-    Means of greys and colours that lie beyond [0, 1] are clamped; tables are float64, without digits that
-    float32 does not hold (:func:`~pyro_fmvae.data.resolution.rounded_units`).
+    Means of greys and colours are clamped to [0, 1], and those of columns to the bounds of the preprocessing;
+    tables are float64, without digits that float32 does not hold
+    (:func:`~pyro_fmvae.data.resolution.rounded_units`).
     """
     if preprocessing.kind is Kind.TABLE:
-        return rounded_units(preprocessing, mean)
+        rounded = rounded_units(preprocessing, mean)
+        return np.clip(rounded, preprocessing.lower, preprocessing.upper) if preprocessing.lower else rounded
     units = preprocessing.undo(mean)
     clamped: np.ndarray = (units.clamp(0, 1) if preprocessing.signed else units).numpy()
     return clamped

@@ -1,5 +1,6 @@
 """Data that Python hands to a run, preprocessed as in its training."""
 
+from collections import Counter
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -12,19 +13,23 @@ from pyro_fmvae.data.own.files import load_file
 from pyro_fmvae.data.own.folder import read_image
 from pyro_fmvae.data.own.image_names import SUFFIXES
 from pyro_fmvae.data.own.in_memory import as_numbers
-from pyro_fmvae.data.own.raw import check_columns
+from pyro_fmvae.data.own.raw import check_columns, warn_unseen
 
 Given = ArrayLike | PathLike[str]
 """Data as Python hands them over: an array, a data frame, or a path."""
 
 
-def given_rows(preprocessing: Preprocessing, array: Given) -> Split:
+def given_rows(preprocessing: Preprocessing, array: Given, strict: bool = False) -> Split:
     """Preprocess data as in the training.
+
+    In a table that may have gaps, a word or category that the training data did not have counts as missing; a
+    warning says how many of them each column has.
 
     Args:
         preprocessing: of the run.
         array: n observations in their own units, a data frame, or the path of a picture, of a file of
             data or of a folder: see :func:`~pyro_fmvae.data.own.files.load_file`. Its labels do not count.
+        strict: such a word or category in an array is an error.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -46,11 +51,20 @@ def given_rows(preprocessing: Preprocessing, array: Given) -> Split:
     if not raw.size:
         raise ValueError(f"array: expected at least one observation, got {list(raw.shape)}")
     levels = preprocessing.levels
+    unseen: dict[str, Counter[str]] = {}
     mixed = raw.dtype.kind == "O" or (levels and (columns or raw.dtype.kind not in "buif"))
     if mixed and raw.ndim == 2 and len(preprocessing.event_shape) == 1:
         levels = levels or ((),) * preprocessing.event_shape[0]
-        raw = as_numbers(raw, levels, preprocessing.column_names, preprocessing.ignored, "array")
+        lenient = preprocessing.missing and not strict
+        names, ignored = preprocessing.column_names, preprocessing.ignored
+        raw = as_numbers(raw, levels, names, ignored, "array", unseen if lenient else None)
     if raw.dtype.kind not in "buif":
         wanted = "numbers" if preprocessing.image else "numbers, or a data frame"
         raise ValueError(f"array: expected {wanted}, got dtype {raw.dtype}")
-    return Split(preprocessing(raw, "array"), signed=preprocessing.signed)
+    x = preprocessing(raw, "array")
+    unseen |= preprocessing.unseen(raw)
+    if strict and unseen:
+        column, values = next(iter(unseen.items()))
+        raise ValueError(f"array: expected a value that training had in {column}, got {next(iter(values))}")
+    warn_unseen(unseen, "array")
+    return Split(x, signed=preprocessing.signed)

@@ -219,10 +219,7 @@ def test_numbers_that_training_never_saw_are_left_out(runs, files, tmp_path):
     np.savez(tmp_path / "new.npz", **contents | {"labels": labels})
     result, err = told(runs["binary"], "--data", tmp_path / "new.npz")
     assert result["left_out"] == {"noise": {"2": 5, "7": 1}}
-    assert err.splitlines() == [
-        "left out 5 points whose 'noise' is '2': training had 0, 1",
-        "left out 1 point whose 'noise' is '7': training had 0, 1",
-    ]
+    assert err.splitlines() == ["left out 6 points whose 'noise' is '2' (5), '7' (1): training had 0, 1"]
     labels[:6, 1] = -1
     np.savez(tmp_path / "known.npz", **contents | {"labels": labels})
     expected, err = told(runs["binary"], "--data", tmp_path / "known.npz")

@@ -87,7 +87,7 @@ def test_columns_of_few_integers_are_categories():
     assert preprocessing(x)[1:5, 0].tolist() == [1, 2, 0, 0]
 
 
-def test_categories_are_those_of_the_whole_file_and_others_are_refused():
+def test_categories_are_those_of_the_whole_file_and_others_count_as_missing():
     x = np.tile([3.0, 7, 9, 3, np.nan], 40)[:, None]
     x[-1] = 8
     preprocessing = Preprocessing.standardizing(x[:150], True, column_names=("grade",), unskew=True, every=x)
@@ -95,9 +95,10 @@ def test_categories_are_those_of_the_whole_file_and_others_are_refused():
     stored = preprocessing(x)
     assert stored[-1] == 2 and stored[4].isnan()
     assert_close(preprocessing.undo(stored), torch.from_numpy(x), equal_nan=True)
-    named = r"mine.csv: expected one of 3, 7, 8, 9 in column 'grade', as in the training file, row 2 has 4"
-    with pytest.raises(ValueError, match=named):
-        preprocessing(np.array([[7.0], [4.0]]), "mine.csv")
+    new = np.array([[7.0], [4.0], [4.0], [np.nan], [2.5]])
+    assert preprocessing.unseen(new) == {"column 'grade'": {"4": 2, "2.5": 1}}
+    assert preprocessing.unseen(x) == {}
+    assert preprocessing(new).isnan().squeeze().tolist() == [False, True, True, True, True]
     assert Preprocessing.standardizing(x[:150], True, unskew=True, ignored=(0,), every=x).powers is None
     x[-1] = 8.5  # so the column is no longer one of integers
     assert Preprocessing.standardizing(x[:150], True, unskew=True, every=x).powers is None

@@ -179,6 +179,77 @@ def test_encoded_rows_are_filled_in_under_their_names(trained, tmp_path):
                 assert after[name] == str(float(before[name]))
 
 
+@pytest.mark.parametrize("ending", [".csv", ".npy"])
+def test_known_numbers_are_copied_and_others_stay_near_what_was_seen(tmp_path, ending):
+    """Tails that a power squeezes beyond float32, and gaps whose expectation lies beyond a power's range."""
+    rng = np.random.default_rng(1)
+    zeros = np.where(rng.random(300) < 0.7, 0, rng.lognormal(5, 1, 300))
+    x = np.stack([zeros, 1 / (0.02 + rng.random(300))], 1)
+    x = np.column_stack([x, -(x[:, 1] ** 2), np.exp(0.3 * rng.normal(size=300)) * x[:, 1]]).round(4)
+    x[10, 0], x[20, 1] = 9e6, 1e5
+    gaps = np.where(rng.random(x.shape) < 0.15, np.nan, x)
+    gaps[[10, 20], [0, 1]] = 9e6, 1e5
+    run = pyro_fmvae.train(gaps, out=tmp_path / "run", valid=0, test=0, max_minutes=0.1)
+    low, high = np.nanmin(gaps, 0), np.nanmax(gaps, 0)
+    margin = (high - low) / 2
+    assert (low[:2] >= 0).all() and high[2] < 0
+
+    def assert_near(found):
+        assert (found >= low - margin).all() and (found <= high + margin).all()
+        assert (found[:, [0, 1, 3]] >= low[[0, 1, 3]] / 2).all() and (found[:, 2] <= high[2] / 2).all()
+
+    known, decoded = ~np.isnan(gaps), run.decode(run.encode(gaps)["mean"])
+    assert_near(decoded)
+    np.testing.assert_allclose(decoded[known], gaps[known], rtol=2e-4, atol=1e-3)
+    assert_near(run.sample(20_000)["x"])
+    assert_near(run.decode(np.full((2, 4), [[-1e3], [1e3]])))
+    new = np.concatenate([gaps, [[1e12 + 0.125, 3, -7e9, np.nan]]])
+    path = tmp_path / f"new{ending}"
+    np.savetxt(path, new, "%.17g", ",") if ending == ".csv" else np.save(path, new)
+    succeed("encode", tmp_path / "run", "--data", path, "--out", tmp_path / "out.csv")
+    written = np.genfromtxt(tmp_path / "out.csv", delimiter=",", skip_header=1)[:, -4:]
+    known = ~np.isnan(new)
+    np.testing.assert_array_equal(written[known], new[known])
+    assert_near(np.where(known, np.clip(new, low, high), written))
+
+
+def test_values_that_training_did_not_have_count_as_missing(tmp_path, caplog):
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"size": rng.normal(9, 2, 80), "rooms": rng.integers(1, 6, 80)})
+    frame["colour"] = np.where(frame["size"] > 9, "red", "blue")
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    succeed("train", "--data", tmp_path / "a.csv", "--out", tmp_path / "run", "--factors", 2)
+    odd = frame.astype(object)
+    odd.loc[2:3, "colour"], odd.loc[4, "rooms"], odd.loc[5, "size"] = "green", 9, "large"
+    gaps = odd.copy()
+    gaps.loc[2:3, "colour"], gaps.loc[4, "rooms"], gaps.loc[5, "size"] = None, None, None
+    said = [
+        "1 field of column 'size' counts as missing: training had no 'large'",
+        "1 field of column 'rooms' counts as missing: training had no '9'",
+        "2 fields of column 'colour' count as missing: training had no 'green'",
+    ]
+    results = []
+    for number, table in enumerate((odd, gaps)):
+        path = tmp_path / f"new{number}.csv"
+        table.to_csv(path, index=False)
+        caplog.clear()
+        result = json.loads(succeed("evaluate", tmp_path / "run", "--data", path))
+        assert sorted(caplog.messages) == ([] if number else sorted(f"{path}: {line}" for line in said))
+        for name in ("score", "encode"):
+            succeed(name, tmp_path / "run", "--data", path, "--out", tmp_path / f"{name}{number}.csv")
+        results.append((result, (tmp_path / f"score{number}.csv").read_text()))
+    assert results[0] == results[1]
+    first, second = (pd.read_csv(tmp_path / f"encode{number}.csv") for number in range(2))
+    assert first["rooms"][4] == 9 and second["rooms"][4] in range(1, 6)  # what is known is copied
+    pd.testing.assert_frame_equal(first.drop(index=4), second.drop(index=4))
+    run = pyro_fmvae.load(tmp_path / "run")
+    caplog.clear()
+    scores = [run.score(table)["elbo"] for table in (odd, gaps)]
+    np.testing.assert_array_equal(*scores)
+    assert sorted(caplog.messages) == sorted(f"array: {line}" for line in said)
+
+
 def test_clusters_are_found_without_labels(trained, tmp_path):
     folder, _ = trained
     out = succeed("train", "--data", folder / "a.csv", "--starts", 1, "--out", tmp_path / "run")

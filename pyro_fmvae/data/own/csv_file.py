@@ -38,9 +38,9 @@ def read_csv(
     """Read a table of comma separated values.
 
     A first row of words is a header, unless all of them are values of their columns. A first row with whole
-    numbers is one if these do not fit the columns below: see :func:`_has_header`. Columns that it calls ``label:NAME`` hold labels, integers or
-    words, where an empty field, ``NA``, ``nan``, ``?`` or -1 is an unknown one; all other columns are
-    features. Empty lines are skipped.
+    numbers is one if these do not fit the columns below: see :func:`_has_header`. Columns that it calls
+    ``label:NAME`` hold labels, integers or words, where an empty field, ``NA``, ``nan``, ``?`` or -1 is an
+    unknown one; all other columns are features. Empty lines are skipped.
 
     Args:
         path: the file.
@@ -52,8 +52,8 @@ def read_csv(
             are errors.
         ignore: columns of features, by name or by number from 1, that may hold anything. One that cannot be
             read is NaN.
-        unseen: where words that are no categories of their columns, and words in columns of numbers, are
-            counted, by column; they are NaN. None: they are errors.
+        unseen: where words that are no categories of their columns, and words in columns where at least half
+            of the fields are numbers, are counted, by column; they are NaN. None: they are errors.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -151,7 +151,6 @@ def _has_header(
     ]
     texts = [column for column in filled if not _is_number(first[column])]
 
-
     def is_value(column: int) -> bool:
         text = first[column].strip()
         named = known is not None and column < len(known) and text in (known[column] or ())
@@ -162,7 +161,9 @@ def _has_header(
     if texts and below and texts == filled[: len(texts)] and not any(map(is_value, texts)):
         numbers = filled[len(texts) :]
         different = len({float(first[column]) for column in numbers}) == len(numbers)
-        if different and all(_is_foreign(first[column], [row[column] for row in below]) for column in numbers):
+        if different and all(
+            _is_foreign(first[column], [row[column] for row in below]) for column in numbers
+        ):
             return True
     for column in texts:
         if known is None or all(_is_number(row[column]) or is_missing(row[column]) for row in below):
@@ -201,7 +202,9 @@ def _note_on_header(name: str, titles: Sequence[str], first: Sequence[str]) -> s
     if not titles:
         why = "there are numbers in its first row" if numbers else "its first row has values of its columns"
         return f"{name} has no header, as {why}"
-    notes = [f"the first row of {name} is its header, as its numbers do not fit the columns"] if numbers else []
+    notes = (
+        [f"the first row of {name} is its header, as its numbers do not fit the columns"] if numbers else []
+    )
     if nameless := ", ".join(str(number) for number, title in enumerate(titles, 1) if not title):
         notes.append(f"{name} has columns without a name, which are features: {nameless}")
     return "; ".join(notes)
@@ -278,7 +281,7 @@ def _features(
         words = Counter(text for text in texts if text and not _is_number(text))
         if column.words or (words and column.words is not None):
             return _categories(column, texts, words.total(), unseen)
-        if words and unseen is not None:
+        if unseen is not None and 0 < 2 * words.total() <= sum(map(bool, texts)):
             fields = ["" if text in words else field for text, field in zip(texts, fields, strict=True)]
             unseen[str(column)] = words
         numbered = zip(fields, column.lines, strict=True)

@@ -25,7 +25,7 @@ from pyro_fmvae.data.own.on_disk import (
 )
 from pyro_fmvae.data.own.picture_files import open_pictures
 from pyro_fmvae.data.own.picture_shape import choose_shape
-from pyro_fmvae.data.own.raw import Raw, check_columns
+from pyro_fmvae.data.own.raw import Raw, check_columns, warn_unseen
 from pyro_fmvae.data.own.zarr_store import is_folder
 from pyro_fmvae.data.patch_sets import load_patches
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
@@ -48,6 +48,7 @@ def read(
     left_out: dict[str, Counter[str]] | None = None,
     ignore: Collection[str] = (),
     counts: CountOptions | None = None,
+    unseen: dict[str, Counter[str]] | None = None,
 ) -> Raw:
     """Read a file by its suffix.
 
@@ -55,7 +56,7 @@ def read(
         path: the file.
         missing: accept missing numbers, as NaN.
         levels: of a .csv file: see `read_csv`; of the batches of a .h5ad file: see `open_h5ad`.
-        values, left_out, ignore: of a .csv file: see `read_csv`.
+        values, left_out, ignore, unseen: of a .csv file: see `read_csv`.
         counts: where counts and batches are in a .h5ad file.
 
     Raises:
@@ -66,7 +67,7 @@ def read(
     if reader is None:
         raise ValueError(f"{path}: expected a file that ends in {' or '.join(READERS)}")
     if reader is read_csv:
-        return read_csv(path, missing, levels, values, left_out, ignore)
+        return read_csv(path, missing, levels, values, left_out, ignore, unseen)
     if reader is read_whole:
         return read_whole(path, missing, counts, levels[-1] if levels else ())
     return reader(path, missing)
@@ -82,7 +83,8 @@ def load_file(
     """Load a whole file, in row order, under the preprocessing of an existing run.
 
     If that makes patches, they are cut from the images at random, as in training, but with a fixed seed.
-    Patches have no labels.
+    Patches have no labels. In a table that may have gaps, a word or category that the training data did not
+    have counts as missing; a warning says how many of them each column has.
 
     Args:
         path: a file whose ending is one of `READERS`, or a folder of images: those come sorted by name, see
@@ -113,11 +115,19 @@ def load_file(
     if (opened := open_file(path, None, values, left_out, counts, batches)) is not None:
         opened = opened._replace(labels=_numbered(opened, values, path, left_out))
         check_columns(preprocessing.column_names, opened.column_names, str(path))
+        if preprocessing.powers is not None and preprocessing.powers.coded:
+            found: dict[str, Counter[str]] = {}
+            for _, piece in opened.x.pieces():
+                for column, numbers in preprocessing.unseen(piece).items():
+                    found.setdefault(column, Counter()).update(numbers)
+            warn_unseen(found, str(path))
         return opened.split(preprocessing), opened.label_names
     ignore = [str(column + 1) for column in preprocessing.ignored]
-    raw = read(path, preprocessing.allows_missing, levels, values, left_out, ignore, counts)
+    unseen: dict[str, Counter[str]] | None = {} if preprocessing.missing else None
+    raw = read(path, preprocessing.allows_missing, levels, values, left_out, ignore, counts, unseen)
     raw = raw._replace(labels=_numbered(raw, values, path, left_out))
     check_columns(preprocessing.column_names, raw.column_names, str(path))
+    warn_unseen((unseen or {}) | preprocessing.unseen(raw.x), str(path))
     return _split(raw, preprocessing, source=_source(path)), raw.label_names
 
 
@@ -296,4 +306,5 @@ def _fit(raw: Raw, train: np.ndarray, missing: bool, source: str, unskew: bool =
 def _split(raw: Raw, preprocessing: Preprocessing, source: str) -> Split:
     labels = None if raw.labels is None else torch.from_numpy(raw.labels)
     x = preprocessing(raw.x, source)
-    return Split(x, labels, signed=preprocessing.signed, places=torch.arange(len(x)))
+    kept = raw.x if preprocessing.missing else None
+    return Split(x, labels, signed=preprocessing.signed, places=torch.arange(len(x)), raw=kept)

@@ -16,7 +16,7 @@ from pyro_fmvae.data.dataset import Split
 from pyro_fmvae.data.decoded import user_cache
 from pyro_fmvae.data.image_cache import decode, load_images
 from pyro_fmvae.data.own.image_names import find_images
-from pyro_fmvae.data.own.raw import DECIMAL_HINT, is_decimal, is_missing
+from pyro_fmvae.data.own.raw import DECIMAL_HINT, is_decimal, is_missing, some_of
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.untrusted import check_printable, read_text
 
@@ -128,9 +128,7 @@ def _top(name: str) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     """Some of the different names."""
-    different = sorted({*names} - {""})
-    left = len(different) - _NAMED
-    return ", ".join(different[:_NAMED]) + (f" and {left:,} more" if left > 0 else "")
+    return some_of(sorted({*names} - {""}), _NAMED)
 
 
 def find_values(texts: Sequence[str], source: str = "labels") -> tuple[str, ...]:

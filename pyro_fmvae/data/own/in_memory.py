@@ -2,6 +2,7 @@
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from pyro_fmvae.data.column_transform import column_in_words
+from pyro_fmvae.data.own.csv_file import check_different_names
 from pyro_fmvae.data.own.folder import code, find_values
 from pyro_fmvae.data.own.raw import is_missing
 
@@ -63,6 +66,7 @@ def as_numbers(
     names: Sequence[str] = (),
     ignored: Collection[int] = (),
     source: str = "x",
+    unseen: dict[str, Counter[str]] | None = None,
 ) -> np.ndarray:
     """Read rows of numbers and words as :func:`write_data` and :func:`read_csv` do.
 
@@ -72,6 +76,8 @@ def as_numbers(
         names: of the columns [D], for messages; empty: they go by their numbers from 1.
         ignored: columns, from 0, that may hold anything, and become NaN.
         source: name of the rows in messages.
+        unseen: where unknown words are counted, and words in columns where at least half of the values are
+            numbers, by column; they are NaN. None: they are errors.
 
     Returns:
         float64 [n, D], NaN where a value is missing.
@@ -84,6 +90,7 @@ def as_numbers(
     found = np.full(rows.shape, math.nan)
     for column, words in enumerate(levels):
         known = {word: number for number, word in enumerate(words)}
+        other: Counter[str] = Counter()
         for row, value in enumerate([] if column in ignored else rows[:, column].tolist()):
             text = _text(value)
             if is_missing(text):
@@ -92,9 +99,14 @@ def as_numbers(
                 word = text if text in known else str(value)  # truth values are words, too
                 found[row, column] = known[word] if words else float(value)
             except (KeyError, TypeError, ValueError):
-                wanted = f"one of {', '.join(words)}" if words else "a number"
-                title = repr(names[column]) if names else column + 1
-                raise ValueError(f"{source}: expected {wanted} in column {title}, got {value!r}") from None
+                other[text] += 1
+        title = column_in_words(column, names)
+        numbers = np.count_nonzero(~np.isnan(found[:, column]))
+        if other and (unseen is None or (not words and other.total() > numbers)):
+            wanted = f"one of {', '.join(words)}" if words else "a number"
+            raise ValueError(f"{source}: expected {wanted} in {title}, got {next(iter(other))!r}")
+        if other and unseen is not None:
+            unseen[title] = other
     return found
 
 
@@ -115,10 +127,7 @@ def _array(values: Any, source: str) -> np.ndarray:
 
 def _columns(frame: Any, source: str) -> dict[str, np.ndarray]:
     """Columns of a data frame by name; raises ValueError if two have the same."""
-    names = [str(name) for name in frame.columns]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{source}: expected different names of columns, got {twice!r} twice")
+    check_different_names(map(str, frame.columns), source)
     columns = {str(name): np.asarray(frame[name]) for name in frame.columns}
     for name, values in columns.items():
         if values.dtype.kind in "mM":  # dates and times are words, of which NaT is none

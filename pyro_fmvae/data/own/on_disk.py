@@ -48,7 +48,8 @@ class OnDisk(NamedTuple):
         """All rows under a preprocessing, which is applied as they are read."""
         labels = None if self.labels is None else torch.from_numpy(self.labels)
         x = FileRows(self.x, preprocessing, self.source)
-        return Split(x, labels, signed=preprocessing.signed, places=torch.arange(len(x)))
+        raw = self.x if preprocessing.missing else None
+        return Split(x, labels, signed=preprocessing.signed, places=torch.arange(len(x)), raw=raw)
 
 
 def open_file(
@@ -241,6 +242,6 @@ def _survey(data: OnDisk, train: np.ndarray, counts: CountOptions | None) -> tup
     if table:
         std = np.sqrt(squares / max(count, 1))
         names, source = data.column_names, data.source
-        return Preprocessing.of_moments(mean, std, low == high, (), source, names), digest.hexadecimal
+        return Preprocessing.of_moments(mean, std, low, high, (), source, names), digest.hexadecimal
     binary = x.dtype == np.bool_ or (x.dtype == np.uint8 and most <= 1)
     return Preprocessing(Kind.BINARY if binary else Kind.IMAGE, x.shape[1:]), digest.hexadecimal

@@ -1,12 +1,18 @@
 """Contents of a person's own file, before any preprocessing."""
 
+import logging
 import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+logger = logging.getLogger("pyro_fmvae")
+
 DECIMAL_HINT = "; to learn from decimal numbers make them a few classes, such as low and high"
 """End of the message about decimal labels."""
+_NAMED = 20  # columns that a message lists
 LARGEST_LABEL = np.iinfo(np.int64).max - 1  # so that there is a number of values
 
 
@@ -56,9 +62,30 @@ def check_columns(expected: tuple[str, ...], names: tuple[str, ...], source: str
         ValueError: the names differ, in number, spelling or order.
     """
     if names and expected and names != expected:
-        extra = [repr(name) for name in names if name not in expected]
-        absent = [repr(name) for name in expected if name not in names]
-        got = ", ".join(names)
+        before, now = {*expected}, {*names}
+        extra = [repr(name) for name in names if name not in before]
+        absent = [repr(name) for name in expected if name not in now]
+        got = some_of(names, _NAMED)
         if bool(extra) != bool(absent):
-            got = f"also {', '.join(extra)}" if extra else f"no {', '.join(absent)}"
-        raise ValueError(f"{source}: expected the columns {', '.join(expected)}, got {got}")
+            got = f"also {some_of(extra, _NAMED)}" if extra else f"no {some_of(absent, _NAMED)}"
+        raise ValueError(f"{source}: expected the columns {some_of(expected, _NAMED)}, got {got}")
+
+
+def warn_unseen(unseen: Mapping[str, Counter[str]], source: str) -> None:
+    """Warn of fields that count as missing, once for each column.
+
+    Args:
+        unseen: for each column, how many fields have each value that training did not have.
+        source: name of the data.
+    """
+    for column, counts in unseen.items():
+        fields = "1 field" if counts.total() == 1 else f"{counts.total():,} fields"
+        verb = "counts" if counts.total() == 1 else "count"
+        values = some_of([repr(value) for value in counts])
+        logger.warning("%s: %s of %s %s as missing: training had no %s", source, fields, column, verb, values)
+
+
+def some_of(values: Sequence[str], most: int = 5) -> str:
+    """List the first few values, and say how many others there are."""
+    left = len(values) - most
+    return ", ".join(values[:most]) + (f" and {left:,} more" if left > 0 else "")

@@ -278,6 +278,8 @@ def test_words_that_are_unseen_are_missing_and_counted(tmp_path):
     assert unseen == {"column 'b'": {"tan": 2, "green": 1}, "column 'c'": {"low": 1, "high": 1}}
     with pytest.raises(ValueError, match="expected one of blue, red in column 'b', got 'tan'"):
         mixed(tmp_path, text, levels=levels)
+    with pytest.raises(ValueError, match="line 2: expected a number, got 'low'"):
+        mixed(tmp_path, "a,b\n1,low\n2,high\n3,4\n", levels=((), ()), unseen={})
 
 
 def test_time_and_memory_grow_with_the_size_of_a_file(tmp_path):
