@@ -127,8 +127,9 @@ class Preprocessing:
         with np.errstate(over="ignore", invalid="ignore"):
             std = np.nanstd(training, axis=0) if missing else training.std(axis=0)
             mean = np.nanmean(training, axis=0) if missing else training.mean(axis=0)
-        for column in powers.coded if powers is not None else ():
-            low[column], high[column] = powers.values[column][0], powers.values[column][-1]
+        for place, values in enumerate(() if powers is None else powers.values):
+            if values:
+                low[place], high[place] = values[0], values[-1]
         fitted = cls.of_moments(mean, std, low, high, categories, source, column_names)
         return replace(fitted, missing=missing, powers=powers, levels=levels, ignored=ignored)
 
@@ -157,10 +158,10 @@ class Preprocessing:
                 f"{source}: expected columns whose mean and standard deviation float32 holds, those of "
                 f"{column} are {mean[beyond][0]:.4g} and {std[beyond][0]:.4g}"
             )
-        moments = tuple(mean.tolist()), tuple(std.tolist())
-        lower, upper = (bound.tolist() for bound in bounds_of(low, high))
-        bounds = {"lower": tuple(lower), "upper": tuple(upper)}
-        return cls(Kind.TABLE, mean.shape, None, *moments, **bounds, column_names=column_names)
+        means, stds, lower, upper = (tuple(part.tolist()) for part in (mean, std, *bounds_of(low, high)))
+        return cls(
+            Kind.TABLE, mean.shape, None, means, stds, lower=lower, upper=upper, column_names=column_names
+        )
 
     @property
     def binary(self) -> bool:
