@@ -159,7 +159,7 @@ class HiddenMarkov(Sequences):
     def given(self, states: Tensor) -> "HiddenMarkov":
         """Take some states as known; densities are then those of observations and known states together.
 
-        Draws do not take note of them.
+        Draws do not depend on them. The posteriors of an ``AutoConjugate`` start at known states.
 
         Args:
             states: int64 [..., T], -1 where a state is not known.

@@ -25,7 +25,7 @@ from pyro_fmvae.infer.local_sites import LocalSites
 from pyro_fmvae.infer.parameters import GivenParameters, param_statements
 from pyro_fmvae.infer.posteriors import ConjugatePosterior, PosteriorDict
 from pyro_fmvae.infer.quantiles import medians_of_guide, quantiles_of_guide
-from pyro_fmvae.infer.starts import start_at_clusters, start_mixture
+from pyro_fmvae.infer.starts import start_at_clusters, start_at_known_states, start_mixture
 
 
 class AutoConjugate(WithFallback):
@@ -124,6 +124,7 @@ class AutoConjugate(WithFallback):
             self._take(known, known.add_shorthands(sites, self._model[0], args, kwargs, *options))
         else:
             check_priors(sites.values())
+            loaded = self.posteriors.is_waiting
             learnt = {name: node["value"] for name, node in trace.nodes.items() if node["type"] == "param"}
             found = recognise_conjugacy(self._model[0], args, kwargs, self.local)
             self._take(known, known.add_plain(found, *options))
@@ -134,6 +135,10 @@ class AutoConjugate(WithFallback):
                 drawn = [found.sites[name] for name in found.drawn]
                 plates = PlatesOfBatch.of(self._model[0], drawn, given.found.keys())
                 self.make_fallback(self._make_fallback, rest, args, kwargs, plates)
+            self._is_set_up = True
+            if not loaded and (self._make_fallback is not None or not found.drawn):
+                with poutine.block():
+                    start_at_known_states(self.posteriors, self._model[0], self, trace, args, kwargs)
         self._is_set_up = True
 
     def _take(self, known: ConjugateSites, posteriors: Mapping[str, ConjugatePosterior]) -> None:
@@ -281,7 +286,8 @@ class AutoConjugate(WithFallback):
         move by turns. A model on a minibatch counts it for all of its data, as in a step. The remaining
         parameters of the guide stay as they are.
 
-        The states of a ``HiddenMarkov`` are started in the same way, with each step as a point.
+        The states of a ``HiddenMarkov`` are started in the same way, with each step as a point. Steps whose
+        states are known start the first clusters, as in the guide's first call.
 
         Args:
             assignment: discrete site that chooses a point's component, or the site of a ``HiddenMarkov``. Its

@@ -198,6 +198,11 @@ class PosteriorDict(nn.ModuleDict):
         super().__init__()
         self._waiting: dict[str, dict[str, Tensor]] = {}
 
+    @property
+    def is_waiting(self) -> bool:
+        """True if a loaded state waits for its modules."""
+        return bool(self._waiting)
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Keep the tensors of sites that have no module yet; nothing is loaded if one has another shape."""
         for key, module in self._modules.items():

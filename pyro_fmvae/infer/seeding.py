@@ -16,7 +16,11 @@ LEAST_GAIN = 1e-3  # nats per point: bounds that differ by less are taken for th
 
 
 def kmeans(
-    points: Tensor, num_clusters: int, generator: torch.Generator | None, iterations: int = 10
+    points: Tensor,
+    num_clusters: int,
+    generator: torch.Generator | None,
+    iterations: int = 10,
+    centres: Tensor | None = None,
 ) -> Tensor:
     """Cluster indices [N] by k-means++ seeding (Arthur and Vassilvitskii, 2007) and Lloyd's iterations.
 
@@ -25,13 +29,18 @@ def kmeans(
         num_clusters: K.
         generator: source of the random numbers, on the CPU; torch's own if None.
         iterations: Lloyd's iterations after seeding.
+        centres: of the first clusters, [C, *shape of a point], where they are known.
     """
     points = points.reshape(len(points), -1)
-    points = points - points.mean(0)  # cdist cancels far from 0
-    first = torch.randint(len(points), (1,), generator=generator)
-    centres = points[first.to(points.device)]
-    nearest = torch.cdist(points, centres).square().squeeze(-1)
-    for _ in range(1, num_clusters):
+    mean = points.mean(0)  # cdist cancels far from 0
+    points = points - mean
+    if centres is None:
+        first = torch.randint(len(points), (1,), generator=generator)
+        centres = points[first.to(points.device)]
+    else:
+        centres = centres.reshape(len(centres), -1) - mean
+    nearest = torch.cdist(points, centres).amin(-1).square()
+    for _ in range(len(centres), num_clusters):
         total = nearest.cumsum(0)
         threshold = torch.rand(1, generator=generator, dtype=torch.float64).to(total) * total[-1]
         index = torch.searchsorted(total, threshold).clamp(max=len(points) - 1)

@@ -8,11 +8,13 @@ import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
+from pyro.poutine import Trace
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from pyro_fmvae.distributions import HiddenMarkov
+from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.conjugate_sites import ConjugateSites
 from pyro_fmvae.infer.elbo.enumerated import enum_dim, is_discrete, values_of
 from pyro_fmvae.infer.elbo.frames import frames_of, subsamples
@@ -97,7 +99,61 @@ def start_at_clusters(
         program, _ = elbo.trace(model, whole, *args, **kwargs)
     sites = sample_sites(program.model)
     given = _given(assignment, _data(points, sites), sites, generator)
-    naturals = []
+    _update(posteriors, *given(model, whole), subsamples(program.model), args, kwargs)
+
+
+def start_at_known_states(
+    posteriors: PosteriorDict,
+    model: Callable[..., Any],
+    whole: Callable[..., Any],
+    run: Trace,
+    args: Any,
+    kwargs: Any,
+) -> None:
+    """Start all posteriors at the known states of observed sequences, if there are any.
+
+    A step whose state is not known has that of the nearest mean of steps with known states, in standard
+    deviations of each coordinate. A state of which no step is known gets a mean by k-means++.
+
+    Args:
+        posteriors: of the model's conjugate sites, by name; changed in place.
+        model: the model.
+        whole: the whole guide.
+        run: of the model.
+        args, kwargs: of the model.
+    """
+    given = model
+    for name, site in sample_sites(run).items():
+        fn = site["fn"]
+        if (
+            isinstance(fn, HiddenMarkov)
+            and site["is_observed"]
+            and fn.states is not None
+            and (fn.states >= 0).any()
+        ):
+            given = GivenStates(name, _clustered_states(name, fn, site["value"], None))(given)
+    if given is not model:
+        with torch.enable_grad():
+            _update(posteriors, given, whole, subsamples(run), args, kwargs)
+
+
+def _update(
+    posteriors: PosteriorDict,
+    model: Callable[..., Any],
+    whole: Callable[..., Any],
+    rows: Trace,
+    args: Any,
+    kwargs: Any,
+) -> None:
+    """Give all posteriors their updates by turns.
+
+    Args:
+        posteriors: see :func:`start_at_clusters`.
+        model, whole: the program in which clusters are known.
+        rows: trace of the rows of its plates.
+        args, kwargs: of the model.
+    """
+    elbo, naturals = TraceConjugate_ELBO(), []
     for name, posterior in posteriors.items():
         if not isinstance(posterior, NaturalPosterior):
             raise ValueError(
@@ -107,8 +163,8 @@ def start_at_clusters(
         naturals.append(posterior.natural)
     optim = NaturalGradient(1.0)
     for _ in range(PASSES):
-        with poutine.replay(trace=subsamples(program.model)):
-            loss = elbo.differentiable_loss(*given(model, whole), *args, **kwargs)
+        with poutine.replay(trace=rows):
+            loss = elbo.differentiable_loss(model, whole, *args, **kwargs)
         gradients = torch.autograd.grad(loss, naturals, allow_unused=True)
         if any(gradient is None for gradient in gradients):
             raise ValueError("guide: expected one that calls this AutoConjugate")
@@ -159,7 +215,10 @@ class GivenStates(Messenger):
 def _clustered_states(
     name: str, fn: HiddenMarkov, points: Tensor, generator: torch.Generator | None
 ) -> Tensor:
-    """Clusters of the steps of sequences, -1 where they are not present: [*batch shape, T]."""
+    """States of the steps of sequences by clusters, -1 where they are not present: [*batch shape, T].
+
+    Known ones stay as they are, and the clusters are those around their means.
+    """
     steps = (*fn.batch_shape, fn.event_shape[0])
     if points.shape[: len(steps)] != steps:
         raise ValueError(
@@ -170,8 +229,26 @@ def _clustered_states(
     if fn.present is not None:
         there = there & fn.present
     states = torch.full(steps, -1, device=points.device)
-    states[there] = _clusters(points[there], fn.start.shape[-1], generator)
-    return states
+    if fn.states is None or not (fn.states >= 0).any():
+        states[there] = _clusters(points[there], fn.start.shape[-1], generator)
+        return states
+    if isinstance(unwrap(fn.emissions), dist.Categorical):
+        points = one_hot(points.long())
+    known = fn.states.expand(steps)
+    states[there] = _around_known(points[there], known[there], fn.start.shape[-1], generator)
+    return torch.where(known < 0, states, known)
+
+
+def _around_known(points: Tensor, known: Tensor, size: int, generator: torch.Generator | None) -> Tensor:
+    """Cluster indices of points [M, *shape of a point] of which some are known: [M]."""
+    _check_finite(points)
+    points = points.reshape(len(points), -1).to(torch.promote_types(points.dtype, torch.float32))
+    scale = points.std(0, correction=0)
+    points = points / torch.where(scale > 0, scale, 1.0)
+    found = known[known >= 0].unique()
+    centres = torch.stack([points[known == state].mean(0) for state in found])
+    others = torch.ones(size, dtype=torch.bool).index_fill(0, found, False).nonzero().squeeze(-1)
+    return torch.cat([found, others])[kmeans(points, size, generator, 0, centres)]
 
 
 def _assignment(name: str, sites: dict[str, Site]) -> Site:
@@ -231,6 +308,10 @@ def _clustered(site: Site, points: Tensor, generator: torch.Generator | None) ->
 
 def _clusters(points: Tensor, size: int, generator: torch.Generator | None) -> Tensor:
     """Cluster indices of points [N, *shape of a point]: [N]."""
+    _check_finite(points)
+    return kmeans(points.to(torch.promote_types(points.dtype, torch.float32)), size, generator)
+
+
+def _check_finite(points: Tensor) -> None:
     if not points.isfinite().all():
         raise ValueError("points: expected finite numbers")
-    return kmeans(points.to(torch.promote_types(points.dtype, torch.float32)), size, generator)

@@ -323,6 +323,82 @@ def test_numbers_of_tosses_may_differ_between_steps():
     assert "\n" not in str(refusal.value).partition("Trace Shapes")[0].strip()
 
 
+STATES = 3
+
+
+def with_known_states(x, known):
+    start = pyro.sample("start", dist.Dirichlet(torch.ones(STATES)))
+    with pyro.plate("states", STATES):
+        rows = pyro.sample("rows", dist.Dirichlet(torch.ones(STATES)))
+        if x.dim() == 2:
+            emissions = dist.Categorical(pyro.sample("p", dist.Dirichlet(torch.ones(STATES))))
+        else:
+            precision = pyro.sample("precision", dist.Gamma(torch.ones(2), 1.0).to_event(1))
+            loc = pyro.sample("loc", dist.Normal(torch.zeros(2), torch.tensor([5.0, 5000.0])).to_event(1))
+            emissions = dist.Normal(loc, precision.rsqrt()).to_event(1)
+    with pyro.plate("sequences", len(x)):
+        pyro.sample("x", HiddenMarkov(start, rows, emissions, x.shape[1]).given(known), obs=x)
+
+
+def partly_known(kind, share=0.1):
+    """Sequences, their states, and those that are known. A word alone tells the state 7 times of 10."""
+    source = torch.Generator().manual_seed(0)
+    states = [torch.randint(STATES, (8,), generator=source)]
+    for _ in range(49):
+        moves = torch.rand(8, generator=source) < 0.15
+        states.append(torch.where(moves, torch.randint(STATES, (8,), generator=source), states[-1]))
+    z = torch.stack(states, -1)
+    if kind == "words":
+        odds = 0.15 + 0.55 * torch.eye(STATES)
+        x = torch.multinomial(odds[z].flatten(0, 1), 1, generator=source).view_as(z)
+    else:
+        locs = torch.tensor([[-2.0, 0.0], [0.0, 2.0], [2.0, 0.0]])
+        x = (locs[z] + torch.randn(*z.shape, 2, generator=source)) * torch.tensor([1.0, 1000.0])
+    return x, z, torch.where(torch.rand(z.shape, generator=source) < share, z, -1)
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+@pytest.mark.parametrize(("kind", "least"), [("numbers", 0.9), ("words", 0.75)])
+def test_known_states_start_the_fit(kind, least, seeded):
+    x, z, known = partly_known(kind)
+    for seed in range(3):
+        pyro.set_rng_seed(seed)
+        guide, elbo = AutoConjugate(with_known_states), TraceConjugate_ELBO()
+        guide.setup(x, known)
+        if seeded:
+            guide.seed_clusters("x", "x", x, known)
+        svi = ConjugateSVI(with_known_states, guide, NaturalGradient(1.0), elbo)
+        for _ in range(20):
+            svi.step(x, known)
+        found = elbo.chains(with_known_states, guide, x, known)["x"].best_path()
+        assert (found == z)[known < 0].float().mean() > least
+
+
+def test_posteriors_start_at_the_counts_of_known_states():
+    """Where all states are known, this is the exact posterior; nothing else is at a later first call."""
+    x, z, _ = partly_known("words")
+    guide = AutoConjugate(with_known_states)
+    guide(x, z)
+    emitted = one_hot(z.flatten(), STATES).double().T @ one_hot(x.flatten(), STATES).double()
+    moved = torch.zeros(STATES, STATES).double()
+    moved.index_put_((z[:, :-1].flatten(), z[:, 1:].flatten()), torch.ones(8 * 49).double(), accumulate=True)
+    for name, counts in (("p", emitted), ("rows", moved)):
+        assert_allclose(guide.posterior(name).natural_value(), 1 + counts, rtol=1e-6)
+    loaded = AutoConjugate(with_known_states)
+    loaded.load_state_dict(guide.state_dict())
+    loaded(x, partly_known("words")[2])
+    assert_allclose(loaded.posterior("p").natural_value(), guide.posterior("p").natural_value())
+
+
+def test_a_state_that_no_step_is_known_to_have_starts_elsewhere():
+    x, _, known = partly_known("numbers")
+    pyro.set_rng_seed(0)
+    guide = AutoConjugate(with_known_states)
+    guide(x, torch.where(known == 1, -1, known))
+    means = guide.posterior("loc")().mean / torch.tensor([1.0, 1000.0])
+    assert torch.cdist(means, means)[0, 1:].min() > 1.0 and torch.cdist(means, means)[1, 2] > 1.0
+
+
 @pytest.mark.parametrize("shorthand", [False, True])
 def test_booleans_are_0_and_1(shorthand):
     def with_shorthand(x, _):
