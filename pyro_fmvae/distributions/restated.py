@@ -12,7 +12,8 @@ from typing import Any
 import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import AffineTransform, Distribution, Independent, Normal
+from torch.overrides import handle_torch_function, has_torch_function
 
 _RESTATED: dict[type[Distribution], Callable[[Any, Tensor], Tensor]] = {}
 
@@ -143,5 +144,48 @@ def _uniform(fn: Any, value: Tensor) -> Tensor:
 @restate(torch.distributions.Beta)
 def _beta(fn: Any, value: Tensor) -> Tensor:
     a, b = fn.concentration1, fn.concentration0
-    normaliser = torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)
-    return (a - 1) * value.log() + (b - 1) * (1 - value).log() - normaliser
+    return (a - 1) * value.log() + (b - 1) * (1 - value).log() - log_beta(a, b)
+
+
+def log_beta(a: Tensor, b: Tensor) -> Tensor:
+    """The logarithm of B(a, b), a function that tensors without numbers may have a rule for."""
+    if has_torch_function((a, b)):
+        result: Tensor = handle_torch_function(log_beta, (a, b), a, b)
+        return result
+    return torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)
+
+
+@restate(torch.distributions.Weibull)
+def _weibull(fn: Any, value: Tensor) -> Tensor:
+    """With the shape as a number, if it is known and the same everywhere."""
+    shape = fn.concentration.flatten()[:1]
+    if not _are_all(fn.concentration, shape, "an Exponential of the value to the power of the shape"):
+        return fn.log_prob(value)
+    k = float(shape)
+    return math.log(k) - k * fn.scale.log() + (k - 1) * value.log() - (value / fn.scale) ** k
+
+
+@restate(torch.distributions.TransformedDistribution)
+def _affine(fn: Any, value: Tensor) -> Tensor:
+    """An affine function of a Normal around 0 as the Normal that it is."""
+    base, (transform, *others) = fn.base_dist, fn.transforms
+    while isinstance(base, dist.ExpandedDistribution | Independent):
+        base = base.base_dist
+    is_affine = isinstance(base, Normal) and isinstance(transform, AffineTransform) and not others
+    if not is_affine or not _are_all(base.loc, 0, "a Normal of loc and scale"):
+        return fn.log_prob(value)
+    scale = transform.scale * base.scale
+    scale = scale.abs() if type(scale) is Tensor else scale
+    density = Normal(transform.loc, scale, validate_args=False).log_prob(value)
+    events = len(fn.event_shape)
+    return density.flatten(density.dim() - events).sum(-1) if events else density
+
+
+def _are_all(numbers: Tensor, number: Any, instead: str) -> bool:
+    """True if numbers that are not learnt are all the same one; ``instead`` is what needs no look at them."""
+    if type(numbers) is not Tensor or numbers.requires_grad:
+        return False
+    try:
+        return bool((numbers == number).all())
+    except RuntimeError as error:
+        raise type(error)(f"a captured step can't look at its numbers: write {instead}") from None

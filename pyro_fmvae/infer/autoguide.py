@@ -73,6 +73,8 @@ class AutoConjugate(WithFallback):
             numbers that the plate has as its ``subsample``, but not saved with the guide.
         structured: give a location and its precision a joint posterior where the model allows it, for a
             tighter bound: where the location has a prior such as ``Normal(m, (s * precision) ** -0.5)``.
+        strict: make a continuous site without a conjugate posterior an error, with the reason, in place of
+            giving it to ``fallback``.
 
     Attributes:
         fallback: that guide; None if it has nothing to do, or before the first call.
@@ -90,6 +92,7 @@ class AutoConjugate(WithFallback):
         local_tolerance: float = 0.0,
         local_warm: bool = False,
         structured: bool = False,
+        strict: bool = False,
     ) -> None:
         super().__init__()
         if not callable(model):
@@ -99,7 +102,7 @@ class AutoConjugate(WithFallback):
         search = LocalSearch(plates_of_points(local), local_steps, local_tolerance, local_warm)
         self._model = (model,)  # in a tuple, so that the model does not become a submodule
         self._make_fallback = fallback
-        self.count, self.structured = count, structured
+        self.count, self.structured, self.strict = count, structured, strict
         self.posteriors = PosteriorDict()
         self._known = ConjugateSites()
         self._search = search
@@ -127,6 +130,10 @@ class AutoConjugate(WithFallback):
             loaded = self.posteriors.is_waiting
             learnt = {name: node["value"] for name, node in trace.nodes.items() if node["type"] == "param"}
             found = recognise_conjugacy(self._model[0], args, kwargs, self.local)
+            if self.strict and found.drawn:
+                drawn = filter(found.drawn.__contains__, found.sites)
+                reasons = "; ".join(f"site '{name}' ({found.drawn[name]})" for name in drawn)
+                raise ValueError(f"strict: expected only sites with conjugate posteriors, got {reasons}")
             self._take(known, known.add_plain(found, *options))
             check_order((found.sites[name] for name in known.sites), given.found)
             if found.drawn and self._make_fallback is not None:

@@ -171,6 +171,26 @@ def test_a_model_without_conjugate_sites_is_left_to_the_fallback():
     assert isinstance(guide.fallback, AutoNormal)
 
 
+def test_strict_names_every_drawn_site_and_the_reason():
+    def model():
+        loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
+        scale = pyro.sample("scale", dist.LogNormal(0.0, 1.0))
+        free = pyro.sample("free", dist.Cauchy(0.0, 1.0))
+        pyro.sample("x", dist.Normal(loc, scale), obs=torch.tensor(0.5))
+        pyro.sample("y", dist.Normal(free.tanh(), 1.0), obs=torch.tensor(0.5))
+
+    found = TraceConjugate_ELBO().plan(model, AutoConjugate(model))
+    reasons = "; ".join(f"site '{name}' ({found[name].why})" for name in ("scale", "free"))
+    with pytest.raises(ValueError) as error:
+        AutoConjugate(model, strict=True)()
+    assert str(error.value) == f"strict: expected only sites with conjugate posteriors, got {reasons}"
+
+
+def test_strict_takes_a_model_that_is_conjugate():
+    guide = AutoConjugate(lambda: pyro.sample("loc", dist.Normal(0.0, 1.0)), strict=True)
+    assert set(guide()) == {"loc"}
+
+
 def test_parameters_of_the_model_are_no_part_of_the_fallback():
     decoder = torch.nn.Linear(2, 3)
 

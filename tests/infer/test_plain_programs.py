@@ -13,12 +13,20 @@ from torch.utils._pytree import tree_map
 
 from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.optim import NaturalGradient
-from tests.infer.plain import counts, hierarchies, mixtures, regressions, sequences, structure
+from tests.infer.plain import counts, hierarchies, idioms, mixtures, regressions, sequences, structure
 from tests.infer.plain.oracles import assert_bound, assert_gradient, assert_trace_enum, posteriors, step
 from tests.infer.plain.program import PROGRAMS, autoguide
 
 frozen = partial(torch.optim.SGD, lr=0.0)
-FILES = [counts, hierarchies, mixtures, regressions, sequences, structure]  # importing these fills the table
+FILES = [
+    counts,
+    hierarchies,
+    idioms,
+    mixtures,
+    regressions,
+    sequences,
+    structure,
+]  # importing these fills the table
 
 
 def entries(has=lambda entry: True, quick=None):

@@ -24,6 +24,9 @@ _ALIASES = {
     "__rtruediv__": "rdiv",
     "__rdiv__": "rdiv",
     "__pow__": "pow",
+    "ger": "outer",
+    "clip": "clamp",
+    "clamp_min": "clamp",
     "__neg__": "neg",
     "negative": "neg",
     "__matmul__": "matmul",
@@ -41,10 +44,9 @@ _READ = {
     "linear": (3, {"weight", "bias"}),
     "einsum": (math.inf, set()),
     "clamp": (3, {"min", "max"}),
-    "pad": (4, {"pad", "mode", "value"}),
     **dict.fromkeys(("stack", "cat"), (2, {"dim"})),
     "where": (3, set()),
-    **dict.fromkeys(("mul", "div", "rdiv", "xlogy", "pow", "matmul", "rmatmul"), (2, set())),
+    **dict.fromkeys(("mul", "div", "rdiv", "xlogy", "pow", "matmul", "rmatmul", "outer"), (2, set())),
     **dict.fromkeys(
         ("neg", "log", "log1p", "exp", "abs", "square", "sqrt", "rsqrt", "reciprocal"), (1, set())
     ),

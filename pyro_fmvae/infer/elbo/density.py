@@ -7,7 +7,7 @@ from typing import Any, overload
 import torch
 from pyro.distributions import ExpandedDistribution, MaskedDistribution
 from torch import Tensor
-from torch.distributions import Categorical, Distribution, Independent, MixtureSameFamily
+from torch.distributions import Categorical, Distribution, Independent, MixtureSameFamily, Transform
 
 from pyro_fmvae.distributions.chain import Chain, log_probabilities
 from pyro_fmvae.distributions.gaussian_chain import GaussianChain
@@ -44,13 +44,19 @@ def dtype_of(fn: Distribution) -> torch.dtype:
     return next((dtype for dtype in dtypes if dtype.is_floating_point), torch.get_default_dtype())
 
 
-def held(fn: Distribution) -> Iterator[tuple[str, Any]]:
-    """Attributes of a distribution and of those inside of it, by name."""
+def held(fn: Distribution | Transform, seen: frozenset[int] = frozenset()) -> Iterator[tuple[str, Any]]:
+    """Attributes of a distribution, and of those and the transforms inside of it, by name.
+
+    Args:
+        fn: a distribution or a transform.
+        seen: identities of those that it is inside of: a transform and its inverse have each other.
+    """
     for name, value in vars(fn).items():
-        if isinstance(value, Distribution):
-            yield from held(value)
-        else:
-            yield name, value
+        for part in value if isinstance(value, list) else [value]:  # of transforms
+            if not isinstance(part, Distribution | Transform):
+                yield name, part
+            elif id(part) not in seen:
+                yield from held(part, seen | {id(fn)})
 
 
 def log_density(

@@ -26,11 +26,12 @@ from pyro_fmvae.infer.elbo.calls import (
     slim_index,
     unknown,
 )
-from pyro_fmvae.infer.elbo.identities import adds_to_one, is_one
-from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, Sampled, is_lazy
-from pyro_fmvae.infer.elbo.linear_rules import LINEAR, joined
+from pyro_fmvae.infer.elbo.identities import adds_to_one, cases_of, is_one, so_far, sum_of_cases
+from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, Sampled, is_lazy, sites_of
+from pyro_fmvae.infer.elbo.linear_rules import LINEAR, Tried, joined
 from pyro_fmvae.infer.elbo.logarithms import log_of_call, log_of_number
 from pyro_fmvae.infer.elbo.sums import (
+    SquareOfSum,
     Sum,
     element,
     gather,
@@ -40,6 +41,7 @@ from pyro_fmvae.infer.elbo.sums import (
     picked,
     scale,
     select,
+    sites_in,
     square,
     whole,
 )
@@ -52,7 +54,9 @@ _POWERS = {"square": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
 OF_A_SUM = " of a sum"
 """How the name of a power ends that has no closed form because its base is a sum."""
 _MOST_FACTORS = 4  # of one sum in a power of it
-_GUARD = 1e-6  # a clamp no further than this from the end of an interval keeps a logarithm finite
+_MOST_SITES = 8  # in a sum whose square is spelt out
+_GUARD = 1.001e-6  # a clamp at 1e-6 from the end of an interval, or closer, keeps a logarithm finite
+_LARGEST_GUARD = 1e-2  # of those that a reason names
 
 
 class Expansion:
@@ -64,6 +68,14 @@ class Expansion:
         centres: name of a site → numbers c, if the products are to be those of x - c, of as many dimensions
             as x and broadcastable to it.
         units: memory of the values of one-hot sites: products with these pick elements.
+        without_guards: leave out small numbers that are added, and clamps close to the end of an interval.
+        keeps_squares: leave the square of a sum with many sites as one factor, as it has the square of their
+            number of products: see :class:`SquareOfSum`.
+
+    Attributes:
+        squares: the sums whose squares are factors, by the names that these factors have as sites.
+        left_out: name of a site → the clamp of it that was left out, as it keeps all but a negligible part of
+            the interval; also any other guard, where these are left out.
 
     Raises:
         NeedsValueError: (by the methods) a function that is no sum of products.
@@ -74,8 +86,13 @@ class Expansion:
         identities: dict[Hashable, bool],
         centres: Mapping[str, Tensor] | None = None,
         units: Set[int] = frozenset(),
+        without_guards: bool = False,
+        keeps_squares: bool = False,
     ) -> None:
         self.identities, self._centres, self.units = identities, centres or {}, units
+        self._without_guards, self._keeps_squares = without_guards, keeps_squares
+        self.squares: dict[str, SquareOfSum] = {}
+        self.left_out: dict[str, str] = {}
         self._known: dict[int, tuple[Lazy, Sum]] = {}
 
     def of(self, x: Any) -> Sum:
@@ -98,20 +115,32 @@ class Expansion:
         rule = getattr(self, f"_{name}", None) if name in _RULES else None
         if rule is not None:
             return rule(x, call, a, b)
-        if name in LINEAR:
-            return gather(picked(LINEAR[name](self.of, x, call), self.units))
-        if name in _POWERS or name == "pow":
-            exponent = _POWERS.get(name, b)
-            if isinstance(a, Lazy) and isinstance(exponent, int | float):
-                return self._power(a, exponent)
-        terms = self._selected(x, call, self.of)
+        found = LINEAR[name](self.of, x, call) if name in LINEAR else None
+        if found is not None:
+            return gather(picked(found, self.units))
+        exponent = _exponent(call)
+        if exponent is not None:
+            return self._power(a, exponent)
+        terms = self._selected(x, call, self.of) or Tried(x, call, self.identities).linear(self.of)
         if terms is None:
             raise unknown(x, call.name)
-        return terms
+        return gather(terms)
 
     # Arithmetic
 
+    def without_guard(self, call: Computed) -> Any:
+        """The value that a small number is added to, if guards are left out; None for another call."""
+        a, b = (*call.args, None)[:2]
+        is_small = isinstance(b, float) and 0 < b <= _LARGEST_GUARD
+        if not (self._without_guards and is_small and name_of(call) == "add"):
+            return None
+        self.left_out |= dict.fromkeys(sites_of(a), f"+ {b:g}")
+        return a
+
     def _add(self, x: Lazy, call: Computed, a: Any, b: Any) -> Sum:
+        guarded = self.without_guard(call)
+        if guarded is not None:
+            return self.of(guarded)
         return gather(self.of(a) + scale(self.of(b), call.kwargs.get("alpha", 1)))
 
     def _sub(self, x: Lazy, call: Computed, a: Any, b: Any) -> Sum:
@@ -143,7 +172,30 @@ class Expansion:
     def _xlogy(self, x: Lazy, call: Computed, a: Any, b: Any) -> Sum:
         return multiply(self.of(a), self.log(b))
 
-    def _power(self, x: Lazy, exponent: float) -> Sum:
+    def _log_beta(self, x: Lazy, call: Computed, a: Any, b: Any) -> Sum:
+        """Where one of the arguments is 1: log B(1, b) = -log b."""
+        for position, (one, other) in enumerate(((a, b), (b, a))):
+            key = ("one", position, x.shape, frozenset(sites_of(x)))
+            if so_far(self.identities, key, lambda one=one: self._is_one(one)):  # type: ignore[misc]
+                return scale(self.log(other), -1)
+        raise unknown(x, "the normaliser of a Beta of which no argument is 1")
+
+    def _is_one(self, x: Any) -> bool:
+        """True for a value that is 1 everywhere, whatever the sites' values are."""
+        if not isinstance(x, Lazy):
+            return bool((torch.as_tensor(x) == 1).all())
+        ones = torch.ones(x.shape, dtype=x.dtype, device=x.device)
+        for term in self.of(x):
+            known = math.prod((whole(f, x) for f in term if f.is_number), start=torch.ones_like(ones))
+            if all(f.is_number for f in term):
+                ones = ones - known
+            elif not is_plain(term) or bool((known != 0).any()):
+                return False
+        return not ones.requires_grad and not bool((ones != 0).any())
+
+    def _power(self, x: Any, exponent: float) -> Sum:
+        if not isinstance(x, Lazy):
+            return [[number(x**exponent if isinstance(x, Tensor) else float(x) ** exponent)]]
         terms = self.of(x)
         whole = exponent == int(exponent)
         if not whole and any(f.site and f.power % 2 == 0 for term in terms for f in term):
@@ -159,13 +211,37 @@ class Expansion:
             ]
         if exponent == -1 and is_one(x, self.identities, self.units):
             return [[number(1.0)]]
+        found = self._power_of_call(x, exponent)
+        if found is not None:
+            return found
         if whole and 1 < exponent <= _MOST_FACTORS:
+            if exponent == 2 and self._keeps_squares and len(sites_in(terms)) > _MOST_SITES:
+                name = f"square {len(self.squares)}"
+                self.squares[name] = SquareOfSum(terms, x.shape)
+                numbers = torch.arange(x.numel(), device=x.device).view(x.shape)
+                return [[element(name, numbers)._replace(function="square")]]
             result = square(terms)
             for _ in range(int(exponent) - 2):
                 result = multiply(result, terms)
             return result
         is_sum = len(terms) > 1 or not is_plain(terms[0])
         raise unknown(x, f"the power {exponent:g}{OF_A_SUM if is_sum else ''}")
+
+    def _power_of_call(self, x: Lazy, exponent: float) -> Sum | None:
+        """The power of a product, or of what picks among values: that of each; None for anything else."""
+        call = x.origin
+        assert isinstance(call, Computed)
+        a, b = (*call.args, None, None)[:2]
+        name, inner, cases = name_of(call), _exponent(call), sum_of_cases(call)
+        if cases is not None:
+            return self._power(cases, exponent)
+        if name == "mul":
+            return multiply(self._power(a, exponent), self._power(b, exponent))
+        if name == "div":
+            return multiply(self._power(a, exponent), self._power(b, -exponent))
+        if inner is not None and exponent == int(exponent):
+            return self._power(a, inner * exponent)
+        return self._selected(x, call, lambda y: self._power(y, exponent))
 
     def _exp(self, x: Lazy, call: Computed, a: Lazy, b: Any) -> Sum:
         result: Sum = [[number(1.0)]]
@@ -189,13 +265,12 @@ class Expansion:
             return []
         raise unknown(x, "logsumexp")
 
-    def _chosen(self, x: Lazy, call: Computed, expand: Callable[[Any], Sum]) -> Sum:
+    def _chosen(self, x: Lazy, call: Computed, expand: Callable[[Any], Sum]) -> Sum | None:
         """One of two values where a condition holds, the other one elsewhere."""
-        condition, one, other = call.args
-        if call.function is Tensor.where:
-            condition, one = one, condition
-        if is_lazy(condition):
-            raise unknown(x, "where")
+        cases = cases_of(call)
+        if cases is None:
+            return None
+        condition, one, other = cases
         result: Sum = []
         for value, chosen in ((one, condition), (other, ~condition)):
             if isinstance(value, Tensor) and not isinstance(value, Lazy):
@@ -209,7 +284,8 @@ class Expansion:
         name, args = call.name, call.args
         if name in COPIES or (name in RESHAPES and x.shape == args[0].shape):
             return expand(args[0])
-        if name == "clamp" and _keeps_all(call):
+        if name_of(call) == "clamp" and (_keeps_all(call) or (self._without_guards and _is_guard(call))):
+            self._note_clamp(x, call)
             return expand(args[0])
         if name in _VIEWS and not is_lazy(args[1:], call.kwargs):
             if name == "__getitem__":
@@ -234,9 +310,20 @@ class Expansion:
                 raise
         if name in ("stack", "cat"):
             return joined(expand, x, call)
-        if name == "where" and len(args) == 3:
+        if name == "where":
             return self._chosen(x, call, expand)
-        return None
+        known = name_of(call) in _RULES or name_of(call) in LINEAR or _exponent(call) is not None
+        return None if known else Tried(x, call, self.identities).elements(expand)
+
+    def _note_clamp(self, x: Lazy, call: Computed) -> None:
+        """Keep in mind a clamp that is left out, unless it is of torch's own distributions."""
+        ends = arguments(call, "min", "max")
+        edge = torch.finfo(call.args[0].dtype).eps
+        if ends != [edge, 1 - edge]:
+            given = (
+                f"{name}={end:g}" for name, end in zip(("min", "max"), ends, strict=True) if end is not None
+            )
+            self.left_out |= dict.fromkeys(sites_of(x), f"clamp({', '.join(given)})")
 
     # Logarithms
 
@@ -264,8 +351,14 @@ class Expansion:
 
 _RULES = {
     *("add", "sub", "rsub", "neg", "mul", "div", "rdiv", "log", "log1p", "xlogy"),
-    *("exp", "logsumexp"),
+    *("exp", "logsumexp", "log_beta"),
 }
+
+
+def _exponent(call: Computed) -> float | None:
+    """The power that a call raises a value to; None for any other call."""
+    exponent = _POWERS.get(name_of(call), call.args[1] if name_of(call) == "pow" else None)
+    return exponent if isinstance(exponent, int | float) and isinstance(call.args[0], Lazy) else None
 
 
 def _keeps_all(call: Computed) -> bool:
@@ -279,12 +372,19 @@ def _keeps_all(call: Computed) -> bool:
     source = call.args[0]
     while isinstance(source.origin, Computed):
         if source.origin.name not in _VIEWS | COPIES:  # computed: of torch's own distributions alone
-            edge = torch.finfo(source.dtype).eps
+            edge = torch.finfo(call.args[0].dtype).eps
             return (low, high) == (edge, 1 - edge)
         source = source.origin.args[0]
     least, greatest = _ends(source.origin.support)
     keeps_low = low is None or (abs(low) < _GUARD and least >= 0)
     return keeps_low and (high is None or (abs(1 - high) < _GUARD and greatest <= 1))
+
+
+def _is_guard(call: Computed) -> bool:
+    """True for a clamp by numbers close to 0 and 1."""
+    low, high = arguments(call, "min", "max")
+    is_low = low is None or (isinstance(low, int | float) and abs(low) <= _LARGEST_GUARD)
+    return is_low and (high is None or (isinstance(high, int | float) and abs(1 - high) <= _LARGEST_GUARD))
 
 
 def _ends(support: Constraint) -> tuple[float, float]:

@@ -6,7 +6,7 @@ product is a product of entries of E[t], in every one of which it is linear: the
 E[t] is the natural gradient. Winn and Bishop (2005), Variational message passing, equations 15-17.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from pyro_fmvae.distributions import ExponentialFamily
 from pyro_fmvae.distributions.natural_distribution import event_dim_of
 from pyro_fmvae.infer.elbo.lazy import NeedsValueError
-from pyro_fmvae.infer.elbo.sums import Factor, Product, Sum, contract, place
+from pyro_fmvae.infer.elbo.sums import Factor, Product, SquareOfSum, Sum, contract, place, sites_in, square
 
 Monomial = tuple[str, ...]
 
@@ -184,6 +184,119 @@ class Moments:
         where = self.family.locate(functions, inside, self.event)
         index = block * self.stats.shape[-1] + where
         return entries_at(self._entries, index)
+
+
+class Squares:
+    """Expectations of squares of sums, which are factors of products.
+
+    For a sum S of groups G of terms, with independent posteriors,
+
+        E[S²] = E[S]² + Σ (E[G²] - E[G]²).
+
+    Args:
+        known: the sums, by the names of the factors.
+        moments: of sites.
+        dtype, device: of expectations.
+    """
+
+    def __init__(
+        self,
+        known: Mapping[str, SquareOfSum],
+        moments: Mapping[str, Expects],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._known, self._moments = known, moments
+        self._to = dtype, device
+        self._owners: dict[str, frozenset[Hashable]] = {}
+        self._groups: dict[str, list[Sum]] = {}
+
+    def moments(self, terms: Sum) -> Mapping[str, Expects]:
+        """The moments of all sites, and of the squares in a sum."""
+        squares = sites_in(terms) & self._known.keys() if self._known else ()
+        if not squares:
+            return self._moments
+        return {**self._moments, **{name: _Entries(self._mean_of(name)) for name in squares}}
+
+    def _mean_of(self, name: str) -> Tensor:
+        def mean(terms: Sum) -> Tensor:
+            return expectation_of(terms, self._known[name].shape, self.moments(terms), *self._to)
+
+        groups = [group for group in self._groups_of(name) if sites_in(group)]
+        known = [term for term in self._known[name].terms if not sites_in([term])]
+        means = [mean(group) for group in groups]
+        spreads = [mean(self.apart(square(g))) - m.square() for g, m in zip(groups, means, strict=True)]
+        return (sum(means, mean(known)).square() + sum(spreads)).reshape(-1)
+
+    def apart(self, terms: Sum) -> Sum:
+        """A sum in which squares are factors only beside those of independent posteriors."""
+        result: Sum = []
+        for term in terms:
+            mixed = next((f for f in term if f.site in self._known and self._is_mixed(f, term)), None)
+            if mixed is None:
+                result.append(term)
+            else:
+                rest = [f for f in term if f is not mixed]
+                known = self._known[mixed.site]
+                result += self.apart(known.times(square(known.terms), mixed, rest))
+        return result
+
+    def _is_mixed(self, f: Factor, term: Product) -> bool:
+        return any(self._of_site(f.site) & self._of_site(g.site) for g in term if g is not f and g.site)
+
+    def products(self, terms: Sum) -> Sum:
+        """A sum with products in the place of squares, in which the same functions of sites occur.
+
+        One of more than two sites stands for all of their pairs.
+        """
+        result: Sum = []
+        for term in terms:
+            own = next((f for f in term if f.site in self._known), None)
+            if own is None:
+                result.append(term)
+                continue
+            rest, known = [f for f in term if f is not own], self._known[own.site]
+            of_all = {f.site: f for each in known.terms for f in each if f.site}
+            inside = [each for group in self._groups_of(own.site) for each in square(group)]
+            inside += [*known.terms, list(of_all.values())]
+            result += self.products(known.times(inside, own, rest))
+        return result
+
+    def _of_site(self, site: str) -> frozenset[Hashable]:
+        """What a factor depends on: identities of moments, or names of sites that have none."""
+        if site not in self._known:
+            return frozenset([id(self._moments[site]) if site in self._moments else site])
+        if site not in self._owners:
+            inside = sites_in(self._known[site].terms)
+            self._owners[site] = frozenset(owner for each in inside for owner in self._of_site(each))
+        return self._owners[site]
+
+    def _groups_of(self, name: str) -> list[Sum]:
+        """The terms of a sum, those together whose posteriors depend on each other."""
+        if name not in self._groups:
+            groups: list[tuple[frozenset[Hashable], Sum]] = []
+            for term in self._known[name].terms:
+                own = frozenset(owner for site in sites_in([term]) for owner in self._of_site(site))
+                together = [term]
+                for other in [group for group in groups if group[0] & own]:
+                    groups.remove(other)
+                    own, together = own | other[0], other[1] + together
+                groups.append((own, together))
+            self._groups[name] = [together for _, together in groups]
+        return self._groups[name]
+
+
+@dataclass
+class _Entries:
+    """Expectations of numbered elements."""
+
+    values: Tensor
+
+    def expected(
+        self, factors: list[Factor], others: Set[int] = frozenset()
+    ) -> tuple[Tensor, tuple[int, ...]] | None:
+        (own,) = factors
+        return entries_at(self.values, own.elements), own.names
 
 
 def entries_at(table: Tensor, index: Tensor) -> Tensor:

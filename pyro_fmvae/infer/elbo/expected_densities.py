@@ -21,7 +21,7 @@ from pyro_fmvae.infer.elbo.calls import OutOfRangeError
 from pyro_fmvae.infer.elbo.density import expectations, log_density
 from pyro_fmvae.infer.elbo.enumerated import units_of
 from pyro_fmvae.infer.elbo.expansion import Expansion
-from pyro_fmvae.infer.elbo.expectation import Expects, Moments, expectation_of
+from pyro_fmvae.infer.elbo.expectation import Expects, Moments, Squares, expectation_of
 from pyro_fmvae.infer.elbo.formulas import by_formula
 from pyro_fmvae.infer.elbo.kept import KeptExpectations
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled
@@ -53,7 +53,7 @@ class ExpectedDensities:
         self._sites, self._guide_sites = sample_sites(program.model), sample_sites(guide)
         self._owners = {id(site["value"]): name for name, site in self._sites.items()}
         units = units_of(self._sites.values())
-        self._expansion = Expansion(program.identities, posteriors.centres(), units)
+        self._expansion = Expansion(program.identities, posteriors.centres(), units, keeps_squares=True)
         # Turns depend on numbers; those of a recorded run were found before.
         self._turns = None if get_proxy_mode() else Turns(posteriors.parameters())
 
@@ -160,9 +160,14 @@ class ExpectedDensities:
     ) -> Tensor:
         """The expectation of a lazy table, expanded to a shape."""
         terms = self._expansion.of(table)
+        products, all_moments = terms, moments
+        if self._expansion.squares:
+            squares = Squares(self._expansion.squares, moments, dtype, table.device)
+            terms = squares.apart(terms)
+            products, all_moments = squares.products(terms), squares.moments(terms)
         if self._turns is not None:
-            self._turns.see(terms, moments)
-        return expectation_of(terms, shape, moments, dtype, table.device)
+            self._turns.see(products, moments)
+        return expectation_of(terms, shape, all_moments, dtype, table.device)
 
     def _of_path(self, site: Site, path: GaussianPath, is_weighted: bool) -> Tensor:
         """E[log p] of the states of linear dynamics."""

@@ -63,6 +63,49 @@ def adds_to_one(
     return known[key]
 
 
+def so_far(known: dict[Hashable, bool], key: Hashable, look: Callable[[], bool]) -> bool:
+    """What numbers of the program say; in a recording, which may not look, whether they have always said so.
+
+    Args:
+        known: what was found out before; added to.
+        key: of what is asked.
+        look: the answer.
+    """
+    if get_proxy_mode() is not None:
+        return known.get(key, False)
+    found = look()
+    known[key] = found and known.get(key, True)
+    return found
+
+
+def sum_of_cases(call: Computed) -> Lazy | None:
+    """A sum over the last dimension of one of two values as one of two sums; None for any other call.
+
+    The condition may not vary in that dimension.
+    """
+    source = call.args[0]
+    if call.name != "sum" or not isinstance(source.origin, Computed) or source.origin.name != "where":
+        return None
+    (dim, keepdim), cases = arguments(call, "dim", "keepdim"), cases_of(source.origin)
+    if dim not in (-1, [-1], (-1,)) or cases is None:
+        return None
+    condition, one, other = (torch.as_tensor(each).expand(source.shape) for each in cases)
+    if condition.stride(-1) != 0 and source.shape[-1] > 1:
+        return None
+    condition = condition[..., :1] if keepdim else condition[..., 0]
+    result: Any = torch.where(condition, one.sum(-1, bool(keepdim)), other.sum(-1, bool(keepdim)))
+    return result
+
+
+def cases_of(call: Computed) -> tuple[Any, Any, Any] | None:
+    """The condition of a ``where``, the value where it holds, and the other one; None if it is not known."""
+    if len(call.args) != 3:
+        return None
+    first, second, third = call.args
+    condition, *values = (second, first, third) if call.function is Tensor.where else call.args
+    return None if isinstance(condition, Lazy) else (condition, *values)
+
+
 def _without_views(x: Lazy, known: dict[Hashable, bool], units: Set[int]) -> Lazy:
     """The value inside of functions that leave its last dimension whole, in any order."""
     while isinstance(x.origin, Computed) and x.origin.args:
@@ -99,11 +142,7 @@ def _is_by_rows(index: Any, source: Lazy, known: dict[Hashable, bool]) -> bool:
     shapes = tuple(each.shape for each in tensors)
     numbers = repr(last) if isinstance(last, list) else last.shape
     key = ("rows", _structure(source), len(others), shapes, numbers)
-    if key not in known or get_proxy_mode() is None:  # a recording cannot look at numbers
-        found = torch.as_tensor(last).sort()[0].tolist() == list(range(len(last)))
-        known[key] = found and known.get(key, True)
-        return found
-    return known[key]
+    return so_far(known, key, lambda: torch.as_tensor(last).sort()[0].tolist() == list(range(len(last))))
 
 
 def _structure(x: Any) -> Hashable | None:

@@ -5,7 +5,8 @@ language, trace a program in this way. :mod:`pyro_fmvae.infer.elbo.expansion` re
 """
 
 import sys
-from collections.abc import Hashable, Set
+from collections.abc import Callable, Hashable, Iterator, Set
+from functools import cache, wraps
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,12 +15,21 @@ from torch import Tensor
 from torch.distributions.constraints import Constraint
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from pyro_fmvae.infer.elbo.operations import NUMBER_WANTED
+from pyro_fmvae.infer.elbo.operations import NUMBER_WANTED, memory_of
 
 _SHAPE = {"size", "dim", "numel", "ndimension", "is_floating_point", "is_complex", "__len__", "element_size"}
 _VIEWS = {"T", "mT"}
 _CONSTANTS = {"ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full", "new_tensor"}
 _LIKE_ANOTHER = {"type_as", "expand_as", "view_as", "reshape_as", "to"}
+_IN_PLACE = {
+    "__iadd__": "add",
+    "__isub__": "sub",
+    "__imul__": "mul",
+    "__itruediv__": "div",
+    "__ipow__": "pow",
+    "__setitem__": "setitem",
+}
+"""Statements that change a tensor in place → the function that returns the changed one."""
 _TORCH_NAMES = {"axis": "dim", "keepdims": "keepdim"}
 TRUTH_VALUE = "a truth value"
 """What a branch needs, in words."""
@@ -28,8 +38,9 @@ _COPIES = {
     torch.ops.aten.alias.default,
     torch.ops.aten._to_copy.default,
 }
+_SHAPED = {"expand", "__getitem__", "unsqueeze", "squeeze", "reshape", "view"}
 _MOST_OUTPUTS = 10_000  # whose shapes are remembered
-_known_outputs: dict[Hashable, tuple[list[Any], TreeSpec]] = {}
+_known_outputs: dict[Hashable, tuple[list[Any], list[bool], TreeSpec]] = {}
 
 
 class NeedsValueError(ValueError):
@@ -98,10 +109,12 @@ class Lazy(Tensor):
     """A value with a shape, a dtype and a device but no numbers; ``origin`` tells how it came to be.
 
     Functions of it are recorded, not computed. Whatever asks it for a number, or writes it into another
-    tensor, raises a :class:`NeedsValueError`. Checks of the arguments of distributions pass.
+    tensor, raises a :class:`NeedsValueError`. Checks of the arguments of distributions pass. A value that was
+    computed into memory of its own may be changed in place until something else is computed from it.
     """
 
     origin: Sampled | Computed
+    may_change = False
 
     @staticmethod
     def make(
@@ -125,9 +138,13 @@ class Lazy(Tensor):
                 return func(*args, **kwargs)
         if name == "__bool__" and _asked_by_a_distribution():
             return True
-        in_place = (name.endswith("_") and not name.endswith("__")) or "out" in kwargs
-        if name in NUMBER_WANTED or name == "__setitem__" or in_place:
+        in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+        if in_place and isinstance(args[0], Lazy) and args[0].may_change and "out" not in kwargs:
+            return args[0]._changed(func, args[1:], kwargs)
+        if name in NUMBER_WANTED or in_place or "out" in kwargs:
             raise NeedsValueError.of(sites_of((args, kwargs)), _in_words(name))
+        if name in ("__getitem__", *_IN_PLACE):
+            args = args[0], _by_numbers(args[1]), *args[2:]
         if name == "broadcast_tensors":
             tensors = args[0] if len(args) == 1 and isinstance(args[0], list | tuple) else args
             shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
@@ -135,19 +152,33 @@ class Lazy(Tensor):
         if name in _CONSTANTS or (name in _LIKE_ANOTHER and not isinstance(args[0], Lazy)):
             return func(*tree_map(_unwritten, args), **kwargs)
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        device = next(tensor.device for tensor in tensors if isinstance(tensor, Lazy))
+        lazy = [tensor for tensor in tensors if isinstance(tensor, Lazy)]
+        device = lazy[0].device
         known = tuple((tensor, _changes(tensor)) for tensor in tensors if not isinstance(tensor, Lazy))
         with torch._C.DisableTorchFunctionSubclass():
             try:
-                leaves, spec = _outputs(func, args, kwargs)
+                leaves, own, spec = _outputs(func, args, kwargs)
             except NotImplementedError:  # a shape that depends on numbers
                 raise NeedsValueError.of(sites_of((args, kwargs)), _in_words(name)) from None
-        calls = (Computed(name, func, args, kwargs, number, known) for number in range(len(leaves)))
-        values = [
-            cls.make(leaf.shape, leaf.dtype, device, call) if isinstance(leaf, Tensor) else leaf
-            for leaf, call in zip(leaves, calls, strict=True)
-        ]
+        values = list(leaves)
+        for number, leaf in enumerate(leaves):
+            if isinstance(leaf, Tensor):
+                call = Computed(name, func, args, kwargs, number, known)
+                values[number] = cls.make(leaf.shape, leaf.dtype, device, call)
+                values[number].may_change = own[number]
+        for tensor in lazy:
+            tensor.may_change = False
         return tree_unflatten(values, spec)
+
+    def _changed(self, func: Any, args: Any, kwargs: Any) -> "Lazy":
+        """This value, after a change in place: what it was before is a value of its own."""
+        before = Lazy.make(self.shape, self.dtype, self.device, self.origin)
+        args, kwargs = tree_map(lambda value: before if value is self else value, (args, kwargs))
+        after = Lazy.__torch_function__(_out_of_place(func), (), (before, *args), kwargs)
+        if (after.shape, after.dtype) != (self.shape, self.dtype):
+            raise NeedsValueError.of(sites_of(self), _in_words(func.__name__))
+        self.origin = after.origin
+        return self
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -165,13 +196,42 @@ class Lazy(Tensor):
         return f"Lazy({self.origin.name}, {tuple(self.shape)})"
 
 
+@cache  # the same function each time, which outputs are remembered by
+def _out_of_place(func: Any) -> Callable[..., Tensor]:
+    """A function that changes a tensor in place as one that returns the changed tensor."""
+
+    @wraps(func)
+    def on_copy(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        copy = x.clone()
+        func(copy, *args, **kwargs)
+        return copy
+
+    on_copy.__name__ = _IN_PLACE.get(func.__name__, func.__name__.removesuffix("_"))
+    return on_copy
+
+
+def _by_numbers(index: Any) -> Any:
+    """An index with the numbers of elements in the place of masks."""
+    if not isinstance(index, tuple):
+        return _by_numbers((index,)) if isinstance(index, Tensor) and index.dtype == torch.bool else index
+    parts: list[Any] = []
+    for part in index:
+        is_mask = isinstance(part, Tensor) and part.dtype == torch.bool and part.dim() > 0
+        parts += part.nonzero().unbind(1) if is_mask else [part]
+    return tuple(parts)
+
+
 def _changes(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
 def _in_torch_terms(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Arguments with NumPy's names in torch's words, and operands by position."""
-    kwargs = {_TORCH_NAMES.get(name, name): value for name, value in kwargs.items()}
+    kwargs = {
+        _TORCH_NAMES.get(name, name): value
+        for name, value in kwargs.items()
+        if name != "out" or value is not None
+    }
     for number, names in enumerate((("input", "self"), ("other", "exponent"))):
         for name in names:
             if name in kwargs and len(args) == number:
@@ -189,30 +249,32 @@ def _asked_by_a_distribution() -> bool:
     return asking.startswith(("torch.distributions", "pyro.distributions"))
 
 
-def _outputs(func: Any, args: Any, kwargs: Any) -> tuple[list[Any], TreeSpec]:
-    """Results of a function, flattened, with tensors that have no numbers.
+def _outputs(func: Any, args: Any, kwargs: Any) -> tuple[list[Any], list[bool], TreeSpec]:
+    """Results of a function, flattened, as tensors without numbers, and which have memory of their own.
 
     Found out once for arguments of the same shapes: a step makes each call anew, and torch takes longer over
     a shape than over small numbers.
     """
-    key = (func, torch.get_default_dtype(), _shapes((args, kwargs)))
+    key = (func, torch.get_default_dtype(), shapes_of((args, kwargs)))
     if key not in _known_outputs:
         if len(_known_outputs) >= _MOST_OUTPUTS:
             _known_outputs.clear()
         on_meta = _at_position if func.__name__ == "__getitem__" else _on_meta
-        result = func(*tree_map(on_meta, args), **tree_map(on_meta, kwargs))
-        _known_outputs[key] = tree_flatten(result)
+        given = tree_map(on_meta, (args, kwargs))
+        leaves, spec = tree_flatten(func(*given[0], **given[1]))
+        shared = {memory_of(leaf) for leaf in tree_leaves(given)}
+        _known_outputs[key] = leaves, [memory_of(leaf) not in shared for leaf in leaves], spec
     return _known_outputs[key]
 
 
-def _shapes(value: Any) -> Hashable:
+def shapes_of(value: Any) -> Hashable:
     """Arguments, with shapes and types in the place of tensors."""
     if isinstance(value, Tensor | np.ndarray):
         return value.shape, value.dtype
     if isinstance(value, list | tuple):
-        return (type(value), *map(_shapes, value))
+        return (type(value), *map(shapes_of, value))
     if isinstance(value, dict):
-        return tuple((name, _shapes(each)) for name, each in value.items())
+        return tuple((name, shapes_of(each)) for name, each in value.items())
     return type(value), repr(value)
 
 
@@ -243,7 +305,15 @@ def is_lazy(*values: Any) -> bool:
 
 def sites_of(values: Any) -> set[str]:
     """The names of the sites that values were computed from."""
-    found: set[str] = set()
+    return {origin.name for origin in _origins(values) if isinstance(origin, Sampled)}
+
+
+def functions_of(values: Any) -> set[str]:
+    """The names of the functions that values were computed by, copies with other shapes left out."""
+    return {origin.name for origin in _origins(values) if isinstance(origin, Computed)} - _SHAPED
+
+
+def _origins(values: Any) -> Iterator[Sampled | Computed]:
     seen: set[int] = set()
     waiting = [leaf for leaf in tree_leaves(values) if isinstance(leaf, Lazy)]
     while waiting:
@@ -251,9 +321,7 @@ def sites_of(values: Any) -> set[str]:
         if id(value) in seen:
             continue
         seen.add(id(value))
-        origin = value.origin
-        if isinstance(origin, Sampled):
-            found.add(origin.name)
-        else:
-            waiting += [leaf for leaf in tree_leaves((origin.args, origin.kwargs)) if isinstance(leaf, Lazy)]
-    return found
+        yield value.origin
+        if isinstance(value.origin, Computed):
+            inside = tree_leaves((value.origin.args, value.origin.kwargs))
+            waiting += [leaf for leaf in inside if isinstance(leaf, Lazy)]

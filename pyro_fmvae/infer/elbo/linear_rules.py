@@ -1,17 +1,25 @@
-"""Rules for linear functions: sums, products of matrices, values side by side, and the log-determinant."""
+"""Rules for linear functions: sums, products of matrices, values side by side, and the log-determinant.
+
+Functions without a rule of their own are tried: one that only moves elements about, or that is linear, is
+found out by what it does to random numbers.
+"""
 
 import math
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from pyro_fmvae.infer.elbo.calls import arguments, cumulating, dim_of, unknown
-from pyro_fmvae.infer.elbo.lazy import Computed, Lazy
+from pyro_fmvae.infer.elbo.calls import arguments, cumulating, dim_of, name_of, unknown
+from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, shapes_of
 from pyro_fmvae.infer.elbo.sums import (
     Factor,
+    Product,
     Sum,
     apply,
     contraction,
@@ -27,6 +35,7 @@ from pyro_fmvae.infer.elbo.sums import (
 )
 
 Expand = Callable[[Any], Sum]
+_MOST_ENTRIES = 2**22  # of the matrix of a linear function
 _UP = {name: name + 2 for name in range(-64, -2)}  # dimensions of a tensor without its last two
 
 
@@ -67,7 +76,12 @@ def _linear(of: Expand, x: Lazy, call: Computed) -> Sum:
     return of(product if bias is None else product + bias)
 
 
-def _einsum(of: Expand, x: Lazy, call: Computed) -> Sum:
+def _outer(of: Expand, x: Lazy, call: Computed) -> Sum:
+    a, b = call.args
+    return of(a.unsqueeze(-1) * b)
+
+
+def _einsum(of: Expand, x: Lazy, call: Computed) -> Sum | None:
     formula, operands = call.args[0], list(call.args[1:])
     if len(operands) == 1 and isinstance(operands[0], list | tuple):
         operands = list(operands[0])
@@ -77,7 +91,7 @@ def _einsum(of: Expand, x: Lazy, call: Computed) -> Sum:
         letters, output = _spelt_out(letters, output, [operand.dim() for operand in operands])
     spelt = (*letters, output)
     if not arrow or any("." in each or len(set(each)) < len(each) for each in spelt):
-        raise unknown(x, "einsum")
+        return None
     return contraction([of(each) for each in operands], letters, output, [o.shape for o in operands])
 
 
@@ -93,8 +107,13 @@ def _spelt_out(letters: list[str], output: str, dims: list[int]) -> tuple[list[s
 
 
 def _logdet(of: Expand, x: Lazy, call: Computed) -> Sum:
-    """Of a drawn matrix, or of positive numbers times one."""
+    """Of a drawn matrix, of positive numbers times one, or of numbers on a diagonal."""
     a = call.args[0]
+    inner = a
+    while isinstance(inner.origin, Computed) and name_of(inner.origin) == "expand":
+        inner = inner.origin.args[0]
+    if isinstance(inner.origin, Computed) and inner.origin.name in ("diag_embed", "diag"):
+        return of(inner.diagonal(dim1=-2, dim2=-1).log().sum(-1))
     terms = of(a)
     drawn = [f for term in terms for f in term if not f.is_number]
     known = [f for term in terms for f in term if f.is_number]
@@ -179,13 +198,158 @@ def joined(expand: Expand, x: Lazy, call: Computed) -> Sum:
     return result
 
 
-LINEAR: dict[str, Callable[[Expand, Lazy, Computed], Sum]] = {
+class Tried:
+    """A recorded call as a function of the elements of all values in it that are not there.
+
+    Args:
+        x, call: the value, and how it came to be.
+        known: what was found out before, by the structure of calls; added to.
+    """
+
+    def __init__(self, x: Lazy, call: Computed, known: dict[Hashable, bool]) -> None:
+        self._x, self._call, self._known = x, call, known
+        self._leaves, self._spec = tree_flatten((call.args, call.kwargs))
+        self._parts = list({id(leaf): leaf for leaf in self._leaves if isinstance(leaf, Lazy)}.values())
+        self._sizes = [part.numel() for part in self._parts]
+        tensors = {i: leaf for i, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)}
+        self._known_tensors = {i: leaf for i, leaf in tensors.items() if not isinstance(leaf, Lazy)}
+
+    def elements(self, expand: Expand) -> Sum | None:
+        """The value, if each of its elements is one of an argument, or a number, whatever the numbers are.
+
+        ``expand`` may be any function of single elements, such as their logarithm.
+        """
+        if not sum(self._sizes):
+            return expand(self._at(torch.zeros(0, device=self._x.device)).to(self._x.dtype))
+        if not self._finds("elements", self._moves_elements):
+            return None
+        zeros, ones, numbers = map(self._at, self._counted())
+        moved = ones - zeros == 1
+        index, start, result = numbers.where(moved, 0).long(), 0, list[Product]()
+        all_moved = self._known.get(self._key("all"), False)
+        for part, size in zip(self._parts, self._sizes, strict=True):
+            own = (index - start).clamp(0, max(size - 1, 0))
+            found = select(expand(part), part.shape, partial(_elements_at, own))
+            if not all_moved or len(self._parts) > 1:
+                here = moved & (index >= start) & (index < start + size)
+                found = [times([number(here.to(self._x.dtype))], term) for term in found]
+            start += size
+            result += found
+        if not all_moved:
+            (filled,) = expand(zeros.where(~moved, 1.0).to(self._x.dtype))
+            result.append(times([number((~moved).to(self._x.dtype))], filled))
+        return result
+
+    def linear(self, expand: Expand) -> Sum | None:
+        """The value, if it is a linear function of the elements, plus numbers."""
+        if sum(self._sizes) * self._x.numel() > _MOST_ENTRIES or not self._finds("linear", self._is_linear):
+            return None
+        constant, *_ = map(self._at, self._counted())
+        units = torch.eye(sum(self._sizes), dtype=torch.float64, device=self._x.device)
+        matrix = (torch.vmap(self._at)(units) - constant).to(self._x.dtype)
+        result: Sum = [[number(constant.to(self._x.dtype))]]
+        for part, rows in zip(self._parts, matrix.split(self._sizes), strict=True):
+            inner = string.ascii_letters[: part.dim()]
+            outer = string.ascii_letters[part.dim() : part.dim() + self._x.dim()]
+            own = rows.view(*part.shape, *self._x.shape)
+            factors = [[[number(own)]], expand(part)]
+            result += contraction(factors, [inner + outer, inner], outer, [own.shape, part.shape])
+        return result
+
+    def _counted(self) -> Iterator[Tensor]:
+        """Values of 0, of 1, and the numbers of all elements, float64."""
+        numbers = torch.arange(sum(self._sizes), dtype=torch.float64, device=self._x.device)
+        return iter((torch.zeros_like(numbers), torch.ones_like(numbers), numbers))
+
+    def _at(self, elements: Tensor, others: Mapping[int, Tensor] = MappingProxyType({})) -> Tensor:
+        """The function at elements, float64; with other numbers in the place of some of its own."""
+        parts = zip(self._parts, elements.split(self._sizes), strict=True)
+        values = {id(part): own.view(part.shape) for part, own in parts}
+        leaves = []
+        for position, leaf in enumerate(self._leaves):
+            if isinstance(leaf, Tensor) and not isinstance(leaf, Lazy):
+                leaf = others.get(position, leaf.to(elements) if leaf.is_floating_point() else leaf)
+            leaves.append(values.get(id(leaf), leaf))
+        args, kwargs = tree_unflatten(leaves, self._spec)
+        result: Tensor = tree_leaves(self._call.function(*args, **kwargs))[self._call.output]
+        return result
+
+    def _moves_elements(self) -> bool:
+        """True if every element of the result is an element of the arguments, or depends on none."""
+        moved = index = torch.empty(0)
+        for trial, (one, other, numbers) in enumerate(self._trials(3)):
+            one = one.sign() * 10 ** (15 * other)
+            values = self._at(one, numbers)
+            if trial == 0:
+                order = one.argsort()
+                index = order[torch.searchsorted(one[order], values.contiguous()).clamp(max=len(one) - 1)]
+                moved = one[index] == values
+                self._known[self._key("all")] = bool(moved.all()) and not self._known_tensors
+            for each in (one, -one, 1 / one, other):
+                if not torch.equal(values.where(~moved, each[index]), self._at(each, numbers)):
+                    return False
+        return True
+
+    def _is_linear(self) -> bool:
+        """True if the result is a linear function of the elements, plus numbers."""
+        for size, (one, other, numbers) in zip((1e-30, 1e-8, 1.0, 1e8, 1e30), self._trials(5), strict=True):
+            one, other = size * one, size * other
+            constant = self._at(0 * one, numbers)
+            both, first, second = (self._at(v, numbers) - constant for v in (other - 2 * one, one, other))
+            close = 1e-10 * max(first.abs().max(), second.abs().max()) + 1e-13 * constant.abs().max()
+            if not bool(((both - second + 2 * first).abs() <= close).all()):
+                return False
+        return True
+
+    def _trials(self, count: int) -> Iterator[tuple[Tensor, Tensor, dict[int, Tensor]]]:
+        """Two random vectors, and other numbers for the place of the call's own, of either sign.
+
+        Whole numbers stay, as indices do, where the function does not take fractions.
+        """
+        source = torch.Generator().manual_seed(0)
+
+        def random(*shape: int) -> Tensor:
+            size, sign = torch.rand(2, *shape, generator=source, dtype=torch.float64)
+            return (torch.where(sign < 0.5, -1, 1) * (0.5 + 1.5 * size)).to(self._x.device)
+
+        tensors = {i: leaf for i, leaf in self._known_tensors.items() if leaf.dtype != torch.bool}
+        count_of_all = sum(self._sizes)
+        try:
+            self._at(random(count_of_all), {i: random(*leaf.shape) for i, leaf in tensors.items()})
+        except (RuntimeError, ValueError, TypeError, IndexError):
+            tensors = {i: leaf for i, leaf in tensors.items() if leaf.is_floating_point()}
+        for _ in range(count):
+            numbers = {i: random(*leaf.shape) for i, leaf in tensors.items()}
+            yield random(count_of_all), random(count_of_all), numbers
+
+    def _key(self, what: str) -> Hashable:
+        return "tried", what, self._call.function, self._call.output, shapes_of(tuple(self._leaves))
+
+    def _finds(self, what: str, check: Callable[[], bool]) -> bool:
+        """What a check finds, once for all calls of a structure. A function of random numbers fails any."""
+        key = self._key(what)
+        if key not in self._known:
+            before = torch.get_rng_state()
+            try:
+                with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                    self._known[key] = check() and torch.equal(before, torch.get_rng_state())
+            except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):
+                self._known[key] = False
+        return self._known[key]
+
+
+def _elements_at(index: Tensor, tensor: Tensor, constant: frozenset[int]) -> Tensor:
+    return tensor.reshape(-1)[index]
+
+
+LINEAR: dict[str, Callable[[Expand, Lazy, Computed], Sum | None]] = {
     "sum": _sum,
     "mean": _mean,
     "cumsum": _cumsum,
     "matmul": _matmul,
     "rmatmul": _rmatmul,
     "linear": _linear,
+    "outer": _outer,
     "einsum": _einsum,
     "logdet": _logdet,
     "cholesky": _cholesky,
@@ -193,4 +357,7 @@ LINEAR: dict[str, Callable[[Expand, Lazy, Computed], Sum]] = {
     "cholesky_inverse": _cholesky_inverse,
     "slogdet": _slogdet,
 }
-"""Name of a function → its rule, which takes the expansion of arguments, the value and the call."""
+"""Name of a function → its rule, which takes the expansion of arguments, the value and the call.
+
+A rule may return None for arguments that it does not read.
+"""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.infer.elbo.calls import arguments, cumulating, dim_of, name_of
-from pyro_fmvae.infer.elbo.identities import is_one
+from pyro_fmvae.infer.elbo.identities import is_one, sum_of_cases
 from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, sites_of
 from pyro_fmvae.infer.elbo.sums import Factor, Product, Sum, apply, is_plain, number, scale, total, whole
 
@@ -20,6 +20,8 @@ class _Expands(Protocol):
     units: Set[int]
 
     def of(self, x: Any) -> Sum: ...
+
+    def without_guard(self, call: Computed) -> Any: ...
 
     def log(self, x: Any, kind: str = "log") -> Sum: ...
 
@@ -58,13 +60,17 @@ def _log_by_function(expansion: _Expands, x: Lazy, call: Computed) -> Sum | None
         return expansion.of(a)
     if name == "cumprod":
         return apply(expansion.log(a), dim_of(call, a), cumulating(x, dim_of(call, a)))
-    if name == "pad":
-        return _log_of_padded(expansion, x, call)
     if name == "prod" and isinstance(b, int):
         keepdim = bool(arguments(call, "dim", "keepdim")[1])
         return total(expansion.log(a), a.shape, [dim_of(call, a)], keepdim)
     if name == "sum" and is_one(x, expansion.identities, expansion.units):
         return []
+    cases = sum_of_cases(call)
+    if cases is not None:
+        return expansion.log(cases)
+    guarded = expansion.without_guard(call)
+    if guarded is not None:
+        return expansion.log(guarded)
     if name in ("add", "sub", "rsub", "sum"):
         return None
     terms = expansion.of(a if name == "abs" else x)
@@ -117,15 +123,6 @@ def _hold(x: Lazy, conditions: Tensor) -> bool:
             "terms are 0: write torch.where(a == 1, x, y) for a * x + (1 - a) * y, and "
             "torch.where(a == 1, x, 0.0) for a * x"
         ) from None
-
-
-def _log_of_padded(expansion: _Expands, x: Lazy, call: Computed) -> Sum | None:
-    source, (pads, mode, value) = call.args[0], arguments(call, "pad", "mode", "value")
-    if value != 1 or mode not in (None, "constant") or len(pads) != 2 or min(pads) < 0:
-        return None
-    size = source.shape[-1]
-    eye = torch.eye(size + sum(pads), dtype=x.dtype, device=x.device)
-    return apply(expansion.log(source), -1, eye[:, pads[0] : pads[0] + size])
 
 
 def _log_of_size(value: Any) -> Any:

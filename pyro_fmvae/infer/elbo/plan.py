@@ -144,7 +144,9 @@ def _of_plain(found: Recognised, guide: Trace, site: Site, structured: bool) -> 
         reason = found.drawn.get(name)
         if reason is not None:
             return PlannedSite(name, posterior, "refused", reason)
-        return PlannedSite(name, posterior, "exact", _about_joint(found, guide, name, structured))
+        guard = f"{found.left_out[name]} is left out" if name in found.left_out else ""
+        notes = filter(None, (guard, _about_joint(found, guide, name, structured)))
+        return PlannedSite(name, posterior, "exact", "; ".join(notes))
     why = found.drawn.get(name, "")
     if name in found.kinds:
         why = f"the guide has no natural posterior; {found.kinds[name].__name__} is one"

@@ -1,6 +1,6 @@
 """Reasons why the posterior of a site has no closed form, with what to write for one that has."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from pyro_fmvae.distributions.natural_distribution import natural_classes_on
 from pyro_fmvae.infer.elbo.density import held
 from pyro_fmvae.infer.elbo.expansion import OF_A_SUM, Expansion
 from pyro_fmvae.infer.elbo.expectation import Monomial
-from pyro_fmvae.infer.elbo.lazy import TRUTH_VALUE, NeedsValueError, sites_of
+from pyro_fmvae.infer.elbo.lazy import TRUTH_VALUE, NeedsValueError, functions_of, sites_of
 from pyro_fmvae.infer.elbo.structure import Site
 
 _PRECISION = "give the precision a Gamma prior, and write precision.rsqrt() as the scale"
@@ -33,9 +33,15 @@ _CLASSES = {
     ),
     "StudentT": "write a Normal, with a Gamma(df / 2, df / 2) site in its plate as a factor of the precision",
     "LKJCholesky": _MATRIX,
+    "GammaPoisson": "write a Gamma of concentration and rate in its plate, and a Poisson of that",
 }
 _OF_SEVERAL = {"Categorical", "OneHotCategorical", "Multinomial"}
 _CONJUGATE = {"rate": {"Gamma"}, "probs": {"Beta", "Dirichlet"}}
+_UNGUARDED = "leave it out, as expectations of logarithms are finite without it"
+_NO_EVENT = (
+    "a Bernoulli of exp(-x) that is 1 has the density of a Poisson of x that is 0: write that, if no 0 is "
+    "observed"
+)
 _SUM = "a sum has none, so pick one value by an index, such as precision[z], where that is meant"
 
 
@@ -49,6 +55,8 @@ class Use:
         products: monomials of the value that the log-density is linear in.
         needed_for: a function without a closed form, in words; None if the log-density is a sum of products.
         is_in_argument: True if the program, not the density, calls that function.
+        functions: names of those that the program computes the arguments by.
+        guard: a small number or a clamp without which the log-density had a closed form.
     """
 
     user: Site
@@ -56,6 +64,8 @@ class Use:
     products: set[Monomial]
     needed_for: str | None = None
     is_in_argument: bool = False
+    functions: Set[str] = frozenset()
+    guard: str | None = None
 
     @classmethod
     def of(
@@ -83,7 +93,7 @@ class Use:
         is_in_argument = use is not None and use in {
             _needed_for(part, expansion) for part in from_it.values()
         }
-        return cls(user, arguments, products, use, is_in_argument)
+        return cls(user, arguments, products, use, is_in_argument, functions_of(list(from_it.values())))
 
     def __str__(self) -> str:
         what = " and ".join(self.arguments) or "an argument"
@@ -119,6 +129,8 @@ def reason_for(site: Site, uses: Iterable[Use]) -> str:
     kinds = natural_classes_on(site["fn"].support, site["fn"].event_shape)
     hard = next((use for use in others if not _covering(kinds, [use])), None)
     prior = _class_of(site)
+    if hard is not None and hard.guard is not None:
+        return f"no closed form as {hard}, because of {hard.guard}; {_UNGUARDED}"
     if hard is not None:
         because = f", because of {hard.needed_for}" if hard.is_in_argument else ""
         on_reals = natural_classes_on(constraints.real, site["fn"].event_shape)
@@ -146,14 +158,19 @@ def _advice(use: Use, prior: str) -> str | None:
         return _SUM
     if prior == "Beta" and _class_of(use.user) in _OF_SEVERAL and not use.is_in_argument:
         return "its probabilities add up to 1, so give all of them one Dirichlet prior"
-    by_argument = [
-        f"its {prior} prior has one where {name} is the value itself"
-        if prior in _CONJUGATE.get(name, ()) and not use.is_in_argument
-        else _ARGUMENTS[name]
-        for name in use.arguments
-        if name in _ARGUMENTS
-    ]
-    return _CLASSES.get(_class_of(use.user)) or _CLASSES.get(prior) or next(iter(by_argument), None)
+    if prior == "Gamma" and _class_of(use.user) == "Bernoulli" and "exp" in use.functions:
+        return _NO_EVENT
+    by_class = _CLASSES.get(_class_of(use.user)) or _CLASSES.get(prior)
+    return by_class or next(filter(None, (_by_argument(use, name, prior) for name in use.arguments)), None)
+
+
+def _by_argument(use: Use, name: str, prior: str) -> str | None:
+    """What to write for an argument; None for what the program does already."""
+    if prior in _CONJUGATE.get(name, ()):
+        return f"its {prior} prior has one where {name} is the value itself" if use.functions else None
+    if name == "scale" and prior == "Gamma" and "rsqrt" in use.functions:
+        return None
+    return _ARGUMENTS.get(name)
 
 
 def _with_advice(reason: str, advice: str | None) -> str:

@@ -27,6 +27,7 @@ from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import (
     Moments,
     Monomial,
+    Squares,
     are_distinct,
     by_site,
     expectation_of,
@@ -58,6 +59,7 @@ class Recognised:
         sites: all sample sites by name, from a run without enumeration.
         joint: locations that may have a joint posterior with their precision: its name, and the kind.
         apart: locations that may not have one with a site that they are multiplied with, and the reason.
+        left_out: clamps of sites that are left out, by the site's name.
     """
 
     kinds: dict[str, type[NaturalDistribution]] = field(default_factory=dict)
@@ -68,6 +70,7 @@ class Recognised:
     sites: dict[str, Site] = field(default_factory=dict)
     joint: dict[str, tuple[str, JointKind]] = field(default_factory=dict)
     apart: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 def recognise_conjugacy(model: Any, args: Any, kwargs: Any, local: Collection[str] = ()) -> Recognised:
@@ -199,12 +202,13 @@ class _Search:
         with poutine.block(), _Values(values, candidates), enumeration, Enumerated():
             traced = sample_sites(poutine.trace(model).get_trace(*args, **kwargs))
         self._units = units_of(traced.values())
-        expansion = Expansion(self._identities, units=self._units)
+        expansion = Expansion(self._identities, units=self._units, keeps_squares=True)
         pairs: set[str] = set()
         seen: dict[str, set[Monomial]] = {}
 
         def read(table: Lazy) -> Tensor:
-            for term in expansion.of(table):
+            squares = Squares(expansion.squares, {}, table.dtype, table.device)
+            for term in squares.products(squares.apart(expansion.of(table))):
                 self._terms.append((site["name"], term))
                 for name, factors in by_site(term).items():
                     found = monomial(factors)
@@ -232,9 +236,37 @@ class _Search:
                 failure = error
                 self._failed = self._failed or error.sites
             for name in seen.keys() | (failure.sites if failure else set()):
-                self._uses[name].append(Use.of(name, site, seen.get(name, set()), failure, expansion))
+                use = Use.of(name, site, seen.get(name, set()), failure, expansion)
+                if failure is not None and name in failure.sites:
+                    use.guard = self._guard_in_the_way(name, site, value)
+                self._uses[name].append(use)
+        self._found.left_out = expansion.left_out
         self._parents = {n for n, uses in self._uses.items() if any(u.user["name"] != n for u in uses)}
         return traced, pairs
+
+    def _guard_in_the_way(self, name: str, user: Site, value: Tensor) -> str | None:
+        """A guard without which a density would have a family for a site; None if it lacks more than that."""
+        expansion = Expansion(self._identities, units=self._units, without_guards=True)
+        products: set[Monomial] = set()
+
+        def read(table: Lazy) -> Tensor:
+            for term in expansion.of(table):
+                found = monomial(by_site(term).get(name, []))
+                if found is None:
+                    raise NeedsValueError.of({name}, "a power")
+                products.add(found[0])
+            return torch.zeros(table.shape, dtype=table.dtype, device=table.device)
+
+        try:
+            density = log_density(user["fn"], value, read)
+            if isinstance(density, Lazy):
+                read(density)
+        except NeedsValueError:
+            return None
+        fn = self._latent[name]["fn"]
+        kinds = natural_classes_on(fn.support, fn.event_shape)
+        fits = any(products - {()} <= kind.family.monomials for kind in kinds)
+        return expansion.left_out.get(name) if fits else None
 
     def _find_priors(self, traced: dict[str, Site]) -> dict[str, str]:
         """Fill in the priors; the reasons for those that have none."""

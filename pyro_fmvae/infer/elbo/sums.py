@@ -23,7 +23,8 @@ class Factor(NamedTuple):
 
     Args:
         site: name of the site that it is a function of, "" for numbers.
-        function: ``"x"``, ``"log"``, ``"log1m"`` or ``"logdet"`` of an element of the site's value.
+        function: ``"x"``, ``"log"``, ``"log1m"`` or ``"logdet"`` of an element of the site's value;
+            ``"square"`` of an element of a sum, which has a name in the place of a site.
         power: the power that it is raised to; for ``"x"`` alone other than 1.
         tensor: the numbers; or which elements of the value, flattened, it is of (int64).
         names: of the tensor's dimensions.
@@ -49,6 +50,32 @@ class Factor(NamedTuple):
 
 Product = list[Factor]
 Sum = list[Product]
+
+
+class SquareOfSum(NamedTuple):
+    """A sum whose square is a factor: its elements, numbered, are those of the factor.
+
+    Args:
+        terms: the sum.
+        shape: of its value.
+    """
+
+    terms: Sum
+    shape: torch.Size
+
+    def times(self, terms: Sum, own: Factor, rest: Product) -> Sum:
+        """A sum of the shape of the value, at the elements of the factor ``own``, times a product."""
+        names = {name for f in (own, *rest) for name in f.names if name >= 0}
+        marks = {name: -(10**6) - name for name in names}  # so that sums they share stay the same
+        picked = select(terms, self.shape, lambda tensor, _: tensor.reshape(-1)[own.elements])
+        outer = {i - len(own.names): marks.get(name, name) for i, name in enumerate(own.names)}
+        result = multiply([rename(rest, marks)], [rename(term, outer) for term in picked])
+        return [rename(term, {mark: name for name, mark in marks.items()}) for term in result]
+
+
+def sites_in(terms: Sum) -> set[str]:
+    """The names of the sites in a sum."""
+    return {f.site for term in terms for f in term if f.site}
 
 
 def number(value: Tensor | float) -> Factor:

@@ -25,6 +25,7 @@ SITES = {
 }
 INDEX = torch.tensor([[2], [0], [2], [1]])
 DATA = torch.linspace(-1, 1, 10, dtype=D).view(5, 2)
+WEIGHTS = torch.arange(1, 13, dtype=D).view(3, 4)
 KEPT = torch.tensor([True, False, True])
 
 EXPRESSIONS = {
@@ -64,8 +65,66 @@ EXPRESSIONS = {
     "normalised probabilities": lambda v: dist.Categorical(v["simplex"]).logits[1:],
     "normalised logits": lambda v: dist.Categorical(logits=v["simplex"].log()).logits,
     "rows of probabilities": lambda v: dist.Categorical(v["simplex"][INDEX[:, 0]]).logits,
+    "padding": lambda v: F.pad(v["real"], (1, 0), value=2.5) + F.pad(v["rate"][:1], (-1, 3)),
+    "log of a padding that cuts off": lambda v: F.pad(v["prob"], (-1, 1), value=1.0).log(),
+    "masked_fill": lambda v: v["real"].masked_fill(KEPT[:, None], 0.5) ** 2,
+    "power of masked_fill": lambda v: v["rate"].masked_fill(KEPT, 0.5).rsqrt().log(),
+    "repeat": lambda v: v["rate"].repeat(2, 2).rsqrt() ** -2,
+    "tile": lambda v: v["real"].tile(2) ** 2,
+    "repeat_interleave": lambda v: v["prob"].repeat_interleave(2).log(),
+    "repeated by numbers": lambda v: (
+        v["rate"].repeat_interleave(torch.tensor([1, 0, 2]), output_size=3).log()
+    ),
+    "hstack": lambda v: torch.hstack([v["real"], v["vector"], v["real"]]),
+    "vstack of a value and numbers": lambda v: torch.vstack([v["real"], DATA]) ** 2,
+    "roll": lambda v: v["simplex"].roll(1, -1).log(),
+    "ravel": lambda v: v["real"].ravel(),
+    "triangle": lambda v: v["real"].tril(),
+    "diag_embed": lambda v: v["rate"].diag_embed(),
+    "embedding": lambda v: (
+        F.embedding(INDEX[:, 0], v["real"]) + F.embedding(INDEX[:, 0], v["rate"][:, None]).log()
+    ),
+    "mask as an index": lambda v: v["real"][KEPT] ** 2 + v["real"][KEPT, 1:],
+    "scatter": lambda v: v["rate"].scatter(0, INDEX[1:2, 0], 2.0).log(),
+    "diff": lambda v: v["real"].diff(dim=0) ** 2,
+    "outer": lambda v: torch.outer(v["rate"], v["real"][:, 0]),
+    "index_add": lambda v: torch.zeros(4, 2, dtype=D).index_add(0, INDEX[[0, 1, 0], 0], v["real"]) ** 2,
+    "scatter_add": lambda v: torch.ones(4, dtype=D).scatter_add(0, INDEX[:3, 0], v["rate"]),
+    "tensordot": lambda v: torch.tensordot(DATA, v["real"], dims=([1], [1])),
+    "conv1d": lambda v: F.conv1d(v["real"].T[None], DATA.T[None, :, :2], padding=1),
+    "addmm": lambda v: torch.addmm(DATA @ DATA.T[:, :3], DATA, v["real"].T, alpha=0.5),
+    "a diagonal by einsum": lambda v: torch.einsum("kii->k", v["real"][:2].expand(3, 2, 2)),
+    "changed in place": lambda v: changed_in_place(v["real"]) ** 2,
+    "elements set": lambda v: elements_set(v["real"] * 2),
+    "power of cases": lambda v: torch.where(KEPT, v["rate"].rsqrt(), v["variance"].sqrt()) ** -2,
+    "power of cases, one known": lambda v: torch.where(KEPT, 0.1, v["rate"]).rsqrt() ** -2 + 1.0,
+    "power of an index into a stack": lambda v: (
+        (2 * torch.stack([v["rate"], 3 * v["rate"]])[INDEX[3, 0]].rsqrt()) ** -2
+    ),
+    "quotient of cases": lambda v: v["real"][:, 0] / (3 * torch.where(KEPT, v["variance"], 2.0)),
+    "normalised cases": lambda v: dist.Categorical(torch.where(KEPT[:, None], v["simplex"], WEIGHTS)).logits,
+    "log det of a diagonal": lambda v: (
+        (v["rate"].expand(2, 3).diag_embed() * 1).diagonal(dim1=-2, dim2=-1).log()
+        + v["rate"].diag_embed().expand(2, 3, 3).logdet()[:, None]
+    ),
     "ones like a value": lambda v: torch.ones_like(v["real"]) * v["real"],
 }
+
+
+def changed_in_place(x):
+    total = x[:, 0] * 0
+    for column in range(2):
+        total += DATA[:3, column] * x[:, column]
+    total.sub_(1).mul_(2)
+    total += total
+    return total
+
+
+def elements_set(x):
+    x[0] = 0.0
+    x[KEPT, 1] = DATA[:2, 0]
+    x.masked_fill_(DATA[:3] < -0.9, 2.0)
+    return x
 
 
 def lazy(name):
@@ -117,6 +176,10 @@ def test_what_is_no_sum_of_products(name, use):
         lambda x: torch.zeros(3, 2, dtype=D).copy_(x),
         lambda x: x.add_(1),
         lambda x: x.nonzero(),
+        lambda x: x[0].add_(1),
+        lambda x: (x * 2, y := x * 1, y[0], y.add_(1)),
+        lambda x: torch.zeros(3, 2, dtype=D).__setitem__(0, x[0]),
+        lambda x: torch.mul(x, 2, out=torch.zeros(3, 2, dtype=D)),
     ],
 )
 def test_numbers_that_are_not_there(use):
@@ -226,7 +289,16 @@ NOT_READ = {
     "a clamp of a rate from above": lambda v: v["rate"].clamp(0.0, 1.0),
     "a clamp of a difference": lambda v: (v["rate"] - 1).clamp(min=0.0),
     "the other factor": lambda v: torch.linalg.cholesky(torch.eye(2, dtype=D) / v["rate"][0], upper=True),
-    "a padding that cuts off": lambda v: F.pad(v["prob"], (-1, 1), value=1.0),
+    "a wide clamp": lambda v: v["real"].clamp(-1e20, 1e20),
+    "a rectifier of one number": lambda v: F.relu(v["scalar"]),
+    "the largest": lambda v: v["real"].amax(0),
+    "sorting": lambda v: v["real"].sort(0)[0],
+    "rounding to whole numbers": lambda v: v["real"].round(),
+    "a power in a tensor": lambda v: v["rate"] ** torch.tensor([1, 1, 1]),
+    "a remainder": lambda v: v["rate"].fmod(1e12),
+    "a random choice": lambda v: F.dropout(v["scalar"], 0.5),
+    "products of two": lambda v: torch.addcmul(v["real"], v["real"], v["vector"]),
+    "a large matrix": lambda v: v["real"].expand(2000, 3, 2).diff(dim=0),
     "a larger one": lambda v: torch.maximum(v["real"], torch.tensor(0)),
     "of the other factor": lambda v: torch.cholesky_inverse(torch.eye(2, dtype=D) * v["rate"][0], True),
 }

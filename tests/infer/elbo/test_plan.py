@@ -17,6 +17,7 @@ X = torch.linspace(-1.0, 1.0, 6)
 PRECISION = "give the precision a Gamma prior, and write precision.rsqrt() as the scale"
 PROBABILITY = "without regressors, give probs= a Beta prior, or a Dirichlet prior for several values"
 MATRIX = "give the precision matrix a Wishart prior, and pass it as precision_matrix="
+GUARD = "leave it out, as expectations of logarithms are finite without it"
 AUXILIARY = "write a Normal, with a Gamma(df / 2, df / 2) site in its plate as a factor of the precision"
 
 
@@ -184,7 +185,37 @@ REASONS = {
     ),
     "a location that is a precision too": (
         one_site(dist.Gamma(1.0, 1.0), lambda s: dist.Normal(s * REGRESSORS[:, 0], s.rsqrt())),
-        f"no closed form as loc and scale of Normal at 'x'; {PRECISION}",
+        "no closed form as loc and scale of Normal at 'x'",
+    ),
+    "a guard of a rate": (
+        one_site(dist.Gamma(1.0, 1.0), lambda s: dist.Poisson(s + 1e-8), COUNTS),
+        f"no closed form as rate of Poisson at 'x', because of + 1e-08; {GUARD}",
+    ),
+    "a guard of a precision": (
+        one_site(dist.Gamma(1.0, 1.0), lambda s: dist.Normal(0.0, (1e-6 + s).rsqrt())),
+        f"no closed form as scale of Normal at 'x', because of + 1e-06; {GUARD}",
+    ),
+    "a guard of probabilities": (
+        one_site(dist.Dirichlet(torch.ones(2)), lambda s: dist.Categorical(s + 1e-8), COUNTS),
+        f"no closed form as probs of Categorical at 'x', because of + 1e-08; {GUARD}",
+    ),
+    "a clamp of a probability": (
+        one_site(dist.Beta(1.0, 1.0), lambda s: dist.Bernoulli(s.clip(1e-3, 1 - 1e-3)), COUNTS),
+        f"no closed form as probs of Bernoulli at 'x', because of clamp(min=0.001, max=0.999); {GUARD}",
+    ),
+    "a guard that is not what it lacks": (
+        one_site(dist.HalfCauchy(1.0), lambda s: dist.Normal(0.0, s + 1e-6)),
+        f"no closed form as scale of Normal at 'x'; {PRECISION}",
+    ),
+    "a rate of rates": (
+        one_site(dist.Gamma(1.0, 1.0), lambda s: dist.GammaPoisson(2.0, s), COUNTS),
+        "no closed form as rate of GammaPoisson at 'x'; write a Gamma of concentration and rate in its "
+        "plate, and a Poisson of that",
+    ),
+    "survival": (
+        one_site(dist.Gamma(1.0, 1.0), lambda s: dist.Bernoulli((-2 * s).exp()), COUNTS),
+        "no closed form as probs of Bernoulli at 'x', because of 'exp'; a Bernoulli of exp(-x) that is 1 has "
+        "the density of a Poisson of x that is 0: write that, if no 0 is observed",
     ),
     "a branch": (
         one_site(dist.Normal(0.0, 1.0), branching),
@@ -207,6 +238,12 @@ def test_why_a_site_is_drawn(case):
     model, why = REASONS[case]
     row = TraceConjugate_ELBO().plan(model, AutoConjugate(model))["s"]
     assert (row.treatment, row.why) == ("drawn", why)
+
+
+def test_a_clamp_that_is_left_out_is_in_the_table():
+    model = one_site(dist.Beta(1.0, 1.0), lambda s: dist.Bernoulli(s.clamp(1e-6, 1 - 1e-6)), COUNTS)
+    row = TraceConjugate_ELBO().plan(model, AutoConjugate(model))["s"]
+    assert (row.treatment, row.why) == ("exact", "clamp(min=1e-06, max=0.999999) is left out")
 
 
 def test_a_reason_names_the_use_that_has_no_closed_form():

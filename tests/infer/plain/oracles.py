@@ -256,7 +256,9 @@ def _all_assignments(model: Any, values: dict[str, Tensor], args: Any) -> dict[s
     if not found:
         return {}
     assert 500 * math.prod(len(support) for support in supports) <= MOST_VALUES
-    columns = torch.cartesian_prod(*supports).reshape(-1, len(supports)).unbind(1)
+    numbers = torch.cartesian_prod(*(torch.arange(len(support)) for support in supports))
+    rows = numbers.reshape(-1, len(supports)).unbind(1)
+    columns = [support[row] for support, row in zip(supports, rows, strict=True)]
     return {
         name: torch.stack([c for c, owner in zip(columns, owners, strict=True) if owner == name], -1).reshape(
             -1, *site["value"].shape
