@@ -135,8 +135,9 @@ def _has_header(
     """Tell whether the first row holds names, not data.
 
     It does if it has words alone, and not each of them is a value of its column; if a column's name begins
-    with ``label:``; and if, behind words that are no values of their columns, it has whole numbers alone that
-    do not fit theirs, such as years: they are out of the range of what is below, or that is no whole numbers.
+    with ``label:``; and if, behind words that are no values of their columns, it has different whole numbers
+    that do not fit theirs, such as years: they are out of the range of what is below, or that is no whole
+    numbers. If it has different whole numbers alone, it does if one of them is above a column of words.
 
     Raises:
         ValueError: it has numbers, and what may be names.
@@ -158,12 +159,15 @@ def _has_header(
 
     if len(texts) == len(filled):
         return bool(filled) and (known is None or not all(map(is_value, texts)))
-    if texts and below and texts == filled[: len(texts)] and not any(map(is_value, texts)):
-        numbers = filled[len(texts) :]
-        different = len({float(first[column]) for column in numbers}) == len(numbers)
-        if different and all(
-            _is_foreign(first[column], [row[column] for row in below]) for column in numbers
-        ):
+    numbers = [column for column in filled if column not in texts]
+    names = {float(first[column]) for column in numbers}
+    whole = len(names) == len(numbers) and all(map(float.is_integer, names))
+    if below and whole and texts == filled[: len(texts)] and not any(map(is_value, texts)):
+        columns = {column: [row[column] for row in below] for column in numbers}
+        if not texts:
+            above = (column for column, fields in columns.items() if _has_words_alone(fields))
+            return known is not None and not all(map(is_value, above))
+        if all(_is_out_of_place(float(first[column]), fields) for column, fields in columns.items()):
             return True
     for column in texts:
         if known is None or all(_is_number(row[column]) or is_missing(row[column]) for row in below):
@@ -174,12 +178,16 @@ def _has_header(
     return False
 
 
-def _is_foreign(field: str, below: list[str]) -> bool:
-    """Tell whether a number does not fit the fields below: see :func:`_has_header`."""
-    number, there = float(field), [float(text) for text in below if _is_number(text) and not is_missing(text)]
-    if not number.is_integer():
-        return False
-    whole = sum(value.is_integer() for value in there)
+def _has_words_alone(fields: Sequence[str]) -> bool:
+    """Tell whether there are words in a column, and no numbers."""
+    filled = [field for field in fields if not is_missing(field)]
+    return bool(filled) and not any(map(_is_number, filled))
+
+
+def _is_out_of_place(number: float, fields: Sequence[str]) -> bool:
+    """Tell whether a whole number is beyond the range of a column, or most of that is no whole numbers."""
+    there = [float(field) for field in fields if _is_number(field) and not is_missing(field)]
+    whole = sum(map(float.is_integer, there))
     return not there or not min(there) <= number <= max(there) or 2 * whole < len(there)
 
 

@@ -248,6 +248,12 @@ def test_a_name_among_numbers_is_no_category(tmp_path):
         ("site,1990,2000\nblue,18.05,44.5\nred,20,54.3\nblue,19,50\n", ("site", "1990", "2000")),
         ("site,1,2,3\nblue,0.3,0.5,1.1\nred,2.2,2.5,7.5\nred,1.5,1.2,3\n", ("site", "1", "2", "3")),
         ("id,1990\n4,100\n5,250\n", ("id", "1990")),
+        ("0,1,2\n0.5,blue,3\n1,red,2\n2,blue,4\n", ("0", "1", "2")),  # of a frame without names
+        ("0,1,2\n0.5,7,3\n1,3,2\n2,9,4\n", ()),
+        (
+            "0,1,2\n0.5,red,3\n1,1,2\n2,blue,4\n3,red,4\n4,blue,4\n",
+            (),
+        ),  # its number is one of the column's words
         ("blue,18,44\nblue,18.05,44.5\nred,20,54.3\n", ()),  # its word is one of the column's
         ("green,19,50\nblue,18,44\nred,20,54\nblue,20,50\n", ()),  # its numbers fit
         ("green,1990,1990\nblue,18,44\nred,20,54\nblue,20,50\n", ()),  # two columns of one name
