@@ -1,5 +1,6 @@
 """An autoguide: natural posteriors for the conjugate sites of any model, another guide for the rest."""
 
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from pyro_fmvae.infer.elbo.kind import has_shorthand
 from pyro_fmvae.infer.elbo.own_values import OwnValues
 from pyro_fmvae.infer.elbo.recognition import recognise_conjugacy
 from pyro_fmvae.infer.elbo.structure import sample_sites
+from pyro_fmvae.infer.elbo.trial_runs import FirstValues, at_first_values
 from pyro_fmvae.infer.elbo.unique_sites import unique_sites
 from pyro_fmvae.infer.fallback import GivenRows, PlatesOfBatch, WithFallback, check_order
 from pyro_fmvae.infer.first_run import check_priors, harmless_value
@@ -26,6 +28,8 @@ from pyro_fmvae.infer.parameters import GivenParameters, param_statements
 from pyro_fmvae.infer.posteriors import ConjugatePosterior, PosteriorDict
 from pyro_fmvae.infer.quantiles import medians_of_guide, quantiles_of_guide
 from pyro_fmvae.infer.starts import start_at_clusters, start_at_known_states, start_mixture
+
+SMOOTH = "write a smooth function in its place, such as torch.sigmoid or the probability of either side"
 
 
 class AutoConjugate(WithFallback):
@@ -117,10 +121,12 @@ class AutoConjugate(WithFallback):
                 whose minibatch is not given by row numbers.
             NotImplementedError: a parent of a recognised site has no known conjugate posterior.
         """
-        once = unique_sites("model", "Give every site and every plate a name of its own")
+        once = unique_sites("model", "Name each site once; make a plate once, enter it twice")
         given = GivenRows()
         with once, poutine.block(), InitMessenger(harmless_value), OwnValues(), given:
-            trace = poutine.trace(self._model[0]).get_trace(*args, **kwargs)
+            trace = at_first_values(
+                lambda first: poutine.trace(first(self._model[0])).get_trace(*args, **kwargs)
+            )
         sites, known = sample_sites(trace), ConjugateSites()
         options = self.count, self.structured, self.local
         if has_shorthand(sites.values()):
@@ -136,8 +142,10 @@ class AutoConjugate(WithFallback):
                 raise ValueError(f"strict: expected only sites with conjugate posteriors, got {reasons}")
             self._take(known, known.add_plain(found, *options))
             check_order((found.sites[name] for name in known.sites), given.found)
+            for name, reason in found.flat.items():
+                warnings.warn(f"site '{name}': {reason}; {SMOOTH}", stacklevel=2)
             if found.drawn and self._make_fallback is not None:
-                rest = GivenParameters(learnt)(self._model[0])  # they are no part of the guide
+                rest = GivenParameters(learnt)(FirstValues()(self._model[0]))  # they are no part of the guide
                 rest = poutine.block(rest, hide=[*found.priors, *found.discrete, *found.leaves])
                 drawn = [found.sites[name] for name in found.drawn]
                 plates = PlatesOfBatch.of(self._model[0], drawn, given.found.keys())

@@ -18,11 +18,12 @@ from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.natural_distribution import event_dim_of
 from pyro_fmvae.infer.elbo.frames import frames_of, subsamples
 from pyro_fmvae.infer.elbo.kept import KeptExpectations
-from pyro_fmvae.infer.elbo.plain import FirstValues, PlainProgram, Undrawn, without_discrete
+from pyro_fmvae.infer.elbo.plain import PlainProgram, Undrawn, without_discrete
 from pyro_fmvae.infer.elbo.plain_terms import Bound
 from pyro_fmvae.infer.elbo.recognition import Recognised
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
+from pyro_fmvae.infer.elbo.trial_runs import FirstValues
 from pyro_fmvae.infer.local_search import LocalSearch
 from pyro_fmvae.infer.posteriors import key_of
 

@@ -136,13 +136,13 @@ class Lazy(Tensor):
         if name in _SHAPE or (is_property and name not in _VIEWS):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        if name == "__bool__" and _asked_by_a_distribution():
+        if name == "__bool__" and asked_by_a_distribution():
             return True
         in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
         if in_place and isinstance(args[0], Lazy) and args[0].may_change and "out" not in kwargs:
             return args[0]._changed(func, args[1:], kwargs)
         if name in NUMBER_WANTED or in_place or "out" in kwargs:
-            raise NeedsValueError.of(sites_of((args, kwargs)), _in_words(name))
+            raise NeedsValueError.of(sites_of((args, kwargs)), in_words(name))
         if name in ("__getitem__", *_IN_PLACE):
             args = args[0], _by_numbers(args[1]), *args[2:]
         if name == "broadcast_tensors":
@@ -159,7 +159,7 @@ class Lazy(Tensor):
             try:
                 leaves, own, spec = _outputs(func, args, kwargs)
             except NotImplementedError:  # a shape that depends on numbers
-                raise NeedsValueError.of(sites_of((args, kwargs)), _in_words(name)) from None
+                raise NeedsValueError.of(sites_of((args, kwargs)), in_words(name)) from None
         values = list(leaves)
         for number, leaf in enumerate(leaves):
             if isinstance(leaf, Tensor):
@@ -176,7 +176,7 @@ class Lazy(Tensor):
         args, kwargs = tree_map(lambda value: before if value is self else value, (args, kwargs))
         after = Lazy.__torch_function__(_out_of_place(func), (), (before, *args), kwargs)
         if (after.shape, after.dtype) != (self.shape, self.dtype):
-            raise NeedsValueError.of(sites_of(self), _in_words(func.__name__))
+            raise NeedsValueError.of(sites_of(self), in_words(func.__name__))
         self.origin = after.origin
         return self
 
@@ -190,7 +190,7 @@ class Lazy(Tensor):
             source = args[0]
             origin = Computed("clone", torch.clone, (source,), {})
             return cls.make(source.shape, kwargs.get("dtype") or source.dtype, source.device, origin)
-        raise NeedsValueError.of(sites_of((args, kwargs)), _in_words(str(func)))
+        raise NeedsValueError.of(sites_of((args, kwargs)), in_words(str(func)))
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"Lazy({self.origin.name}, {tuple(self.shape)})"
@@ -239,14 +239,15 @@ def _in_torch_terms(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, A
     return args, kwargs
 
 
-def _in_words(name: str) -> str:
+def in_words(name: str) -> str:
+    """A function's name for a message."""
     return TRUTH_VALUE if name == "__bool__" else f"'{name.strip('_')}'"
 
 
-def _asked_by_a_distribution() -> bool:
+def asked_by_a_distribution() -> bool:
     """True where a distribution checks its arguments: there are no numbers to be found out of range."""
     asking = sys._getframe(2).f_globals.get("__name__", "")
-    return asking.startswith(("torch.distributions", "pyro.distributions"))
+    return asking.startswith(("torch.distributions", "pyro.distributions", "pyro_fmvae.distributions"))
 
 
 def _outputs(func: Any, args: Any, kwargs: Any) -> tuple[list[Any], list[bool], TreeSpec]:

@@ -33,6 +33,7 @@ from pyro_fmvae.infer.elbo.structure import (
     auxiliary_sites,
     sample_sites,
 )
+from pyro_fmvae.infer.elbo.trial_runs import at_first_values, check_discrete
 from pyro_fmvae.infer.elbo.used_draws import trace_guide
 
 
@@ -214,10 +215,10 @@ def plates_of(model: Any, guide: Any, args: Any, kwargs: Any, watching: Messenge
     with poutine.block(), watching, Undrawn():
         with Smoothing():
             guide_trace, _ = trace_guide(guide, args, kwargs)
-        with FirstValues(), Undrawn(leaves=True), SamePlates(guide_trace):
-            trace = poutine.trace(poutine.replay(model, trace=without_discrete(guide_trace))).get_trace(
-                *args, **kwargs
-            )
+        replayed = poutine.trace(poutine.replay(model, trace=without_discrete(guide_trace)))
+        with Undrawn(leaves=True), SamePlates(guide_trace):
+            trace = at_first_values(lambda first: first(replayed.get_trace)(*args, **kwargs))
+    check_discrete(model, args, kwargs, sample_sites(trace))
     frames = [
         frame
         for each in (guide_trace, trace)
@@ -225,12 +226,3 @@ def plates_of(model: Any, guide: Any, args: Any, kwargs: Any, watching: Messenge
         for frame in site["cond_indep_stack"]
     ]
     return max((-frame.dim for frame in frames if frame.vectorized), default=0)
-
-
-class FirstValues(Messenger):
-    """Gives discrete sites the first value of their support."""
-
-    def _pyro_sample(self, msg: Any) -> None:
-        if not msg["done"] and is_discrete(msg) and msg["fn"].has_enumerate_support:
-            first = msg["fn"].enumerate_support(expand=False)[:1]
-            msg["value"], msg["done"] = first[0].expand(msg["fn"].shape()), True

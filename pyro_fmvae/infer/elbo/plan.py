@@ -147,7 +147,7 @@ def _of_plain(found: Recognised, guide: Trace, site: Site, structured: bool) -> 
         guard = f"{found.left_out[name]} is left out" if name in found.left_out else ""
         notes = filter(None, (guard, _about_joint(found, guide, name, structured)))
         return PlannedSite(name, posterior, "exact", "; ".join(notes))
-    why = found.drawn.get(name, "")
+    why = "; ".join(each[name] for each in (found.drawn, found.flat) if name in each)
     if name in found.kinds:
         why = f"the guide has no natural posterior; {found.kinds[name].__name__} is one"
     return PlannedSite(name, posterior, "drawn", why)

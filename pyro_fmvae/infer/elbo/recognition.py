@@ -5,7 +5,7 @@ elements that they are linear in. The prior's class does not matter. Hoffman, Jo
 4, find complete conditionals in the same way.
 """
 
-from collections.abc import Collection, Hashable, Mapping, Set
+from collections.abc import Collection, Hashable, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,15 +13,13 @@ from typing import Any
 import pyro.poutine as poutine
 import torch
 from pyro.poutine.enum_messenger import EnumMessenger
-from pyro.poutine.messenger import Messenger
 from torch import Tensor
-from torch.distributions import transform_to
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.joint_kinds import JointKind
 from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class, natural_classes_on
-from pyro_fmvae.infer.elbo.density import device_of, dtype_of, has_lazy_arguments, log_density
+from pyro_fmvae.infer.elbo.density import has_lazy_arguments, log_density
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent, units_of
 from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import (
@@ -34,15 +32,14 @@ from pyro_fmvae.infer.elbo.expectation import (
     monomial,
 )
 from pyro_fmvae.infer.elbo.joint_moments import JointSearch
-from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled
+from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError
 from pyro_fmvae.infer.elbo.observed_shapes import check_observed, check_support
-from pyro_fmvae.infer.elbo.plain import FirstValues
 from pyro_fmvae.infer.elbo.reasons import Use, reason_for, reason_of_program
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites, unmasked
 from pyro_fmvae.infer.elbo.sums import Product
+from pyro_fmvae.infer.elbo.trial_runs import GivenValues, at_first_values, check_discrete, without_slopes
 
 _UNOBSERVED = "_unobserved"  # the end of the names that Pyro gives to what obs_mask leaves out
-_FREE_SCALE = 0.1  # of random values of sites, on the real line that their supports are mapped from
 
 
 @dataclass
@@ -60,6 +57,7 @@ class Recognised:
         joint: locations that may have a joint posterior with their precision: its name, and the kind.
         apart: locations that may not have one with a site that they are multiplied with, and the reason.
         left_out: clamps of sites that are left out, by the site's name.
+        flat: drawn sites whose draws get no gradient from a site that depends on them, and the reason.
     """
 
     kinds: dict[str, type[NaturalDistribution]] = field(default_factory=dict)
@@ -71,6 +69,7 @@ class Recognised:
     joint: dict[str, tuple[str, JointKind]] = field(default_factory=dict)
     apart: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+    flat: dict[str, str] = field(default_factory=dict)
 
 
 def recognise_conjugacy(model: Any, args: Any, kwargs: Any, local: Collection[str] = ()) -> Recognised:
@@ -86,42 +85,15 @@ def recognise_conjugacy(model: Any, args: Any, kwargs: Any, local: Collection[st
         ValueError: a discrete site that can't be enumerated.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        with poutine.block(), FirstValues(), _Values({}):
-            sites = sample_sites(poutine.trace(model).get_trace(*args, **kwargs))
+        with poutine.block(), GivenValues({}):
+            trace = at_first_values(lambda first: poutine.trace(first(model)).get_trace(*args, **kwargs))
+        sites = sample_sites(trace)
+        check_discrete(model, args, kwargs, sites)
         found = Recognised(sites=sites, discrete=[name for name, site in sites.items() if is_discrete(site)])
         search = _Search(model, args, kwargs, found, local)
         search.run()
+        found.flat = without_slopes(model, args, kwargs, sites, found.drawn)
     return found
-
-
-class _Values(Messenger):
-    """Gives latent sites of continuous values: those in a table, and harmless random ones to all others.
-
-    Args:
-        values: by name. Sites in ``lazy`` get values that are not there.
-        lazy: names of sites.
-    """
-
-    def __init__(self, values: Mapping[str, Tensor], lazy: Mapping[str, Site] | None = None) -> None:
-        super().__init__()
-        self._values, self._lazy = values, lazy or {}
-
-    def _pyro_sample(self, msg: Any) -> None:
-        name = msg["name"]
-        if msg["done"] or not is_latent(msg) or is_discrete(msg):
-            return
-        if name in self._lazy:
-            site = self._lazy[name]
-            value = site["value"]
-            origin = Sampled(name, site["fn"].support)
-            msg["value"] = Lazy.make(value.shape, value.dtype, value.device, origin)
-        elif name in self._values:
-            msg["value"] = self._values[name]
-        else:
-            transform = transform_to(msg["fn"].support)
-            free = torch.randn(transform.inverse_shape(msg["fn"].shape()), dtype=dtype_of(msg["fn"]))
-            msg["value"] = transform(_FREE_SCALE * free.to(device_of(msg["fn"])))
-        msg["done"] = True
 
 
 class _Search:
@@ -199,7 +171,7 @@ class _Search:
         model, args, kwargs = self._program
         values = {name: site["value"] for name, site in self._latent.items() if name not in candidates}
         enumeration = EnumMessenger(first_available_dim=-1 - self._plates)
-        with poutine.block(), _Values(values, candidates), enumeration, Enumerated():
+        with poutine.block(), GivenValues(values, candidates), enumeration, Enumerated():
             traced = sample_sites(poutine.trace(model).get_trace(*args, **kwargs))
         self._units = units_of(traced.values())
         expansion = Expansion(self._identities, units=self._units, keeps_squares=True)

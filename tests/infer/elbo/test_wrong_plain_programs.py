@@ -293,7 +293,7 @@ WRONG = {
     ),
     "a name that the model uses twice": (
         automatic(named_twice),
-        "site or plate 'loc': the model has it twice. Give every site and every plate a name of its own",
+        "site or plate 'loc': the model has it twice. Name each site once; make a plate once, enter it twice",
     ),
     "a latent site that the guide leaves out": (
         loss(partial(mixture, child=decoded), of_globals),
