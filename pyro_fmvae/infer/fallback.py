@@ -16,9 +16,9 @@ from torch.distributions import transform_to
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from pyro_fmvae.infer.elbo.density import device_of
-from pyro_fmvae.infer.elbo.plain import FirstValues
 from pyro_fmvae.infer.elbo.program_modules import as_module
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
+from pyro_fmvae.infer.elbo.trial_runs import FirstValues
 from pyro_fmvae.infer.posteriors import check_shapes
 
 

@@ -137,7 +137,7 @@ _VALUES: list[Callable[[Tensor, int], Tensor]] = [
 """Values in no order, twice, and the first and the last for all points."""
 
 
-class _Uses(TorchFunctionMode):
+class _Followed(TorchFunctionMode):
     """Follows what is computed from the values of sites.
 
     Args:
@@ -189,8 +189,8 @@ class _Uses(TorchFunctionMode):
             self.note(each, names)
         flat = name.strip("_") in _STEPS or not any(each.requires_grad for each in results)
         if results and flat and not checked:
-            for each in self.sites(sloped):
-                self.flat.setdefault(each, in_words(name))
+            for site in self.sites(sloped):
+                self.flat.setdefault(site, in_words(name))
         return result
 
 
@@ -211,7 +211,7 @@ class NotByPointError(ValueError):
 class _Noted(Messenger):
     """Notes the values of latent sites."""
 
-    def __init__(self, uses: _Uses) -> None:
+    def __init__(self, uses: _Followed) -> None:
         super().__init__()
         self._uses = uses
 
@@ -273,7 +273,7 @@ class _Trial:
             return value[tuple(slice(_FEW if size in sizes else None) for size in value.shape)]
 
         model, args, kwargs = self._program
-        cut = _Trial(model, *tree_map(few, (args, kwargs)), self._sites)
+        cut = _Trial(model, tree_map(few, args), tree_map(few, kwargs), self._sites)
         cut._sites = sample_sites(at_first_values(lambda first: cut.trace({}, first)))
         frames = (frame for site in cut._sites.values() for frame in site["cond_indep_stack"])
         if any(frame.vectorized and frame.size in sizes for frame in frames):
@@ -305,7 +305,7 @@ class _Trial:
         return {name: _density(site) for name, site in sites.items()}
 
     def enumerated(
-        self, values: Mapping[str, Tensor], uses: _Uses
+        self, values: Mapping[str, Tensor], uses: _Followed
     ) -> tuple[dict[str, Site], dict[str, Tensor]]:
         """Sites and their log-densities [enumerated dimensions..., plates] of an enumerated run."""
         enumeration = EnumMessenger(first_available_dim=-1 - self.plates)
@@ -333,7 +333,7 @@ def check_discrete(model: Any, args: Any, kwargs: Any, sites: Mapping[str, Site]
 
 
 def _check(trial: _Trial, values: dict[str, Tensor]) -> None:
-    uses = _Uses(trial.discrete)
+    uses = _Followed(trial.discrete)
     try:
         sites, tables = trial.enumerated(values, uses)
     except _AskedError:
@@ -424,7 +424,8 @@ def _at(table: Tensor, numbers: Mapping[int, Tensor], plates: int) -> Tensor:
 
 def _is_close(a: Tensor, b: Tensor) -> bool:
     try:
-        return torch.allclose(*torch.broadcast_tensors(a, b), rtol=_CLOSE, atol=_CLOSE, equal_nan=True)
+        a, b = torch.broadcast_tensors(a, b)
+        return torch.allclose(a, b, rtol=_CLOSE, atol=_CLOSE, equal_nan=True)
     except RuntimeError:  # of other shapes
         return False
 
@@ -447,7 +448,7 @@ def without_slopes(
 
     def look(trial: _Trial, values: dict[str, Tensor]) -> dict[str, str]:
         leaves = {name: values[name].detach().clone().requires_grad_() for name in drawn}
-        uses, reached, found = _Uses(()), set(), dict[str, str]()
+        uses, reached, found = _Followed(()), set(), dict[str, str]()
         _, tables = trial.enumerated({**values, **leaves}, uses)
         for name, table in tables.items():
             for each in (uses.sites(table) & leaves.keys()) - {name}:

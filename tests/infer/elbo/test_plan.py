@@ -223,7 +223,8 @@ REASONS = {
     ),
     "a number taken out": (
         one_site(dist.Normal(0.0, 1.0), lambda s: dist.Normal(float(s), 1.0)),
-        "the model takes its value out of the tensor, or writes into it, by 'float'; compute with the tensor",
+        "the model takes its value out of the tensor, or writes into it, by 'float'; compute with the "
+        "tensor; 'float' passes no gradient on, so nothing that depends on it moves it",
     ),
     "a density of no family": (
         lambda: pyro.sample("s", dist.HalfCauchy(1.0)),
@@ -232,6 +233,7 @@ REASONS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:site 's'.*'float' passes no gradient on")
 @pytest.mark.parametrize("case", REASONS)
 def test_why_a_site_is_drawn(case):
     """Without an exact site too, where the guide is Pyro's alone."""
