@@ -194,3 +194,58 @@ def test_joint_posteriors_too_far_out_are_refused_by_name(offset):
     x = torch.randn(N, generator=torch.Generator().manual_seed(0))
     with pytest.raises(ValueError, match=REFUSED.format("tau")):
         around(model, offset + x, torch.tensor(offset), structured=True)
+
+
+COUNTS = {
+    "Poisson": (dist.Gamma(2.0, 0.5), lambda rate, y: dist.Poisson(rate)),
+    "binomial": (dist.Beta(2.0, 3.0), lambda share, y: dist.Binomial(2 * y.max(), share)),
+    "mixture": (dist.Gamma(2.0, 0.5), lambda rate, y: dist.Poisson(rate * torch.ones(2)[either()])),
+}
+
+
+def either():
+    return pyro.sample("z", dist.Categorical(torch.ones(2) / 2), infer={"enumerate": "parallel"})
+
+
+@pytest.mark.parametrize("kind", COUNTS)
+@pytest.mark.parametrize("count", [1e2, 1e4, 1e6])
+def test_large_counts_in_float32(kind, count):
+    """The bound is log p(y), by Bayes' rule at any θ, in float64."""
+    torch.set_default_dtype(torch.float32)
+    y = torch.poisson(torch.full((100,), count), generator=torch.Generator().manual_seed(0))
+    prior, likelihood = COUNTS[kind]
+
+    def model(y):
+        theta = pyro.sample("theta", prior)
+        with pyro.plate("data", len(y)):
+            pyro.sample("y", likelihood(theta, y), obs=y)
+
+    guide = AutoConjugate(model)
+    svi = ConjugateSVI(model, guide, NaturalGradient(1.0), TraceConjugate_ELBO())
+    loss = [svi.step(y) for _ in range(2)][-1]
+    family, q = guide.posterior("theta").kind.family, guide.posterior("theta")()
+    own, before = (family.member(*(p.detach() for p in family.standard_of(each))) for each in (q, prior))
+    theta, y = own.mean, y.double()
+    density = COUNTS["Poisson" if kind == "mixture" else kind][1](theta, y).log_prob(y).sum()
+    evidence = density + before.log_prob(theta) - own.log_prob(theta)
+    assert loss == pytest.approx(-evidence.item(), abs=1e-3 if kind == "mixture" else 1e-6, rel=0)
+
+
+def test_polynomials_in_float32_are_those_of_float64():
+    """Sums of their products cancel to 1e-13 of themselves; no step leaves the domain or raises the loss."""
+    losses = []
+    for dtype in (torch.float64, torch.float32):
+        torch.set_default_dtype(dtype)
+        X = torch.linspace(0, 1, 30, dtype=torch.float32).unsqueeze(-1) ** torch.arange(10)
+        y, X = torch.sin(6 * X[:, 1]).to(dtype), X.to(dtype)
+
+        def model(X, y):
+            w = pyro.sample("w", dist.Normal(torch.zeros(10), 100.0).to_event(1))
+            p = pyro.sample("p", dist.Gamma(1.0, 1.0))
+            with pyro.plate("n", len(y)):
+                pyro.sample("y", dist.Normal(X @ w, p.rsqrt()), obs=y)
+
+        svi = ConjugateSVI(model, AutoConjugate(model), NaturalGradient(1.0), TraceConjugate_ELBO())
+        losses.append(torch.tensor([svi.step(X, y) for _ in range(40)], dtype=torch.float64))
+        assert losses[-1].diff().max() < 1e-10 * losses[-1].abs().max()
+    assert_close(losses[1][-1], losses[0][-1], rtol=0, atol=1e-4)

@@ -19,6 +19,7 @@ from pyro_fmvae.infer.elbo.admixtures import Likelihoods, Observations
 from pyro_fmvae.infer.elbo.calls import name_of
 from pyro_fmvae.infer.elbo.kept import KeptExpectations
 from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, NeedsValueError, is_lazy, sites_of
+from pyro_fmvae.infer.elbo.sums import exact
 
 Evaluate = Callable[[Lazy], Tensor]
 
@@ -94,7 +95,7 @@ def log_density(
         return fn.chain(*expectations(evaluate)).log_weight(value).to(value.dtype)
     if ends := sites_of(list(vars(fn.support).values())):
         raise NeedsValueError.of(ends, "an end of a support, beyond which the density is 0")
-    return restated_log_prob(_slim(fn), value)
+    return restated_log_prob(_slim(fn), value if is_lazy(value) else exact(value))
 
 
 def as_number(value: Tensor) -> Tensor:

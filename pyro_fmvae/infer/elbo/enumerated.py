@@ -28,6 +28,7 @@ from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.observed_shapes import check_is_tensor
 from pyro_fmvae.infer.elbo.operations import memory_of
 from pyro_fmvae.infer.elbo.structure import Site
+from pyro_fmvae.infer.elbo.sums import widest
 
 
 def is_latent(site: Site) -> bool:
@@ -242,7 +243,7 @@ def _mean(cost: Any, given: Mapping[str, Tensor]) -> Tensor:
     dims = cost._pyro_dims
     own: list[Any] = [q for symbol, q in given.items() if symbol in dims]
     if not own:
-        total: Tensor = cost.sum()
+        total: Tensor = cost.sum(dtype=widest(cost.device))
         return total
     formula = ",".join([dims, *(q._pyro_dims for q in own)])
     letters = {symbol: chr(97 + i) for i, symbol in enumerate(dict.fromkeys(formula.replace(",", "")))}

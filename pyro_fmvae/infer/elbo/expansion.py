@@ -30,10 +30,12 @@ from pyro_fmvae.infer.elbo.identities import adds_to_one, cases_of, is_one, so_f
 from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, Sampled, is_lazy, sites_of
 from pyro_fmvae.infer.elbo.linear_rules import LINEAR, Tried, joined
 from pyro_fmvae.infer.elbo.logarithms import log_of_call, log_of_number
+from pyro_fmvae.infer.elbo.operations import memory_of
 from pyro_fmvae.infer.elbo.sums import (
     SquareOfSum,
     Sum,
     element,
+    exact,
     gather,
     is_plain,
     multiply,
@@ -98,7 +100,8 @@ class Expansion:
     def of(self, x: Any) -> Sum:
         """A value as a sum of products."""
         if not isinstance(x, Lazy):
-            return [[number(x)]]
+            is_unit = isinstance(x, Tensor) and memory_of(x) in self.units
+            return [[number(exact(x) if isinstance(x, Tensor) and not is_unit else x)]]
         if id(x) not in self._known:
             self._known[id(x)] = (x, self._of(x))
         return self._known[id(x)][1]
@@ -107,7 +110,7 @@ class Expansion:
         if isinstance(x.origin, Sampled):
             itself = [element(x.origin.name, torch.arange(x.numel(), device=x.device).view(x.shape))]
             centre = self._centres.get(x.origin.name)
-            return [itself] if centre is None else [itself, [number(centre.to(x.dtype))]]
+            return [itself] if centre is None else [itself, [number(centre)]]
         call = x.origin
         check_arguments(x, call)
         name = name_of(call)

@@ -16,7 +16,17 @@ from torch import Tensor
 from pyro_fmvae.distributions import ExponentialFamily
 from pyro_fmvae.distributions.natural_distribution import event_dim_of
 from pyro_fmvae.infer.elbo.lazy import NeedsValueError
-from pyro_fmvae.infer.elbo.sums import Factor, Product, SquareOfSum, Sum, contract, place, sites_in, square
+from pyro_fmvae.infer.elbo.sums import (
+    Factor,
+    Product,
+    SquareOfSum,
+    Sum,
+    contract,
+    place,
+    sites_in,
+    square,
+    widest,
+)
 
 Monomial = tuple[str, ...]
 
@@ -330,25 +340,27 @@ def expectation_of(
         NeedsValueError: a product in the sum has no expectation.
     """
     sums: dict[tuple[int, ...], Tensor] = {}
+    wide = widest(device)
     for term in terms:
         factor, operands = 1.0, []
         for f in term:
             if isinstance(f.tensor, float):
                 factor *= f.tensor
             elif f.is_number:
-                operands.append((f.tensor.to(dtype), f.names))
+                operands.append((f.tensor, f.names))
         for own, factors in by_moments(term, moments):
             known = mean_of(own, factors, term)
             if known is None:
                 sites = {f.site for f in factors}
                 raise NeedsValueError.of(sites, "a product that its posterior has no expectation of")
-            operands.append((known[0].to(dtype), known[1]))
+            operands.append(known)
         names = tuple(sorted({name for _, kept in operands for name in kept if name < 0}))
-        operands = operands or [(torch.ones((), dtype=dtype, device=device), ())]
-        value = contract(operands, factor, names)
+        own = dtype if any(name >= 0 for _, kept in operands for name in kept) else wide
+        operands = operands or [(torch.ones((), dtype=wide, device=device), ())]
+        value = contract([(tensor.to(own), kept) for tensor, kept in operands], factor, names)
         sums[names] = sums[names] + value if names in sums else value
     if not sums:
         return torch.zeros(shape, dtype=dtype, device=device)
     order = range(-len(shape), 0)
     parts = sorted((place(value, names, order) for names, value in sums.items()), key=Tensor.numel)
-    return sum(parts[1:], parts[0]).expand(shape)
+    return sum(parts[1:], parts[0]).to(dtype).expand(shape)

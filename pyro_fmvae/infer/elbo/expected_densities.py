@@ -18,7 +18,7 @@ from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.gaussian_chain import GaussianPath
 from pyro_fmvae.distributions.natural_distribution import natural_class
 from pyro_fmvae.infer.elbo.calls import OutOfRangeError
-from pyro_fmvae.infer.elbo.density import expectations, log_density
+from pyro_fmvae.infer.elbo.density import dtype_of, expectations, log_density
 from pyro_fmvae.infer.elbo.enumerated import units_of
 from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Expects, Moments, Squares, expectation_of
@@ -28,6 +28,7 @@ from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled
 from pyro_fmvae.infer.elbo.plain import PlainProgram, without_discrete
 from pyro_fmvae.infer.elbo.plain_posteriors import PlainPosteriors
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
+from pyro_fmvae.infer.elbo.sums import widest
 from pyro_fmvae.infer.elbo.turns import Turns
 from pyro_fmvae.infer.elbo.used_draws import in_order
 
@@ -75,7 +76,7 @@ class ExpectedDensities:
         Args:
             site: of the model.
             value: of the site, or one that is not there.
-            dtype: of the result; that of the density if None.
+            dtype: of the result; if None, that of the program over discrete sites, and float64 elsewhere.
             is_weighted: whether the result is going to be multiplied by ``kl_weight``.
             own: moments of the value, if it is not there and has no natural posterior.
         """
@@ -87,14 +88,17 @@ class ExpectedDensities:
             if table is not None:
                 return table
 
-        def evaluate(table: Lazy, shape: torch.Size) -> Tensor:
+        def evaluate(table: Lazy, shape: torch.Size, dtype: torch.dtype) -> Tensor:
             def found() -> Tensor:
-                return self.evaluate(table, shape, moments, dtype or table.dtype)
+                return self.evaluate(table, shape, moments, dtype)
 
             return found() if self._kept is None else self._kept.value(site["name"], table, found)
 
+        narrow = dtype or dtype_of(fn)
+        if value.is_floating_point():
+            narrow = torch.promote_types(narrow, value.dtype)
         try:
-            density = log_density(fn, value, lambda table: evaluate(table, table.shape), self._kept)
+            density = log_density(fn, value, lambda table: evaluate(table, table.shape, narrow), self._kept)
         except NeedsValueError:
             raise
         except OutOfRangeError as error:
@@ -113,7 +117,8 @@ class ExpectedDensities:
             ) from error
         shape = torch.broadcast_shapes(density.shape, fn.batch_shape)
         if isinstance(density, Lazy):
-            density = evaluate(density, shape)
+            outer = shape[: max(len(shape) - self._program.plates, 0)].numel()
+            density = evaluate(density, shape, narrow if outer > 1 else widest(density.device))
         density = density.expand(shape)
         if is_validation_enabled():
             check_site_shape({**site, "log_prob": density}, self._program.plates)

@@ -10,7 +10,18 @@ from torch import Tensor
 from pyro_fmvae.infer.elbo.calls import arguments, cumulating, dim_of, name_of
 from pyro_fmvae.infer.elbo.identities import is_one, sum_of_cases
 from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, sites_of
-from pyro_fmvae.infer.elbo.sums import Factor, Product, Sum, apply, is_plain, number, scale, total, whole
+from pyro_fmvae.infer.elbo.sums import (
+    Factor,
+    Product,
+    Sum,
+    apply,
+    exact,
+    is_plain,
+    number,
+    scale,
+    total,
+    whole,
+)
 
 _IMPOSSIBLE = -1e30  # in the place of log 0, so that 0 log 0 is 0; it has no gradient
 
@@ -29,6 +40,7 @@ class _Expands(Protocol):
 def log_of_number(x: Tensor | float, kind: str) -> Sum:
     """The logarithm of a known x, or of 1 - x for ``kind`` "log1m"."""
     if isinstance(x, Tensor):
+        x = exact(x)
         impossible = x == (0 if kind == "log" else 1)
         inside = x.where(~impossible, 0.5)
         return [

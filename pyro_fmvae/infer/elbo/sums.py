@@ -78,6 +78,16 @@ def sites_in(terms: Sum) -> set[str]:
     return {f.site for term in terms for f in term if f.site}
 
 
+def widest(device: torch.device) -> torch.dtype:
+    """The type of numbers that are added up and may cancel: float64, but for devices without it (Apple's)."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def exact(x: Tensor) -> Tensor:
+    """Numbers of a floating type in the widest one."""
+    return x.to(widest(x.device)) if x.is_floating_point() else x
+
+
 def number(value: Tensor | float) -> Factor:
     """A known factor."""
     return Factor("", "", 1, float(value), ()) if not isinstance(value, Tensor) else _lean(value)
