@@ -48,3 +48,16 @@ def extras():
 def test_the_core_imports_without_any_extra_and_only_a_served_page_asks_for_gradio():
     assert {"pyarrow", "onnx", "huggingface_hub"} <= set(extras())
     subprocess.run([sys.executable, "-c", WITHOUT, *extras()], check=True, cwd=ROOT)
+
+
+HEAVY = (
+    "gradio jsonargparse matplotlib pandas PIL pooch scipy.optimize scipy.special sklearn torchvision yaml"
+)
+
+
+def test_the_package_imports_nothing_heavy():
+    """What Pyro does not import either, and a model in it does not need."""
+    program = "import sys, pyro_fmvae; print(*(name for name in sys.argv[1:] if name in sys.modules))"
+    command = [sys.executable, "-c", program, *HEAVY.split()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not done.stdout.split()

@@ -2,7 +2,9 @@
 
 import contextlib
 import linecache
+import logging
 import os
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +19,9 @@ from torch.utils._pytree import tree_leaves
 
 from pyro_fmvae.capture.fixed_tensors import FixedTensors
 
+logger = logging.getLogger("pyro_fmvae")
+
+PATIENCE = 5.0  # seconds that capturing may take without a word
 _LIBRARIES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (torch, pyro, contextlib))
 _MACHINERY = tuple(_LIBRARIES[0] + name for name in ("_", "fx" + os.sep, "utils" + os.sep))
 _PACKAGE = Path(__file__).parent.parent
@@ -89,9 +94,22 @@ def _one_hot(labels: Tensor, num_classes: int = -1) -> Tensor:
 
 
 class _RefusedOperations(TorchDispatchMode):
-    """Refuses operations whose result, or its shape, Python would have to know."""
+    """Refuses operations whose result, or its shape, Python would have to know; says so if there are many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._operations, self._started = 0, time.perf_counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._operations += 1
+        if self._started and time.perf_counter() - self._started > PATIENCE:
+            self._started = 0.0
+            logger.warning(
+                "capturing the step, once for these shapes: %d operations in %.0f s so far. A plate, or a "
+                "distribution of whole sequences, has fewer than a loop; eager=True captures nothing",
+                self._operations,
+                PATIENCE,
+            )
         if torch.Tag.data_dependent_output in func.tags:
             raise CaptureError("a number or a truth value is asked of a tensor")
         if torch.Tag.dynamic_output_shape in func.tags and not _indexed_by_integers(func, args):

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyro.poutine as poutine
+import scipy  # type: ignore[import-untyped]
 import torch
 from pyro.distributions import MultivariateStudentT
-from scipy.special import stdtrit  # type: ignore[import-untyped]
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal, Normal, StudentT
 
@@ -51,7 +51,7 @@ def quantiles_of(q: Distribution, probabilities: Sequence[float]) -> Tensor:
 def _by_inversion(q: Distribution, levels: Tensor) -> Tensor:
     """The inverse of the distribution function, by bisection if it has to be."""
     if isinstance(q, StudentT):
-        standard = stdtrit(q.df.double().cpu().numpy(), levels.cpu().numpy())
+        standard = scipy.special.stdtrit(q.df.double().cpu().numpy(), levels.cpu().numpy())
         return q.loc + q.scale * torch.as_tensor(standard, device=levels.device)
     try:
         return q.icdf(levels)

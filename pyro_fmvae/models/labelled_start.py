@@ -3,8 +3,8 @@
 import math
 from dataclasses import replace
 
+import scipy  # type: ignore[import-untyped]
 import torch
-from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 from pyro_fmvae.distributions import NaturalDistribution
@@ -63,7 +63,7 @@ def labelled_start(
     found = kmeans_mixture(*priors, *data, generator, restarts, each, clusters=clusters)
     fits = values == known[rows, None]
     agreed = _gamma(found, mean[rows], variance[rows]).mT @ fits.double()  # of clusters, by component
-    order, components = linear_sum_assignment(agreed.cpu(), maximize=True)
+    order, components = scipy.optimize.linear_sum_assignment(agreed.cpu(), maximize=True)
     if agreed[order, components].sum() <= max(told, len(rows) / 2):
         return of_labels(rows)
     order = order[components.argsort()]

@@ -4,9 +4,8 @@ import math
 from typing import Any, Final
 
 import numpy as np
+import scipy  # type: ignore[import-untyped]
 import torch
-from scipy.optimize import brentq, minimize_scalar  # type: ignore[import-untyped]
-from scipy.special import gammaln  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 from pyro_fmvae.distributions import ColumnNormalGamma, NaturalDistribution, NormalWishart
@@ -84,10 +83,14 @@ class LearntPrior(nn.Module):
 
         def loss(log_shape: float) -> float:
             half = self._half(math.exp(log_shape))
-            return float(gammaln(half - shifts).sum() - half * (self.columns * math.log(half) + fixed))
+            return float(
+                scipy.special.gammaln(half - shifts).sum() - half * (self.columns * math.log(half) + fixed)
+            )
 
         low, high = (math.log(end) for end in SHAPES)
-        return float(self._half(math.exp(minimize_scalar(loss, bounds=(low, high), method="bounded").x)))
+        return float(
+            self._half(math.exp(scipy.optimize.minimize_scalar(loss, bounds=(low, high), method="bounded").x))
+        )
 
     @torch.no_grad()
     def cost(self, posterior: NaturalDistribution) -> float:
@@ -179,7 +182,9 @@ class LearntScale(nn.Module):
             return float(weights @ (scale / (scale + others))) - total
 
         low, high = SCALES
-        self.scale.fill_(brentq(slope, low, high, rtol=1e-12) if slope(low) < 0 < slope(high) else low)
+        self.scale.fill_(
+            scipy.optimize.brentq(slope, low, high, rtol=1e-12) if slope(low) < 0 < slope(high) else low
+        )
         if self.means:
             s0 = self.given.mean_concentration
             self.mean_concentration.copy_((len(loc) * dim / apart).clamp(min=LEAST_ROWS).to(s0).minimum(s0))

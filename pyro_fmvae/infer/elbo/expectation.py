@@ -355,9 +355,9 @@ def expectation_of(
                 raise NeedsValueError.of(sites, "a product that its posterior has no expectation of")
             operands.append(known)
         names = tuple(sorted({name for _, kept in operands for name in kept if name < 0}))
-        own = dtype if any(name >= 0 for _, kept in operands for name in kept) else wide
+        kind = dtype if any(name >= 0 for _, kept in operands for name in kept) else wide
         operands = operands or [(torch.ones((), dtype=wide, device=device), ())]
-        value = contract([(tensor.to(own), kept) for tensor, kept in operands], factor, names)
+        value = contract([(tensor.to(kind), kept) for tensor, kept in operands], factor, names)
         sums[names] = sums[names] + value if names in sums else value
     if not sums:
         return torch.zeros(shape, dtype=dtype, device=device)
