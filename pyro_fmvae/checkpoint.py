@@ -148,21 +148,25 @@ def _is_time(value: Any) -> bool:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder that checkpoints are written to, where the system has such locks.
+def alone(path: Path, doing: str = "training") -> Iterator[None]:
+    """Let one process at a time do something with a folder or a file, where the system has such locks.
+
+    Args:
+        path: the folder or file.
+        doing: what each of them does with a run, in the message.
 
     Raises:
-        ValueError: another process is in it.
+        ValueError: another process does.
     """
     if fcntl is None:
         yield
         return
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(f"{folder}: another process is training this run") from None
+            raise ValueError(f"{path}: another process is {doing} this run") from None
         except OSError:  # a file system without locks
             pass
         yield

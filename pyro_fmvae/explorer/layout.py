@@ -7,6 +7,7 @@ import gradio as gr
 from pyro_fmvae.explorer.exploration import Exploration
 from pyro_fmvae.explorer.label_session import LabelSession
 from pyro_fmvae.explorer.tabs.clusters_tab import clusters_tab
+from pyro_fmvae.explorer.tabs.common import plain
 from pyro_fmvae.explorer.tabs.edit_tab import edit_tab
 from pyro_fmvae.explorer.tabs.generate_tab import generate_tab
 from pyro_fmvae.explorer.tabs.labels_tab import labels_tab
@@ -42,14 +43,14 @@ def layout(explored: Exploration) -> gr.Blocks:
     run = explored.run
     title = run.folder.resolve().name
     with gr.Blocks(title=title, analytics_enabled=False) as page:
-        gr.Markdown(f"# {title}\n{run.recipe.title}, {describe_data(run)}")
+        gr.Markdown(f"# {plain(title)}\n{run.recipe.title}, {describe_data(run)}")
         with gr.Tab("Generate"):
             generate_tab(explored, page)
         if run.factorial:
             with gr.Tab("Edit"):
                 edit_tab(explored, page)
         if explored.rows is None:
-            gr.Markdown(f"Clusters, labels and outliers need the training points. {explored.note}")
+            gr.Markdown(f"Clusters, labels and outliers need the training points. {plain(explored.note)}")
             return page
         if run.factorial:
             with gr.Tab("Clusters"):

@@ -5,11 +5,14 @@ import secrets
 import socket
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib.util import find_spec
 from typing import Any, Final
 from urllib.parse import parse_qs
 
+from pyro_fmvae.checkpoint import alone
 from pyro_fmvae.explorer.exploration import Exploration
+from pyro_fmvae.runs.config_file import CONFIG
 
 LOCAL: Final = "127.0.0.1"
 PORT, PORTS = 7860, 100
@@ -23,6 +26,8 @@ SILENT: Final = {
     "DO_NOT_TRACK": "1",
 }
 """Environment in which gradio asks nothing of the network."""
+POLICY: Final = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
+"""Content that the page may load: gradio writes scripts and styles into it."""
 LARGEST: Final = "64mb"  # of a picture
 
 
@@ -42,13 +47,16 @@ def serve(
         ready: is told the address.
 
     Raises:
-        ValueError: gradio is not installed, or the port or the host cannot be used.
+        ValueError: gradio is not installed, the port or the host cannot be used, or another process explores
+            the run.
     """
     check_installed()
     taken, token = listening(host, port), None if host in (LOCAL, "localhost") else secrets.token_urlsafe(24)
     os.environ |= SILENT
-    with taken, tempfile.TemporaryDirectory() as folder:
-        os.environ["GRADIO_TEMP_DIR"] = folder
+    folder = explored.run.folder  # of an exported model it is a file, and nothing is kept
+    lock = alone(folder / CONFIG, "exploring") if folder.is_dir() else nullcontext()
+    with taken, lock, tempfile.TemporaryDirectory() as temporary:
+        os.environ["GRADIO_TEMP_DIR"] = temporary
         import uvicorn
 
         app = application(explored, token)
@@ -107,7 +115,8 @@ def application(explored: Exploration, token: str | None) -> Any:
     from pyro_fmvae.explorer.layout import STYLE, THEME, layout
 
     own = Middleware(TrustedHostMiddleware, allowed_hosts=[LOCAL, "localhost"])
-    app = FastAPI(middleware=[Middleware(TokenGate, token=token) if token else own])
+    gate = Middleware(TokenGate, token=token) if token else own
+    app = FastAPI(middleware=[gate, Middleware(NothingFromElsewhere)])
     return gradio.mount_gradio_app(
         app,
         layout(explored),
@@ -123,6 +132,27 @@ def application(explored: Exploration, token: str | None) -> Any:
         theme=THEME,
         css=STYLE,
     )
+
+
+class NothingFromElsewhere:
+    """ASGI middleware that has browsers ask no other server, whatever the page says.
+
+    Args:
+        app: what is behind it.
+    """
+
+    def __init__(self, app: Callable[..., Any]) -> None:
+        self.app = app
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        """Answer a request."""
+
+        async def answer(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (b"content-security-policy", POLICY)]
+            await send(message)
+
+        await self.app(scope, receive, answer)
 
 
 class TokenGate:

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from pyro_fmvae.explorer import serving
-from pyro_fmvae.explorer.serving import COOKIE, TokenGate, listening
+from pyro_fmvae.explorer.serving import COOKIE, POLICY, NothingFromElsewhere, TokenGate, listening
 from tests.small_runs import command
 
 
@@ -83,3 +83,19 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address():
 
 def test_the_cookie_opens_the_gate():
     assert answer(cookie="secret") is None and answer(cookie="secret", kind="websocket") is None
+
+
+def test_browsers_are_told_to_ask_no_other_server():
+    sent = []
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"x", b"y")]})
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(NothingFromElsewhere(app)({"type": "http"}, None, send))
+    (started,) = sent
+    headers = dict(started["headers"])
+    assert headers[b"x"] == b"y" and headers[b"content-security-policy"].startswith(b"default-src 'self' ")
+    assert b"http" not in POLICY and b"*" not in POLICY

@@ -40,13 +40,31 @@ def write_table(folder):
     return path
 
 
+ELSEWHERE = "127.0.0.1:9"
+POISON = f"![a](http:/{ELSEWHERE}/pixel.png) [b](http:/{ELSEWHERE}/) <img src=//{ELSEWHERE}/pixel.png> $x$"
+"""A name that is a picture elsewhere in Markdown, in HTML, and a formula."""
+
+
+def write_poisoned(folder):
+    """Two clusters, whose columns and labels have such names; so has the file."""
+    path = folder / f"{POISON.replace('/', chr(92))}.csv"  # browsers take a backslash for a slash
+    rows = [f"{POISON}1,{POISON}2,label:{POISON}3"]
+    for number in range(ROWS):
+        kind = number % 2
+        label = f"{POISON}{('left', 'right')[kind]}" if number % 3 else ""
+        rows.append(f"{number % 7 + 20 * kind},{number % 5 - 9 * kind},{label}")
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
 def train_runs(folder):
     """Folders of the runs by kind."""
     files = {"pictures": write_pictures(folder / "photos"), "table": write_table(folder), "plain": None}
-    files["plain"] = files["pictures"]
+    files["plain"], files["poisoned"] = files["pictures"], write_poisoned(folder)
     options = {
         "pictures": {"labels": 1, "factors": "2,3", "network": "mlp"},
         "table": {"factors": 2, "model": "mixture"},
+        "poisoned": {"labels": 1, "factors": "2,2"},
         "plain": {"model": "vae", "network": "mlp"},
     }
     return train_all(folder / "runs", files, options)

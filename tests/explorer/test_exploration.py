@@ -1,17 +1,22 @@
 """A run and its training points as the page shows them; clusters and outliers among them."""
 
+import html
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from pyro_fmvae.checkpoint import alone
+from pyro_fmvae.explorer import serve
 from pyro_fmvae.explorer.cluster_views import DRAWN, clusters, draws_of
 from pyro_fmvae.explorer.exploration import ENLARGED, Exploration
 from pyro_fmvae.explorer.outlier_ranking import rank, scores_of
 from pyro_fmvae.runs.run import Run
-from tests.explorer.explored_runs import PICTURES, SIDE
+from tests.explorer.explored_runs import PICTURES, POISON, SIDE
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
@@ -83,3 +88,35 @@ def test_outliers_have_the_scores_of_the_training_points(explored, kind, first):
     ranked = rank(found[first], 5)
     assert [one.score for one in ranked] == sorted(found[first].tolist(), reverse=True)[:5]
     assert [found[first][one.row] for one in ranked] == [one.score for one in ranked]
+
+
+def test_one_server_at_a_time_keeps_labels_of_a_run(explored):
+    pytest.importorskip("gradio")
+    one = explored["pictures"]
+    message = r"config\.json: another process is exploring this run"
+    with alone(one.run.folder / "config.json", "exploring"), pytest.raises(ValueError, match=message):
+        serve(one, port=0)
+
+
+TEXTS = """
+import json, sys
+from pyro_fmvae.explorer.exploration import Exploration
+from pyro_fmvae.explorer.layout import layout
+
+parts = layout(Exploration(sys.argv[1], "cpu")).config["components"]
+print(json.dumps([str(one["props"].get("value")) for one in parts if one["type"] in ("markdown", "html")]))
+"""
+
+
+def test_no_text_of_a_run_or_its_data_is_markdown(folders, tmp_path):
+    """In a process of its own: gradio leaves an event loop open."""
+    pytest.importorskip("gradio")
+    folder = Path(shutil.copytree(folders["poisoned"], tmp_path / POISON.replace("/", "\\")))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"data": str(tmp_path / POISON)}))
+    done = subprocess.run([sys.executable, "-c", TEXTS, folder], capture_output=True, text=True, check=True)
+    texts = json.loads(done.stdout)
+    shown = [html.unescape(text) for text in texts]
+    assert any(folder.name in text for text in shown)
+    assert any(POISON.rpartition("/")[2] in text for text in shown)
+    assert not any(mark in text for text in texts for mark in ("![", "](", "<img", "$"))

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import io
+import json
 import os
 import re
 import shutil
@@ -17,7 +18,7 @@ from zipfile import ZipFile
 import pytest
 from PIL import Image
 
-from tests.explorer.explored_runs import SIDE
+from tests.explorer.explored_runs import POISON, SIDE
 from tests.runs.pages.browser import BROWSER
 
 LACKING = [name for name in ("gradio", "playwright") if find_spec(name) is None]
@@ -68,12 +69,16 @@ class Visitor:
     def __init__(self, browser, address):
         self.page = browser.new_page(viewport={"width": 1200, "height": 900})
         self.page.set_default_timeout(1000 * PATIENCE)
-        self.hosts, self.complaints = set(), []
-        self.page.on("request", lambda request: self.hosts.add(urlsplit(request.url).hostname))
+        self.urls, self.complaints = set(), []
+        self.page.on("request", lambda request: self.urls.add(request.url))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.address = address
         self.page.goto(address)
         self.sees("#draws img, #draws [role=gridcell]")
+
+    @property
+    def hosts(self):
+        return {urlsplit(url).hostname for url in self.urls}
 
     def sees(self, selector, text=None):
         """Wait for an element, with a text if one is given."""
@@ -100,6 +105,12 @@ class Visitor:
         self.page.locator(".toast-close").first.click()
         toast.wait_for(state="detached")
         return text
+
+    def asked_nothing_of_others(self, address):
+        """No text became a picture, a link or a formula, and every request went to the page's own server."""
+        assert self.count("[src*='/pixel.png'], [href*='127.0.0.1:9/'], math, .katex") == 0
+        assert {urlsplit(url).netloc for url in self.urls} <= {urlsplit(address).netloc, ""}
+        self.page.close()
 
     def keep(self, name):
         if SHOTS:
@@ -268,6 +279,45 @@ def test_a_table_has_columns_in_the_place_of_pictures(folders, browser, tmp_path
         visitor.keep("table-outliers")
         assert visitor.hosts == {"127.0.0.1"} and visitor.complaints == []
         visitor.page.close()
+
+
+@pytest.mark.slow
+def test_names_are_shown_as_they_are_and_ask_for_nothing(folders, browser, tmp_path):
+    name = POISON.replace("/", "\\")
+    folder = Path(shutil.copytree(folders["poisoned"], tmp_path / name))
+    with served(folder) as address:
+        visitor = Visitor(browser, address)
+        visitor.sees("h1", name)
+        visitor.open("Edit")
+        visitor.click("#training-point")
+        visitor.sees("#code th", POISON)
+        visitor.open("Clusters")
+        visitor.sees("#clusters [role=gridcell]")
+        visitor.click("#clusters [role=gridcell]")
+        visitor.sees("#nearest [role=gridcell]")
+        visitor.write("#component-name", "<b>")
+        visitor.click("#rename")
+        assert f"{name}/names.json" in visitor.error()
+        visitor.open("Label these next")
+        visitor.sees("#answer", POISON)
+        visitor.page.locator("#answer label").nth(1).click()
+        visitor.sees("#tally", f"{name}/labels.csv")
+        shutil.rmtree(folder)
+        visitor.page.locator("#answer label").nth(1).click()
+        assert f"{name} is no longer there" in visitor.error()
+        visitor.asked_nothing_of_others(address)
+
+
+@pytest.mark.slow
+def test_a_path_of_missing_data_is_shown_as_it_is(folders, browser, tmp_path):
+    folder = Path(shutil.copytree(folders["poisoned"], tmp_path / "run"))
+    config = json.loads((folder / "config.json").read_text())
+    config["data"] = str(tmp_path / POISON)
+    (folder / "config.json").write_text(json.dumps(config))
+    with served(folder) as address:
+        visitor = Visitor(browser, address)
+        visitor.sees("p", POISON.rpartition("//")[2])  # the last part of the path
+        visitor.asked_nothing_of_others(address)
 
 
 @pytest.mark.slow

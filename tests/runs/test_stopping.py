@@ -14,8 +14,10 @@ pytestmark = pytest.mark.usefixtures("single_precision")
 
 @pytest.fixture
 def signals():
-    """Puts back what the process does at each signal."""
+    """What the process does at each signal is the default, also under nohup, and is put back in the end."""
     before = {number: signal.getsignal(number) for number in stopping.SIGNALS}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -7,7 +7,7 @@ import torch
 
 from pyro_fmvae.explorer.cluster_views import clusters, draws_of
 from pyro_fmvae.explorer.exploration import Exploration
-from pyro_fmvae.explorer.tabs.common import Points, chosen, told
+from pyro_fmvae.explorer.tabs.common import Points, chosen, plain, told
 
 
 def clusters_tab(explored: Exploration, page: gr.Blocks) -> None:
@@ -47,7 +47,7 @@ def clusters_tab(explored: Exploration, page: gr.Blocks) -> None:
         if component is None:
             raise ValueError("Click a component first.")
         explored.rename(of, component, text)
-        gr.Info(f"Kept in {run.folder / 'names.json'}" if text.strip() else "The name is taken away")
+        gr.Info(f"Kept in {plain(run.folder / 'names.json')}" if text.strip() else "The name is taken away")
         return look(of)
 
     factor.input(told(look), [factor], [overview.block, listed])

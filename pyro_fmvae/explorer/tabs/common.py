@@ -1,6 +1,7 @@
-"""Common parts of the tabs: one computation at a time, errors as one line, and how points are shown."""
+"""Common parts of the tabs: one computation at a time, errors as one line, how texts and points look."""
 
 import functools
+import string
 from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any, Final
@@ -11,7 +12,16 @@ from torch import Tensor
 from pyro_fmvae.explorer.exploration import Exploration
 from pyro_fmvae.untrusted import printable
 
+_MARKS: Final = str.maketrans({mark: f"&#{ord(mark)};" for mark in string.punctuation})
 _ONE: Final = Lock()  # Pyro's and torch's random states belong to the process
+
+
+def plain(text: object) -> str:
+    """A text of the run, its data or its folder, for gradio's Markdown and HTML, which show it as it is.
+
+    Without this a name could bring in a picture from another machine.
+    """
+    return str(text).translate(_MARKS)
 
 
 def told(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -23,7 +33,7 @@ def told(function: Callable[..., Any]) -> Callable[..., Any]:
             with _ONE:
                 return function(*arguments)
         except (ValueError, OSError) as error:
-            raise gr.Error(printable(str(error)), print_exception=False) from error
+            raise gr.Error(plain(printable(str(error))), print_exception=False) from error
 
     return handler
 

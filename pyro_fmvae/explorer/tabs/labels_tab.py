@@ -8,7 +8,7 @@ import torch
 from pyro_fmvae.data.own.folder import TABLE
 from pyro_fmvae.explorer.exploration import Exploration
 from pyro_fmvae.explorer.label_session import LabelSession
-from pyro_fmvae.explorer.tabs.common import Points, told
+from pyro_fmvae.explorer.tabs.common import Points, plain, told
 from pyro_fmvae.learn.phase import Budget
 
 AHEAD: Final = 10
@@ -55,7 +55,7 @@ def labels_tab(explored: Exploration, session: LabelSession, page: gr.Blocks) ->
         right, number = chosen.tally
         if not chosen.given:
             return "No label yet. Each answer is kept at once."
-        kept = f"**{len(chosen.given)} labelled**, kept in `{explored.run.folder / TABLE}`."
+        kept = f"**{len(chosen.given)} labelled**, kept in {plain(explored.run.folder / TABLE)}."
         learnt = (
             f"The model has learnt from {chosen.learnt or 'none'} of them{'' if chosen.learnt else ' yet'}."
         )
