@@ -8,6 +8,7 @@ import torch
 
 from pyro_fmvae.data import Kind, PatchTransform, Preprocessing
 from pyro_fmvae.data.storage import as_float
+from pyro_fmvae.runs.by_batches import in_units
 
 TABLE = np.array([[1.0, 5.0, 0.1], [3.0, 5.0, 0.2], [8.0, 5.0, 0.7]])
 
@@ -222,3 +223,24 @@ def test_arrays_that_do_not_fit(kind, raw, message):
 def test_an_error_names_the_source():
     with pytest.raises(ValueError, match=r"new.npz: 'x': expected observations"):
         Preprocessing(Kind.TABLE, (2,), mean=(0, 0), std=(1, 1))(np.zeros((1, 3)), "new.npz: 'x'")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "lower", "upper"),
+    [
+        (-2.0, 4.0, -5.0, 7.0),
+        (0.0, 10.0, 0.0, 15.0),
+        (1.0, 9.0, 0.5, 13.0),
+        (1990.0, 2020.0, 1975.0, 2035.0),
+        (-9.0, -1.0, -13.0, -0.5),
+        (3.0, 3.0, -np.finfo(float).max, np.finfo(float).max),
+    ],
+)
+def test_bounds_are_half_a_range_beyond_what_was_seen_on_the_same_side_of_0(low, high, lower, upper):
+    x = np.array([[low], [high], [low], [np.nan]])
+    preprocessing = Preprocessing.standardizing(x, missing=True)
+    assert (preprocessing.lower, preprocessing.upper) == ((lower,), (upper,))
+    means = torch.tensor([[-1e9], [1e9]])
+    if low < high:
+        assert in_units(preprocessing, means).squeeze().tolist() == [lower, upper]
+    np.testing.assert_allclose(in_units(preprocessing, preprocessing(x)), x)

@@ -215,3 +215,20 @@ def test_labels_that_stay_in_training_belong_to_the_fingerprint(tmp_path):
         return data.fingerprint
 
     assert digest(first) == digest(third) != digest(second)
+
+
+@pytest.mark.parametrize("ending", [".npz", ".npy"])
+def test_unseen_numbers_are_counted_over_the_whole_file(tmp_path, caplog, ending):
+    x = np.column_stack([RNG.normal(size=90), np.arange(90) % 3])
+    preprocessing = Preprocessing.standardizing(x, missing=True, unskew=True, column_names=("a", "grade"))
+    new = np.tile(x, (1000, 1))
+    new[::1000, 1], new[5, 1] = 7, 2.5
+    path = tmp_path / f"new{ending}"
+    np.save(path, new) if ending == ".npy" else np.savez(path, x=new)
+    rows, _ = load_file(path, preprocessing)
+    said = "91 fields of column 'grade' count as missing: training had no '7', '2.5'"
+    assert caplog.messages == [f"{path}: {said}"]
+    assert rows.observations.isnan().sum(0).tolist() == [0, 91]
+    some = torch.tensor([80_000, 5, 1])
+    np.testing.assert_array_equal(rows.select(some).raw_rows(torch.tensor([2, 0])), new[[1, 80_000]])
+    assert len(caplog.messages) == 1  # nothing is said again as rows are read
