@@ -163,11 +163,10 @@ def _has_header(
     names = {float(first[column]) for column in numbers}
     whole = len(names) == len(numbers) and all(map(float.is_integer, names))
     if below and whole and texts == filled[: len(texts)] and not any(map(is_value, texts)):
-        columns = {column: [row[column] for row in below] for column in numbers}
         if not texts:
-            above = (column for column, fields in columns.items() if _has_words_alone(fields))
+            above = (column for column in numbers if _has_words_alone(row[column] for row in below))
             return known is not None and not all(map(is_value, above))
-        if all(_is_out_of_place(float(first[column]), fields) for column, fields in columns.items()):
+        if all(_is_out_of_place(float(first[column]), [row[column] for row in below]) for column in numbers):
             return True
     for column in texts:
         if known is None or all(_is_number(row[column]) or is_missing(row[column]) for row in below):
@@ -178,10 +177,10 @@ def _has_header(
     return False
 
 
-def _has_words_alone(fields: Sequence[str]) -> bool:
+def _has_words_alone(fields: Iterable[str]) -> bool:
     """Tell whether there are words in a column, and no numbers."""
-    filled = [field for field in fields if not is_missing(field)]
-    return bool(filled) and not any(map(_is_number, filled))
+    filled = (field for field in fields if not is_missing(field))
+    return not _is_number(next(filled, "0")) and not any(map(_is_number, filled))
 
 
 def _is_out_of_place(number: float, fields: Sequence[str]) -> bool:
