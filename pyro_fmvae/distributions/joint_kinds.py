@@ -155,6 +155,11 @@ _MATRICES = JointKind(
 _KINDS = (_NORMAL_GAMMA, _BY_VARIANCE, _NORMAL_WISHART, _WEIGHTS, _WEIGHTS_BY_VARIANCE, _MATRICES)
 
 
+def joint_kind_of(kind: type[NaturalDistribution]) -> JointKind:
+    """The kind of joint posterior that a class is of."""
+    return next(each for each in _KINDS if each.kind is kind)
+
+
 def joint_kind(
     location: type[NaturalDistribution], precision: type[NaturalDistribution], events: tuple[int, int]
 ) -> JointKind | None:

@@ -209,6 +209,20 @@ def _elementary(support: constraints.Constraint) -> tuple[Any, ...]:
     )
 
 
+def natural_class_named(name: str) -> "type[NaturalDistribution]":
+    """The class of natural distributions of a name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    classes: list[type[NaturalDistribution]] = [NaturalDistribution]
+    for each in classes:
+        if each.__name__ == name:
+            return each
+        classes += each.__subclasses__()
+    raise ValueError(f"no family of posteriors is called {name!r}; import the module that has it")
+
+
 def known_priors() -> list[str]:
     """Names of the classes of priors whose families are registered."""
     return [prior.__name__ for prior in _NATURAL]

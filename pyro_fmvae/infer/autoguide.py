@@ -1,5 +1,6 @@
 """An autoguide: natural posteriors for the conjugate sites of any model, another guide for the rest."""
 
+import json
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -59,7 +60,7 @@ class AutoConjugate(WithFallback):
                 ...  # pyro.sample("z", ...)
 
     Parameters exist after the first call, or after :meth:`setup`. A state that was loaded before takes effect
-    then.
+    then. Until then, posteriors and draws are those of the state; they need no data.
 
     Args:
         model: the model, whole: posteriors are made for its conjugate sites alone.
@@ -109,11 +110,17 @@ class AutoConjugate(WithFallback):
         self.count, self.structured, self.strict = count, structured, strict
         self.posteriors = PosteriorDict()
         self._known = ConjugateSites()
+        self._description: dict[str, Any] = {}
+        self._loaded_kinds: dict[str, Any] = {}
+        self._without_data: list[Any] = []
         self._search = search
         self._local_sites = LocalSites(model, {}, search)
 
     def setup(self, *args: Any, **kwargs: Any) -> None:
         """Find the conjugate sites and make their posteriors; arguments as for the model.
+
+        With a state that was loaded, arguments without the data are enough to sample the sites of that state:
+        nothing is found then.
 
         Raises:
             ValueError: the model has no conjugate site, or one inside a plate that is subsampled, or a prior
@@ -128,33 +135,63 @@ class AutoConjugate(WithFallback):
                 lambda first: poutine.trace(first(self._model[0])).get_trace(*args, **kwargs)
             )
         sites, known = sample_sites(trace), ConjugateSites()
+        latent = [name for name, site in sites.items() if not site["is_observed"]]
+        learnt = {name: node["value"] for name, node in trace.nodes.items() if node["type"] == "param"}
+        model = GivenParameters(learnt)(FirstValues()(self._model[0]))  # they are no part of the guide
+        if self._loaded_kinds and not set(latent) <= set(self._description["latent"]):
+            if self._description["drawn"] and self._make_fallback is not None:
+                rest = poutine.block(model, expose=self._description["drawn"])
+                self.make_fallback(self._make_fallback, rest, args, kwargs)
+            self._without_data = [*args, *kwargs.values()]
+            return
+        drawn: list[str] = []
         options = self.count, self.structured, self.local
         if has_shorthand(sites.values()):
             self._take(known, known.add_shorthands(sites, self._model[0], args, kwargs, *options))
         else:
             check_priors(sites.values())
             loaded = self.posteriors.is_waiting
-            learnt = {name: node["value"] for name, node in trace.nodes.items() if node["type"] == "param"}
             found = recognise_conjugacy(self._model[0], args, kwargs, self.local)
             if self.strict and found.drawn:
-                drawn = filter(found.drawn.__contains__, found.sites)
-                reasons = "; ".join(f"site '{name}' ({found.drawn[name]})" for name in drawn)
+                names = filter(found.drawn.__contains__, found.sites)
+                reasons = "; ".join(f"site '{name}' ({found.drawn[name]})" for name in names)
                 raise ValueError(f"strict: expected only sites with conjugate posteriors, got {reasons}")
             self._take(known, known.add_plain(found, *options))
             check_order((found.sites[name] for name in known.sites), given.found)
             for name, reason in found.flat.items():
                 warnings.warn(f"site '{name}': {reason}; {SMOOTH}", stacklevel=2)
             if found.drawn and self._make_fallback is not None:
-                rest = GivenParameters(learnt)(FirstValues()(self._model[0]))  # they are no part of the guide
-                rest = poutine.block(rest, hide=[*found.priors, *found.discrete, *found.leaves])
-                drawn = [found.sites[name] for name in found.drawn]
-                plates = PlatesOfBatch.of(self._model[0], drawn, given.found.keys())
+                drawn = list(found.drawn)
+                rest = poutine.block(model, hide=[*found.priors, *found.discrete, *found.leaves])
+                inside = [found.sites[name] for name in drawn]
+                plates = PlatesOfBatch.of(self._model[0], inside, given.found.keys())
                 self.make_fallback(self._make_fallback, rest, args, kwargs, plates)
             self._is_set_up = True
             if not loaded and (self._make_fallback is not None or not found.drawn):
                 with poutine.block():
                     start_at_known_states(self.posteriors, self._model[0], self, trace, args, kwargs)
-        self._is_set_up = True
+        self._is_set_up, self._loaded_kinds = True, {}
+        described = known.described(self.posteriors.items())
+        self._description = {**described, "latent": latent, "drawn": drawn}
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self._description:
+            letters = json.dumps(self._description, default=int).encode()
+            destination[f"{prefix}description"] = torch.tensor(list(letters), dtype=torch.uint8)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Take what the state says about its posteriors, until the first call with data finds them."""
+        letters = state_dict.pop(f"{prefix}description", None)
+        if letters is not None and not self._is_set_up:
+            try:
+                self._description = json.loads(bytes(letters.tolist()))
+                self._known, self._loaded_kinds = ConjugateSites.of_description(self._description)
+            except (KeyError, TypeError, AttributeError, StopIteration, RecursionError, ValueError) as error:
+                raise ValueError(
+                    f"description: expected that of an AutoConjugate in the state: {error}"
+                ) from None
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _take(self, known: ConjugateSites, posteriors: Mapping[str, ConjugatePosterior]) -> None:
         self._known = known
@@ -164,7 +201,8 @@ class AutoConjugate(WithFallback):
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample every conjugate site; arguments as for the model. Returns the values by site name."""
-        if not self._is_set_up:
+        given = [*args, *kwargs.values()]
+        if not self._is_set_up and not (given and _are_same(given, self._without_data)):
             self.setup(*args, **kwargs)
         param_statements("AutoConjugate", self)
         if not self._local_sites:
@@ -227,9 +265,11 @@ class AutoConjugate(WithFallback):
         """The posterior module of a site: ``posteriors[name]``, or, of a joint one, that of the location.
 
         Raises:
-            KeyError: the site has no natural posterior, or the guide was not called yet.
+            KeyError: the site has no natural posterior, or the guide was neither called nor loaded yet.
         """
         owner = self._known.joint.owner(name)
+        if owner in self._loaded_kinds and owner not in self.posteriors:
+            return self.posteriors.waiting(owner, *self._loaded_kinds[owner])
         if owner not in self.posteriors:
             known = (
                 f"those that have one are {list(self._known.sites)}"
@@ -321,3 +361,7 @@ class AutoConjugate(WithFallback):
         """
         whole = self if guide is None else guide
         start_at_clusters(self.posteriors, self._model[0], whole, assignment, points, args, kwargs, generator)
+
+
+def _are_same(values: list[Any], others: list[Any]) -> bool:
+    return len(values) == len(others) and all(a is b for a, b in zip(values, others, strict=True))

@@ -1,13 +1,16 @@
 """The conjugate sites of a model, as its autoguide needs them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyro.poutine as poutine
 import torch
+from pyro.poutine.indep_messenger import CondIndepStackFrame
 
 from pyro_fmvae.distributions import MixtureComponent, NaturalDistribution
+from pyro_fmvae.distributions.joint_kinds import joint_kind_of
+from pyro_fmvae.distributions.natural_distribution import natural_class_named
 from pyro_fmvae.infer.elbo.enumerated import is_discrete, is_latent
 from pyro_fmvae.infer.elbo.kind import has_shorthand
 from pyro_fmvae.infer.elbo.recognition import Recognised, recognise_conjugacy
@@ -16,6 +19,11 @@ from pyro_fmvae.infer.first_run import NO_MIXTURE, check_whole
 from pyro_fmvae.infer.joint_sites import JointSites, Starts
 from pyro_fmvae.infer.local_sites import LocalSite, local_sites
 from pyro_fmvae.infer.posteriors import ConjugatePosterior, NaturalPosterior, natural_prior, random_posterior
+
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+}
 
 
 @dataclass
@@ -35,6 +43,48 @@ class ConjugateSites:
     mixtures: dict[str, tuple[str, str, torch.Size]] = field(default_factory=dict)
     joint: JointSites = field(default_factory=lambda: JointSites({}))
     local: dict[str, LocalSite] = field(default_factory=dict)
+
+    def described(self, posteriors: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+        """What draws from the posteriors need beside λ, in lists, words and numbers.
+
+        Args:
+            posteriors: by name.
+        """
+        return {
+            "sites": {name: [s["event_dim"], list(s["cond_indep_stack"])] for name, s in self.sites.items()},
+            "joint": self.joint.precisions,
+            "posteriors": {
+                name: [
+                    posterior.kind.__name__,
+                    posterior.dtype and str(posterior.dtype).removeprefix("torch."),
+                ]
+                for name, posterior in posteriors
+            },
+        }
+
+    @classmethod
+    def of_description(cls, description: Any) -> tuple["ConjugateSites", dict[str, Any]]:
+        """The sites without their priors, and the class and dtype of posteriors by name.
+
+        Args:
+            description: of :meth:`described`.
+
+        Raises:
+            ValueError: a class of posteriors that is not there.
+        """
+        sites = {
+            name: {"event_dim": events, "cond_indep_stack": tuple(CondIndepStackFrame(*f) for f in frames)}
+            for name, (events, frames) in description["sites"].items()
+        }
+        kinds = {
+            name: (natural_class_named(kind), None if dtype is None else _DTYPES[dtype])
+            for name, (kind, dtype) in description["posteriors"].items()
+        }
+        joint = {
+            location: (precision, joint_kind_of(kinds[location][0]))
+            for location, precision in description["joint"].items()
+        }
+        return cls(sites=sites, joint=JointSites(joint)), kinds
 
     def add(self, name: str, site: Site, prior: NaturalDistribution) -> None:
         """Add a site and its prior."""

@@ -178,7 +178,8 @@ class WithFallback(nn.Module):
             ValueError: the state has another shape.
         """
         with _own_parameters():
-            self.fallback = as_module("fallback", make(model))
+            if self.fallback is None:
+                self.fallback = as_module("fallback", make(model))
             if isinstance(self.fallback, AutoGuide) and self.fallback.create_plates is None:
                 self.fallback.create_plates = plates
             if self._waiting:

@@ -23,6 +23,11 @@ class JointSites:
         self._pairs = dict(pairs)
         self._locations = {precision: location for location, (precision, _) in self._pairs.items()}
 
+    @property
+    def precisions(self) -> dict[str, str]:
+        """Name of a location → the name of its precision."""
+        return {location: precision for location, (precision, _) in self._pairs.items()}
+
     def owner(self, name: str) -> str:
         """The site under whose name the posterior of a site is kept: that of the location."""
         return self._locations.get(name, name)

@@ -115,6 +115,19 @@ class StandardPosterior(ConjugatePosterior):
         for (name, transform), value in zip(self._transforms().items(), standard, strict=True):
             self.register_parameter(name, nn.Parameter(transform.inv(value).clone()))
 
+    @classmethod
+    def of_state(
+        cls, kind: type[NaturalDistribution], state: Mapping[str, Tensor], dtype: torch.dtype | None = None
+    ) -> "StandardPosterior":
+        """The posterior with the parameters of a state; other arguments as of the class."""
+        transforms = kind.family.transforms()
+        standard = (
+            transform(state[_unconstrained_name(name, transform)]) for name, transform in transforms.items()
+        )
+        posterior = cls(kind, kind.family.natural(*standard), dtype)
+        posterior.load_state_dict(state)
+        return posterior
+
     def _transforms(self) -> dict[str, Transform]:
         """Name of each of the module's parameters → the transform to a standard parameter."""
         transforms = self.kind.family.transforms()
@@ -202,6 +215,20 @@ class PosteriorDict(nn.ModuleDict):
     def is_waiting(self) -> bool:
         """True if a loaded state waits for its modules."""
         return bool(self._waiting)
+
+    def waiting(
+        self, site: str, kind: type[NaturalDistribution], dtype: torch.dtype | None
+    ) -> ConjugatePosterior:
+        """A module with the loaded state of a site that has none yet.
+
+        Args:
+            site: its name.
+            kind, dtype: as of :class:`NaturalPosterior`.
+        """
+        state = self._waiting[key_of(site)]
+        if "natural" in state:
+            return NaturalPosterior(kind, state["natural"], dtype)
+        return StandardPosterior.of_state(kind, state, dtype)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Keep the tensors of sites that have no module yet; nothing is loaded if one has another shape."""

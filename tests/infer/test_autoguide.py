@@ -12,6 +12,7 @@ import pytest
 import torch
 from pyro.infer import Predictive
 from pyro.infer.autoguide import AutoNormal
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.testing import assert_close
 
@@ -420,6 +421,70 @@ def test_a_state_waits_for_the_fallback():
     loaded = fresh.state_dict()
     assert loaded.keys() == state.keys() and any(name.startswith("fallback") for name in state)
     assert all(torch.equal(loaded[name], value) for name, value in state.items())
+
+
+def noisy(x, n):
+    """Conjugate globals with a joint posterior, rates in a plate, and a site that the fallback draws."""
+    with pyro.plate("kinds", 2):
+        precision = pyro.sample("precision", dist.Gamma(2.0, 1.0))
+        loc = pyro.sample("loc", dist.Normal(0.0, (0.1 * precision).rsqrt()))
+    rate = pyro.sample("rate", dist.Gamma(1.0, 1.0))
+    bend = pyro.sample("bend", dist.LogNormal(0.0, 1.0))
+    with pyro.plate("n", n):
+        kind = pyro.sample("kind", dist.Categorical(torch.ones(2) / 2))
+        pyro.sample("y", dist.Normal(loc[kind] + bend, precision[kind].rsqrt()), obs=None if x is None else x)
+        return pyro.sample("count", dist.Poisson(rate), obs=None if x is None else x.square().round())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("standard", [False, True])
+def test_a_loaded_guide_needs_no_data(tmp_path, standard, dtype):
+    torch.set_default_dtype(dtype)
+    pyro.set_rng_seed(0)
+    x, trained = torch.linspace(-2.0, 3.0, 20), AutoConjugate(noisy, structured=True)
+    optim = NaturalGradient(0.5, partial(torch.optim.Adam, lr=0.1))
+    svi = ConjugateSVI(noisy, trained, optim, TraceConjugate_ELBO())
+    for _ in range(3):
+        svi.step(x, len(x))
+    if standard:
+        trained.posteriors["rate"] = to_standard(trained.posterior("rate"))
+    save_file(trained.state_dict(), tmp_path / "guide.safetensors")
+
+    guide = AutoConjugate(noisy, structured=True)
+    guide.load_state_dict(load_file(tmp_path / "guide.safetensors"))
+    for name in ("precision", "loc", "rate"):
+        assert_close(guide.marginal(name).mean, trained.marginal(name).mean)
+    found = Predictive(noisy, guide=guide, num_samples=300)(None, 4)
+    assert found["count"].shape == (300, 4) and found["count"].dtype == dtype
+    for name in ("loc", "rate"):
+        marginal = trained.marginal(name)
+        error = 5 * marginal.stddev.squeeze() / 300**0.5
+        assert ((found[name].mean(0).squeeze() - marginal.mean).abs() < error).all()
+    assert_close(
+        found["bend"].log().mean(), trained.fallback.locs.bend_unconstrained.detach(), rtol=0.1, atol=0.1
+    )
+
+    expected = TraceConjugate_ELBO(num_particles=2)
+    losses = []
+    for each in (trained, guide):  # the first call with data finds all else
+        pyro.set_rng_seed(1)
+        each(x, len(x))
+        pyro.set_rng_seed(1)
+        losses.append(expected.loss(noisy, each, x, len(x)))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    state = guide.state_dict()
+    assert state.keys() == trained.state_dict().keys()
+    assert all(torch.equal(state[name], value) for name, value in trained.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "letters", [b"", b"{", b"[]", b'{"sites": {}, "posteriors": {"a": ["Unheard", null]}}']
+)
+def test_descriptions_in_a_state_that_are_refused(letters):
+    guide = AutoConjugate(noisy)
+    state = {"description": torch.tensor(list(letters), dtype=torch.uint8)}
+    with pytest.raises(ValueError, match="description: expected that of an AutoConjugate"):
+        guide.load_state_dict(state)
 
 
 def test_guides_made_one_after_another_start_apart():

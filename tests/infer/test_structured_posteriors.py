@@ -497,7 +497,7 @@ def test_draws_have_the_moments_of_the_marginals(model, x):
 def test_states_and_copies():
     x = clusters()
     guide, other = made(plain_diagonal, x), AutoConjugate(plain_diagonal, structured=True)
-    assert list(guide.state_dict()) == ["posteriors.weights.natural", "posteriors.mu.natural"]
+    assert list(guide.state_dict()) == ["description", "posteriors.weights.natural", "posteriors.mu.natural"]
     other.load_state_dict(guide.state_dict())
     other(x)
     for same in (other, copy.deepcopy(guide)):
