@@ -25,7 +25,7 @@ HALVED: Final = 10
 FILLED: Final = 5
 """Updates by given responsibilities where numbers are missing, which each fills in by the last one."""
 SETTLED: Final = 1e-4
-"""Nats per row: an update that adds less is the last."""
+"""Nats per row: an update that adds less is the last, as long as mixtures are compared."""
 SAME: Final = 0.9
 """Share of rows in common from which on two components are nearly the same."""
 TOUCHED: Final = 1e-6
@@ -78,16 +78,19 @@ class Sample:
         """A new model of these rows."""
         return self.make(components, max(round(self.each * len(self.x)), 1))
 
-    def fit(self, gamma: Tensor, iterations: int = LONG, learn: bool = False) -> Fitted:
+    def fit(
+        self, gamma: Tensor, iterations: int = LONG, learn: bool = False, tolerance: float = SETTLED
+    ) -> Fitted:
         """Coordinate ascent from responsibilities [N, K], until the bound hardly rises.
 
         Args:
             gamma: responsibilities, [N, K].
             iterations: updates at most.
             learn: learn the prior, too, where it is learnt.
+            tolerance: nats per row: an update that adds less is the last.
         """
         model = self.model(gamma.shape[1])
-        return ascended(model, self.seen, gamma, iterations, tolerance=SETTLED * self.each, learn=learn)
+        return ascended(model, self.seen, gamma, iterations, tolerance=tolerance * self.each, learn=learn)
 
     def given(self, gamma: Tensor) -> ObservedMixture:
         """The posterior given responsibilities, [N, K]: exact unless numbers are missing."""

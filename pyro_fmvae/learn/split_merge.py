@@ -17,7 +17,7 @@ from pyro_fmvae.learn.component_moves import (
     pair_gains,
     parted,
 )
-from pyro_fmvae.learn.mixture_search import POSITIVE, SHORT, Fitted
+from pyro_fmvae.learn.mixture_search import LEADING, POSITIVE, SHORT, TOLERANCE, Fitted
 
 FIRST: Final = 16
 """Clusters of a start."""
@@ -89,18 +89,43 @@ def _best_start(
 def best_mixture(sample: Sample, components: int, generator: torch.Generator, starts: int = 1) -> Fitted:
     """A mixture of a given number of components whose bound no swap raises.
 
-    The best of several k-means starts is improved. Then pairs of components are merged, and as many others
-    split, as long as that raises the bound (Ueda et al., 2000, SMEM algorithm for mixture models).
+    Starts are clusters of k-means, and every other time twice as many, which are merged. Each is improved a
+    little, the best of them and the first one to the end. Then pairs of components are merged, and as many
+    others split, as long as that raises the bound (Ueda et al., 2000, SMEM algorithm for mixture models).
+    More starts never end lower: each has random numbers of its own.
 
     Args:
         sample: of the rows.
         components: K.
         generator: source of the random numbers, on the CPU.
-        starts: how many; every other one is of whitened rows if covariances are full.
+        starts: how many; every other pair is of whitened rows if covariances are full.
     """
-    found = _best_start(sample, components, generator, starts, True)
-    sample = sample.under(found.model)
-    found = sample.fit(found.gamma, learn=True)
+    begun = []
+    for start in range(starts if components > 1 else 1):
+        own = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        white, many = start // 2 % 2 == 1, start % 2 == 1
+        begun.append((_started(sample, components, white, many, own), own))
+    first, *others = begun
+    others = sorted(others, key=lambda start: -start[0].bound)[: LEADING - 1]
+    return max((_swapped(sample, *start) for start in [first, *others]), key=lambda fitted: fitted.bound)
+
+
+def _started(sample: Sample, components: int, white: bool, many: bool, generator: torch.Generator) -> Fitted:
+    """A mixture of clusters of k-means, improved a little; or of twice as many, of which pairs are merged."""
+    most = max(len(sample.x) // EACH, components)
+    count = min(2 * components, most) if many else components
+    found = sample.fit(sample.clusters(count, white, generator), SHORT, learn=True)
+    while count > components:
+        pairs = disjoint(pair_gains(sample.under(found.model), found.gamma, -torch.inf))
+        pairs = pairs[: max((count - components) // 2, 1)]
+        count -= len(pairs)
+        found = sample.under(found.model).fit(joined(found.gamma, pairs), SHORT, learn=True)
+    return found
+
+
+def _swapped(sample: Sample, found: Fitted, generator: torch.Generator) -> Fitted:
+    """Swaps, as long as they raise the bound."""
+    found = sample.under(found.model).fit(found.gamma, learn=True)
     splits = Splits(sample, generator)
     while True:
         sample = splits.sample = sample.under(found.model)
@@ -112,7 +137,7 @@ def best_mixture(sample: Sample, components: int, generator: torch.Generator, st
                 found = rival
                 break
         else:
-            return found
+            return sample.fit(found.gamma, learn=True, tolerance=TOLERANCE)
 
 
 def swaps(sample: Sample, gamma: Tensor, parts: Mapping[int, Parts]) -> list[tuple[int, tuple[int, int]]]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from pyro_fmvae.distributions import COLUMN_NORMAL_GAMMA
 from pyro_fmvae.distributions.marginal_component import marginal_table, marginal_update
 
-LARGEST: Final = 2**24
+LARGEST: Final = 2**26
 """Numbers that are kept at most."""
 
 Seen = Mapping[str, "Tensor | PackedNumbers"]

@@ -17,6 +17,7 @@ from pyro_fmvae.learn.component_moves import Sample
 from pyro_fmvae.learn.incremental_ascent import IncrementalAscent, Rows
 from pyro_fmvae.learn.split_merge import best_mixture, split_and_merge
 from pyro_fmvae.models import ObservedMixture
+from pyro_fmvae.models.packed_numbers import LARGEST
 from pyro_fmvae.runs.run import resolve_device
 from pyro_fmvae.sklearn.mixture_density import PART, MixtureDensity
 from pyro_fmvae.sklearn.standardisation import Standardisation, distinct, systematic_sample
@@ -27,6 +28,8 @@ STARTED: Final = 10_000
 """Rows that starts, and numbers of components, are compared by."""
 EACH: Final = 100
 """But at least so many for each component."""
+OF_COLUMN: Final = 8
+"""And so many for each column of numbers of each component with a full covariance, if there is memory."""
 STANDS: Final = 3.0
 """Rows of all data that a row of this sample stands for, at most, where the number of components is given.
 
@@ -58,7 +61,8 @@ class BayesianMixture(MixtureDensity):
         covariance_type: "full", or "diag" for independent columns within a component.
         tol: a sweep that gains less, in nats per row, is the last.
         max_iter: sweeps over all rows at most.
-        n_init: clusterings of a sample of rows, the best of which is the start.
+        n_init: clusterings of a sample of rows. With K given, more never end at a lower bound of the sample,
+            which is all rows up to 10,000.
         batch_size: rows of a step; None: all up to 20,000 rows, else 5,000.
         weight_concentration_prior_type: "dirichlet_distribution", or "dirichlet_process" for stick-breaking
             weights, of which unneeded components keep next to nothing.
@@ -127,6 +131,10 @@ class BayesianMixture(MixtureDensity):
     lower_bound_: float
     lower_bounds_: np.ndarray
     _total_weight: float
+    _so_far: tuple[np.ndarray, np.ndarray] | None
+    """Rows of :meth:`partial_fit`, as long as they are few."""
+    _begun_with: float
+    """Total weight of the rows that the last start was found by."""
 
     # ------------------------------------------------------------------ learning
 
@@ -149,8 +157,9 @@ class BayesianMixture(MixtureDensity):
     ) -> "BayesianMixture":
         """Learn from more rows: the posterior given the rows so far is the prior of these.
 
-        The first call is :meth:`fit`: its rows decide units, prior and start, so let them be many. No row is
-        forgotten, and none seen twice should be given twice.
+        Units, prior and start are those of :meth:`fit` to all rows so far, which is done anew whenever these
+        have doubled, up to 10,000 rows. No row is forgotten, and none should be given twice. After
+        :meth:`fit`, its posterior is the first prior.
 
         Args:
             X, y, sample_weight: as for :meth:`fit`.
@@ -158,10 +167,17 @@ class BayesianMixture(MixtureDensity):
         Raises:
             ValueError: see :meth:`fit`.
         """
-        if not hasattr(self, "_mixture"):
-            return self._fit(X, sample_weight, False)
+        begins = not hasattr(self, "_mixture")
         self._check_parameters()
-        X, weights = distinct(*self._rows(X, sample_weight, reset=False))
+        X, weights = distinct(*self._rows(X, sample_weight, reset=begins))
+        if begins:
+            self._so_far = X, weights
+            return self._learn(X, weights, False)
+        if self._so_far is not None:
+            rows, each = (np.concatenate(both) for both in zip(self._so_far, (X, weights), strict=True))
+            self._so_far = (rows, each) if len(rows) <= STARTED else None
+            if self._so_far is not None and each.sum() >= 2 * self._begun_with:
+                return self._learn(*distinct(rows, each), False)
         model = self._on_device()
         before = {name: model.natural(name).natural.clone() for name in model.natural_priors()}
         told, self._total_weight = self.lower_bound_, self._total_weight + float(weights.sum())
@@ -183,7 +199,12 @@ class BayesianMixture(MixtureDensity):
                 f"n_components: expected no more than the rows, got {self.n_components} with n_samples = "
                 f"{total:g}"
             )
-        X, weights = distinct(X, weights)
+        self._so_far = None
+        return self._learn(*distinct(X, weights), warm)
+
+    def _learn(self, X: np.ndarray, weights: np.ndarray, warm: bool) -> "BayesianMixture":
+        """Fit the mixture to distinct rows."""
+        self._begun_with = float(weights.sum())
         seed = check_random_state(self.random_state).randint(2**31 - 1)
         with seeded(seed):
             if warm:
@@ -207,6 +228,8 @@ class BayesianMixture(MixtureDensity):
         x = self._columns.standardised(X, device)
         self._prior = self._prior_given(x, weights)
         most = max(STARTED, EACH * number)
+        if self.covariance_type == "full" and (dim := len(self._columns.numbers)):
+            most = max(most, min(OF_COLUMN * number * dim, LARGEST // (dim * (dim + 3) // 2 + 2)))
         rows = torch.as_tensor(systematic_sample(x.cpu().numpy(), weights, most, generator), device=device)
         sample, draws = x[rows], torch.Generator().manual_seed(seed)
         make = partial(self._new, device=device)

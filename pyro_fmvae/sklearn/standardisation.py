@@ -11,6 +11,8 @@ from torch import Tensor
 from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
 from pyro_fmvae.models.table_sites import COUNTS
 
+MANY: Final = 100
+"""Categories that a column may have, however few rows there are."""
 MIXER: Final = np.uint64(0x9E3779B97F4A7C15)
 """An odd number whose bits are mixed, for hashes."""
 JITTER: Final = 1e-6
@@ -46,7 +48,8 @@ class Standardisation:
             categorical, counted: indices of the columns of categories, and of counts.
 
         Raises:
-            ValueError: a column of categories or counts with numbers that are not 0, 1, 2, ....
+            ValueError: a column of categories or counts with numbers that are not 0, 1, 2, ..., or of so many
+                categories that it identifies rows.
         """
         known, (centre, scale) = ~np.isnan(X), np.zeros((2, X.shape[1]))
         weight = np.where(known, weights[:, None], 0.0)
@@ -61,6 +64,12 @@ class Standardisation:
                 values = X[known[:, column], column]
                 _check_whole(values, what, column)
                 levels[column] = max(int(values.max(initial=0)) + 1, 2)
+                most = max(MANY, max(weights.sum(), len(X)) / 2)
+                if what == "categories" and levels[column] > most:
+                    raise ValueError(
+                        f"categorical_features: expected at most {most:g} categories, half as many as rows, "
+                        f"got {levels[column]} in column {column}; leave out columns of identifiers"
+                    )
                 centre[column], scale[column] = 0.0, 1.0
         levels[list(counted)] = COUNTS
         return cls(tuple(levels.tolist()), centre, scale, rates)

@@ -60,7 +60,26 @@ def test_a_swap_merges_two_halves_and_splits_what_is_joint(monkeypatch):
     assert swaps(sample, gamma, splits.gains(gamma)) == [(0, (1, 2))]
     stuck = sample.fit(gamma)
     assert adjusted_rand_score(kinds, stuck.gamma.argmax(-1)) < 0.8
-    monkeypatch.setattr(split_merge, "_best_start", lambda *args: stuck)
+    monkeypatch.setattr(split_merge, "_started", lambda *args: stuck)
     found = best_mixture(sample, 4, torch.Generator().manual_seed(0))
     assert found.model.components == 4 and found.model.num_data == 480 and found.bound > stuck.bound
     assert adjusted_rand_score(kinds, found.gamma.argmax(-1)) == 1
+
+
+def test_more_starts_never_end_lower():
+    """Of rows without clusters, which have many local maxima: the first start is the same one."""
+    torch.manual_seed(0)
+    sample = Sample.of(make, torch.rand(150, 3, dtype=torch.float64) * 3.46)
+    for seed in range(4):
+        bounds = [
+            best_mixture(sample, 4, torch.Generator().manual_seed(seed), starts).bound for starts in (1, 2, 6)
+        ]
+        assert bounds[0] <= bounds[1] + 1e-9 and bounds[0] <= bounds[2] + 1e-9
+    assert bounds[0] < bounds[2]
+
+
+def test_a_start_of_twice_as_many_clusters_is_merged():
+    x, kinds = clusters(6, 40)
+    sample = Sample.of(make, x)
+    found = split_merge._started(sample, 6, False, True, torch.Generator().manual_seed(0))
+    assert found.model.components == 6 and adjusted_rand_score(kinds, found.gamma.argmax(-1)) == 1

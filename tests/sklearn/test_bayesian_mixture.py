@@ -382,6 +382,29 @@ def test_streamed_rows_move_the_posterior(data):
     assert adjusted_rand_score(mixture.predict(x), kinds) > 0.95
 
 
+def test_small_batches_end_where_all_rows_do(data):
+    """A start of the first ten rows alone would be a poor one."""
+    x, kinds = data
+    mixture = BayesianMixture(3, random_state=0)
+    for part in np.array_split(x, 40):
+        mixture.partial_fit(part)
+    assert mixture.weight_concentration_.sum() == pytest.approx(len(x) + 3 * 4)
+    assert adjusted_rand_score(mixture.predict(x), kinds) > 0.95
+    # rows after the last start are streamed
+    assert 320 <= mixture._begun_with < 400
+    streamed = clone(mixture).fit(x[:200])
+    whole = streamed.lower_bound_
+    assert streamed.partial_fit(x[200:]).lower_bound_ < whole
+
+
+def test_columns_of_identifiers_are_refused():
+    x = np.column_stack([np.random.default_rng(0).normal(size=300), np.arange(300.0)])
+    with pytest.raises(ValueError, match=r"at most 150 categories.*got 300 in column 1; leave out"):
+        BayesianMixture(2, categorical_features=[1]).fit(x)
+    x[:, 1] //= 3
+    BayesianMixture(1, categorical_features=[1]).fit(x)
+
+
 def test_pipelines_and_searches(data):
     x, kinds = data
     pipeline = make_pipeline(StandardScaler(), BayesianMixture(random_state=0, n_init=2))
