@@ -113,6 +113,9 @@ class Expansion:
             return [itself] if centre is None else [itself, [number(centre)]]
         call = x.origin
         check_arguments(x, call)
+        guarded = self.without_guard(call)
+        if guarded is not None:
+            return self.of(guarded)
         name = name_of(call)
         a, b = (*call.args, None, None)[:2]
         rule = getattr(self, f"_{name}", None) if name in _RULES else None
@@ -132,18 +135,18 @@ class Expansion:
     # Arithmetic
 
     def without_guard(self, call: Computed) -> Any:
-        """The value that a small number is added to, if guards are left out; None for another call."""
+        """The value that a small number guards, if guards are left out; None for another call."""
         a, b = (*call.args, None)[:2]
-        is_small = isinstance(b, float) and 0 < b <= _LARGEST_GUARD
-        if not (self._without_guards and is_small and name_of(call) == "add"):
+        if not self._without_guards or name_of(call) not in ("add", "maximum") or is_lazy(b):
             return None
-        self.left_out |= dict.fromkeys(sites_of(a), f"+ {b:g}")
+        size = torch.as_tensor(b, dtype=torch.float64).max()
+        if not 0 < size <= _LARGEST_GUARD:
+            return None
+        text = f"+ {size:g}" if name_of(call) == "add" else f"maximum with {size:g}"
+        self.left_out |= dict.fromkeys(sites_of(a), text)
         return a
 
     def _add(self, x: Lazy, call: Computed, a: Any, b: Any) -> Sum:
-        guarded = self.without_guard(call)
-        if guarded is not None:
-            return self.of(guarded)
         return gather(self.of(a) + scale(self.of(b), call.kwargs.get("alpha", 1)))
 
     def _sub(self, x: Lazy, call: Computed, a: Any, b: Any) -> Sum:
@@ -338,6 +341,9 @@ class Expansion:
             return [[f._replace(function=kind) for f in self.of(x)[0]]]
         call = x.origin
         check_arguments(x, call)
+        guarded = self.without_guard(call)
+        if guarded is not None:
+            return self.log(guarded, kind)
         terms = self._selected(x, call, lambda y: self.log(y, kind))
         if terms is not None:
             return terms

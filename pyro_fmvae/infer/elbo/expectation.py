@@ -273,7 +273,7 @@ class Squares:
         return result
 
     def _of_site(self, site: str) -> frozenset[Hashable]:
-        """What a factor depends on: identities of moments, or names of sites that have none."""
+        """Identities of the moments that a factor depends on, or names of sites that have none."""
         if site not in self._known:
             return frozenset([id(self._moments[site]) if site in self._moments else site])
         if site not in self._owners:

@@ -64,12 +64,12 @@ def adds_to_one(
 
 
 def so_far(known: dict[Hashable, bool], key: Hashable, look: Callable[[], bool]) -> bool:
-    """What numbers of the program say; in a recording, which may not look, whether they have always said so.
+    """Look at numbers of the program; in a recording, which may not, return True if all looks before did.
 
     Args:
         known: what was found out before; added to.
         key: of what is asked.
-        look: the answer.
+        look: returns the answer.
     """
     if get_proxy_mode() is not None:
         return known.get(key, False)

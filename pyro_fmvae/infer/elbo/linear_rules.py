@@ -6,6 +6,7 @@ found out by what it does to random numbers.
 
 import math
 import string
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from pyro_fmvae.infer.elbo.calls import arguments, cumulating, dim_of, name_of, unknown
+from pyro_fmvae.infer.elbo.calls import arguments, cumulating, dim_of, unknown
 from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, shapes_of
 from pyro_fmvae.infer.elbo.sums import (
     Factor,
@@ -109,11 +110,9 @@ def _spelt_out(letters: list[str], output: str, dims: list[int]) -> tuple[list[s
 def _logdet(of: Expand, x: Lazy, call: Computed) -> Sum:
     """Of a drawn matrix, of positive numbers times one, or of numbers on a diagonal."""
     a = call.args[0]
-    inner = a
-    while isinstance(inner.origin, Computed) and name_of(inner.origin) == "expand":
-        inner = inner.origin.args[0]
-    if isinstance(inner.origin, Computed) and inner.origin.name in ("diag_embed", "diag"):
-        return of(inner.diagonal(dim1=-2, dim2=-1).log().sum(-1))
+    diagonal = _diagonal(a)
+    if diagonal is not None:
+        return of(diagonal.log().sum(-1))
     terms = of(a)
     drawn = [f for term in terms for f in term if not f.is_number]
     known = [f for term in terms for f in term if f.is_number]
@@ -139,6 +138,18 @@ def _logdet(of: Expand, x: Lazy, call: Computed) -> Sum:
     return select(result, a.shape, pick)
 
 
+def _diagonal(a: Any) -> Tensor | None:
+    """The diagonal of a matrix that was made of it, or of a Cholesky factor of one; None for others."""
+    call = a.origin if isinstance(a, Lazy) else None
+    if not isinstance(call, Computed):
+        return None
+    if call.name in ("diag_embed", "diag"):
+        diagonal: Tensor = a.diagonal(dim1=-2, dim2=-1)
+        return diagonal
+    inner = _diagonal(call.args[0]) if call.name in ("expand", "cholesky", "linalg_cholesky") else None
+    return inner if inner is None or call.name == "expand" else inner.sqrt()
+
+
 def _scaled_matrix(terms: Sum, a: Lazy) -> tuple[list[Factor], Tensor] | None:
     """The drawn numbers and the known matrix [..., D, D] whose product a matrix is; None if it is none."""
     if len(terms) != 1:
@@ -153,12 +164,12 @@ def _scaled_matrix(terms: Sum, a: Lazy) -> tuple[list[Factor], Tensor] | None:
 
 
 def _cholesky(of: Expand, x: Lazy, call: Computed) -> Sum:
-    """Of positive numbers times a known matrix."""
+    """Of positive numbers times a known matrix, or on a diagonal."""
     return _of_scaled(of, x, call, torch.linalg.cholesky, 0.5)
 
 
 def _cholesky_inverse(of: Expand, x: Lazy, call: Computed) -> Sum:
-    """Of positive numbers times a known factor."""
+    """Of positive numbers times a known factor, or on a diagonal."""
     return _of_scaled(of, x, call, torch.cholesky_inverse, -2)
 
 
@@ -167,6 +178,9 @@ def _of_scaled(
 ) -> Sum:
     """A function of numbers times a matrix that is the same function of the matrix times a power of these."""
     a = call.args[0]
+    diagonal = _diagonal(a)
+    if diagonal is not None:
+        return of((diagonal**power).diag_embed())
     scaled = _scaled_matrix(of(a), a)
     if scaled is None:
         raise unknown(x, call.name)
@@ -246,7 +260,9 @@ class Tried:
             return None
         constant, *_ = map(self._at, self._counted())
         units = torch.eye(sum(self._sizes), dtype=torch.float64, device=self._x.device)
-        matrix = (torch.vmap(self._at)(units) - constant).to(self._x.dtype)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of functions that vmap has no fast way for
+            matrix = (torch.vmap(self._at)(units) - constant).to(self._x.dtype)
         result: Sum = [[number(constant.to(self._x.dtype))]]
         for part, rows in zip(self._parts, matrix.split(self._sizes), strict=True):
             inner = string.ascii_letters[: part.dim()]
@@ -326,7 +342,7 @@ class Tried:
         return "tried", what, self._call.function, self._call.output, shapes_of(tuple(self._leaves))
 
     def _finds(self, what: str, check: Callable[[], bool]) -> bool:
-        """What a check finds, once for all calls of a structure. A function of random numbers fails any."""
+        """Run a check, once for all calls of a structure. A function that draws random numbers fails any."""
         key = self._key(what)
         if key not in self._known:
             before = torch.get_rng_state()

@@ -32,8 +32,6 @@ class _Expands(Protocol):
 
     def of(self, x: Any) -> Sum: ...
 
-    def without_guard(self, call: Computed) -> Any: ...
-
     def log(self, x: Any, kind: str = "log") -> Sum: ...
 
 
@@ -80,9 +78,6 @@ def _log_by_function(expansion: _Expands, x: Lazy, call: Computed) -> Sum | None
     cases = sum_of_cases(call)
     if cases is not None:
         return expansion.log(cases)
-    guarded = expansion.without_guard(call)
-    if guarded is not None:
-        return expansion.log(guarded)
     if name in ("add", "sub", "rsub", "sum"):
         return None
     terms = expansion.of(a if name == "abs" else x)

@@ -33,6 +33,7 @@ _CLASSES = {
     ),
     "StudentT": "write a Normal, with a Gamma(df / 2, df / 2) site in its plate as a factor of the precision",
     "LKJCholesky": _MATRIX,
+    "Weibull": "give a rate a Gamma prior, and write rate ** (-1 / concentration) as the scale",
     "GammaPoisson": "write a Gamma of concentration and rate in its plate, and a Poisson of that",
 }
 _OF_SEVERAL = {"Categorical", "OneHotCategorical", "Multinomial"}
@@ -113,6 +114,8 @@ def reason_of_program(use: str) -> str:
     """Why a site is drawn whose value the model asks for outside of densities, for a function in words."""
     if use == TRUTH_VALUE:
         return "the model branches on its value"
+    if use == "'setitem'":
+        return "the model writes it into a tensor by an assignment; write torch.cat, torch.stack or F.pad"
     return (
         f"the model takes its value out of the tensor, or writes into it, by {use}; compute with the tensor"
     )
@@ -165,7 +168,7 @@ def _advice(use: Use, prior: str) -> str | None:
 
 
 def _by_argument(use: Use, name: str, prior: str) -> str | None:
-    """What to write for an argument; None for what the program does already."""
+    """Advice for an argument; None if the program follows it already."""
     if prior in _CONJUGATE.get(name, ()):
         return f"its {prior} prior has one where {name} is the value itself" if use.functions else None
     if name == "scale" and prior == "Gamma" and "rsqrt" in use.functions:

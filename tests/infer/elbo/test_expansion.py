@@ -103,6 +103,9 @@ EXPRESSIONS = {
     ),
     "quotient of cases": lambda v: v["real"][:, 0] / (3 * torch.where(KEPT, v["variance"], 2.0)),
     "normalised cases": lambda v: dist.Categorical(torch.where(KEPT[:, None], v["simplex"], WEIGHTS)).logits,
+    "inverse of a diagonal": lambda v: torch.cholesky_inverse(
+        torch.linalg.cholesky((1 / v["rate"]).diag_embed().expand(2, 3, 3))
+    ),
     "log det of a diagonal": lambda v: (
         (v["rate"].expand(2, 3).diag_embed() * 1).diagonal(dim1=-2, dim2=-1).log()
         + v["rate"].diag_embed().expand(2, 3, 3).logdet()[:, None]

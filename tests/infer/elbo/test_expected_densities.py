@@ -2,11 +2,13 @@
 
 import pyro
 import pyro.distributions as dist
+import pytest
 import torch
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import NaturalNormal
-from pyro_fmvae.infer import NaturalPosterior, TraceConjugate_ELBO
+from pyro_fmvae.infer import AutoConjugate, NaturalPosterior, TraceConjugate_ELBO
+from pyro_fmvae.infer.elbo import expansion
 from tests.infer.plain.oracles import step
 from tests.infer.plain.structure import mixture_behind_a_decoder
 
@@ -52,3 +54,29 @@ def test_float32_far_from_zero():
         posterior.zero_grad()
     assert abs(losses[0] - losses[1]) < 0.02
     assert_close(grads[1], grads[0], rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("structured", [False, True], ids=["apart", "one joint with the precision"])
+def test_squares_of_sums_with_many_sites_are_those_spelt_out(structured, monkeypatch):
+    x = torch.randn(9, 12)
+
+    def model():
+        precision = pyro.sample("precision", dist.Gamma(2.0, 1.0))
+        first = pyro.sample("w0", dist.Normal(0.0, precision.rsqrt()))
+        w = [first, *(pyro.sample(f"w{i}", dist.Normal(0.0, 1.0)) for i in range(1, 12))]
+        loc = sum(w[i] * x[:, i] for i in range(12)) + 0.5
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(loc, precision.rsqrt()), obs=x.sum(1))
+
+    found = []
+    for most in (expansion._MOST_SITES, 12):
+        monkeypatch.setattr(expansion, "_MOST_SITES", most)
+        pyro.set_rng_seed(0)
+        guide = AutoConjugate(model, structured=structured)
+        guide()
+        assert (guide.posterior("w0") is guide.posterior("precision")) == structured
+        loss = TraceConjugate_ELBO().differentiable_loss(model, guide)
+        slopes = torch.autograd.grad(loss, list(guide.parameters()))
+        moves = [p.moves for p in guide.parameters()]
+        found.append((loss, slopes, moves))
+    assert_close(found[0], found[1], rtol=1e-11, atol=1e-11)

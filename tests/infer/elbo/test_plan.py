@@ -120,6 +120,12 @@ def branching(s):
     return dist.Normal(s if s > 0 else -s, 1.0)
 
 
+def padded(s):
+    result = torch.zeros(3)
+    result[1:] = s
+    return result
+
+
 REGRESSORS = torch.randn(6, 2)
 COEFFICIENTS = dist.Normal(torch.zeros(2), 1.0).to_event(1)
 COUNTS = torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, 0.0])
@@ -190,6 +196,14 @@ REASONS = {
     "a guard of a rate": (
         one_site(dist.Gamma(1.0, 1.0), lambda s: dist.Poisson(s + 1e-8), COUNTS),
         f"no closed form as rate of Poisson at 'x', because of + 1e-08; {GUARD}",
+    ),
+    "a guard in a tensor": (
+        one_site(dist.Gamma(1.0, 1.0), lambda s: dist.Poisson(torch.maximum(s, torch.tensor(1e-6))), COUNTS),
+        f"no closed form as rate of Poisson at 'x', because of maximum with 1e-06; {GUARD}",
+    ),
+    "a value that is assigned to an element": (
+        one_site(COEFFICIENTS, lambda s: dist.Normal(padded(s)[1], 1.0)),
+        "the model writes it into a tensor by an assignment; write torch.cat, torch.stack or F.pad",
     ),
     "a guard of a precision": (
         one_site(dist.Gamma(1.0, 1.0), lambda s: dist.Normal(0.0, (1e-6 + s).rsqrt())),
