@@ -94,7 +94,7 @@ def encoder_program(run: Run, model: Any) -> torch.export.ExportedProgram:
         raise ValueError(f"run: expected a model with an encoder, --model {run.recipe.name} has none")
     encoder = deepcopy(RawEncoder(run.preprocessing, traceable)).eval().cpu().requires_grad_(False)
     x = torch.zeros((2, *run.preprocessing.event_shape), dtype=encoder.dtype)
-    rows = {0: torch.export.Dim("rows")}
+    rows = {0: torch.export.Dim("rows", max=1 << 40)}  # without max, torch 2.6 does not exclude 2^63 - 1
     with _without_checks(), torch.no_grad():
         program = torch.export.export(encoder, (x,), dynamic_shapes=(rows,), strict=False)
     for part in program.graph_module.modules():
