@@ -150,6 +150,12 @@ def reason_for(site: Site, uses: Iterable[Use]) -> str:
     return _with_advice(f"its {prior} prior is not conjugate to {users}", f"write {article} {names} prior")
 
 
+def has_family(site: Site, products: Set[Monomial]) -> bool:
+    """True if a family on the support of a site has these products among its statistics."""
+    kinds = natural_classes_on(site["fn"].support, site["fn"].event_shape)
+    return any(products <= kind.family.monomials for kind in kinds)
+
+
 def _covering(kinds: list[type[NaturalDistribution]], uses: list[Use]) -> list[type[NaturalDistribution]]:
     products = set().union(*(use.products for use in uses))
     readable = not any(use.needed_for for use in uses)

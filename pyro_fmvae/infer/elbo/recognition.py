@@ -34,7 +34,7 @@ from pyro_fmvae.infer.elbo.expectation import (
 from pyro_fmvae.infer.elbo.joint_moments import JointSearch
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError
 from pyro_fmvae.infer.elbo.observed_shapes import check_observed, check_support
-from pyro_fmvae.infer.elbo.reasons import Use, reason_for, reason_of_program
+from pyro_fmvae.infer.elbo.reasons import Use, has_family, reason_for, reason_of_program
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites, unmasked
 from pyro_fmvae.infer.elbo.sums import Product
 from pyro_fmvae.infer.elbo.trial_runs import GivenValues, at_first_values, check_discrete, without_slopes
@@ -235,9 +235,7 @@ class _Search:
                 read(density)
         except NeedsValueError:
             return None
-        fn = self._latent[name]["fn"]
-        kinds = natural_classes_on(fn.support, fn.event_shape)
-        fits = any(products - {()} <= kind.family.monomials for kind in kinds)
+        fits = has_family(self._latent[name], products - {()})
         return expansion.left_out.get(name) if fits else None
 
     def _find_priors(self, traced: dict[str, Site]) -> dict[str, str]:
