@@ -23,6 +23,7 @@ from pyro.poutine import Trace
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import constraints
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.observed_shapes import check_is_tensor
@@ -104,17 +105,32 @@ class DiscreteFactors:
         given: Mapping[str, Tensor],
         points: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> None:
-        self._trace = Trace()
+        self._trace, self._given, self._points = Trace(), given, points
+        sites = list(sites)
+        self._scale = _common_scale([s for s in sites if enum_dim(s) is not None and s["name"] not in given])
+        self._scales = {site["name"]: site["scale"] for site in sites}
         for site in sites:
-            scaled = packed_inputs(site)
-            self._trace.add_node(site["name"], **{**site, **scaled, "infer": dict(site["infer"])})
-        self._given, self._points = given, points
+            packed = packed_inputs(site)
+            share = 1.0 if self._scale is None else site["scale"] / self._scale
+            if isinstance(share, Tensor) or share != 1:
+                packed["unscaled_log_prob"] = packed["unscaled_log_prob"] * share
+            self._trace.add_node(
+                site["name"], **{**site, **packed, "scale": 1.0, "infer": dict(site["infer"])}
+            )
 
-    def log_sum(self) -> Tensor:
+    def log_sum(self, scaled: bool = True) -> Tensor:
         """The sum over discrete sites, a scalar; for those that are given, the bound at the guide's q.
 
+        The scale of the discrete sites multiplies the sum. What a site has beyond it, such as N / M in a
+        subsampled plate that a discrete site is outside of, multiplies its log-density within the sum: the
+        value is the same for all N points.
+
+        Args:
+            scaled: whether the scale of the discrete sites counts.
+
         Raises:
-            ValueError: sites under different scales, or one outside of the plate of points, with the points.
+            ValueError: discrete sites under different scales, or one outside of the plate of points, with the
+                points, or of plates that a scale varies along.
         """
         trace = self._trace
         trace.pack_tensors()
@@ -127,7 +143,7 @@ class DiscreteFactors:
             nodes={name: {**site, "packed": {"log_prob": log_q[name]}} for name, site in nodes.items()},
             plate_to_symbol=trace.plate_to_symbol,
         )
-        costs, factors, _, sum_dims, scale = _compute_model_factors(trace, guide)
+        costs, factors, _, sum_dims, _ = _compute_model_factors(trace, guide)
         every = [cost for terms in costs.values() for cost in terms]
         for plate in self._points:
             self._check_apart(plate, itertools.chain(*factors.values()))
@@ -142,16 +158,20 @@ class DiscreteFactors:
             with shared_intermediates() as cache:
                 ring = LogRing(cache=cache, dim_to_size=sizes)
                 factors = contract_tensor_tree(factors, sum_dims, ring=ring)
-            every += [packed.scale_and_mask(t, scale=scale) for terms in factors.values() for t in terms]
-        every += [
-            packed.neg(packed.scale_and_mask(q, nodes[n]["scale"], nodes[n]["packed"]["mask"]))
-            for n, q in log_q.items()
-        ]
+            (name, site), *_ = [each for each in trace.nodes.items() if self._is_summed(each[1])]
+            scale = self._scales[name] if scaled else 1.0
+            every += [_scaled(t, scale, site) for terms in factors.values() for t in terms]
+        for name, q in log_q.items():
+            masked = packed.scale_and_mask(q, mask=nodes[name]["packed"]["mask"])
+            every.append(packed.neg(_scaled(masked, self._scales[name], nodes[name])))
         symbols = {nodes[name]["infer"]["_enumerate_symbol"]: q for name, q in log_q.items()}
         for plate, weights in self._points.items():
             every = [_weighted(cost, trace.plate_to_symbol[plate], weights) for cost in every]
         parts = [_mean(cost, symbols) for cost in every]
         return sum(parts[1:], parts[0])
+
+    def _is_summed(self, site: Site) -> bool:
+        return enum_dim(site) is not None and site["name"] not in self._given
 
     def _check_apart(self, plate: str, factors: Iterable[Any]) -> None:
         """Refuse a discrete site outside of a plate that factors of its points depend on."""
@@ -181,9 +201,54 @@ class DiscreteFactors:
                 probes[name] = torch.zeros_like(site["unscaled_log_prob"], requires_grad=True)
                 site["unscaled_log_prob"] = site["unscaled_log_prob"].detach() + probes[name]
             if probes:
-                slopes = torch.autograd.grad(self.log_sum(), list(probes.values()))
+                slopes = torch.autograd.grad(self.log_sum(scaled=False), list(probes.values()))
                 tables.update(zip(probes, slopes, strict=True))
         return {name: _marginal(table, self._trace.nodes[name]) for name, table in tables.items()}
+
+
+def _common_scale(sites: list[Site]) -> Any:
+    """The scale of discrete sites that are summed out; None if there are none.
+
+    Raises:
+        ValueError: they differ.
+    """
+    for site in sites[1:]:
+        if not _is_same(sites[0]["scale"], site["scale"]):
+            raise ValueError(
+                f"site '{site['name']}': it is summed out together with '{sites[0]['name']}', which has "
+                "another scale, as one outside of a subsampled plate has; give all data at once, or give the "
+                f"guide probabilities of '{sites[0]['name']}'"
+            )
+    return sites[0]["scale"] if sites else None
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """True for equal scales; those of a recorded run were compared before."""
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        one, other = torch.as_tensor(one), torch.as_tensor(other)
+        return one.shape == other.shape and (get_proxy_mode() is not None or bool((one == other).all()))
+    return bool(one == other)
+
+
+def _scaled(cost: Any, scale: Any, site: Site) -> Any:
+    """A packed cost times a scale, which may vary along the plates of a site.
+
+    Raises:
+        ValueError: the cost is a sum over them.
+    """
+    if not (isinstance(scale, Tensor) and scale.dim()):
+        return packed.scale_and_mask(cost, scale=scale)
+    weights = packed.pack(scale, site["infer"]["_dim_to_symbol"])
+    if not set(weights._pyro_dims) <= set(cost._pyro_dims):
+        raise ValueError(
+            f"site '{site['name']}': its scale varies along a plate that a discrete site with it is outside "
+            "of; scale what is observed alone, or put all of its discrete sites into the plate"
+        )
+    cost, weights = packed.broadcast_all(cost, weights)
+    dims = cost._pyro_dims
+    result = cost * weights
+    result._pyro_dims = dims
+    return result
 
 
 def _marginal(table: Tensor, site: Site) -> Tensor:

@@ -70,9 +70,9 @@ def check_masks(model: Trace, guide: Trace) -> None:
             continue
         plates = tuple(sizes.get(dim, 1) for dim in range(min(sizes, default=0), 0))
         raise ValueError(
-            f"site '{site['name']}': its mask is of shape {tuple(shape)}, but its plates of {plates}; for "
-            "parts of an event, such as steps of a sequence, mask the distribution before to_event, or the "
-            "emissions of a chain"
+            f"site '{site['name']}': its mask is of shape {tuple(shape)}, but its plates of {plates}; mask "
+            "only sites in the plate that the mask is of; for parts of an event, such as steps of a "
+            "sequence, mask the distribution before to_event, or the emissions of a chain"
         )
 
 

@@ -504,3 +504,83 @@ def test_options_do_not_touch_a_joint_posterior_beside_a_mixture():
             assert_close((loss, grads), found["as it is"], **CLOSE)
     assert_close(found["all"], found["weighted"], **CLOSE)
     assert not torch.allclose(found["weighted"][1]["loc"], found["as it is"][1]["loc"])
+
+
+POINTS = torch.tensor([0.2, -0.5, 1.1, 6.0, 7.1, 5.2], dtype=torch.float64)
+
+
+def weighted_mixture(x, weights):
+    """A mixture whose points count several times."""
+    p = pyro.sample("p", dist.Dirichlet(torch.ones(2)))
+    with pyro.plate("components", 2):
+        locs = pyro.sample("locs", dist.Normal(0.0, 10.0))
+    with pyro.plate("data", len(x)), pyro.poutine.scale(scale=weights):
+        a = pyro.sample("a", dist.Categorical(p))
+        pyro.sample("x", dist.Normal(locs[a], 1.5), obs=x)
+
+
+def test_a_weight_of_a_row_is_that_many_rows():
+    times = torch.tensor([1.0, 2.0, 3.0, 1.0, 1.0, 2.0])
+    repeated = POINTS.repeat_interleave(times.long())
+    guide, elbo = AutoConjugate(weighted_mixture), TraceConjugate_ELBO()
+    found = []
+    for args in ((POINTS, times), (repeated, torch.ones(len(repeated)))):
+        guide.zero_grad()
+        loss = elbo.differentiable_loss(weighted_mixture, guide, *args)
+        loss.backward()
+        found.append((loss.detach(), *(p.grad for p in guide.parameters())))
+    torch.testing.assert_close(*found)
+    shares = [
+        elbo.responsibilities(weighted_mixture, guide, POINTS, weights)["a"]
+        for weights in (times, torch.ones(6))
+    ]
+    torch.testing.assert_close(*shares)
+
+
+def kind_of_all(x, free=True):
+    """One discrete site for all data, of which there are 12."""
+    a = pyro.sample("a", dist.Categorical(torch.tensor([0.3, 0.7])))
+    with pyro.plate("data", 12, subsample=x):
+        if not free:
+            z = pyro.sample("z", dist.Categorical(torch.tensor([[0.5, 0.5], [0.2, 0.8]])[a]))
+        loc = torch.tensor([1.0, 2.2])[a] + (0.0 if free else z)
+        pyro.sample("x", dist.Normal(loc, 1.0), obs=x)
+
+
+def nothing(x, free=True):
+    """A guide of nothing."""
+
+
+def test_a_discrete_site_of_all_data_on_minibatches_is_bayes_rule():
+    elbo = TraceConjugate_ELBO()
+    joint = torch.tensor([0.3, 0.7]).log() + 2 * torch.stack(
+        [dist.Normal(loc, 1.0).log_prob(POINTS).sum() for loc in (1.0, 2.2)]
+    )
+    assert -elbo.loss(kind_of_all, nothing, POINTS) == pytest.approx(joint.logsumexp(0).item(), rel=1e-6)
+    torch.testing.assert_close(
+        elbo.responsibilities(kind_of_all, nothing, POINTS)["a"], joint.softmax(0), rtol=1e-6, atol=1e-6
+    )
+
+
+def test_discrete_sites_of_all_data_and_of_single_points_need_all_data():
+    with pytest.raises(ValueError, match="site 'z': it is summed out together with 'a'"):
+        TraceConjugate_ELBO().loss(kind_of_all, nothing, POINTS, False)
+    data = POINTS.repeat(2)
+    first, second = ((1.0, 0.5), (2.2, 0.2))
+
+    def of_kind(loc, p):
+        parts = [p, 1 - p]
+        densities = [dist.Normal(loc + k, 1.0).log_prob(data) + torch.tensor(parts[k]).log() for k in (0, 1)]
+        return torch.stack(densities).logsumexp(0).sum()
+
+    joint = torch.stack([of_kind(*first), of_kind(*second)]) + torch.tensor([0.3, 0.7]).log()
+    loss = TraceConjugate_ELBO().loss(kind_of_all, nothing, data, False)
+    assert -loss == pytest.approx(joint.logsumexp(0).item(), rel=1e-6)
+
+
+def test_a_mask_of_points_around_the_whole_model_is_refused_with_what_to_write():
+    masked = pyro.poutine.mask(weighted_mixture, mask=POINTS > 0)
+    with pytest.raises(
+        ValueError, match=r"site 'p': its mask .* mask only sites in the plate that the mask is of"
+    ):
+        TraceConjugate_ELBO().loss(masked, AutoConjugate(masked), POINTS, torch.ones(6))
