@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, Union, get_args, get_origin
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 DEEPEST: Final = 100
 """Levels of lists and mappings that are parsed."""
@@ -102,7 +102,10 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def check_type(name: str, value: Any, hint: Any) -> None:
-    """Check that a value is of the type that an annotation says: a class, tuple, dict, ``Literal`` or union.
+    """Check that a value is of the type that an annotation says.
+
+    This may be a class, a tuple, list or dict of one type, a ``TypedDict``, which may have other
+    keys too, a ``Literal`` or a union.
 
     Args:
         name: of the value in messages.
@@ -124,13 +127,19 @@ def _conforms(value: Any, hint: Any) -> bool:
         return any(_conforms(value, part) for part in parts)
     if kind is Literal:
         return isinstance(value, str) and value in parts
-    if kind is tuple:
-        return isinstance(value, tuple) and all(_conforms(part, parts[0]) for part in value)
+    if is_typeddict(hint):
+        hints = get_type_hints(hint)
+        known = isinstance(value, dict) and hint.__required_keys__ <= value.keys()
+        return known and all(_conforms(value[key], hints[key]) for key in hints.keys() & value.keys())
+    if kind in (tuple, list):
+        return isinstance(value, kind) and all(_conforms(part, parts[0]) for part in value)
     if kind is dict:
         of_keys, of_values = parts
         return isinstance(value, dict) and all(
             _conforms(key, of_keys) and _conforms(one, of_values) for key, one in value.items()
         )
+    if isinstance(value, int) and abs(value) > HUGE:  # an integer that no float holds
+        return False
     if hint is float:
         hint = int | float
     return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
@@ -142,6 +151,6 @@ def _described(hint: Any) -> str:
         return " or ".join(_described(part) for part in parts)
     if kind is Literal:
         return f"one of {', '.join(parts)}" if len(parts) > 1 else str(parts[0])
-    if kind is tuple:
+    if kind in (tuple, list):
         return f"a list, each {_described(parts[0])}"
     return _NAMES.get(hint, hint.__name__)

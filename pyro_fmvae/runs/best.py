@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae import checkpoint
-from pyro_fmvae.untrusted import read_json
+from pyro_fmvae.untrusted import check_type, read_json
 
 KEPT = "kept.json"
 TOLERANCE = 0.5, 0.005
@@ -160,7 +160,11 @@ class Kept:
             values = read_json(path)
             moments = {name: Moment.from_dict(values[name]) for name in ("kept", "end")}
             del values["parted"]
-            return cls(**{**values, **moments})
+            found = cls(**{**values, **moments})
+            for part in (found, found.kept, found.end):
+                for one in fields(part):
+                    check_type(one.name, getattr(part, one.name), one.type)
+            return found
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ValueError(f"run: {path} is damaged ({error})") from None
 

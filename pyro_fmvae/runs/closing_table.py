@@ -1,8 +1,11 @@
 """The closing table of a training: the contents of ``report.json`` as text."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from textwrap import wrap
-from typing import Any, Final
+from typing import Any, Final, Literal, Required, TypedDict
+
+from pyro_fmvae.untrusted import check_type, read_json
 
 WIDTH: Final = 100
 
@@ -14,6 +17,87 @@ SPLITS: Final = {
     "unseen": "points with unseen combinations of labels",
 }
 BEYOND: Final = "so far from the training data that there is no finite bound"
+
+
+class Classified(TypedDict):
+    """How well a label is predicted."""
+
+    n: int
+    accuracy: float
+    interval: list[float]
+    balanced_accuracy: float | None
+    macro_f1: float | None
+    majority: float | None
+    logistic_regression: float | None
+
+
+class Clustered(TypedDict):
+    """How well the codes of a factor agree with a label."""
+
+    n: int
+    factor: str | int
+    accuracy: float
+    ari: float
+    nmi: float
+
+
+class Agreement(TypedDict, total=False):
+    """Agreement of codes with labels in a split."""
+
+    n: Required[int]
+    accuracy: dict[str, float]
+    classification: dict[str, Classified]
+    clustering: dict[str, Clustered]
+
+
+class Measured(Agreement, total=False):
+    """Agreement and the terms of the bound in a split."""
+
+    elbo: Required[float | None]
+    reconstruction: Required[float]
+    kl_z: Required[float | None]
+    kl_r: float
+    kl_global: float
+    left_out: Required[int]
+
+
+class Labelled(TypedDict):
+    """Labelled points that were used, and all training points."""
+
+    used: int
+    of: int
+
+
+class Report(TypedDict):
+    """Contents of ``report.json``."""
+
+    split: str
+    splits: dict[Literal["train", "valid", "test", "unseen"], Agreement]
+    labelled: Labelled | None
+    summary: list[str]
+    warnings: list[str]
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """Read the ``report.json`` of a run; nothing if there is none.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    try:
+        found: dict[str, Any] = read_json(path)
+        check_type("report", found, Report)
+        for measures in found["splits"].values():
+            if "reconstruction" in measures:
+                check_type("splits", measures, Measured)
+        if found["split"] not in found["splits"]:
+            raise ValueError(f"it has no measures of {found['split']!r}")
+        lines(found)
+    except FileNotFoundError:
+        return {}
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"run: {path} is damaged ({error}); delete it") from None
+    return found
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
@@ -49,7 +133,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
 
 def labelled(found: Mapping[str, int]) -> str:
     """How many training points are labelled, as text."""
-    percent = 100 * found["used"] / found["of"]
+    percent = 100 * found["used"] / max(1, found["of"])
     share = f"{percent:.0f} %" if percent >= 1 else f"{percent:.1g} %"
     return f"{found['used']:,} of {found['of']:,} ({share})"
 

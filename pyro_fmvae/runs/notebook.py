@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from pyro_fmvae.runs.best import Kept
-from pyro_fmvae.runs.closing_table import lines
+from pyro_fmvae.runs.closing_table import lines, read_report
 from pyro_fmvae.runs.run import FIGURES, METRICS, REPORT, Run
 
 PICTURES: Final = ("factors", "dictionary", "reconstructions", "columns", "training")
@@ -26,9 +26,8 @@ def card(run: Run, bounded: bool) -> str:
         for name, text in _measures(run, bounded).items()
     )
     html = f"<p><b>{escape(str(run.folder))}</b></p><table>{rows}</table>"
-    closing = run.folder / REPORT
-    if closing.is_file():
-        html += f"<pre>{escape(chr(10).join(lines(json.loads(closing.read_text()))))}</pre>"
+    if report := read_report(run.folder / REPORT):
+        html += f"<pre>{escape(chr(10).join(lines(report)))}</pre>"
     figures = (run.folder / FIGURES / f"{name}.png" for name in PICTURES)
     figure = next((path for path in figures if path.is_file()), None)
     if figure is None:

@@ -57,7 +57,7 @@ def report(trainer: Trainer, dataset: Dataset) -> None:
     checkpoint.write_atomically(run.folder / REPORT, lambda path: path.write_text(content))
     print()
     print("\n".join(lines(found)))
-    draw(run, model, rows, tested)
+    draw(run, model, rows, tested, splits[tested])
     write_page(run, run.folder / PAGE, model, dataset)
     print(
         f"report in {run.folder / PAGE}, figures in {run.folder / FIGURES}, everything else in {run.folder}"
@@ -165,19 +165,20 @@ def _values(rows: Split, column: int) -> set[int]:
 
 
 @torch.no_grad()
-def draw(run: Run, model: Any, rows: Split, split: str) -> None:
+def draw(run: Run, model: Any, rows: Split, split: str, measures: Mapping[str, Any]) -> None:
     """Draw every figure that suits the data into the run's folder; the curves of training come there last.
 
     Args:
-        run: the run; the confusion is drawn of labels in its ``report.json``: those that were trained on,
-            or else those that clusters agree with best by their ``ari``, which many values do not raise.
+        run: the run.
         model: as trained.
         rows: data to reconstruct.
         split: what they are called.
+        measures: of these rows. The confusion is drawn of labels that were trained on, or else of those that
+            clusters agree with best by their ``ari``, which many values do not raise.
     """
     records = [json.loads(line) for line in (run.folder / METRICS).read_text().splitlines()]
     drawn = run.recipe.draw_figures(model, rows, split, records)
-    if confused := _confused(_read(run)):
+    if confused := _confused(measures):
         drawn["confusion"] = figures.confusion(confused)
     folder = run.folder / FIGURES
     with TemporaryDirectory(dir=run.folder) as temporary:
@@ -196,13 +197,3 @@ def _confused(measures: Mapping[str, Any]) -> Mapping[str, Any]:
     counted = {name: of for name, of in measures.get("clustering", {}).items() if "confusion" in of}
     best = sorted(counted, key=lambda name: -counted[name]["ari"])[:CONFUSED]
     return {name: counted[name] for name in best}
-
-
-def _read(run: Run) -> Mapping[str, Any]:
-    """Measures of the tested split in the run's report; nothing if there is no report."""
-    path = run.folder / REPORT
-    if not path.is_file():
-        return {}
-    found = json.loads(path.read_text())
-    measures: dict[str, Any] = found["splits"][found["split"]]
-    return measures

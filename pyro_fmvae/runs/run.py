@@ -215,6 +215,7 @@ class Run:
         with fitting(self):
             model = self.build_model()
             model.match(state["model"])
+            check_state(model, state["model"])
             model.load_state_dict(state["model"])
         return model.to(device).eval()
 
@@ -270,6 +271,26 @@ def _found(config: TrainConfig, root: str | None) -> TrainConfig:
             f"data: {moved} does not exist; --data-root says in which folder '{data.name}' is now"
         )
     return replace(config, data=str(moved.resolve()))
+
+
+def check_state(model: torch.nn.Module, state: Any) -> None:
+    """Check that a state dictionary is one of a model: torch would convert numbers of any kind.
+
+    Raises:
+        ValueError: it has other names, shapes or kinds of numbers.
+    """
+    ours, missing = model.state_dict(), "nothing"
+    for name in {**ours, **state}:
+        expected, found = (_kind(part[name]) if name in part else missing for part in (ours, state))
+        if found != expected:
+            raise ValueError(f"{name}: expected {expected}, got {found}")
+
+
+def _kind(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    single = value.dtype in (torch.float32, torch.float64)  # the default may be either
+    return f"{'float32' if single else str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
 
 
 @contextmanager

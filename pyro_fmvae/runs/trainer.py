@@ -23,7 +23,7 @@ from pyro_fmvae.ranks.group import random_digest
 from pyro_fmvae.recipes.labelling import labelled_points
 from pyro_fmvae.recipes.options import TrainConfig
 from pyro_fmvae.runs.best import Best
-from pyro_fmvae.runs.run import CHECKPOINT, Run, fitting
+from pyro_fmvae.runs.run import CHECKPOINT, Run, check_state, fitting
 from pyro_fmvae.untrusted import check_type
 
 CLOCK = ("seconds", "total_seconds", "minutes", "setup", "closing", "by_clock", "spare")  # of the progress
@@ -260,10 +260,13 @@ class Trainer:
         self.model.match(state["model"])
         if not self.finished:
             self.phases[self.progress.phase].enter()
+        check_state(self.model, state["model"])
         self.model.load_state_dict(state["model"])
         if not self.finished:
             self.phases[self.progress.phase].load_state_dict(state["phase"])
         self.best = Best.from_state(state.get("best"))
+        if self.best is not None:
+            check_state(self.model, self.best.model)
         if "best" not in state:  # begun by an older version: short batches were not left out either
             self.patience, self.batches.full = 0, False
         self.batches.load_state_dict(state["batches"])

@@ -311,7 +311,10 @@ def test_the_clock_of_another_kind(stopped, tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda model, name: model | {name: model[name].to(torch.complex64)},
+        *(
+            lambda model, name, dtype=dtype: model | {name: model[name].to(dtype)}
+            for dtype in (torch.complex64, torch.float16, torch.int64, torch.bool)
+        ),
         lambda model, name: model | {name: model[name][None]},
         lambda model, name: model | {name: "x"},
         lambda model, name: list(model.values()),
@@ -376,6 +379,13 @@ def adam_of(state):
     return next(iter(others["state"].values())), others["param_groups"][0]
 
 
+def best_of(state, change):
+    """A best model whose tensors are those of the model, changed."""
+    moment = {"phase": "joint", "step": 1, "total_steps": 3, "value": -3.0}
+    model = {name: change(value) for name, value in state["model"].items()}
+    return {"moment": moment, "model": model, "since": 1}
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -383,6 +393,9 @@ def adam_of(state):
         lambda state: state["phase"].update(steps=-1),
         lambda state: adam_of(state)[0].update(exp_avg=torch.zeros(3, 1, 3)),
         lambda state: adam_of(state)[0].update(exp_avg_sq=None),
+        lambda state: state.update(best=best_of(state, lambda value: value.long())),
+        lambda state: state.update(best=best_of(state, lambda value: value[None])),
+        lambda state: state.update(best=best_of(state, lambda value: None)),
         lambda state: adam_of(state)[0].update(step=torch.zeros(2)),
         lambda state: adam_of(state)[0].pop("exp_avg"),
         lambda state: adam_of(state)[1].update(lr="x"),

@@ -1,8 +1,10 @@
 """What the closing table says of a report."""
 
+import json
+
 import pytest
 
-from pyro_fmvae.runs.closing_table import WIDTH, lines
+from pyro_fmvae.runs.closing_table import WIDTH, lines, read_report
 
 BOUND = {"n": 1200, "elbo": -3.5, "reconstruction": -1.0, "kl_z": 2.0, "kl_r": 0.5, "left_out": 0}
 EYES = {
@@ -72,3 +74,60 @@ def test_what_there_is_not_is_left_out():
     (line,) = text
     assert line.startswith("5 valid points (2 left out: so far from")
     assert line.endswith("nats per point: reconstruction -1.00")
+
+
+SOUND = {
+    "split": "test",
+    "splits": {"test": {"n": 6, "elbo": -3.0, "reconstruction": -1.5, "kl_z": 1.5, "left_out": 0}},
+    "labelled": {"used": 24, "of": 48},
+    "summary": [],
+    "warnings": [],
+}
+LABEL = {"n": 6, "accuracy": 1.0, "interval": [0.5], "balanced_accuracy": 1.0, "macro_f1": 1.0}
+LABEL |= {"majority": None, "logistic_regression": None}
+
+
+def measured(**changes):
+    return {**SOUND, "splits": {"test": SOUND["splits"]["test"] | changes}}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [],
+        "text",
+        {},
+        SOUND | {"split": "valid"},
+        SOUND | {"split": ["test"]},
+        SOUND | {"splits": [1]},
+        SOUND | {"splits": {"other": SOUND["splits"]["test"]}},
+        SOUND | {"labelled": {"used": "24", "of": 48}},
+        SOUND | {"labelled": 3},
+        SOUND | {"summary": "text"},
+        SOUND | {"warnings": [1]},
+        measured(n=None),
+        measured(elbo="x"),
+        measured(kl_z=None),
+        measured(reconstruction=10**400),
+        measured(classification=[]),
+        measured(classification={"side": {"accuracy": 0.5}}),
+        measured(classification={"side": LABEL}),
+        measured(clustering={"side": LABEL}),
+    ],
+)
+def test_an_odd_report_is_one_line(tmp_path, content):
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"^run: .*report\.json is damaged \(.*\); delete it$") as raised:
+        read_report(path)
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_a_sound_report_and_none(tmp_path):
+    path = tmp_path / "report.json"
+    assert read_report(path) == {}
+    path.write_text(json.dumps(SOUND))
+    assert read_report(path) == SOUND
+    path.write_text("{")
+    with pytest.raises(ValueError, match="is damaged"):
+        read_report(path)

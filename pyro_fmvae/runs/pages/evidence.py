@@ -1,14 +1,33 @@
 """Facts about a run that its folder holds, whatever of them there is: older runs lack some."""
 
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from pyro_fmvae.recipes.declarations import as_typed, flag
 from pyro_fmvae.runs.best import Kept
+from pyro_fmvae.runs.closing_table import read_report
 from pyro_fmvae.runs.config_file import CONFIG, DERIVED
 from pyro_fmvae.runs.run import METRICS, REPORT, Run
-from pyro_fmvae.untrusted import parse_json, read_json
+from pyro_fmvae.untrusted import check_type, parse_json, read_json
+
+
+class JournalLine(TypedDict):
+    """A line of ``metrics.jsonl``."""
+
+    step: int
+    phase: str
+    elbo: float | None
+    reconstruction: float
+    seconds: float
+    used_components: NotRequired[list[int]]
+
+
+class Derived(TypedDict, total=False):
+    """Machine and versions of a training, as ``config.json`` has them."""
+
+    machine: str
+    versions: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -31,12 +50,13 @@ class Evidence:
         records = []
         path = run.folder / METRICS
         for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
-            record = _parsed(line)
-            if {"step", "phase", "elbo", "reconstruction"} <= record.keys():
+            with suppress(ValueError):
+                record = parse_json(line)
+                check_type("record", record, JournalLine)
                 records.append(record)
-        report = run.folder / REPORT
-        measured = _parsed(report.read_text(errors="replace")) if report.is_file() else {}
+        measured = read_report(run.folder / REPORT)
         derived = read_json(run.folder / CONFIG)[DERIVED]
+        check_type(f"run: {run.folder / CONFIG}: {DERIVED}", derived, Derived)
         return cls(run, records, measured, Kept.read(run.folder), derived)
 
     @property
@@ -90,12 +110,3 @@ def _read(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.6g}"
     return {None: "none", True: "yes", False: "no"}[value] if isinstance(value, bool | None) else str(value)
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    """A JSON object; an empty one if the text is something else."""
-    try:
-        value = parse_json(text)
-    except ValueError:
-        return {}
-    return dict(value) if isinstance(value, Mapping) else {}

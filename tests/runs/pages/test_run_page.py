@@ -26,6 +26,7 @@ REPORT = {
             "reconstruction": -1.5,
             "kl_z": 9.0,
             "kl_r": 1.8,
+            "left_out": 0,
             "classification": {
                 "side <b>": {
                     "n": 1200,
@@ -112,7 +113,10 @@ def test_the_closing_table_and_its_warnings(run):
 
 
 def test_labels_of_training_points_do_not_hide_bounds(run):
-    agreement = {"clustering": {"kind": {"n": 15, "factor": 0, "accuracy": 0.9, "ari": 0.8, "nmi": 0.7}}}
+    agreement = {
+        "n": 15,
+        "clustering": {"kind": {"n": 15, "factor": 0, "accuracy": 0.9, "ari": 0.8, "nmi": 0.7}},
+    }
     report = {**REPORT, "splits": {**REPORT["splits"], "train": agreement}}
     (run.folder / "report.json").write_text(json.dumps(report))
     write_page(run, run.folder / PAGE)
