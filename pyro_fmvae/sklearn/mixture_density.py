@@ -234,7 +234,7 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
         model, fold = self._on_device(), np.arange(len(X)) % FOLDS
         x, found = self._columns.standardised(X, model.device), np.empty(len(X))
         w = torch.as_tensor(weights, device=model.device)
-        parts = [torch.as_tensor(np.flatnonzero(fold == number)) for number in range(min(FOLDS, len(X)))]
+        parts = [np.flatnonzero(fold == number) for number in range(min(FOLDS, len(X)))]
         sums = [told(model, Rows(x[part], w[part]))[0] for part in parts]
         for part, own in zip(parts, sums, strict=True):
             rest = np.setdiff1d(np.arange(len(X)), part)
