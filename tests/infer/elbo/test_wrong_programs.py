@@ -327,8 +327,8 @@ WRONG = {
     ),
     "a mask of other dimensions than the plates": (
         changed(lambda model: poutine.mask(model, mask=torch.ones(6, 1, 1) > 0)),
-        "site 'weights': its mask is of shape (6, 1, 1), but its plates of (2, 1); mask only sites in the plate that "
-        "the mask is of; for parts of an event, "
+        "site 'weights': its mask is of shape (6, 1, 1), but its plates of (2, 1); mask only sites in the "
+        "plate that the mask is of; for parts of an event, "
         "such as steps of a sequence, mask the distribution before to_event, or the emissions of a chain",
     ),
     "shapes that differ between model and guide": (
