@@ -13,7 +13,12 @@ from pyro_fmvae.distributions.joint_kinds import joint_kind_of
 from pyro_fmvae.distributions.natural_distribution import natural_class_named
 from pyro_fmvae.infer.elbo.enumerated import is_discrete, is_latent
 from pyro_fmvae.infer.elbo.kind import has_shorthand
-from pyro_fmvae.infer.elbo.recognition import Recognised, recognise_conjugacy
+from pyro_fmvae.infer.elbo.recognition import (
+    Recognised,
+    no_wider,
+    recognise_conjugacy,
+    spreads_of_data,
+)
 from pyro_fmvae.infer.elbo.structure import Site
 from pyro_fmvae.infer.first_run import NO_MIXTURE, check_whole
 from pyro_fmvae.infer.joint_sites import JointSites, Starts
@@ -105,9 +110,11 @@ class ConjugateSites:
         """
         starts: Starts = {}
         self.local = local_sites(found, local)
+        spreads = spreads_of_data(found.sites.values())
         for name, prior in found.priors.items():
             if name not in self.local:
-                starts[name] = type(prior), prior.family.scattered_start(prior.natural, count, None)
+                start = prior.family.scattered_start(no_wider(prior, spreads), count, None)
+                starts[name] = type(prior), start
                 self.add(name, found.sites[name], prior)
         joint = found.joint if structured else {}
         self.joint = JointSites({name: pair for name, pair in joint.items() if name in starts})

@@ -5,7 +5,7 @@ elements that they are linear in. The prior's class does not matter. Hoffman, Jo
 4, find complete conditionals in the same way.
 """
 
-from collections.abc import Collection, Hashable, Set
+from collections.abc import Collection, Hashable, Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -241,6 +241,7 @@ class _Search:
     def _find_priors(self, traced: dict[str, Site]) -> dict[str, str]:
         """Fill in the priors; the reasons for those that have none."""
         moments: dict[str, Moments] = {}
+        spreads = spreads_of_data(traced.values())
         for name, kind in self._found.kinds.items():
             site, family = traced[name], kind.family
             shape = site["value"].shape
@@ -250,7 +251,7 @@ class _Search:
             if not bool(family.in_domain(prior).all()):
                 return {name: "its prior is not a density of the family by itself"}
             self._found.priors[name] = kind(prior, site["value"].dtype, validate_args=False)
-            start = family.scattered_start(prior, 1.0, None)
+            start = family.scattered_start(no_wider(self._found.priors[name], spreads), 1.0, None)
             moments[name] = Moments(family, family.mean_stats(start), shape)
         return {}
 
@@ -282,6 +283,26 @@ class _Search:
             ]
         first, second = (torch.zeros_like(stats) if slope is None else slope for slope in slopes)
         return (first - second).detach()
+
+
+def spreads_of_data(sites: Iterable[Site]) -> list[tuple[Tensor, Tensor]]:
+    """Mean and variance of the numbers of each observed site of floating numbers, each []."""
+    values = [s["value"].detach() for s in sites if s["is_observed"] and s["value"].is_floating_point()]
+    finite = [value[value.isfinite()].double() for value in values]
+    return [(x.mean(), x.var(correction=0)) for x in finite if x.numel()]
+
+
+def no_wider(prior: NaturalDistribution, spreads: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """λ₀ [..., P], but a location is spread about its prior's mean no further than data are.
+
+    Starts from a vague prior would be as far away as it reaches, and training would crawl from there.
+    """
+    if prior.family.monomials != {("x",), ("x", "x")} or not spreads:
+        return prior.natural
+    mean, variance = (t.double().reshape(*prior.batch_shape, -1) for t in (prior.mean, prior.variance))
+    most = torch.stack([(own + (mean - x).square()).amax(-1, keepdim=True) for x, own in spreads]).amax(0)
+    ratio = variance.amax(-1, keepdim=True) / most
+    return prior.natural * ratio.clamp(min=1.0).where(most > 0, 1.0)
 
 
 def hidden_in_plate(site: Site, local: Collection[str] = ()) -> str | None:
