@@ -96,12 +96,15 @@ class OutlierDetector(OutlierMixin, BaseEstimator):
 
         A mixture of few rows has narrower components than they were drawn from, so that new rows score less
         than its own draws. By how much, rows tell that are held out: all distances from the greatest density
-        are taken in proportion.
+        are taken in proportion to those of the medians, as far as these differ by more than the standard
+        error of the rows' median.
         """
         drawn, ones = self.mixture_._density(self.mixture_.sample(DRAWS)[0]), np.ones(DRAWS)
         most, middle = drawn.max(), lowest(drawn, ones, 0.5)
-        held_out = lowest(self.mixture_._held_out(x, weights), weights, 0.5)
-        return most - (most - lowest(drawn, ones, LEAST)) * (most - held_out) / (most - middle)
+        scores = self.mixture_._held_out(x, weights)
+        error = 1.25 * np.sqrt(np.cov(scores, aweights=weights, bias=True) / weights.sum())
+        further = max(middle - lowest(scores, weights, 0.5) - error, 0.0)
+        return float(most - (most - lowest(drawn, ones, LEAST)) * (1 + further / (most - middle)))
 
     def score_samples(self, X: ArrayLike) -> np.ndarray:
         """Log posterior predictive density of each row, in nats, [n]; outliers have low ones."""
