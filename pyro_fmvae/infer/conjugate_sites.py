@@ -50,7 +50,7 @@ class ConjugateSites:
     local: dict[str, LocalSite] = field(default_factory=dict)
 
     def described(self, posteriors: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-        """What draws from the posteriors need beside λ, in lists, words and numbers.
+        """Describe all but λ that draws from the posteriors need, in lists, words and numbers.
 
         Args:
             posteriors: by name.

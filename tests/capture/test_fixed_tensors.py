@@ -61,5 +61,5 @@ def changed(x):
 
 @pytest.mark.parametrize("mask", [changed, lambda x: x[0] < 100.0])
 def test_masks_that_depend_on_data_are_refused(mask):
-    with pytest.raises(CaptureError, match="the shape of index's result depends on values"):
+    with pytest.raises(CaptureError, match="the shape of nonzero's result depends on values"):
         losses(CapturedSVI, picked(mask), torch.randn(8, D))

@@ -165,7 +165,7 @@ def test_reconstructions_show_the_data(folders, monkeypatch):
     monkeypatch.setattr(figures, "reconstructions", lambda *x: shown.append(x) or reconstructions(*x))
     run, model = opened(folders["grey"])
     rows = run.load_data().split("test")
-    report.draw(run, model, rows, "valid")
+    report.draw(run, model, rows, "valid", {})
     ((x, mean),) = shown
     np.testing.assert_allclose(x, rows.x.numpy() / 255, atol=1e-6)
     with torch.no_grad():
@@ -185,7 +185,7 @@ def drawn_of_coder(folder, monkeypatch, preprocessing, x, records=()):
     monkeypatch.setattr(figures, "save", lambda *_: None)
     with torch.no_grad():
         model.logits.copy_(torch.arange(4.0))
-    report.draw(run, model, split, "test")
+    report.draw(run, model, split, "test", {})
     return model, shown
 
 

@@ -377,7 +377,7 @@ def test_a_row_beyond_all_numbers_is_left_out(tmp_path, monkeypatch, valid, test
         valid, test = 1e15 * valid, 1e15 * test
     options, shape = FAR[model]
     drawn = []
-    monkeypatch.setattr(report, "draw", lambda run, model, rows, split: drawn.append(len(rows)))
+    monkeypatch.setattr(report, "draw", lambda run, model, rows, *others: drawn.append(len(rows)))
     data = far_file(tmp_path / "far.npz", valid, test, shape)
     status, out, err = train(tmp_path / "run", data, model=model, **options)
     assert status == 0, err
