@@ -24,6 +24,8 @@ from pyro_fmvae.distributions.superposition import RealOrMissing
 Standard = tuple[Tensor, ...]
 LARGEST: Final = 2**22
 """Numbers in a tensor, at most, unless a single row needs more."""
+NEGLIGIBLE: Final = 1e-20
+"""Share of the largest weight from which down a row adds nothing to a component but rounding."""
 
 
 class MarginalComponent(FullComponent):
@@ -52,33 +54,53 @@ class MarginalComponent(FullComponent):
 
 
 class Conditional(NamedTuple):
-    """Missing numbers given the others, under K Gaussians: of n rows that miss m each, in u patterns."""
+    """Missing numbers given the others: of pairs of a row and a Gaussian, r in all, whose rows miss m each.
 
-    rows: Tensor
-    """int64 [n]."""
-    missing: Tensor
-    """Columns of each row, int64 [n, m]."""
-    kind: Tensor
-    """Pattern of each row, int64 [n], below u."""
-    means: Tensor
-    """The rows with E[x_m | x_o] in place of what is missing, [K, n, D]."""
-    covariance: Tensor
-    """Of x_m given x_o, for each pattern: Λ_mm⁻¹, [K, u, m, m]."""
+    Rows in which the same columns are missing share what does not depend on the other numbers: there are u
+    different pairs of columns and a Gaussian.
+    """
+
+    component: Tensor
+    """Of each pair, int64 [r]."""
+    row: Tensor
+    """Of each pair, int64 [r]."""
+    places: Tensor
+    """Columns that are missing, int64 [r, m]."""
+    gap: Tensor
+    """Rows less their means, 0 where missing, [r, D]."""
+    own: Tensor
+    """Λ_mo (x_o - μ_o), [r, m]."""
     distance: Tensor
-    """(x_o - μ_o)ᵀ Σ_oo⁻¹ (x_o - μ_o), [K, n]."""
+    """(x_o - μ_o)ᵀ Σ_oo⁻¹ (x_o - μ_o), [r]."""
     log_determinant: Tensor
-    """Log det Λ_mm, [K, n]."""
+    """Log det Λ_mm, [r]."""
+    factor: Tensor
+    """Lower Cholesky factors of Λ_mm, [u, m, m]."""
+    kind: Tensor
+    """Which of these each pair has, int64 [r]."""
+
+    def moved(self, inverse: Tensor) -> Tensor:
+        """Rows less their means with E[x_m | x_o] in place of what is missing, [r, D].
+
+        Args:
+            inverse: Λ_mm⁻¹, [u, m, m].
+        """
+        shift = (_taken(inverse, self.kind) @ self.own.unsqueeze(-1)).squeeze(-1)
+        return self.gap.scatter_add(-1, self.places, -shift)
 
 
-def conditionals(x: Tensor, loc: Tensor, precision: Tensor) -> Iterator[Conditional]:
+def conditionals(
+    x: Tensor, loc: Tensor, precision: Tensor, chosen: Tensor | None = None
+) -> Iterator[Conditional]:
     """Condition rows that miss some of their numbers, but not all, on what is there.
 
-    Rows that miss as many are treated at once. What takes long is a product of all of them with each Λ.
+    Rows that miss as many are treated at once.
 
     Args:
         x: rows [N, D], NaN where missing.
         loc: μ, [K, D].
         precision: Λ, [K, D, D].
+        chosen: pairs of a row and a Gaussian that are asked for, bool [N, K]; None: all.
     """
     count, dim = loc.shape
     gone = x.isnan()
@@ -87,22 +109,28 @@ def conditionals(x: Tensor, loc: Tensor, precision: Tensor) -> Iterator[Conditio
         most = max(LARGEST // (count * max(dim, size**2)), 1)
         for rows in (number == size).nonzero().squeeze(-1).split(most):
             kinds, kind = gone[rows].unique(dim=0, return_inverse=True)
-            columns = kinds.nonzero()[:, 1].unflatten(0, (-1, size))  # [u, m]
-            factor = torch.linalg.cholesky(precision[:, columns.unsqueeze(-1), columns.unsqueeze(-2)])
-            covariance, missing = torch.cholesky_inverse(factor), columns[kind]
+            order = kind.argsort(stable=True)
+            rows, kind = rows[order], kind[order]
+            columns = kinds.nonzero()[:, 1].unflatten(0, (-1, size))
+            asked = gone.new_ones(count, len(rows)) if chosen is None else chosen[rows].mT
+            component, row = asked.nonzero(as_tuple=True)
+            both, which = (len(kinds) * component + kind[row]).unique_consecutive(return_inverse=True)
+            first, own = both // len(kinds), columns[both % len(kinds)]
+            block = precision[first[:, None, None], own.unsqueeze(-1), own.unsqueeze(-2)]
+            factor, places = torch.linalg.cholesky(block), columns[kind[row]]
             gap = torch.where(gone[rows], 0.0, x[rows] - loc.unsqueeze(1))
-            pull, places = gap @ precision, missing.expand(count, -1, -1)
+            pull = (gap @ precision)[component, row]
+            gap = gap[component, row]
             own = pull.gather(-1, places)
-            moved = -(covariance[:, kind] @ own.unsqueeze(-1)).squeeze(-1)
-            yield Conditional(
-                rows,
-                missing,
-                kind,
-                (loc.unsqueeze(1) + gap).scatter_add(-1, places, moved),
-                covariance,
-                (gap * pull).sum(-1) + (own * moved).sum(-1),
-                packed.log_determinant(factor)[:, kind],
-            )
+            white = torch.linalg.solve_triangular(_taken(factor, which), own.unsqueeze(-1), upper=False)
+            distance = (gap * pull).sum(-1) - white.squeeze(-1).square().sum(-1)
+            determinant = packed.log_determinant(factor)[which]
+            yield Conditional(component, rows[row], places, gap, own, distance, determinant, factor, which)
+
+
+def _taken(matrices: Tensor, which: Tensor) -> Tensor:
+    """``matrices[which]`` of sorted numbers, in which each one occurs: not copied if all differ."""
+    return matrices if len(which) == len(matrices) else matrices[which]
 
 
 def marginal_table(x: Tensor, stats: Tensor) -> Tensor:
@@ -127,10 +155,10 @@ def marginal_table(x: Tensor, stats: Tensor) -> Tensor:
     whole = NORMAL_WISHART.expected_log_likelihood(seen, torch.zeros_like(seen), stats)
     table = whole.masked_fill(~complete.unsqueeze(-1), 0.0)
     for part in conditionals(x, loc, precision):
-        there = x.shape[-1] - part.missing.shape[-1]
-        shared = (log_precision - spread).unsqueeze(-1) - there * math.log(2 * math.pi)
+        there = x.shape[-1] - part.places.shape[-1]
+        shared = (log_precision - spread)[part.component] - there * math.log(2 * math.pi)
         values = 0.5 * (shared - part.distance - part.log_determinant)
-        table = table.index_add(0, part.rows, values.mT)
+        table = table.index_put((part.row, part.component), values)
     return table
 
 
@@ -148,18 +176,23 @@ def marginal_update(prior: Tensor, weights: Tensor, x: Tensor, stats: Tensor, sc
     dim, complete = x.shape[-1], ~x.isnan().any(-1)
     seen = x[complete]
     target = NORMAL_WISHART.conjugate_update(prior, weights[complete], seen, torch.zeros_like(seen))
-    for part in conditionals(x, *_normals(stats)):
-        own, size = weights[part.rows].mT, part.missing.shape[-1]
-        weighted = own.unsqueeze(-1) * part.means
-        squares, halves = weighted.mT @ part.means, 0.5 * own.sum(-1)
-        of_kind = own.new_zeros(part.covariance.shape[:2]).index_add(1, part.kind, own)
-        first = own.new_zeros(of_kind.shape[1], size, dtype=torch.int64).index_copy(
-            0, part.kind, part.missing
-        )
-        places = (dim * first.unsqueeze(-1) + first.unsqueeze(-2)).flatten().expand(len(own), -1)
-        spread = (of_kind[..., None, None] * part.covariance).flatten(1)
-        squares = squares.flatten(1).scatter_add(1, places, spread).unflatten(1, (dim, dim))
-        target = target + packed.join(halves, -halves, -0.5 * packed.pack(squares), weighted.sum(1))
+    loc, precision = _normals(stats)
+    for part in conditionals(x, loc, precision, weights > NEGLIGIBLE * weights.max()):
+        inverse, own = torch.cholesky_inverse(part.factor), weights[part.row, part.component]
+        means, weighted = loc[part.component] + part.moved(inverse), own.new_zeros(loc.shape)
+        weighted = weighted.index_add(0, part.component, own.unsqueeze(-1) * means)
+        sizes = part.component.bincount(minlength=len(loc)).tolist()
+        each = zip(own.split(sizes), means.split(sizes), strict=True)
+        squares = torch.stack([(share.unsqueeze(-1) * mean).mT @ mean for share, mean in each])
+        of_kind = own.new_zeros(len(inverse)).index_add(0, part.kind, own)
+        first = part.component.new_zeros(len(inverse)).index_copy(0, part.kind, part.component)
+        columns = part.places.new_zeros(inverse.shape[:2]).index_copy(0, part.kind, part.places)
+        across = dim * first.unsqueeze(-1) + columns
+        elements = dim * across.unsqueeze(-1) + columns.unsqueeze(-2)
+        spread = (of_kind[:, None, None] * inverse).flatten()
+        squares = squares.flatten().index_add(0, elements.flatten(), spread).view_as(precision)
+        halves = 0.5 * own.new_zeros(len(loc)).index_add(0, part.component, own)
+        target = target + packed.join(halves, -halves, -0.5 * packed.pack(squares), weighted)
     return target
 
 
@@ -174,14 +207,14 @@ def marginal_log_predictive(x: Tensor, standard: Standard) -> Tensor:
     table = student.log_prob(x.nan_to_num(0.0).unsqueeze(-2)).masked_fill(~complete.unsqueeze(-1), 0.0)
     factor = (s + 1) / (s * a)
     for part in conditionals(x, m, torch.cholesky_inverse(tril)):
-        there = x.shape[-1] - part.missing.shape[-1]
+        there, own = x.shape[-1] - part.places.shape[-1], part.component
         log_scale = there * factor.log() + packed.log_determinant(tril)  # less what the missing columns add
         half = a + 0.5 * there
         constant = (
             torch.lgamma(half) - torch.lgamma(a) - 0.5 * there * (2 * math.pi * a).log() - 0.5 * log_scale
         )
-        tail = half.unsqueeze(-1) * (part.distance / (2 * factor * a).unsqueeze(-1)).log1p()
-        table[part.rows] = (constant.unsqueeze(-1) - 0.5 * part.log_determinant - tail).mT
+        tail = half[own] * (part.distance / (2 * factor * a)[own]).log1p()
+        table[part.row, own] = constant[own] - 0.5 * part.log_determinant - tail
     return table
 
 
@@ -193,10 +226,11 @@ def expected_numbers(x: Tensor, gamma: Tensor, standard: Standard) -> Tensor:
         gamma: responsibilities given what is there, [N, K].
         standard: of the K posteriors.
     """
-    x, (m, _, _, tril) = x.double(), standard
-    filled = torch.where(x.isnan(), gamma.double() @ m, x)
+    x, gamma, (m, _, _, tril) = x.double(), gamma.double(), standard
+    filled = gamma @ m
     for part in conditionals(x, m, torch.cholesky_inverse(tril)):
-        filled[part.rows] = torch.einsum("nk,knd->nd", gamma[part.rows].double(), part.means)
+        moved = part.moved(torch.cholesky_inverse(part.factor))
+        filled = filled.index_add(0, part.row, gamma[part.row, part.component].unsqueeze(-1) * moved)
     return torch.where(x.isnan(), filled, x)
 
 

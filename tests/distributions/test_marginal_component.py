@@ -13,7 +13,9 @@ from pyro_fmvae.distributions import (
     expected_log_prob,
     marginal_component,
 )
+from pyro_fmvae.distributions import packed_matrices as packed
 from pyro_fmvae.distributions.marginal_component import (
+    conditionals,
     expected_numbers,
     marginal_log_predictive,
     marginal_table,
@@ -99,6 +101,42 @@ def test_the_gradient_is_that_of_rows_filled_in(monkeypatch):
     assert_close(3 * filled, marginal_update(0 * stats.detach(), weights, X, stats.detach(), 3.0))
     monkeypatch.setattr(marginal_component, "LARGEST", 1)
     assert_close(marginal_update(0 * stats.detach(), weights, X, stats.detach()), filled)
+
+
+def test_updates_are_those_of_each_row_by_itself():
+    """Many patterns, some of several rows, and weights of which most are next to nothing."""
+    torch.manual_seed(1)
+    x = torch.randn(40, 3).double()
+    x[torch.rand(40, 3) < 0.5] = NAN
+    stats = posterior().expected_stats()
+    m, _, a, tril = standard()
+    precision = (a + 1)[:, None, None] * torch.cholesky_inverse(tril)  # ν/2 B⁻¹
+    weights = (40 * torch.randn(40, 2)).double().softmax(-1)
+    weights[::4] = torch.tensor([1.0, 0.0]).double()
+    expected = torch.zeros_like(stats)
+    for row, own in zip(x, weights, strict=True):
+        gone = row.isnan()
+        if gone.all():
+            continue
+        for k in range(2):
+            filled, spread = row.clone(), torch.zeros(3, 3).double()
+            if gone.any():
+                block = torch.linalg.inv(precision[k][gone][:, gone])
+                filled[gone] = m[k, gone] - block @ precision[k][gone][:, ~gone] @ (row - m[k])[~gone]
+                spread[gone.outer(gone)] = block.flatten()
+            square = torch.outer(filled, filled) + spread
+            half = torch.tensor(0.5).double()
+            expected[k] += own[k] * packed.join(half, -half, -0.5 * packed.pack(square), filled)
+    assert_close(marginal_update(torch.zeros_like(stats), weights, x, stats), expected)
+
+
+def test_only_pairs_that_are_asked_for_are_computed():
+    m, _, _, tril = standard()
+    precision, chosen = torch.cholesky_inverse(tril), torch.zeros(5, 2).bool()
+    chosen[1, 0] = chosen[4, 1] = True
+    part, rest = conditionals(X, m, precision, chosen)  # rows that miss one number, and two
+    assert part.component.tolist() == [0, 1] and part.row.tolist() == [1, 4]
+    assert len(part.factor) == 2 and not len(rest.row)
 
 
 def test_natural_gradients_are_those_of_the_program():
