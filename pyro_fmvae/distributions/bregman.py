@@ -15,15 +15,21 @@ from torch import Tensor
 _CLOSE = 1e-4  # relative difference of two numbers
 
 
-def log1p_gap(x: Tensor) -> Tensor:
-    """The difference x - log(1 + x) of x > -1, which is x²/2 near 0."""
-    square = (x / (1 + x / 3)).square()
-    return torch.where(x.abs() < 1e-3, square * (0.5 + square / 12), x - torch.log1p(x))
+def log_gap(ratio: Tensor, excess: Tensor) -> Tensor:
+    """The difference r - 1 - log r of positive ratios, which is (r - 1)²/2 near 1.
+
+    Args:
+        ratio: r, with its digits near 0.
+        excess: r - 1, with its digits near 1.
+    """
+    square = (excess / (1 + excess / 3)).square()
+    log = torch.where(excess < -0.5, ratio.log(), torch.log1p(excess.clamp(min=-0.5)))
+    return torch.where(excess.abs() < 1e-3, square * (0.5 + square / 12), excess - log)
 
 
 def x_log_x_gap(to: Tensor, at: Tensor) -> Tensor:
     """The divergence of x log x: ``to log(to/at) - to + at``, of positive numbers."""
-    return to * log1p_gap((at - to) / to)
+    return to * log_gap(at / to, (at - to) / to)
 
 
 def log_gamma_gap(to: Tensor, at: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from pyro.distributions import Gamma, GammaPoisson, Pareto, StudentT, Transforme
 from torch import Tensor
 from torch.distributions import AffineTransform, Distribution, Exponential
 
-from pyro_fmvae.distributions.bregman import log1p_gap, stirling_gap
+from pyro_fmvae.distributions.bregman import log_gap, stirling_gap
 from pyro_fmvae.distributions.exponential_family import to_float64
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
 from pyro_fmvae.distributions.scalar_family import ScalarFamily
@@ -56,9 +56,9 @@ class GammaFamily(ScalarFamily):
     def relative_entropy(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
         """``a₀ (r - 1 - log r)``, r the ratio of the two means, plus the divergence of the shapes: [...]."""
         (a, b), (a0, b0) = self.unpack(natural), self.unpack(prior)
-        ratio = ((a - a0) * b0 + a0 * (b0 - b)) / (a0 * b)
+        excess = ((a - a0) * b0 + a0 * (b0 - b)) / (a0 * b)
         slope = None if stats is None else stats[..., 0] + b.log()
-        return a0 * log1p_gap(ratio) + stirling_gap(a0, a, slope)
+        return a0 * log_gap(a / a0 * (b0 / b), excess) + stirling_gap(a0, a, slope)
 
     def log_base_measure(self, stats: Tensor) -> Tensor:
         """-E[log θ]."""

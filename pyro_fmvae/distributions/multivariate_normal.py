@@ -10,7 +10,7 @@ from pyro.distributions import MultivariateNormal, Normal
 from torch import Tensor
 
 from pyro_fmvae.distributions import packed_matrices as packed
-from pyro_fmvae.distributions.bregman import log1p_gap
+from pyro_fmvae.distributions.bregman import log_gap
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
 
@@ -115,7 +115,8 @@ class MultivariateNormalFamily(ExponentialFamily):
         tril, tril0 = tril.expand(shape), tril0.expand(shape)
         below = torch.linalg.solve_triangular(tril0, tril, upper=False).tril(-1).square().sum((-2, -1))
         own, own0 = packed.diagonal(tril), packed.diagonal(tril0)
-        spread = log1p_gap((own - own0) * (own + own0) / own0.square()).sum(-1)
+        ratio = own / own0
+        spread = log_gap(ratio.square(), (own - own0) / own0 * (ratio + 1)).sum(-1)
         gap = torch.linalg.solve_triangular(tril0, (m - m0).unsqueeze(-1), upper=False).square()
         return 0.5 * (spread + below + precision * gap.sum((-2, -1)))
 

@@ -9,7 +9,7 @@ import torch
 from pyro.distributions import Normal
 from torch import Tensor
 
-from pyro_fmvae.distributions.bregman import log1p_gap
+from pyro_fmvae.distributions.bregman import log_gap
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
 from pyro_fmvae.distributions.scalar_family import ScalarFamily
 
@@ -57,7 +57,7 @@ class NormalFamily(ScalarFamily):
         """Half of ``r - 1 - log r + (m - m₀)²/σ₀²``, with r = σ²/σ₀²: [...]."""
         second, second0 = natural[..., 1], prior[..., 1]
         gap = self.unpack(natural)[0] - self.unpack(prior)[0]
-        return 0.5 * log1p_gap((second0 - second) / second) - second0 * gap.square()
+        return 0.5 * log_gap(second0 / second, (second0 - second) / second) - second0 * gap.square()
 
     def log_base_measure(self, stats: Tensor) -> Tensor:
         """-log(2π)/2."""

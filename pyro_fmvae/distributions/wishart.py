@@ -13,7 +13,7 @@ from torch.distributions import Distribution, constraints
 from torch.distributions import Wishart as TorchWishart
 
 from pyro_fmvae.distributions import packed_matrices as packed
-from pyro_fmvae.distributions.bregman import log1p_gap, log_gamma_gap, x_log_x_gap
+from pyro_fmvae.distributions.bregman import log_gamma_gap, log_gap, x_log_x_gap
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
 from pyro_fmvae.distributions.standard_distribution import StandardDistribution
@@ -198,8 +198,8 @@ class WishartFamily(ExponentialFamily):
         n, n0 = shapes[..., -1:], shapes0[..., -1:]
         below = torch.linalg.solve_triangular(tril, tril0, upper=False).tril(-1).square().sum((-2, -1))
         own, own0 = packed.diagonal(tril), packed.diagonal(tril0)
-        ratio = ((n - n0) * own0.square() + n0 * (own0 - own) * (own0 + own)) / (n0 * own.square())
-        spread = (n0 * log1p_gap(ratio)).sum(-1) + n.squeeze(-1) * below
+        excess = ((n - n0) * own0.square() + n0 * (own0 - own) * (own0 + own)) / (n0 * own.square())
+        spread = (n0 * log_gap(n / n0 * (own0 / own).square(), excess)).sum(-1) + n.squeeze(-1) * below
         counts = log_gamma_gap(shapes0, shapes) - x_log_x_gap(n0, n)
         return spread + counts.sum(-1)
 

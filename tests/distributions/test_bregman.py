@@ -1,8 +1,10 @@
+import math
+
 import mpmath
 import pytest
 import torch
 
-from pyro_fmvae.distributions.bregman import log1p_gap, log_gamma_gap, stirling_gap, x_log_x_gap
+from pyro_fmvae.distributions.bregman import log_gamma_gap, log_gap, stirling_gap, x_log_x_gap
 
 AT = (1e-3, 0.3, 1.0, 5.0, 31.9, 32.0, 33.0, 1e3, 1e6, 1e12)
 APART = (1e-9, -1e-6, 9.9e-5, -1.01e-4, 1e-3, -0.1, 0.3, -0.7, 4.0, 100.0)
@@ -41,9 +43,34 @@ def test_divergence_is_that_of_many_digits(gap, function, derivative):
 
 def test_gap_of_the_logarithm():
     x = torch.tensor(
-        [-0.999, -0.3, -0.101, -0.0999, -1e-8, 1e-12, -9.99e-4, 1.001e-3, 0.05, 0.0999, 0.101, 3.0, 1e9]
+        [
+            -0.999,
+            -0.501,
+            -0.499,
+            -0.3,
+            -0.101,
+            -0.0999,
+            -1e-8,
+            1e-12,
+            -9.99e-4,
+            1.001e-3,
+            0.05,
+            0.0999,
+            0.101,
+            3.0,
+            1e9,
+        ]
     ).double()
     with mpmath.workdps(60):
         exact = [float(y - mpmath.log1p(y)) for y in map(mpmath.mpf, x.tolist())]
-    torch.testing.assert_close(log1p_gap(x), torch.tensor(exact).double(), rtol=1e-10, atol=0)
-    assert log1p_gap(torch.zeros(())) == 0 and log1p_gap(torch.tensor(-1.0)) == torch.inf
+    torch.testing.assert_close(log_gap(1 + x, x), torch.tensor(exact).double(), rtol=1e-10, atol=0)
+    one, zero = torch.ones(()), torch.zeros(())
+    assert log_gap(one, zero) == 0 and log_gap(zero, -one) == torch.inf
+
+
+@pytest.mark.parametrize("ratio", [1e-7, 1e-14, 1e-30])
+def test_gap_of_the_logarithm_near_zero(ratio):
+    r = torch.tensor(ratio, dtype=torch.float64, requires_grad=True)
+    gap = log_gap(r, r - 1)
+    assert gap.item() == pytest.approx(ratio - 1 - math.log(ratio), rel=1e-15)
+    assert torch.autograd.grad(gap, r)[0].item() == pytest.approx(1 - 1 / ratio, rel=1e-12)

@@ -2,10 +2,11 @@ import math
 
 import mpmath
 import pyro.distributions as dist
+import pytest
 import torch
 from torch.distributions import Normal
 
-from pyro_fmvae.distributions import NaturalNormal
+from pyro_fmvae.distributions import NaturalMultivariateNormal, NaturalNormal
 from tests.distributions.family_case import AlgebraCase, Likelihood, tensors
 
 
@@ -45,3 +46,13 @@ class TestNormal(AlgebraCase):
             (m, scale), (m0, scale0) = standard, prior
             ratio = (scale / scale0) ** 2
             return (ratio - 1 - mpmath.log(ratio) + ((m - m0) / scale0) ** 2) / 2
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e-8, 1e-12])
+@pytest.mark.parametrize("kind", [NaturalNormal, NaturalMultivariateNormal])
+def test_kl_of_sharp_posteriors_under_vague_priors(kind, scale):
+    """Each tenfold scale of the prior costs log 10, also where the ratio of variances is below 1e-16."""
+    shape = (1,) if kind is NaturalMultivariateNormal else ()
+    loc, one = torch.zeros(shape, dtype=torch.float64), torch.ones(shape * 2, dtype=torch.float64)
+    natural, prior = kind.family.natural(loc, scale * one), kind.family.natural(loc, 1e5 * one)
+    assert kind.family.kl(natural, prior).item() == pytest.approx(math.log(1e5 / scale) - 0.5, rel=1e-12)

@@ -374,3 +374,19 @@ def test_vague_priors_start_where_the_data_are(dtype):
             assert_close(
                 guide.median(1e5)["locs"].sort()[0].to(y), torch.tensor([-6.0, 0, 6]).to(y), rtol=0, atol=0.5
             )
+
+
+def test_starts_take_no_values_that_are_computed_from_latents():
+    """Pyro's factor is an observed site whose value is one of them. The bound is log p(y) by its integral."""
+    torch.set_default_dtype(torch.float64)
+    y = torch.tensor([0.3, -1.0, 2.0])
+
+    def model(y):
+        loc = pyro.sample("loc", dist.Normal(0.0, 2.0))
+        with pyro.plate("data", len(y)):
+            pyro.factor("noise", -0.5 * (y - loc).square() - 0.5 * torch.log(torch.tensor(2 * torch.pi)))
+
+    elbo, guide = TraceConjugate_ELBO(), AutoConjugate(model)
+    SVI(model, guide, NaturalGradient(1.0), elbo).step(y)
+    joint = torch.distributions.MultivariateNormal(torch.zeros(3), torch.eye(3) + 4)
+    assert_close(torch.tensor(-elbo.loss(model, guide, y)), joint.log_prob(y))

@@ -309,12 +309,14 @@ class Tried:
     def _is_linear(self) -> bool:
         """True if the result is a linear function of the elements, plus numbers."""
         for size, (one, other, numbers) in zip((1e-30, 1e-8, 1.0, 1e8, 1e30), self._trials(5), strict=True):
-            one, other = size * one, size * other
             constant = self._at(0 * one, numbers)
-            both, first, second = (self._at(v, numbers) - constant for v in (other - 2 * one, one, other))
+            values = (one, size * one, size * other, size * (other - 2 * one))
+            unit, first, second, both = (self._at(v, numbers) - constant for v in values)
             close = 1e-10 * max(first.abs().max(), second.abs().max()) + 1e-13 * constant.abs().max()
             if not bool(((both - second + 2 * first).abs() <= close).all()):
                 return False
+            if not bool(((first - size * unit).abs() <= close + 1e-13 * size * constant.abs().max()).all()):
+                return False  # such as a threshold between the sizes
         return True
 
     def _trials(self, count: int) -> Iterator[tuple[Tensor, Tensor, dict[int, Tensor]]]:

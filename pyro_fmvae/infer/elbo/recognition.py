@@ -287,8 +287,9 @@ class _Search:
 
 def spreads_of_data(sites: Iterable[Site]) -> list[tuple[Tensor, Tensor]]:
     """Mean and variance of the numbers of each observed site of floating numbers, each []."""
-    values = [s["value"].detach() for s in sites if s["is_observed"] and s["value"].is_floating_point()]
-    finite = [value[value.isfinite()].double() for value in values]
+    observed = (site["value"].detach() for site in sites if site["is_observed"])
+    known = (value for value in observed if not isinstance(value, Lazy) and value.is_floating_point())
+    finite = [value[value.isfinite()].double() for value in known]
     return [(x.mean(), x.var(correction=0)) for x in finite if x.numel()]
 
 

@@ -293,6 +293,8 @@ NOT_READ = {
     "a clamp of a difference": lambda v: (v["rate"] - 1).clamp(min=0.0),
     "the other factor": lambda v: torch.linalg.cholesky(torch.eye(2, dtype=D) / v["rate"][0], upper=True),
     "a wide clamp": lambda v: v["real"].clamp(-1e20, 1e20),
+    "a threshold": lambda v: F.hardshrink(v["scalar"], 1e-3),
+    "another threshold": lambda v: F.hardshrink(v["real"], 1e-2),
     "a rectifier of one number": lambda v: F.relu(v["scalar"]),
     "the largest": lambda v: v["real"].amax(0),
     "sorting": lambda v: v["real"].sort(0)[0],
