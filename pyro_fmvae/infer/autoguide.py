@@ -138,7 +138,8 @@ class AutoConjugate(WithFallback):
         latent = [name for name, site in sites.items() if not site["is_observed"]]
         learnt = {name: node["value"] for name, node in trace.nodes.items() if node["type"] == "param"}
         model = GivenParameters(learnt)(FirstValues()(self._model[0]))  # they are no part of the guide
-        if self._loaded_kinds and not set(latent) <= set(self._description["latent"]):
+        is_loaded = bool(self._description) and not self._is_set_up
+        if is_loaded and not set(latent) <= set(self._description["latent"]):
             if self._description["drawn"] and self._make_fallback is not None:
                 rest = poutine.block(model, expose=self._description["drawn"])
                 self.make_fallback(self._make_fallback, rest, args, kwargs)

@@ -477,6 +477,26 @@ def test_a_loaded_guide_needs_no_data(tmp_path, standard, dtype):
     assert all(torch.equal(state[name], value) for name, value in trained.state_dict().items())
 
 
+def test_a_loaded_guide_that_draws_all_sites_needs_no_data():
+    def model(x, n):
+        width = pyro.sample("width", dist.LogNormal(0.0, 1.0))
+        with pyro.plate("data", n):
+            return pyro.sample("x", dist.Laplace(0.0, width), obs=x)
+
+    x, trained = torch.linspace(-2.0, 3.0, 20), AutoConjugate(model)
+    trained(x, len(x))
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter.fill_(0.01)
+    guide = AutoConjugate(model)
+    guide.load_state_dict(trained.state_dict())
+    assert Predictive(model, guide=guide, num_samples=3)(None, 4)["x"].shape == (3, 4)
+    assert TraceConjugate_ELBO().loss(model, guide, x, len(x)) > 0
+    state = trained.state_dict()
+    assert guide.state_dict().keys() == state.keys()
+    assert all(torch.equal(value, state[name]) for name, value in guide.state_dict().items())
+
+
 @pytest.mark.parametrize(
     "letters", [b"", b"{", b"[]", b'{"sites": {}, "posteriors": {"a": ["Unheard", null]}}']
 )
