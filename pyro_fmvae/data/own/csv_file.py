@@ -100,9 +100,10 @@ def read_csv(
     for place, column in enumerate(feature_columns):
         fields = [row[column] for row in rows]
         read = _Column(path, lines, fields, place + 1, titles[place] if titles else "", known[place])
-        if not {read.name, str(read.number)}.isdisjoint(ignore):
+        left = not {read.name, str(read.number)}.isdisjoint(ignore)
+        if left:
             ignored.append(place)
-        x[:, place], words = _features(read, missing, place in ignored[-1:], unseen)
+        x[:, place], words = _features(read, missing, left, None if left else unseen)
         found.append(words)
     labels, named = [], []
     for column, name in zip(label_columns, names, strict=True):
@@ -134,7 +135,8 @@ def _has_header(
 ) -> bool:
     """Tell whether the first row holds names, not data.
 
-    It does if it has words alone, and not each of them is a value of its column; if a column's name begins
+    It does if it has words alone, and not each of them is a value of its column. (A word that stands in a
+    column of numbers again is a name: files with headers have been joined.) It does if a column's name begins
     with ``label:``; and if, behind words that are no values of their columns, it has different whole numbers
     that do not fit theirs, such as years: they are out of the range of what is below, or that is no whole
     numbers. If it has different whole numbers alone, it does if one of them is above a column of words.
@@ -154,8 +156,10 @@ def _has_header(
 
     def is_value(column: int) -> bool:
         text = first[column].strip()
-        named = known is not None and column < len(known) and text in (known[column] or ())
-        return named or any(row[column].strip() == text for row in below)
+        if known is not None and column < len(known) and text in (known[column] or ()):
+            return True
+        fields = [row[column].strip() for row in below if not is_missing(row[column])]
+        return text in fields and 2 * sum(map(_is_number, fields)) < len(fields)
 
     if len(texts) == len(filled):
         return bool(filled) and (known is None or not all(map(is_value, texts)))

@@ -237,6 +237,12 @@ def test_ignored_columns_that_can_be_read_are_read(tmp_path):
     assert raw.x.tolist() == [[1, 0], [2, 0]] and raw.levels == ((), ("red",))
 
 
+def test_other_words_in_ignored_columns_are_not_counted_as_missing(tmp_path):
+    levels, unseen = ((), ("red",), ()), {}
+    raw = mixed(tmp_path, "a,b,c\n1,tan,3\n2,red,low\n", levels=levels, ignore=("2", "3"), unseen=unseen)
+    assert raw.x[:, 0].tolist() == [1, 2] and unseen == {}
+
+
 def test_a_name_among_numbers_is_no_category(tmp_path):
     with pytest.raises(ValueError, match="line 1: expected a row of numbers or a header of names, got 'a'"):
         mixed(tmp_path, "a,3\n1,2\n3,4\n")
@@ -273,6 +279,13 @@ def test_a_first_row_of_values_is_no_header(tmp_path):
     assert raw.note == "a.csv has no header, as its first row has values of its columns"
     assert len(mixed(tmp_path, "blue,x\n", levels=raw.levels).x) == 1
     assert mixed(tmp_path, "blue,kind\nred,y\nblue,y\nred,x\n").column_names == ("blue", "kind")
+
+
+def test_files_with_headers_that_were_joined_have_one_on_a_later_line(tmp_path):
+    with pytest.raises(ValueError, match="line 4: expected a number in column 'a', got 'a'"):
+        mixed(tmp_path, "a,b\n1,2\n3,4\na,b\n5,6\n")
+    with pytest.raises(ValueError, match="line 4: expected a number in column 'a', got 'a'"):
+        mixed(tmp_path, "a,kind\n1,x\n3,y\na,kind\n5,x\n")
 
 
 def test_words_that_are_unseen_are_missing_and_counted(tmp_path):
