@@ -104,7 +104,8 @@ class OutlierDetector(OutlierMixin, BaseEstimator):
         scores = self.mixture_._held_out(x, weights)
         error = 1.25 * np.sqrt(np.cov(scores, aweights=weights, bias=True) / weights.sum())
         further = max(middle - lowest(scores, weights, 0.5) - error, 0.0)
-        return float(most - (most - lowest(drawn, ones, LEAST)) * (1 + further / (most - middle)))
+        share = further / (most - middle) if middle < most else 0.0  # most draws may be alike
+        return float(most - (most - lowest(drawn, ones, LEAST)) * (1 + share))
 
     def score_samples(self, X: ArrayLike) -> np.ndarray:
         """Log posterior predictive density of each row, in nats, [n]; outliers have low ones."""

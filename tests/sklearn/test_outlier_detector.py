@@ -64,6 +64,14 @@ def test_held_out_scores_are_those_of_a_mixture_without_the_rows():
         np.testing.assert_allclose(found[~rest], other.score_samples(x[~rest]), rtol=1e-5)
 
 
+def test_categories_of_which_one_is_in_most_rows():
+    generator = np.random.default_rng(0)
+    X = (generator.random((300, 2)) < 0.05).astype(float)
+    mixture = BayesianMixture("auto", categorical_features=[0, 1])
+    detector = OutlierDetector(mixture, random_state=0).fit(X)
+    assert detector.predict([[0, 0], [0, 1], [1, 0], [1, 1]]).tolist() == [1, 1, 1, -1]
+
+
 def test_contamination_is_the_share_of_training_rows():
     x = rows(200)
     x[:10] += 30 * np.sign(np.random.default_rng(2).standard_normal((10, 3)))

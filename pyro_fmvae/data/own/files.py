@@ -282,6 +282,7 @@ def _split_images(
         raise ValueError(f"test, fold: {folder.path} has its own test images; leave the option out")
     if len(valid) and how.valid != SHARE:
         raise ValueError(f"valid: {folder.path} has its own validation images; leave the option out")
+    expected = f"{folder.path}: expected at least 3 training images"
     share = how.test if how.test is not None or how.fold is not None else 0.0
     drawn = replace(how, valid=0.0 if len(valid) else how.valid, test=share)
     kept = None if staying is None else staying[train]

@@ -117,6 +117,12 @@ def test_shares_of_splits_that_folders_hold_are_errors(tmp_path, options, messag
         load(str(folder), image_size=8, splitting=Splitting(**options))
 
 
+def test_too_few_training_images_beside_those_for_testing(tmp_path):
+    folder = write(tmp_path / "mine", ["train/0.png", *(f"test/{row}.png" for row in range(5))])
+    with pytest.raises(ValueError, match=r"mine: expected at least 3 training images to split .*, got 1"):
+        load(str(folder), image_size=8)
+
+
 def test_marks_of_what_is_missing_are_unknown_labels(tmp_path):
     folder = many(tmp_path / "mine", 4, labels="file,kind\n00.png,NA\n01.png,cat\n02.png,?\n")
     assert read_folder(folder).columns == {"kind": ["", "cat", "", ""]}
