@@ -63,7 +63,7 @@ class PlatesOfBatch:
 
     @classmethod
     def of(cls, model: Callable[..., Any], sites: Iterable[Site], given: Set[str]) -> "PlatesOfBatch | None":
-        """Of sites, where plates are given rows; None if there are none."""
+        """Return the plates of sites that are given rows; None if there are none."""
         frames = [(frame, site) for site in sites for frame in site["cond_indep_stack"]]
         inside = {frame.name: site for frame, site in frames if frame.vectorized and frame.name in given}
         return cls(model, inside) if inside else None

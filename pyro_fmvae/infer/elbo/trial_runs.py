@@ -1,10 +1,10 @@
 """Runs of a model with numbers at all of its sites: what a run without them does not show.
 
-A discrete site is summed out by values in a dimension of their own, the same for all points of its plates. A
-model that computes across points, such as by ``z.sum()``, or that asks for a value, means something else by
-them than by values of single points. So a few points are tried with values of their own, at the first call of
-a structure: log-densities have to be those of the enumerated run at these values. The same run shows which
-draws a function without slopes hides from a density.
+A discrete site is summed out for each point of its plates by itself: its values lie in a dimension of their
+own. A model that computes across points, as by ``z.sum()``, or that asks for a value, cannot be run in this
+way. So the first call of a structure also runs the model on a few points, with a real value for each: the
+log-densities must equal those of the enumerated run at these values. The same run finds drawn sites whose
+gradient is stopped by a step function.
 """
 
 import warnings
@@ -441,7 +441,7 @@ def without_slopes(
         drawn: names of sites of continuous values.
 
     Returns:
-        Name of a site → what the matter is, in words.
+        Name of a site → why it gets no gradient, in words.
     """
     if not drawn or get_proxy_mode() is not None:
         return {}
