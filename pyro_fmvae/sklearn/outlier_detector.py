@@ -14,6 +14,8 @@ from pyro_fmvae.sklearn.standardisation import distinct
 
 LEAST: Final = 0.01
 """Share of new rows that are outliers where ``contamination`` is "auto"."""
+CONCENTRATION: Final = 10.0
+"""Of the weights of the default mixture, so that a row far from all others has no component of its own."""
 DRAWS: Final = 10_000
 """Draws that decide it."""
 
@@ -27,7 +29,8 @@ class OutlierDetector(OutlierMixin, BaseEstimator):
     those of the training counts as missing, too.
 
     Args:
-        mixture: a :class:`BayesianMixture`, which is cloned; None: one that chooses its number of components.
+        mixture: a :class:`BayesianMixture`, which is cloned; None: one that chooses its number of components,
+            with a concentration of 10, so that a row far from all others has no component of its own.
         contamination: share of the training rows that are outliers, in (0, 0.5]. With "auto", a row is an
             outlier if it is less probable than 99 % of the mixture's own draws, corrected by how much less
             probable training rows are that are held out. Of new rows that the mixture describes well, that is
@@ -82,7 +85,8 @@ class OutlierDetector(OutlierMixin, BaseEstimator):
             check_scalar(self.contamination, "contamination", Real, **bounds)
         validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan")
         seed = check_random_state(self.random_state).randint(2**31 - 1)
-        mixture = BayesianMixture("auto") if self.mixture is None else clone(self.mixture)
+        default = BayesianMixture("auto", weight_concentration_prior=CONCENTRATION)
+        mixture = clone(default if self.mixture is None else self.mixture)
         self.mixture_ = mixture.set_params(random_state=seed).fit(X, sample_weight=sample_weight)
         x, weights = distinct(*self.mixture_._rows(X, sample_weight, reset=False))
         if automatic:

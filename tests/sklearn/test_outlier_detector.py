@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_iris
 from sklearn.metrics import roc_auc_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -70,6 +71,16 @@ def test_categories_of_which_one_is_in_most_rows():
     mixture = BayesianMixture("auto", categorical_features=[0, 1])
     detector = OutlierDetector(mixture, random_state=0).fit(X)
     assert detector.predict([[0, 0], [0, 1], [1, 0], [1, 1]]).tolist() == [1, 1, 1, -1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_single_rows_far_from_all_others_have_no_component_of_their_own(seed):
+    flowers, spoilt = load_iris().data.copy(), [5, 60, 120]
+    flowers[5, 0] *= 10
+    flowers[60, 3] *= 10
+    flowers[120] = flowers[120, ::-1]
+    detector = OutlierDetector(contamination=0.02, random_state=seed).fit(flowers)
+    assert np.flatnonzero(detector.predict(flowers) == -1).tolist() == spoilt
 
 
 def test_contamination_is_the_share_of_training_rows():
