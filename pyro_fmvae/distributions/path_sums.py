@@ -25,6 +25,7 @@ class PathSums(torch.autograd.Function):
     def forward(
         ctx: Any, start: Tensor, transitions: Tensor, likelihood: Tensor, ends: Tensor | None
     ) -> Tensor:
+        """Return log Σ over paths, [B]."""
         result, *tables = (_forward_op if start.is_cpu else _forward)(start, transitions, likelihood, ends)
         ctx.save_for_backward(transitions, *tables, ends)
         return result
