@@ -34,6 +34,8 @@ class Pictures(NamedTuple):
     """Their heights and widths in pixels."""
     read: Callable[[int], Tensor]
     """Reads the image of that number as greys in [0, 1], float32 [H, W]."""
+    splits: tuple[str, ...] = ()
+    """Split of each image, if its folder says so: 'train', 'valid' or 'test'; else empty."""
 
 
 def greys_of(image: np.ndarray, source: str) -> Tensor:
@@ -74,9 +76,10 @@ def stacked(images: np.ndarray, source: str) -> Pictures:
 def split_patches(pictures: Pictures, name: str, size: int, options: SparseOptions, seed: int) -> Dataset:
     """Make a data set of patches: 80 % training, 10 % validation, 10 % test.
 
-    Images are divided into regions of about 4 x 4 patches (2 x 2 or 1 if that gives fewer than ten). Each
-    region lies in one split, so splits share no pixel. Positions are drawn without replacement. Flat patches
-    are left out, so there may be fewer patches than were asked for.
+    Where folders are the splits of the images, they are those of the patches, too. Images are divided into
+    regions of about 4 x 4 patches (2 x 2 or 1 if that gives fewer than ten). Each region lies in one split,
+    so splits share no pixel. Positions are drawn without replacement. Flat patches are left out, so there may
+    be fewer patches than were asked for.
 
     Args:
         pictures: at least `size` pixels high and wide.
@@ -103,7 +106,8 @@ def split_patches(pictures: Pictures, name: str, size: int, options: SparseOptio
     rng = np.random.default_rng(seed)
     held_out = max(1, options.patches // 10)
     wanted = [options.patches - 2 * held_out, held_out, held_out]
-    parts = split_rows(len(regions), seed, source)
+    splits = np.array(pictures.splits or ["train"] * len(pictures.names))[regions[:, 0]]
+    parts = _split_regions(splits, seed, source)
     positions = [_draw(regions[part], size, count, rng) for part, count in zip(parts, wanted, strict=True)]
     train, valid, test = _cut(pictures, positions, size, wanted)
     transform = options.transform
@@ -156,6 +160,24 @@ def _tiles(sizes: list[tuple[int, int]], side: int) -> np.ndarray:
             for left, right in pairwise(columns)
         ]
     return np.array(tiles)
+
+
+def _split_regions(splits: np.ndarray, seed: int, expected: str) -> list[np.ndarray]:
+    """Regions for training, validation and testing; those of a split that is not there come from training.
+
+    Args:
+        splits: of the image of each region.
+        seed, expected: see `split_rows`.
+    """
+    train, valid, test = (np.flatnonzero(splits == name) for name in ("train", "valid", "test"))
+    if len(valid) and len(test):
+        return [train, valid, test]
+    left, more_valid, more_test = (train[rows] for rows in split_rows(len(train), seed, expected))
+    if len(valid):
+        return [np.concatenate([left, more_valid]), valid, more_test]
+    if len(test):
+        return [np.concatenate([left, more_test]), more_valid, test]
+    return [left, more_valid, more_test]
 
 
 def _draw(regions: np.ndarray, size: int, count: int, rng: np.random.Generator) -> np.ndarray:

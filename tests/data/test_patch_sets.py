@@ -50,6 +50,29 @@ def test_patches_are_parts_of_images_and_splits_share_no_pixel(tmp_path):
     assert {pixel // 48**2 for pixel in used[0]} == {0, 1, 2}
 
 
+@pytest.mark.parametrize("tops", [("train", "valid", "test"), ("train", "test"), ("train", "val")])
+def test_folders_with_the_names_of_splits_are_those_of_patches(tmp_path, tops):
+    """Images for training have vertical stripes, those for testing horizontal ones, others both."""
+    stripes = 255 * (np.arange(40)[:, None] // 2 % 2 * np.ones((1, 40))).astype(np.uint8)
+    images = {"train": stripes.T, "test": stripes, "val": stripes ^ stripes.T}
+    for top in tops:
+        for row in range(4):
+            file = tmp_path / "mine" / "data" / top / f"{row}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(images["val" if top == "valid" else top]).save(file)
+    data = cut(tmp_path / "mine", whiten=False)
+
+    def stripes_of(name):
+        patches = data.preprocessing.patches.invert(data.split(name).x)
+        down, right = (patches.diff(dim=dim).abs().amax((1, 2)) > 0.1 for dim in (1, 2))
+        return {(bool(a), bool(b)) for a, b in zip(down, right, strict=True)}
+
+    train = {(False, True)}
+    assert stripes_of("train") == train
+    assert stripes_of("test") == ({(True, False)} if "test" in tops else train)
+    assert stripes_of("valid") == (train if len(tops) == 2 and "test" in tops else {(True, True)})
+
+
 def test_each_split_has_its_own_regions(tmp_path):
     # Each region of 16 x 16 has a contrast of its own, which its patches show.
     tiles = 20 + 4 * np.arange(50)

@@ -91,34 +91,56 @@ def read_folder(path: Path) -> Folder:
     first row is a header, the first column holds file names relative to the folder, and each other column is
     a property. An empty field or -1 is an unknown value; an image without a row has unknown values only.
 
-    If all folders at its top are called train, training, valid, val, validation, test or testing, in any
-    case, they are the splits, if one is for training and another is not.
-    Without a table, its subfolders, or those of the splits, are the values of the property `CLASS`, if each
-    (training) image lies in one and there are at least two.
+    Without a table, its subfolders, or those of its splits (`split_by_folders`), are the values of the
+    property `CLASS`, if each (training) image lies in one and there are at least two.
 
     Raises:
         ValueError: there are no images, several tables could be meant, or the table is malformed.
     """
     names = find_images(path)
     table = _find_table(path)
-    tops = [_top(name) for name in names]
-    splits = tuple(SPLIT_OF.get(top.lower(), "") for top in tops)
-    classes, notes = tops, []
-    if all(splits):
-        classes = [_top(name.partition("/")[2]) for name in names]
-    if all(splits) and "train" in splits and len(set(splits)) > 1:
+    splits, inside = split_by_folders(names)
+    classes, notes = [_top(name) for name in inside], []
+    if splits:
+        tops = [_top(outer) for outer in _without_common_folders(names)]
         notes.append(f"the folders {_listed(tops)} are the splits")
-        complete = all(one for one, split in zip(classes, splits, strict=True) if split == "train")
-    else:
-        splits, complete = (), all(classes)
+    training = [name for row, name in enumerate(classes) if not splits or splits[row] == "train"]
     columns = {}
     if table is not None:
         columns = read_table(table, names)
-    elif complete and len({*classes} - {""}) > 1:
+    elif all(training) and len({*classes} - {""}) > 1:
         columns = {CLASS: classes}
         notes.append(f"the folders {_listed(classes)} are the values of the label '{CLASS}'")
     check_printable(chain(columns, *columns.values()), str(path if table is None else table))
     return Folder(path, tuple(names), columns, splits, "; ".join(notes))
+
+
+def split_by_folders(names: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+    """Find the splits that the folders of images say.
+
+    Folders that all images lie in, such as ``data`` of an archive, do not count. If all folders at the top
+    are then called train, training, valid, val, validation, test or testing, in any case, they are the
+    splits, if one is for training and another is not.
+
+    Args:
+        names: n paths with forward slashes.
+
+    Returns:
+        Split of each image, empty if folders say none; and the paths inside of folders with such names.
+    """
+    names = _without_common_folders(names)
+    splits = tuple(SPLIT_OF.get(_top(name).lower(), "") for name in names)
+    if all(splits):
+        names = [name.partition("/")[2] for name in names]
+    return splits if all(splits) and "train" in splits and len(set(splits)) > 1 else (), names
+
+
+def _without_common_folders(names: Sequence[str]) -> list[str]:
+    """The paths below the folders that all of them lie in."""
+    names = list(names)
+    while all("/" in name for name in names) and len({_top(name) for name in names}) == 1:
+        names = [name.partition("/")[2] for name in names]
+    return names
 
 
 def _top(name: str) -> str:

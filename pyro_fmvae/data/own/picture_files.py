@@ -5,6 +5,7 @@ from pathlib import Path
 from torch import Tensor
 
 from pyro_fmvae.data.image_cache import measure, read_pixels
+from pyro_fmvae.data.own.folder import split_by_folders
 from pyro_fmvae.data.own.image_names import find_images
 from pyro_fmvae.data.own.npz_file import read_npz
 from pyro_fmvae.data.own.zarr_store import is_folder
@@ -25,6 +26,7 @@ def open_pictures(path: Path) -> Pictures:
             [str(file) for file in files],
             [measure(file) for file in files],
             lambda number: greys_of(read_pixels(files[number]), str(files[number])),
+            split_by_folders(names)[0],
         )
     if path.suffix.lower() != ".npz":
         raise ValueError(f"patch_size: expected a folder or a .npz file of images to cut, got {path}")

@@ -135,10 +135,13 @@ class Seen(Messenger):
         super().__init__()
         self._sites: list[tuple[str, Any, Any]] = []  # with the values, so that no other comes to lie there
         self._discrete: set[str] = set()
+        self._observed: list[Any] = []  # values, which may be computed from sites: obs=x - loc
 
     def _pyro_post_sample(self, msg: Any) -> None:
         fn = unwrap(msg["fn"])
         self._sites.append((msg["name"], fn, msg["value"]))
+        if msg["is_observed"] and not hasattr(fn, "parents"):
+            self._observed.append(msg["value"])
         if not hasattr(fn, "parents") and is_discrete(msg) and msg["fn"].has_enumerate_support:
             self._discrete.add(msg["name"])
 
@@ -161,7 +164,8 @@ class Seen(Messenger):
         possible = self.possible
         if not possible:
             return possible
-        owners, used = self._owners(), set[str]()
+        owners = self._owners()
+        used = set[str]().union(*(_owner(value, {}) for value in self._observed))
         for _, fn, _ in self._sites:
             if not hasattr(fn, "parents"):
                 used.update(*(_owner(part, owners) for _, part in held(fn)))

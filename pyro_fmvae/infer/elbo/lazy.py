@@ -19,7 +19,8 @@ from pyro_fmvae.infer.elbo.operations import NUMBER_WANTED, memory_of
 
 _SHAPE = {"size", "dim", "numel", "ndimension", "is_floating_point", "is_complex", "__len__", "element_size"}
 _VIEWS = {"T", "mT"}
-_CONSTANTS = {"ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full", "new_tensor"}
+CONSTANTS = {"ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full", "new_tensor"}
+"""Functions that use no numbers of a tensor."""
 _LIKE_ANOTHER = {"type_as", "expand_as", "view_as", "reshape_as", "to"}
 _IN_PLACE = {
     "__iadd__": "add",
@@ -149,7 +150,7 @@ class Lazy(Tensor):
             tensors = args[0] if len(args) == 1 and isinstance(args[0], list | tuple) else args
             shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
             return tuple(tensor.expand(shape) for tensor in tensors)
-        if name in _CONSTANTS or (name in _LIKE_ANOTHER and not isinstance(args[0], Lazy)):
+        if name in CONSTANTS or (name in _LIKE_ANOTHER and not isinstance(args[0], Lazy)):
             return func(*tree_map(_unwritten, args), **kwargs)
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         lazy = [tensor for tensor in tensors if isinstance(tensor, Lazy)]

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.infer.elbo.lazy import is_lazy
 
 Site = dict[str, Any]
 
@@ -85,7 +86,7 @@ def unmasked(site: Site) -> Tensor:
     if mask is None or (not value.is_floating_point() and hasattr(site["fn"], "parents")):
         return value
     mask = torch.as_tensor(mask, device=value.device)[(..., *(None,) * site["fn"].event_dim)]
-    kept = mask | value.isfinite() if value.is_floating_point() else mask
+    kept = mask | value.isfinite() if value.is_floating_point() and not is_lazy(value) else mask
     return value.where(kept, value.new_zeros(()))
 
 

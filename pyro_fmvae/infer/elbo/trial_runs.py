@@ -25,15 +25,19 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pyro_fmvae.infer.elbo.density import device_of, dtype_of
-from pyro_fmvae.infer.elbo.enumerated import Enumerated, enum_dim, is_discrete, is_latent
-from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled, asked_by_a_distribution, in_words
+from pyro_fmvae.infer.elbo.enumerated import Enumerated, enum_dim, is_discrete, is_latent, values_of
+from pyro_fmvae.infer.elbo.lazy import CONSTANTS, Lazy, Sampled, asked_by_a_distribution, in_words
 from pyro_fmvae.infer.elbo.operations import NUMBER_WANTED, uncompiled
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites, unmasked
 
 _FREE_SCALE = 0.1  # of random values of sites, on the real line that their supports are mapped from
-_FEW = 4  # points of each plate that are tried
+_FEW = (
+    11,
+    5,
+)  # points that are tried of one plate, of each of several: primes, so that few shifts are the whole
 _MOST = 1000  # points that are tried where the arguments can't be cut
-_CLOSE = 1e-3
+_CLOSE = 1e-3  # an enumerated run and others round differently
+_SAME = 32  # units in the last place by which runs of the same shapes may differ
 _STEPS = {"round", "floor", "ceil", "trunc", "fix", "sign", "sgn", "heaviside", "floor_divide"}
 """Functions whose slope is 0 in torch. Others without one, such as comparisons, need no gradients."""
 
@@ -128,13 +132,18 @@ class _EachItsOwn(Messenger):
         msg["done"] = True
 
 
-_VALUES: list[Callable[[Tensor, int], Tensor]] = [
+_Numbers = Callable[[Tensor, int], Tensor]
+_VALUES: list[_Numbers] = [
     lambda count, size: (-1 - count) % size,
-    lambda count, size: (count + count // 2) % size,
     lambda count, size: torch.zeros_like(count),
     lambda count, size: torch.full_like(count, size - 1),
 ]
-"""Values in no order, twice, and the first and the last for all points."""
+"""Values in no order, and the first and the last for all points."""
+
+
+def _but_the_first(numbers: _Numbers) -> _Numbers:
+    """The same values, but the next one for the first point, where there are plates."""
+    return lambda count, size: (numbers(count, size) + (count == 0) * bool(count.dim())) % size
 
 
 class _Followed(TorchFunctionMode):
@@ -146,6 +155,7 @@ class _Followed(TorchFunctionMode):
     Attributes:
         asked: name of a site → the function that asked for a number of it, in words.
         flat: name of a site → a function of it without slopes, in words.
+        lost: name of an enumerated site → a function whose result has fewer numbers than the site has values.
         failed: the sites whose values the function that failed was given.
     """
 
@@ -155,6 +165,8 @@ class _Followed(TorchFunctionMode):
         self._sites: Any = WeakTensorKeyDictionary()
         self.asked: dict[str, str] = {}
         self.flat: dict[str, str] = {}
+        self.lost: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
         self.failed: frozenset[str] = frozenset()
 
     def sites(self, *values: Any) -> frozenset[str]:
@@ -166,12 +178,20 @@ class _Followed(TorchFunctionMode):
         """Note that a value was computed from sites."""
         self._sites[value] = self._sites.get(value, frozenset()) | names
 
+    def note_site(self, site: Site) -> None:
+        """Note the value of a site, and how many values it is enumerated over."""
+        self.note(site["value"], frozenset([site["name"]]))
+        if enum_dim(site) is not None:
+            self._counts[site["name"]] = values_of(site)
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         names = self.sites(args, kwargs)
         if not names:
             return func(*args, **kwargs)
         name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
+        if name in CONSTANTS:
+            return func(*args, **kwargs)
         checked = asked_by_a_distribution()
         if name in NUMBER_WANTED and not checked:
             self.asked.update((each, in_words(name)) for each in names if each not in self.asked)
@@ -187,6 +207,9 @@ class _Followed(TorchFunctionMode):
         results = [x for x in tree_leaves((result, changed)) if isinstance(x, Tensor)]
         for each in results:
             self.note(each, names)
+            if not checked:
+                lost = (site for site in names if each.numel() < self._counts.get(site, 0))
+                self.lost.update((site, in_words(name)) for site in lost if site not in self.lost)
         flat = name.strip("_") in _STEPS or not any(each.requires_grad for each in results)
         if results and flat and not checked:
             for site in self.sites(sloped):
@@ -217,7 +240,7 @@ class _Noted(Messenger):
 
     def _pyro_post_sample(self, msg: Any) -> None:
         if is_latent(msg):
-            self._uses.note(msg["value"], frozenset([msg["name"]]))
+            self._uses.note_site(msg)
 
 
 class _Trial:
@@ -258,7 +281,7 @@ class _Trial:
             site for site in self._sites.values() if site["is_observed"]
         ]
         frames = (frame for site in owners for frame in site["cond_indep_stack"] if frame.vectorized)
-        return {frame.size for frame in frames if frame.size > _FEW}
+        return {frame.size for frame in frames if frame.size > max(_FEW)}
 
     def _cut(self, sizes: set[int]) -> "_Trial":
         """The trial with arguments of few points in the place of some sizes.
@@ -266,11 +289,12 @@ class _Trial:
         Raises:
             ValueError: plates do not have the sizes of arguments.
         """
+        most = _FEW[len(sizes) > 1]
 
         def few(value: Any) -> Any:
             if not isinstance(value, Tensor):
                 return value
-            return value[tuple(slice(_FEW if size in sizes else None) for size in value.shape)]
+            return value[tuple(slice(most if size in sizes else None) for size in value.shape)]
 
         model, args, kwargs = self._program
         cut = _Trial(model, tree_map(few, args), tree_map(few, kwargs), self._sites)
@@ -285,6 +309,28 @@ class _Trial:
         """Values of the continuous sites, random ones."""
         latent = {name: site for name, site in self._sites.items() if is_latent(site)}
         return {name: site["value"] for name, site in latent.items() if not is_discrete(site)}
+
+    def beside_the_first(self, name: str, density: Tensor) -> Tensor:
+        """Where the log-densities of a site are in all plates of a discrete site, at their first points.
+
+        Args:
+            name: of the site.
+            density: its log-densities [plates].
+
+        Returns:
+            Booleans of that shape.
+        """
+        plates = {frame.name for frame in self._sites[name]["cond_indep_stack"]}
+        first = torch.zeros(density.shape, dtype=torch.bool, device=density.device)
+        for each in self.discrete:
+            frames = [frame for frame in self._sites[each]["cond_indep_stack"] if frame.vectorized]
+            if not frames or not plates.issuperset(frame.name for frame in frames):
+                continue
+            index = [slice(None)] * density.dim()
+            for frame in frames:
+                index[frame.dim] = slice(1)
+            first[tuple(index)] = True
+        return first
 
     @property
     def points(self) -> int:
@@ -304,14 +350,16 @@ class _Trial:
         sites = sample_sites(self.trace(values, numbers))
         return {name: _density(site) for name, site in sites.items()}
 
-    def enumerated(
-        self, values: Mapping[str, Tensor], uses: _Followed
-    ) -> tuple[dict[str, Site], dict[str, Tensor]]:
-        """Sites and their log-densities [enumerated dimensions..., plates] of an enumerated run."""
+    def enumerated(self, values: Mapping[str, Tensor], uses: _Followed) -> dict[str, Site]:
+        """The sites of an enumerated run."""
         enumeration = EnumMessenger(first_available_dim=-1 - self.plates)
-        sites = sample_sites(self.trace(values, enumeration, Enumerated(), _Noted(uses), uses))
-        with uses:
-            return sites, {name: _density(site) for name, site in sites.items()}
+        return sample_sites(self.trace(values, enumeration, Enumerated(), _Noted(uses), uses))
+
+
+def _tables(sites: Mapping[str, Site], uses: _Followed) -> dict[str, Tensor]:
+    """Log-densities [enumerated dimensions..., plates] of the sites of an enumerated run."""
+    with uses:
+        return {name: _density(site) for name, site in sites.items()}
 
 
 def check_discrete(model: Any, args: Any, kwargs: Any, sites: Mapping[str, Site]) -> None:
@@ -335,7 +383,7 @@ def check_discrete(model: Any, args: Any, kwargs: Any, sites: Mapping[str, Site]
 def _check(trial: _Trial, values: dict[str, Tensor]) -> None:
     uses = _Followed(trial.discrete)
     try:
-        sites, tables = trial.enumerated(values, uses)
+        sites = trial.enumerated(values, uses)
     except _AskedError:
         name = next(name for name in trial.discrete if name in uses.asked)
         raise NotByPointError(
@@ -344,14 +392,13 @@ def _check(trial: _Trial, values: dict[str, Tensor]) -> None:
             "torch.where(z == 1, a, b)"
         ) from None
     except Exception as error:
-        name = next((name for name in trial.discrete if name in uses.failed), "")
-        if name:
-            trial.at(_EachItsOwn(_VALUES[-1]), values)
-            raise NotByPointError(
-                f"site '{name}': it is summed out, with its values in a dimension on the left of its plates, "
-                f"and the model fails there ({str(error).splitlines()[0]}); {_ALONE}"
-            ) from None
-        raise
+        trial.at(_EachItsOwn(_VALUES[-1]), values)  # if this fails, too, enumeration is not to blame
+        name = next((name for name in trial.discrete if name in uses.failed), trial.discrete[-1])
+        raise NotByPointError(
+            f"site '{name}': it is summed out, with its values in a dimension on the left of its plates, "
+            f"and the model fails there ({str(error).splitlines()[0]}); {_ALONE}"
+        ) from None
+    tables = _tables(sites, uses)
     ids = {
         site["infer"]["_dim_to_id"][dim]: name
         for name, site in sites.items()
@@ -360,23 +407,35 @@ def _check(trial: _Trial, values: dict[str, Tensor]) -> None:
     owners = {}
     for name, table in tables.items():
         known = sites[name]["infer"]["_dim_to_id"]
+        shape = sites[name]["fn"].batch_shape
+        strange = [dim for dim in range(-len(shape), -trial.plates) if shape[dim] > 1 and dim not in known]
+        for used in uses.sites(table) & set(trial.discrete) if strange else ():
+            raise NotByPointError(
+                f"site '{used}': it is summed out, with its values in dimension {enum_dim(sites[used])}, "
+                f"left of all plates, but '{name}' has the batch shape {tuple(shape)}; compute with {used} "
+                f"itself, as in torch.arange(size) < {used}, not with {used}[..., None]"
+            )
         dims = [dim for dim in range(-table.dim(), -trial.plates) if table.shape[dim] > 1]
         owners[name] = {dim: ids[known[dim]] for dim in dims}
         for owner in owners[name].values():
             _check_plates(sites[name], sites[owner])
-    if trial.points > _MOST:
-        return
-    for number in _VALUES:
-        own = _EachItsOwn(number)
-        found = trial.at(own, values)
+    for number in _VALUES if trial.points <= _MOST else ():
+        own, other = _EachItsOwn(number), _EachItsOwn(_but_the_first(number))
+        found, changed = trial.at(own, values), trial.at(other, values)
         for name, table in tables.items():
             wanted = _at(table, {dim: own.numbers[each] for dim, each in owners[name].items()}, trial.plates)
-            if _is_close(wanted, found[name]):
+            rest = ~trial.beside_the_first(name, found[name])
+            if _is_close(wanted, found[name]) and _is_same(changed[name][rest], found[name][rest]):
                 continue
             again = (trial.at(own, values)[name] for _ in range(3))
-            if all(_is_close(each, found[name]) for each in again):  # else the model itself draws numbers
+            if all(_is_same(each, found[name]) for each in again):  # else the model itself draws numbers
                 used = uses.sites(table) & set(trial.discrete)
                 _mixed(name, [*sorted(used - set(owners[name].values())), *sorted(used), *trial.discrete])
+    for name, function in uses.lost.items():
+        raise NotByPointError(
+            f"site '{name}': the model computes across its values (by {function}), but it is summed out for "
+            f"each point by itself; {_ALONE}"
+        )
 
 
 _ALONE = "compute with the value of each point alone, as in locs[z]"
@@ -430,6 +489,12 @@ def _is_close(a: Tensor, b: Tensor) -> bool:
         return False
 
 
+def _is_same(a: Tensor, b: Tensor) -> bool:
+    """True if numbers of one shape are the same up to rounding."""
+    close = _SAME * torch.finfo(a.dtype).eps
+    return torch.allclose(a, b, rtol=close, atol=close, equal_nan=True)
+
+
 def without_slopes(
     model: Any, args: Any, kwargs: Any, sites: Mapping[str, Site], drawn: Collection[str]
 ) -> dict[str, str]:
@@ -449,8 +514,8 @@ def without_slopes(
     def look(trial: _Trial, values: dict[str, Tensor]) -> dict[str, str]:
         leaves = {name: values[name].detach().clone().requires_grad_() for name in drawn}
         uses, reached, found = _Followed(()), set(), dict[str, str]()
-        _, tables = trial.enumerated({**values, **leaves}, uses)
-        for name, table in tables.items():
+        sites = trial.enumerated({**values, **leaves}, uses)
+        for name, table in _tables(sites, uses).items():
             for each in (uses.sites(table) & leaves.keys()) - {name}:
                 slope = None
                 if table.requires_grad:

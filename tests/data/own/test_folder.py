@@ -86,6 +86,25 @@ def test_folders_with_the_names_of_splits_are_the_splits(tmp_path, tops, drawn):
     assert load_file(folder, COLOUR, ("class",), (("cats", "dogs"),))[0].labels.sum() == 10 * len(tops)
 
 
+@pytest.mark.parametrize("outer", ["data/", "photos-main/Images/", "train/"])
+def test_folders_around_all_others_do_not_count(tmp_path, outer):
+    names = [
+        f"{outer}{top}/{kind}/{row}.png"
+        for top in ("test", "train")
+        for kind in ("cats", "dogs")
+        for row in range(10)
+    ]
+    data = load(str(write(tmp_path / "mine", names)), image_size=8)
+    assert data.value_names == (("cats", "dogs"),) and len(data.test) == 20
+    assert sorted(data.test.places.tolist()) == list(range(20))
+    assert "the folders test, train are the splits" in data.note
+
+
+def test_a_folder_around_classes_does_not_count(tmp_path):
+    names = [f"data/{kind}/{row}.png" for kind in ("cats", "dogs") for row in range(10)]
+    assert load(str(write(tmp_path / "mine", names)), image_size=8).value_names == (("cats", "dogs"),)
+
+
 def test_only_training_images_need_a_class(tmp_path):
     names = [f"train/{kind}/{row}.png" for kind in ("cats", "dogs") for row in range(5)] + ["test/0.png"]
     data = load(str(write(tmp_path / "mine", names)), image_size=8)

@@ -52,6 +52,7 @@ def refusal(model, guide, *args):
 ACROSS = {
     "sum": lambda z, locs, x: locs[z] + z.sum(),
     "mean": lambda z, locs, x: locs[z] + z.double().mean(),
+    "a_little": lambda z, locs, x: locs[z] + 1e-4 * z.sum(),
     "mean_alone": lambda z, locs, x: locs[0] * z.double().mean() + 0 * x,
     "greatest": lambda z, locs, x: locs[z] + z.max(),
     "least": lambda z, locs, x: locs[z] + z.min(),
@@ -61,7 +62,7 @@ ACROSS = {
     "sort": lambda z, locs, x: locs[z.sort(-1)[0]],
     "cumulative_sum": lambda z, locs, x: locs[z] + z.cumsum(-1),
     "neighbour": lambda z, locs, x: locs[z] + pad(z[..., :-1], (1, 0)),
-    "groups": lambda z, locs, x: locs[z[torch.arange(len(x)) // 2]],
+    "groups": lambda z, locs, x: locs[z[torch.arange(len(x)) * 0]],
     "counts": lambda z, locs, x: locs[z] + one_hot(z, K).sum(0)[..., 0],
 }
 
@@ -72,6 +73,72 @@ def test_values_of_other_points_are_refused(name, size):
     model, x = mixture(ACROSS[name], size)
     assert "'x' depends on its values at several points together" in refusal(model, AutoConjugate(model), x)
     assert "site 'z'" in refusal(model, by_hand, x)
+
+
+@pytest.mark.parametrize("lag", [4, 7, 12, 24, 30])
+def test_values_of_points_far_away_are_refused(lag):
+    model, x = mixture(lambda z, locs, x: locs[z.roll(lag, -1)], 50)
+    assert "site 'z'" in refusal(model, AutoConjugate(model), x)
+
+
+LOST = {
+    "'sum'": lambda z, locs, x: locs[z] + (z.sum() > 40).double(),
+    "'getitem'": lambda z, locs, x: locs[z] + z[..., 20:].sum(),
+}
+
+
+@pytest.mark.parametrize("is_argument", [True, False])
+@pytest.mark.parametrize("name", LOST)
+def test_functions_that_lose_values_are_refused(name, is_argument):
+    """Few points do not reach a threshold, and programs of many points without arguments are not tried."""
+    model, x = mixture(LOST[name], 5000)
+    program, args = (model, (x,)) if is_argument else (lambda: model(x), ())
+    found = refusal(program, AutoConjugate(program), *args)
+    assert found.startswith(f"site 'z': the model computes across its values (by {name})")
+
+
+def test_a_shift_in_float32_is_refused():
+    model, x = mixture(lambda z, locs, x: locs[z] + 1e-4 * z.float().mean())
+    assert "site 'z'" in refusal(model, AutoConjugate(model), x.float())
+
+
+def changepoint(before):
+    y = torch.tensor([0.3, -0.2, 0.1, 2.8, 3.3, 3.1])
+
+    def model(y):
+        m = pyro.sample("m", dist.Normal(torch.zeros(2), 3.0).to_event(1))
+        t = pyro.sample("t", dist.Categorical(torch.ones(len(y))))
+        with pyro.plate("time", len(y)):
+            pyro.sample("y", dist.Normal(torch.where(before(t, len(y)), m[0], m[1]), 1.0), obs=y)
+
+    return model, y
+
+
+def test_a_changepoint_is_compared_with_time_in_the_plate():
+    model, y = changepoint(lambda t, size: torch.arange(size) < t)
+    guide, elbo = AutoConjugate(model), TraceConjugate_ELBO()
+    svi = SVI(model, guide, NaturalGradient(1.0), elbo)
+    for _ in range(20):
+        svi.step(y)
+    assert elbo.responsibilities(model, guide, y)["t"].argmax() == 3
+
+
+def test_a_changepoint_in_a_dimension_of_its_own_is_refused():
+    model, y = changepoint(lambda t, size: torch.arange(size) < t[..., None])
+    found = refusal(model, AutoConjugate(model), y)
+    assert found.startswith("site 't'") and "'y' has the batch shape (6, 1, 6)" in found
+    assert "torch.arange(size) < t" in found
+
+
+def test_neighbours_that_leave_no_points_are_refused_by_site():
+    def model(x):
+        b = pyro.sample("b", dist.Normal(0.0, 5.0))
+        with pyro.plate("data", len(x) + 1):
+            z = pyro.sample("z", dist.Bernoulli(0.5))
+        with pyro.plate("differences", len(x)):
+            pyro.sample("x", dist.Normal(b * (z[..., 1:] - z[..., :-1]), 1.0), obs=x)
+
+    assert "site 'z'" in refusal(model, AutoConjugate(model), data())
 
 
 def test_the_number_of_values_is_not_that_of_points():

@@ -73,6 +73,29 @@ def annotators_who_may_guess(y):
             pyro.sample("y", dist.Categorical(torch.where(s[..., None] == 0, honest, eps)), obs=y)
 
 
+@program(numbers, exact="m", observed="x")
+def residuals(x):
+    """A linear change of variable whose Jacobian is 1: x is Normal around m."""
+    m = pyro.sample("m", dist.Normal(1.0, 2.0))
+    with pyro.plate("data", len(x)):
+        pyro.sample("x", dist.Normal(0.0, 1.5), obs=x - m)
+
+
+@residuals.known_evidence
+def residuals_evidence(x):
+    return gaussian_evidence(x, 1.0, 2.25 * torch.eye(len(x)) + 4.0)
+
+
+@program(numbers, exact="w, tau", observed="x")
+def masked_residuals_of_a_regression(x):
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 2.0).to_event(1))
+    tau = pyro.sample("tau", dist.Gamma(2.0, 1.0))
+    present = torch.arange(len(x)) != 2
+    with pyro.plate("data", len(x)), pyro.poutine.mask(mask=present):
+        fitted = w[0] + w[1] * torch.linspace(-1, 1, len(x))
+        pyro.sample("x", dist.Normal(0.0, tau.rsqrt()), obs=fitted - x)
+
+
 @program(shares, exact="alpha, v", observed="x")
 def sticks_of_unknown_concentration(x):
     alpha = pyro.sample("alpha", dist.Gamma(2.0, 1.0))
